@@ -1,23 +1,23 @@
 //! Handles of connections and listeners: slab keys with a generation.
 //!
-//! A slot of the slab is used again after its connection is gone. The generation tells a handle of
-//! the old tenant from one of the new, so that a late call can never touch somebody else's
-//! connection. Generations begin at a number of the stack, so that a handle of another stack is refused, too.
+//! A slot of the slab is used again after its connection has ended. The generation distinguishes a handle of
+//! the old connection from one of the new, so that a late call cannot affect another connection. Generations
+//! begin at a number of the stack, so that a handle of another stack is rejected, too.
 
 use alloc::vec::Vec;
 
 use crate::four_tuple::KeyedHash;
 
-/// Names a connection of one stack. Stays invalid for ever once the connection is freed. A stack with another
-/// seed does not know it.
+/// Handle of a connection of one stack. It is invalid for ever once the connection is freed, and in a stack
+/// with another seed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ConnId {
     pub(crate) index: u32,
     pub(crate) generation: u32,
 }
 
-/// Names a listener of one stack. Stays invalid for ever once the listener is closed. A stack with another
-/// seed does not know it.
+/// Handle of a listener of one stack. It is invalid for ever once the listener is closed, and in a stack with
+/// another seed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ListenerId {
     pub(crate) index: u32,
@@ -25,8 +25,8 @@ pub struct ListenerId {
 }
 
 impl ConnId {
-    /// Returns its index in the stack: below the highest number of simultaneous connections. Its successor
-    /// has the same index, and another name.
+    /// Returns its index in the stack, which is below the highest number of simultaneous connections. The
+    /// next connection in the slot has the same index, but another handle.
     pub fn place(self) -> usize {
         self.index as usize
     }
@@ -46,11 +46,11 @@ impl core::fmt::Display for ListenerId {
 
 /// A handle of a [`Slots`].
 pub(crate) trait Key: Copy {
-    /// The handle of slot `index` in its `generation`.
+    /// Returns the handle of slot `index` in `generation`.
     fn new(index: u32, generation: u32) -> Self;
-    /// Which slot.
+    /// Returns the index of the slot.
     fn index(self) -> u32;
-    /// Which of its tenants.
+    /// Returns the generation of the slot.
     fn generation(self) -> u32;
 }
 
@@ -84,7 +84,7 @@ struct Slot<T> {
     tenant: Option<T>,
 }
 
-/// The generation that the slots of a stack begin with. It is in logs, so it must not reveal the seed.
+/// Returns the first generation of the slots of a stack. It is in logs, so it must not reveal the seed.
 pub(crate) fn first_generation(hash: &KeyedHash) -> u32 {
     hash.of_v4((0, 0)) as u32
 }
@@ -99,24 +99,23 @@ pub(crate) struct Slots<T> {
 }
 
 impl<T> Slots<T> {
-    /// An empty slab whose slots begin with generation `first`.
+    /// Returns an empty slab whose slots begin with generation `first`.
     pub(crate) fn new(first: u32) -> Self {
         Slots { slots: Vec::new(), free: Vec::new(), first }
     }
 
-    /// Number of tenants.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// As a new one is, in the same storage.
+    /// Returns to the state after [`Slots::new`], in the same storage.
     pub(crate) fn renew(&mut self, first: u32) {
         self.slots.clear();
         self.free.clear();
         self.first = first;
     }
 
-    /// Moves `tenant` in and returns its key. The caller bounds the number of tenants below 2^32.
+    /// Inserts a value and returns its key. The caller bounds the number of values below 2^32.
     pub(crate) fn insert<K: Key>(&mut self, tenant: T) -> K {
         if let Some(index) = self.free.pop()
             && let Some(slot) = self.slots.get_mut(index as usize)
@@ -129,7 +128,7 @@ impl<T> Slots<T> {
         K::new(index, self.first)
     }
 
-    /// Moves the tenant out; its key is invalid from here on.
+    /// Removes the value; its key is invalid from now on.
     pub(crate) fn remove<K: Key>(&mut self, key: K) -> Option<T> {
         let slot = self.slots.get_mut(key.index() as usize)?;
         if slot.generation != key.generation() {
@@ -141,30 +140,30 @@ impl<T> Slots<T> {
         Some(tenant)
     }
 
-    /// The tenant that `key` names.
+    /// Returns the value of `key`.
     pub(crate) fn at<K: Key>(&self, key: K) -> Option<&T> {
         let slot = self.slots.get(key.index() as usize)?;
         if slot.generation == key.generation() { slot.tenant.as_ref() } else { None }
     }
 
-    /// The tenant that `key` names, to be changed.
+    /// Returns the value of `key`, mutable.
     pub(crate) fn at_mut<K: Key>(&mut self, key: K) -> Option<&mut T> {
         let slot = self.slots.get_mut(key.index() as usize)?;
         if slot.generation == key.generation() { slot.tenant.as_mut() } else { None }
     }
 
-    /// The present tenant of slot `index`.
+    /// Returns the value in slot `index`.
     pub(crate) fn at_index(&self, index: u32) -> Option<&T> {
         self.slots.get(index as usize)?.tenant.as_ref()
     }
 
-    /// The key of the present tenant of slot `index`.
+    /// Returns the key of the value in slot `index`.
     pub(crate) fn key_at<K: Key>(&self, index: u32) -> Option<K> {
         let slot = self.slots.get(index as usize)?;
         slot.tenant.as_ref().map(|_| K::new(index, slot.generation))
     }
 
-    /// All tenants with their keys, in slot order.
+    /// Returns all values with their keys, in slot order.
     pub(crate) fn iter<K: Key>(&self) -> impl Iterator<Item = (K, &T)> {
         self.slots
             .iter()

@@ -1,4 +1,4 @@
-//! One error type per operation, each saying whose fault it is.
+//! One error type per operation, each with the side at fault.
 
 use core::net::SocketAddr;
 
@@ -6,27 +6,27 @@ use thiserror::Error;
 
 pub use crate::stored::ImportError;
 
-/// Whose fault an error is: it decides whether a retry, another peer or a change of code helps.
+/// The side at fault, which decides whether a retry, another peer or a change of code helps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// A limit of this stack was reached.
     Ours,
     /// The peer refused, reset or broke the protocol.
     Peers,
-    /// Nothing, or an ICMP error, came back.
+    /// There was no answer, or an ICMP error.
     Paths,
-    /// The call itself cannot be carried out.
+    /// The call itself is not permitted.
     Callers,
 }
 
-/// Why a connection ended.
+/// Reason why a connection ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum CloseReason {
     /// Both sides closed and everything was acknowledged.
     #[error("closed by both sides")]
     Finished,
-    /// This side aborted it.
+    /// This side aborted the connection.
     #[error("aborted by this side")]
     Aborted,
     /// The peer answered the SYN with a reset.
@@ -44,17 +44,17 @@ pub enum CloseReason {
     /// Keepalive probes went unanswered.
     #[error("keepalive probes went unanswered")]
     KeepaliveTimeout,
-    /// An ICMP error says that the host cannot be reached. During the handshake it ends the connection at
+    /// An ICMP error reports that the host is unreachable. During the handshake it ends the connection at
     /// once; later it replaces the timeout as the reason.
     #[error("host unreachable")]
     Unreachable,
-    /// The same of the network.
+    /// An ICMP error reports that the network is unreachable.
     #[error("network unreachable")]
     NetworkUnreachable,
     /// The listener was closed before the connection was accepted.
     #[error("the listener was closed")]
     ListenerClosed,
-    /// Data arrived after this side had closed for reading: the peer was told by a reset.
+    /// Data arrived after this side had closed for reading, and was answered by a reset.
     #[error("data arrived after close")]
     DataAfterClose,
     /// Memory of the stack ran out.
@@ -63,7 +63,7 @@ pub enum CloseReason {
 }
 
 impl CloseReason {
-    /// Whose fault it is.
+    /// Returns the side at fault.
     pub fn fault(self) -> Fault {
         match self {
             CloseReason::Finished
@@ -81,7 +81,7 @@ impl CloseReason {
     }
 }
 
-/// Why a connection could not be started.
+/// Reason why a connection could not be started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum ConnectError {
@@ -118,11 +118,11 @@ pub enum ConnectError {
     BadDestination(SocketAddr),
 }
 
-/// Why a request could not be accepted.
+/// Reason why a request could not be accepted.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum RequestError {
-    /// It was decided already, or its ends are in use by now.
+    /// It was already decided, or its four-tuple is now in use.
     #[error("the request of {0} is not held any more")]
     Gone(SocketAddr),
     /// `max_connections` is reached.
@@ -133,17 +133,17 @@ pub enum RequestError {
     BadConfig(#[from] ConfigError),
 }
 
-/// Why a listener could not be opened.
+/// Reason why a listener could not be opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// Another listener holds the address and port.
+    /// Another listener uses the address and port.
     #[error("{0} is already listened on")]
     InUse(SocketAddr),
     /// The address is not one of the stack's.
     #[error("{0} is not an address of this stack")]
     NotLocal(core::net::IpAddr),
-    /// Port 0 was given and every port is taken.
+    /// Port 0 was given and every port is in use.
     #[error("no free port to listen on")]
     NoPort,
     /// A value of the configuration is out of its range.
@@ -168,27 +168,27 @@ impl From<ConfigError> for ListenError {
     }
 }
 
-/// Why a read failed. End of stream is not an error: it is `Ok(0)`.
+/// Reason why a read failed. The end of the stream is not an error: it is `Ok(0)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ReadError {
     /// Nothing to read now; a `Readable` event follows.
     #[error("nothing to read yet")]
     WouldBlock,
-    /// The handle names no connection.
+    /// There is no connection with this handle.
     #[error("no such connection")]
     NoConnection,
-    /// The connection ended otherwise than by the peer's FIN.
+    /// The connection ended in another way than by the peer's FIN.
     #[error("{0}")]
     Closed(CloseReason),
 }
 
-/// Why a write failed.
+/// Reason why a write failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum WriteError {
     /// The send buffer is full; a `Writable` event follows.
     #[error("the send buffer is full")]
     WouldBlock,
-    /// The handle names no connection.
+    /// There is no connection with this handle.
     #[error("no such connection")]
     NoConnection,
     /// This side has already closed for writing.
@@ -199,14 +199,14 @@ pub enum WriteError {
     Closed(CloseReason),
 }
 
-/// A configuration value that cannot be used.
+/// A configuration value that is not permitted.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{key}: {value} is out of range; use {range}")]
 #[non_exhaustive]
 pub struct ConfigError {
     /// The configuration key.
     pub key: &'static str,
-    /// The refused value.
+    /// The rejected value.
     pub value: alloc::string::String,
     /// Permitted values.
     pub range: &'static str,

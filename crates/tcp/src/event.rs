@@ -23,9 +23,9 @@ pub enum Event {
     Incoming(ListenerId),
     /// Bytes, the end of the stream or an error can be read.
     Readable(ConnId),
-    /// A write that would have blocked can go on.
+    /// A write that was refused is possible again.
     Writable(ConnId),
-    /// The connection is over. Received data can still be read; the handle stays valid until
+    /// The connection has ended. Received data can still be read; the handle stays valid until
     /// [`crate::Stack::release`].
     Closed(ConnId, CloseReason),
 }
@@ -59,14 +59,14 @@ pub struct LifecycleEvent {
 pub enum Lifecycle {
     /// The handshake is complete. Data of a SYN may have been delivered before.
     Established,
-    /// An established connection is over. If both sides have closed, that is when it enters TIME-WAIT.
+    /// An established connection has ended. If both sides have closed, that is when it enters TIME-WAIT.
     Closed(CloseReason),
     /// The connection ended before its handshake was complete: one that this side opened, or one that data of
     /// a SYN had opened.
     Failed(CloseReason),
 }
 
-/// Evidence that a reduction of the window was a mistake.
+/// Evidence that a reduction of the window was spurious.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum UndoCause {
@@ -88,7 +88,7 @@ pub enum Observation {
     Sent {
         /// Its sequence range.
         range: SeqRange,
-        /// Why it was sent.
+        /// Reason of the transmission.
         origin: Origin,
     },
     /// Data was declared lost.
@@ -105,7 +105,7 @@ pub enum Observation {
         /// It carries new data; otherwise it repeats the last segment.
         new_data: bool,
     },
-    /// A loss was repaired before loss detection saw it; the window goes down once for it.
+    /// A loss was repaired before loss detection found it; the window is reduced once for it.
     MaskedLoss {
         /// Means of the repair.
         by: Repair,
@@ -164,7 +164,7 @@ pub enum Observation {
         /// Slow-start threshold after the change, bytes.
         ssthresh: u32,
     },
-    /// A reduction of the window was found to be a mistake and undone.
+    /// A reduction of the window was found to be spurious and undone.
     Undone {
         /// Evidence.
         why: UndoCause,

@@ -1,38 +1,38 @@
-//! Evidence for congestion in losses: a flight lost more than the random loss of its path makes plausible.
+//! Distinguishes losses by congestion from random losses.
 //!
 //! A loss ratio alone says little about a short flight: of 20 segments on a path that loses 2 % at random
-//! every third flight loses one or more, which is 5 % of it. Lost runs are therefore compared with a Poisson
-//! distribution of the expected number: losses are *excess* if random loss causes so many in less than one
-//! flight of a hundred.
+//! every third flight loses one or more, which is 5 % of it. Runs of losses are therefore compared with a
+//! Poisson distribution of the expected number: losses are *excess* if random loss causes as many in less
+//! than one flight of a hundred.
 //!
-//! Random loss does not depend on how much is sent at a time; congestion does ([`Dose`]).
+//! Random loss does not depend on the volume of a flight; congestion does ([`Dose`]).
 //!
-//! A queue shows in round-trip times: [`shows_queue`] for all of a flight, [`is_queued`] for those around a
-//! loss. How long a full queue makes a round trip is learned ([`LossTimes`]).
+//! A queue shows in round-trip times: [`shows_queue`] evaluates all of a flight, [`is_queued`] those around a
+//! loss. [`LossTimes`] learns the round-trip time of a full queue.
 
 use crate::congestion::hystart::rtt_thresh;
 use crate::time::{Duration, Micros};
 
-/// Weight of the assumption before anything is learned: one lost segment of 100, in runs of 1.3.
+/// Weight of the initial assumption: one lost segment of 100, in runs of 1.3.
 const PRIOR_SEGMENTS: u64 = 100;
 const PRIOR_RUNS: u64 = 10;
 const PRIOR_RUN_MILLI: u64 = 1300;
-/// Largest rate of random loss that is assumed, parts per million: more is congestion.
+/// Maximum rate of random loss, parts per million; a higher rate counts as congestion.
 const MAX_RANDOM_LOSS: u64 = 50_000;
 /// `POISSON[k]`: the mean, in thousandths, at which more than `k` events have a probability of 1 %.
 const POISSON: [u64; 17] =
     [10, 148, 436, 823, 1279, 1785, 2330, 2906, 3507, 4130, 4771, 5428, 6099, 6782, 7476, 8181, 8894];
 
-/// A packet was lost to a queue if the round-trip time before had risen by a quarter, and this much.
+/// Minimum rise of the round-trip time, in addition to a quarter, before a loss that counts as a queue's.
 const QUEUE_RISE: Duration = Duration::from_millis(4);
 
-/// True if a round trip of `seen` shows a queue on a path that takes `least`: slow start would end here (RFC
-/// 9406).
+/// True if a round trip of `seen` shows a queue on a path whose minimum is `least`: the threshold of
+/// HyStart++ (RFC 9406).
 pub(crate) fn shows_queue(seen: Duration, least: Duration) -> bool {
     seen >= least + Duration::from(rtt_thresh(least.into()))
 }
 
-/// True if so long a round trip speaks of a queue on a path whose round trip is otherwise `min_rtt`.
+/// True if this round trip shows a queue on a path whose round trip is otherwise `min_rtt`.
 pub(crate) fn is_queued(rtt: Duration, min_rtt: Option<Duration>) -> bool {
     min_rtt.is_some_and(|least| rtt >= least + least / 4 + QUEUE_RISE)
 }
@@ -47,11 +47,11 @@ struct Times {
 
 /// A unit of [`Times`], as a power of two of microseconds.
 const TIME_SHIFT: u32 = 6;
-/// Times that are remembered: the sum of so many squares fits 64 bits. Beyond it everything counts half.
+/// Maximum number of times in the sums: their squares fit 64 bits. Beyond it all sums are halved.
 const TIMES_MEMORY: u64 = 1 << 11;
-/// Losses after which their times are compared with all others.
+/// Number of losses from which on their times are compared with all others.
 const TIMED_LOSSES: u64 = 8;
-/// Standard errors by which the means must differ. Chance alone seldom reaches so many, although they are
+/// Minimum difference of the means in standard errors. Chance seldom reaches it, although the means are
 /// compared after every flight.
 const ERRORS: u128 = 4;
 
@@ -69,7 +69,7 @@ impl Times {
         self.squares = self.squares.saturating_add(other.squares);
     }
 
-    /// Lets them count half; the means stay.
+    /// Halves the sums; the means stay.
     fn halve(&mut self) {
         let Times { count, sum, squares } = *self;
         let left =
@@ -78,9 +78,9 @@ impl Times {
     }
 }
 
-/// The round-trip times of a path, and those around its losses. A queue that runs over loses segments when
-/// round trips are long; chance loses them at any time. This tells a short queue, too, which makes no round
-/// trip longer by a quarter.
+/// The round-trip times of a path, and those around its losses. A queue that overflows loses segments when
+/// round trips are long; random loss occurs at any time. This also shows a short queue, which does not make
+/// any round trip longer by a quarter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct LossTimes {
     all: Times,
@@ -92,12 +92,12 @@ impl LossTimes {
         self.all.add(rtt);
     }
 
-    /// `rtt`: the round-trip time around a loss.
+    /// Adds `rtt`, the round-trip time around a loss.
     pub(crate) fn on_loss(&mut self, rtt: Micros) {
         self.at_losses.add(rtt);
     }
 
-    /// Adds those of a flight.
+    /// Adds the times of a flight.
     pub(crate) fn learn(&mut self, flight: &LossTimes) {
         self.all.join(flight.all);
         self.at_losses.join(flight.at_losses);
@@ -107,9 +107,9 @@ impl LossTimes {
         }
     }
 
-    /// Returns the round-trip time from which on a loss is one of a queue, if the losses so far show it: the
-    /// middle between the mean of all and the mean around losses. The latter must be longer by a sixteenth,
-    /// and by more than chance explains.
+    /// Returns the round-trip time from which on a loss counts as a queue's, if the losses so far show it:
+    /// the middle between the mean of all and the mean around losses. The latter must be longer by a
+    /// sixteenth, and by more than chance explains.
     pub(crate) fn queued_from(&self) -> Option<Duration> {
         let Times { count, sum, squares } = self.all;
         let losses = self.at_losses.count;
@@ -132,7 +132,7 @@ impl LossTimes {
     }
 }
 
-/// Segments sent, those lost to chance, and the runs that these form.
+/// Segments sent, random losses among them, and the runs of these losses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct LossHistory {
     pub(crate) segments: u64,
@@ -141,7 +141,7 @@ pub(crate) struct LossHistory {
 }
 
 impl LossHistory {
-    /// Adds what a round has shown. Beyond `memory` segments everything counted is halved.
+    /// Adds the result of a round. Beyond `memory` segments all counts are halved.
     pub(crate) fn learn(&mut self, segments: u64, lost: u64, runs: u64, memory: u64) {
         self.segments += segments;
         self.lost += lost;
@@ -151,12 +151,12 @@ impl LossHistory {
         }
     }
 
-    /// Random loss to expect, parts per million.
+    /// Returns the expected random loss, parts per million.
     pub(crate) fn loss_ppm(&self) -> u64 {
         ((self.lost + 1) * 1_000_000 / (self.segments + PRIOR_SEGMENTS)).min(MAX_RANDOM_LOSS)
     }
 
-    /// Length of a run to expect, thousandths of a segment.
+    /// Returns the expected length of a run, thousandths of a segment.
     fn run_milli(&self) -> u64 {
         let runs = self.runs + PRIOR_RUNS;
         ((PRIOR_RUN_MILLI * PRIOR_RUNS + self.lost * 1000) / runs).clamp(1000, 3000)
@@ -167,8 +167,8 @@ impl LossHistory {
         allowed_losses(segments, self.loss_ppm(), self.run_milli())
     }
 
-    /// True if random loss does not explain that `lost` of `segments` were lost. All of a flight of four is
-    /// more than the largest allowance.
+    /// True if random loss does not explain `lost` losses of `segments`. The loss of all four segments of a
+    /// flight always exceeds the maximum allowance.
     pub(crate) fn is_excess(&self, segments: u64, lost: u64) -> bool {
         lost > self.allowed(segments)
     }
@@ -193,12 +193,12 @@ fn allowed_losses(segments: u64, loss_ppm: u64, run_milli: u64) -> u64 {
     runs * run_milli / 1000
 }
 
-/// Segments beyond the standard window after which losses are compared.
+/// Number of segments beyond the standard window from which on losses are compared.
 const DOSE_SEGMENTS: u64 = 256;
-/// Larger counts are halved, so that a path that changes shows.
+/// Limit of the counts; larger ones are halved, so that a change of the path shows.
 const DOSE_MEMORY: u64 = 1 << 14;
 
-/// Losses among the first segments of flights, and among the later ones. A policer or a short queue takes the
+/// Losses among the first segments of flights, and among the later ones. A policer or a short queue drops the
 /// later ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Dose {
@@ -218,7 +218,7 @@ impl Dose {
         }
     }
 
-    /// True if later segments are lost more than twice as often as the first ones, and 2 % more.
+    /// True if later segments are lost more than twice as often as the first ones, and by 2 % more.
     pub(crate) fn shows_congestion(&self) -> bool {
         let (head, head_lost) = self.head;
         let (beyond, beyond_lost) = self.beyond;
@@ -232,8 +232,8 @@ mod tests {
 
     const LEAST: u64 = 80;
 
-    /// Times of a path with a queue of up to `queue_ms`. It loses a segment if `is_lost` says so of the
-    /// segment's number and its time in the queue.
+    /// Returns the times of a path with a queue of up to `queue_ms`. `is_lost` decides about a segment by its
+    /// number and its time in the queue.
     fn times(queue_ms: u64, segments: u64, is_lost: impl Fn(u64, u64) -> bool) -> LossTimes {
         let mut times = LossTimes::default();
         for segment in 0..segments {
@@ -268,7 +268,6 @@ mod tests {
         assert_eq!((times.at_losses.count, times.mean_at_losses()), (3, Some(Duration::from_millis(80))));
     }
 
-    /// U13.
     #[test]
     fn as_many_losses_are_allowed_as_random_loss_makes_plausible() {
         assert_eq!(allowed_losses(20, 20_000, 1000), 2);
@@ -281,7 +280,7 @@ mod tests {
         assert_eq!((LossHistory::default().loss_ppm(), LossHistory::default().run_milli()), (10_000, 1300));
     }
 
-    /// The probability of so many and more, by the Poisson distribution: 6e-5, 8e-5, 7e-5, 5e-5.
+    /// The probability of this number of losses or more, by the Poisson distribution: 6e-5, 8e-5, 7e-5, 5e-5.
     #[test]
     fn certain_are_losses_that_chance_causes_in_one_of_ten_thousand_cases() {
         let history = LossHistory { segments: 1_000_000, lost: 20_000, runs: 20_000 };

@@ -1,4 +1,5 @@
-//! The two ends of a connection: as a value, as tables keep it, and its hash under a key of the stack.
+//! The two ends of a connection: as a value, in the compact form of tables, and hashed with a key of the
+//! stack.
 
 use alloc::boxed::Box;
 use core::hash::{BuildHasher, Hash, Hasher};
@@ -21,13 +22,13 @@ pub struct FourTuple {
 pub(crate) type V4 = (u64, u32);
 
 impl FourTuple {
-    /// The four-tuple of these ends, in the one form that compares equal however they were written:
-    /// no flow label, no scope, IPv4 as IPv4.
+    /// Returns the four-tuple of these ends in canonical form, so that equal ends compare equal: no flow
+    /// label, no scope, IPv4 as IPv4.
     pub fn new(local: SocketAddr, remote: SocketAddr) -> Self {
         FourTuple { local: canonical(local), remote: canonical(remote) }
     }
 
-    /// The addresses and the ports of both ends, ours first, if they are IPv4.
+    /// Returns the addresses and the ports of both ends, ours first, if they are IPv4.
     #[inline]
     pub(crate) fn v4(&self) -> Option<V4> {
         let (SocketAddr::V4(local), SocketAddr::V4(remote)) = (self.local, self.remote) else { return None };
@@ -41,18 +42,18 @@ impl FourTuple {
         self.v4().map(bytes)
     }
 
-    /// Both ports in a word, ours first.
+    /// Returns both ports in a word, ours first.
     fn ports(&self) -> u32 {
         u32::from(self.local.port()) << 16 | u32::from(self.remote.port())
     }
 
-    /// True if both ends are one.
+    /// True if both ends are equal.
     pub(crate) fn is_loop(&self) -> bool {
         self.local.port() == self.remote.port() && self.local == self.remote
     }
 }
 
-/// The words of an IPv4 four-tuple as they are hashed.
+/// Returns the hashed bytes of an IPv4 four-tuple.
 fn bytes((addresses, ports): V4) -> [u8; 12] {
     let mut bytes = [0; 12];
     bytes[..8].copy_from_slice(&addresses.to_le_bytes());
@@ -60,7 +61,7 @@ fn bytes((addresses, ports): V4) -> [u8; 12] {
     bytes
 }
 
-/// In as few words as it takes.
+/// Hashes as few words as possible.
 impl Hash for FourTuple {
     fn hash<H: Hasher>(&self, state: &mut H) {
         hash_addresses(self.local.ip(), self.remote.ip(), state);
@@ -68,7 +69,7 @@ impl Hash for FourTuple {
     }
 }
 
-/// Hashes two addresses of one family; the ends of a connection have one.
+/// Hashes two addresses of the same family, as the ends of a connection have.
 pub(crate) fn hash_addresses<H: Hasher>(local: IpAddr, remote: IpAddr, state: &mut H) {
     match (local, remote) {
         (IpAddr::V4(local), IpAddr::V4(remote)) => {
@@ -87,12 +88,12 @@ pub(crate) fn hash_addresses<H: Hasher>(local: IpAddr, remote: IpAddr, state: &m
     }
 }
 
-/// The address without flow label and scope, IPv4-mapped addresses as IPv4.
+/// Returns the address without flow label and scope, with IPv4-mapped addresses as IPv4.
 pub(crate) fn canonical(addr: SocketAddr) -> SocketAddr {
     SocketAddr::new(addr.ip().to_canonical(), addr.port())
 }
 
-/// True for an address that one host can have.
+/// True for an address that a single host can have.
 pub(crate) fn is_unicast(ip: &IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => !(ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast()),
@@ -100,17 +101,17 @@ pub(crate) fn is_unicast(ip: &IpAddr) -> bool {
     }
 }
 
-/// SipHash-1-3 under a key of the stack.
+/// SipHash-1-3 with a key of the stack.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyedHash(Key);
 
 impl KeyedHash {
-    /// The hash of the stack with this seed.
+    /// Returns the hash of the stack with this seed.
     pub(crate) fn new(seed: &Seed) -> Self {
         KeyedHash(Chance::new(seed, Purpose::Demux).key())
     }
 
-    /// The hash of an IPv4 four-tuple, at once.
+    /// Returns the hash of an IPv4 four-tuple.
     pub(crate) fn of_v4(&self, v4: V4) -> u64 {
         self.build_hasher().hash(&bytes(v4))
     }
@@ -124,17 +125,17 @@ impl BuildHasher for KeyedHash {
     }
 }
 
-/// A four-tuple as tables keep it: in a quarter of the bytes if the addresses are IPv4.
+/// A four-tuple in the form of tables, which takes a quarter of the bytes for IPv4.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum CompactTuple {
     /// Addresses and ports, ours first.
     V4([Ipv4Addr; 2], [u16; 2]),
-    /// Anything else.
+    /// Any other four-tuple.
     Other(Box<FourTuple>),
 }
 
 impl CompactTuple {
-    /// True if it is this one.
+    /// True if it equals `tuple`.
     pub(crate) fn is(&self, tuple: &FourTuple) -> bool {
         match self {
             CompactTuple::V4([local, remote], [local_port, remote_port]) => {

@@ -56,7 +56,6 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
         }
     }
 
-    /// Returns the number of entries.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.index.len()

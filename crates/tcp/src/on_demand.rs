@@ -1,7 +1,7 @@
-//! A part of a connection that takes memory only once it differs from its initial value.
+//! A part of a connection that allocates memory only when it differs from its initial value.
 //!
-//! Most connections never lose a segment, are never paced and hold no gap. The state for that is in
-//! [`OnDemand`] parts: one pointer each until something is written to them. An idle connection drops those
+//! Most connections never lose a segment, are never paced and have no gap. The state for these cases is in
+//! [`OnDemand`] parts, which take one pointer each until a value is written. An idle connection frees those
 //! that have their initial value again ([`OnDemand::release`]).
 
 use alloc::boxed::Box;
@@ -12,21 +12,21 @@ use core::ops::{Deref, DerefMut};
 pub(crate) trait Initial: PartialEq + Sized + 'static {
     /// The initial value.
     const INITIAL: Self;
-    /// The same; it lies in the program.
+    /// The initial value in static memory.
     const SHARED: &'static Self;
 }
 
-/// A `T` that is allocated when it is first borrowed to be changed.
+/// A `T` that is allocated at the first mutable borrow.
 #[derive(Clone)]
 pub(crate) struct OnDemand<T>(Option<Box<T>>);
 
 impl<T: Initial> OnDemand<T> {
-    /// The initial value; allocates nothing.
+    /// Returns the initial value without an allocation.
     pub(crate) const fn new() -> Self {
         OnDemand(None)
     }
 
-    /// The value, if there is memory for it: what is only removed or reset needs none.
+    /// Returns the value if it is allocated; the initial value needs no removal or reset.
     #[inline]
     pub(crate) fn get_mut(&mut self) -> Option<&mut T> {
         self.0.as_deref_mut()
@@ -68,7 +68,7 @@ impl<T: Initial> PartialEq for OnDemand<T> {
 
 impl<T: Initial + Eq> Eq for OnDemand<T> {}
 
-/// Shows the value, whether or not it is allocated.
+/// Prints the value, allocated or not.
 impl<T: Initial + fmt::Debug> fmt::Debug for OnDemand<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)

@@ -1,9 +1,9 @@
-//! The values that travel between the parts of a connection.
+//! The values that the parts of a connection exchange.
 //!
-//! Parts take values and return values; no part holds a reference to another. This is the one file
-//! that all of them import. A segment that arrives becomes an [`Arrived`]; the scoreboard turns its
-//! acknowledgement into an `AckOutcome`; loss detection turns that into a `LossOutcome`;
-//! recovery turns both into an [`Episode`]. On the way out, a `Sent` tells every part what left.
+//! Parts take values and return values; no part holds a reference to another. An arriving segment becomes an
+//! [`Arrived`]; the scoreboard returns an `AckOutcome` for its acknowledgement; loss detection turns that
+//! into a `LossOutcome`; recovery turns both into an [`Episode`]. For a transmission, every part receives a
+//! `Sent`.
 
 use alloc::vec::Vec;
 
@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
 
-/// Why a segment was sent. The budget (`send::budget`) and the scoreboard judge by it.
+/// Reason why a segment was sent, which the budget (`send::budget`) and the scoreboard use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Origin {
@@ -21,7 +21,7 @@ pub enum Origin {
     Ack,
     /// Data, SYN or FIN sent for the first time.
     New,
-    /// A retransmission of what was declared lost.
+    /// A retransmission of data that was declared lost.
     Retransmit,
     /// A tail loss probe (RFC 8985 section 7; Gentle Aggression section 4).
     TailLossProbe,
@@ -31,7 +31,7 @@ pub enum Origin {
     Parity,
 }
 
-/// The properties of the origins. A new origin is entered here and in the table of `send::budget`.
+/// The properties of the origins. A new origin needs entries here and in the table of `send::budget`.
 impl Origin {
     /// True for redundancy: it spends the allowance that all other packets earn.
     pub(crate) fn is_redundancy(self) -> bool {
@@ -78,25 +78,25 @@ pub struct Arrived<'a> {
 }
 
 impl Arrived<'_> {
-    /// SEG.LEN of RFC 9293: payload bytes, plus one each for SYN and FIN.
+    /// Returns SEG.LEN of RFC 9293: payload bytes, plus one each for SYN and FIN.
     pub fn len(&self) -> u32 {
         self.payload.len() as u32
             + u32::from(self.flags.contains(Flags::SYN))
             + u32::from(self.flags.contains(Flags::FIN))
     }
 
-    /// True if the segment takes no sequence space.
+    /// True if the segment has no sequence space.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The sequence number after the last one the segment occupies.
+    /// Returns the sequence number after the last one of the segment.
     pub fn end(&self) -> SeqNum {
         self.seq + self.len()
     }
 }
 
-/// A segment that a mechanism rebuilt from redundancy; it is fed to the receiver like an arrival.
+/// A segment that a mechanism rebuilt from redundancy; the receiver processes it like an arrival.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rebuilt {
     /// First sequence number of the payload.
@@ -107,16 +107,16 @@ pub struct Rebuilt {
     pub fin: bool,
 }
 
-/// One transmitted segment that an acknowledgement newly reports as delivered.
+/// A transmitted segment that an acknowledgement newly reports as delivered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Delivered {
     /// The sequence range of the segment.
     pub(crate) range: SeqRange,
-    /// When it was last sent.
+    /// Time at which it was last sent.
     pub(crate) sent_at: Instant,
     /// True if it was sent more than once.
     pub(crate) retransmitted: bool,
-    /// Why it was last sent.
+    /// Reason of the last transmission.
     pub(crate) origin: Origin,
 }
 
@@ -129,10 +129,10 @@ pub(crate) enum DsackOf {
     TailLossProbe,
     /// A range of which a Proactive copy was sent.
     Duplicate,
-    /// A range that was never sent twice: the network duplicated it. No undo follows from it.
+    /// A range that was never sent twice: the network duplicated it. It does not cause an undo.
     NeverSentTwice,
-    /// A range that was retransmitted although redundancy repaired it: the original was lost all the same,
-    /// so no undo follows.
+    /// A range that was retransmitted although redundancy repaired it: the original was lost nevertheless, so
+    /// it does not cause an undo.
     Repaired,
 }
 
@@ -141,12 +141,12 @@ pub(crate) enum DsackOf {
 pub(crate) struct Dsack {
     /// The duplicate range.
     pub(crate) range: SeqRange,
-    /// Whose duplicate it is.
+    /// The transmission that was duplicated.
     pub(crate) of: DsackOf,
     /// Bytes of the range that were sent more than once, and not reported before.
     pub(crate) sent_twice: u32,
-    /// True if its first segment had been reported before, was sent more than once, and was outstanding
-    /// still: one of both transmissions was late.
+    /// True if its first segment had been reported before, was sent more than once, and is still outstanding:
+    /// one of the two transmissions was late.
     pub(crate) reported_before: bool,
 }
 
@@ -166,43 +166,43 @@ pub(crate) struct AckOutcome {
     /// Bytes newly known to be delivered: cumulatively acknowledged and not sacked before, plus
     /// newly sacked.
     pub(crate) delivered_bytes: u32,
-    /// Segments behind `delivered_bytes`. Without SACK each duplicate acknowledgement stands for one, which
-    /// is not counted again when it is acknowledged.
+    /// Number of segments in `delivered_bytes`. Without SACK each duplicate acknowledgement counts as one,
+    /// which is not counted again when it is acknowledged.
     pub(crate) delivered_segments: u32,
-    /// The segments behind `delivered_bytes`, in the order in which they were last sent; without SACK those
-    /// that are acknowledged.
+    /// Segments in `delivered_bytes`, in the order in which they were last sent; without SACK only
+    /// acknowledged ones.
     pub(crate) delivered: SmallVec<[Delivered; 8]>,
     /// Bytes in flight (RFC 6675 pipe) before the acknowledgement was processed.
     pub(crate) pipe_before: u32,
     /// SND.NXT - SND.UNA before, less the bytes sacked before: RecoverFS of RFC 9937.
     pub(crate) undelivered_before: u32,
-    /// A round-trip sample that obeys Karn's rule, if this acknowledgement brings one.
+    /// A round-trip sample that satisfies Karn's rule, if the acknowledgement gives one.
     pub(crate) rtt: Option<Micros>,
-    /// The time since the segment was sent whose timestamp the acknowledgement echoes, in ticks of the
-    /// timestamp clock; `None` without timestamps. Tells an original from its retransmission.
+    /// The time since the transmission whose timestamp the acknowledgement echoes, in ticks of the timestamp
+    /// clock; `None` without timestamps. It distinguishes an original from its retransmission.
     pub(crate) echoed_rtt: Option<Micros>,
     /// A DSACK block, if the acknowledgement carried one.
     pub(crate) dsack: Option<Dsack>,
     /// RFC 5681 duplicate acknowledgement: nothing advanced, no data, window unchanged, data
     /// outstanding.
     pub(crate) duplicate: bool,
-    /// The segment is an acknowledgement and nothing else: no data, window unchanged.
+    /// The segment is only an acknowledgement: no data, window unchanged.
     pub(crate) bare: bool,
     /// The peer echoes congestion experienced (ECE, RFC 3168).
     pub(crate) ece: bool,
-    /// A SACK block that was reported before has vanished from SND.UNA on: the receiver reneged.
+    /// A range at SND.UNA that was reported by SACK is no longer reported: the receiver reneged.
     pub(crate) reneged: bool,
-    /// A loss repaired by redundancy is reported for the first time: what is delivered now may have come
-    /// with something that was sent later, so times prove nothing.
+    /// A repair by redundancy is reported for the first time: data delivered now may have been rebuilt from a
+    /// later segment, so times prove nothing.
     pub(crate) repaired: bool,
-    /// The peer reports a repair, for the first time or again: what is delivered late may have been rebuilt
-    /// rather than overtaken.
+    /// The peer reports a repair, for the first time or again: data delivered late may have been rebuilt
+    /// rather than reordered.
     pub(crate) reports_repair: bool,
 }
 
 impl AckOutcome {
-    /// Bytes that left the path a second time: a retransmission that turns out to have been needless was
-    /// delivered too, and lets as much go as the original did (packet conservation; Linux: the same).
+    /// Returns the bytes that left the path a second time: an unnecessary retransmission was delivered too,
+    /// and permits as much new data as the original (packet conservation; Linux: the same).
     pub(crate) fn repeated_bytes(&self) -> u32 {
         let repeated = self.dsack.filter(|dsack| match dsack.of {
             DsackOf::Retransmit | DsackOf::TailLossProbe => true,
@@ -211,7 +211,7 @@ impl AckOutcome {
         repeated.map_or(0, |dsack| dsack.range.len())
     }
 
-    /// The acknowledgement reports a repair: it gives no round-trip sample.
+    /// Withholds the round-trip samples of an acknowledgement that reports a repair.
     pub(crate) fn withhold_times(&mut self) {
         self.repaired = true;
         (self.rtt, self.echoed_rtt) = (None, None);
@@ -238,7 +238,7 @@ pub enum LossCause {
     PartialAck,
     /// The path MTU shrank below the size of the segment.
     TooBig,
-    /// A mechanism said so.
+    /// A mechanism reported the loss.
     Mechanism,
 }
 
@@ -257,24 +257,24 @@ pub(crate) struct LossOutcome {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Episode {
-    /// Nothing: no recovery is under way.
+    /// No recovery is under way.
     None,
     /// A window reduction begins (fast recovery, ECN, masked loss).
     Entered,
-    /// It goes on.
+    /// The reduction continues.
     Stayed,
-    /// All that was outstanding when it began is acknowledged.
+    /// The reduction ends: all data outstanding at its beginning is acknowledged.
     Exited,
 }
 
-/// A loss that redundancy repaired and that congestion control must still hear of.
+/// A loss that redundancy repaired and that congestion control must still respond to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CongestionSignal {
     /// SEG.ACK of the acknowledgement that reported the repair.
     pub(crate) ack: SeqNum,
     /// Means of the repair.
     pub(crate) by: Repair,
-    /// How the window goes down.
+    /// The form of the window reduction.
     pub(crate) reaction: Reaction,
 }
 
@@ -290,29 +290,29 @@ pub enum Repair {
     Copy,
 }
 
-/// How the window goes down after a repaired loss.
+/// The form of the window reduction after a repaired loss.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reaction {
-    /// In proportion to what is delivered, by PRR.
+    /// In proportion to the delivered data, by PRR.
     Proportional,
     /// In one step (Linux: tcp_process_tlp_ack; the draft of the tail loss probe of 2013 too).
     AtOnce,
 }
 
-/// Content of one transmission of the connection.
+/// A transmission of the connection, as the parts record it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Sent {
     /// The sequence range; empty for an acknowledgement.
     pub(crate) range: SeqRange,
     /// Payload bytes of each wire segment if the transmission is a super-segment.
     pub(crate) segment_size: u32,
-    /// Why it was sent.
+    /// Reason of the transmission.
     pub(crate) origin: Origin,
     /// True if it carried SYN.
     pub(crate) syn: bool,
     /// True if it carried FIN.
     pub(crate) fin: bool,
-    /// When.
+    /// Time of the transmission.
     pub(crate) at: Instant,
 }
 

@@ -490,7 +490,6 @@ impl LossCount {
         LossCount { sent: self.sent >> times, lost: self.lost >> times, runs: self.runs >> times }
     }
 
-    /// Returns the counts since `before`.
     pub(crate) fn since(self, before: LossCount) -> LossCount {
         LossCount {
             sent: self.sent.saturating_sub(before.sent),

@@ -1,7 +1,7 @@
 //! Ranges in sequence space, and sorted disjoint sets of them.
 //!
-//! Receivers keep what arrived out of order, senders what was reported and what was sent twice, in
-//! the same structure. All arithmetic is modulo 2^32 through [`SeqNum`].
+//! Receivers store the data that arrived out of order in this structure, senders the data that was reported
+//! or sent twice. All arithmetic is modulo 2^32 through [`SeqNum`].
 
 use alloc::collections::VecDeque;
 
@@ -14,27 +14,27 @@ use crate::on_demand::Initial;
 pub struct SeqRange {
     /// First sequence number.
     pub start: SeqNum,
-    /// The one after the last.
+    /// The sequence number after the last.
     pub end: SeqNum,
 }
 
 impl SeqRange {
-    /// The range from `start` up to and excluding `end`.
+    /// Returns the range from `start` up to and excluding `end`.
     pub fn new(start: SeqNum, end: SeqNum) -> Self {
         SeqRange { start, end }
     }
 
-    /// The range of `len` sequence numbers from `start`.
+    /// Returns the range of `len` sequence numbers from `start`.
     pub fn with_len(start: SeqNum, len: u32) -> Self {
         SeqRange { start, end: start + len }
     }
 
-    /// Number of sequence numbers in the range; 0 if it is empty or reversed.
+    /// Returns the number of sequence numbers in the range; 0 if it is empty or reversed.
     pub fn len(&self) -> u32 {
         if self.start.lt(self.end) { self.end.since(self.start) } else { 0 }
     }
 
-    /// True if nothing is in the range.
+    /// True if the range is empty.
     pub fn is_empty(&self) -> bool {
         !self.start.lt(self.end)
     }
@@ -49,18 +49,18 @@ impl SeqRange {
         self.start.le(other.start) && other.end.le(self.end)
     }
 
-    /// The common part, if there is one.
+    /// Returns the common part, if there is one.
     pub fn intersection(&self, other: &SeqRange) -> Option<SeqRange> {
         let common = SeqRange::new(self.start.max(other.start), self.end.min(other.end));
         (!common.is_empty()).then_some(common)
     }
 }
 
-/// A set of sequence numbers, kept as sorted, disjoint, non-adjacent [`SeqRange`]s.
+/// A set of sequence numbers, stored as sorted, disjoint, non-adjacent [`SeqRange`]s.
 ///
-/// All members must lie within 2^31 of one another, which holds for anything inside a TCP window;
-/// a set that is fed otherwise gives meaningless answers but never panics. An empty set holds no
-/// memory. Look-ups take O(log n); changes move the ranges on the shorter side.
+/// All members must be within 2^31 of one another, which is true inside a TCP window; otherwise results are
+/// meaningless but there is no panic. An empty set allocates no memory. Look-ups take O(log n); changes move
+/// the ranges on the shorter side.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SeqRanges {
     ranges: VecDeque<SeqRange>,
@@ -73,12 +73,12 @@ impl Initial for SeqRanges {
 }
 
 impl SeqRanges {
-    /// The empty set.
+    /// Returns the empty set.
     pub const fn new() -> Self {
         SeqRanges { ranges: VecDeque::new(), bytes: 0 }
     }
 
-    /// Number of ranges, not of sequence numbers.
+    /// Returns the number of ranges, not of sequence numbers.
     pub fn len(&self) -> usize {
         self.ranges.len()
     }
@@ -88,29 +88,29 @@ impl SeqRanges {
         self.ranges.is_empty()
     }
 
-    /// Number of sequence numbers in the set.
+    /// Returns the number of sequence numbers in the set.
     pub fn bytes(&self) -> u32 {
         self.bytes
     }
 
-    /// The lowest range.
+    /// Returns the lowest range.
     pub fn first(&self) -> Option<SeqRange> {
         self.ranges.front().copied()
     }
 
-    /// The highest range.
+    /// Returns the highest range.
     pub fn last(&self) -> Option<SeqRange> {
         self.ranges.back().copied()
     }
 
-    /// The ranges in ascending order.
+    /// Returns the ranges in ascending order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = SeqRange> + ExactSizeIterator + '_ {
         self.ranges.iter().copied()
     }
 
-    /// The range that `seq` is in.
+    /// Returns the range that contains `seq`.
     pub fn range_at(&self, seq: SeqNum) -> Option<SeqRange> {
-        // Mostly there is nothing out of order.
+        // Usually nothing is out of order.
         if self.is_empty() {
             return None;
         }
@@ -128,13 +128,13 @@ impl SeqRanges {
         range.is_empty() || self.range_at(range.start).is_some_and(|own| own.covers(range))
     }
 
-    /// True if some sequence number of `range` is in the set.
+    /// True if a sequence number of `range` is in the set.
     pub fn intersects(&self, range: &SeqRange) -> bool {
         let index = self.ranges.partition_point(|own| own.end.le(range.start));
         self.ranges.get(index).is_some_and(|own| own.intersection(range).is_some())
     }
 
-    /// The parts of `within` that are not in the set, in ascending order.
+    /// Returns the parts of `within` that are not in the set, in ascending order.
     pub fn gaps(&self, within: SeqRange) -> impl Iterator<Item = SeqRange> + '_ {
         let mut index = self.ranges.partition_point(|own| own.end.le(within.start));
         let mut from = within.start;
@@ -152,8 +152,7 @@ impl SeqRanges {
         })
     }
 
-    /// Adds `range`; returns how many of its sequence numbers are new. Ranges that it touches become
-    /// one with it.
+    /// Adds `range`; returns how many of its sequence numbers are new. Adjacent ranges are merged.
     pub fn insert(&mut self, range: SeqRange) -> u32 {
         if range.is_empty() {
             return 0;
@@ -179,7 +178,7 @@ impl SeqRanges {
         added
     }
 
-    /// Takes `range` out; returns how many of its sequence numbers were in the set.
+    /// Removes `range`; returns how many of its sequence numbers were in the set.
     pub fn remove(&mut self, range: SeqRange) -> u32 {
         if range.is_empty() {
             return 0;
@@ -211,7 +210,7 @@ impl SeqRanges {
         removed
     }
 
-    /// Takes out everything below `seq`; returns how many sequence numbers that were.
+    /// Removes all sequence numbers below `seq`; returns their number.
     pub fn remove_before(&mut self, seq: SeqNum) -> u32 {
         if self.ranges.capacity() == 0 {
             return 0;
@@ -233,7 +232,7 @@ impl SeqRanges {
         removed
     }
 
-    /// Empties the set and gives its memory back.
+    /// Empties the set and frees its memory.
     pub fn clear(&mut self) {
         *self = SeqRanges::new();
     }
@@ -298,7 +297,7 @@ mod tests {
         ]
     }
 
-    /// The set as one flag per sequence number.
+    /// The set, with one flag per sequence number.
     struct Bitmap(Vec<bool>);
 
     impl Bitmap {

@@ -1,53 +1,53 @@
-//! How large buffers are of use where the path is short: within a host or a rack.
+//! Buffer sizes on short paths: within a host or a rack.
 //!
-//! A receive buffer follows what is read in a round trip, a send buffer what is acknowledged. Where the path
-//! is nearly nothing, what is measured as a round trip is the queue of the buffer itself, and it would grow
-//! to its largest without moving a byte more a second, while what waits in it falls out of the processor's
-//! caches and is fetched from memory by every copy. So on such a path it follows what the empty path holds at
-//! the present rate, and beyond that only as long as each doubling brings more a second: where somebody is
-//! woken late, a round trip of the empty path does not tell how much is needed.
+//! A receive buffer is sized by the bytes that the application reads in a round trip, a send buffer by the
+//! bytes acknowledged in one. On a short path the measured round trip is mostly the time that data waits in
+//! the buffer itself, so this rule would enlarge the buffer up to its limit without a higher rate, and
+//! waiting data would leave the processor's caches before it is copied. Buffers there hold [`TIMES`] times
+//! the product of the minimum round-trip time and the current rate. A larger buffer is used only while each
+//! doubling raises the rate, because a task that wakes up late needs more than that product.
 
 use crate::time::{Instant, Micros};
 
-/// A path with a longer round trip is not short: buffers there are small beside what it holds.
+/// Round-trip time from which a path is not short: its bandwidth-delay product is larger than these buffers.
 const SHORT: Micros = Micros::from_millis(2);
-/// Bytes that may always be under way.
+/// Size up to which a buffer grows without a trial, bytes.
 const ALWAYS: u64 = 256 << 10;
-/// How many times what the empty path holds is of use: readers and writers come in turns.
+/// Size of a buffer in bandwidth-delay products: reader and writer run alternately.
 const TIMES: u128 = 4;
-/// Rounds that are looked at together: a single one may be a burst.
+/// Rounds per decision: a single round may be a burst.
 const ROUNDS: u8 = 16;
-/// A larger buffer has to bring one part in so many more.
+/// A larger buffer must raise the rate by one part in this number.
 const BETTER: u64 = 4;
-/// Times that are let pass, at most, after a larger buffer has brought too little.
+/// Maximum number of decisions that are skipped after a larger buffer did not raise the rate enough.
 const PATIENCE: u8 = 127;
 
-/// True if buffers of a path that was never shorter than this are sized as is told in the [module](self).
+/// True if a path with this minimum round-trip time is short in the sense of the [module](self).
 pub(crate) fn is_short(least_rtt: Micros) -> bool {
     least_rtt < SHORT
 }
 
-/// A buffer on a short path, and what larger ones have brought so far.
+/// Measurements of a buffer on a short path, and the result of its last doubling.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Trial {
-    /// Rounds so far that are looked at together.
+    /// Rounds since the last decision.
     rounds: u8,
-    /// In how many of them the buffer was too small for what passed.
+    /// Rounds of these in which the buffer was too small.
     full: u8,
-    /// Bytes that passed in them.
+    /// Bytes that passed in these rounds.
     bytes: u64,
-    /// How long they took.
+    /// Duration of these rounds.
     within: Micros,
-    /// Bytes a second before the last doubling.
+    /// Rate before the last doubling, bytes per second.
     before: u64,
-    /// Times to let pass before the next doubling, and how many the last ones were.
+    /// Decisions still to skip before the next doubling, and the number skipped the last time.
     wait: u8,
     waited: u8,
 }
 
 impl Trial {
-    /// In a round `bytes` passed `within` a time through a buffer of `capacity` bytes, where `wanted` would
-    /// hold them twice. Returns how large it shall be from now on, at least `capacity`.
+    /// Records a round of duration `within` in which `bytes` passed through a buffer of `capacity` bytes;
+    /// `wanted` is the size that the general rule asks for. Returns the new capacity, at least `capacity`.
     pub(crate) fn on_round(
         &mut self,
         bytes: u64,
@@ -80,7 +80,7 @@ impl Trial {
         self.try_more(rate, capacity)
     }
 
-    /// More than the empty path holds: tried, and kept up as long as it brings something.
+    /// Returns twice the capacity, unless the last doubling did not raise the rate enough.
     fn try_more(&mut self, rate: u64, capacity: u64) -> u64 {
         if self.wait > 0 {
             self.wait -= 1;
@@ -96,7 +96,7 @@ impl Trial {
     }
 }
 
-/// The send buffer on a short path: it follows what is acknowledged in a round trip.
+/// Size of the send buffer on a short path, from the bytes acknowledged in a round trip.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct SendSizing {
     round_start: Instant,
@@ -106,9 +106,8 @@ pub(crate) struct SendSizing {
 }
 
 impl SendSizing {
-    /// `acked` bytes were acknowledged of what a buffer of `limit` bytes holds, on a short path that was
-    /// never shorter than `least_rtt` and is `srtt` long with its queues. Returns how large the buffer shall
-    /// be from now on.
+    /// Records `acked` acknowledged bytes of a send buffer of `limit` bytes. `srtt` includes the time in
+    /// queues, `least_rtt` does not. Returns the new limit.
     pub(crate) fn on_acked(
         &mut self,
         acked: u32,
@@ -136,8 +135,8 @@ mod tests {
 
     const MIN: Micros = Micros(100);
 
-    /// Returns the size of a buffer after `rounds` rounds of a millisecond, each of which brings what
-    /// `brings` says of the buffer.
+    /// Returns the size of a buffer after `rounds` rounds of a millisecond; `brings` maps the number of a
+    /// round and the size of the buffer to the bytes that pass.
     fn grown(rounds: u64, mut brings: impl FnMut(u64, u64) -> u64) -> u64 {
         let (mut trial, mut capacity) = (Trial::default(), 64 << 10);
         for round in 0..rounds {
@@ -150,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn it_holds_the_empty_path_four_times_and_one_doubling_is_tried() {
+    fn buffer_holds_four_bdps_and_one_more_doubling_is_tried() {
         // 4 MB a millisecond: the path holds 400 kB.
         assert_eq!(grown(15, |_, _| 4_000_000), 256 << 10, "not yet");
         assert_eq!(grown(5_000, |_, _| 4_000_000), 2 * 1_600_000);
@@ -158,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn it_doubles_as_long_as_that_brings_more() {
+    fn buffer_doubles_while_the_rate_rises() {
         assert_eq!(
             grown(5_000, |_, capacity| capacity.min(1 << 20)),
             2 << 20,
@@ -171,11 +170,11 @@ mod tests {
         );
     }
 
-    /// The congestion window alone would let it grow to megabytes.
+    /// Two congestion windows, the size on longer paths, would grow to megabytes.
     #[test]
-    fn the_send_buffer_follows_what_is_acknowledged() {
+    fn send_buffer_follows_the_acknowledged_bytes() {
         let (mut sizing, mut limit) = (SendSizing::default(), 256 << 10);
-        // 1 GB a second in acknowledgements of 32 kB; the path holds 50 kB, the queue all that there is.
+        // 1 GB/s in acknowledgements of 32 kB; the path holds 50 kB, the queue the rest of the buffer.
         for at in 1..200_000 {
             let now = Instant::ZERO + Micros(32 * at);
             let srtt = Micros(limit as u32 / 1_000);
@@ -185,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn bursts_are_not_taken_for_more() {
+    fn bursts_do_not_count_as_a_higher_rate() {
         let bursts = |round: u64, _| if round.is_multiple_of(8) { 4 << 20 } else { 64 << 10 };
         assert_eq!(grown(5_000, bursts), 256 << 10, "a few full rounds are none");
         // A rate that varies by a tenth.

@@ -9,37 +9,37 @@ use core::ops::{Add, Div, Mul};
 use brisk_wire::time::micros;
 pub use brisk_wire::{Duration, Instant};
 
-/// A span of at most 71 minutes in whole microseconds: round-trip times, and everything that is calculated
-/// from them at every acknowledgement. A [`Duration`] counts seconds and nanoseconds, and to get there and
-/// back takes a division each time; it also takes four times the memory, of which a connection has many.
-/// Saturates.
+/// A span of at most 71 minutes in whole microseconds: round-trip times, and values that are calculated from
+/// them at every acknowledgement. A [`Duration`] consists of seconds and nanoseconds, so each conversion
+/// takes a division; it also takes four times the memory, and a connection has many spans. Arithmetic
+/// saturates.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Micros(pub u32);
 
 impl Micros {
-    /// No time.
+    /// The empty span.
     pub const ZERO: Micros = Micros(0);
     /// The longest span, 71 minutes.
     pub const MAX: Micros = Micros(u32::MAX);
 
-    /// Returns a span of so many milliseconds.
+    /// Returns a span of this many milliseconds.
     pub const fn from_millis(millis: u64) -> Self {
         Micros::from_micros(millis.saturating_mul(1000))
     }
 
-    /// Returns a span of so many microseconds.
+    /// Returns a span of this many microseconds.
     #[inline]
     pub const fn from_micros(micros: u64) -> Self {
         Micros(if micros > u32::MAX as u64 { u32::MAX } else { micros as u32 })
     }
 
-    /// Returns the time from `earlier` to `later`, or zero if that is not their order.
+    /// Returns the time from `earlier` to `later`; zero if they are in the other order.
     #[inline]
     pub const fn between(earlier: Instant, later: Instant) -> Self {
         Micros::from_micros(later.as_micros().saturating_sub(earlier.as_micros()))
     }
 
-    /// Returns the remainder after `other`, or zero.
+    /// Returns the difference to `other`; zero if that is longer.
     #[inline]
     pub const fn saturating_sub(self, other: Micros) -> Self {
         Micros(self.0.saturating_sub(other.0))
@@ -50,7 +50,7 @@ impl Micros {
 pub(crate) const TIMESTAMP_TICK: Micros = Micros::from_millis(1);
 
 impl From<Duration> for Micros {
-    /// A fraction is cut off.
+    /// Fractions of a microsecond are cut off.
     #[inline]
     fn from(span: Duration) -> Self {
         Micros::from_micros(micros(span))

@@ -1,5 +1,5 @@
-//! Super-packets whose payload stays in the send queue are, put together, the packets that leave whole; and
-//! it does not matter whether what they carry was copied or given away.
+//! Super-packets whose payload stays in the send queue are equal to those that are written as a whole,
+//! whether the queue holds copies or given buffers.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use brisk_tcp::{ConnId, ConnectConfig, ListenConfig, Stack, StackConfig};
 use brisk_wire::ChecksumCheck;
 use bytes::Bytes;
 
-/// All that is to be transferred.
+/// Length of the download.
 const BYTES: usize = 300_000;
 
 fn stack(address: &str, seed: u64) -> Stack {
@@ -18,19 +18,19 @@ fn stack(address: &str, seed: u64) -> Stack {
     Stack::new(StackConfig { addresses, max_super_segment: 65_000, ..StackConfig::default() }, seed).unwrap()
 }
 
-/// How the server's program writes.
+/// The way in which the server's program writes.
 #[derive(Clone, Copy, PartialEq)]
 enum Writing {
-    /// As much as fits, which is copied.
+    /// As much as fits, copied.
     Copied,
-    /// The same in runs of many lengths.
+    /// As much as fits, in runs of many lengths.
     InRuns,
-    /// The same, and those of 4 kB and more are given away.
+    /// In runs, of which those of 4 kB and more are given away.
     Given,
 }
 
 impl Writing {
-    /// Writes what fits from byte `from` on.
+    /// Writes as much as fits, beginning with byte `from`.
     fn write(self, server: &mut Stack, id: ConnId, content: &[u8], mut from: usize, now: Instant) -> usize {
         for len in [90_000, 3, 5_000, 700, 30_000, 4_096, 4_095].into_iter().cycle() {
             let run = content.get(from..content.len().min(from + len)).unwrap();
@@ -54,12 +54,12 @@ impl Writing {
     }
 }
 
-/// How the server's packets are polled.
+/// The way in which the server's packets are polled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Polled {
     Whole,
     InPlace,
-    /// In place, all that there are before the payload of the first is asked for.
+    /// In place; all available packets before the payload of the first is read.
     Together,
 }
 
@@ -81,7 +81,7 @@ fn polled(server: &mut Stack, polled: Polled, now: Instant) -> Vec<(Vec<u8>, Vec
     packets.into_iter().map(payload).collect()
 }
 
-/// Returns the server's packets of a download, and how many of them lay in two places.
+/// Returns the server's packets of a download, and how many of them were in two parts.
 fn download(how: Polled, writing: Writing) -> (Vec<Vec<u8>>, usize) {
     let (mut client, mut server) = (stack("192.0.2.1", 1), stack("192.0.2.2", 2));
     let remote: SocketAddr = "192.0.2.2:80".parse().unwrap();
@@ -143,7 +143,7 @@ fn given_bytes_leave_like_copied_ones() {
     let (copied, _) = download(Polled::Whole, Writing::InRuns);
     let (given, _) = download(Polled::Whole, Writing::Given);
     assert!(copied == given);
-    // That it is the same stream is said in there.
+    // `download` checks that the stream is the same.
     for how in [Polled::InPlace, Polled::Together] {
         let (gathered, apart) = download(how, Writing::Given);
         assert!(apart > 3, "{apart} of {} packets lay in two places", gathered.len());

@@ -79,7 +79,7 @@ fn segment(packet: &[u8]) -> Segment<'_> {
     }
 }
 
-/// The packets of the present sending end with their times in ms, on a path of `DELAY` each way.
+/// Returns the packets of the present sending end with their times in ms, on a path of `DELAY` each way.
 fn record(case: &Case) -> Vec<Sent> {
     let mut sender = stack(SENDER, 1);
     let (mut receiver, _) = receiver(case);
@@ -125,7 +125,7 @@ fn lines() -> String {
     text
 }
 
-/// The packets of a case in a file, with their times in ms.
+/// Returns the packets of a case in a file, with their times in ms.
 fn recorded(text: &str, case: &Case) -> Vec<Sent> {
     let packets = text.lines().filter_map(|line| {
         let (at, hex) = line.strip_prefix(case.name)?.strip_prefix(' ')?.split_once(' ')?;
@@ -157,8 +157,7 @@ fn replay(case: &Case, packets: &[Sent], lost: &[usize]) -> (Vec<u8>, u64) {
         if !is_parity && lost.contains(&data) {
             continue;
         }
-        // The present receiver chooses an initial sequence number of its own. The sender has nothing else to
-        // acknowledge.
+        // The present receiver chooses its own initial sequence number. The sender acknowledges nothing else.
         if let Some(start) = own_start {
             acknowledge(&mut packet, start);
         }

@@ -35,7 +35,6 @@ const OFFSET_MAX: u64 = 10_000_000_000;
 #[derive(Clone, Copy, Debug)]
 struct Curve {
     ssthresh: u32,
-    /// W_max, bytes.
     w_max: u32,
     /// cwnd_prior: the window before the last reduction, bytes.
     cwnd_prior: u32,

@@ -8,17 +8,11 @@ use brisk_wire::SeqNum;
 
 use crate::time::Micros;
 
-/// MIN_RTT_THRESH.
 const MIN_RTT_THRESH: Micros = Micros::from_millis(4);
-/// MAX_RTT_THRESH.
 const MAX_RTT_THRESH: Micros = Micros::from_millis(16);
-/// MIN_RTT_DIVISOR.
 const MIN_RTT_DIVISOR: u32 = 8;
-/// N_RTT_SAMPLE.
 const N_RTT_SAMPLE: u32 = 8;
-/// CSS_GROWTH_DIVISOR.
 const CSS_GROWTH_DIVISOR: u32 = 4;
-/// CSS_ROUNDS.
 const CSS_ROUNDS: u32 = 5;
 
 /// The phase of the first slow start.
@@ -69,7 +63,6 @@ impl HyStart {
         }
     }
 
-    /// Returns the phase.
     #[cfg(test)]
     pub(crate) fn phase(&self) -> Phase {
         self.phase

@@ -96,9 +96,7 @@ pub trait CongestionController: Debug + Send {
 /// One of the controllers, without dynamic dispatch.
 #[derive(Debug)]
 pub(crate) enum Controller {
-    /// CUBIC.
     Cubic(LossBased<Cubic>),
-    /// Reno.
     Reno(LossBased<Reno>),
     /// BBR, boxed because it is larger than the others.
     Bbr(Box<Bbr>),

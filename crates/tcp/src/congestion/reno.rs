@@ -31,9 +31,9 @@ impl Reno {
         Reno { mss, cwnd: initial.max(mss), ssthresh: u32::MAX, bytes_acked: 0, before: None }
     }
 
-    /// RFC 5681 equation 4, from cwnd instead of FlightSize: a window that was not used did not grow. In
-    /// whole segments, because a part of one has let nothing go: ssthresh is "no more than" the equation
-    /// says.
+    /// Sets ssthresh by RFC 5681 equation 4, from cwnd instead of FlightSize: an unused window did not grow.
+    /// The value is rounded down to whole segments, because a part of a segment permits no transmission;
+    /// ssthresh may be "no more than" the equation says.
     fn reduce(&mut self) {
         self.before = Some((self.cwnd, self.ssthresh));
         self.ssthresh = (self.cwnd / self.mss / 2).max(2).saturating_mul(self.mss);
@@ -200,8 +200,8 @@ mod tests {
         assert_eq!(reno.on_congestion(Instant::ZERO), 2 * MSS);
     }
 
-    /// A part of a segment permits no transmission, but its share of ssthresh would permit a whole one in
-    /// proportional rate reduction.
+    /// Half of a fractional segment in ssthresh would let proportional rate reduction send a whole segment
+    /// more.
     #[test]
     fn a_part_of_a_segment_does_not_count_when_the_window_is_halved() {
         let mut reno = Reno::new(MSS, 9 * MSS + MSS / 2);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_larger_segment_raises_the_least_window() {
+    fn a_larger_segment_raises_the_minimum_window() {
         let mut reno = Reno::new(MSS, MSS);
         reno.set_mss(9_000);
         assert_eq!(reno.cwnd(), 9_000);

@@ -53,7 +53,7 @@ impl Connection {
         self.count_amplification(packet_len);
     }
 
-    /// Makes a change that a decision asked for.
+    /// Applies a change that a decision requested.
     pub(crate) fn change(&mut self, change: Change, now: Instant) {
         match change {
             Change::DropCopy => {
@@ -98,7 +98,7 @@ impl Connection {
         }
     }
 
-    /// The connection decides what to send: until then nothing is known to be held back.
+    /// Clears the marks of held-back data before a new decision.
     pub(crate) fn begin_poll(&mut self, now: Instant) {
         (self.tx.paced, self.tx.held) = (false, false);
         if self.gentle.proactive().is_some_and(|proactive| proactive.copies.are_waiting()) {
@@ -107,7 +107,7 @@ impl Connection {
         }
     }
 
-    /// Nothing waits to be sent: no limit holds anything back, and the burst is over.
+    /// Records that nothing waits to be sent: no limit holds data back, and the burst is over.
     #[inline]
     pub(crate) fn become_idle(&mut self, now: Instant) {
         (self.tx.paced, self.tx.held) = (false, false);
@@ -117,8 +117,8 @@ impl Connection {
         self.update_timers(now);
     }
 
-    /// Every segment after the SYN carries the acknowledgement that was owed, except parity: its receiver
-    /// reads neither the acknowledgement number nor the window.
+    /// Accounts for a segment with the owed acknowledgement, which is every one after the SYN except parity:
+    /// the receiver of parity reads neither the acknowledgement number nor the window.
     fn account_ack(&mut self, header: &TcpHeader) {
         self.account_header(header);
         self.rx.on_ack_sent();
@@ -134,12 +134,13 @@ impl Connection {
     fn account_control(&mut self, control: Control, header: &TcpHeader) {
         match control {
             Control::ChallengeAck => self.account_ack(header),
-            // The peer refuses an empty probe for its sequence number, and with it the acknowledgement.
+            // The peer refuses an empty probe because of its sequence number, and so ignores its
+            // acknowledgement.
             Control::EmptyProbe | Control::Reset(_) | Control::Abort => self.account_header(header),
         }
     }
 
-    /// The SYN or SYN-ACK left, from here or (with a SYN cookie) from the stack.
+    /// Accounts for a SYN or SYN-ACK that this connection sent, or (with a SYN cookie) the stack.
     pub(crate) fn account_syn(&mut self, now: Instant) {
         let again = self.handshake.on_syn_sent(now);
         if again && self.state == State::SynSent {
@@ -195,8 +196,8 @@ impl Connection {
             self.tx.note_transfer_start(data.range.start, now);
             self.tx.waiting_since = Some(now);
         }
-        // RFC 6675 section 6: the timer that watches over the first segment starts with its
-        // retransmission; else it would fire for the original that recovery has just replaced.
+        // RFC 6675 section 6: the timer of the first segment restarts with its retransmission; otherwise it
+        // would fire for the original, which recovery has just replaced.
         let repairs_head = data.origin == Origin::Retransmit && data.range.start == self.tx.scoreboard.una();
         let in_recovery = self.tx.recovery.state() == CongestionState::Recovery;
         if data.origin == Origin::TailLossProbe || (repairs_head && in_recovery) {
@@ -221,7 +222,7 @@ impl Connection {
         }
         self.tx.window.disarm_persist();
         self.tx.last_sent = now;
-        // Data that a SYN carried in vain holds nothing back when it is sent again (Linux: the same).
+        // Data of a refused SYN does not count as a partial segment when it is sent again (Linux: the same).
         let partial = !data.payload_len().is_multiple_of(data.segment_size) && !self.was_on_syn(data.range);
         if data.origin == Origin::TailLossProbe {
             self.counters.probes_of_new_data += u64::from(fresh);
@@ -257,13 +258,12 @@ impl Connection {
         self.observe(Observation::Sent { range: wire, origin: Origin::Parity });
     }
 
-    /// Counts a segment with data or a FIN; `fresh` if some of it was never sent.
+    /// Counts a segment with data or a FIN; `fresh` if it includes new data.
     fn count_data(&mut self, data: &Data, fresh: bool) {
         let segments = u64::from(data.payload_len().div_ceil(data.segment_size).max(1));
         let len = data.payload_len();
         self.counters.data_segments_out += segments;
         if data.origin == Origin::New {
-            // The allowance grows with what is sent for the first time.
             self.tx.earn_redundancy(len, self.config.redundancy_percent);
         } else if data.origin == Origin::Retransmit {
             self.counters.retransmits += segments;
@@ -276,7 +276,7 @@ impl Connection {
         }
     }
 
-    /// Bytes on the wire: a super-packet counts as the segments that it will be cut into.
+    /// Counts the bytes on the wire: a super-packet counts as the segments into which it is cut.
     fn count_packet(&mut self, built: Built, packet_len: usize) {
         let (mut segments, mut bytes) = (1, packet_len);
         if let Some(size) = built.segment_size.map(usize::from) {
@@ -291,14 +291,14 @@ impl Connection {
         self.counters.wire_bytes_out += bytes as u64;
     }
 
-    /// IP and TCP header of a plain data segment, bytes.
+    /// Returns the bytes of IP and TCP header of a plain data segment.
     pub(crate) fn header_len(&self) -> usize {
         let ip = if self.tuple.is_ipv6() { 40 } else { 20 };
         ip + 20 + if self.handshake.agreed.timestamps { 12 } else { 0 }
     }
 
-    /// A packet arrived for this connection. One that a device coalesced counts as the segments that
-    /// were on the wire, each with headers of its own.
+    /// Counts a packet that arrived. A packet coalesced by a device counts as its original segments, each
+    /// with its own headers.
     pub(crate) fn count_arrival(&mut self, packet_len: usize, payload_len: usize, segment_size: usize) {
         self.counters.wire_bytes_in += packet_len as u64;
         if payload_len > segment_size {

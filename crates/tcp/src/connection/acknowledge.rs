@@ -19,21 +19,21 @@ use crate::send::rfc6675::Situation;
 use crate::send::scoreboard::AckInfo;
 use crate::time::{Instant, Micros, TIMESTAMP_TICK};
 
-/// Shortest wait until a receiver is believed to have discarded what it reported.
+/// Minimum wait before the receiver is considered to have reneged.
 const RENEGING_WAIT_MIN: Micros = Micros::from_millis(10);
 
 impl Connection {
-    /// Everything that an acknowledgement changes, in six steps; each uses the results of the earlier ones.
+    /// Applies all effects of an acknowledgement, in six steps; each uses the results of the earlier ones.
     /// `ARCHITECTURE.md` ("A segment comes in") has the same numbers.
     pub(crate) fn acknowledge(&mut self, segment: &Arrived<'_>, now: Instant) {
-        // 1. The send window takes SEG.WND. A segment that acknowledges nothing ends here.
+        // 1. The send window takes SEG.WND. A segment without new acknowledgements ends here.
         let window = &mut self.tx.window;
         let window_changed = match segment.flags.contains(Flags::SYN) {
             true => window.update_unscaled(segment.seq, segment.ack, segment.window),
             false => window.update(segment.seq, segment.ack, segment.window),
         }
         .is_change();
-        // RFC 9293 section 3.10.7.4 ignores older acknowledgements: they left before a probe did.
+        // RFC 9293 section 3.10.7.4 ignores older acknowledgements: they left before the probe arrived.
         if self.tx.scoreboard.una().le(segment.ack) {
             self.tx.window.on_probe_answered();
             self.soft_error = None;
@@ -46,7 +46,7 @@ impl Connection {
         }
 
         // 2. The scoreboard returns an `AckOutcome`, to which the peer's reports of repairs are added. It
-        // gives a round-trip sample, and shows whether a reduction was a mistake.
+        // gives a round-trip sample, and shows whether a reduction was spurious.
         self.tx.check_app_limited();
         let redundancy = self.tx.redundancy_in_flight();
         let reported = self.tx.scoreboard.highest_sacked();
@@ -65,7 +65,7 @@ impl Connection {
         let watched = self.config.path_start.is_some() || self.tx.rate.delivery.is_some();
         let losses = watched.then(|| self.all_losses());
         let report = self.tell_gentle_of_ack(segment, &mut ack, reported, now);
-        // A duplicate has been delivered as well, if something was sent twice.
+        // A duplicate was delivered as well, if it was a retransmission.
         let repeated = ack.dsack.filter(|dsack| dsack.of != DsackOf::NeverSentTwice);
         let repeated = repeated.map_or(0, |dsack| self.tx.segments_of(&dsack));
         let delivered = u64::from(ack.delivered_segments + repeated);
@@ -94,8 +94,8 @@ impl Connection {
         // controller's rate.
         self.recover(&ack, &loss, redundancy, now);
 
-        // 5. SND.UNA has advanced: buffers, the retransmission timer, our FIN. The path has shown how large
-        // its segments and flights may be.
+        // 5. SND.UNA has advanced: update buffers, the retransmission timer and the state of our FIN. The
+        // path has shown which sizes of segments and flights pass.
         self.note_large(&ack);
         self.note_progress(&ack, now);
         if let Some(losses) = losses {
@@ -103,7 +103,7 @@ impl Connection {
         }
         self.doubt_size(&loss);
 
-        // 6. The probe timer restarts, and the mechanisms conclude what the reports of repairs have shown.
+        // 6. The probe timer restarts, and Corrective and Proactive evaluate the reports of repairs.
         self.note_probes(&ack);
         if let Some(reactive) = &mut self.reactive {
             reactive.on_ack(&ack, &self.tx, now);
@@ -113,7 +113,7 @@ impl Connection {
         }
     }
 
-    /// Data that arrives while nothing is in flight says nothing to any part but the window.
+    /// True if a data segment acknowledges nothing: nothing is in flight, and it affects only the window.
     fn acknowledges_nothing(&self, segment: &Arrived<'_>) -> bool {
         !segment.payload.is_empty()
             && self.tx.scoreboard.is_empty()
@@ -124,8 +124,8 @@ impl Connection {
             && !self.ecn.is_echo(segment.flags)
     }
 
-    /// Which probes were needed. A segment that was probed and is delivered now came with the probe unless
-    /// the echoed timestamp is older than it.
+    /// Counts the probes that were needed. A probed segment counts as delivered by the probe unless the
+    /// echoed timestamp is older than the probe.
     fn note_probes(&mut self, ack: &AckOutcome) {
         if self.counters.probes == 0 {
             return;
@@ -135,7 +135,7 @@ impl Connection {
         let probed = |segment: &&Delivered| segment.origin == Origin::TailLossProbe && segment.retransmitted;
         let repaired = ack.delivered.iter().filter(probed).filter(|segment| {
             let age = Micros::between(segment.sent_at, ack.at);
-            // Out of order, the echo says nothing of the segment.
+            // The echo of an acknowledgement for data out of order does not belong to this segment.
             let echoed = ack.echoed_rtt.filter(|_| segment.range.end.le(ack.ack));
             let in_time = self.tx.rtt.min_rtt().is_none_or(|least| age >= least);
             !spurious && in_time && echoed.is_none_or(|echoed| echoed <= age + TIMESTAMP_TICK)
@@ -143,8 +143,8 @@ impl Connection {
         self.counters.repaired_by_probe += repaired.count() as u64;
     }
 
-    /// Reduces the window for losses that this acknowledgement shows to be repaired, before the window grows
-    /// or a reduction ends: the reduction starts from the window in which they happened.
+    /// Reduces the window for repaired losses before the window grows or a reduction ends, so that the
+    /// reduction starts from the window in which they happened.
     fn answer_masked_losses(&mut self, report: Option<&RepairReport>, ack: &AckOutcome, now: Instant) {
         if let Some(signal) =
             self.reactive.as_mut().and_then(|reactive| reactive.repaired_loss(ack, &self.tx))
@@ -162,8 +162,8 @@ impl Connection {
         }
     }
 
-    /// A loss that redundancy repaired is still congestion: one reduction per window, which stays unless it
-    /// turns out that nothing was lost.
+    /// Responds to a loss that redundancy repaired as to any congestion: with one reduction per window, which
+    /// is undone only if nothing was lost.
     pub(crate) fn answer_masked_loss(&mut self, signal: CongestionSignal, recover_fs: u32, now: Instant) {
         let CongestionSignal { ack, by, reaction } = signal;
         let (was, reducing) = (self.tx.recovery.state(), self.tx.recovery.reducing());
@@ -172,7 +172,7 @@ impl Connection {
             return;
         }
         if reducing {
-            // The same acknowledgement ends the one before.
+            // The same acknowledgement ends the earlier reduction.
             self.end_reduction(was);
         }
         self.counters.masked_losses += 1;
@@ -182,7 +182,7 @@ impl Connection {
         self.begin_reduction(episode, CongestionCause::Repaired(by), recover_fs, now);
         let at_once = match reaction {
             Reaction::AtOnce => true,
-            // Nothing is in flight that PRR could count: there is nothing to wait for.
+            // With nothing in flight PRR has no deliveries to count.
             Reaction::Proportional => self.tx.scoreboard.is_empty(),
         };
         if at_once {
@@ -191,7 +191,7 @@ impl Connection {
         }
     }
 
-    /// Nothing of what was reported as repaired had been lost.
+    /// Undoes a reduction after all reported repairs turned out to be of segments that were not lost.
     pub(crate) fn undo_masked_loss(&mut self, now: Instant) {
         if self.tx.recovery.undo_masked() {
             self.tx.scoreboard.unmark_lost();
@@ -223,15 +223,14 @@ impl Connection {
         }
     }
 
-    /// RACK on a connection with SACK; duplicate acknowledgements on one without.
+    /// Detects losses: by RACK with SACK, by duplicate acknowledgements without.
     fn detect_loss(&mut self, ack: &AckOutcome, now: Instant) -> LossOutcome {
-        // An acknowledgement that ends a recovery is judged as in the open state (Linux: the same).
+        // An acknowledgement that ends a recovery is processed as in state Open (Linux: the same).
         let in_recovery =
             self.tx.recovery.in_recovery() && self.tx.scoreboard.una().lt(self.tx.recovery.recovery_point());
         let (srtt, min_rtt) = (self.tx.rtt.srtt(), self.tx.rtt.min_rtt());
         if ack.reneged {
-            // The retransmission timer, which fires soon, decides. RACK takes note of reordering all the
-            // same.
+            // The retransmission timer, which fires soon, decides. RACK still records reordering.
             self.tx.rack.on_ack(ack, &self.tx.scoreboard, srtt, min_rtt, in_recovery, now);
             return LossOutcome::default();
         }
@@ -263,7 +262,7 @@ impl Connection {
         loss
     }
 
-    /// Detects losses by counting, if so configured.
+    /// Detects losses by duplicate counting, if so configured.
     #[cfg(feature = "historical")]
     fn count_losses(
         &mut self,
@@ -277,8 +276,9 @@ impl Connection {
         Some(counting.on_ack(ack, &self.tx.scoreboard, &Situation { in_recovery, may_send_new, srtt }))
     }
 
-    /// Without SACK: the third duplicate acknowledgement (`dup_thresh`) declares the first segment lost (RFC
-    /// 5681 section 3.2), and each partial acknowledgement in recovery the next one (RFC 6582 section 3.2).
+    /// Detects losses without SACK: the third duplicate acknowledgement (`dup_thresh`) declares the first
+    /// segment lost (RFC 5681 section 3.2), and each partial acknowledgement in recovery the next one (RFC
+    /// 6582 section 3.2).
     fn detect_by_duplicates(&mut self, ack: &AckOutcome) -> LossOutcome {
         let partial = self.tx.recovery.state() == CongestionState::Recovery
             && ack.advanced > 0
@@ -295,15 +295,14 @@ impl Connection {
         LossOutcome { newly_lost, lost_again: 0, cause: Some(cause) }
     }
 
-    /// Enters RACK's verdict on the scoreboard, and counts what is newly lost.
+    /// Marks the segments that RACK found as lost on the scoreboard, and counts them.
     pub(crate) fn mark_lost(&mut self, verdict: RackVerdict, cause: LossCause, now: Instant) -> LossOutcome {
-        // Mostly nothing is.
         if verdict.lost.is_empty() {
             return LossOutcome { newly_lost: 0, lost_again: 0, cause: Some(cause) };
         }
         let newly_lost = verdict.lost.iter().map(|range| self.tx.scoreboard.mark_lost(*range)).sum();
-        // RFC 4821 section 7.6.2: the loss of a probe alone says something of its size and nothing of
-        // congestion: its data is sent again in segments of the proven size.
+        // RFC 4821 section 7.6.2: the loss of a probe alone shows that its size was too large, and is no sign
+        // of congestion. Its data is sent again in segments of the proven size.
         if let Some(probe) = self.tx.mtu.probe_in_flight() {
             if verdict.lost.iter().all(|range| probe.covers(range)) {
                 self.tx.mtu.on_probe_lost(now);
@@ -333,21 +332,21 @@ impl Connection {
         }
     }
 
-    /// A reduction that turns out to have been a mistake is taken back (RFC 3522, 3708, 4015, 5682).
+    /// Undoes a reduction that turns out to be spurious (RFC 3522, 3708, 4015, 5682).
     fn undo(&mut self, ack: &AckOutcome, now: Instant) {
         self.tx.recovery.release_retransmissions();
         let scoreboard = &self.tx.scoreboard;
         if ack.reneged {
-            // The acknowledgement is an old one, or the receiver has discarded data: the state stays and
-            // nothing is sent again until the next one or the timer tells which (Linux:
+            // Either this acknowledgement is old, or the receiver has discarded data. The state stays, and
+            // nothing is retransmitted until the next acknowledgement or the timer shows which (Linux:
             // tcp_check_sack_reneging).
             self.tx.recovery.hold_retransmissions();
         } else if self.handshake.agreed.sack && self.tx.recovery.shows_overtaken_segment(ack) {
-            // How far it was overtaken is seen from where it was sent (Linux: tcp_try_undo_partial).
+            // The highest SACK shows how far the segment was overtaken (Linux: tcp_try_undo_partial).
             let highest = scoreboard.highest_sacked().unwrap_or(scoreboard.una());
             self.tx.rack.on_overtaken(highest.since(ack.una_before));
-            // While something else that was sent again is outstanding, nothing more is: it may be late as
-            // well.
+            // Other retransmitted data that is outstanding may be merely late too, so nothing more is
+            // retransmitted.
             self.tx.recovery.hold_retransmissions();
         }
         let repairs_in_flight = || scoreboard.resent().next().is_some();
@@ -373,14 +372,14 @@ impl Connection {
         self.report_recovery();
     }
 
-    /// The recovery state and the congestion window.
-    /// `redundancy`: bytes of it in flight before.
+    /// Updates recovery state and congestion window. `redundancy`: bytes of redundancy in flight before the
+    /// acknowledgement.
     fn recover(&mut self, ack: &AckOutcome, loss: &LossOutcome, redundancy: u32, now: Instant) {
         self.tx.report_losses(now);
         let nxt = self.tx.scoreboard.nxt();
         let was = self.tx.recovery.state();
-        // Where nothing was outstanding the echo is an old one, which the peer repeats until it sees CWR
-        // (Linux: the same).
+        // If nothing was outstanding, ECE is the repetition of an old echo, which lasts until the peer sees
+        // CWR (Linux: the same).
         if ack.ece && ack.una_before != nxt {
             let episode = self.tx.recovery.on_ecn(ack.ack, nxt);
             self.begin_reduction(episode, CongestionCause::Ecn, ack.undelivered_before, now);
@@ -396,12 +395,12 @@ impl Connection {
         if episode == Episode::Exited {
             self.end_reduction(was);
         }
-        // Where segments are overtaken by far, SACK reports what arrives rather than what is missing (Linux:
-        // the same).
+        // On a path with strong reordering new SACKs show arrivals rather than losses (Linux: the same).
         let reordered =
             || self.tx.rack.reordering().span > self.config.dup_thresh.saturating_mul(self.tx.mss());
         let shows_progress = ack.advanced > 0 || (ack.newly_sacked > 0 && reordered());
-        // RFC 5681 section 3.2: a full acknowledgement sets cwnd to ssthresh, and does not grow it as well.
+        // RFC 5681 section 3.2: a full acknowledgement sets cwnd to ssthresh, and does not grow it in
+        // addition.
         let ends_reduction =
             episode == Episode::Exited && matches!(was, CongestionState::Recovery | CongestionState::Cwr);
         let may_grow = shows_progress && !ends_reduction && !self.is_on_trust();
@@ -446,7 +445,7 @@ impl Connection {
         }
     }
 
-    /// Has the window lowered, once per episode.
+    /// Starts a window reduction, once per episode.
     pub(crate) fn begin_reduction(
         &mut self,
         episode: Episode,
@@ -469,7 +468,7 @@ impl Connection {
         if cause == CongestionCause::Ecn
             && let Some(others) = &mut self.tx.rate.others
         {
-            // Marks of all members within a round trip are answered once.
+            // ECN marks of all members within a round trip cause one reduction.
             if !others.may_answer_mark {
                 return self.report_recovery();
             }
@@ -502,7 +501,7 @@ impl Connection {
         self.observe(observation);
     }
 
-    /// SND.UNA advanced: buffers, timers, our FIN.
+    /// Processes the advance of SND.UNA: buffers, timers, our FIN.
     fn note_progress(&mut self, ack: &AckOutcome, now: Instant) {
         if ack.advanced == 0 {
             return;
@@ -519,8 +518,8 @@ impl Connection {
         if self.tx.scoreboard.is_empty() {
             self.tx.rto.disarm();
         } else if ack.reneged {
-            // RFC 2018 section 8: the receiver may have discarded what it reported. Or acknowledgements are
-            // overtaken: half a round trip tells (Linux: tcp_check_sack_reneging).
+            // RFC 2018 section 8: the receiver may have discarded data that it reported. Or acknowledgements
+            // were reordered: half a round trip shows which (Linux: tcp_check_sack_reneging).
             let wait = self.tx.rtt.srtt().map_or(RENEGING_WAIT_MIN, |srtt| (srtt / 2).max(RENEGING_WAIT_MIN));
             self.tx.rto.fire_at(now + wait);
         } else {
@@ -539,7 +538,7 @@ impl Connection {
         }
     }
 
-    /// RFC 6298 5.3, or RFC 7765 if so configured.
+    /// Restarts the retransmission timer as in RFC 6298 5.3, or RFC 7765 if so configured.
     fn restart_rto(&mut self, now: Instant) {
         let base = self.tx.rtt.rto_base();
         let from_oldest = self.config.thin_stream.is_some_and(|thin| thin.rto_restart) && self.tx.is_thin();

@@ -22,7 +22,7 @@ use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
 impl Connection {
-    /// The bytes of `range` that the send queue holds, in the pieces in which they lie.
+    /// Returns the bytes of `range` in the send queue, in the pieces in which they are stored.
     pub(crate) fn queued(&self, range: SeqRange) -> Pieces<'_> {
         self.tx.queue.pieces(range)
     }
@@ -32,8 +32,8 @@ impl Connection {
         self.write_with(data.len(), now, |queue| queue.write(data))
     }
 
-    /// As [`Connection::write`] of at most `most` bytes, which are taken off the front of `data` and stay
-    /// where they lie.
+    /// Does the work of [`Connection::write`] for at most `most` bytes, which are split off the front of
+    /// `data` and not copied.
     pub(crate) fn write_bytes(
         &mut self,
         data: &mut Bytes,
@@ -43,7 +43,7 @@ impl Connection {
         self.write_with(data.len().min(most), now, |queue| queue.write_bytes(data, most))
     }
 
-    /// Lets `write` queue as much as fits of `len` bytes.
+    /// Queues data: `write` stores as much as fits of `len` bytes.
     fn write_with(
         &mut self,
         len: usize,
@@ -77,7 +77,7 @@ impl Connection {
         Ok(taken)
     }
 
-    /// As [`Connection::write`]; the last byte is urgent.
+    /// Does the work of [`Connection::write`]; the last byte is urgent.
     pub(crate) fn write_urgent(&mut self, data: &[u8], now: Instant) -> Result<usize, WriteError> {
         let taken = self.write(data, now)?;
         if taken == data.len() {
@@ -86,17 +86,17 @@ impl Connection {
         Ok(taken)
     }
 
-    /// Notes that the program waits until it may write.
+    /// Records that the program waits until it may write.
     pub(crate) fn await_write(&mut self) {
         self.tx.writer_waits = true;
     }
 
-    /// Bytes that a write would take now.
+    /// Returns the bytes that a write would accept now.
     pub(crate) fn writable(&self) -> usize {
         if self.closed.is_some() || self.tx.queue.fin_queued() { 0 } else { self.tx.queue.free() }
     }
 
-    /// Takes bytes in order; `Ok(0)` is the end of the stream.
+    /// Reads bytes in order; `Ok(0)` is the end of the stream.
     pub(crate) fn read(&mut self, buffer: &mut [u8], now: Instant) -> Result<usize, ReadError> {
         let take = self.readable_run(now);
         if take == 0 {
@@ -108,7 +108,7 @@ impl Connection {
         Ok(read)
     }
 
-    /// As [`Connection::read`], at most `most` bytes in the buffer that they lie in.
+    /// Does the work of [`Connection::read`] for at most `most` bytes, without a copy.
     pub(crate) fn read_bytes(&mut self, most: usize, now: Instant) -> Result<Bytes, ReadError> {
         let take = self.readable_run(now);
         if take == 0 {
@@ -119,7 +119,7 @@ impl Connection {
         Ok(bytes)
     }
 
-    /// The application has taken so many bytes.
+    /// Updates the receiver after the application read this many bytes.
     fn on_read(&mut self, read: usize, now: Instant) {
         self.rx.consumed(read, self.tx.rtt.min_rtt(), now);
         self.rx.ack.on_read(read, self.rx.queue.readable() == 0, self.rx.rcv_nxt());
@@ -131,7 +131,7 @@ impl Connection {
         }
     }
 
-    /// As [`Connection::read`], leaving the bytes where they are.
+    /// Does the work of [`Connection::read`] but leaves the bytes in the buffer.
     pub(crate) fn peek(&mut self, buffer: &mut [u8], now: Instant) -> Result<usize, ReadError> {
         let take = self.readable_run(now);
         if take == 0 {
@@ -141,7 +141,7 @@ impl Connection {
         Ok(self.rx.queue.peek(&mut buffer[..wanted]))
     }
 
-    /// Whether the stream has ended, or why there is nothing.
+    /// Returns `Ok` at the end of the stream, else the reason why there is nothing to read.
     fn nothing_to_read(&self) -> Result<(), ReadError> {
         if self.rx.at_end() {
             return Ok(());
@@ -153,7 +153,7 @@ impl Connection {
         }
     }
 
-    /// Bytes in order up to the urgent mark, if there is one ahead.
+    /// Returns the number of readable bytes, up to the urgent mark if one is ahead.
     fn readable_run(&mut self, now: Instant) -> u32 {
         loop {
             let available = self.rx.queue.readable() as u32;
@@ -168,7 +168,7 @@ impl Connection {
         }
     }
 
-    /// Bytes that a read would find now, urgent ones included.
+    /// Returns the bytes that a read would return now, including urgent ones.
     pub(crate) fn readable(&self) -> usize {
         self.rx.queue.readable()
     }
@@ -179,46 +179,44 @@ impl Connection {
         self.rx.queue.readable() == 0 && segment.seq.le(next) && segment.end().gt(next)
     }
 
-    /// True if the storage of the receive buffer is large enough for the segment as it is.
+    /// True if the receive buffer has enough storage for the segment.
     pub(crate) fn has_storage_for(&self, segment: &Arrived<'_>) -> bool {
         let (next, end) = (self.rx.rcv_nxt(), segment.end());
         let beyond = if end.gt(next) { end.since(next) as usize } else { 0 };
         self.rx.queue.has_storage_for(beyond)
     }
 
-    /// Until the next call the receive buffer may keep payload where it is in `packet`.
+    /// Permits the receive buffer to keep payload in `packet` until the next call.
     pub(crate) fn lend_packet(&mut self, packet: Option<Bytes>) {
         self.rx.queue.lend_packet(packet);
     }
 
-    /// Bytes of storage that its receive buffer would like to be lent for what arrives next; 0 if it has
-    /// some.
+    /// Returns the bytes of storage that the receive buffer wants to borrow for the next arrivals; 0 if it
+    /// has storage.
     pub(crate) fn wanted_storage(&self) -> usize {
         self.rx.queue.wanted()
     }
 
-    /// Lends it some.
     pub(crate) fn lend_storage(&mut self, storage: Vec<u8>) {
         self.rx.queue.lend(storage);
     }
 
-    /// Bytes of storage that its send buffer would like to be lent for a write of `len` bytes; 0 if it has
-    /// some.
+    /// Returns the bytes of storage that the send buffer wants to borrow for a write of `len` bytes; 0 if it
+    /// has storage.
     pub(crate) fn wanted_to_send(&self, len: usize) -> usize {
         self.tx.queue.wanted(len)
     }
 
-    /// Lends it some.
     pub(crate) fn lend_to_send(&mut self, storage: VecDeque<u8>) {
         self.tx.queue.lend(storage);
     }
 
-    /// True if one of its buffers has storage with nothing in it.
+    /// True if one of the buffers has empty storage.
     pub(crate) fn has_drained_storage(&self) -> bool {
         self.rx.queue.is_drained() || self.tx.queue.is_drained()
     }
 
-    /// Gives that away, of the receive buffer and of the send buffer.
+    /// Takes the empty storage of the receive buffer and of the send buffer.
     pub(crate) fn take_drained_storage(&mut self) -> (Vec<u8>, VecDeque<u8>) {
         (self.rx.queue.take_storage(), self.tx.queue.take_storage())
     }
@@ -228,7 +226,7 @@ impl Connection {
         self.urgent.take().ok_or(ReadError::WouldBlock)
     }
 
-    /// Closes for writing: a FIN follows the data that is queued. Reading goes on.
+    /// Closes for writing: a FIN follows the queued data. Reading remains possible.
     pub(crate) fn shutdown(&mut self, now: Instant) -> Result<(), WriteError> {
         if let Some(reason) = self.closed {
             return Err(WriteError::Closed(reason));
@@ -245,7 +243,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends the connection, with a reset where the peer may still send. RFC 9293 section 3.10.5 sends none in
+    /// Ends the connection, with a reset if the peer may still send. RFC 9293 section 3.10.5 sends none in
     /// CLOSING, LAST-ACK and TIME-WAIT.
     pub(crate) fn abort(&mut self) {
         if self.closed.is_some() {
@@ -258,14 +256,14 @@ impl Connection {
         self.end(CloseReason::Aborted);
     }
 
-    /// The application reads what has arrived and nothing more. Data that arrives after our FIN is answered
-    /// by a reset, as in Linux after shutdown(SHUT_RDWR): nobody would take it.
+    /// Ends reading after the data that has already arrived. Later data that arrives after our FIN is
+    /// answered by a reset, as in Linux after shutdown(SHUT_RDWR): there is no reader.
     pub(crate) fn shutdown_reading(&mut self) {
         self.rx.refuses = true;
     }
 
-    /// The application lets go. Unread data is answered by a reset, as RFC 9293 section 3.6.1 asks;
-    /// otherwise the connection closes in good order and outlives its owner.
+    /// Releases the connection from its owner. Unread data causes a reset, as RFC 9293 section 3.6.1
+    /// requires; otherwise the connection closes normally without its owner.
     pub(crate) fn release(&mut self, now: Instant) {
         self.released = true;
         self.rx.closed = true;
@@ -283,8 +281,8 @@ impl Connection {
         }
     }
 
-    /// The listener that this connection waits at was closed. A handshake that is under way is forgotten:
-    /// whoever goes on with it finds no connection and is told so.
+    /// Ends a connection whose listener was closed: an open one with a reset, a half-open one silently. A
+    /// peer that continues the handshake is reset by the stack.
     pub(crate) fn abandon(&mut self) {
         if self.closed.is_none() {
             if self.handshake.established.is_some() || self.is_opened_by_syn() {
@@ -294,12 +292,12 @@ impl Connection {
         }
     }
 
-    /// Changes the DSCP of what is sent from now on.
+    /// Changes the DSCP of the packets sent from now on.
     pub(crate) fn set_dscp(&mut self, dscp: u8) {
         Arc::make_mut(&mut self.config).dscp = dscp & 63;
     }
 
-    /// The IP hop limit of what is sent from now on.
+    /// Changes the IP hop limit of the packets sent from now on.
     pub(crate) fn set_hop_limit(&mut self, hops: u8) {
         Arc::make_mut(&mut self.config).hop_limit = hops.max(1);
     }
@@ -310,42 +308,41 @@ impl Connection {
         self.rx.window.set_rules(rules);
     }
 
-    /// Paces from now on, or no longer.
+    /// Switches pacing on or off.
     pub(crate) fn set_pacing(&mut self, pacing: Option<PacingConfig>) {
         Arc::make_mut(&mut self.config).pacing = pacing;
-        // One member does not pace the others.
+        // A member does not change the pacing of the others.
         if self.tx.sharing != Sharing::Member {
             self.tx.rate.pacer.set_config(pacing);
         }
     }
 
-    /// Switches Nagle's algorithm off (`true`) or on. Off, it lets go what is queued, corked or not (Linux:
-    /// the same).
+    /// Switches Nagle's algorithm off (`true`) or on. Switching it off releases the queued data, corked or
+    /// not (Linux: the same).
     pub(crate) fn set_nodelay(&mut self, nodelay: bool) {
         self.tx.hold.nodelay = nodelay;
         self.tx.hold.overridden |= nodelay && self.tx.unsent() > 0;
     }
 
-    /// Holds back partial segments (`true`), or leaves them to Nagle's algorithm.
+    /// Holds partial segments back (`true`), or leaves them to Nagle's algorithm.
     pub(crate) fn set_cork(&mut self, cork: bool) {
         self.tx.hold.cork = cork;
         self.tx.hold.cork_until = None;
     }
 
-    /// The last byte written ends a record.
+    /// Ends a record with the last byte written.
     pub(crate) fn end_record(&mut self) {
         self.tx.queue.end_record();
     }
 
-    /// More is about to be written: a partial segment waits for it, but no longer than until an
-    /// acknowledgement arrives (Linux: MSG_MORE).
+    /// Holds a partial segment back for data that is about to be written, but only until an acknowledgement
+    /// arrives (Linux: MSG_MORE).
     pub(crate) fn set_more(&mut self, more: bool) {
         self.tx.hold.more = more;
         self.tx.hold.cork_until = None;
     }
 
-    /// Switches keepalive on or off. Before the handshake is complete there is nothing to keep alive:
-    /// the timer begins then.
+    /// Switches keepalive on or off. The timer starts when the handshake is complete.
     pub(crate) fn set_keepalive(&mut self, keepalive: Option<KeepaliveConfig>, now: Instant) {
         Arc::make_mut(&mut self.config).keepalive = keepalive;
         let open = self.handshake.established.is_some() && self.closed.is_none();
@@ -357,20 +354,19 @@ impl Connection {
         Arc::make_mut(&mut self.config).fin_wait_2_timeout = timeout;
     }
 
-    /// Changes the bounds of the retransmission timeout; what runs keeps its deadline.
+    /// Changes the bounds of the retransmission timeout; a running timer keeps its deadline.
     pub(crate) fn set_rto(&mut self, rto: RtoConfig) {
         Arc::make_mut(&mut self.config).rto = rto;
         self.tx.rtt.set_bounds(&rto);
         self.tx.rto.set_max(rto.max);
     }
 
-    /// Sets the longest delay of an acknowledgement.
+    /// Sets the maximum delay of an acknowledgement.
     pub(crate) fn set_delack_max(&mut self, longest: Duration) {
         Arc::make_mut(&mut self.config).delack_max = longest;
         self.rx.ack.set_delack_max(longest);
     }
 
-    /// Sets the user timeout.
     pub(crate) fn set_user_timeout(&mut self, timeout: Option<Duration>) {
         self.user_timeout = timeout;
     }

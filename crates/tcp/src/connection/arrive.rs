@@ -1,7 +1,7 @@
-//! A segment arrives, in the order and with the numbers of RFC 9293 section 3.10.7, and with the rules of RFC
+//! Arriving segments, in the order and with the numbers of RFC 9293 section 3.10.7, and with the rules of RFC
 //! 5961 against blind attacks. The effects of an acknowledgement are in [`crate::connection::acknowledge`].
 //!
-//! Corrective, Proactive and Fast Open see segments at the points that are marked as theirs.
+//! Comments mark the steps that belong to Corrective, Proactive and Fast Open.
 
 use brisk_wire::{Flags, IcmpKind, SeqNum};
 
@@ -14,12 +14,12 @@ use crate::receive::{ArrivalKind, Paws, Received};
 use crate::time::{Duration, Instant};
 
 impl Connection {
-    /// A segment for this connection arrived (RFC 9293 section 3.10.7).
+    /// Processes a segment of this connection (RFC 9293 section 3.10.7).
     pub(crate) fn on_segment(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) -> Aftermath {
         self.counters.segments_in += 1;
         match self.state {
-            // 3.10.7.1 CLOSED: the stack answers, as it does where there is no connection. 3.10.7.2 LISTEN:
-            // the listener's.
+            // 3.10.7.1 CLOSED: the stack answers, as if there were no connection. 3.10.7.2 LISTEN is the
+            // listener's.
             State::Closed => {}
             State::SynSent => {
                 self.on_segment_in_syn_sent(segment, now);
@@ -69,7 +69,7 @@ impl Connection {
             self.on_syn_ack(segment, now);
         } else if segment.flags.contains(Flags::SYN) {
             // A SYN crossed ours (RFC 9293 figure 8). Its data, if any, is neither delivered nor
-            // acknowledged: the peer sends it again.
+            // acknowledged: the peer retransmits it.
             self.ecn.on_syn(segment.flags);
             self.learn_peer(segment, now);
             self.on_simultaneous_fast_open();
@@ -87,12 +87,12 @@ impl Connection {
     pub(crate) fn on_segment_after_syn(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) {
         let has = |flags| segment.flags.contains(flags);
 
-        // Proactive: segments that a device has coalesced are judged one by one.
+        // Proactive: the parts of a segment that a device has coalesced are processed one by one.
         if self.take_apart(segment, now, env) {
             return;
         }
-        // Corrective and Proactive: parity is no part of the stream, and the second instance of a segment
-        // changes nothing.
+        // Corrective and Proactive: parity is not part of the stream, and the second instance of a segment is
+        // dropped.
         if !self.passes_gentle(segment, now) {
             return;
         }
@@ -103,7 +103,7 @@ impl Connection {
             && segment.seq == self.handshake.irs
         {
             if has(Flags::ACK) {
-                // Simultaneous open: the SYN-ACK acknowledges our SYN; its own SYN is known already.
+                // Simultaneous open: the SYN-ACK acknowledges our SYN; the peer's SYN is known already.
                 let rest =
                     Arrived { seq: segment.seq + 1, flags: segment.flags.without(Flags::SYN), ..*segment };
                 self.on_segment_after_syn(&rest, now, env);
@@ -165,7 +165,7 @@ impl Connection {
 
         // Fifth, check the ACK field.
         if !has(Flags::ACK) {
-            // Fast Open: data behind the SYN that opened this connection. "If the ACK bit is off, drop the
+            // Fast Open: data after the SYN that opened this connection. "If the ACK bit is off, drop the
             // segment and return."
             return self.take_after_syn(segment, now);
         }
@@ -220,14 +220,14 @@ impl Connection {
         self.take_payload(segment, now);
     }
 
-    /// Seventh, process the segment text. Eighth, check the FIN bit.
+    /// Processes the segment text (seventh) and checks the FIN bit (eighth).
     pub(crate) fn take_payload(&mut self, segment: &Arrived<'_>, now: Instant) {
         let fin = segment.flags.contains(Flags::FIN);
         if segment.payload.is_empty() && !fin {
             return;
         }
         if !self.state.receives() {
-            // The peer repeats its FIN or data from before it: say again what has arrived.
+            // The peer repeats its FIN or data before it: report again what has arrived.
             self.rx.report_old(segment);
             self.rx.ack.force();
             return;
@@ -236,9 +236,9 @@ impl Connection {
         let refused = self.rx.closed || (self.rx.refuses && after_our_fin);
         let text_end = segment.seq + segment.payload.len() as u32;
         if refused && text_end.gt(self.rx.rcv_nxt()) {
-            // RFC 9293 section 3.6.1: data that nobody can read any more is answered by a reset, also where
-            // only a FIN behind it tells of it. It has the form of every answer to a segment with ACK
-            // (section 3.5.2), as Linux sends it.
+            // RFC 9293 section 3.6.1: data without a reader is answered by a reset, even if only a later FIN
+            // shows that there was data. The reset has the form of any answer to a segment with ACK (section
+            // 3.5.2), as in Linux.
             self.counters.discarded_bytes += segment.payload.len() as u64;
             self.outbox.push(Control::Reset(segment.ack));
             self.end(CloseReason::DataAfterClose);
@@ -311,17 +311,17 @@ impl Connection {
         }
     }
 
-    /// RFC 9293 section 3.10.7.4: "If an incoming segment is not acceptable, an acknowledgment should be sent
-    /// in reply [...]: `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>`", with a DSACK if the segment repeated old data.
-    /// A segment with neither ACK nor SYN would be dropped inside the window too, and gets no answer (Linux:
-    /// the same).
+    /// Answers as in RFC 9293 section 3.10.7.4: "If an incoming segment is not acceptable, an acknowledgment
+    /// should be sent in reply [...]: `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>`", with a DSACK if the segment
+    /// repeated old data. A segment with neither ACK nor SYN, which would also be dropped inside the window,
+    /// gets no answer (Linux: the same).
     fn answer_unacceptable(&mut self, segment: &Arrived<'_>, now: Instant) {
         if !segment.flags.intersects(Flags::ACK | Flags::SYN) {
             return;
         }
         self.rx.report_old(segment);
         if segment.is_empty() || segment.flags.contains(Flags::SYN) {
-            // So that two confused ends do not acknowledge each other for ever.
+            // Prevents two confused ends from acknowledging each other for ever.
             let interval = if self.is_syn_ack_again(segment) {
                 self.repeated_handshake_interval()
             } else {
@@ -334,10 +334,10 @@ impl Connection {
         self.answer_at_once();
     }
 
-    /// True if all of a segment has arrived before, and it reaches the last acknowledgement that left. A peer
-    /// that has not heard from here probes the tail of what it sent, and that segment may be the only one to
-    /// say what it has received: its acknowledgement and time stamp count, as in Linux. Anything older is a
-    /// stray.
+    /// True if all of a segment has arrived before, and it ends at or after the last acknowledgement sent. A
+    /// peer that has received no acknowledgement probes the tail of its data, and this segment may be the
+    /// only one that shows what the peer has received: its acknowledgement and timestamp are processed, as in
+    /// Linux. Older segments are ignored.
     fn repeats_what_is_not_acknowledged(&self, segment: &Arrived<'_>) -> bool {
         let rcv_nxt = self.rx.rcv_nxt();
         let end = segment.end();
@@ -349,26 +349,26 @@ impl Connection {
             && end.ge(self.rx.ack.last_ack_sent())
     }
 
-    /// Returns the least time between two answers to a SYN or SYN-ACK that comes again. A peer whose timers
-    /// know the path as ours do repeats it more often than others.
+    /// Returns the minimum time between two answers to a repeated SYN or SYN-ACK. It is shorter if the timers
+    /// of both ends may follow the known path.
     fn repeated_handshake_interval(&self) -> Duration {
         self.config
             .handshake_timers
             .map_or(self.config.challenge_interval, |timers| timers.floor.min(self.config.challenge_interval))
     }
 
-    /// True if a repeated SYN may be answered now; the answer counts as sent.
+    /// True if a repeated SYN may be answered now; counts the answer as sent.
     pub(crate) fn permits_repeated_syn_ack(&mut self, now: Instant) -> bool {
         let interval = self.repeated_handshake_interval();
         self.answers.permits(interval, now)
     }
 
-    /// The SYN-ACK that was answered before.
+    /// True for a repetition of the SYN-ACK that was answered before.
     fn is_syn_ack_again(&self, segment: &Arrived<'_>) -> bool {
         segment.flags.contains(Flags::SYN | Flags::ACK) && segment.seq == self.handshake.irs
     }
 
-    /// An acknowledgement leaves at once. Before the handshake is complete nothing else would carry it.
+    /// Forces an acknowledgement at once; before the handshake is complete no other segment would carry it.
     pub(crate) fn answer_at_once(&mut self) {
         if self.state == State::SynReceived {
             self.outbox.push(Control::ChallengeAck);
@@ -377,7 +377,8 @@ impl Connection {
         }
     }
 
-    /// Acknowledges at once where there was no memory for data: the sender sees that its peer lives.
+    /// Acknowledges at once data for which there was no memory, so that the sender sees that its peer is
+    /// alive.
     pub(crate) fn answer_refused_data(&mut self) -> Urgency {
         if self.state.receives() && self.state.is_synchronized() {
             self.rx.ack.force();
@@ -393,8 +394,8 @@ impl Connection {
         }
     }
 
-    /// Answers a wrong acknowledgement of our SYN by a reset. A flood of forged ones is not answered by a
-    /// flood.
+    /// Answers an unacceptable acknowledgement of our SYN by a reset, at a limited rate against floods of
+    /// forged ones.
     pub(crate) fn reset_limited(&mut self, seq: SeqNum, now: Instant) {
         if self.resets.permits(now) {
             self.outbox.push(Control::Reset(seq));
@@ -404,11 +405,12 @@ impl Connection {
 
 /// ICMP errors about the connection (RFC 5927, RFC 1191, RFC 8201, RFC 9293 section 3.9.2.2).
 impl Connection {
-    /// An ICMP error quotes a segment of ours that began at `seq`. RFC 5927 section 4.1: a sequence number
-    /// that is not outstanding means that the error is forged or stale. A packet that is too big may also be
-    /// parity, which lies left of the window and may be longer than the data that it covers.
+    /// Processes an ICMP error that quotes a segment of ours with sequence number `seq`. RFC 5927 section
+    /// 4.1: a sequence number that is not outstanding means that the error is forged or stale. A packet that
+    /// is too big may also be parity, which is left of the window and may be longer than the data that it
+    /// covers.
     ///
-    /// Returns true if the quote was believed.
+    /// Returns true if the quote was accepted as genuine.
     pub(crate) fn on_icmp(&mut self, kind: IcmpKind, seq: SeqNum, now: Instant) -> bool {
         let (una, nxt) = (self.tx.scoreboard.una(), self.tx.scoreboard.nxt());
         let is_parity = matches!(kind, IcmpKind::PacketTooBig { .. }) && self.sent_parity_at(seq, now);
@@ -445,9 +447,9 @@ impl Connection {
         self.on_hard_error(reason);
     }
 
-    /// RFC 5927 section 5.2 and RFC 5461: a hard error ends a connection that is being opened. A connection
-    /// that is open treats it as soft and leaves the verdict to its timers, and so does one that has
-    /// delivered data of the SYN (as Linux does with Fast Open).
+    /// Processes a hard error. RFC 5927 section 5.2 and RFC 5461: it ends a connection that is being opened.
+    /// An open connection treats it as soft and relies on its timers, and so does one that has delivered data
+    /// of the SYN (as Linux does with Fast Open).
     fn on_hard_error(&mut self, reason: CloseReason) {
         let is_opening = match self.state {
             State::SynSent => true,
@@ -460,23 +462,23 @@ impl Connection {
         }
     }
 
-    /// Returns why the peer was not heard again: the soft error that was reported since it was heard last, or
-    /// else `timeout` (RFC 1122 section 4.2.3.9).
+    /// Returns the reason for the silence of the peer: the soft error reported since the last segment
+    /// arrived, or else `timeout` (RFC 1122 section 4.2.3.9).
     pub(crate) fn reason_of_silence(&self, timeout: CloseReason) -> CloseReason {
         self.soft_error.unwrap_or(timeout)
     }
 }
 
-/// The limit of one connection on answers that a flood of forged or stray segments would provoke: challenge
-/// ACKs (RFC 5961 section 7), acknowledgements of empty segments outside the window, and SYN-ACKs for
-/// repeated SYNs (Linux: `tcp_invalid_ratelimit`).
+/// Rate limit of one connection for answers to forged or stray segments: challenge ACKs (RFC 5961 section 7),
+/// acknowledgements of empty segments outside the window, and SYN-ACKs for repeated SYNs (Linux:
+/// `tcp_invalid_ratelimit`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct AnswerInterval {
     last: Option<Instant>,
 }
 
 impl AnswerInterval {
-    /// True if an answer may be sent at `now`, at least `interval` after the last; it counts as sent.
+    /// True if an answer may be sent at `now`, at least `interval` after the last; counts it as sent.
     pub(crate) fn permits(&mut self, interval: Duration, now: Instant) -> bool {
         let permitted = self.last.is_none_or(|last| now.saturating_since(last) >= interval);
         if permitted {
@@ -486,7 +488,8 @@ impl AnswerInterval {
     }
 }
 
-/// The limit of one connection on resets that answer wrong acknowledgements before the handshake is complete.
+/// Rate limit of one connection for resets that answer wrong acknowledgements before the handshake is
+/// complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ResetLimit {
     second: Instant,
@@ -494,10 +497,10 @@ pub(crate) struct ResetLimit {
 }
 
 impl ResetLimit {
-    /// Such resets of one connection in a second.
+    /// Maximum number of such resets in a second.
     const PER_SECOND: u32 = 10;
 
-    /// True if one may be sent now; it counts as sent.
+    /// True if a reset may be sent now; counts it as sent.
     pub(crate) fn permits(&mut self, now: Instant) -> bool {
         if now.saturating_since(self.second) >= Duration::from_secs(1) {
             *self = ResetLimit { second: now, sent: 0 };

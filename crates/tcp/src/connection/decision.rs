@@ -1,6 +1,6 @@
-//! The values of a decision: the [turns](Turn) in which kinds of segments may leave, the [`Step`] that is
-//! decided in a turn, the [`Choice`] with all that the build and the accounting need, and the [control
-//! segments](Control) that wait.
+//! The types of a decision: a [turn](Turn) names a kind of segment, a [`Step`] is the decision in a turn, a
+//! [`Choice`] has the input of build and accounting, and the [outbox](Outbox) has the waiting control
+//! segments.
 
 use arrayvec::ArrayVec;
 use brisk_wire::{Gentle, SeqNum};
@@ -11,25 +11,23 @@ use crate::outcome::Origin;
 use crate::send::push::BurstPush;
 use crate::seq_ranges::SeqRange;
 
-/// A kind of segments that may leave. [`Connection::turns`](crate::connection::Connection::turns) has their
-/// order.
+/// A kind of segment that may leave. [`Connection::turns`](crate::connection::Connection::turns) orders them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Turn {
     /// A control segment.
     Control,
     /// The SYN or the SYN-ACK.
     Syn,
-    /// A copy of it.
+    /// A copy of the SYN or SYN-ACK.
     SynCopy,
     /// Data behind the SYN, before its answer.
     AfterSyn,
-    /// A failure of Corrective that the peer must hear of.
+    /// A failure of Corrective that must be reported to the peer.
     Failure,
     /// Copies of Proactive.
     Copies,
     /// Lost data.
     Lost,
-    /// A tail loss probe.
     TailLossProbe,
     /// Parity that is due, and the acknowledgement that follows it.
     Parity,
@@ -37,7 +35,7 @@ pub(crate) enum Turn {
     MtuProbe,
     /// New data.
     New,
-    /// Parity that waits for nothing but the end of the burst.
+    /// Parity that only waits for the end of the burst.
     ParityBehindBurst,
     /// An acknowledgement alone.
     Ack,
@@ -48,50 +46,50 @@ pub(crate) enum Turn {
 pub(crate) enum Step {
     /// This segment leaves.
     Send(Choice),
-    /// This has to be done first. The same turn decides again.
+    /// This change must be applied first. Then the same turn decides again.
     Prepare(Change),
-    /// Nothing leaves in this turn. The reason, if it must be recorded.
+    /// Nothing leaves in this turn; the change records the reason, if necessary.
     Pass(Option<Change>),
 }
 
 impl Step {
-    /// The choice leaves, if there is one.
+    /// Returns a step that sends the choice, if there is one.
     pub(crate) fn send(choice: Option<Choice>) -> Step {
         choice.map_or(Step::Pass(None), Step::Send)
     }
 }
 
-/// A change of state that a decision asks for. It is made in `account`.
+/// A change of state that a decision requests. `account` applies it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Change {
-    /// The next copy is needless, or will never be permitted.
+    /// Drop the next copy: it is needless, or will never be permitted.
     DropCopy,
     /// Pacing (`paced`) or the congestion window holds the next copy back.
     HoldCopy { paced: bool },
-    /// The open group of the encoder is complete.
+    /// Close the open group of the encoder.
     CloseGroup,
-    /// The encoder takes up the next group whose parity is due.
+    /// Let the encoder take the next group whose parity is due.
     TakeGroup,
-    /// The allowance will never permit the next parity.
+    /// Drop the next parity: the allowance will never permit it.
     DropParity,
     /// Pacing holds parity back.
     PaceParity,
     /// Pacing (`paced`) or the congestion window holds lost data back.
     HoldLost { paced: bool },
-    /// New data leaves after an idle time: the congestion window becomes this.
+    /// New data leaves after an idle time: set the congestion window to this.
     RestartWindow(u32),
-    /// A FIN leaves after an idle time: the congestion window becomes this.
+    /// A FIN leaves after an idle time: set the congestion window to this.
     DecayWindow(u32),
-    /// The report that lowered the path MTU is no longer believed.
+    /// Stop believing the report that lowered the path MTU.
     RaiseMtu,
-    /// The search for the path MTU begins again.
+    /// Start the search for the path MTU again.
     SearchMtu,
-    /// A flight begins, and has no plan.
+    /// Make a plan for the flight that begins.
     PlanFlight,
     /// Pacing (`paced`) or the congestion window holds new data back.
     HoldNew { paced: bool },
-    /// No more new data leaves: it is all sent, or something else than the congestion window holds the rest
-    /// back. `corked`: the cork.
+    /// No more new data leaves: all is sent, or a limit other than the congestion window holds the rest back.
+    /// `corked`: that limit is the cork.
     EndBurst { corked: bool },
 }
 
@@ -100,7 +98,7 @@ pub(crate) enum Change {
 pub(crate) enum Choice {
     /// A control segment.
     Control(Control),
-    /// The SYN, or the SYN-ACK, and what it says of Corrective and Proactive.
+    /// The SYN or SYN-ACK, and its option of Corrective and Proactive.
     Syn(SynOption),
     /// A copy of the SYN or of the SYN-ACK.
     SynCopy,
@@ -112,9 +110,9 @@ pub(crate) enum Choice {
     Copy(SeqRange),
     /// A parity segment.
     Parity(ParityPlan),
-    /// An acknowledgement that shows how far the sequence numbers reach, and says nothing else.
+    /// An acknowledgement that only shows the end of the sequence numbers.
     TailAck,
-    /// An acknowledgement alone. `is_tail`: one that was owed serves as [`Choice::TailAck`].
+    /// An acknowledgement alone. `is_tail`: it was owed anyway and serves as [`Choice::TailAck`].
     Ack { is_tail: bool },
 }
 
@@ -125,15 +123,15 @@ pub(crate) struct Data {
     pub(crate) range: SeqRange,
     /// Payload bytes of each wire segment.
     pub(crate) segment_size: u32,
-    /// Why.
+    /// Reason of the transmission.
     pub(crate) origin: Origin,
     /// The range ends with our FIN.
     pub(crate) fin: bool,
     /// It is a path-MTU probe: larger than the MSS in force.
     pub(crate) mtu_probe: bool,
-    /// Each of several segments is followed by its copy as it leaves.
+    /// True if each of several segments is followed by its copy.
     pub(crate) twice: bool,
-    /// The burst that it belongs to, where bursts end with PSH.
+    /// The burst that it extends, if bursts end with PSH.
     pub(crate) burst: Option<BurstPush>,
 }
 
@@ -143,22 +141,22 @@ impl Data {
         Data { range, segment_size, origin, fin: false, mtu_probe: false, twice: false, burst: None }
     }
 
-    /// Payload bytes, without the FIN.
+    /// Returns the payload bytes, without the FIN.
     pub(crate) fn payload_len(&self) -> u32 {
         self.range.len() - u32::from(self.fin)
     }
 }
 
-/// The option of a SYN or SYN-ACK about Corrective and Proactive.
+/// The option of Corrective and Proactive on a SYN or SYN-ACK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SynOption {
-    /// Nothing.
+    /// No option.
     None,
     /// The option, with this byte.
     Capability(u8),
-    /// Nothing, since the option does not fit beside the others.
+    /// No option, since it does not fit with the others.
     NoRoom,
-    /// Nothing any more: this is a retransmission.
+    /// No option any more: this is a retransmission.
     Withdrawn,
 }
 
@@ -171,7 +169,7 @@ impl SynOption {
     }
 }
 
-/// A segment that carries neither data nor a question of windows.
+/// A segment without data that is sent outside the usual turns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Control {
     /// A challenge ACK (RFC 5961), or the plain answer to a segment outside the window.
@@ -184,8 +182,8 @@ pub(crate) enum Control {
     EmptyProbe,
 }
 
-/// The control segments that wait to be sent. A few at most: a further one of a kind that already
-/// waits would tell the peer nothing new.
+/// The control segments that wait to be sent. Their number is small: a second one of the same kind would not
+/// tell the peer more.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Outbox {
     waiting: OnDemand<Waiting>,
@@ -200,7 +198,7 @@ impl Initial for Waiting {
 }
 
 impl Outbox {
-    /// Queues `control` unless the same one waits already or the outbox is full.
+    /// Queues `control` unless the same one is queued already or the outbox is full.
     pub(crate) fn push(&mut self, control: Control) {
         let Waiting(waiting) = &mut *self.waiting;
         if !waiting.contains(&control) && !waiting.is_full() {
@@ -208,12 +206,12 @@ impl Outbox {
         }
     }
 
-    /// Returns the oldest.
+    /// Returns the oldest control segment.
     pub(crate) fn first(&self) -> Option<Control> {
         self.waiting.0.first().copied()
     }
 
-    /// Takes the oldest.
+    /// Removes the oldest control segment and returns it.
     pub(crate) fn pop(&mut self) -> Option<Control> {
         self.waiting.get_mut()?.0.pop_at(0)
     }
@@ -227,7 +225,7 @@ impl Outbox {
         self.waiting.release();
     }
 
-    /// Throws away what waits.
+    /// Discards all waiting control segments.
     pub(crate) fn clear(&mut self) {
         self.waiting = OnDemand::new();
     }

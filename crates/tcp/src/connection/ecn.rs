@@ -12,20 +12,20 @@ use crate::outcome::Origin;
 /// The ECN state of one connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct EcnState {
-    /// We want it: an active open asks for it, a passive one agrees to it.
+    /// True if we want ECN: an active open asks for it, a passive one agrees to it.
     offered: bool,
     /// Both ends agreed.
     active: bool,
     /// A CE mark arrived and the peer has not answered with CWR.
     echo: bool,
-    /// We reduced and must say so.
+    /// True if we reduced the window and must send CWR.
     reduced: bool,
-    /// A packet with an ECN codepoint has arrived, agreed or not.
+    /// True if a packet with an ECN codepoint has arrived, even without agreement.
     seen: bool,
 }
 
 impl EcnState {
-    /// ECN as configured, before the handshake.
+    /// Returns the state before the handshake.
     pub(crate) fn new(offered: bool) -> Self {
         EcnState { offered, ..EcnState::default() }
     }
@@ -35,36 +35,35 @@ impl EcnState {
         self.seen
     }
 
-    /// Flags to add to our SYN ("ECN-setup SYN": ECE and CWR).
+    /// Returns the flags to add to our SYN ("ECN-setup SYN": ECE and CWR).
     pub(crate) fn syn_flags(&self) -> Flags {
         if self.offered { Flags::ECE | Flags::CWR } else { Flags(0) }
     }
 
-    /// Flags to add to our SYN-ACK ("ECN-setup SYN-ACK": ECE only).
+    /// Returns the flags to add to our SYN-ACK ("ECN-setup SYN-ACK": ECE only).
     pub(crate) fn syn_ack_flags(&self) -> Flags {
         if self.active { Flags::ECE } else { Flags(0) }
     }
 
-    /// The peer's SYN arrived.
+    /// Processes the flags of the peer's SYN.
     pub(crate) fn on_syn(&mut self, flags: Flags) {
-        // A client that offers accurate ECN has AE on its SYN too: a server without it answers as to RFC 3168
-        // (RFC 9768 section 3.1.1).
+        // A client that offers accurate ECN sets AE on its SYN too: a server without accurate ECN answers as
+        // in RFC 3168 (RFC 9768 section 3.1.1).
         self.active = self.offered && flags.contains(Flags::ECE | Flags::CWR);
     }
 
-    /// The peer's SYN-ACK arrived.
     pub(crate) fn on_syn_ack(&mut self, flags: Flags) {
         self.active = self.offered && flags.contains(Flags::ECE) && !flags.contains(Flags::CWR);
     }
 
-    /// A retransmitted SYN must not ask for ECN: the first may have been lost because of it.
+    /// Stops asking for ECN on a retransmitted SYN: the first may have been lost because of it.
     pub(crate) fn withdraw(&mut self) {
         self.offered = false;
     }
 
-    /// A data segment arrived. Returns true if the sender's window has become small and its acknowledgements
-    /// should not be delayed: the echo begins, or this is a retransmission, which is not ECT (RFC 3168
-    /// section 6.1.5).
+    /// Processes a data segment. Returns true if the sender's window has become small, so that
+    /// acknowledgements should not be delayed: the echo begins, or this is a retransmission, which is not ECT
+    /// (RFC 3168 section 6.1.5).
     pub(crate) fn on_arrived(&mut self, ecn: Ecn, flags: Flags, has_data: bool) -> bool {
         let again = self.seen && ecn == Ecn::NotEct && has_data;
         self.seen |= ecn != Ecn::NotEct;
@@ -81,7 +80,7 @@ impl EcnState {
         begins || again
     }
 
-    /// Both ends agreed to use it.
+    /// True if both ends agreed to use ECN.
     pub(crate) fn is_active(&self) -> bool {
         self.active
     }
@@ -91,13 +90,12 @@ impl EcnState {
         self.active && flags.contains(Flags::ECE) && !flags.contains(Flags::SYN)
     }
 
-    /// We reduced the window because of ECE: the next new data carries CWR.
+    /// Records a window reduction because of ECE: the next new data carries CWR.
     pub(crate) fn on_reduced(&mut self) {
         self.reduced = self.active;
     }
 
-    /// The reduction was a mistake: the CWR that announces it is withdrawn if it has not left (Linux: the
-    /// same).
+    /// Withdraws CWR, if it has not left, after the reduction proved spurious (Linux: the same).
     pub(crate) fn on_undone(&mut self) {
         self.reduced = false;
     }
@@ -115,7 +113,7 @@ impl EcnState {
         (flags, if fresh { Ecn::Ect0 } else { Ecn::NotEct })
     }
 
-    /// A segment with CWR left.
+    /// Records that a segment with CWR left.
     pub(crate) fn on_cwr_sent(&mut self) {
         self.reduced = false;
     }

@@ -1,4 +1,4 @@
-//! Watches the flights of a connection for the path memory and for the congestion controller: the volume and
+//! Observes the flights of a connection for the path memory and for the congestion controller: the volume and
 //! the losses of each, and the rate of its acknowledgements.
 //!
 //! A flight is all data that leaves before the acknowledgement of its first segment arrives: a round trip of
@@ -18,28 +18,28 @@ use crate::send::rtt::RecentRtts;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant, Micros};
 
-/// Segments of which something arrives whatever chance does.
+/// Number of segments in a flight of which at least one arrives unless the path drops all of them.
 const WHOLE_FLIGHT: u32 = 4;
-/// Segments and acknowledgements of a train, at least.
+/// Minimum number of segments and of acknowledgements in a train.
 const TRAIN_SEGMENTS: u32 = 8;
 const TRAIN_ACKS: u32 = 4;
 /// Shortest train.
 const TRAIN_MIN: Micros = Micros::from_millis(1);
-/// An acknowledgement of one segment that comes so much behind the others was delayed by the receiver.
+/// Delay after which the acknowledgement of one segment is attributed to the receiver's delayed ACK.
 const DELAYED: Micros = Micros::from_millis(5);
 
-/// Round trips that show a queue of others, at least.
+/// Minimum number of round trips that show a queue of other traffic.
 const QUEUE_SAMPLES: u32 = 4;
 
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct FlightWatch {
     round: Option<Round>,
-    /// Time that every segment of the flight before spent in queues, at least.
+    /// Minimum time that every segment of the previous flight spent in queues.
     waited: Duration,
     recent: RecentRtts,
     finished: Option<FlightReport>,
-    /// Data before this belongs to flights that have been judged.
+    /// Data before this belongs to flights that have been reported.
     judged: Option<SeqNum>,
 }
 
@@ -48,14 +48,14 @@ pub(crate) struct FlightWatch {
 struct Round {
     range: SeqRange,
     began: Instant,
-    /// When the first acknowledgement came: what leaves from then on is the next flight.
+    /// Time of the first acknowledgement: data that leaves from then on is the next flight.
     acked: Instant,
     before: LossCount,
     lost_beyond: u32,
-    /// Longest time in queues that round-trip times around a loss showed.
+    /// Maximum time in queues that round-trip times around a loss showed.
     waited_at_loss: Duration,
-    /// Its smallest round-trip time, and the number of samples. A queue that others keep delays all of them;
-    /// its own delays the later ones, and a late process some.
+    /// Its minimum round-trip time, and the number of samples. A queue of other traffic delays all of them;
+    /// the flight's own queue delays only the later ones, and a late process some.
     min_rtt: Option<Micros>,
     rtt_samples: u32,
     train: TrainMeter,
@@ -71,8 +71,8 @@ struct TrainMeter {
     last: Point,
 }
 
-/// An acknowledgement: when it came, when the newest of its segments had left, and the bytes behind the first
-/// one.
+/// An acknowledgement: its arrival time, the time at which the newest of its segments left, and the bytes
+/// acknowledged after the first acknowledgement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Point {
     at: Instant,
@@ -92,7 +92,7 @@ impl TrainMeter {
         self.last = Point { at, sent_at: sent_at.max(self.last.sent_at), bytes: self.last.bytes + bytes };
     }
 
-    /// The rate in force from the first acknowledgement to the last one, if that is long enough to tell.
+    /// Returns the rate from the first acknowledgement to the last one, if the interval is long enough.
     fn rate(&self, mss: u32) -> Option<Train> {
         let span = |point: &Point| Micros::between(self.first.at, point.at);
         let gap = Micros::between(self.previous.at, self.last.at);
@@ -111,7 +111,7 @@ impl TrainMeter {
 }
 
 impl Connection {
-    /// An acknowledgement has been taken in, losses included. `before`: the losses before it.
+    /// Processes an acknowledgement and its losses. `before`: the losses before it.
     pub(crate) fn watch_flight(&mut self, ack: &AckOutcome, before: LossCount, now: Instant) {
         if self.flights.is_none() && ack.delivered_bytes == 0 {
             return;
@@ -146,7 +146,7 @@ impl Connection {
         self.conclude_flight(now);
     }
 
-    /// Reports the flight if the fate of each of its segments is known.
+    /// Reports the flight if each of its segments has arrived or is known to be lost.
     pub(crate) fn conclude_flight(&mut self, now: Instant) {
         let Some(round) = self.flights.as_ref().and_then(|watch| watch.round.as_ref()) else { return };
         let end = round.range.end;
@@ -196,13 +196,13 @@ impl Connection {
         }
     }
 
-    /// True if all round trips of the flight are longer than the path takes without a queue.
+    /// True if all round trips of the flight are longer than the round trip of the path without a queue.
     pub(crate) fn sees_queue(&self) -> bool {
         self.least_rtt().is_some_and(|least| shows_queue(least + self.waited(), least))
     }
 
-    /// Returns the time that every segment of the flight spent in queues, at least: its smallest round-trip
-    /// time less that of the empty path. While few are acknowledged, that of the flight before.
+    /// Returns the minimum time that a segment of the flight spent in queues: its minimum round-trip time
+    /// less that of the empty path. With too few samples it is the value of the flight before.
     fn waited(&self) -> Duration {
         let Some(watch) = &self.flights else { return Duration::ZERO };
         let enough = watch.round.as_ref().filter(|round| round.rtt_samples >= QUEUE_SAMPLES);
@@ -212,7 +212,7 @@ impl Connection {
         }
     }
 
-    /// These segments have been declared lost.
+    /// Records segments that have been declared lost.
     pub(crate) fn watch_losses(&mut self, lost: &[SeqRange]) {
         let least = self.least_rtt();
         let standard = initial_window(STANDARD_WINDOW, self.tx.mss());
@@ -228,8 +228,8 @@ impl Connection {
         round.lost_beyond += lost.iter().filter(|range| range.start.ge(beyond)).count() as u32;
     }
 
-    /// The retransmission timer has fired. If nothing of a whole flight has arrived, nothing is known to
-    /// pass.
+    /// Processes a retransmission timeout. If nothing of a whole flight has arrived, the report says that all
+    /// of it was lost.
     pub(crate) fn watch_timeout(&mut self, now: Instant) {
         let mss = self.tx.mss();
         let bytes = self.tx.scoreboard.outstanding();
@@ -258,12 +258,12 @@ impl Connection {
         self.flights.get_or_insert_default().finished = Some(report);
     }
 
-    /// True if a flight is to be reported.
+    /// True if a report about a flight is due.
     pub(crate) fn owes_flight_report(&self) -> bool {
         self.flights.as_ref().is_some_and(|watch| watch.finished.is_some())
     }
 
-    /// Takes the report of the flight that is over.
+    /// Takes the report about the finished flight.
     pub(crate) fn take_flight_report(&mut self) -> Option<FlightReport> {
         let watch = self.flights.as_mut()?;
         let report = watch.finished.take();

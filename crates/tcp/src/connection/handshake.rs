@@ -27,7 +27,7 @@ use crate::time::{Duration, Instant, Micros, TIMESTAMP_TICK};
 /// MSS that RFC 9293 section 3.7.1 assumes when the peer names none: 536 for IPv4, 1220 for IPv6.
 const DEFAULT_MSS: [u16; 2] = [536, 1220];
 
-/// The handshake of a connection, and what is known from it afterwards.
+/// State of the handshake, and its results.
 #[derive(Debug)]
 pub(crate) struct Handshake {
     /// Our initial sequence number (RFC 6528).
@@ -38,10 +38,9 @@ pub(crate) struct Handshake {
     pub(crate) active: bool,
     pub(crate) opened: Instant,
     pub(crate) established: Option<Instant>,
-    /// MSS option of the peer.
     pub(crate) peer_mss: Option<u16>,
     pub(crate) agreed: Negotiated,
-    /// The measured round trip may have a lost SYN-ACK in it.
+    /// True if the measured round trip may include the timer of a lost SYN-ACK.
     pub(crate) rtt_in_doubt: bool,
     /// Number of dropped SYNs in a row, as the memory of destinations knew when this connection was opened.
     known_drops: u8,
@@ -61,45 +60,44 @@ pub(crate) struct Negotiated {
     pub(crate) window_scaling: bool,
 }
 
-/// Our SYN or SYN-ACK: whether it must leave, and how often it did.
+/// Our SYN or SYN-ACK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct OwnSyn {
-    /// It must be sent (again).
+    /// True if it must be sent (again).
     pub(crate) due: bool,
-    /// How often it was sent, answers to repeated SYNs included.
+    /// Number of times it was sent, including answers to repeated SYNs.
     pub(crate) sent: u32,
-    /// How often the timer made it due again; this is what the limit of retries counts.
+    /// Number of its timeouts; the limit of retries counts these.
     pub(crate) timeouts: u32,
-    /// How often the early timer did.
+    /// Number of timeouts of the early timer.
     early: u32,
-    /// The early timer, while it holds: the path is known.
+    /// Timeout of the early timer, while it applies: the path is known.
     pub(crate) early_wait: Option<Duration>,
-    /// When it left last.
+    /// Time at which it last left.
     pub(crate) last_sent: Option<Instant>,
-    /// Its copy.
     pub(crate) copy: PlainCopy,
-    /// The SYN-ACK is acknowledged, which completes nothing before its timer has fired so often; 0: it is
-    /// not.
+    /// The SYN-ACK is acknowledged, but the handshake is not complete before its timer has fired this often;
+    /// 0 if it is not acknowledged.
     deferred: u8,
 }
 
-/// Facts that the memory of destinations has received.
+/// Facts that were already reported to the memory of destinations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Reported {
     opened: bool,
     spoilt: bool,
 }
 
-/// The verdict on a SYN or SYN-ACK whose timer has fired.
+/// Action after the timer of a SYN or SYN-ACK has fired.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SynTimeout {
-    /// It was sent often enough.
+    /// Give up: it was sent often enough.
     GiveUp,
-    /// It leaves again, by the early timer.
+    /// Send it again, by the early timer.
     Early,
-    /// The peer has acknowledged it, and is waited for.
+    /// Wait for the peer, which has acknowledged it.
     Deferred,
-    /// It leaves again.
+    /// Send it again.
     Again,
 }
 
@@ -119,12 +117,12 @@ pub(crate) struct SynCookieParams {
 }
 
 impl Negotiated {
-    /// Returns what our SYN offers.
+    /// Returns the features that our SYN offers.
     fn offered(config: &TcpConfig) -> Self {
         Negotiated { timestamps: config.timestamps, sack: config.sack, window_scaling: config.window_scaling }
     }
 
-    /// Returns what is agreed on if the peer's SYN or SYN-ACK has these options.
+    /// Returns the features that both ends use if the peer's SYN or SYN-ACK has these options.
     fn with(self, peer: &Options) -> Self {
         Negotiated {
             timestamps: self.timestamps && peer.timestamps.is_some(),
@@ -152,14 +150,13 @@ impl Handshake {
         }
     }
 
-    /// The SYN or SYN-ACK of the peer arrived: takes over what it says of its sender.
     fn on_peer_syn(&mut self, syn: &Arrived<'_>, config: &TcpConfig) {
         self.irs = syn.seq;
         self.agreed = Negotiated::offered(config).with(syn.options);
         self.peer_mss = syn.options.mss.filter(|&mss| mss > 0);
     }
 
-    /// Our SYN or SYN-ACK left. Returns true if it had left before.
+    /// Records that our SYN or SYN-ACK left. Returns true if it was a repetition.
     pub(crate) fn on_syn_sent(&mut self, now: Instant) -> bool {
         let again = self.syn.sent > 0;
         self.syn.due = false;
@@ -168,8 +165,8 @@ impl Handshake {
         again
     }
 
-    /// The timer of our SYN or SYN-ACK fired. It may be sent `retries` times again; the early timer counts if
-    /// `early` is true.
+    /// Processes a timeout of our SYN or SYN-ACK, with at most `retries` retransmissions. The early timer
+    /// applies if `early` is true.
     fn on_timeout(&mut self, retries: u32, early: bool) -> SynTimeout {
         let syn = &mut self.syn;
         if syn.timeouts >= retries.max(syn.deferred.into()) {
@@ -188,12 +185,13 @@ impl Handshake {
         SynTimeout::Again
     }
 
-    /// Returns how long ago our last SYN or SYN-ACK left, rounded up to what an echoed timestamp can show.
+    /// Returns the time since our last SYN or SYN-ACK left, rounded up to the granularity of an echoed
+    /// timestamp.
     pub(crate) fn since_last_syn(&self, now: Instant) -> Micros {
         self.syn.last_sent.map_or(Micros::ZERO, |at| Micros::between(at, now) + TIMESTAMP_TICK)
     }
 
-    /// Returns how many of our SYNs or SYN-ACKs were not answered in time.
+    /// Returns the number of our SYNs or SYN-ACKs that were not answered in time.
     pub(crate) fn unanswered(&self) -> u32 {
         self.syn.timeouts + self.syn.early
     }
@@ -201,7 +199,7 @@ impl Handshake {
 
 /// Beginning.
 impl Connection {
-    /// An active open: the SYN is due at once.
+    /// Starts an active open: the SYN is due at once.
     pub(crate) fn connect(
         tuple: FourTuple,
         config: &Arc<TcpConfig>,
@@ -216,7 +214,7 @@ impl Connection {
         connection
     }
 
-    /// A passive open: `syn` arrived at a listener; the SYN-ACK is due at once.
+    /// Starts a passive open: `syn` arrived at a listener; the SYN-ACK is due at once.
     pub(crate) fn accept(
         tuple: FourTuple,
         config: &Arc<TcpConfig>,
@@ -235,7 +233,7 @@ impl Connection {
         connection
     }
 
-    /// A passive open whose SYN was answered by a cookie: `ack` completes the handshake.
+    /// Creates a connection from a SYN cookie: `ack` completes the handshake.
     pub(crate) fn from_syn_cookie(
         tuple: FourTuple,
         config: &Arc<TcpConfig>,
@@ -260,14 +258,14 @@ impl Connection {
         connection.ecn = EcnState::new(config.ecn != EcnMode::Off);
         connection.ecn.on_syn(syn_flags);
         connection.learn_peer(&syn, now);
-        // The SYN-ACK was sent by the stack; the scoreboard must know that it is outstanding.
+        // The stack sent the SYN-ACK; the scoreboard must record that it is outstanding.
         connection.account_syn(now);
-        // The stack hears of the events when it takes the connection in.
+        // The stack handles the events when it inserts the connection.
         connection.events = connection.on_segment(ack, now, env).events;
         connection
     }
 
-    /// The options of our SYN, or of our SYN-ACK: there only what the peer's SYN offered too.
+    /// Returns the options of our SYN, or of our SYN-ACK, which has only those that the peer's SYN offered.
     pub(crate) fn syn_options(&self, now: Instant) -> Options {
         let answers = self.state == State::SynReceived;
         let offered = if answers { self.handshake.agreed } else { Negotiated::offered(&self.config) };
@@ -281,12 +279,12 @@ impl Connection {
         }
     }
 
-    /// True if a window beyond the 16 bits of the peer's SYN may be used.
+    /// True if a window larger than the 16 bits of the peer's SYN may be used.
     fn takes_early_window(&self) -> bool {
         self.state == State::SynReceived && self.config.path_start.is_some()
     }
 
-    /// The options of the SYN or SYN-ACK that leaves next, but for that of Corrective and Proactive.
+    /// Returns the options of the next SYN or SYN-ACK without the option of Corrective and Proactive.
     pub(crate) fn syn_options_with_fast_open(&self, now: Instant) -> Options {
         Options { fast_open: self.syn_fast_open_option(), ..self.syn_options(now) }
     }
@@ -294,7 +292,7 @@ impl Connection {
 
 /// The peer's SYN or SYN-ACK, and the end of the handshake.
 impl Connection {
-    /// Takes over what a SYN or SYN-ACK says of its sender.
+    /// Takes over the peer's parameters from its SYN or SYN-ACK.
     pub(crate) fn learn_peer(&mut self, syn: &Arrived<'_>, now: Instant) {
         self.handshake.on_peer_syn(syn, &self.config);
         let agreed = self.handshake.agreed;
@@ -321,7 +319,7 @@ impl Connection {
         self.start_window();
     }
 
-    /// Tells the parts that depend on it how large a segment is now.
+    /// Passes the new segment size to the parts that depend on it.
     pub(crate) fn adopt_mss(&mut self) {
         let mss = self.tx.mss();
         self.tx.rate.congestion.set_mss(mss);
@@ -329,7 +327,7 @@ impl Connection {
         self.observe(crate::event::Observation::MssChanged { mss });
     }
 
-    /// The peer answered our SYN.
+    /// Processes the peer's SYN-ACK.
     pub(super) fn on_syn_ack(&mut self, segment: &Arrived<'_>, now: Instant) {
         self.ecn.on_syn_ack(segment.flags);
         self.learn_peer(segment, now);
@@ -340,8 +338,7 @@ impl Connection {
         }
         self.rewind_syn_data(segment.ack);
         self.acknowledge(segment, now);
-        // A SYN-ACK that was lost and sent again echoes the first SYN, so that the measured time has the
-        // timer of the second in it.
+        // A retransmitted SYN-ACK may echo the first SYN, so that the measured time includes a timer.
         let since = self.handshake.since_last_syn(now);
         self.handshake.rtt_in_doubt =
             self.handshake.syn.sent > 1 && self.tx.rtt.srtt().is_some_and(|srtt| srtt > since);
@@ -356,8 +353,8 @@ impl Connection {
         }
     }
 
-    /// RFC 7323: timestamps that we offered and that come back must be ones that we sent. Some SYN proxies
-    /// and stacks echo nothing: their SYN-ACK has zero in place of an echo (Linux accepts it too).
+    /// True if the echoed timestamp is one that we sent (RFC 7323). Some SYN proxies and stacks echo nothing:
+    /// their SYN-ACK has zero as echo (Linux accepts it too).
     pub(super) fn echoes_our_timestamp(&self, segment: &Arrived<'_>, now: Instant) -> bool {
         let Some(timestamps) = segment.options.timestamps.filter(|_| self.config.timestamps) else {
             return true;
@@ -365,8 +362,8 @@ impl Connection {
         timestamps.echo == 0 || self.rx.timestamps.rtt(timestamps.echo, self.handshake.opened, now).is_some()
     }
 
-    /// A segment without data that would complete the handshake of a passive open does not: the SYN-ACK's
-    /// timer has fired less than `timeouts` times.
+    /// True if the handshake of a passive open is not completed by this segment without data, because the
+    /// SYN-ACK's timer has fired less than `timeouts` times.
     pub(crate) fn defers_handshake(&mut self, segment: &Arrived<'_>, timeouts: u8) -> bool {
         let completes =
             segment.is_empty() && segment.ack == self.tx.scoreboard.nxt() && segment.seq == self.rx.rcv_nxt();
@@ -377,7 +374,7 @@ impl Connection {
         defers
     }
 
-    /// The handshake is complete.
+    /// Completes the handshake.
     pub(crate) fn establish(&mut self, now: Instant) {
         // A close that was asked for during the handshake takes effect now.
         let closing = self.tx.queue.fin_queued();
@@ -397,7 +394,6 @@ impl Connection {
         if self.handshake.syn.sent > 1 + before_standard && self.tx.rtt.srtt().is_none() {
             self.tx.rtt.set_initial_rto(Micros::from_millis(3000));
         }
-        // If the handshake gave no round-trip time, the remembered one has to do.
         if self.tx.rtt.srtt().is_none() {
             self.tx.rtt.trust_prior();
         }
@@ -413,7 +409,7 @@ impl Connection {
 
 /// The timer of our SYN or SYN-ACK.
 impl Connection {
-    /// RFC 6298 section 5.4 to 5.7, in SYN-SENT and SYN-RECEIVED.
+    /// Processes a timeout in SYN-SENT or SYN-RECEIVED, as in RFC 6298 section 5.4 to 5.7.
     pub(super) fn on_handshake_timeout(&mut self, now: Instant) {
         let opens = self.state == State::SynSent;
         let retries = if opens { self.config.syn_retries } else { self.config.synack_retries };
@@ -424,7 +420,7 @@ impl Connection {
                 self.back_off_early();
             }
             SynTimeout::Deferred => {
-                // The last SYN-ACK asks for the acknowledgement that completes the handshake.
+                // The last SYN-ACK makes the peer repeat the acknowledgement that completes the handshake.
                 self.tx.rto.on_expire();
                 self.tx.rto.arm(now, self.tx.rtt.rto_base());
             }
@@ -440,8 +436,9 @@ impl Connection {
         }
     }
 
-    /// The early timer fired. It doubles as any other (RFC 6298 section 5.5), does not count as a timeout,
-    /// and ends where the ordinary schedule would come sooner, or with the last of the early retries.
+    /// Backs off the early timer. It doubles like any other (RFC 6298 section 5.5), does not count as a
+    /// timeout, and ends when the ordinary schedule would fire sooner, or after the last of the early
+    /// retries.
     fn back_off_early(&mut self) {
         self.handshake.syn.early += 1;
         self.tx.rto.on_expire();
@@ -466,12 +463,12 @@ impl Connection {
         self.handshake.known_drops = drops;
     }
 
-    /// The SYN leaves without the option of Corrective and Proactive, for this reason.
+    /// Omits the option of Corrective and Proactive from the SYN, for this reason.
     pub(crate) fn withhold_gentle(&mut self, why: GentleOff) {
         self.gentle.withhold(why);
     }
 
-    /// Returns the fate of the first SYN of an active open; `None` as long as nobody knows.
+    /// Returns the fate of the first SYN of an active open; `None` while it is unknown.
     pub(crate) fn opened(&self) -> Option<Opened> {
         let Handshake { active, established, syn, known_drops, .. } = &self.handshake;
         let by_us = matches!(self.closed, Some(CloseReason::Aborted | CloseReason::ListenerClosed));
@@ -489,12 +486,12 @@ impl Connection {
             false => Answer::First,
         };
         let sent = self.fast_open_syn().filter(|&(mode, data)| mode != Mode::DataNoCookie || data > 0);
-        // A copy of the SYN may have had the option and be what was answered.
+        // A copy of the SYN may have had the option and been answered.
         let gentle = self.gentle.offered && !(answer == Answer::Later && self.gentle.answered);
         Some(Opened { fast_open: sent.map(|(mode, _)| mode), gentle, answer, known_drops: *known_drops })
     }
 
-    /// The SYN-ACK is there and may answer a plain SYN that followed the first.
+    /// True if the SYN-ACK may answer a plain SYN that followed the first.
     fn first_syn_was_swallowed(&self) -> bool {
         match self.syn_ack_class() {
             Some(SynAckClass::SynDrop | SynAckClass::ReqDrop) => true,
@@ -511,14 +508,14 @@ impl Connection {
         }
     }
 
-    /// False if neither [`Connection::take_opened`] nor [`Connection::take_spoilt`] can have anything.
+    /// False if neither [`Connection::take_opened`] nor [`Connection::take_spoilt`] can return a report.
     pub(crate) fn may_have_gentle_news(&self) -> bool {
         let Handshake { active, established, reported, .. } = &self.handshake;
         let answered = established.is_some() || self.closed.is_some();
         *active && (!reported.opened && answered || !reported.spoilt && self.gentle.answered)
     }
 
-    /// As [`Connection::opened`], once.
+    /// Returns the result of [`Connection::opened`], once.
     pub(crate) fn take_opened(&mut self) -> Option<Opened> {
         if self.handshake.reported.opened {
             return None;

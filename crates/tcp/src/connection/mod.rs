@@ -1,10 +1,9 @@
-//! One connection: this module only connects the parts.
+//! A connection. This module only connects its parts.
 //!
-//! An arriving segment runs through `arrive` (the steps of RFC 9293 section 3.10.7). A leaving segment is
-//! decided on in `transmit`, written in `segment` and accounted for in `account`. `handshake` opens the
-//! connection, `timer` handles deadlines, and `application` has the methods that the program calls. The parts
-//! themselves (queue, scoreboard, RACK, assembler, ...) are in `send` and `receive`; they take values and
-//! return values.
+//! `arrive` processes an arriving segment (the steps of RFC 9293 section 3.10.7). `transmit` selects a
+//! leaving segment, `segment` writes it, and `account` accounts for it. `handshake` opens the connection,
+//! `timer` handles deadlines, and `application` has the methods that the program calls. The parts themselves
+//! (queue, scoreboard, RACK, assembler, ...) are in `send` and `receive`; they take values and return values.
 //!
 //! Every call that may change a connection returns an `Aftermath`: the work that it leaves to the stack.
 //!
@@ -91,7 +90,7 @@ pub(crate) struct Host {
     pub(crate) mtu: u16,
     /// Clock granularity of the driver: G of RFC 6298.
     pub(crate) granularity: Duration,
-    /// There is memory for repairs by parity.
+    /// True if there is memory for repairs by parity.
     pub(crate) repairs: bool,
 }
 
@@ -103,15 +102,15 @@ pub(crate) struct Env<'a> {
     pub(crate) super_segment: u32,
     /// The device can send each segment of a super-segment twice.
     pub(crate) sends_twice: bool,
-    /// Write only the pseudo-header sum: the device completes the checksum.
+    /// True if only the pseudo-header sum is written: the device completes the checksum.
     pub(crate) partial_checksum: bool,
-    /// The payload of a super-segment may stay in the send queue.
+    /// True if the payload of a super-segment may stay in the send queue.
     pub(crate) payload_in_place: bool,
     /// The experimental code points in use.
     pub(crate) option_profile: &'a OptionProfile,
 }
 
-/// A set of things the application should hear of.
+/// A set of events for the application.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Events(u8);
 
@@ -120,7 +119,7 @@ impl Events {
     pub(crate) const CONNECTED: Events = Events(1);
     /// There is something to read.
     pub(crate) const READABLE: Events = Events(2);
-    /// A write that would have blocked can go on.
+    /// A write that was refused is possible again.
     pub(crate) const WRITABLE: Events = Events(4);
     /// The connection is over.
     pub(crate) const CLOSED: Events = Events(8);
@@ -130,7 +129,7 @@ impl Events {
         self.0 |= other.0;
     }
 
-    /// True if all of `other` are in the set.
+    /// True if all events of `other` are in the set.
     pub(crate) fn contains(self, other: Events) -> bool {
         self.0 & other.0 == other.0
     }
@@ -151,14 +150,15 @@ pub(crate) enum Urgency {
     Idle,
     /// It may have a packet, which waits for its turn.
     Normal,
-    /// Before it takes in another segment: the segments of a batch are not answered as if they were one.
+    /// It has a packet that must leave before the next segment is processed: each segment of a batch is
+    /// answered on its own.
     BeforeNextRx,
-    /// Before the application runs, and before it takes in another segment.
+    /// It has a packet that must leave before the application runs and before the next segment is processed.
     BeforeApp,
 }
 
-/// The work that a call on a connection leaves to the stack; mostly nothing but to ask it for a packet. The
-/// events of the connection are in it and nowhere else.
+/// Work that a call on a connection leaves to the stack; usually only a poll for a packet. It is the only way
+/// by which the events of the connection reach the stack.
 #[must_use]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Aftermath {
@@ -170,23 +170,22 @@ pub(crate) struct Aftermath {
     pub(crate) memory: usize,
     /// Of these, bytes that are kept for repairs.
     pub(crate) repair_memory: usize,
-    /// One of its buffers has storage with nothing in it.
+    /// True if one of its buffers has empty storage.
     pub(crate) has_drained_storage: bool,
-    /// Its opening may have shown how its path treats Corrective and Proactive.
+    /// True if its handshake may have shown how the path treats the option of Corrective and Proactive.
     pub(crate) has_gentle_report: bool,
-    /// It may have something to report about its path.
+    /// True if it may have a report about its path.
     pub(crate) has_path_report: bool,
-    /// Its client waits for a one-time cookie.
+    /// True if its client waits for a one-time cookie.
     pub(crate) wants_one_time_cookie: bool,
-    /// It becomes a member of its path.
+    /// True if it may become a member of its path.
     pub(crate) asks_to_join: bool,
-    /// It will send and receive nothing more.
+    /// True if it will send and receive nothing more.
     pub(crate) is_over: bool,
 }
 
 impl Aftermath {
-    /// True if there is something to do that the connection itself asks for, in addition to sending and
-    /// counting.
+    /// True if the connection needs more from the stack than a poll and the counting of its memory.
     #[inline]
     pub(crate) fn asks(&self) -> bool {
         self.has_drained_storage
@@ -199,12 +198,10 @@ impl Aftermath {
     }
 }
 
-/// State of a connection in TIME-WAIT: enough to answer old duplicates and to judge a SYN.
+/// State of a connection in TIME-WAIT: enough to answer old duplicates and to decide about a SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TimeWaitState {
-    /// SND.NXT.
     pub(crate) snd_nxt: SeqNum,
-    /// RCV.NXT.
     pub(crate) rcv_nxt: SeqNum,
     /// The window field last sent.
     pub(crate) window: u16,
@@ -212,7 +209,7 @@ pub(crate) struct TimeWaitState {
     pub(crate) ts_recent: Option<u32>,
     /// Offset of our timestamp clock.
     pub(crate) ts_offset: u32,
-    /// The peer may send copies of its segments; a copy is not answered.
+    /// True if the peer may send copies of its segments; a copy is not answered.
     pub(crate) copies: bool,
 }
 
@@ -234,9 +231,9 @@ pub(crate) struct Connection {
     urgent: Urgent,
     fast_open: Option<Box<Role>>,
     fast_open_outcome: FastOpenOutcome,
-    /// Data of the peer's SYN was delivered: a copy of it would be a replay.
+    /// True if data of the peer's SYN was delivered: a copy of the SYN would be a replay.
     syn_data_taken: bool,
-    /// Corrective and Proactive, as far as the handshake agrees on them, and the planner.
+    /// Corrective and Proactive, if the handshake agrees on them, and the planner.
     gentle: Gentle,
     keepalive: Option<Box<Keepalive>>,
     user_timeout: Option<Duration>,
@@ -248,7 +245,7 @@ pub(crate) struct Connection {
     resets: ResetLimit,
     events: Events,
     closed: Option<CloseReason>,
-    /// An ICMP error that was reported since the last acknowledgement arrived.
+    /// ICMP error reported since the last acknowledgement arrived.
     soft_error: Option<CloseReason>,
     released: bool,
     observations: Option<Vec<Observation>>,
@@ -297,33 +294,31 @@ impl Connection {
         })
     }
 
-    /// Records [`Observation`]s from now on.
     pub(crate) fn record_observations(&mut self) {
         self.observations = Some(Vec::new());
     }
 
-    /// The two ends.
     pub(crate) fn tuple(&self) -> FourTuple {
         (&self.tuple).into()
     }
 
-    /// The configuration of the connection.
+    /// Returns the configuration of the connection.
     pub(crate) fn config(&self) -> Arc<TcpConfig> {
         Arc::clone(&self.config)
     }
 
-    /// RFC 9293 state.
+    /// Returns the RFC 9293 state.
     pub(crate) fn state(&self) -> State {
         self.state
     }
 
-    /// Why the connection ended, once it has.
+    /// Returns the reason why the connection ended, once it has.
     pub(crate) fn close_reason(&self) -> Option<CloseReason> {
         self.closed
     }
 
-    /// True once nothing will be sent or received any more: the slot may be freed when the
-    /// application has released it.
+    /// True once nothing will be sent or received: the slot may be freed when the application has released
+    /// it.
     pub(crate) fn is_done(&self) -> bool {
         match self.state {
             State::Closed => self.outbox.is_empty(),
@@ -365,8 +360,8 @@ impl Connection {
         self.handshake.established.is_some()
     }
 
-    /// Returns the state to remember of a connection that both sides closed and that waits for nothing more:
-    /// the peer's initial sequence number, the numbers, and whether data of the peer's SYN was taken.
+    /// Returns the state to remember of a connection that left LAST-ACK: the peer's initial
+    /// sequence number, the final numbers, and whether data of the peer's SYN was taken.
     pub(crate) fn closed_last(&self) -> Option<(SeqNum, TimeWaitState, bool)> {
         let finished = self.state == State::Closed && self.closed == Some(CloseReason::Finished);
         (finished && self.rx.assembler.is_complete())
@@ -378,12 +373,12 @@ impl Connection {
         self.events != Events::default()
     }
 
-    /// The observations since the last call.
+    /// Takes the observations since the last call.
     pub(crate) fn take_observations(&mut self) -> Vec<Observation> {
         self.observations.as_mut().map(core::mem::take).unwrap_or_default()
     }
 
-    /// Bytes that both buffers hold allocated.
+    /// Returns the bytes allocated by both buffers.
     pub(crate) fn memory(&self) -> usize {
         self.tx.queue.allocated() + self.rx.queue.memory()
     }
@@ -406,8 +401,8 @@ impl Connection {
         self.is_idle() && self.rx.queue.memory() == 0 && !has_mechanisms && self.observations.is_none()
     }
 
-    /// Frees what only traffic needs: empty lists, and parts that have their initial value. Nothing else
-    /// changes.
+    /// Frees memory that only traffic needs: empty lists, and parts that have their initial value. The
+    /// behaviour does not change.
     pub(crate) fn release_memory(&mut self) {
         self.counters.release_memory();
         self.outbox.release_memory();
@@ -429,7 +424,7 @@ impl Connection {
         }
     }
 
-    /// Ends the connection: nothing is sent any more but what the outbox holds.
+    /// Ends the connection: only the outbox is still sent.
     fn end(&mut self, reason: CloseReason) {
         if self.closed.is_none() {
             self.judge_end(reason);
@@ -448,14 +443,14 @@ impl Connection {
 
 /// The work that a call leaves to the stack.
 impl Connection {
-    /// Calls `act`, and returns with its result what it leaves to do.
+    /// Calls `act`; returns its result and the work left to the stack.
     #[inline]
     pub(crate) fn act<R>(&mut self, now: Instant, act: impl FnOnce(&mut Connection) -> R) -> (R, Aftermath) {
         let result = act(self);
         (result, self.aftermath(Urgency::Normal, now))
     }
 
-    /// Returns what is left to do; the events are handed over with it.
+    /// Returns the work left to the stack, including the events.
     #[inline(always)]
     pub(crate) fn aftermath(&mut self, urgency: Urgency, now: Instant) -> Aftermath {
         debug_assert!(self.closed.is_some() || !self.is_done(), "it is over and nobody says why");
@@ -473,7 +468,7 @@ impl Connection {
         }
     }
 
-    /// How soon the answer to what has arrived must leave.
+    /// Returns how soon the response to arrived segments must leave.
     #[inline]
     pub(crate) fn urgency(&self) -> Urgency {
         let (sender_waits, rcv_nxt) = (self.tx.is_urgent(), self.rx.rcv_nxt());
@@ -486,7 +481,7 @@ impl Connection {
         }
     }
 
-    /// Like [`Connection::aftermath`], after a poll; `sent`: the poll produced a packet.
+    /// Returns the work left to the stack after a poll; `sent`: the poll produced a packet.
     #[inline]
     pub(crate) fn after_poll(&mut self, sent: bool, now: Instant) -> Aftermath {
         let is_idle = !sent || self.turns(now).is_empty();

@@ -47,44 +47,44 @@ const ALIKE_PERCENT: u32 = 125;
 /// estimate.
 const SAMPLES: u32 = 8;
 
-/// A connection's knowledge of its path, and its reports so far.
+/// Knowledge of a connection about its path, and its reports so far.
 #[derive(Debug, Default)]
 pub(crate) struct OnPath {
-    /// Knowledge when the connection began.
+    /// Knowledge at the beginning of the connection.
     pub(super) known: PathFacts,
-    /// The state of a start with more than ten segments.
+    /// State of a start with more than ten segments.
     start: Start,
-    /// Bytes granted for it that no report has given back.
+    /// Bytes granted for the start that no report has returned.
     granted: u32,
-    /// Bytes of data that it last asked for.
+    /// Bytes of data that it last requested.
     asked: u32,
-    /// Losses before it.
+    /// Losses before the start.
     before_trust: LossCount,
-    /// When it tells again what it has measured, if it has told something, and what of that must not be told
-    /// twice.
+    /// Time of the next report about measurements, and the measurements already reported; `None` before the
+    /// first report.
     tells_at: Option<Instant>,
     told: LossCount,
     told_mtu: MtuReport,
-    /// A large packet that has arrived, for the memory of the path, and when the next one is to be reported.
+    /// A large packet that has arrived, for the memory of the path, and the time of the next such report.
     pub(super) large: Option<LargePacket>,
     pub(super) large_due: Instant,
-    /// The answer of the handshake came after its timer had fired, and not because something was lost.
+    /// True if the handshake was answered only after its timer had fired, but not because of a loss.
     seems_longer: bool,
-    /// The end has been told.
+    /// True if the final report was made.
     over: bool,
-    /// All losses when it was last asked which of them a queue caused.
+    /// All losses at the time when they were last attributed to a queue or not.
     sorted: LossCount,
     losses: OnDemand<Losses>,
 }
 
-/// The state that reports losses once and by their cause.
+/// State that counts each loss once, by its cause.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Losses {
-    /// Where the last run of lost segments ended.
+    /// End of the last run of lost segments.
     lost_to: Option<SeqNum>,
-    /// Repaired segments, and runs of them, beyond those that are counted as masked losses.
+    /// Repaired segments, and runs of them, that are not counted as masked losses.
     repaired: (u64, u64),
-    /// Repaired segments whose originals came after all.
+    /// Repaired segments whose originals arrived after all.
     refuted: u64,
     /// Losses that a queue caused.
     queued: LossCount,
@@ -100,21 +100,21 @@ impl Initial for Losses {
     const SHARED: &'static Losses = &Self::INITIAL;
 }
 
-/// A start beyond the window that RFC 6928 allows everybody.
+/// A start with a window larger than RFC 6928 permits on any path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Start {
-    /// There is none, or it is over.
+    /// There is none, or it has ended.
     #[default]
     Over,
     /// The connection may ask for one.
     Open,
-    /// `window` bytes are under way; it is over when everything before `end` has arrived.
+    /// `window` bytes are in flight; the start ends when all data before `end` has arrived.
     OnTrust { end: SeqNum, window: u32 },
 }
 
-/// Beginning.
+/// Beginning of a connection.
 impl Connection {
-    /// Takes over the facts of the path; before the first segment leaves.
+    /// Takes over the facts of the path. Must be called before the first segment leaves.
     pub(crate) fn start_from(&mut self, known: PathFacts, now: Instant) {
         self.path.known = known;
         self.tx.queued_from = known.queued_from.map(Micros::from);
@@ -127,32 +127,32 @@ impl Connection {
         if self.config.path_start.is_some() {
             self.tx.rtt.recall(srtt, rttvar);
         }
-        // The client learns what its peer takes with the SYN-ACK.
+        // The client learns the peer's parameters with the SYN-ACK.
         if self.state == State::SynReceived {
             self.start_window();
         }
     }
 
-    /// The early timer of the handshake, if the configuration asks for one.
+    /// Returns the early timer of the handshake, if the configuration asks for one.
     fn early_wait(&self, srtt: Duration) -> Option<Duration> {
         let timers = self.config.handshake_timers?;
         let wait = srtt.saturating_mul(u32::from(timers.percent)) / 100;
         Some(wait.max(timers.floor).min(self.tx.rtt.rto_base().into()))
     }
 
-    /// Frees what only losses need.
+    /// Frees the memory that only losses need.
     pub(crate) fn release_loss_memory(&mut self) {
         self.path.losses.release();
     }
 
-    /// The handshake is not over.
+    /// True if the handshake is not complete.
     pub(crate) fn is_opening(&self) -> bool {
         matches!(self.state, State::SynSent | State::SynReceived)
     }
 
-    /// The handshake waits, and other connections of the path have measured `srtt` meanwhile. A timer that
-    /// was set by a shorter one is set again: connections that are opened together queue behind each other,
-    /// and all but the first would take that for a loss.
+    /// Extends a handshake timer that was derived from a shorter round-trip time than other connections of
+    /// the path have measured since (`srtt`): connections that open together queue behind each other, and all
+    /// but the first would otherwise time out.
     pub(crate) fn on_longer_path(&mut self, srtt: Duration) {
         let early = self.handshake.syn.early_wait.zip(self.early_wait(srtt));
         let longer = early.map(|(known, now)| now.saturating_sub(known));
@@ -161,9 +161,9 @@ impl Connection {
         self.tx.rto.postpone(self.tx.rto.current(longer.unwrap_or_default().into()).into());
     }
 
-    /// The handshake is answered, `since` its last segment left. If its length is in doubt: an answer to that
-    /// segment that took what the path is known to take says that an earlier one was lost; else the path has
-    /// become longer.
+    /// Decides whether the path has become longer, when the handshake is answered `since` after its last
+    /// segment left. If the measured time is in doubt, an answer within the known round-trip time of the path
+    /// shows that an earlier segment was lost; any other shows a longer path.
     pub(crate) fn suspect_longer_path(&mut self, since: Duration) {
         let PathFacts { rtt, least_rtt, .. } = self.path.known;
         let as_known = rtt.zip(least_rtt).is_some_and(|(rtt, least)| {
@@ -173,12 +173,11 @@ impl Connection {
         self.path.seems_longer = self.handshake.rtt_in_doubt && !as_known;
     }
 
-    /// Returns the known facts of the path.
     pub(crate) fn known_path(&self) -> &PathFacts {
         &self.path.known
     }
 
-    /// The initial window, once the MSS is known.
+    /// Sets the initial window, once the MSS is known.
     pub(crate) fn start_window(&mut self) {
         let initial = self.unasked_window();
         if !self.may_ask() {
@@ -188,19 +187,20 @@ impl Connection {
         self.tx.rate.congestion.start(initial, None);
     }
 
-    /// Connections of this path may ask for more than ten segments, and do not take them unasked.
+    /// True if connections of this path may request more than ten segments, which they then do not take
+    /// without a request.
     fn may_ask(&self) -> bool {
         self.config.path_start.is_some() && self.path.known.rtt.is_some()
     }
 
-    /// The window that a start, or one after an idle time, has without asking.
+    /// Returns the window that a start, or a restart after an idle time, has without a request.
     pub(crate) fn unasked_window(&self) -> u32 {
         let segments = self.config.initial_window;
         let segments = if self.may_ask() { segments.min(STANDARD_WINDOW) } else { segments };
         initial_window(segments, self.tx.mss())
     }
 
-    /// The window has restarted after an idle time, which is a start like another.
+    /// Permits another request after the window restarted because of an idle time.
     pub(crate) fn reopen_start(&mut self) {
         if self.may_ask() {
             self.end_trust();
@@ -208,8 +208,8 @@ impl Connection {
         }
     }
 
-    /// True if the window holds back what waits to be sent, and the connection may ask for that of its path:
-    /// once, and again when the application has written more before anything of the start has arrived.
+    /// True if the window holds data back and the connection may request the window of its path: once, and
+    /// again when the application has written more before any data of the start has arrived.
     #[inline]
     pub(crate) fn wants_path_window(&self) -> bool {
         match self.path.start {
@@ -222,7 +222,7 @@ impl Connection {
         }
     }
 
-    /// Bytes of data that are in flight or wait.
+    /// Returns the bytes of data that are in flight or wait.
     fn offered(&self) -> u32 {
         self.tx.scoreboard.pipe().saturating_add(self.tx.unsent())
     }
@@ -244,23 +244,23 @@ impl Connection {
         let configured = of_path(self.config.initial_window);
         let remembered = known.volume.map_or(0, |volume| self.remembered_window(&volume, known));
         let window = if self.state == State::SynReceived {
-            // Nobody has acknowledged anything: no round trip is measured, and a cookie may be stolen.
+            // Nothing is acknowledged: no round trip is measured, and a cookie may be stolen.
             let is_free = !shows_queue(rtt.min_rtt, known.least_rtt?);
             if is_free && self.is_authenticated() { remembered.max(configured) } else { 0 }
         } else {
             let (own, smoothed) = (self.tx.rtt.min_rtt()?.into(), self.tx.rtt.srtt()?.into());
             let least = known.least_rtt.map_or(own, |least| least.min(own));
             let is_alike = own >= rtt.srtt / 2;
-            // Neither this connection nor the last one began in a queue. Their own data may have made one
-            // later, which does not matter to a volume that was carried; a window that is only configured has
-            // to fit what is smoothed, too.
+            // Neither this connection nor the last one began in a queue. Their own data may have filled one
+            // since. That does not matter to a volume that the path has carried; a configured window also
+            // requires that the smoothed round-trip time shows no queue.
             match is_alike && !shows_queue(own.max(rtt.min_rtt), least) {
                 true if shows_queue(smoothed, least) => remembered,
                 true => remembered.max(configured),
                 false => 0,
             }
         };
-        // A window for data that the connection does not have would be kept from others.
+        // A larger window than the connection has data for would be withheld from other connections.
         let window = window.min(self.offered());
         let has = self.tx.rate.congestion.cwnd();
         let (granted, at_once) = (self.path.granted, self.starts_at_once(known));
@@ -268,8 +268,8 @@ impl Connection {
         (is_whole && window > has).then_some(request)
     }
 
-    /// Returns the bytes that a flight has carried, as far as a start may have them at once: what the path
-    /// has under way without a queue, if it is known how fast it is, else [`UNMEASURED_WINDOW`].
+    /// Returns the bytes of a flight that the path has carried and that a start may use at once: the
+    /// bandwidth-delay product of the empty path if its rate is known, else [`UNMEASURED_WINDOW`].
     fn remembered_window(&self, volume: &PathVolume, known: &PathFacts) -> u32 {
         let of_path = |segments| initial_window(segments, self.tx.mss());
         let rate = volume.rate.filter(|_| volume.is_rate_limited).unwrap_or(0);
@@ -279,7 +279,7 @@ impl Connection {
         volume.bytes.min(holds).min(most)
     }
 
-    /// The connection starts with `window` bytes: at the rate of the path, else of a window a round trip.
+    /// Starts with `window` bytes, at the rate of the path if it is known, else at one window per round trip.
     pub(crate) fn start_on_trust(&mut self, window: u32, known: &PathFacts, rtt: Duration, now: Instant) {
         let mss = self.tx.mss();
         let at_once = self.starts_at_once(known);
@@ -293,15 +293,15 @@ impl Connection {
         self.path.granted = window;
         self.path.before_trust = self.all_losses();
         self.tx.last_sent = now;
-        // Where the window counts redundancy, that of a flight must not hold up the end of its data.
+        // If the window counts redundancy, the redundancy of a flight must not delay the end of its data.
         let percent = self.planner_config().filter(|_| self.tx.rate.delivery.is_some());
         let redundancy = percent.map_or(0, |config| u64::from(window) * u64::from(config.max_overhead) / 100);
         self.tx.rate.congestion.start(window.saturating_add(redundancy as u32), None);
         self.tx.rate.pacer.spread(rate, rtt.into(), mss, at_once, now);
     }
 
-    /// Returns the bytes of a start that are not paced: what the window holds, ten segments where nothing is
-    /// known. Where the rate is, so large a burst would only wait in the queue.
+    /// Returns the bytes of a start that are not paced: the current window, or ten segments if nothing is
+    /// known. If the rate is known, so large a burst would only wait in the queue.
     fn starts_at_once(&self, known: &PathFacts) -> u32 {
         let free = self.tx.rate.congestion.cwnd().saturating_sub(self.tx.scoreboard.pipe());
         match self.path.start {
@@ -313,37 +313,36 @@ impl Connection {
         }
     }
 
-    /// The connection keeps the window that it has.
+    /// Keeps the current window.
     pub(crate) fn start_as_unknown(&mut self) {
         if self.path.start == Start::Open {
             self.path.start = Start::Over;
         }
     }
 
-    /// Takes the bytes that were granted and are not given back yet.
+    /// Takes the granted bytes that are not returned yet.
     pub(crate) fn take_granted(&mut self) -> u32 {
         core::mem::take(&mut self.path.granted)
     }
 
-    /// True while a part of what is sent on trust lies behind `end`.
+    /// True while data of the start after `end` is in flight.
     pub(crate) fn is_on_trust_behind(&self, end: SeqNum) -> bool {
         matches!(self.path.start, Start::OnTrust { end: trusted, .. } if end.lt(trusted))
     }
 
-    /// True while the window may not grow: what was sent on trust has not arrived.
+    /// True while the window may not grow, because data of the start has not arrived.
     pub(crate) fn is_on_trust(&self) -> bool {
         matches!(self.path.start, Start::OnTrust { .. })
     }
 
-    /// Our SYN or SYN-ACK is acknowledged, after it had to be sent again more than once: the first flight is
-    /// one segment. RFC 5681 section 3.1: "if the SYN or SYN/ACK is lost, the initial window [...] MUST be
-    /// one segment"; RFC 6928 section 2 recommends to "refrain from resetting the initial window to 1
-    /// segment, unless there have been more than one SYN or SYN/ACK retransmissions or true loss detection
-    /// has been made". An answer that echoes an earlier one shows that the timer was too short, and nothing
-    /// was lost.
+    /// Sets the first flight to one segment if our SYN or SYN-ACK was retransmitted more than once. RFC 5681
+    /// section 3.1: "if the SYN or SYN/ACK is lost, the initial window [...] MUST be one segment"; RFC 6928
+    /// section 2 recommends to "refrain from resetting the initial window to 1 segment, unless there have
+    /// been more than one SYN or SYN/ACK retransmissions or true loss detection has been made". If the answer
+    /// echoes an earlier SYN, the timer was too short and nothing was lost.
     pub(crate) fn judge_handshake_losses(&mut self, segment: &Arrived<'_>, now: Instant) {
-        // The plain SYN that followed one with data answers what devices do, not congestion; early retries
-        // are guesses and count as little.
+        // The plain SYN that follows one with data is a response to middleboxes, not to congestion; early
+        // retries are guesses and do not count.
         let repeated = self.handshake.syn.timeouts.saturating_sub(self.syns_before_plain());
         let since = self.handshake.since_last_syn(now);
         if repeated < 2 || self.echo_rtt(segment, now).is_some_and(|echoed| echoed > since) {
@@ -354,10 +353,10 @@ impl Connection {
         self.tx.rate.congestion.start(window, None);
     }
 
-    /// The address of one side has changed. Data sent since then is lost, and goes out again at once, with
-    /// the initial window. If the path is another one, its round-trip time is unknown too (RFC 9000 section
-    /// 9.4: "an endpoint MUST immediately reset the congestion controller and round-trip time estimator");
-    /// the caller has taken the connection out of a path that it shared.
+    /// Resets the state of the path after the address of one side has changed. Data sent since then is lost,
+    /// and is retransmitted at once, with the initial window. If the path is another one, its round-trip time
+    /// is unknown too (RFC 9000 section 9.4: "an endpoint MUST immediately reset the congestion controller
+    /// and round-trip time estimator"); the caller has removed the connection from a shared path.
     pub(crate) fn on_path_change(&mut self, is_other_path: bool, now: Instant) {
         if self.closed.is_some() || self.is_opening() {
             return;
@@ -378,7 +377,7 @@ impl Connection {
         }
     }
 
-    /// SND.UNA advanced: did all that was sent on trust arrive?
+    /// Ends the start if all of its data has arrived.
     pub(crate) fn confirm_path(&mut self) {
         if let Start::OnTrust { end, .. } = self.path.start
             && self.tx.scoreboard.una().ge(end)
@@ -387,9 +386,9 @@ impl Connection {
         }
     }
 
-    /// Loss, and the window is about to be reduced: ends the trust in a window of the path. Returns the bound
-    /// of the new threshold if more was lost of what was sent on trust than chance explains, or others keep a
-    /// queue (safe retreat of careful resume).
+    /// Ends the trust in a window of the path before the window is reduced. Returns a bound for the new
+    /// threshold if more data of the start was lost than chance explains, or other traffic fills a queue
+    /// (safe retreat of careful resume).
     pub(crate) fn retreat(&mut self) -> Option<u32> {
         let Start::OnTrust { end, window } = self.path.start else { return None };
         self.end_trust();
@@ -408,7 +407,7 @@ impl Connection {
         self.tx.rate.pacer.end_spread();
     }
 
-    /// The timeout before backoff: in the handshake the short one, while it holds.
+    /// Returns the timeout before backoff: in the handshake the early timer's, while it applies.
     pub(crate) fn timer_base(&self) -> Duration {
         let opening = matches!(self.state, State::SynSent | State::SynReceived);
         let early = self.handshake.syn.early_wait.filter(|_| opening);
@@ -416,9 +415,9 @@ impl Connection {
     }
 }
 
-/// Telling.
+/// Reports.
 impl Connection {
-    /// True if [`Connection::take_path_report`] may have something now.
+    /// True if [`Connection::take_path_report`] may return a report now.
     pub(crate) fn owes_path_report(&self, now: Instant) -> bool {
         if self.path.over || self.handshake.established.is_none() && self.closed.is_none() {
             return false;
@@ -427,7 +426,8 @@ impl Connection {
         due || self.closed.is_some() || self.tx.mtu.report() != self.path.told_mtu
     }
 
-    /// Returns the report that is due to the memory, if any: at the handshake, from time to time, at the end.
+    /// Returns the report that is due to the memory of paths, if any: at the handshake, periodically, at the
+    /// end.
     /// Before the handshake there is only the report of a failed active open.
     pub(crate) fn take_path_report(&mut self, now: Instant) -> Option<PathReport> {
         if !self.owes_path_report(now) {
@@ -464,13 +464,13 @@ impl Connection {
         Some(report)
     }
 
-    /// True if every round trip of this connection was longer than the path without a queue takes.
+    /// True if every round trip of this connection was longer than that of the path without a queue.
     fn saw_queue(&self) -> bool {
         let own = self.rtt_report().map(|(rtt, _)| rtt.min_rtt);
         own.zip(self.path.known.least_rtt).is_some_and(|(own, least)| shows_queue(own, least))
     }
 
-    /// A SYN-ACK that was lost and sent again echoes the first SYN: that time is no round trip.
+    /// Returns the round-trip time to report; none if it may include the timer of a lost SYN-ACK.
     pub(crate) fn rtt_report(&self) -> Option<(PathRtt, u32)> {
         let (srtt, rttvar) = self.tx.rtt.srtt().zip(self.tx.rtt.rttvar())?;
         let samples = self.tx.rtt.samples();
@@ -479,23 +479,23 @@ impl Connection {
             .then(|| (PathRtt { srtt: srtt.into(), rttvar: rttvar.into(), min_rtt: min_rtt.into() }, samples))
     }
 
-    /// The least round-trip time, of this connection and of those before: on one that began in a queue only
-    /// others know the empty path.
+    /// Returns the minimum round-trip time of this connection and of earlier ones: if it began in a queue,
+    /// only others have measured the empty path.
     pub(crate) fn least_rtt(&self) -> Option<Duration> {
         self.path.known.least_with(self.tx.rtt.min_rtt())
     }
 
-    /// True if this connection began in a queue: whatever it has measured so far was longer than the empty
-    /// path, and so was what the one before it measured. A single long round trip may be jitter.
+    /// True if this connection began in a queue: all of its round trips, and those of the connection before
+    /// it, were longer than that of the empty path. A single long round trip may be jitter.
     pub(crate) fn began_in_queue(&self) -> bool {
         let is_long = |rtt: &PathRtt| is_queued(rtt.min_rtt, self.least_rtt());
         self.path.known.rtt.is_some_and(|rtt| is_long(&rtt))
             && self.rtt_report().is_none_or(|(rtt, _)| is_long(&rtt))
     }
 
-    /// Attributes the losses since the last call to a queue if one stands now: they say nothing of random
-    /// loss on an idle path. One sample that spans a lost acknowledgement shows no queue. Returns the new
-    /// value of [`Connection::losses`].
+    /// Attributes the losses since the last call to a queue if there is one now: they say nothing about
+    /// random loss on an idle path. A sample that includes a lost acknowledgement shows no queue. Returns the
+    /// new value of [`Connection::losses`].
     pub(crate) fn sort_losses(&mut self) -> LossCount {
         let all = self.all_losses();
         let LossCount { lost, runs, .. } = all.since(self.path.sorted);
@@ -505,7 +505,7 @@ impl Connection {
             || self.began_in_queue()
             || settled.is_some_and(|srtt| is_queued(srtt.into(), self.least_rtt()))
             || self.tx.is_queue_full();
-        // The box stays away while there is nothing to count.
+        // The box is not allocated while there is nothing to count.
         if queued && (lost > 0 || runs > 0) {
             self.path.losses.queued.lost += lost;
             self.path.losses.queued.runs += runs;
@@ -513,20 +513,20 @@ impl Connection {
         all.beside(self.path.losses.queued)
     }
 
-    /// Segments sent, and those lost so far to something else than a queue.
+    /// Returns the segments sent, and those lost so far for other reasons than a queue.
     pub(crate) fn losses(&self) -> LossCount {
         self.all_losses().beside(self.path.losses.queued)
     }
 
-    /// Segments sent and lost so far, those included whose loss a mechanism repaired before anybody saw it,
-    /// and without those that turned out not to have been lost.
+    /// Returns the segments sent and lost so far, including losses that a mechanism repaired before loss
+    /// detection, and without segments that proved not to be lost.
     pub(crate) fn all_losses(&self) -> LossCount {
         let of = &self.counters;
         let (more, more_runs) = self.path.losses.repaired;
         let masked = of.repaired_by_probe.max(of.masked_losses);
-        // A SYN or SYN-ACK that was not answered in time was lost, or its answer was. One that was copied
-        // says nothing: an answer does not tell whether both arrived. The peer's report of a FIN whose copy
-        // it used would come after the end of the connection.
+        // A SYN or SYN-ACK that was not answered in time was lost, or its answer was. A copied one says
+        // nothing: an answer does not show whether both arrived. The peer's report of a FIN whose copy it
+        // used would arrive after the end of the connection.
         let copied = u64::from(self.handshake.syn.copy.has_left());
         let unanswered = u64::from(self.handshake.unanswered());
         let handshake = unanswered.saturating_sub(copied);
@@ -539,10 +539,10 @@ impl Connection {
         }
     }
 
-    /// The peer reports repairs by parity: of what this acknowledgement covers, that was missing which lies
-    /// below what SACK had `reported` before. Above that it may just as well have arrived without an
-    /// acknowledgement of its own, because that was lost or because a receiver answers what it takes in at a
-    /// time by one. `is_first`: the report begins with it, which counts as one masked loss.
+    /// Counts repairs by parity that the peer reports: of the segments that this acknowledgement covers,
+    /// those below the SACK blocks `reported` before were missing. Segments above may have arrived without an
+    /// acknowledgement of their own, because it was lost or because the receiver sends one for many segments.
+    /// `is_first`: the report begins with this acknowledgement, which counts as one masked loss.
     pub(crate) fn count_repaired(&mut self, ack: &AckOutcome, reported: Option<SeqNum>, is_first: bool) {
         let was_hole = |segment: &&Delivered| {
             let covered = segment.range.end.le(ack.ack) && !segment.retransmitted;
@@ -561,19 +561,19 @@ impl Connection {
         }
     }
 
-    /// The peer repaired something, and the window has been reduced for an earlier loss of the same flight:
-    /// this one is not among the masked losses.
+    /// Counts a repair after the window was already reduced for an earlier loss of the same flight: this one
+    /// is not among the masked losses.
     pub(crate) fn count_unanswered_repair(&mut self) {
         self.path.losses.repaired.0 += 1;
         self.path.losses.repaired.1 += 1;
     }
 
-    /// The original of a repaired segment came after all: it had only been overtaken.
+    /// Counts a repaired segment whose original arrived after all: it was only late.
     pub(crate) fn count_refuted(&mut self) {
         self.path.losses.refuted += 1;
     }
 
-    /// Segments were declared lost: those that follow each other are one run.
+    /// Counts runs of lost segments: consecutive ones are one run.
     pub(crate) fn count_loss_runs(&mut self, lost: &[SeqRange]) {
         for range in lost {
             self.counters.loss_runs += u64::from(self.path.losses.lost_to != Some(range.start));
@@ -606,7 +606,7 @@ mod tests {
         Connection::connect(tuple, &config, secrets, host, Instant::ZERO)
     }
 
-    /// A masked loss whose original came after all is no loss of the path.
+    /// A masked loss whose original arrived after all is not a loss of the path.
     #[test]
     fn late_originals_are_not_among_the_losses() {
         let mut client = client();
@@ -618,8 +618,8 @@ mod tests {
         assert_eq!((lost, runs), (1, 1));
     }
 
-    /// An answer to a SYN that left twice does not tell whether both arrived. If it counted as a segment that
-    /// was not lost, a client that sends little else would take its path for one without loss.
+    /// An answer to a copied SYN does not show whether both arrived. If the SYN counted as not lost, a client
+    /// that sends little else would regard its path as free of loss.
     #[test]
     fn syn_that_left_twice_counts_neither_as_sent_nor_as_lost() {
         let mut client = client();
@@ -636,8 +636,7 @@ mod tests {
         assert_eq!((client.losses().sent, client.losses().lost), (2, 1), "nor does a FIN");
     }
 
-    /// A receiver that takes in many segments at a time answers them by one acknowledgement: what it covers
-    /// was not all lost because something of it was repaired.
+    /// A receiver may acknowledge many segments at once: not all of them were lost because one was repaired.
     #[test]
     fn only_a_hole_that_sack_had_shown_counts_as_repaired() {
         let mut client = client();
@@ -662,7 +661,7 @@ mod tests {
         ack.delivered = (0..6).map(delivered).collect();
         client.count_repaired(&ack, None, true);
         assert_eq!(client.path.losses.repaired, (0, 0), "one loss, which is counted as a masked one");
-        // Holes at 0, 2 and 3; what lies above 4 was not reported before.
+        // Holes at 0, 2 and 3; segments above 4 were not reported before.
         ack.delivered = [0, 2, 3, 5].map(delivered).into_iter().collect();
         client.count_repaired(&ack, Some(seq(5)), true);
         assert_eq!(client.path.losses.repaired, (2, 1), "two losses more, in one run more");

@@ -1,16 +1,16 @@
 //! Segments that are too large for the path (RFC 4821 section 7.7): how a connection detects them, and how it
 //! handles outstanding ones after its segments have become smaller.
 //!
-//! [`PathMtu`](crate::send::mtu::PathMtu) owns sizes and search. With
+//! [`PathMtu`](crate::send::mtu::PathMtu) has the sizes and the search. With
 //! [`MtuProbing::Early`](crate::config::MtuProbing::Early) a path is suspected once segments larger than the
-//! base have left several times and none has arrived. The tail loss probe then leaves small enough to arrive,
-//! and its acknowledgement or the first timeout confirms the suspicion. On a lossy path with room for large
-//! segments a mistake costs a round trip with smaller ones: the earlier size is tried again at once.
+//! base have left several times and none has arrived. The tail loss probe is then a small segment, and its
+//! acknowledgement or the first timeout confirms the suspicion. If the suspicion is wrong, on a lossy path,
+//! it costs a round trip with smaller segments: the earlier size is tried again at once.
 //!
-//! A full queue drops whole flights as well. It drops packets of every size and lets some pass, so a
-//! connection is not suspicious while large packets of any connection of the path arrive that left when its
-//! own did, or later. The stack knows of them: each connection reports the arrival of large packets to the
-//! memory of the path, and asks that memory before it suspects the size.
+//! A full queue drops whole flights as well, but it drops packets of every size and lets some pass. So a
+//! connection does not suspect the size if large packets of any connection of the path arrive that left at
+//! the same time as its own or later. Each connection reports the arrival of large packets to the memory of
+//! the path, and asks that memory before it suspects the size.
 
 use alloc::vec::Vec;
 
@@ -21,14 +21,14 @@ use crate::path::{LARGE_PACKET_INTERVAL, LargePacket};
 use crate::send::budget::Budget;
 use crate::time::Instant;
 
-/// Number of unacknowledged large segments that makes a tail loss probe small; they count as dropped for
-/// their size once only smaller ones arrive.
+/// Number of unacknowledged large segments from which on a tail loss probe is small; the large ones count as
+/// dropped for their size if only smaller ones arrive.
 const UNANSWERED: u32 = 3;
 /// Number of unacknowledged large segments that count as dropped for their size at a timeout.
 const UNANSWERED_AT_TIMEOUT: u32 = 2;
 
 impl Connection {
-    /// Largest payload of a tail loss probe: one that arrives says more than one that may be too large.
+    /// Returns the largest payload of a tail loss probe; it is small while the segment size is suspected.
     pub(crate) fn probe_limit(&self) -> u32 {
         let limit = self.payload_limit();
         match self.tx.suspects_size(UNANSWERED) {
@@ -37,8 +37,8 @@ impl Connection {
         }
     }
 
-    /// The retransmission timer fired; `full_sized`: time when the segment at SND.UNA left last, if it is
-    /// full-sized.
+    /// Judges the segment size when the retransmission timer has fired; `full_sized`: time at which the
+    /// segment at SND.UNA last left, if it is full-sized.
     pub(crate) fn judge_size_at_timeout(&mut self, full_sized: Option<Instant>, now: Instant) {
         let suspect = self.tx.suspects_size(UNANSWERED_AT_TIMEOUT);
         let vanished = self.tx.mtu.on_timeout(full_sized, now);
@@ -63,7 +63,8 @@ impl Connection {
         self.path.large.is_some() || self.tx.mtu.is_in_doubt()
     }
 
-    /// True if the retransmission timer is due. It judges the segment size by the arrivals of others, too.
+    /// True if the retransmission timer is due and may suspect the segment size, which depends on arrivals at
+    /// other connections.
     pub(crate) fn is_size_at_stake(&self, now: Instant) -> bool {
         self.tx.mtu.is_probing()
             && !self.is_opening()
@@ -71,13 +72,13 @@ impl Connection {
             && self.tx.rto.deadline().is_some_and(|due| due <= now)
     }
 
-    /// Returns the arrival of a large packet, once.
+    /// Takes the report about the arrival of a large packet.
     pub(crate) fn take_large_arrival(&mut self) -> Option<LargePacket> {
         self.path.large.take()
     }
 
     /// Suspects the segment size if it is in doubt and no large packet of another connection has arrived;
-    /// `arrived`: the newest that has.
+    /// `arrived`: the newest one that has.
     pub(crate) fn judge_size(&mut self, arrived: Option<LargePacket>, now: Instant) {
         self.tx.mtu.on_arrival(arrived);
         if !self.tx.mtu.take_doubt() || !self.tx.suspects_size(UNANSWERED) {
@@ -91,7 +92,7 @@ impl Connection {
         self.shrink_segments();
     }
 
-    /// Large segments that arrive clear the path.
+    /// Processes the arrival of large segments: it is reported to the path, and may end a suspicion.
     pub(crate) fn note_large(&mut self, ack: &AckOutcome) {
         let is_due = self.tx.mtu.is_probing() && self.path.large_due <= ack.at;
         if !is_due && !self.tx.mtu.awaits_large() {
@@ -100,7 +101,7 @@ impl Connection {
         let options = self.tx.option_len();
         let is_large = |segment: &&Delivered| self.tx.mtu.is_large(segment.range.len(), options);
         if is_due {
-            // An answer to a retransmission may be that to the original.
+            // An acknowledgement of a retransmission may be that of the original.
             let is_full = |segment: &&Delivered| {
                 !segment.retransmitted && segment.range.len() >= self.tx.mss() && is_large(segment)
             };
@@ -118,10 +119,11 @@ impl Connection {
         }
     }
 
-    /// Chooses lost data for a segment of the suspected size, once a smaller one is under way.
+    /// Chooses lost data for a retransmission in a segment of the suspected size, once a smaller one is in
+    /// flight.
     pub(crate) fn choose_retest(&self, budget: &Budget) -> Option<Choice> {
         let size = self.tx.mtu.retest(self.tx.option_len())?;
-        // Our own SACK blocks would make it larger than it is meant to be.
+        // Our own SACK blocks would make it larger than intended.
         if budget.pipe < budget.mss || self.payload_limit() < self.tx.mss() {
             return None;
         }
@@ -130,7 +132,7 @@ impl Connection {
         large.then(|| self.again_as_probe(range))
     }
 
-    /// The device takes packets of at most `mtu` bytes from now on.
+    /// Limits packets to `mtu` bytes, the new maximum of the device.
     pub(crate) fn limit_mtu(&mut self, mtu: u16) {
         if !self.tx.mtu.limit(mtu) {
             return;
@@ -142,8 +144,8 @@ impl Connection {
         }
     }
 
-    /// The MSS shrank: what is outstanding in larger segments is lost and is sent again in smaller
-    /// ones, without a congestion reaction (RFC 1191 section 6.4).
+    /// Retransmits the data of outstanding segments that are larger than the new MSS in smaller ones, without
+    /// a congestion response (RFC 1191 section 6.4).
     pub(crate) fn shrink_segments(&mut self) {
         self.adopt_mss();
         let mss = self.tx.mss();

@@ -10,7 +10,8 @@ use crate::receive::{
 use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
 
-/// More duplicate acknowledgements than a window has segments would tell the peer nothing.
+/// Maximum number of duplicate acknowledgements owed; more than a window has segments would not help the
+/// peer.
 const MAX_DUPLICATES_OWED: u32 = 64;
 
 /// The parts of the receiver.
@@ -27,14 +28,14 @@ pub(crate) struct Receiver {
     /// Duplicate acknowledgements that are still due to a peer without SACK. Such a peer counts them, so each
     /// segment of a batch is acknowledged on its own.
     pub(crate) duplicates_owed: u32,
-    /// The application has no reader any more.
+    /// True if the application has no reader any more.
     pub(crate) closed: bool,
-    /// The application has shut down reading: it reads only data that has already arrived.
+    /// True if the application has shut down reading: it reads only data that has already arrived.
     pub(crate) refuses: bool,
 }
 
 impl Receiver {
-    /// A receiver that told the peer to send at most `mss` bytes a segment.
+    /// Returns a receiver that announced a maximum of `mss` bytes per segment.
     pub(crate) fn new(config: &TcpConfig, ts_offset: u32, mss: u32) -> Self {
         let window = RecvWindow::new(config.receive_buffer, config.window, mss);
         let mut sack = SackReporter::new();
@@ -53,7 +54,7 @@ impl Receiver {
         }
     }
 
-    /// The peer's SYN tells where its sequence numbers begin.
+    /// Takes over the initial sequence number of the peer's SYN.
     pub(crate) fn start(&mut self, irs: SeqNum, now: Instant) {
         self.assembler = Assembler::new(irs + 1);
         self.read_next = irs + 1;
@@ -61,19 +62,18 @@ impl Receiver {
         self.window.start(irs + 1, now);
     }
 
-    /// Frees what an idle receiver does not need.
+    /// Frees the memory that an idle receiver does not need.
     pub(crate) fn release_memory(&mut self) {
         self.queue.release_memory();
         self.assembler.release_memory();
         self.sack.release_memory();
     }
 
-    /// RCV.NXT, the FIN included once it has been reached.
+    /// Returns RCV.NXT, including the FIN once it has been reached.
     pub(crate) fn rcv_nxt(&self) -> SeqNum {
         self.assembler.rcv_nxt()
     }
 
-    /// RCV.WND, bytes.
     pub(crate) fn rcv_wnd(&self) -> u32 {
         self.window.rcv_wnd(self.rcv_nxt())
     }
@@ -93,7 +93,7 @@ impl Receiver {
         (range, kept, fin)
     }
 
-    /// Takes payload into the stream.
+    /// Adds payload to the stream.
     pub(crate) fn take(&mut self, range: SeqRange, payload: &[u8], fin: bool) -> Arrival {
         let arrival = self.assembler.on_data(range, fin);
         if !arrival.store.is_empty() {
@@ -132,7 +132,7 @@ impl Receiver {
         }
     }
 
-    /// An acknowledgement left; another follows if the peer counts them.
+    /// Records that an acknowledgement left; a peer that counts duplicates may need another.
     pub(crate) fn on_ack_sent(&mut self) {
         self.ack.on_ack_sent(self.rcv_nxt());
         self.sack.on_ack_sent();
@@ -161,7 +161,7 @@ impl Receiver {
         self.window.field(self.rcv_nxt(), self.queue.free(), self.ack.rcv_mss())
     }
 
-    /// A segment with this window field was sent: the peer may now send up to the edge that it announces.
+    /// Records the window field of a sent segment, which moves the right edge of the window.
     pub(crate) fn on_window_sent(&mut self, field: u16) {
         self.window.on_sent(self.rcv_nxt(), field);
     }

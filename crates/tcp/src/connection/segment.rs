@@ -1,4 +1,4 @@
-//! A segment, from the choice to its bytes. This module decides nothing and changes no state.
+//! Builds a segment from a choice and writes it. This module decides nothing and changes no state.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -13,7 +13,7 @@ use crate::outcome::Origin;
 use crate::seq_ranges::SeqRange;
 use crate::time::Instant;
 
-/// Pieces of the send queue that may stay where they are, of one packet.
+/// Maximum number of pieces of the send queue in a packet that is sent in place.
 pub(crate) const MAX_PIECES: usize = 2;
 
 /// The packet that [`Connection::poll_transmit`] wrote.
@@ -21,16 +21,16 @@ pub(crate) const MAX_PIECES: usize = 2;
 pub(crate) struct Built {
     /// Payload bytes of each wire segment, if the packet must be cut.
     pub(crate) segment_size: Option<u16>,
-    /// Each of them is sent twice in a row.
+    /// True if each wire segment is sent twice in a row.
     pub(crate) twice: bool,
-    /// Why it was sent.
+    /// Reason of the transmission.
     pub(crate) origin: Origin,
-    /// Payload that stays in the send queue: the packet is the headers, and then this.
+    /// Payload that stays in the send queue and follows the headers.
     pub(crate) in_place: Option<SeqRange>,
 }
 
 impl Built {
-    /// Bytes of payload that are not in the buffer.
+    /// Returns the bytes of payload that are not in the buffer.
     pub(crate) fn in_place_len(&self) -> usize {
         self.in_place.map_or(0, |range| range.len() as usize)
     }
@@ -44,12 +44,12 @@ pub(crate) struct Segment {
     payload: Payload,
     /// Payload bytes of each wire segment, if there are several.
     segment_size: Option<u16>,
-    /// The device sends each of them twice.
+    /// True if the device sends each wire segment twice.
     twice: bool,
     origin: Origin,
 }
 
-/// Where the payload of a segment comes from.
+/// Source of the payload of a segment.
 #[derive(Debug)]
 enum Payload {
     None,
@@ -60,14 +60,13 @@ enum Payload {
 }
 
 impl Segment {
-    /// A segment that is not ECN-capable.
+    /// Returns a segment that is not ECN-capable.
     fn new(origin: Origin, header: TcpHeader, payload: Payload) -> Self {
         Segment { header, ecn: Ecn::NotEct, payload, segment_size: None, twice: false, origin }
     }
 }
 
 impl Connection {
-    /// Returns the segment that `choice` asks for.
     #[inline]
     pub(crate) fn build(&self, choice: &Choice, now: Instant) -> Segment {
         match choice {
@@ -182,20 +181,20 @@ impl Connection {
         }
     }
 
-    /// A probe that carries new data is data like any other to ECN (RFC 3168 section 6.1.5 speaks of
-    /// retransmissions).
+    /// Returns the origin for ECN: a probe that carries new data is treated as new data (RFC 3168 section
+    /// 6.1.5 is about retransmissions).
     pub(crate) fn ecn_origin(&self, data: &Data) -> Origin {
         if data.range.end.gt(self.tx.scoreboard.nxt()) { Origin::New } else { data.origin }
     }
 
-    /// The header of an acknowledgement alone.
+    /// Returns the header of an acknowledgement alone.
     #[inline]
     fn ack_header(&self, now: Instant) -> TcpHeader {
         let (ecn_flags, _) = self.ecn.mark(Origin::Ack, false);
         self.header(self.tx.scoreboard.nxt(), Flags::ACK | ecn_flags, now)
     }
 
-    /// The header that every segment after the SYN shares.
+    /// Returns the fields of the header that all segments after the SYN share.
     #[inline]
     fn header(&self, seq: SeqNum, flags: Flags, now: Instant) -> TcpHeader {
         let ack = self.acknowledged();
@@ -219,7 +218,8 @@ impl Connection {
         }
     }
 
-    /// SACK blocks that fit beside the other options (RFC 2018 section 3); none without SACK.
+    /// Returns the number of SACK blocks that fit with the other options (RFC 2018 section 3); 0 without
+    /// SACK.
     pub(crate) fn sack_room(&self) -> usize {
         let beside_flags = usize::from(self.gentle.option_len() > 0);
         match (self.handshake.agreed.sack, self.handshake.agreed.timestamps) {
@@ -244,7 +244,7 @@ impl Connection {
             Payload::Parity(parity) => brisk_wire::emit_with(&ip, header, &[parity], fill, profile, out),
             Payload::Queued(range) => {
                 let pieces = self.tx.queue.pieces(*range);
-                // A single segment is copied faster than it is described.
+                // A single segment is faster to copy than to describe as pieces.
                 if env.payload_in_place && segment_size.is_some() && pieces.len() <= MAX_PIECES {
                     in_place = Some(*range);
                     brisk_wire::emit_headers_with(&ip, header, range.len() as usize, profile, out)

@@ -1,5 +1,5 @@
-//! The sending half: the parts that [`crate::send`] and [`crate::congestion`] provide, and the few
-//! facts that belong to none of them.
+//! The sending half: the parts from [`crate::send`] and [`crate::congestion`], and a few fields that belong
+//! to none of them.
 //!
 //! A connection may be a member of its path: the stack lends it the [`RateControl`] of the path for a call.
 //! Each member keeps its own loss detection, retransmission and timers. The window, the rate, the delivery
@@ -33,27 +33,27 @@ use crate::seq_ranges::SeqRange;
 use crate::short_path::{self, SendSizing};
 use crate::time::{Instant, Micros};
 
-/// Segments of congestion window up to which each acknowledgement of a batch is answered on its own.
+/// Largest congestion window, in segments, with which new data leaves after each acknowledgement of a batch.
 const CLOCKED_WINDOW: u32 = 64;
 
 /// A corked partial segment is held for a retransmission timeout, and at least this long (Linux: TCP_CORK, by
 /// the timer of its window probes).
 const CORK_MIN: Micros = Micros::from_millis(200);
 
-/// Least MSS of a peer that is believed (Linux: tcp_min_snd_mss): all options and 8 bytes of data fit.
-/// A peer that names one byte would have a record and a packet made for every byte of the buffer.
+/// Smallest MSS of a peer that is accepted (Linux: tcp_min_snd_mss): all options and 8 bytes of data fit.
+/// With a smaller one a peer could make the sender build a packet and a record for almost every byte.
 const MIN_MSS: u32 = 48;
 
 /// A timestamp option with the two NOPs that align it (RFC 7323 appendix A).
 const TIMESTAMP_OPTION_LEN: u32 = 12;
 
-/// SYNs or SYN-ACKs that timed out from which on a connection does not join its path.
+/// Number of timeouts of a SYN or SYN-ACK from which on a connection does not join its path.
 const MAX_HANDSHAKE_TIMEOUTS: u32 = 2;
 
-/// Bytes of a short transfer, at most.
+/// Maximum number of bytes of a short transfer.
 pub(crate) const SHORT_TRANSFER: u32 = 128 << 10;
 
-/// The parts of the sender and what ties them to one connection.
+/// The parts of the sender, and its state on one connection.
 #[derive(Debug)]
 pub(crate) struct Sender {
     pub(crate) queue: SendQueue,
@@ -61,21 +61,21 @@ pub(crate) struct Sender {
     pub(crate) rtt: RttEstimator,
     pub(crate) rto: Rto,
     pub(crate) rack: Rack,
-    /// Detects losses in place of RACK, if so configured.
+    /// Detects losses in place of RACK if so configured.
     #[cfg(feature = "historical")]
     pub(crate) rfc6675: Option<Box<Rfc6675>>,
     pub(crate) recovery: Recovery,
     pub(crate) window: SendWindow,
     pub(crate) rate: RateControl,
     pub(crate) sharing: Sharing,
-    /// The window holds the next segment back.
+    /// True if the window holds the next segment back.
     pub(crate) held: bool,
-    /// The counters of the delivery rate at each transmission, if the controller asks for a rate.
+    /// The counters of the delivery rate at each transmission, if the controller uses the rate.
     pub(crate) snapshots: Option<Box<Snapshots>>,
     pub(crate) mtu: PathMtu,
     /// The peer's MSS option and the configured limit: payload plus options, bytes.
     largest_segment: u32,
-    /// The MSS to announce in a SYN.
+    /// MSS to announce in a SYN.
     announced: u16,
     /// Options on every data segment, bytes.
     option_len: u32,
@@ -83,81 +83,81 @@ pub(crate) struct Sender {
     pub(crate) usage: WindowUsage,
     /// Retransmission timeouts since the last progress.
     pub(crate) timeouts_in_row: u32,
-    /// When the oldest unacknowledged data was first sent; the user timeout counts from here.
+    /// Time at which the oldest unacknowledged data was first sent; the user timeout counts from here.
     pub(crate) waiting_since: Option<Instant>,
-    /// When the last data segment left.
+    /// Time at which the last data segment left.
     pub(crate) last_sent: Instant,
-    /// The first byte that left after nothing was in flight for a round trip.
+    /// First byte that left after a round trip with nothing in flight.
     pub(crate) transfer_start: SeqNum,
     /// Time and end of the last transmission on the scoreboard.
     stamped: (Instant, SeqNum),
-    /// A write was refused: the application wants to hear when there is room.
+    /// True if a write was refused, so that the application waits for free space.
     pub(crate) writer_waits: bool,
-    /// Where bursts end that shall carry PSH.
+    /// The current burst, if bursts end with PSH.
     pub(crate) burst_push: BurstPush,
-    /// Pacing is what holds the next segment back.
+    /// True if pacing holds the next segment back.
     pub(crate) paced: bool,
-    /// The round-trip time from which on a loss is one of a full queue, if the path has shown it.
+    /// Round-trip time from which on a loss is attributed to a full queue, if the path has shown one.
     pub(crate) queued_from: Option<Micros>,
-    /// Bytes of copies and parity that may still be spent; `None`: there is no limit.
+    /// Bytes of copies and parity that may still be sent; `None` without a limit.
     redundancy_left: Option<u32>,
-    /// Our FIN left twice.
+    /// True if our FIN was sent twice.
     pub(crate) fin_copied: bool,
-    /// Bytes of copies in flight that count against the congestion window where new data is concerned.
+    /// Bytes of copies in flight that count against the congestion window for new data.
     pub(crate) charged: u32,
     /// Which redundancy obeys the congestion window.
     pub(crate) charges: Charges,
-    /// Payload of every data segment that is given up so that a parity segment with its longer option
-    /// fits the same packet, bytes.
+    /// Bytes by which the payload of every data segment is reduced, so that a parity segment with its longer
+    /// option fits the same packet.
     pub(crate) reserved: u32,
-    /// How large the queue may be on a short path.
+    /// Size of the send queue on a short path.
     sizing: SendSizing,
 }
 
-/// The part of a connection in the control of its path.
+/// Relation of a connection to the shared control of its path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sharing {
     /// None: it has its own controller.
     Off,
-    /// It has its own controller, and becomes a member when its transfer is long, or when a long one of
-    /// another member is under way: `asks` the stack about that.
+    /// It has its own controller, and becomes a member when its transfer, or that of another member, is long:
+    /// `asks` the stack about that.
     Apart { asks: bool },
     /// It is a member: the stack lends it the controller of the path.
     Member,
 }
 
-/// The state of a member that its path counts.
+/// State of a member for the control of its path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct MemberState {
     /// Bytes in flight.
     pub(crate) pipe: u32,
-    /// It has unacknowledged data.
+    /// True if it has unacknowledged data.
     pub(crate) is_outstanding: bool,
-    /// It repairs a loss.
+    /// True if it repairs a loss.
     pub(crate) is_recovering: bool,
-    /// It has a full segment to send, or to repair.
+    /// True if it has a full segment to send or to retransmit.
     pub(crate) wants: bool,
 }
 
 /// Reasons to hold back a partial segment: Nagle's algorithm in Minshall's form, and the cork.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Hold {
-    /// Nagle is off.
+    /// Nagle's algorithm is off.
     pub(crate) nodelay: bool,
-    /// Only full segments.
+    /// Only full segments leave.
     pub(crate) cork: bool,
-    /// Only full segments until an acknowledgement arrives.
+    /// Only full segments leave until an acknowledgement arrives.
     pub(crate) more: bool,
-    /// Until when a corked partial segment is held.
+    /// End of the time for which a corked partial segment is held.
     pub(crate) cork_until: Option<Instant>,
-    /// Send the partial segment now whatever holds it (cork expired, persist timer fired).
+    /// The partial segment leaves now in spite of Nagle and cork (cork expired, persist timer fired).
     pub(crate) overridden: bool,
     /// End of the last partial segment sent.
     pub(crate) small_end: Option<SeqNum>,
 }
 
 impl Hold {
-    /// May a partial segment that empties the queue leave now?
+    /// True if a partial segment that empties the queue may leave now.
     ///
     /// RFC 9293 section 3.7.4 (Nagle): "if there is unacknowledged data [...] the sending TCP
     /// endpoint buffers all user data"; Minshall's form, which Linux uses, waits only for an
@@ -177,8 +177,7 @@ impl Hold {
         self.cork || self.more
     }
 
-    /// The cork holds a partial segment back: for a retransmission timeout (`rto`) from now on, if its time
-    /// has not begun.
+    /// Starts the time of the cork, a retransmission timeout (`rto`), unless it is running.
     pub(crate) fn start_cork(&mut self, rto: Micros, now: Instant) {
         self.cork_until.get_or_insert(now + rto.max(CORK_MIN));
     }
@@ -190,14 +189,14 @@ impl Hold {
         waits && !fin && !self.overridden
     }
 
-    /// The peer has answered, whether or not with something new: what waited for more waits no longer.
+    /// Ends `more`: the peer has answered, whether or not it acknowledged new data.
     pub(crate) fn on_ack(&mut self) {
         if core::mem::take(&mut self.more) && !self.cork {
             self.cork_until = None;
         }
     }
 
-    /// A data segment left.
+    /// Records a data segment that left.
     pub(crate) fn on_sent(&mut self, end: SeqNum, partial: bool) {
         self.overridden = false;
         self.cork_until = None;
@@ -207,23 +206,23 @@ impl Hold {
     }
 }
 
-/// Whether the congestion window was what limited the sender (RFC 7661, and Linux's reading of it).
+/// State that shows whether the congestion window limited the sender (RFC 7661, in Linux's variant).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct WindowUsage {
     limited: bool,
     max_outstanding: u32,
     measured_to: SeqNum,
-    /// SND.NXT when the last burst ended.
+    /// SND.NXT at the end of the last burst.
     burst_end: SeqNum,
-    /// When an acknowledgement last could grow the window.
+    /// Time of the last acknowledgement that could grow the window.
     grown_at: Instant,
 }
 
 impl WindowUsage {
-    /// A transmission burst ended; nothing may have left. `limited`: the congestion window has no room for a
-    /// segment, and data was or is waiting. Until what was outstanding then is acknowledged, the window
-    /// counts as the limit; a burst that another limit ended changes nothing but the most that was
-    /// outstanding (Linux: tcp_cwnd_validate).
+    /// Records the end of a burst, in which possibly nothing left. `limited`: the congestion window has no
+    /// room for a segment, and data was or is waiting. Until the data outstanding now is acknowledged, the
+    /// window then counts as the limit; a burst with another limit can only raise the maximum of outstanding
+    /// data (Linux: tcp_cwnd_validate).
     pub(crate) fn on_burst(&mut self, una: SeqNum, nxt: SeqNum, limited: bool) {
         let sent = nxt != self.burst_end;
         self.burst_end = nxt;
@@ -237,22 +236,22 @@ impl WindowUsage {
         }
     }
 
-    /// An acknowledgement could grow the window.
+    /// Records an acknowledgement that could grow the window.
     pub(crate) fn on_growth(&mut self, now: Instant) {
         self.grown_at = now;
     }
 
-    /// When an acknowledgement last could grow the window.
+    /// Returns the time of the last acknowledgement that could grow the window.
     pub(crate) fn grown_at(&self) -> Instant {
         self.grown_at
     }
 
-    /// SND.NXT when the last burst ended.
+    /// Returns SND.NXT at the end of the last burst.
     pub(crate) fn burst_end(&self) -> SeqNum {
         self.burst_end
     }
 
-    /// Whether the window may grow: it was the limit, or in slow start more than half of it was used.
+    /// True if the window may grow: it was the limit, or in slow start more than half of it was used.
     pub(crate) fn is_limited(&self, cwnd: u32, slow_start: bool) -> bool {
         self.limited || (slow_start && cwnd < self.max_outstanding.saturating_mul(2))
     }
@@ -339,7 +338,8 @@ impl Sender {
         }
     }
 
-    /// `acked` bytes were delivered: the queue follows what can be in flight, and on a short path what was.
+    /// Grows the send queue after `acked` bytes were delivered: to the data that can be in flight, or on a
+    /// short path to the data that was.
     pub(crate) fn grow_queue(&mut self, acked: u32, now: Instant) {
         let window = self.rate.congestion.cwnd().min(self.window.max_snd_wnd());
         let short = self.rtt.min_rtt().filter(|least| short_path::is_short(*least)).zip(self.rtt.srtt());
@@ -349,9 +349,10 @@ impl Sender {
         self.queue.grow(window, most);
     }
 
-    /// When a transmission that ends at `end` counts as sent. RACK judges transmissions of one instant
-    /// by their sequence numbers (RFC 8985 section 6.1), which holds only if they left in that order: a
-    /// retransmission that follows new data within the instant is a microsecond younger.
+    /// Returns the time at which a transmission that ends at `end` counts as sent. RACK orders transmissions
+    /// of one instant by their sequence numbers (RFC 8985 section 6.1), which is correct only if they left in
+    /// that order. So a retransmission that follows new data within the instant gets a time one microsecond
+    /// later.
     pub(crate) fn stamp(&mut self, end: SeqNum, now: Instant) -> Instant {
         let (last, last_end) = self.stamped;
         let at = if now > last {
@@ -371,43 +372,43 @@ impl Sender {
         self.announced
     }
 
-    /// The handshake told the peer's MSS and whether every segment carries timestamps.
+    /// Takes over the peer's MSS and the use of timestamps from the handshake.
     pub(crate) fn on_handshake(&mut self, peer_mss: u16, timestamps: bool) {
         self.largest_segment = self.largest_segment.min(u32::from(peer_mss).max(MIN_MSS));
         self.mtu.cap(self.largest_segment);
         self.option_len = if timestamps { TIMESTAMP_OPTION_LEN } else { 0 };
     }
 
-    /// Largest payload of a segment without SACK blocks.
+    /// Returns the largest payload of a segment without SACK blocks.
     #[inline]
     pub(crate) fn mss(&self) -> u32 {
         self.mtu.mss(self.option_len).min(self.largest_segment.saturating_sub(self.option_len)).max(1)
     }
 
-    /// Largest payload of a parity segment.
+    /// Returns the largest payload of a parity segment.
     pub(crate) fn parity_limit(&self) -> u32 {
         self.mss().saturating_sub(self.reserved)
     }
 
-    /// Bytes of options on every segment.
+    /// Returns the bytes of options on every segment.
     pub(crate) fn option_len(&self) -> u32 {
         self.option_len
     }
 
-    /// Bytes written and never sent.
+    /// Returns the bytes that were written and never sent.
     pub(crate) fn unsent(&self) -> u32 {
         let nxt = self.scoreboard.nxt();
         let end = self.queue.end();
         if nxt.lt(end) { end.since(nxt.max(self.queue.start())) } else { 0 }
     }
 
-    /// True if what an acknowledgement lets go should leave before the next one of a batch is taken in:
-    /// during a reduction, and while the window is small.
+    /// True if the data that an acknowledgement permits should leave before the next acknowledgement of a
+    /// batch is processed: during a reduction, and while the window is small.
     ///
-    /// If the batch ends with the sign of a loss, what the acknowledgements before it had let go would be
-    /// lost to PRR, and with a small window that is a round trip in which nothing is sent but the
-    /// retransmission. RFC 9937 section 6.2, too, counts what was sent between two acknowledgements. A large
-    /// window sends in large pieces instead.
+    /// If the last acknowledgement of the batch shows a loss, PRR would not count data that the earlier
+    /// ones permitted but that has not been sent. With a small window nothing but the retransmission would
+    /// then leave for a round trip. RFC 9937 section 6.2 also counts the data sent between two
+    /// acknowledgements. A large window uses large super-segments instead.
     #[inline]
     pub(crate) fn is_urgent(&self) -> bool {
         let is_small = || self.rate.congestion.cwnd() <= CLOCKED_WINDOW * self.mss();
@@ -419,7 +420,7 @@ impl Sender {
         self.queue.fin_queued() && self.scoreboard.nxt().le(self.queue.end())
     }
 
-    /// True if the range has our FIN in it.
+    /// True if the range includes our FIN.
     pub(crate) fn is_fin_in(&self, range: SeqRange) -> bool {
         self.queue.fin_queued() && range.end.gt(self.queue.end())
     }
@@ -429,10 +430,9 @@ impl Sender {
         self.queue.fin_queued() && self.scoreboard.una().gt(self.queue.end())
     }
 
-    /// Returns the limits of transmissions now.
     #[inline]
     pub(crate) fn budget(&self, now: Instant) -> Budget {
-        // A SYN in flight takes a sequence number and no window (RFC 6928: the initial window is data).
+        // A SYN in flight uses a sequence number but no window (RFC 6928: the initial window is data).
         let syn = u32::from(self.scoreboard.head().is_some_and(|head| head.syn));
         Budget {
             cwnd: self.rate.window(),
@@ -447,22 +447,22 @@ impl Sender {
         }
     }
 
-    /// Bytes beyond what was sent that the peer's window takes.
+    /// Returns the bytes of new data that the peer's window permits.
     pub(crate) fn usable_window(&self) -> u32 {
         self.window.usable(self.scoreboard.una(), self.scoreboard.nxt())
     }
 
-    /// Copies and parity may take this much until further notice.
+    /// Sets the bytes that copies and parity may use.
     pub(crate) fn allow_redundancy(&mut self, bytes: u32) {
         self.redundancy_left = Some(bytes);
     }
 
-    /// Bytes of copies and parity that may still be spent.
+    /// Returns the bytes that copies and parity may still use; `u32::MAX` without a limit.
     pub(crate) fn redundancy_left(&self) -> u32 {
         self.redundancy_left.unwrap_or(u32::MAX)
     }
 
-    /// The allowance of copies and parity grows with what is sent for the first time.
+    /// Raises the allowance of copies and parity by a share of new data.
     pub(crate) fn earn_redundancy(&mut self, len: u32, percent: Option<u32>) {
         if let (Some(left), Some(percent)) = (&mut self.redundancy_left, percent) {
             let earned = u64::from(len) * u64::from(percent) / 100;
@@ -470,30 +470,30 @@ impl Sender {
         }
     }
 
-    /// Bytes in flight: of data (RFC 6675 pipe) and, for a controller that asks for the delivery rate, of
+    /// Returns the bytes in flight: of data (RFC 6675 pipe) and, if the controller uses the delivery rate, of
     /// redundancy.
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
         self.rate.pipe_with(self.scoreboard.pipe()).saturating_add(self.redundancy_in_flight())
     }
 
-    /// Bytes of redundancy in flight, if the controller asks for the delivery rate.
+    /// Returns the bytes of redundancy in flight; 0 if the controller does not use the delivery rate.
     #[inline]
     pub(crate) fn redundancy_in_flight(&self) -> u32 {
         self.rate.delivery.as_ref().map_or(0, |delivery| delivery.redundancy_in_flight())
     }
 
-    /// A copy of data, or a parity segment, left.
+    /// Records that a copy of data, or a parity segment, left.
     pub(crate) fn on_redundancy(&mut self, len: u32, now: Instant) {
         if let Some(delivery) = &mut self.rate.delivery {
-            // A round trip, and as much as RACK waits for what was overtaken.
+            // It counts as in flight for a round trip and RACK's reordering window.
             let srtt = self.rtt.srtt().unwrap_or(self.rtt.rto_base());
             delivery.on_redundancy(len, now, now + srtt + srtt / 4);
         }
         self.spend_redundancy(len);
     }
 
-    /// So much of the allowance of redundancy is spent.
+    /// Deducts bytes from the allowance of redundancy.
     pub(crate) fn spend_redundancy(&mut self, len: u32) {
         if let Some(left) = &mut self.redundancy_left {
             *left = left.saturating_sub(len);
@@ -505,8 +505,8 @@ impl Sender {
         self.usage.is_limited(self.rate.congestion.cwnd(), self.rate.congestion.in_slow_start())
     }
 
-    /// A segment that starts at `start` leaves while nothing is in flight: after a round trip of silence it
-    /// begins a transfer.
+    /// Starts a transfer at `start` if a segment leaves with nothing in flight and after a round trip of
+    /// silence.
     pub(crate) fn note_transfer_start(&mut self, start: SeqNum, now: Instant) {
         if self.rtt.srtt().is_some_and(|srtt| self.last_sent + srtt < now) {
             self.transfer_start = start;
@@ -516,14 +516,14 @@ impl Sender {
         }
     }
 
-    /// When pacing lets the next segment go, if it is pacing that holds it.
+    /// Returns the time at which pacing permits the next segment; `None` if pacing does not hold it back.
     pub(crate) fn pacing_timeout(&self) -> Option<Instant> {
-        // Members are woken by the timer of their path.
+        // The timer of the path serves its members.
         let is_own = self.paced && self.sharing != Sharing::Member;
         if is_own { self.rate.pacer.next_timeout() } else { None }
     }
 
-    /// Payload size of a path-MTU probe that may be sent now: only while nothing is being repaired.
+    /// Returns the payload of a path-MTU probe that may leave now; none leaves during recovery.
     pub(crate) fn next_mtu_probe(&self, now: Instant) -> NextProbe {
         if self.recovery.state() != CongestionState::Open {
             return NextProbe::Wait;
@@ -532,24 +532,24 @@ impl Sender {
         self.mtu.next_probe(cwnd, unsent, self.option_len, now)
     }
 
-    /// A path-MTU probe left.
+    /// Records that a path-MTU probe left.
     pub(crate) fn on_mtu_probe_sent(&mut self, range: SeqRange) {
         self.mtu.on_probe_sent(range, self.option_len);
     }
 
-    /// The retransmission timeout in force, backed off as it is.
+    /// Returns the current retransmission timeout, including the backoff.
     pub(crate) fn timeout(&self) -> Micros {
         self.rto.current(self.rtt.rto_base())
     }
 
-    /// Tells the pacer the rate that the controller names, if it names one.
+    /// Sets the pacer to the controller's rate, if it has one.
     pub(crate) fn follow_rate(&mut self, now: Instant) {
         if let Some(rate) = self.rate.congestion.pacing_rate() {
             self.rate.pacer.set_rate(rate, self.mss(), now);
         }
     }
 
-    /// Tells the pacer what the window and the round-trip time are now, unless the controller names a rate.
+    /// Sets the pacer from the window and the round-trip time, unless the controller sets a rate.
     pub(crate) fn update_pacing(&mut self, now: Instant) {
         if !self.rate.pacer.is_configured() || self.rate.congestion.pacing_rate().is_some() {
             return;
@@ -559,9 +559,9 @@ impl Sender {
         self.rate.pacer.update(cwnd, self.rtt.srtt(), slow_start, mss, now);
     }
 
-    /// Marks what follows as limited by the application, if everything that waits has been sent and the
-    /// window would take more. Call it before data is queued, before an acknowledgement, and before a timer
-    /// that may send.
+    /// Marks the following data as limited by the application, if all waiting data has been sent and the
+    /// window permits more. Must be called before data is queued, before an acknowledgement, and before a
+    /// timer that may send.
     #[inline]
     pub(crate) fn check_app_limited(&mut self) {
         if self.rate.delivery.is_none() || self.unsent() >= self.mss() || self.scoreboard.has_lost() {
@@ -576,12 +576,13 @@ impl Sender {
         }
     }
 
-    /// True if the path loses segments to a full queue, and the last round trip was as long as with one.
+    /// True if the path drops segments at a full queue, and the last round trip was as long as with a full
+    /// one.
     pub(crate) fn is_queue_full(&self) -> bool {
         self.rtt.latest().zip(self.queued_from).is_some_and(|(rtt, from)| rtt >= from)
     }
 
-    /// Reports to the controller what has been marked lost, in the order of sending.
+    /// Reports newly marked losses to the controller, in the order of sending.
     pub(crate) fn report_losses(&mut self, now: Instant) {
         let is_queued = self.is_queue_full();
         let (Some(delivery), Some(snapshots)) = (&mut self.rate.delivery, &self.snapshots) else { return };
@@ -589,7 +590,7 @@ impl Sender {
         let una = self.scoreboard.una();
         lost.sort_unstable_by_key(|(range, sent_at)| (*sent_at, range.start.since(una)));
         lost.dedup_by(|(next, next_at), (range, at)| {
-            // Segments of a run, which share a transmission, are one loss.
+            // Consecutive segments of one transmission are one loss.
             let joins = next_at == at && range.end == next.start;
             if joins {
                 range.end = next.end;
@@ -603,8 +604,8 @@ impl Sender {
         }
     }
 
-    /// Reports to the controller that the originals are lost of what redundancy has repaired: the holes below
-    /// what SACK had `reported` before, or one segment if none was known.
+    /// Reports to the controller the originals whose loss redundancy has repaired: the holes below the SACK
+    /// blocks `reported` before, or one segment if no hole was known.
     pub(crate) fn report_repairs(&mut self, ack: &AckOutcome, reported: Option<SeqNum>, now: Instant) {
         let (mss, is_queued) = (self.mss(), self.is_queue_full());
         let (Some(delivery), Some(snapshots)) = (&mut self.rate.delivery, &self.snapshots) else { return };
@@ -619,7 +620,7 @@ impl Sender {
         }
     }
 
-    /// True if RACK detects losses, not counting.
+    /// True if RACK detects losses; false if the duplicate-acknowledgement count of RFC 6675 does.
     pub(crate) fn uses_rack(&self) -> bool {
         #[cfg(feature = "historical")]
         if self.rfc6675.is_some() {
@@ -628,7 +629,7 @@ impl Sender {
         true
     }
 
-    /// When loss detection looks again at what it only suspects.
+    /// Returns the time at which suspected segments are declared lost.
     pub(crate) fn reordering_timeout(&self) -> Option<Instant> {
         #[cfg(feature = "historical")]
         if let Some(counting) = &self.rfc6675 {
@@ -637,7 +638,8 @@ impl Sender {
         self.rack.next_timeout()
     }
 
-    /// Returns the segments whose reordering window has passed by `now`, and what declares them lost.
+    /// Returns the segments whose reordering window has passed by `now`, and the algorithm that declares them
+    /// lost.
     pub(crate) fn lost_at_reordering_timeout(&mut self, now: Instant) -> (RackVerdict, LossCause) {
         #[cfg(feature = "historical")]
         if let Some(counting) = &mut self.rfc6675 {
@@ -655,7 +657,7 @@ impl Sender {
         }
     }
 
-    /// True once a segment arrived after one that was sent later.
+    /// True if a segment arrived after one that was sent later.
     pub(crate) fn reordering_seen(&self) -> bool {
         #[cfg(feature = "historical")]
         if let Some(counting) = &self.rfc6675 {
@@ -664,15 +666,15 @@ impl Sender {
         self.rack.reordering_seen()
     }
 
-    /// True if the windows take the next segment of new data, and there is one.
+    /// True if there is new data and the windows permit its next segment.
     pub(crate) fn may_send_new(&self, budget: &Budget) -> bool {
         let next = self.unsent().min(budget.mss);
         next > 0 && next <= budget.unpaced()
     }
 
-    /// A burst has ended. `limited`: the congestion window or pacing ended it.
+    /// Records the end of a burst. `limited`: the congestion window or pacing ended it.
     pub(crate) fn end_burst(&mut self, limited: bool) {
-        // Where the controller names a rate, that is what holds data back most of the time.
+        // If the controller sets a rate, pacing is the limit most of the time, not the window.
         let limited = limited && !(self.paced && self.rate.congestion.pacing_rate().is_some());
         let board = &self.scoreboard;
         let (una, nxt, pipe) = (board.una(), board.nxt(), self.rate.pipe_with(board.pipe()));
@@ -681,7 +683,7 @@ impl Sender {
         self.usage.on_burst(una, nxt, limited || full);
     }
 
-    /// The burst of which the transmission of `range`, which is new, is the last so far.
+    /// Returns the burst extended by `range`, which is new data.
     pub(crate) fn burst_with(&self, range: SeqRange, budget: &Budget) -> BurstPush {
         let end = self.queue.end();
         let left = if range.end.lt(end) { end.since(range.end) } else { 0 };
@@ -698,8 +700,8 @@ impl Sender {
         self.burst_push.with_segment(&pace, left > 0 && !is_held && budget.takes_behind(range.len(), left))
     }
 
-    /// Starts the count of retries again if the peer has answered a retransmission of data beyond its window.
-    /// RFC 9293 section 3.8.6: the sender "SHOULD NOT time out the connection if data beyond the right window
+    /// Resets the count of retries if the peer has answered a retransmission of data beyond its window. RFC
+    /// 9293 section 3.8.6: the sender "SHOULD NOT time out the connection if data beyond the right window
     /// edge is not acknowledged".
     pub(crate) fn count_answer_beyond_window(&mut self, now: Instant) {
         if self.timeouts_in_row == 0 {
@@ -709,23 +711,24 @@ impl Sender {
         if self.scoreboard.head().is_some_and(|head| window < head.range.len()) {
             self.timeouts_in_row = 0;
             self.waiting_since = Some(now);
-            // The segment has reached the peer: its size is no reason to suspect the path.
+            // The segment has reached the peer, so its size is not a problem for the path.
             self.mtu.on_progress();
         }
     }
 
-    /// Segments that a report of a duplicate speaks of.
+    /// Returns the number of segments that a DSACK reports.
     pub(crate) fn segments_of(&self, dsack: &Dsack) -> u32 {
         dsack.range.len().div_ceil(self.mss())
     }
 
-    /// Fewer than four segments outstanding and nothing to follow (RFC 7765 section 4).
+    /// True if the stream is thin: fewer than four segments outstanding and nothing to follow (RFC 7765
+    /// section 4).
     pub(crate) fn is_thin(&self) -> bool {
         self.scoreboard.segments() < 4 && self.unsent() == 0
     }
 
-    /// True if large segments have left `least` times, none of those outstanding has arrived, and the path
-    /// has not let any through: none of this connection before, and none of others since then.
+    /// True if the segment size may be too large for the path: large segments have left `least` times without
+    /// an arrival, none of this connection arrived before, and none of another has arrived since.
     pub(crate) fn suspects_size(&self, least: u32) -> bool {
         if !self.mtu.may_suspect() {
             return false;
@@ -742,14 +745,14 @@ impl Sender {
         unanswered >= least && !self.mtu.is_cleared(newest)
     }
 
-    /// Frees what an idle sender does not need.
+    /// Frees the memory that an idle sender does not need.
     pub(crate) fn release_memory(&mut self) {
         self.queue.release_memory();
         self.scoreboard.release_memory();
         self.rack.release_memory();
     }
 
-    /// Nothing will be sent any more.
+    /// Stops all timers: nothing more will be sent.
     pub(crate) fn stop(&mut self) {
         self.rto.disarm();
         self.disarm_reordering();
@@ -760,21 +763,21 @@ impl Sender {
     }
 }
 
-/// A sender as a member of its path.
+/// Methods for a member of a shared path.
 impl Sender {
-    /// Puts the value of the path in place of its own, or takes it out again.
+    /// Swaps the member's rate control with that of the path; a second call swaps them back.
     #[inline]
     pub(crate) fn exchange_rate(&mut self, rate: &mut RateControl) {
         core::mem::swap(&mut self.rate, rate);
     }
 
-    /// True while it has the value of its path.
+    /// True while this sender has the rate control of its path.
     #[inline]
     pub(crate) fn is_lent(&self) -> bool {
         self.rate.others.is_some()
     }
 
-    /// The values that the path counts of it.
+    /// Returns the state that the path aggregates over its members.
     #[inline]
     pub(crate) fn member_state(&self) -> MemberState {
         let is_recovering = match self.recovery.state() {
@@ -789,69 +792,68 @@ impl Sender {
         }
     }
 
-    /// True if the window or the pacer of the path holds back what it would send.
+    /// True if the window or the pacer of the path holds a segment back.
     pub(crate) fn is_held(&self) -> bool {
         self.held || self.paced
     }
 
-    /// True if it may ask for the window that is remembered of its path: it is alone on a path that nobody
-    /// knows better.
+    /// True if the sender may request the window remembered for its path: it has the path for itself, or the
+    /// path permits it.
     pub(crate) fn may_jump(&self) -> bool {
         self.rate.others.is_none_or(|others| others.may_jump)
     }
 
-    /// True if it has nothing to send for the first time or again.
+    /// True if there is neither new nor lost data to send.
     pub(crate) fn has_sent_all(&self) -> bool {
         self.unsent() == 0 && !self.scoreboard.has_lost()
     }
 
-    /// Smoothed round-trip time, its variation and the minimum.
+    /// Returns the smoothed round-trip time, its variation and the minimum.
     pub(crate) fn round_trip(&self) -> Option<(Micros, Micros, Micros)> {
         let rtt = &self.rtt;
         Some((rtt.srtt()?, rtt.rttvar()?, rtt.min_rtt()?))
     }
 
-    /// Bytes that it has sent since nothing was in flight for a round trip.
+    /// Returns the bytes of the current transfer, which began after a round trip with nothing in flight.
     pub(crate) fn transfer_len(&self) -> u32 {
         self.scoreboard.nxt().since(self.transfer_start)
     }
 
-    /// True if its transfer is no longer a short one.
+    /// True if the current transfer is no longer short.
     pub(crate) fn is_long(&self) -> bool {
         self.transfer_len() > SHORT_TRANSFER
     }
 
-    /// It keeps its own controller while its transfer is short.
+    /// Keeps its own controller while the transfer is short.
     pub(crate) fn stay_apart(&mut self) {
         self.sharing = Sharing::Apart { asks: false };
     }
 
-    /// It keeps its own controller.
+    /// Keeps its own controller for good.
     pub(crate) fn decline_sharing(&mut self) {
         self.sharing = Sharing::Off;
     }
 }
 
-/// A connection as a member of its path.
+/// Methods for a member of a shared path.
 impl Connection {
-    /// Its sender, for the control of its path.
+    /// Returns the sender, for the control of its path.
     #[inline]
     pub(crate) fn sender(&self) -> &Sender {
         &self.tx
     }
 
-    /// Its sender, for the control of its path.
     #[inline]
     pub(crate) fn sender_mut(&mut self) -> &mut Sender {
         &mut self.tx
     }
 
-    /// True if its handshake speaks against the path that others know: it was lost twice.
+    /// True if the handshake timed out so often that the remembered state of the path is not used.
     pub(crate) fn stays_alone(&self) -> bool {
         self.handshake.syn.timeouts >= MAX_HANDSHAKE_TIMEOUTS
     }
 
-    /// True if the stack must say whether it becomes a member.
+    /// True if the stack must decide whether this connection becomes a member.
     #[inline]
     pub(crate) fn asks_to_join(&self) -> bool {
         match self.tx.sharing {
@@ -860,18 +862,18 @@ impl Connection {
         }
     }
 
-    /// It becomes a member. Returns its own value, which becomes that of a path without one.
+    /// Makes the connection a member. Returns its rate control, which a path without one takes over.
     pub(crate) fn join(&mut self, is_first: bool) -> RateControl {
         self.tx.sharing = Sharing::Member;
         self.end_trust();
         if !is_first && let Some(snapshots) = &mut self.tx.snapshots {
-            // They hold counters of the value that goes.
+            // The snapshots refer to the rate control that is given away.
             **snapshots = Default::default();
         }
         core::mem::replace(&mut self.tx.rate, RateControl::placeholder())
     }
 
-    /// A value for a path of which nothing is known any more.
+    /// Returns rate control for a path whose state is unknown.
     pub(crate) fn fresh_rate(&self, now: Instant) -> RateControl {
         let start = ControllerStart {
             now,
@@ -885,7 +887,8 @@ impl Connection {
     }
 }
 
-/// RFC 6928: `min(10*MSS, max(2*MSS, 14600))` for ten segments, the same shape for others.
+/// Returns the initial window. RFC 6928: `min(10*MSS, max(2*MSS, 14600))` for ten segments, in proportion for
+/// others.
 pub(crate) fn initial_window(segments: u32, mss: u32) -> u32 {
     (segments * mss).min((2 * mss).max(segments * 1460))
 }
@@ -927,7 +930,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_window_is_pressing_only_while_something_waits_for_it() {
+    fn a_small_window_is_urgent_only_while_data_waits() {
         let host = Host { mtu: 1500, granularity: Duration::ZERO, repairs: true };
         let mut sender = Sender::new(&TcpConfig::default(), SeqNum(0), host, false, Instant::ZERO);
         assert!(!sender.is_urgent(), "nothing is written");
@@ -948,7 +951,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cork_is_drawn_after_200_ms() {
+    fn a_cork_ends_after_200_ms() {
         let mut hold = Hold { cork: true, nodelay: true, ..Hold::default() };
         assert!(!hold.permits_partial(SeqNum(1), false, Instant::ZERO));
         hold.start_cork(RTO, Instant::ZERO);
@@ -994,9 +997,9 @@ mod tests {
         assert!(!usage.is_limited(15_000, true), "that round is over");
     }
 
-    /// Linux: tcp_cwnd_validate runs where data is waiting, or left.
+    /// Linux calls tcp_cwnd_validate if data is waiting or was sent.
     #[test]
-    fn a_window_that_was_the_limit_remains_it_while_nothing_is_sent() {
+    fn a_limiting_window_remains_the_limit_while_idle() {
         let at = |n: u32| SeqNum(n);
         let mut usage = usage();
         usage.on_burst(at(0), at(10_000), true);

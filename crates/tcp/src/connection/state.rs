@@ -45,7 +45,7 @@ pub(crate) enum Input {
 }
 
 impl State {
-    /// The next state.
+    /// Returns the next state.
     pub(crate) fn after(self, input: Input) -> State {
         use State::*;
         match (input, self) {
@@ -81,7 +81,7 @@ impl State {
         )
     }
 
-    /// The name that RFC 9293 and `ss` use.
+    /// Returns the name that RFC 9293 and `ss` use.
     pub fn name(self) -> &'static str {
         match self {
             State::Closed => "CLOSED",

@@ -28,13 +28,13 @@ pub struct Counters {
     pub payload_bytes_received: u64,
     /// Segments that the peer reported as arrived, the SYN or SYN-ACK and the FIN included.
     pub delivered_segments: u64,
-    /// Those of them whose acknowledgement echoed a congestion mark.
+    /// Of these, those whose acknowledgement echoed a congestion mark.
     pub delivered_segments_ce: u64,
     /// Segments with data or a FIN sent, whether for the first time or again.
     pub data_segments_out: u64,
     /// Segments declared lost.
     pub segments_lost: u64,
-    /// Runs of such segments that followed each other.
+    /// Runs of consecutive lost segments.
     pub loss_runs: u64,
     /// Retransmissions that the peer reported as duplicates.
     pub retransmits_spurious: u64,
@@ -56,27 +56,27 @@ pub struct Counters {
     pub probes: u64,
     /// Payload bytes that probes sent again.
     pub probe_bytes_again: u64,
-    /// Of these, probes that carried new data.
+    /// Tail loss probes that carried new data.
     pub probes_of_new_data: u64,
-    /// Of these, probes that the peer reported as a duplicate: nothing had been lost.
+    /// Tail loss probes that the peer reported as duplicates: nothing had been lost.
     pub probes_spurious: u64,
     /// Reductions for a loss that was repaired before loss detection saw it.
     pub masked_losses: u64,
-    /// Early retransmits (RFC 5827): losses that they declared.
+    /// Losses declared by early retransmit (RFC 5827).
     pub early_retransmits: u64,
-    /// Losses that forward acknowledgement (FACK) declared.
+    /// Losses declared by forward acknowledgement (FACK).
     pub fack_losses: u64,
     /// Bytes whose retransmission was lost too.
     pub lost_again_bytes: u64,
-    /// Receivers that took a SACK back.
+    /// Number of times the peer reneged: it discarded data that it had reported by SACK.
     pub reneged: u64,
     /// Entries into fast recovery.
     pub recoveries: u64,
     /// Window reductions of any kind.
     pub reductions: u64,
-    /// Reductions that were taken back because they had been a mistake.
+    /// Reductions that were undone because they were spurious.
     pub undos: u64,
-    /// Segments that a probe brought to the peer: the original had been lost.
+    /// Segments that a tail loss probe delivered: the original was lost.
     pub repaired_by_probe: u64,
     /// Losses repaired by parity.
     pub repaired_by_parity: u64,
@@ -99,7 +99,7 @@ pub struct Counters {
     /// Segments dropped because their Gentle-Aggression option was malformed, or because they carried
     /// parity that nobody expected.
     pub gentle_dropped: u64,
-    /// Reports of a repair or a failure that nothing sent from here can have caused.
+    /// Reports of a repair or of a failure that no transmission of this end can have caused.
     pub gentle_spoofed: u64,
     /// Counters of Corrective.
     pub parity: ParityCounters,
@@ -134,7 +134,7 @@ pub struct ParityCounters {
     /// Groups that got none because losses were being repaired, the peer's window was shut, or the
     /// allowance was used up.
     pub unsent_state: u64,
-    /// Groups that got none because a queue stood on the path.
+    /// Groups that got none because of a queue on the path.
     pub unsent_queue: u64,
     /// Episodes of repairs that the peer reported.
     pub repairs_reported: u64,
@@ -144,29 +144,30 @@ pub struct ParityCounters {
     pub late_originals: u64,
     /// Repairs whose acknowledgement was dropped or rewritten on its way.
     pub ack_holes: u64,
-    /// How much earlier the reports of repairs came than those of retransmissions could have.
+    /// Time saved by repairs: from the report of each to the earliest possible acknowledgement of a
+    /// retransmission.
     pub saved: Duration,
     /// Parity segments received.
     pub received: u64,
-    /// Of these, such that nothing was missing.
+    /// Of these, those that arrived when nothing was missing.
     pub needless: u64,
-    /// Of these, such that were dropped without an answer.
+    /// Of these, those that were dropped without a response.
     pub dropped: u64,
     /// Payload bytes rebuilt.
     pub repaired_bytes: u64,
-    /// Repairs that failed because more was missing than the parity can bring back.
+    /// Repairs that failed because more bytes were missing than the parity can recover.
     pub failed_too_much: u64,
     /// Repairs that failed because bytes before the loss were no longer kept.
     pub failed_history: u64,
     /// Repairs that failed because the result did not match its checksum.
     pub failed_checksum: u64,
-    /// Why no more parity is sent.
+    /// Reason why this end no longer sends parity.
     pub tx_off: Option<ParityOff>,
-    /// Why no more parity is taken.
+    /// Reason why this end no longer accepts parity.
     pub rx_off: Option<ParityOff>,
 }
 
-/// A value of `$type` whose `$field`s are 0.
+/// Evaluates to a `$type` whose `$field`s are 0.
 macro_rules! zero {
     ($type:ident { $($field:ident)* } { $($other:ident: $value:expr),* }) => {
         $type { $($field: 0,)* $($other: $value,)* }
@@ -201,7 +202,8 @@ impl ParityCounters {
     );
 }
 
-/// The counters of a connection while it lives: those that every transfer moves, and the others on demand.
+/// The counters of a live connection. Every transfer changes those that are stored here; the others are
+/// allocated on demand.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) wire_bytes_out: u64,
@@ -212,7 +214,7 @@ pub(crate) struct Tally {
     pub(crate) payload_bytes_received: u64,
     pub(crate) delivered_segments: u64,
     pub(crate) data_segments_out: u64,
-    /// The others. The eight above are 0 here.
+    /// The other counters; those above are 0 here.
     rare: OnDemand<Counters>,
 }
 
@@ -221,7 +223,7 @@ impl Tally {
         self.rare.release();
     }
 
-    /// All counters.
+    /// Returns all counters.
     pub(crate) fn snapshot(&self) -> Counters {
         Counters {
             wire_bytes_out: self.wire_bytes_out,
@@ -258,15 +260,15 @@ impl DerefMut for Tally {
 pub struct ConnStats {
     /// RFC 9293 state.
     pub state: State,
-    /// When the connection began.
+    /// Time at which the connection began.
     pub opened: Instant,
-    /// When the handshake completed.
+    /// Time at which the handshake completed.
     pub established: Option<Instant>,
     /// Smoothed round-trip time.
     pub srtt: Option<Duration>,
-    /// Its variation.
+    /// Round-trip time variation.
     pub rttvar: Duration,
-    /// Least round-trip time of the last 300 s.
+    /// Minimum round-trip time of the last 300 s.
     pub min_rtt: Option<Duration>,
     /// Retransmission timeout in force.
     pub rto: Duration,
@@ -301,10 +303,10 @@ pub struct ConnStats {
     pub syn_data_taken: bool,
     /// Outcome of the negotiation of Corrective and Proactive.
     pub gentle: GentleOutcome,
-    /// Why copies are not sent any more, if they were.
+    /// Reason why copies are no longer sent, if they were.
     pub copies_off: Option<CopiesOff>,
-    /// Segments that we sent and that were lost: those that were sent again, those that a probe, parity or a
-    /// copy repaired before, and SYNs; without those that turned out to be only late.
+    /// Sent segments that were lost, SYNs included: those that were retransmitted, and those that a probe,
+    /// parity or a copy repaired. Segments that turned out to be only late are not counted.
     pub lost_segments: u64,
     /// The counters.
     pub counters: Counters,
@@ -335,19 +337,19 @@ pub struct ConnInfo {
     pub retransmitted: u32,
     /// Payload bytes that left with the SYN, were not taken there, and were sent again.
     pub syn_data_again: u32,
-    /// Acknowledgements that told of a segment overtaken by one sent later.
+    /// Acknowledgements that showed that a segment was overtaken by one sent later.
     pub reorderings: u32,
-    /// How far a segment was overtaken at most, segments; 0 if none was.
+    /// Maximum number of segments by which a segment was overtaken; 0 if none was.
     pub reordering_degree: u32,
     /// A packet with an ECN codepoint has arrived.
     pub ecn_seen: bool,
     /// An urgent byte has arrived and was not read.
     pub urgent: bool,
-    /// Bytes that can be read in front of the peer's urgent mark; `None` if none is ahead.
+    /// Bytes that can be read before the urgent mark of the peer; `None` if no mark is ahead.
     pub before_mark: Option<u32>,
     /// Retransmission timeouts in a row, those of the handshake included.
     pub timeouts_in_row: u32,
-    /// How often the retransmission timeout, or the time between two window probes, is doubled.
+    /// Number of times that the retransmission timeout, or the interval of window probes, was doubled.
     pub backoffs: u32,
     /// Window or keepalive probes without an answer.
     pub unanswered_probes: u32,
@@ -357,7 +359,7 @@ pub struct ConnInfo {
     pub ack_delay: Option<Duration>,
     /// Largest segment that we told the peer to send, bytes.
     pub advertised_mss: u32,
-    /// Path MTU, bytes, whatever the peer takes.
+    /// Path MTU, bytes, not limited by the peer's MSS.
     pub path_mtu: u32,
     /// Bytes written and never sent.
     pub unsent: u32,
@@ -365,9 +367,9 @@ pub struct ConnInfo {
     pub una_offset: u32,
     /// Stream offset of the first byte that was never sent, modulo 2^32.
     pub nxt_offset: u32,
-    /// Bytes that the send buffer takes now.
+    /// Free space of the send buffer, bytes.
     pub send_room: usize,
-    /// The peer's window lets nothing more go.
+    /// True if the peer's window permits no more data.
     pub window_limited: bool,
     /// Bytes that a deferred SYN would carry if they were written now; `None` if it would carry none, or
     /// there is no SYN waiting.
@@ -379,7 +381,7 @@ pub struct ConnInfo {
 }
 
 impl Connection {
-    /// A snapshot for the application.
+    /// Returns a snapshot for the application.
     #[inline]
     pub(crate) fn stats(&self) -> ConnStats {
         ConnStats {
@@ -411,12 +413,12 @@ impl Connection {
         }
     }
 
-    /// A snapshot of the details.
+    /// Returns a snapshot of the details.
     pub(crate) fn info(&self) -> ConnInfo {
         let board = &self.tx.scoreboard;
         // Data of a SYN that was not taken counts as lost, and as retransmitted once it has left again.
         let refused = self.refused_syn_data();
-        // A long connection goes round all sequence numbers.
+        // The sequence numbers of a long connection wrap.
         let acked = self.counters.payload_bytes_acked >= u64::from(refused.end.since(self.handshake.iss + 1));
         let repeating = !refused.is_empty() && !acked;
         let repeats = |record: &Record| repeating && record.range.start.lt(refused.end) && !record.sacked;

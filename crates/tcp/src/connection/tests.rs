@@ -1,5 +1,4 @@
-//! Two connections, a virtual clock and a wire of 50 ms each way: the smallest world in which a
-//! connection can be watched. The stack around them is left out.
+//! Two connections, a virtual clock and a wire of 50 ms each way, without stacks around the connections.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -25,7 +24,7 @@ const ONE_WAY: Duration = Duration::from_millis(50);
 
 const PROFILE: OptionProfile = OptionProfile::DEFAULT;
 
-/// Which end.
+/// The two ends.
 const C: usize = 0;
 const S: usize = 1;
 
@@ -34,21 +33,21 @@ struct World {
     ends: [Option<Connection>; 2],
     config: [Arc<TcpConfig>; 2],
     flying: VecDeque<(Instant, usize, Vec<u8>)>,
-    /// Every packet sent, with its sender; tests look here.
+    /// Every packet sent, with its sender.
     log: Vec<(Instant, usize, Flags, u32, u32, usize)>,
-    /// Decides for the n-th packet of an end whether it is lost.
+    /// True if the n-th packet of an end is lost.
     lose: fn(usize, usize) -> bool,
     count: [usize; 2],
     /// Additional delay of each end's packets.
     hold: [Duration; 2],
-    /// How much longer the n-th packet of an end takes, milliseconds.
+    /// Additional delay of the n-th packet of an end, milliseconds.
     late: fn(usize, usize) -> u64,
     /// Random faults of packets, if any.
     hazard: Option<model::Hazard>,
     super_segment: u32,
 }
 
-/// Frees the memory of an idle connection and checks that it stays what it is.
+/// Frees the memory of an idle connection and checks that its state does not change.
 fn release_changes_nothing(connection: &mut Connection) {
     if connection.is_idle() {
         let before = std::format!("{connection:?}");
@@ -79,7 +78,7 @@ impl World {
         }
     }
 
-    /// From now on what `who` sends takes `longer`.
+    /// Delays the later packets of `who` by `longer`.
     fn hold_from(&mut self, who: usize, longer: Duration) {
         self.hold[who] = longer;
     }
@@ -173,14 +172,15 @@ impl World {
         }
     }
 
-    /// Runs until nothing is under way, or `until`.
+    /// Runs until nothing is in flight, or `until`.
     fn run(&mut self, until: Instant) {
         while self.step(until) {}
         self.ends.iter_mut().flatten().for_each(release_changes_nothing);
         self.now = self.now.max(until);
     }
 
-    /// Sends what can be sent, then lets the next thing happen; false if there is none before `until`.
+    /// Sends all segments that may leave, then processes the next event; false if there is none before
+    /// `until`.
     fn step(&mut self, until: Instant) -> bool {
         self.drain();
         let arrival = self.flying.front().map(|(at, _, _)| *at);
@@ -226,7 +226,7 @@ impl World {
         all
     }
 
-    /// Sends `len` bytes from C to S, reading as they come, and returns when the last was read.
+    /// Sends `len` bytes from C to S, which reads at once; returns the time until the last was read.
     fn transfer(&mut self, len: usize) -> Duration {
         let begin = self.now;
         let data: Vec<u8> = (0..len).map(|i| (7 * i + 3) as u8).collect();
@@ -320,8 +320,8 @@ fn a_lost_tail_is_repaired_by_a_probe() {
     let mut world = World::open(TcpConfig::default());
     world.lose = |who, n| who == C && n == 2;
     let took = world.transfer(2_000);
-    // The acknowledgement of the first segment, at 100 ms, starts the timer again: at srtt + 200 ms the
-    // probe is there before the timeout.
+    // The acknowledgement of the first segment, at 100 ms, restarts the timer: at srtt + 200 ms the probe
+    // leaves before the timeout.
     world.run_for(100);
     assert!(took >= Duration::from_millis(450) && took <= Duration::from_millis(455), "{took:?}");
     let counters = world.end(C).stats().counters;

@@ -1,4 +1,4 @@
-//! The next deadline, and the action at each.
+//! The next deadline of a connection, and the actions at each deadline.
 //!
 //! Every part owns its deadline; no two share a timer. When several expire at one instant, the order is
 //! parity, reordering timer, probe timer, retransmission timer, all others.
@@ -14,12 +14,12 @@ use crate::event::Observation;
 use crate::outcome::{CongestionState, LossCause, LossOutcome};
 use crate::time::{Duration, Instant};
 
-/// Least silence and least interval of keepalive probes (Linux: the same): none at all would be a probe
-/// without end.
+/// Minimum silence and interval of keepalive probes (Linux: the same): with 0 there would be probes without
+/// end.
 const KEEPALIVE_MIN: Duration = Duration::from_secs(1);
 
 impl Connection {
-    /// When [`Connection::on_timeout`] should be called next.
+    /// Returns the time of the next call of [`Connection::on_timeout`].
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         [
             self.tx.reordering_timeout(),
@@ -60,7 +60,7 @@ impl Connection {
         {
             reactive.on_timeout(&self.tx);
             // RFC 8985 section 7.3: "re-arm the RTO timer" whether or not a probe leaves. If none does, the
-            // timer goes on from when the first segment left (Linux: the same).
+            // timer still counts from the transmission of the first segment (Linux: the same).
             let base = self.tx.rtt.rto_base();
             match self.tx.scoreboard.head().filter(|_| !reactive.is_due()) {
                 Some(head) => {
@@ -95,12 +95,12 @@ impl Connection {
         self.aftermath(Urgency::BeforeApp, now)
     }
 
-    /// When the probe timer fires.
+    /// Returns the deadline of the probe timer.
     pub(crate) fn probe_timeout(&self) -> Option<Instant> {
         self.reactive.as_ref().and_then(ProbeTimer::deadline)
     }
 
-    /// RFC 8985 section 6.3: the segments whose reordering window has passed are lost.
+    /// Declares the segments lost whose reordering window has passed (RFC 8985 section 6.3).
     fn on_reordering_timeout(&mut self, now: Instant) {
         self.refresh_holds();
         let (verdict, cause) = self.tx.lost_at_reordering_timeout(now);
@@ -113,8 +113,7 @@ impl Connection {
             let was_recovering = self.tx.recovery.state() == CongestionState::Recovery;
             let episode = self.tx.recovery.on_loss(self.tx.scoreboard.nxt());
             self.begin_reduction(episode, CongestionCause::Loss, undelivered, now);
-            // In a recovery under way nothing has been delivered that would open the window (Linux: the
-            // same).
+            // During a recovery no delivery has opened the window (Linux: the same).
             if !was_recovering {
                 let pipe = self.tx.rate.pipe_with(self.tx.scoreboard.pipe());
                 self.tx.rate.congestion.on_reordering_timeout(pipe);
@@ -124,7 +123,7 @@ impl Connection {
         self.conclude_flight(now);
     }
 
-    /// RFC 6298 section 5.4 to 5.7.
+    /// Processes a retransmission timeout (RFC 6298 section 5.4 to 5.7).
     fn on_retransmission_timeout(&mut self, now: Instant) {
         if matches!(self.state, State::SynSent | State::SynReceived) {
             return self.on_handshake_timeout(now);
@@ -166,7 +165,7 @@ impl Connection {
         self.tx.report_losses(now);
         let last_sent = self.tx.last_sent;
         if self.tx.rate.others.is_some_and(|others| others.newest_delivered > last_sent) {
-            // The path has delivered what others sent later: this member has lost segments, and nothing else.
+            // The path has delivered later data of other members, so only this member has lost segments.
             self.tx.rate.congestion.on_congestion(&CongestionEvent {
                 now,
                 cause: CongestionCause::Loss,
@@ -188,8 +187,8 @@ impl Connection {
         self.report_recovery();
     }
 
-    /// When the user timeout (RFC 5482) gives the peer up, once a timer has fired in vain: what waits longest
-    /// counts, in the handshake the SYN.
+    /// Returns the time at which the user timeout (RFC 5482) ends the connection, once a timer has expired:
+    /// it counts from the oldest unacknowledged data, in the handshake from the SYN.
     fn user_limit(&self) -> Option<Instant> {
         let limit = self.user_timeout.filter(|_| self.closed.is_none())?;
         let since = match self.state {
@@ -200,7 +199,7 @@ impl Connection {
         since.map(|since| since + limit)
     }
 
-    /// R2 of RFC 9293 section 3.8.3, or the user timeout of RFC 5482.
+    /// True if R2 of RFC 9293 section 3.8.3, or the user timeout of RFC 5482, is exceeded.
     fn has_waited_too_long(&self, now: Instant) -> bool {
         match self.user_timeout {
             Some(limit) => self.tx.waiting_since.is_some_and(|since| now.saturating_since(since) >= limit),
@@ -208,13 +207,13 @@ impl Connection {
         }
     }
 
-    /// R2 in retransmissions: less patience for what nobody waits for.
+    /// Returns R2 as a number of retransmissions; it is lower for a connection without an owner.
     pub(crate) fn retries(&self) -> u32 {
         let orphan = self.config.orphan_retries.filter(|_| self.released);
         orphan.unwrap_or(self.config.retries)
     }
 
-    /// RFC 6298 5.5 doubles the timeout; a thin stream does without the first times.
+    /// Doubles the timeout (RFC 6298 5.5); a thin stream does not double it at first.
     fn back_off(&mut self) {
         let linear = self.config.thin_stream.map_or(0, |thin| thin.linear_timeouts);
         if self.tx.is_thin() && self.tx.timeouts_in_row <= linear {
@@ -224,13 +223,14 @@ impl Connection {
         }
     }
 
-    /// Nobody answers: the connection ends without a word.
+    /// Ends the connection silently, because the peer does not answer.
     pub(super) fn give_up(&mut self, timeout: CloseReason) {
         self.outbox.clear();
         self.end(self.reason_of_silence(timeout));
     }
 
-    /// The peer's window has been shut for a persist interval (RFC 9293 section 3.8.6.1).
+    /// Processes the persist timer: the peer's window has been closed for an interval (RFC 9293 section
+    /// 3.8.6.1).
     fn on_persist_timeout(&mut self, now: Instant) {
         if self.tx.usable_window() > 0 {
             self.tx.hold.overridden = true;
@@ -270,8 +270,8 @@ impl Connection {
         }
     }
 
-    /// Arms what the present situation needs and disarms what it does not: exactly one of
-    /// retransmission timer and persist timer watches over data.
+    /// Starts and stops timers for the current state: outstanding data is watched by either the
+    /// retransmission timer or the persist timer.
     pub(crate) fn update_timers(&mut self, now: Instant) {
         if self.closed.is_some() {
             return;
@@ -326,24 +326,24 @@ impl Keepalive {
         Keepalive { config, last_heard: now, unanswered: 0, deadline: now + config.idle }
     }
 
-    /// Something acceptable arrived.
+    /// Records that an acceptable segment arrived.
     pub(crate) fn on_heard(&mut self, now: Instant) {
         self.last_heard = now;
         self.unanswered = 0;
         self.deadline = now + self.config.idle;
     }
 
-    /// Probes that were not answered.
+    /// Returns the number of unanswered probes.
     pub(crate) fn unanswered(&self) -> u32 {
         self.unanswered
     }
 
-    /// When the next probe is due.
+    /// Returns the time at which the next probe is due.
     pub(crate) fn next_timeout(&self) -> Instant {
         self.deadline
     }
 
-    /// The timer fired. While data is outstanding the retransmission timer watches the peer instead.
+    /// Processes the timer. While data is outstanding the retransmission timer watches the peer instead.
     pub(crate) fn on_timeout(
         &mut self,
         data_outstanding: bool,

@@ -1,8 +1,8 @@
-//! The decision about the next segment. `transmit_in` runs the three steps; the rest of this file decides.
+//! Selection of the next segment. `transmit_in` selects, builds and accounts; the rest of this file selects.
 //!
-//! [`Connection::turns`] has the order: which kinds of segments may have to leave, and which first. Each turn
-//! asks the [`Budget`] how much may leave. Deciding changes no state: what has to change is a value, which
-//! `account` carries out.
+//! [`Connection::turns`] lists the kinds of segments that may be due, in their order. Each turn asks the
+//! [`Budget`] how much may leave. The selection changes no state: it returns a [`Change`], which `account`
+//! applies.
 
 use alloc::vec::Vec;
 
@@ -22,14 +22,14 @@ use crate::send::push::BurstPush;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
 
-/// How much new data may leave, and what stopped it.
+/// Length of new data that may leave, or the reason that nothing may.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Extent {
     /// This many payload bytes, perhaps with the FIN.
     Send { len: u32, fin: bool },
-    /// Nothing: pacing (`paced`) or the congestion window.
+    /// Nothing, because of pacing (`paced`) or the congestion window.
     Congestion { paced: bool },
-    /// Nothing: the peer's window, Nagle's algorithm or the cork (`corked`).
+    /// Nothing, because of the peer's window, Nagle's algorithm or the cork (`corked`).
     Nothing { corked: bool },
 }
 
@@ -48,7 +48,7 @@ mod order {
     /// The usual order.
     pub(super) const ALL: &[Turn] =
         &[Failure, Copies, Lost, TailLossProbe, Parity, MtuProbe, New, ParityBehindBurst, Ack];
-    /// F-RTO asks with new data whether a timeout was a mistake (RFC 5682).
+    /// F-RTO sends new data to detect a spurious timeout (RFC 5682).
     pub(super) const NEW_FIRST: &[Turn] =
         &[Failure, Copies, MtuProbe, New, Lost, TailLossProbe, Parity, ParityBehindBurst, Ack];
     /// Our FIN is acknowledged.
@@ -68,7 +68,8 @@ impl Connection {
         self.transmit_in(turns, now, env, out)
     }
 
-    /// As [`Connection::poll_transmit`], in these [turns](Connection::turns), of which there is one at least.
+    /// Does the work of [`Connection::poll_transmit`] for these [turns](Connection::turns), of which there is
+    /// at least one.
     pub(crate) fn transmit_in(
         &mut self,
         mut turns: &'static [Turn],
@@ -86,7 +87,7 @@ impl Connection {
                     if !out.is_empty() {
                         return Some(built);
                     }
-                    // A packet that cannot be built (no room for the header) is gone like a lost one.
+                    // A packet that cannot be built (no room for the header) counts as sent and lost.
                     turns = self.turns(now);
                 }
                 Step::Prepare(change) => self.change(change, now),
@@ -102,8 +103,8 @@ impl Connection {
         None
     }
 
-    /// Returns the kinds of segments that may have to leave now, in the order in which [`Connection::decide`]
-    /// decides on them. Empty: nothing has to leave.
+    /// Returns the kinds of segments that may be due now, in the order in which [`Connection::decide`]
+    /// decides on them. Empty: nothing is due.
     #[inline]
     pub(crate) fn turns(&self, now: Instant) -> &'static [Turn] {
         if !self.outbox.is_empty() {
@@ -129,7 +130,7 @@ impl Connection {
         }
     }
 
-    /// The turns before the handshake is complete.
+    /// Returns the turns before the handshake is complete.
     fn opening_turns(&self) -> &'static [Turn] {
         match self.state {
             State::SynSent | State::SynReceived if self.handshake.syn.due => order::SYN,
@@ -151,8 +152,8 @@ impl Connection {
         }
     }
 
-    /// Decides whether a segment of this kind leaves now. It changes no state: a [`Change`] names what has to
-    /// be changed.
+    /// Decides whether a segment of this kind leaves now. Changes no state: a [`Change`] names the necessary
+    /// one.
     fn decide(&self, turn: Turn, now: Instant, env: &Env<'_>) -> Step {
         match turn {
             Turn::Control => Step::send(self.outbox.first().map(Choice::Control)),
@@ -181,15 +182,15 @@ impl Connection {
         budget
     }
 
-    /// The first range that is declared lost.
+    /// Selects the first range that is declared lost.
     fn decide_lost(&self, now: Instant) -> Step {
         if !self.tx.scoreboard.has_lost() || self.tx.recovery.holds_retransmissions() {
             return Step::Pass(None);
         }
         let limit = self.payload_limit();
         let Some(mut lost) = self.tx.scoreboard.next_lost(limit) else { return Step::Pass(None) };
-        // Of what lies beyond a window that the peer has drawn back, only the first segment is sent again
-        // (RFC 9293 section 3.8.6).
+        // Beyond a window that the peer has shrunk, only the first segment is retransmitted (RFC 9293 section
+        // 3.8.6).
         let una = self.tx.scoreboard.una();
         let window = self.tx.window.snd_wnd().saturating_sub(lost.start.since(una));
         if lost.start != una && window < lost.len() {
@@ -203,8 +204,8 @@ impl Connection {
         if let Some(retest) = self.choose_retest(&budget) {
             return Step::Send(retest);
         }
-        // A segment that ends because its record does is charged as a full one: small records would leave
-        // after a timeout in a burst of many (Linux's window counts segments).
+        // A segment that ends with its record is charged as a full one; otherwise a timeout would release a
+        // burst of many small records (Linux's window counts segments).
         let charged = if range.len() < lost.len() { range.len().max(self.tx.mss()) } else { range.len() };
         if charged <= budget.of(Origin::Retransmit) {
             return Step::Send(self.again(range, Origin::Retransmit));
@@ -212,19 +213,20 @@ impl Connection {
         Step::Pass(Some(Change::HoldLost { paced: budget.is_paced(range.len()) }))
     }
 
-    /// A range that was sent before.
+    /// Retransmits a range.
     fn again(&self, range: SeqRange, origin: Origin) -> Choice {
         let fin = self.tx.queue.fin_queued() && range.end.gt(self.tx.queue.end());
         Choice::Data(Data { fin, ..Data::new(range, self.payload_limit(), origin) })
     }
 
-    /// A range that was sent before, in one segment larger than the MSS.
+    /// Retransmits a range in one segment larger than the MSS.
     pub(crate) fn again_as_probe(&self, range: SeqRange) -> Choice {
         let fin = self.tx.queue.fin_queued() && range.end.gt(self.tx.queue.end());
         Choice::Data(Data { fin, mtu_probe: true, ..Data::new(range, range.len(), Origin::Retransmit) })
     }
 
-    /// A tail loss probe: one segment of new data if the peer's window takes it, else the tail again.
+    /// Selects a tail loss probe: one segment of new data if the peer's window permits it, else the tail
+    /// again.
     fn choose_probe(&self, now: Instant) -> Option<Choice> {
         if !self.reactive.as_ref().is_some_and(ProbeTimer::is_due) {
             return None;
@@ -240,16 +242,16 @@ impl Connection {
             let range = SeqRange::with_len(nxt, len + u32::from(fin));
             return Some(Choice::Data(Data { fin, ..Data::new(range, segment_size, Origin::TailLossProbe) }));
         }
-        // Of a tail longer than a segment may be now, the last part is enough.
+        // If the tail is longer than a segment may be now, its last part is enough.
         let tail = self.tx.scoreboard.tail()?;
         let surplus = tail.payload().saturating_sub(segment_size);
         let range = SeqRange::new(tail.range.start + surplus, tail.range.end);
         Some(self.again(range, Origin::TailLossProbe))
     }
 
-    /// A probe of the path MTU (RFC 4821): one segment larger than the MSS, made of new data. Not while
-    /// SACK blocks of our own would make it larger than it was meant to be (Linux: the same). Before it, and
-    /// before all new data, the window restarts after an idle time.
+    /// Selects a probe of the path MTU (RFC 4821): one segment larger than the MSS, made of new data. There
+    /// is no probe while our own SACK blocks would make it larger than intended (as in Linux). The window
+    /// restarts after an idle time before any new data, so also before a probe.
     fn decide_mtu_probe(&self, now: Instant) -> Step {
         if self.tx.unsent() == 0 && !self.tx.fin_unsent() {
             return Step::Pass(None);
@@ -277,10 +279,10 @@ impl Connection {
         Step::Send(Choice::Data(Data { mtu_probe: true, burst, ..Data::new(range, size, Origin::New) }))
     }
 
-    /// Data that was never sent, as a run of segments that one header can describe.
+    /// Selects data that was never sent, as a run of segments that one header can describe.
     fn decide_new(&self, now: Instant, env: &Env<'_>) -> Step {
         if self.tx.unsent() == 0 && !self.tx.fin_unsent() {
-            // How much flew counts also where the data ended before the window did.
+            // The usage of the window counts even if the data ended before the window did.
             let in_flight = !self.tx.scoreboard.is_empty();
             return Step::Pass(in_flight.then_some(Change::EndBurst { corked: false }));
         }
@@ -302,7 +304,7 @@ impl Connection {
         }
     }
 
-    /// The burst that ends with this new data, for now; `None` if the ends of bursts carry no PSH.
+    /// Returns the burst that this new data extends; `None` if bursts do not end with PSH.
     fn burst_with(&self, payload: SeqRange, budget: &Budget) -> Option<BurstPush> {
         self.config.push_bursts.then(|| self.tx.burst_with(payload, budget))
     }
@@ -312,7 +314,7 @@ impl Connection {
     /// halves for each timeout of silence until it is RW (RFC 2861 section 3.1). A window probe begins no
     /// transmission.
     fn restart_after_idle(&self, now: Instant) -> Option<Change> {
-        // The silence of one member is not that of its path.
+        // A shared path can be busy although this member is idle.
         let is_member = self.tx.sharing == Sharing::Member;
         if !self.config.slow_start_after_idle || !self.tx.scoreboard.is_empty() || is_member {
             return None;
@@ -320,8 +322,8 @@ impl Connection {
         let rto = self.tx.timeout();
         let cwnd = self.tx.rate.congestion.cwnd();
         if self.tx.unsent() == 0 {
-            // A FIN alone begins no transmission. A window that nothing has grown for a timeout was not used
-            // and goes half of the way to what was (RFC 2861 section 3.1; Linux:
+            // A FIN alone begins no transmission. A window that did not grow for a timeout was not fully
+            // used: it decays half of the way to the used part (RFC 2861 section 3.1; Linux:
             // tcp_cwnd_application_limited).
             let used = self.unasked_window();
             let unused = Micros::between(self.tx.usage.grown_at(), now) >= rto && used < cwnd;
@@ -336,9 +338,9 @@ impl Connection {
         Some(Change::RestartWindow(decayed.max(self.unasked_window().min(cwnd))))
     }
 
-    /// Bytes that one transmission may hold: whole segments up to what the device takes. A segment with an
-    /// urgent pointer travels alone, since the pointer is relative to its own header. And whether the device
-    /// sends each of them twice.
+    /// Returns the bytes that one transmission may hold, and whether the device sends each segment twice. The
+    /// bytes are whole segments up to the limit of the device. A segment with an urgent pointer travels
+    /// alone, since the pointer is relative to its own header.
     fn longest_run(&self, mss: u32, budget: &Budget, env: &Env<'_>, now: Instant) -> (u32, bool) {
         if self.urgent.pointer(self.tx.scoreboard.nxt()).is_some()
             || self.is_amplification_limited()
@@ -357,7 +359,7 @@ impl Connection {
         }
     }
 
-    /// So much of a run that it may stay where it lies, if that is not much less.
+    /// Shortens a run so that its payload can be sent in place, if at least a quarter of it remains.
     fn run_in_place(&self, mss: u32, run: u32) -> u32 {
         let pieces = self.queued(SeqRange::with_len(self.tx.scoreboard.nxt(), run));
         if pieces.len() <= MAX_PIECES {
@@ -382,8 +384,8 @@ impl Connection {
         }
         let fin = record.is_none() && self.tx.fin_unsent() && offered == unsent && offered < budget.peer;
         let partial = offered % mss;
-        // The end of a record with something behind it does not wait for more (Linux: only the last segment
-        // does).
+        // The end of a record does not wait for more if another record follows (Linux: only the last segment
+        // waits).
         let ends_record = record.is_some() && offered == unsent;
         if partial == 0 || ends_record || self.may_send_partial(offered, unsent, fin, budget, now) {
             let sends = offered > 0 || fin;
@@ -394,13 +396,13 @@ impl Connection {
             };
         }
         match offered - partial {
-            // Nagle's algorithm or the cork waits for the rest.
+            // Nagle's algorithm or the cork holds the rest back.
             0 => Extent::Nothing { corked: offered == unsent && self.tx.hold.is_corked() },
             len => Extent::Send { len, fin: false },
         }
     }
 
-    /// Sender's silly window avoidance (RFC 9293 section 3.8.6.2.1) and Nagle's algorithm.
+    /// Applies the sender's silly window avoidance (RFC 9293 section 3.8.6.2.1) and Nagle's algorithm.
     fn may_send_partial(&self, offered: u32, unsent: u32, fin: bool, budget: &Budget, now: Instant) -> bool {
         if offered < unsent {
             // "(3) or if at least a fraction Fs of the maximum window can be sent"; Fs = 1/2.
@@ -413,7 +415,8 @@ impl Connection {
         urgent || self.tx.hold.permits_partial(una, fin, now)
     }
 
-    /// Largest payload of a data segment now: SACK blocks of our own, a cookie and flags take from it.
+    /// Returns the largest payload of a data segment now: the MSS less the options, or the planned size if
+    /// smaller.
     pub(crate) fn payload_limit(&self) -> u32 {
         let fast_open = self.fast_open_option_len();
         let blocks = if self.rx.sack.is_empty() { 0 } else { self.rx.sack.count(self.sack_room()) as u32 };

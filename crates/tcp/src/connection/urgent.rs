@@ -1,8 +1,8 @@
 //! Urgent data as Linux treats it (RFC 9293 section 3.8.5, RFC 6093).
 //!
-//! The urgent pointer points one past the urgent byte (the BSD reading that every deployed stack
-//! uses). By default that one byte leaves the stream and is read apart; inline it stays where it is.
-//! A later pointer replaces an earlier one: one byte at a time is urgent.
+//! The urgent pointer points one past the urgent byte, as in every deployed stack (BSD). By default this byte
+//! is removed from the stream and read separately; inline it stays in the stream. A later pointer replaces an
+//! earlier one: one byte at a time is urgent.
 
 use brisk_wire::SeqNum;
 
@@ -34,8 +34,8 @@ impl Urgent {
         Urgent { policy, ..Urgent::default() }
     }
 
-    /// A segment with URG arrived. `read_next` is the next sequence number the application reads.
-    /// Returns true if the mark is new: the application wants to know.
+    /// Processes the pointer of a segment with URG. `read_next` is the next sequence number the application
+    /// reads. Returns true if the mark is new, so that the application must be notified.
     pub(crate) fn on_pointer(&mut self, seq: SeqNum, pointer: u16, read_next: SeqNum) -> bool {
         let mark = seq + u32::from(pointer) - 1;
         if pointer == 0 || mark.lt(read_next) || self.mark.is_some_and(|old| mark.le(old)) {
@@ -46,7 +46,7 @@ impl Urgent {
         true
     }
 
-    /// Payload arrived; keeps the urgent byte if it is in it.
+    /// Keeps the urgent byte if it is in this payload.
     pub(crate) fn on_payload(&mut self, seq: SeqNum, payload: &[u8]) {
         let Some(mark) = self.mark else { return };
         if seq.le(mark)
@@ -72,7 +72,7 @@ impl Urgent {
         }
     }
 
-    /// True while an urgent byte waits: out of band until it is taken, inline until the application reads
+    /// True while an urgent byte waits: out of band until it is taken, inline until the application has read
     /// past it.
     pub(crate) fn is_waiting(&self, rcv_nxt: SeqNum) -> bool {
         match self.policy {
@@ -81,7 +81,7 @@ impl Urgent {
         }
     }
 
-    /// Bytes from `read_next` to the mark, if one is ahead of the application.
+    /// Returns the bytes from `read_next` to the mark, if one is ahead.
     pub(crate) fn distance(&self, read_next: SeqNum) -> Option<u32> {
         self.mark.filter(|mark| mark.ge(read_next)).map(|mark| mark.since(read_next))
     }
@@ -91,19 +91,19 @@ impl Urgent {
         self.byte.take()
     }
 
-    /// Our application wrote an urgent byte that ends before `up`.
+    /// Records that the application wrote an urgent byte that ends before `up`.
     pub(crate) fn on_write(&mut self, up: SeqNum) {
         self.snd_up = Some(up);
     }
 
-    /// Our data was acknowledged up to `una`.
+    /// Ends our urgent mark if data up to `una` was acknowledged.
     pub(crate) fn on_acked(&mut self, una: SeqNum) {
         if self.snd_up.is_some_and(|up| up.le(una)) {
             self.snd_up = None;
         }
     }
 
-    /// The urgent pointer of a segment that starts at `seq`, if it needs one.
+    /// Returns the urgent pointer of a segment that starts at `seq`, if it needs one.
     pub(crate) fn pointer(&self, seq: SeqNum) -> Option<u16> {
         let up = self.snd_up.filter(|up| up.gt(seq))?;
         Some(up.since(seq).min(0xffff) as u16)

@@ -117,7 +117,6 @@ impl HoldTable {
         HoldVerdict::Duplicate { answer: due.then_some(*held) }
     }
 
-    /// Returns the number of entries.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.held.len()

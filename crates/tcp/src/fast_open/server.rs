@@ -145,7 +145,6 @@ pub(crate) struct SynFacts {
     pub(crate) client: IpAddr,
     pub(crate) server: IpAddr,
     pub(crate) option: Option<FastOpen>,
-    /// Payload bytes.
     pub(crate) payload: usize,
 }
 

@@ -122,7 +122,6 @@ pub(crate) struct Willing {
     pub(crate) f2: bool,
     /// The encoding type to offer.
     pub(crate) encoding: u8,
-    /// Proactive.
     pub(crate) proactive: bool,
 }
 

@@ -1,21 +1,21 @@
-//! Memory of destinations that reject an option of the first SYN: that of Corrective and Proactive, or that
-//! of Fast Open.
+//! Memory of destinations to which a SYN option does not pass: the option of Corrective and Proactive, here
+//! "the option", or that of Fast Open.
 //!
-//! A dropped SYN shows that the path rejects something in it, but not what. If the SYN had this option and
-//! that of Fast Open, the cause is not known yet: the next connections carry one of the two each, in turn,
-//! and the option that is dropped alone is treated by its own rule. When both have passed alone, they are
-//! sent together once more. If that SYN is dropped too, their combination does not pass, and this option is
-//! left out for a day. So the cause is found within two connections, and the other option stays in use.
+//! A dropped SYN shows that the path rejects something in it, but not what. If the SYN had both options, the
+//! next connections carry one of the two each, in turn; an option that is dropped alone is treated by its own
+//! rule. When both have passed alone, they are sent together once more. If that SYN is dropped too, their
+//! combination does not pass, and the option is left out for a day. So the cause is found within two
+//! connections, and the other option stays in use.
 //!
-//! The rule for this option: after the second dropped SYN in a row it is left out for an hour, doubled each
-//! time. A device that removes the option from later segments, or rewrites payload, stops it for a day.
+//! After the second dropped SYN in a row the option is left out for an hour, doubled each time. A device that
+//! removes the option from later segments, or rewrites payload, stops it for a day.
 //! [`crate::fast_open::client`] remembers failures of Fast Open alone.
 //!
 //! A random loss looks the same. On a path that loses 2 % in each direction a SYN stays unanswered in 4 of
-//! 100 connections, and two in a row after some 600. By the rule above a busy client would leave out the
-//! option most of the time, on exactly those paths where it helps. So for a destination that has passed the
-//! option before, more dropped SYNs are needed: two in a row before the options are tried one by one, because
-//! a connection without one of them is slower, and six before the option is left out.
+//! 100 connections, and two in a row after some 600. With a limit of two a busy client would leave out the
+//! option most of the time, on exactly those paths where it helps. So a destination that has passed the
+//! option before needs more dropped SYNs: two in a row before the options are tried one by one, because a
+//! connection without one of them is slower, and six before the option is left out.
 //!
 //! "In a row" means that each of these connections was opened when the drop before it was known. SYNs that
 //! leave together count as one, because a moment without a link drops all of them; and the answers to those
@@ -33,19 +33,19 @@ use crate::time::{Duration, Instant};
 
 /// Number of dropped SYNs in a row after which the option is left out.
 const LIMIT: u8 = 2;
-/// The same for a destination that has passed the option before: if one of ten opens is not answered, it
-/// happens once in a million.
+/// The same for a destination that has passed the option before. If one open in ten is not answered by
+/// chance, six in a row have a probability of one in a million.
 const LIMIT_OF_KNOWN: u8 = 6;
-/// Number of times that both options were dropped together although each passes alone, after which their
-/// combination counts as blocked; the second number is for destinations that have passed this option before.
+/// Number of SYNs with both options that are dropped although each option passes alone, after which their
+/// combination counts as blocked; [`ROUNDS_OF_KNOWN`] is for destinations that have passed the option before.
 const ROUNDS: u8 = 1;
 const ROUNDS_OF_KNOWN: u8 = 3;
 /// Number of answered SYNs with the option after which a destination counts as one that passes it.
 const KNOWN: u8 = 4;
-/// Time for which the option is left out; it doubles with each further time, up to 32 times.
+/// Time for which the option is left out; it doubles each time, up to 32 times this value.
 const AWAY: Duration = Duration::from_secs(3600);
 const MAX_DOUBLINGS: u8 = 5;
-/// That time if the combination is blocked, or the path damages later segments.
+/// Time for which the option is left out if the combination is blocked, or the path damages later segments.
 const AWAY_LONG: Duration = Duration::from_secs(24 * 3600);
 
 /// A destination: the two addresses, and the port of the remote one.
@@ -73,7 +73,6 @@ pub(crate) enum SynOptions {
 /// The answered SYN of an active open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
-    /// The first.
     First,
     /// A later, plain one: the first was dropped.
     Later,
@@ -114,7 +113,7 @@ impl Opened {
 /// State of the search for the rejected option.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Search {
-    /// No search: both are sent together.
+    /// No search: both options are sent together.
     #[default]
     Idle,
     /// A SYN with both was dropped: the next has only that of Fast Open.
@@ -131,7 +130,7 @@ struct Record {
     passed: u8,
     /// Dropped SYNs with the option, in a row.
     swallowed: u8,
-    /// Searches in a row that found only the combination blocked.
+    /// Searches in a row with the result that only the combination is blocked.
     rounds: u8,
     away_until: Option<Instant>,
     search: Search,
@@ -163,8 +162,8 @@ impl GentleMemory {
         (record.syn_options(now), record.swallowed)
     }
 
-    /// Records the outcome of a first SYN. Returns what the memory of Fast Open must learn about an earlier
-    /// SYN, of a connection that failed.
+    /// Records the outcome of a first SYN. Returns a report for the memory of Fast Open if this outcome
+    /// explains the failure of an earlier connection.
     pub(crate) fn on_opened(&mut self, to: Destination, opened: &Opened, now: Instant) -> Option<Report> {
         let is_suspect = opened.answer == Answer::Never && !opened.is_plain();
         if !opened.gentle && !is_suspect && self.records.peek(&to).is_none() {
@@ -252,7 +251,8 @@ impl Record {
         self.swallowed = 0;
     }
 
-    /// A SYN with both options was dropped. Where they have passed before, a single one was probably lost.
+    /// Processes a dropped SYN with both options. If both have passed before, a single drop is probably a
+    /// random loss.
     fn suspect(&mut self, known_drops: u8) {
         if self.is_known() && known_drops.min(self.swallowed) == 0 {
             self.swallowed = 1;
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn one_after_the_other_then_together_once_more_then_a_day_apart() {
+    fn options_are_tried_alone_then_together_then_separated_for_a_day() {
         let mut world = World::new();
         assert_eq!(world.turn(), SynOptions::Together);
         world.opened(BOTH, true);
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_that_say_nothing_about_the_option_take_no_room() {
+    fn connections_without_the_option_use_no_entry() {
         let mut world = World::new();
         for (carried, answer) in [
             (FAST_OPEN, Answer::First),
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_option_has_passed_it_takes_six_in_a_row_to_keep_it_away() {
+    fn known_option_is_left_out_after_six_dropped_syns_in_a_row() {
         let mut world = World::new();
         (0..KNOWN).for_each(|_| world.opened(GENTLE, false));
         for _ in 1..LIMIT_OF_KNOWN {
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn where_both_have_passed_the_search_begins_with_the_second_in_a_row() {
+    fn search_for_known_options_begins_with_the_second_drop_in_a_row() {
         let mut world = World::new();
         (0..KNOWN).for_each(|_| world.opened(BOTH, false));
         for _ in 0..3 {

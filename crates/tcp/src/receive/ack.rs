@@ -149,7 +149,6 @@ impl AckPolicy {
         self.rcv_mss
     }
 
-    /// Sets the longest delay.
     pub(crate) fn set_delack_max(&mut self, longest: Duration) {
         self.delack_max = longest;
     }

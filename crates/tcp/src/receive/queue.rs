@@ -81,7 +81,6 @@ impl RecvQueue {
         self.capacity = self.capacity.max(capacity);
     }
 
-    /// Returns the number of readable bytes.
     pub(crate) fn readable(&self) -> usize {
         self.packets.len() + self.readable
     }

@@ -17,7 +17,6 @@ const BLOCKS: usize = 4;
 /// See the [module](self).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SackReporter {
-    /// Duplicates are reported.
     reports_duplicates: bool,
     report: OnDemand<Report>,
 }

@@ -319,7 +319,7 @@ mod tests {
         field
     }
 
-    /// A window that starts at `NXT`, scaled by 7.
+    /// Returns a window that starts at `NXT`, scaled by 7.
     fn scaled() -> RecvWindow {
         let mut window = RecvWindow::new(BUFFER, WindowRules::default(), MSS);
         window.agree_scaling();

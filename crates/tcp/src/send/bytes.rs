@@ -29,7 +29,8 @@ struct Runs {
     runs: VecDeque<Given>,
     /// Bytes of the runs.
     len: usize,
-    /// Bytes that have left, of the stream and of the ring, since there last was no run.
+    /// Bytes removed from the stream, and from the ring, since the last time without a run. Positions in the
+    /// stream and in the ring count from that time.
     gone: u64,
     ring_gone: u64,
 }
@@ -42,9 +43,9 @@ impl Initial for Runs {
 /// A run that the application has handed over.
 #[derive(Clone, PartialEq, Debug)]
 struct Given {
-    /// Bytes of the stream before the rest of this run, since there last was no run.
+    /// Position in the stream of its first remaining byte.
     start: u64,
-    /// Bytes of the ring before it, since then.
+    /// Position in the ring of the first byte after the run.
     ring: u64,
     bytes: Bytes,
 }
@@ -80,12 +81,10 @@ impl Runs {
 }
 
 impl SendBytes {
-    /// Returns the number of bytes.
     pub(crate) fn len(&self) -> usize {
         self.ring.len() + self.given.len
     }
 
-    /// True if there is none.
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }

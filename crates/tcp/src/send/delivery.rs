@@ -414,7 +414,6 @@ mod tests {
         assert!(sample.app_limited && !flow.rate.is_app_limited());
     }
 
-    /// U12.
     #[test]
     fn repaired_segment_is_lost_and_its_parity_delivered() {
         let mut flow = Flow::new();

@@ -422,7 +422,6 @@ impl PathMtu {
         }
     }
 
-    /// Returns the range of the probe in flight.
     pub(crate) fn probe_in_flight(&self) -> Option<SeqRange> {
         self.search.as_ref()?.probe.map(|probe| probe.range)
     }

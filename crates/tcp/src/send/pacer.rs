@@ -166,7 +166,7 @@ impl Pacer {
         }
         match UNPACED_SEGMENTS.saturating_sub(self.segments) {
             0 => u32::try_from(bucket.level_at(self.mss, now).max(0) / BYTE).unwrap_or(u32::MAX),
-            // Only these segments of a long run are unpaced.
+            // Of a long run only the first segments are unpaced.
             unpaced => unpaced * self.mss,
         }
     }
@@ -199,7 +199,7 @@ impl Pacer {
         Some(bucket.at + Duration::from_micros(missing.div_ceil(rate)))
     }
 
-    /// Returns the bytes of one wake-up.
+    /// Returns the quantum: the bytes that may leave in one wake-up.
     pub(crate) fn quantum_bytes(&self) -> u32 {
         let quantum = self.bucket.as_ref().map_or(2 * i64::from(self.mss), |bucket| bucket.quantum(self.mss));
         u32::try_from(quantum).unwrap_or(u32::MAX)
@@ -238,7 +238,7 @@ impl Bucket {
         rate.min(most).clamp(1, 1 << 40)
     }
 
-    /// Returns its size, bytes: a millisecond of data, at least two segments, at most 64 KB.
+    /// Returns the size of the bucket, bytes: a millisecond of data, at least two segments, at most 64 KB.
     fn quantum(&self, mss: u32) -> i64 {
         let millisecond = self.rate.unwrap_or(0) / 1000;
         let least = 2 * u64::from(mss);

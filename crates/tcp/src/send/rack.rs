@@ -340,7 +340,7 @@ impl Rack {
         verdict.lost
     }
 
-    /// RACK_update_reo_wnd of RFC 8985 step 4. `segs_sacked`: segments that SACK reports.
+    /// Implements RACK_update_reo_wnd of RFC 8985 step 4. `segs_sacked`: segments that SACK reports.
     pub(crate) fn reo_wnd(&self, segs_sacked: u32) -> Micros {
         if !self.reordering_seen && (self.in_recovery || segs_sacked >= self.dup_thresh) {
             return Micros::ZERO;
@@ -390,7 +390,7 @@ impl RackVerdict {
     }
 }
 
-/// RACK_sent_after of RFC 8985: later, or at the same time with a higher sequence number.
+/// Implements RACK_sent_after of RFC 8985: later, or at the same time with a higher sequence number.
 fn sent_after((t1, seq1): (Instant, SeqNum), (t2, seq2): (Instant, SeqNum)) -> bool {
     t1 > t2 || (t1 == t2 && seq1.gt(seq2))
 }

@@ -88,7 +88,6 @@ impl Recovery {
         self.sack = sack;
     }
 
-    /// Returns the state.
     pub(crate) fn state(&self) -> CongestionState {
         self.state
     }
@@ -696,7 +695,7 @@ mod tests {
     }
 
     #[test]
-    fn one_window_is_reduced_once_whoever_asks() {
+    fn one_window_is_reduced_once_for_any_cause() {
         let mut recovery = Recovery::new(ISS, true);
         take(&mut recovery, &ack(0, 1000), false, 9000);
         assert_eq!(recovery.on_ecn(seq(1000), seq(9000)), Episode::Entered);
@@ -940,7 +939,7 @@ mod tests {
     }
 
     #[test]
-    fn gigabytes_without_trouble_do_not_make_the_sender_deaf() {
+    fn after_gigabytes_without_loss_a_loss_is_still_detected() {
         let mut recovery = Recovery::new(ISS, true);
         take(&mut recovery, &ack(0, 1), false, 2);
         for gigabyte in 0..3 {

@@ -103,8 +103,8 @@ impl RttEstimator {
         self.latest = Some(rtt);
     }
 
-    /// RFC 9040 section 5 shares RTT and RTTVAR of earlier connections: the first sample continues from them,
-    /// unless the path has changed.
+    /// Makes the first sample continue from the SRTT and RTTVAR of an earlier connection (RFC 9040 section
+    /// 5), unless the path has changed.
     pub(crate) fn recall(&mut self, srtt: Duration, rttvar: Duration) {
         let (srtt, rttvar) = (Micros::from(srtt), Micros::from(rttvar));
         self.prior = Some((srtt.clamp(MIN_SAMPLE, MAX_SAMPLE), rttvar.min(MAX_SAMPLE)));
@@ -127,7 +127,6 @@ impl RttEstimator {
         }
     }
 
-    /// Returns the number of samples.
     pub(crate) fn samples(&self) -> u32 {
         self.samples
     }
@@ -278,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_sample_sets_half_of_itself_as_variation() {
+    fn the_first_sample_sets_rttvar_to_half_of_it() {
         // RFC 6298 2.2: "SRTT <- R, RTTVAR <- R/2, RTO <- SRTT + max (G, K*RTTVAR)".
         let mut rtt = RttEstimator::new(&RtoConfig::RFC6298, G);
         rtt.on_sample(ms(800), at(0));
@@ -334,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_round_trip_is_met_exactly() {
+    fn srtt_converges_to_a_constant_round_trip() {
         let mut rtt = RttEstimator::new(&RtoConfig::LINUX, G);
         rtt.on_sample(ms(500), at(0));
         for sample in 0..300 {
@@ -345,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn remembered_times_continue_with_the_first_sample() {
+    fn the_first_sample_continues_from_remembered_times() {
         let mut rtt = RttEstimator::new(&RtoConfig::LINUX, G);
         rtt.recall(Duration::from_millis(100), Duration::from_millis(4));
         assert_eq!((rtt.rto_base(), rtt.srtt()), (ms(1000), None));

@@ -57,7 +57,6 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Returns the payload bytes.
     pub(crate) fn payload(&self) -> u32 {
         self.range.len() - u32::from(self.syn) - u32::from(self.fin)
     }
@@ -78,7 +77,6 @@ pub(crate) struct AckInfo {
     pub(crate) window_changed: bool,
     /// SEG.LEN.
     pub(crate) len: u32,
-    /// MAX.SND.WND, bytes.
     pub(crate) max_snd_wnd: u32,
     /// Time since the segment with the echoed timestamp was sent, if timestamps are in use.
     pub(crate) ts_echo_rtt: Option<Micros>,
@@ -199,7 +197,6 @@ impl Scoreboard {
         self.sack = sack;
     }
 
-    /// Returns SND.UNA.
     pub(crate) fn una(&self) -> SeqNum {
         self.una
     }

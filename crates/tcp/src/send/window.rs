@@ -84,8 +84,9 @@ impl SendWindow {
         self.max_snd_wnd = self.max_snd_wnd.max(self.snd_wnd);
     }
 
-    /// Returns the largest useful segment for a peer with small windows: half of the largest window, or all
-    /// of one that is smaller than a default segment (Linux: tcp_bound_to_half_wnd).
+    /// Returns the largest useful segment for a peer with small windows: half of the largest window that it
+    /// has offered, or all of that window if it is smaller than a default segment (Linux:
+    /// tcp_bound_to_half_wnd).
     pub(crate) fn segment_bound(&self) -> u32 {
         match self.max_snd_wnd {
             0 => u32::MAX,
@@ -111,7 +112,8 @@ impl SendWindow {
         self.take(seq, ack, self.scaled(wnd_raw))
     }
 
-    /// The same for a segment with SYN, whose window is never scaled (RFC 7323 2.2).
+    /// Does the same as [`SendWindow::update`] for a segment with SYN, whose window is never scaled (RFC 7323
+    /// 2.2).
     pub(crate) fn update_unscaled(&mut self, seq: SeqNum, ack: SeqNum, wnd_raw: u16) -> Changed {
         self.take(seq, ack, u32::from(wnd_raw))
     }
@@ -150,7 +152,6 @@ impl SendWindow {
         u32::from(wnd_raw) << self.scale
     }
 
-    /// Returns SND.WND, bytes.
     pub(crate) fn snd_wnd(&self) -> u32 {
         self.snd_wnd
     }

@@ -1,9 +1,9 @@
 //! The steps of the stack after a call has changed a connection.
 //!
 //! After every event (a segment, a call, a timer, a transmission) the connection returns an [`Aftermath`],
-//! and [`Stack::after`] does what that asks for: memory is counted, events are passed on, the memories of the
-//! stack hear what the connection has learnt, a connection that is over makes way. Then the connection is
-//! ready to send, or idle.
+//! and [`Stack::after`] carries it out: it counts memory, queues events, updates the memories of the stack,
+//! and retires a connection that has ended. Then the connection is in the queue of ready connections, or
+//! idle.
 
 use alloc::boxed::Box;
 
@@ -15,11 +15,11 @@ use crate::connection::{Aftermath, Connection, Events, Urgency};
 use crate::event::{Event, Lifecycle, LifecycleEvent, Observation};
 use crate::time::Instant;
 
-/// Probes, and changes in the lives of connections, that may wait for the observer.
+/// Maximum number of observations, and of lifecycle changes, that wait for the observer.
 const MAX_REPORTS: usize = 65_536;
 
 impl Slot {
-    /// Counts `held` bytes of its buffers, in place of those that were counted, among `all`.
+    /// Replaces the counted bytes of its buffers by `held`, in the sum `all`.
     #[inline]
     pub(super) fn count_memory(&mut self, held: usize, all: &mut usize) {
         if held != self.memory {
@@ -40,7 +40,7 @@ impl Slot {
 }
 
 impl Stack {
-    /// Calls `act` on a connection that an application holds, and does what follows.
+    /// Calls `act` on a connection of the application, and carries out the aftermath.
     pub(super) fn act<R>(
         &mut self,
         id: ConnId,
@@ -53,7 +53,7 @@ impl Stack {
         Some(result)
     }
 
-    /// As [`Stack::after`], of a change that returned no aftermath.
+    /// Does the work of [`Stack::after`] for a change that returned no aftermath.
     pub(super) fn after_change(&mut self, id: ConnId, now: Instant) {
         self.lend(id, now);
         let Some(slot) = self.slots.at_mut(id) else { return };
@@ -61,7 +61,7 @@ impl Stack {
         self.after(id, aftermath, now);
     }
 
-    /// Does what a call on a connection has left to do.
+    /// Carries out the work that a call on a connection left.
     #[inline]
     pub(super) fn after(&mut self, id: ConnId, aftermath: Aftermath, now: Instant) {
         self.clock = self.clock.max(now);
@@ -71,7 +71,7 @@ impl Stack {
             let Some(again) = self.slots.at_mut(id) else { return };
             slot = again;
         }
-        // Nearly every segment fills or empties a buffer.
+        // Nearly every segment changes the size of a buffer.
         slot.count_memory(aftermath.memory, &mut self.memory);
         let uses_fast_open = slot.asker.is_some() || slot.ticket.is_some();
         let repair_memory_changed = slot.repair_memory != aftermath.repair_memory;
@@ -141,7 +141,7 @@ impl Stack {
         }
     }
 
-    /// Records what has changed in the life of a connection since the last call.
+    /// Records the changes in the life of a connection since the last call.
     fn report_lifecycle(&mut self, id: ConnId) {
         let Some(slot) = self.slots.at(id) else { return };
         let (before, connection) = (slot.reported, &slot.connection);
@@ -210,7 +210,7 @@ impl Stack {
         }
     }
 
-    /// Tells the owner of a connection that there is something to read or room to write.
+    /// Queues events for the owner of a connection: data to read, or space to write.
     pub(super) fn tell(&mut self, id: ConnId, events: Events) {
         if events.contains(Events::READABLE) {
             self.events.push(Event::Readable(id));

@@ -1,7 +1,7 @@
-//! Allowance of redundancy per destination: a share of the bytes sent there in the last ten seconds, over all
-//! connections together, and the same share of [`PlannerConfig::QUIET`]. A plan is charged
-//! when it is made, so that connections which plan in the same instant share the allowance; the unused part
-//! is credited again. A reservation that nobody releases lapses with its second.
+//! Allowance of redundancy per destination: a share of the bytes sent there in the last ten seconds by all
+//! connections, and the same share of [`PlannerConfig::QUIET`]. A plan is charged when it is made, so that
+//! connections that plan at the same time share the allowance; the unused part is credited back. A
+//! reservation that is not released expires with its second.
 
 use alloc::collections::BTreeMap;
 use core::net::IpAddr;
@@ -10,12 +10,12 @@ use crate::config::PlannerConfig;
 use crate::outcome::Origin;
 use crate::time::Instant;
 
-/// Seconds that are looked back upon.
+/// Length of the history, seconds.
 const SECONDS: u64 = 10;
-/// Destinations at one time. One that was silent for ten seconds needs no entry.
+/// Maximum number of destinations. One that was silent for ten seconds needs no entry.
 const DESTINATIONS_MAX: usize = 4096;
 
-/// The books of one destination, a page per second.
+/// The accounts of one destination, one page per second.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Ledger {
     pages: [Page; SECONDS as usize],
@@ -25,7 +25,7 @@ struct Ledger {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Page {
     second: u64,
-    /// Everything but redundancy.
+    /// Bytes other than redundancy.
     sent: u64,
     /// Copies and parity.
     spent: u64,
@@ -42,7 +42,7 @@ impl Ledger {
         }
     }
 
-    /// Takes back what was noted as spent in `reserved_in`, if that is not forgotten.
+    /// Cancels a charge made in the second `reserved_in`, if that is still in the history.
     fn release(&mut self, bytes: u64, reserved_in: u64) {
         let page = self.pages.get_mut((reserved_in % SECONDS) as usize);
         if let Some(page) = page.filter(|page| page.second == reserved_in) {
@@ -50,7 +50,7 @@ impl Ledger {
         }
     }
 
-    /// Bytes sent and spent in the last ten seconds.
+    /// Returns the bytes sent and spent in the last ten seconds.
     fn sums(&self, second: u64) -> (u64, u64) {
         let recent = self.pages.iter().filter(|page| page.second + SECONDS > second);
         recent.fold((0, 0), |(sent, spent), page| (sent + page.sent, spent + page.spent))
@@ -75,19 +75,19 @@ impl Allowances {
         u32::try_from(earned.saturating_sub(spent)).unwrap_or(u32::MAX)
     }
 
-    /// A packet of so many IP bytes left for `remote`.
+    /// Records a packet of `bytes` IP bytes to `remote`.
     pub(super) fn note(&mut self, remote: IpAddr, origin: Origin, bytes: usize, now: Instant) {
         let bytes = bytes as u64;
         let (sent, spent) = if origin.is_redundancy() { (0, bytes) } else { (bytes, 0) };
         self.enter(remote, sent, spent, now);
     }
 
-    /// Redundancy is planned for `remote`, IP bytes: nobody else can spend them.
+    /// Reserves IP bytes of redundancy for `remote`.
     pub(super) fn reserve(&mut self, remote: IpAddr, bytes: u32, now: Instant) {
         self.enter(remote, 0, u64::from(bytes), now);
     }
 
-    /// Of what was reserved at `reserved_at` so many bytes were sent, and noted, or are not needed.
+    /// Releases reserved bytes that were sent, and recorded, or are not needed.
     pub(super) fn release(&mut self, remote: IpAddr, bytes: u32, reserved_at: Instant) {
         if let Some(ledger) = self.ledgers.get_mut(&remote) {
             ledger.release(u64::from(bytes), second(reserved_at));
@@ -106,7 +106,7 @@ impl Allowances {
     }
 }
 
-/// Pages begin with second 1, so that an empty one is of no second.
+/// Returns the second; the first is 1, so that an empty page belongs to no second.
 fn second(now: Instant) -> u64 {
     now.as_micros() / 1_000_000 + 1
 }

@@ -1,20 +1,20 @@
-//! Packets with which the stack itself answers: resets, SYN cookies, acknowledgements in TIME-WAIT.
+//! Packets that the stack itself sends in response: resets, SYN cookies, acknowledgements in TIME-WAIT.
 //!
-//! They belong to no connection, so no timer would send them again. They wait as finished packets in a short
-//! queue. If the device is so slow that the queue fills, further answers are dropped and counted.
+//! They belong to no connection and are never retransmitted. They wait as complete packets in a short queue.
+//! If the device is so slow that the queue fills, further ones are dropped and counted.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use brisk_wire::{ChecksumFill, IpMeta, OptionProfile, TcpHeader};
 
-/// Answers that may wait.
+/// Maximum number of waiting packets.
 const CAPACITY: usize = 1024;
-/// Buffers that are kept for the next answers, and bytes of each of them at most.
+/// Number of buffers kept for later packets, and maximum bytes of each.
 const SPARE: usize = 64;
 const SPARE_BYTES: usize = 4096;
 
-/// The answers that wait to be sent.
+/// The queue of these packets.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     waiting: VecDeque<Vec<u8>>,
@@ -46,12 +46,12 @@ impl Answers {
         self.push(packet)
     }
 
-    /// An empty buffer for a packet.
+    /// Returns an empty buffer for a packet.
     pub(crate) fn buffer(&mut self) -> Vec<u8> {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// True if there is one.
+    /// True if a packet waits.
     pub(crate) fn are_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -65,7 +65,7 @@ impl Answers {
         true
     }
 
-    /// Keeps a buffer for the next one.
+    /// Keeps a buffer for a later packet.
     pub(crate) fn recycle(&mut self, mut packet: Vec<u8>) {
         if self.spare.len() < SPARE && packet.capacity() <= SPARE_BYTES {
             packet.clear();

@@ -10,7 +10,7 @@ use crate::error::{ReadError, WriteError};
 use crate::time::Instant;
 
 impl Stack {
-    /// Puts bytes into the send buffer; answers how many fitted.
+    /// Appends bytes to the send buffer; returns how many fitted.
     ///
     /// # Errors
     /// [`WriteError::WouldBlock`] if none fitted; an [`Event::Writable`](crate::Event::Writable) follows.
@@ -18,13 +18,13 @@ impl Stack {
         self.copy(id, data, now, Connection::write)
     }
 
-    /// Takes bytes off the front of `data` and puts them into the send buffer; answers how many fitted. A run
-    /// of 4 kB and more is not copied: it leaves from where it lies, and is let go of when it is
-    /// acknowledged.
+    /// Takes bytes off the front of `data` and appends them to the send buffer; returns how many fitted. A
+    /// run of 4 kB or more is not copied but sent from `data`'s buffer, which is released after the
+    /// acknowledgement.
     ///
-    /// It counts with its length in [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes), and in the
-    /// send buffer of the connection; but what is a part of a longer buffer keeps that whole buffer for so
-    /// long.
+    /// The run counts with its length in [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes), and in
+    /// the send buffer of the connection; but a slice of a longer buffer keeps that whole buffer allocated
+    /// until then.
     ///
     /// # Errors
     /// As [`Stack::write`].
@@ -34,7 +34,7 @@ impl Stack {
         })
     }
 
-    /// Puts bytes into the send buffer, the last of them urgent (RFC 9293 section 3.8.5).
+    /// Appends bytes to the send buffer, the last of them urgent (RFC 9293 section 3.8.5).
     ///
     /// # Errors
     /// As [`Stack::write`].
@@ -42,16 +42,16 @@ impl Stack {
         self.copy(id, data, now, Connection::write_urgent)
     }
 
-    /// Notes that the program waits for the end of the handshake with data to write: the acknowledgement of
-    /// the SYN-ACK waits for that data, as long as a delayed one.
+    /// Records that the program waits for the end of the handshake with data to write: the acknowledgement of
+    /// the SYN-ACK waits for that data, at most as long as a delayed one.
     pub fn await_write(&mut self, id: ConnId) {
         if let Some(slot) = self.slots.at_mut(id).filter(|slot| slot.phase == Phase::Owned) {
             slot.connection.await_write();
         }
     }
 
-    /// Writes as much of `data` as there is memory for into the storage of a connection, which may be that of
-    /// one that is gone.
+    /// Copies as much of `data` as the memory permits to the storage of a connection, which may be reused
+    /// storage.
     fn copy(
         &mut self,
         id: ConnId,
@@ -67,7 +67,7 @@ impl Stack {
         })
     }
 
-    /// Lets `write` hand a connection as much of `len` bytes as there is memory for.
+    /// Lets `write` queue as much of `len` bytes as the memory permits.
     fn write_within_memory(
         &mut self,
         id: ConnId,
@@ -83,8 +83,8 @@ impl Stack {
             self.wait_for_memory(id);
             return Err(WriteError::WouldBlock);
         }
-        // Without memory the connection takes nothing here: its buffer is full, or it is closed. It reports
-        // which only if it is offered something.
+        // Without memory the connection accepts nothing: its buffer is full, or it is closed. The call with
+        // one byte shows which.
         let (written, aftermath) =
             connection.act(now, |connection| write(connection, &mut self.spares, len.min(left.max(1))));
         if written == Ok(left) && left < len {
@@ -97,7 +97,7 @@ impl Stack {
 }
 
 impl Stack {
-    /// Takes received bytes; 0 is the end of the stream.
+    /// Reads received bytes; 0 is the end of the stream.
     ///
     /// # Errors
     /// [`ReadError::WouldBlock`] if there is nothing yet; an [`Event::Readable`](crate::Event::Readable)
@@ -106,14 +106,15 @@ impl Stack {
         self.take(id, now, |connection| connection.read(buffer, now))
     }
 
-    /// Takes received bytes, at most `most`, without a copy if they lie in a packet that was [handed in by
+    /// Reads received bytes, at most `most`, without a copy if they are in a packet that was [passed by
     /// reference](Stack::on_packet_shared); others are copied. Returns one contiguous piece, which may be
-    /// less than there is. Empty is the end of the stream, or the result for a `most` of 0.
+    /// shorter than the available data. An empty piece is the end of the stream, or the result for a `most`
+    /// of 0.
     ///
-    /// A caller that keeps them keeps the whole buffer that they lie in, which the stack no longer counts:
-    /// [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes) bounds only data that has not been taken.
-    /// The buffer is that of a packet, some 64 kB, or the receive buffer of the connection when a long packet
-    /// came behind the data in it.
+    /// The caller's piece keeps its whole buffer allocated, which the stack no longer counts:
+    /// [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes) bounds only unread data. The buffer is that
+    /// of a packet, some 64 kB, or the receive buffer of the connection if a long packet arrived after its
+    /// data.
     ///
     /// # Errors
     /// As [`Stack::read`].
@@ -138,7 +139,7 @@ impl Stack {
         taken
     }
 
-    /// Copies received bytes without taking them; 0 is the end of the stream.
+    /// Copies received bytes without removing them; 0 is the end of the stream.
     ///
     /// # Errors
     /// As [`Stack::read`].
@@ -147,7 +148,7 @@ impl Stack {
         self.owned_mut(id).ok_or(ReadError::NoConnection)?.connection.peek(buffer, clock)
     }
 
-    /// Takes the urgent byte that left the stream ([`crate::config::UrgentPolicy::OutOfBand`]).
+    /// Takes the urgent byte that was removed from the stream ([`crate::config::UrgentPolicy::OutOfBand`]).
     ///
     /// # Errors
     /// [`ReadError::WouldBlock`] if there is none.
@@ -155,7 +156,7 @@ impl Stack {
         self.owned_mut(id).ok_or(ReadError::NoConnection)?.connection.read_urgent()
     }
 
-    /// Bytes that [`Stack::read`] would return now.
+    /// Returns the bytes that [`Stack::read`] would return now.
     pub fn readable(&self, id: ConnId) -> usize {
         self.owned(id).map_or(0, |slot| slot.connection.readable())
     }

@@ -1,7 +1,7 @@
 //! Finds the owner of an arriving packet.
 //!
-//! The packet is parsed, its addresses and ports are checked, and it goes to a connection, a TIME-WAIT, a
-//! listener, or to none of them. An unprocessed packet comes back with the reason for its refusal.
+//! The packet is parsed, its addresses and ports are checked, and it is passed to a connection, a TIME-WAIT,
+//! a listener, or none of them. A rejected packet returns the reason.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -106,7 +106,7 @@ impl Stack {
                 self.on_segment(id, &arrived, wire_len, now)
             }
             Some(Target::TimeWait(place)) => self.on_segment_in_time_wait(place, &arrived, wire_len, now),
-            // A known four-tuple has valid ends.
+            // The ends of a known four-tuple are valid.
             None => match self.check_ends(&tuple).map(|()| self.listener_for(tuple.local))? {
                 Some(listener) => {
                     self.on_segment_in_listen(listener, tuple, segment, &arrived, wire_len, now)?;
@@ -121,8 +121,8 @@ impl Stack {
         }
     }
 
-    /// Returns the owner of a segment. If its connection must send before it processes another segment, that
-    /// has happened, and may have ended the connection.
+    /// Returns the owner of a segment. A connection that must send before it processes another segment sends
+    /// first, and may end by that.
     #[inline(always)]
     fn owner_of(&mut self, tuple: &FourTuple, now: Instant) -> Option<Target> {
         // A segment whose two ends are equal has no owner.
@@ -165,7 +165,7 @@ impl Stack {
         self.config.any_address || self.config.addresses.contains(ip)
     }
 
-    /// Counts the packet that opened a connection as received by it. Nothing else is added to the answer.
+    /// Counts the packet that opened a connection as received by it.
     pub(super) fn on_opened(
         &mut self,
         tuple: &FourTuple,
@@ -359,10 +359,10 @@ fn time_wait_ack(entry: &TimeWaitEntry, now: Instant) -> (IpMeta, TcpHeader) {
 }
 
 impl Stack {
-    /// Takes in an ICMP error (RFC 9293 section 3.9.2.2, RFC 5927), which quotes the packet that it is about.
-    /// The quoted ends must be those of a connection, and the connection must have the quoted sequence number
-    /// outstanding: an attacker who cannot see the traffic cannot forge that. The meaning of the error
-    /// depends on the state, and the connection decides it.
+    /// Processes an ICMP error (RFC 9293 section 3.9.2.2, RFC 5927), which quotes the packet that caused it.
+    /// The quoted ends must be those of a connection, and the quoted sequence number must be outstanding
+    /// there: an attacker who cannot see the traffic cannot forge that. The connection decides about the
+    /// error by its state.
     fn on_icmp(&mut self, error: &IcmpError, now: Instant) -> Result<(), Refusal> {
         let tuple = FourTuple { local: error.src, remote: error.dst };
         let id = match self.owners().of(&tuple) {

@@ -9,7 +9,7 @@ use crate::time::{Duration, Instant};
 
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// So many answers per second, give or take half.
+/// Limit of answers per second, randomised by up to half.
 #[derive(Debug)]
 pub(crate) struct AnswerLimit {
     per_second: u32,
@@ -19,7 +19,7 @@ pub(crate) struct AnswerLimit {
 }
 
 impl AnswerLimit {
-    /// A limit of `per_second` answers; 0 allows none.
+    /// Returns a limit of about `per_second` answers; 0 permits none.
     pub(crate) fn new(per_second: u32, seed: &Seed, purpose: Purpose) -> Self {
         AnswerLimit { per_second, window_start: None, left: 0, chance: Chance::new(seed, purpose) }
     }

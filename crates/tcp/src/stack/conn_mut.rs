@@ -7,11 +7,11 @@ use crate::time::Duration;
 
 /// The options of one connection ([`Stack::conn_mut`]).
 ///
-/// A change counts from the latest time that the stack was told.
+/// A change takes effect at the latest time that the stack received.
 #[derive(Debug)]
 pub struct ConnMut<'a> {
     stack: &'a mut Stack,
-    /// Names a connection of the application.
+    /// Handle of a connection of the application.
     id: ConnId,
 }
 
@@ -21,8 +21,8 @@ impl<'a> ConnMut<'a> {
         Some(ConnMut { stack, id })
     }
 
-    /// More is about to be written: a partial segment waits for it, but no longer than until something is
-    /// acknowledged (Linux: MSG_MORE).
+    /// Holds a partial segment back for data that is about to be written, but only until an acknowledgement
+    /// arrives (Linux: MSG_MORE).
     pub fn set_more(&mut self, more: bool) {
         self.act(|connection| connection.set_more(more));
     }
@@ -32,22 +32,22 @@ impl<'a> ConnMut<'a> {
         self.act(|connection| connection.set_nodelay(nodelay));
     }
 
-    /// Holds back segments that are not full (`true`), or lets them go.
+    /// Holds back partial segments (`true`), or releases them.
     pub fn set_cork(&mut self, cork: bool) {
         self.act(|connection| connection.set_cork(cork));
     }
 
-    /// Changes the DSCP of what is sent from now on. 0..=63.
+    /// Changes the DSCP of packets sent from now on. 0..=63.
     pub fn set_dscp(&mut self, dscp: u8) {
         self.change(|connection| connection.set_dscp(dscp));
     }
 
-    /// Changes the IP hop limit of what is sent from now on. 1..=255.
+    /// Changes the IP hop limit of packets sent from now on. 1..=255.
     pub fn set_hop_limit(&mut self, hops: u8) {
         self.change(|connection| connection.set_hop_limit(hops));
     }
 
-    /// Changes what bounds the receive window. The scale stays as the SYN had it.
+    /// Changes the bounds of the receive window. The scale of the SYN remains.
     pub fn set_window_rules(&mut self, rules: WindowRules) {
         self.change(|connection| connection.set_window_rules(rules));
     }
@@ -57,24 +57,23 @@ impl<'a> ConnMut<'a> {
         self.act(|connection| connection.set_pacing(pacing));
     }
 
-    /// Changes or ends keepalive. Silence is counted from the latest time that the stack was told.
+    /// Changes or ends keepalive. Silence is counted from the latest time that the stack received.
     pub fn set_keepalive(&mut self, keepalive: Option<KeepaliveConfig>) {
         let clock = self.stack.clock;
         self.act(|connection| connection.set_keepalive(keepalive, clock));
     }
 
-    /// Changes how long FIN-WAIT-2 lasts once nobody reads any more (TCP_LINGER2). A wait that has begun goes
-    /// on as it began.
+    /// Changes the duration of FIN-WAIT-2 without a reader (TCP_LINGER2). A running timer is not changed.
     pub fn set_fin_wait_2_timeout(&mut self, timeout: Duration) {
         self.change(|connection| connection.set_fin_wait_2_timeout(timeout));
     }
 
-    /// Changes the bounds of the retransmission timeout. A timer that runs keeps its deadline.
+    /// Changes the bounds of the retransmission timeout. A running timer keeps its deadline.
     pub fn set_rto(&mut self, rto: RtoConfig) {
         self.change(|connection| connection.set_rto(rto));
     }
 
-    /// Sets the longest delay of an acknowledgement.
+    /// Sets the maximum delay of an acknowledgement.
     pub fn set_delack_max(&mut self, longest: Duration) {
         self.change(|connection| connection.set_delack_max(longest));
     }
@@ -84,12 +83,12 @@ impl<'a> ConnMut<'a> {
         self.act(|connection| connection.set_user_timeout(timeout));
     }
 
-    /// Changes the connection where the change may let something be sent or move a timer.
+    /// Applies a change that may permit a transmission or move a timer.
     fn act(&mut self, change: impl FnOnce(&mut Connection)) {
         self.stack.act(self.id, self.stack.clock, change);
     }
 
-    /// Changes the connection where nothing follows at once.
+    /// Applies a change without immediate effects.
     fn change(&mut self, change: impl FnOnce(&mut Connection)) {
         if let Some(slot) = self.stack.owned_mut(self.id) {
             change(&mut slot.connection);

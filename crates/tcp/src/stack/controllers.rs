@@ -2,21 +2,21 @@
 //! window, a pacer, a measurement of the delivery rate, and the response to losses
 //! ([`TcpConfig::share_path`](crate::config::TcpConfig::share_path)).
 //!
-//! A connection joins when its transfer is long, or when that of a member is. All members together take the
-//! share of one flow: short transfers alone would get too little of a path that others use, and a start from
-//! the memory of the path serves them better.
+//! A connection joins when its transfer, or that of a member, is long. All members together get the share of
+//! one flow. With only short transfers this would be too little on a path with other traffic, so they start
+//! from the memory of the path instead.
 //!
 //! The stack lends a member the [`RateControl`] of its path for each call ([`Stack::lend`]) and takes it back
-//! after it, in [`Stack::after`]. In between the connection knows what the others have in flight; afterwards
-//! the path knows what has changed.
+//! afterwards, in [`Stack::after`]. The loan includes the data that other members have in flight; its return
+//! updates the path.
 //!
-//! A member that the window or the pacer holds back waits in a queue of the path. When there is room, one of
-//! them gets a *grant* of about a millisecond of data. Repairs go first, then the members that have sent
-//! least since they were last idle; of eight grants one goes to the member that has waited longest of the
-//! others.
+//! A member that the window or the pacer holds back waits in a queue of the path. When the window permits,
+//! one of them gets a *grant* of about a millisecond of data. Retransmissions go first, then the members that
+//! have sent the fewest bytes since they were last idle; one grant in eight goes to the member of the other
+//! levels that has waited longest.
 //!
-//! The model is believed for ten seconds after the last delivery. Then the path starts again, as a new
-//! connection would.
+//! The model is used for ten seconds after the last delivery. Then the path starts again, like a new
+//! connection.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -33,24 +33,24 @@ use crate::time::{Instant, Micros};
 
 /// Bytes sent since the last idle time from which on a member belongs to the next level.
 const LEVELS: [u64; 3] = [64 << 10, 256 << 10, 1 << 20];
-/// Queues of those that wait: for the two lower levels and for the two upper ones, repairs before new data of
-/// a level.
+/// Number of queues of waiting members: one for the two lower levels and one for the two upper ones, and in
+/// each level retransmissions before new data.
 const RANKS: usize = 6;
-/// Of so many grants one goes to the member of a higher rank that has waited longest.
+/// One grant in this number goes to the member of a higher rank that has waited longest.
 const FLOOR: u8 = 8;
-/// The model is believed for so long after the last delivery.
+/// Time after the last delivery for which the model is used.
 const LIFETIME: Micros = Micros::from_millis(10_000);
-/// Short-term limits are believed for so long after the last delivery, or four round trips.
+/// Time after the last delivery, or four round trips, for which short-term limits are used.
 const SHORT_TERM: Micros = Micros::from_millis(1_000);
-/// Round trip of a path that has measured none.
+/// Assumed round trip of a path without a measurement.
 const UNKNOWN_RTT: Micros = Micros::from_millis(100);
-/// Segments that a member may have in flight of its first ones, whatever the others have, while the path is
-/// not known.
+/// Number of segments that a member may have in flight at its beginning, regardless of the others, while the
+/// path is unknown.
 const OWN_SEGMENTS: u32 = 4;
-/// Grants in a row that let nothing go before the path waits a moment.
+/// Number of successive grants without a transmission after which the path pauses.
 const MAX_FRUITLESS: u32 = 4;
 
-/// A member that waits.
+/// A member that waits for a grant.
 #[derive(Clone, Copy, Debug)]
 struct Waiter {
     id: ConnId,
@@ -58,18 +58,18 @@ struct Waiter {
     since: Instant,
 }
 
-/// A member that may send.
+/// A member with a grant.
 #[derive(Clone, Copy, Debug)]
 struct Grant {
     id: ConnId,
-    /// Bytes that are left of it.
+    /// Bytes that remain of the grant.
     left: u32,
-    /// One segment may exceed the window.
+    /// True if one segment may exceed the window.
     is_exempt: bool,
     is_used: bool,
 }
 
-/// The controller of a path and those that wait for it.
+/// The controller of a path, and the members that wait for it.
 #[derive(Debug)]
 struct PathController {
     ends: (IpAddr, IpAddr),
@@ -77,7 +77,7 @@ struct PathController {
     members: u32,
     /// Bytes in flight of all members.
     pipe: u64,
-    /// Bytes in flight of members that are gone, and when they have left the path.
+    /// Bytes in flight of connections that have ended, and the time at which they have left the path.
     departed: VecDeque<(Instant, u32)>,
     departed_bytes: u64,
     outstanding: u32,
@@ -85,7 +85,7 @@ struct PathController {
     long: u32,
     recovering: u32,
     wanting: u32,
-    /// The member that has lost something in this episode of repairs; `None` with `has_losers`: several.
+    /// The member with losses in the current recovery episode; `None` with `has_losers`: several.
     loser: Option<ConnId>,
     has_losers: bool,
     newest_delivered: Instant,
@@ -100,10 +100,10 @@ struct PathController {
     grant: Option<Grant>,
     turn: u8,
     fruitless: u32,
-    /// No grant before.
+    /// No grant is made before this time.
     paused_until: Option<Instant>,
     exempted_at: Option<Instant>,
-    /// When it goes, without members.
+    /// Time at which the controller is removed, if it has no members.
     ends_at: Option<Instant>,
 }
 
@@ -117,7 +117,7 @@ pub struct SharedPath {
     pub waiting: u32,
     /// Bytes in flight of all of them.
     pub in_flight: u64,
-    /// Of these, bytes of connections that are over.
+    /// Of these, bytes of connections that have ended.
     pub departed: u64,
     /// Of these, bytes of parity and copies, which the window does not limit.
     pub redundancy: u64,
@@ -135,7 +135,7 @@ pub(super) struct Controllers {
     paths: Vec<Option<Box<PathController>>>,
     free: Vec<u32>,
     by_ends: BTreeMap<(IpAddr, IpAddr), u32>,
-    /// Paths without members, in the order in which that came about.
+    /// Paths without members, in the order in which they lost the last one.
     empty: VecDeque<(Instant, u32)>,
     deadlines: Deadlines,
 }
@@ -187,7 +187,7 @@ impl PathController {
         self.rate.delivery.as_ref().map_or(0, |delivery| delivery.redundancy_in_flight()).into()
     }
 
-    /// Bytes in flight on the path.
+    /// Returns the bytes in flight on the path.
     fn in_flight(&self) -> u64 {
         self.pipe + self.departed_bytes + self.redundancy()
     }
@@ -208,7 +208,6 @@ impl PathController {
         step(&mut self.wanting, was.wants, is.wants);
     }
 
-    /// Counts the members whose transfers are long.
     fn count_long(&mut self, member: &mut Member) {
         let is_long = member.state.is_outstanding && member.attained > u64::from(SHORT_TRANSFER);
         self.long = (self.long + u32::from(is_long)).saturating_sub(u32::from(member.is_long));
@@ -218,7 +217,7 @@ impl PathController {
     /// Returns the facts about the others that `member` needs.
     fn others(&self, id: ConnId, member: &Member, now: Instant) -> Others {
         let state = &member.state;
-        // Redundancy in flight is in the value that is lent.
+        // The lent value already includes redundancy in flight.
         let pipe = (self.pipe + self.departed_bytes).saturating_sub(u64::from(state.pipe));
         let others_wait = self.waiting > u32::from(member.ticket != 0);
         let grant = match &self.grant {
@@ -254,7 +253,7 @@ impl PathController {
         }
     }
 
-    /// `id` waits for the window or the pacer.
+    /// Queues member `id`, which waits for the window or the pacer.
     fn enqueue(&mut self, id: ConnId, member: &mut Member, repairs: bool, now: Instant) {
         let rank = rank(member.attained, repairs);
         if member.ticket != 0 && member.rank == rank {
@@ -273,8 +272,7 @@ impl PathController {
         }
     }
 
-    /// Removes from the front of each queue those that no longer wait there, and from long queues all of
-    /// them.
+    /// Removes stale entries from the front of each queue, and all of them from long queues.
     fn tidy(&mut self, slots: &Slots<Slot>) {
         let waits = |waiter: &Waiter| {
             let member = slots.at(waiter.id).and_then(|slot| slot.member.as_ref());
@@ -289,7 +287,7 @@ impl PathController {
         }
     }
 
-    /// Lets one of those that wait go, if there is room. Returns whom.
+    /// Makes the next grant, if the window permits. Returns the member.
     fn grant_next(&mut self, slots: &Slots<Slot>, now: Instant) -> Option<ConnId> {
         if self.grant.is_some() || self.waiting == 0 || self.paused_until.is_some_and(|until| until > now) {
             return None;
@@ -312,7 +310,7 @@ impl PathController {
         Some(front.id)
     }
 
-    /// The member whose turn it is.
+    /// Returns the next member to be granted.
     fn choose(&mut self) -> Option<Waiter> {
         let lowest = self.queues.iter().position(|queue| !queue.is_empty())?;
         self.turn = (self.turn + 1) % FLOOR;
@@ -322,8 +320,9 @@ impl PathController {
         longest.filter(|_| self.turn == 0).or(first).copied()
     }
 
-    /// A member with nothing in flight that has waited for a round trip may exceed the window by a segment,
-    /// one in a quarter of a round trip, and all of them together by a quantum.
+    /// Returns a member that may exceed the window by a segment: one with nothing in flight that has waited
+    /// for a round trip. There is one such exemption in a quarter of a round trip, and all of them together
+    /// exceed the window by at most a quantum.
     fn exempt(&mut self, slots: &Slots<Slot>, now: Instant) -> Option<Waiter> {
         if !self.takes_exempt() {
             return None;
@@ -335,13 +334,13 @@ impl PathController {
         may.then_some(front)
     }
 
-    /// True if what is in flight exceeds the window by less than a quantum.
+    /// True if the bytes in flight exceed the window by less than a quantum.
     fn takes_exempt(&self) -> bool {
         let limit = u64::from(self.rate.congestion.cwnd()) + u64::from(self.rate.pacer.quantum_bytes());
         self.pipe + self.departed_bytes + u64::from(self.mss) <= limit
     }
 
-    /// The first of a queue that has nothing in flight.
+    /// Returns the oldest member at the front of a queue that has nothing in flight.
     fn idle_front(&self, slots: &Slots<Slot>) -> Option<&Waiter> {
         let is_idle = |front: &&Waiter| {
             let member = slots.at(front.id).and_then(|slot| slot.member.as_ref());
@@ -350,7 +349,7 @@ impl PathController {
         self.queues.iter().filter_map(VecDeque::front).filter(is_idle).min_by_key(|front| front.since)
     }
 
-    /// When the path has something to do.
+    /// Returns the next time at which the path must be served.
     fn next_timeout(&self, slots: &Slots<Slot>, now: Instant) -> Option<Instant> {
         let waits = self.waiting > 0 && self.grant.is_none();
         let release = waits.then(|| {
@@ -364,7 +363,7 @@ impl PathController {
             let exempt = self.exempted_at.map_or(front.since, |at| at + Micros(self.srtt.0 / 4));
             Some(exempt.max(front.since + self.srtt))
         });
-        // Nobody could go now: never look again at the same instant.
+        // No grant is possible now: never return the same instant again.
         let release = release.flatten().map(|at| if at <= now { now + Micros::from_millis(1) } else { at });
         let departed = self.departed.front().map(|(at, _)| *at);
         [release, departed, self.ends_at].into_iter().fold(None, Instant::earlier)
@@ -372,7 +371,7 @@ impl PathController {
 }
 
 impl Controllers {
-    /// As new ones are.
+    /// Removes all controllers.
     pub(super) fn clear(&mut self) {
         *self = Controllers::default();
     }
@@ -381,17 +380,16 @@ impl Controllers {
         self.paths.get_mut(index as usize)?.as_deref_mut()
     }
 
-    /// When the next path has something to do.
+    /// Returns the next time at which a path must be served.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         self.deadlines.next()
     }
 
-    /// The value of a member's path.
     pub(super) fn rate(&self, member: &Member) -> Option<&RateControl> {
         Some(&self.paths.get(member.path as usize)?.as_ref()?.rate)
     }
 
-    /// Lends a member the value of its path.
+    /// Lends a member the rate control of its path.
     pub(super) fn lend(&mut self, id: ConnId, member: &Member, connection: &mut Connection, now: Instant) {
         let Some(path) = self.path(member.path) else { return };
         if path.rate.others.is_some() || connection.sender().is_lent() {
@@ -409,13 +407,13 @@ impl Controllers {
             }
         }
         path.rate.others = Some(path.others(id, member, now));
-        // Members whose paths have turned out to be narrow have shorter segments: a quantum of theirs may be
-        // less than one of this.
+        // Members on narrower paths have shorter segments, so their quantum may be smaller than that of this
+        // member.
         path.rate.pacer.set_mss(connection.sender().mss());
         connection.sender_mut().exchange_rate(&mut path.rate);
     }
 
-    /// Takes it back after a call that has changed nothing.
+    /// Takes the rate control back after a call that changed nothing.
     pub(super) fn end_look(&mut self, member: &Member, connection: &mut Connection) {
         if let Some(path) = self.path(member.path) {
             connection.sender_mut().exchange_rate(&mut path.rate);
@@ -423,8 +421,8 @@ impl Controllers {
         }
     }
 
-    /// Takes it back, and counts what has changed. `was_polled`: the member was asked for a packet and has
-    /// nothing more to send, or may not.
+    /// Takes the rate control back, and updates the path. `was_polled`: the member was polled for a packet
+    /// and has nothing more to send, or may not send.
     fn take_back(
         &mut self,
         id: ConnId,
@@ -468,7 +466,7 @@ impl Controllers {
                 grant.is_used = true;
                 if grant.left == 0 {
                     path.grant = None;
-                    // It waits again behind the others of its level.
+                    // It waits again after the others of its level.
                     path.dequeue(member);
                 }
             }
@@ -500,8 +498,8 @@ impl Controllers {
         }
     }
 
-    /// A connection becomes a member of its path if its transfer is long, or one of a member is, unless its
-    /// handshake says that this is another path.
+    /// Makes a connection a member of its path if its transfer, or that of a member, is long, unless its
+    /// handshake indicates another path.
     fn join(&mut self, connection: &mut Connection, now: Instant) -> Option<Box<Member>> {
         let tuple = connection.tuple();
         let ends = (tuple.local.ip(), tuple.remote.ip());
@@ -573,7 +571,7 @@ impl Controllers {
         Some(Box::new(member))
     }
 
-    /// A member is over. Its bytes in flight count until they have left the path.
+    /// Removes a member that has ended. Its bytes in flight count until they have left the path.
     fn leave(
         &mut self,
         id: ConnId,
@@ -628,7 +626,7 @@ impl Controllers {
         }
     }
 
-    /// Lets the next of those go that wait for a path, and enters its deadline.
+    /// Grants to the next waiting member of a path, and updates the path's deadline.
     fn go_on(&mut self, index: u32, slots: &Slots<Slot>, now: Instant) -> Option<ConnId> {
         let Controllers { paths, deadlines, .. } = self;
         let path = paths.get_mut(index as usize)?.as_deref_mut()?;
@@ -637,7 +635,7 @@ impl Controllers {
         next
     }
 
-    /// The state of the path between these addresses.
+    /// Returns the state of the path between these addresses.
     fn state(&self, ends: (IpAddr, IpAddr)) -> Option<SharedPath> {
         let index = *self.by_ends.get(&ends)?;
         let path = self.paths.get(index as usize)?.as_ref()?;
@@ -655,14 +653,13 @@ impl Controllers {
 }
 
 impl Stack {
-    /// Returns the state that the connections between these addresses share; `None` if none shares anything,
-    /// or has lately.
+    /// Returns the state that the connections between these addresses share; `None` if there is none, or has
+    /// been none recently.
     pub fn shared_path(&self, local: IpAddr, remote: IpAddr) -> Option<SharedPath> {
         self.controllers.state((local, remote))
     }
 
-    /// Lends a connection the controller of its path, if it is a member of one. [`Stack::after`] takes it
-    /// back.
+    /// Lends a connection the controller of its path, if it is a member. [`Stack::after`] takes it back.
     #[inline]
     pub(super) fn lend(&mut self, id: ConnId, now: Instant) {
         if let Some(slot) = self.slots.at_mut(id)
@@ -672,7 +669,7 @@ impl Stack {
         }
     }
 
-    /// Takes the controller of a path back from a connection. `urgency`: when the connection will be asked
+    /// Takes the controller of a path back from a connection. `urgency`: when the connection will be polled
     /// next.
     pub(super) fn take_back(&mut self, id: ConnId, urgency: Urgency, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
@@ -693,7 +690,7 @@ impl Stack {
         }
     }
 
-    /// A connection becomes a member of its path.
+    /// Makes a connection a member of its path.
     pub(super) fn join_path(&mut self, id: ConnId, now: Instant) {
         if let Some(slot) = self.slots.at_mut(id)
             && slot.member.is_none()
@@ -702,7 +699,7 @@ impl Stack {
         }
     }
 
-    /// A connection is over, and no longer a member of its path.
+    /// Removes a connection that has ended from its path.
     pub(super) fn leave_path(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         let Some(mut member) = slot.member.take() else { return };
@@ -715,7 +712,7 @@ impl Stack {
         self.serve_path(path, now);
     }
 
-    /// The timers of paths.
+    /// Serves the timers of paths.
     pub(super) fn serve_paths(&mut self, now: Instant) {
         while let Some(index) = self.controllers.deadlines.pop_due(now) {
             let Some(path) = self.controllers.path(index) else { continue };

@@ -16,12 +16,12 @@ const NOWHERE: u32 = u32::MAX;
 #[derive(Debug, Default)]
 pub(crate) struct Deadlines {
     heap: Vec<(Instant, u32)>,
-    /// Where each slot stands in `heap`.
+    /// Position of each slot in `heap`.
     place: Vec<u32>,
 }
 
 impl Deadlines {
-    /// As new ones are, in the same storage.
+    /// Removes all deadlines, and keeps the storage.
     pub(crate) fn clear(&mut self) {
         self.heap.clear();
         self.place.clear();
@@ -44,12 +44,12 @@ impl Deadlines {
         }
     }
 
-    /// The earliest deadline.
+    /// Returns the earliest deadline.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.heap.first().map(|&(at, _)| at)
     }
 
-    /// Takes the slot with the earliest deadline if that is not after `now`.
+    /// Removes the slot with the earliest deadline if that is not after `now`.
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<u32> {
         let &(at, slot) = self.heap.first()?;
         if at > now {
@@ -85,7 +85,7 @@ impl Deadlines {
         }
     }
 
-    /// Moves the entry at `place` to where its deadline belongs.
+    /// Moves the entry at `place` to the position of its deadline.
     fn sift(&mut self, mut place: usize) {
         while place > 0 {
             let parent = (place - 1) / ARITY;

@@ -1,4 +1,4 @@
-//! Finds the connection of a packet.
+//! Finds the owner of a packet.
 //!
 //! One hash table leads from four-tuples to connections and TIME-WAIT entries. The seed of the stack keys the
 //! hash, so others cannot choose four-tuples that fall into one bucket. Part of the hash is stored, so that
@@ -27,7 +27,7 @@ const KIND: u32 = HALF_OPEN | TIME_WAIT;
 const HALF_OPEN: u32 = 1 << 30;
 const TIME_WAIT: u32 = 1 << 31;
 
-/// Four-tuples that there may be: the bits above tell the kinds apart.
+/// Maximum number of four-tuples: the bits above distinguish the kinds.
 pub(crate) const MAX_ENTRIES: usize = HALF_OPEN as usize;
 
 impl Target {
@@ -50,13 +50,13 @@ impl Target {
 
 /// The table of four-tuples. The stack bounds its size by `max_connections`.
 ///
-/// An entry is eight bytes: half of the hash, and the target. The tuple itself stands once, at the target;
-/// whoever asks says whether it is the one that is looked for.
+/// An entry is eight bytes: half of the hash, and the target. The tuple itself is stored only at the target,
+/// so the caller compares it.
 #[derive(Debug)]
 pub(crate) struct Demux {
     hash: KeyedHash,
-    /// The IPv4 four-tuple that was asked for last: a packet that opens or ends a connection has the table
-    /// asked and changed several times, and packets of one connection come in a row.
+    /// The last IPv4 four-tuple: a packet that opens or ends a connection uses the table several times, and
+    /// packets of one connection arrive in a row.
     last: Cell<Option<Last>>,
     entries: HashTable<Entry>,
 }
@@ -66,7 +66,7 @@ pub(crate) struct Demux {
 struct Last {
     tuple: V4,
     hash: u32,
-    /// Where it leads to, if it was looked up since that changed.
+    /// Its target, if it was looked up since the last change.
     target: Option<Target>,
 }
 
@@ -77,20 +77,20 @@ struct Entry {
 }
 
 impl Entry {
-    /// The hash in the width that the table takes: it picks the place by the low bits, and compares the top
-    /// ones.
+    /// Returns the hash in the width of the table, which selects the bucket by the low bits and compares the
+    /// top ones.
     fn spread(&self) -> u64 {
         u64::from(self.hash) << 32 | u64::from(self.hash)
     }
 }
 
 impl Demux {
-    /// An empty table with this hash.
+    /// Returns an empty table with this hash.
     pub(crate) fn new(hash: KeyedHash) -> Self {
         Demux { hash, last: Cell::new(None), entries: HashTable::new() }
     }
 
-    /// As [`Demux::new`] makes one, in the same storage.
+    /// Returns to the state after [`Demux::new`], in the same storage.
     pub(super) fn renew(&mut self, by: KeyedHash) {
         let Demux { hash, last, entries } = self;
         *hash = by;
@@ -98,7 +98,7 @@ impl Demux {
         entries.clear();
     }
 
-    /// Number of four-tuples.
+    /// Returns the number of four-tuples.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -107,7 +107,7 @@ impl Demux {
         Entry { hash: self.hash_of(tuple), target: target.pack() }
     }
 
-    /// The half of the hash of `tuple` that is kept.
+    /// Returns the stored half of the hash of `tuple`.
     fn hash_of(&self, tuple: &FourTuple) -> u32 {
         let Some(v4) = tuple.v4() else { return self.hash.hash_one(tuple) as u32 };
         self.known(v4).hash
@@ -123,14 +123,14 @@ impl Demux {
         new
     }
 
-    /// `tuple` was asked for last, and leads to this now: or that is not known, if `None`.
+    /// Records the last tuple and its target; `None` if that is unknown.
     fn note(&self, tuple: &FourTuple, target: Option<Target>) {
         if tuple.v4().is_some() {
             self.last.set(self.last.get().map(|last| Last { target, ..last }));
         }
     }
 
-    /// Where `tuple` leads to. `is_of`: the tuple of this target is the one that is looked for.
+    /// Returns the target of `tuple`. `is_of`: true if a target has this tuple.
     pub(crate) fn get(&self, tuple: &FourTuple, is_of: impl Fn(Target) -> bool) -> Option<Target> {
         let known = tuple.v4().map(|v4| self.known(v4));
         if let Some(target) = known.and_then(|known| known.target) {
@@ -145,7 +145,7 @@ impl Demux {
         found
     }
 
-    /// Lets `tuple` lead to `to` from now on; `from` is where it led so far.
+    /// Points `tuple` to `to`; `from` is the previous target.
     pub(crate) fn point(&mut self, tuple: &FourTuple, from: Option<Target>, to: Target) {
         let entry = self.entry(tuple, to);
         let before = from.map(|from| Entry { target: from.pack(), ..entry });
@@ -158,7 +158,7 @@ impl Demux {
         self.note(tuple, None);
     }
 
-    /// Forgets `tuple`, which led to `target`.
+    /// Removes `tuple`, which points to `target`.
     pub(crate) fn remove(&mut self, tuple: &FourTuple, target: Target) {
         let entry = self.entry(tuple, target);
         if let Ok(found) = self.entries.find_entry(entry.spread(), |known| *known == entry) {

@@ -14,19 +14,19 @@ use crate::event::{Event, LifecycleEvent, Observation};
 use crate::outcome::Origin;
 use crate::time::Instant;
 
-/// Packets that may wait because their connections took in others.
+/// Maximum number of packets that wait because their connections processed further segments.
 const EARLY: usize = 64;
 
-/// Packets to send.
+/// Selection of packets to send.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Which {
     /// All packets; the payload of super-packets stays where it is on request.
     All { payload_in_place: bool },
-    /// Packets that must leave before applications run, or before another segment is taken in.
+    /// Packets that must leave before applications run, or before another segment is processed.
     Urgent,
 }
 
-/// Keeps from the other connections to the destination what this one has planned to spend.
+/// Reserves the planned redundancy of this connection in the allowance of its destination.
 fn reserve(allowances: &mut Allowances, connection: &mut Connection, now: Instant) {
     let Some(change) = connection.take_reservation(now) else { return };
     let ReservationChange { released, since, reserved } = change;
@@ -38,7 +38,7 @@ fn reserve(allowances: &mut Allowances, connection: &mut Connection, now: Instan
 }
 
 impl Stack {
-    /// Takes one IP packet from the device. Refused packets are counted by reason in
+    /// Processes one IP packet from the device. Refused packets are counted by reason in
     /// [`StackStats`](super::StackStats).
     pub fn on_packet(&mut self, packet: &[u8], rx: Rx, now: Instant) {
         self.clock = self.clock.max(now);
@@ -48,8 +48,8 @@ impl Stack {
         }
     }
 
-    /// As [`Stack::on_packet`]; what a long packet brings in order may stay in it, which spares a copy. A
-    /// packet that is kept counts with twice its length in
+    /// Does the work of [`Stack::on_packet`], but in-order data of a long packet may stay in its buffer,
+    /// which saves a copy. A packet that is kept counts with twice its length in
     /// [`max_buffer_bytes`](crate::config::StackConfig::max_buffer_bytes): its buffer should not be longer.
     pub fn on_packet_shared(&mut self, packet: &Bytes, rx: Rx, now: Instant) {
         self.lent = Some(packet.clone());
@@ -57,15 +57,14 @@ impl Stack {
         self.lent = None;
     }
 
-    /// True if a packet must leave before the application runs: what an acknowledgement has let go of a small
-    /// window, what reports a loss, what answers a SYN, and what a timer has brought about. An
-    /// acknowledgement of data may wait a moment, and leaves with the answer then, or with the window that
-    /// reading opens.
+    /// True if a packet must leave before the application runs: data that an acknowledgement permits in a
+    /// small window, a loss report, an answer to a SYN, a transmission caused by a timer. An acknowledgement
+    /// of data may wait a moment, and leaves with the response, or with the window update after a read.
     pub fn is_urgent(&self) -> bool {
         self.ready.is_urgent() || self.answers.are_waiting() || !self.early.is_empty()
     }
 
-    /// Puts the next IP packet to send into `out`, which is cleared first; `None` if there is none. The TCP
+    /// Writes the next IP packet to send into `out`, which is cleared first; `None` if there is none. The TCP
     /// checksum is partial if the device takes super-segments
     /// ([`max_super_segment`](crate::config::StackConfig::max_super_segment)).
     #[inline]
@@ -73,22 +72,22 @@ impl Stack {
         self.transmit(now, out, Which::All { payload_in_place: false })
     }
 
-    /// As [`Stack::poll_transmit`], but only what is [urgent](Stack::is_urgent): the rest waits for its turn.
+    /// Does the work of [`Stack::poll_transmit`], but only for [urgent](Stack::is_urgent) packets.
     #[inline]
     pub fn poll_urgent(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmit> {
         self.transmit(now, out, Which::Urgent)
     }
 
-    /// As [`Stack::poll_transmit`], but of a super-packet only the headers are put into `out`: its payload
-    /// stays where it is, for a device that gathers it from [`Stack::payload`]. For devices with
+    /// Does the work of [`Stack::poll_transmit`], but writes only the headers of a super-packet into `out`:
+    /// its payload stays in place, for a device that gathers it from [`Stack::payload`]. For devices with
     /// super-segments.
     #[inline]
     pub fn poll_transmit_in_place(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmit> {
         self.transmit(now, out, Which::All { payload_in_place: self.partial_checksum() })
     }
 
-    /// The payload of what [`Stack::poll_transmit_in_place`] has answered, in two pieces, as far as it is not
-    /// in the buffer. To be asked before anything happens to the stack but that more packets are polled.
+    /// Returns the payload, in two pieces, that [`Stack::poll_transmit_in_place`] left in place. Only further
+    /// polls are permitted between the two calls.
     pub fn payload(&self, transmit: &Transmit) -> [&[u8]; 2] {
         let connection = transmit.conn.and_then(|id| self.slots.at(id)).map(|slot| &slot.connection);
         let pieces = transmit.in_place.zip(connection).map(|(range, connection)| connection.queued(range));
@@ -96,7 +95,7 @@ impl Stack {
         [(); MAX_PIECES].map(|()| pieces.next().unwrap_or_default())
     }
 
-    /// True if there is surely nothing to send, and nothing else to do for who asks, as mostly.
+    /// True if there is certainly nothing to send, as in most calls.
     #[inline]
     fn is_silent(&self, now: Instant) -> bool {
         self.ready.is_empty()
@@ -148,9 +147,8 @@ impl Stack {
         None
     }
 
-    /// A connection is about to take in a segment while it has something to send that must leave before: a
-    /// batch of packets is not to be answered as if it were one. Its packets wait as they would have left, to
-    /// leave next.
+    /// Polls a connection with urgent packets before it processes another segment, so that each segment of a
+    /// batch is answered on its own. The packets wait and leave next.
     pub(super) fn send_early(&mut self, id: ConnId, now: Instant) {
         while self.early.len() < EARLY {
             let mut packet = self.answers.buffer();
@@ -161,8 +159,8 @@ impl Stack {
         }
     }
 
-    /// Asks a connection for a packet: one that was taken from the queue of those that are ready, or, if only
-    /// what is urgent is wanted, one that stays there.
+    /// Polls a connection for a packet. It was taken from the queue of ready connections or, for urgent
+    /// packets only, remains there.
     fn ask(&mut self, id: ConnId, which: Which, now: Instant, out: &mut Vec<u8>) -> Option<Transmit> {
         let partial_checksum = self.partial_checksum();
         let slot = self.slots.at_mut(id)?;
@@ -234,7 +232,7 @@ impl Stack {
         transmit
     }
 
-    /// The next thing that an application waits for.
+    /// Returns the next event for the application.
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
         if self.events.is_empty() { None } else { self.next_event() }
@@ -255,18 +253,18 @@ impl Stack {
         None
     }
 
-    /// The next observation, if [`StackConfig::observe`](crate::config::StackConfig::observe) is set.
+    /// Returns the next observation, if [`StackConfig::observe`](crate::config::StackConfig::observe) is set.
     pub fn poll_observation(&mut self) -> Option<(ConnId, Instant, Observation)> {
         self.observations.pop_front()
     }
 
-    /// The next change in the life of a connection, in the order in which they happened, if
+    /// Returns the next change in the life of a connection, in chronological order, if
     /// [`StackConfig::lifecycle`](crate::config::StackConfig::lifecycle) is set.
     pub fn poll_lifecycle(&mut self) -> Option<LifecycleEvent> {
         self.lifecycle.pop_front()
     }
 
-    /// When [`Stack::on_timeout`] is to be called next.
+    /// Returns the time of the next call of [`Stack::on_timeout`].
     pub fn next_timeout(&self) -> Option<Instant> {
         let noted = [
             self.deadlines.next(),
@@ -299,7 +297,7 @@ impl Stack {
         self.release_idle(now);
     }
 
-    /// The timer of a connection fires.
+    /// Processes the timer of a connection.
     pub(super) fn on_conn_timeout(&mut self, id: ConnId, now: Instant) {
         self.refresh_path(id, now);
         self.lend(id, now);

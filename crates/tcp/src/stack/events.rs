@@ -25,12 +25,12 @@ pub(crate) struct EventQueue {
     listeners: Waiting,
 }
 
-/// The kinds of events that wait, for each slot: of which tenant, and which.
+/// The kinds of waiting events of each slot, with its generation.
 #[derive(Debug, Default)]
 struct Waiting(Vec<(u32, u8)>);
 
 impl Waiting {
-    /// Notes an event; true unless it was noted before. A new tenant finds nothing of the old one.
+    /// Records an event; returns true unless it was already recorded. A new generation has none.
     fn insert(&mut self, index: u32, generation: u32, kind: u8) -> bool {
         let index = index as usize;
         if self.0.len() <= index {
@@ -52,7 +52,7 @@ impl Waiting {
     }
 }
 
-/// Whose event it is and which.
+/// Position of an event.
 enum Place {
     Connection(ConnId, u8),
     Listener(ListenerId, u8),
@@ -69,14 +69,14 @@ fn place(event: &Event) -> Place {
 }
 
 impl EventQueue {
-    /// As a new one is, in the same storage.
+    /// Returns to the initial state, in the same storage.
     pub(crate) fn clear(&mut self) {
         self.order.clear();
         self.connections.0.clear();
         self.listeners.0.clear();
     }
 
-    /// Adds an event unless one of its kind is waiting already.
+    /// Adds an event unless one of its kind is already queued.
     pub(crate) fn push(&mut self, event: Event) {
         let is_new = match place(&event) {
             Place::Connection(id, kind) => self.connections.insert(id.index, id.generation, kind),
@@ -87,13 +87,13 @@ impl EventQueue {
         }
     }
 
-    /// True if there is none.
+    /// True if there is no event.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
 
-    /// Takes the oldest event.
+    /// Removes the oldest event and returns it.
     pub(crate) fn pop(&mut self) -> Option<Event> {
         let event = self.order.pop_front()?;
         match place(&event) {

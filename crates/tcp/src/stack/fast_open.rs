@@ -36,15 +36,16 @@ pub(crate) struct FastOpen {
     cache: ClientCache,
     admission: Admission,
     seed: Seed,
-    /// Drawn when the first listener wants them, unless somebody gave them: most stacks make no cookie.
+    /// Derived from the seed when the first listener needs them, unless keys were set: most stacks make no
+    /// cookie.
     keys: OnceCell<KeySource>,
     hold: HoldTable,
     which: LastAckHold,
     pub(super) switches: FastOpenSwitches,
     hash: KeyedHash,
-    /// Made when the first listener wants it: it has a bitmap of 128 KiB.
+    /// Allocated when the first listener needs it: it has a bitmap of 128 KiB.
     one_time: Option<OneTimeCookies>,
-    /// The time of day, and when it was told.
+    /// The time of day, and the time at which it was set.
     unix: Option<(u64, Instant)>,
 }
 
@@ -57,12 +58,12 @@ pub(crate) struct FastOpenAt {
 }
 
 impl FastOpenAt {
-    /// Without keys yet.
+    /// Returns the state without keys.
     pub(crate) fn new(config: FastOpenListen) -> Self {
         FastOpenAt { config, ring: None, replays: None }
     }
 
-    /// New keys; what was seen stays known.
+    /// Installs new keys; the memory of SYNs remains.
     fn cut(&mut self, common: &KeySource, hash: &KeyedHash) {
         let FastOpenListen { keys, mac, dst, replay_window, .. } = &self.config;
         if self.replays.is_none() {
@@ -72,7 +73,7 @@ impl FastOpenAt {
         self.ring = Some(KeyRing::new(keys.as_ref().unwrap_or(common), *mac, *dst));
     }
 
-    /// Puts another memory of SYNs into the place of the one that there is, which is returned.
+    /// Replaces the memory of SYNs; returns the old one.
     pub(super) fn replace_replays(
         &mut self,
         replays: Option<Box<dyn ReplayMemory>>,
@@ -82,7 +83,7 @@ impl FastOpenAt {
 }
 
 impl FastOpen {
-    /// Fast Open of the stack with this seed.
+    /// Returns the state of a stack with this seed.
     pub(crate) fn new(config: &StackConfig, seed: &Seed, hash: KeyedHash) -> Self {
         let of = &config.fast_open;
         FastOpen {
@@ -99,7 +100,7 @@ impl FastOpen {
         }
     }
 
-    /// As [`FastOpen::new`] makes it, in the same storage.
+    /// Returns to the state after [`FastOpen::new`], in the same storage.
     pub(crate) fn renew(&mut self, config: &StackConfig, by: &Seed, with: &KeyedHash) {
         let of = &config.fast_open;
         let FastOpen { seed, cache, admission, keys, hold, which, switches, hash, one_time, unix } = self;
@@ -116,12 +117,12 @@ impl FastOpen {
         self.unix = Some((secs, now));
     }
 
-    /// The time of day, seconds since 1970, if anybody has told it.
+    /// Returns the time of day, seconds since 1970, if it was set.
     pub(super) fn unix(&self, now: Instant) -> Option<u64> {
         self.unix.map(|(secs, told)| secs.saturating_add(now.saturating_since(told).as_secs()))
     }
 
-    /// The keys of listeners that have none of their own.
+    /// Returns the keys of listeners without their own.
     pub(super) fn keys(&self) -> &KeySource {
         self.keys.get_or_init(|| {
             let [primary, ..] = self.drawn();
@@ -129,13 +130,13 @@ impl FastOpen {
         })
     }
 
-    /// The keys that the seed gives: that of the stack's cookies, and the two of its one-time cookies.
+    /// Returns the keys derived from the seed: one for the stack's cookies, and two for its one-time cookies.
     fn drawn(&self) -> [CookieKey; 3] {
         let mut chance = Chance::new(&self.seed, Purpose::FastOpen);
         [(); 3].map(|()| CookieKey::new(chance.key()))
     }
 
-    /// This stack, or another one of the host, has learnt this of a server.
+    /// Processes a report about a server, from this stack or another one of the host.
     pub(super) fn on_report(&mut self, asker: &Asker, report: &Report, now: Instant) {
         self.cache.on_report(asker, report, now);
     }
@@ -153,7 +154,7 @@ impl FastOpen {
         self.cache.import(text, unix, now)
     }
 
-    /// A SYN that is to open a connection brings data: not if it brought them before.
+    /// Rejects a SYN that is to open a connection if its data was accepted before.
     fn unless_replayed(
         &mut self,
         verdict: Verdict,
@@ -187,7 +188,7 @@ impl FastOpen {
 
 /// Keys.
 impl Stack {
-    /// Gives a new listener its keys.
+    /// Installs the keys of a new listener.
     pub(super) fn cut_keys(&mut self, listener: ListenerId) {
         let Stack { listeners, fast_open, .. } = self;
         let Some(at) = listeners.at_mut(listener).and_then(|at| at.fast_open.as_deref_mut()) else { return };
@@ -217,7 +218,7 @@ impl Stack {
 
 /// The client.
 impl Stack {
-    /// Decides how an active open uses Fast Open, if it asked to.
+    /// Decides how an active open uses Fast Open, if requested.
     pub(super) fn plan_fast_open(
         &mut self,
         connection: &mut Connection,
@@ -283,7 +284,7 @@ impl Stack {
 
 /// The server.
 impl Stack {
-    /// Judges the SYN; `None` if Fast Open has no say in it.
+    /// Decides about a SYN; returns `None` if it does not concern Fast Open.
     pub(super) fn judge_fast_open(
         &mut self,
         listener: ListenerId,
@@ -292,7 +293,7 @@ impl Stack {
         now: Instant,
     ) -> Option<Verdict> {
         if matches!(syn.options.gentle, Some(Gentle::Part { .. })) {
-            // A part without its first SYN: what it brings is not the beginning.
+            // A part of the data without the first SYN: it does not contain the beginning.
             return None;
         }
         let memory_left = self.memory_left();
@@ -338,21 +339,21 @@ impl Stack {
         Some(verdict)
     }
 
-    /// The verdict is not carried out: there is no room for another connection.
+    /// Undoes a decision that cannot be applied, because there is no space for another connection.
     pub(super) fn refuse_fast_open(&mut self, verdict: Option<Verdict>) {
         if let Some(Verdict::Accept { ticket, .. }) = verdict {
             self.fast_open.admission.release(ticket);
         }
     }
 
-    /// True if carrying the verdict out changes nothing.
+    /// True if the decision has no effect.
     pub(super) fn says_nothing(&self, listener: ListenerId, verdict: &Verdict) -> bool {
         let at = self.listeners.at(listener).and_then(|at| at.fast_open.as_deref());
         let one_time = at.is_some_and(|at| at.config.one_time);
         *verdict == Verdict::Plain { why: Plain::NotAsked, option: None } && !one_time
     }
 
-    /// Carries the verdict out on the connection; answers the ticket if the SYN opens it.
+    /// Applies the decision to the connection; returns the ticket if the SYN opens it.
     pub(super) fn answer_fast_open(
         &self,
         listener: ListenerId,
@@ -388,7 +389,7 @@ impl Stack {
         ticket.map(Box::new)
     }
 
-    /// Takes in what the opening of a connection has taught about Fast Open, and whether its place is free.
+    /// Processes the results of the opening of a connection for Fast Open, and frees its place in the limit.
     pub(super) fn learn_fast_open(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         if let Some(asker) = slot.asker.as_deref().copied() {
@@ -396,7 +397,7 @@ impl Stack {
             let shared = slot.connection.opened().is_some_and(|opened| opened.shares_blame());
             for report in slot.connection.take_fast_open_reports() {
                 self.count_report(&report, sent);
-                // Whether Fast Open is the reason shows on the next connection: see `learn_gentle`.
+                // The next connection shows if Fast Open is the reason: see `learn_gentle`.
                 if !matches!(report, Report::Failed(_)) {
                     let heard = if shared { report.doubted() } else { report };
                     self.fast_open.on_report(&asker, &heard, now);
@@ -462,9 +463,9 @@ fn outcome_of(why: Plain) -> FastOpenOutcome {
     }
 }
 
-/// Connections that have closed.
+/// Connections that have ended.
 impl Stack {
-    /// A connection that leaves LAST-ACK is kept in mind, if its SYN could come again.
+    /// Remembers a connection that leaves LAST-ACK, if a duplicate of its SYN could arrive.
     pub(super) fn hold_closed(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at(id) else { return };
         let Some((irs, numbers, syn_data)) = slot.connection.closed_last() else { return };
@@ -479,8 +480,8 @@ impl Stack {
         }
     }
 
-    /// True if the SYN is an old one of a connection that has closed; it is answered, if at all, by what
-    /// was acknowledged last.
+    /// True if the SYN is an old one of a connection that has ended; it is answered, if at all, by the last
+    /// acknowledgement.
     pub(super) fn is_replay(&mut self, tuple: &FourTuple, syn: &Arrived<'_>, now: Instant) -> bool {
         let timestamp = syn.options.timestamps.map(|timestamps| timestamps.value);
         match self.fast_open.hold.judge(tuple, syn.seq, timestamp, now) {
@@ -497,7 +498,7 @@ impl Stack {
     }
 }
 
-/// `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>` of a connection that has closed.
+/// Returns `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>` of a connection that has ended.
 fn held_ack(tuple: &FourTuple, held: &Held, now: Instant) -> (IpMeta, TcpHeader) {
     let mut ip = IpMeta::new(tuple.local.ip(), tuple.remote.ip());
     ip.hop_limit = held.hop_limit;

@@ -1,13 +1,13 @@
 //! Half-open connections in a few bytes (Linux has a request socket for this).
 //!
 //! A connection that has only answered a SYN is determined by that SYN, its time of arrival, and the times at
-//! which the answer was sent and repeated. So the newest half-open connections are kept whole
-//! ([`StackConfig::warm_half_open`](crate::config::StackConfig)), and the others as those facts. When an
-//! event concerns one of these, it is rebuilt by the calls that created it, at the same times, and continues:
-//! the packets are the same as for a connection that was kept whole.
+//! which the answer was sent and repeated. So the newest half-open connections are kept as whole connections
+//! ([`StackConfig::warm_half_open`](crate::config::StackConfig)), and the others as a record of these facts.
+//! When an event concerns a record, the connection is rebuilt by the calls that created it, with the same
+//! times: its packets are the same as those of a connection that was kept whole.
 //!
-//! Another event before the end of the handshake (a segment that does not complete it, an ICMP error) makes
-//! the connection a whole one from then on; so does a mechanism on it, or data on its SYN.
+//! After any other event before the end of the handshake (a segment that does not complete it, an ICMP error)
+//! the connection remains whole; so does one that uses a mechanism, or has data on its SYN.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -28,20 +28,20 @@ use crate::outcome::Arrived;
 use crate::path::PathFacts;
 use crate::time::{Duration, Instant};
 
-/// Data to build a half-open connection from, and its history since. There may be many: optional values are
-/// bits and words of their own, and times are microseconds since the SYN came.
+/// Record from which a half-open connection is rebuilt, and its history. There may be many records, so
+/// optional values are stored as bits and separate words, and times as microseconds since the SYN arrived.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct HalfOpen {
     tuple: CompactTuple,
     opened: Instant,
-    /// Fields that few connections have.
+    /// Fields that few records have.
     rare: Option<Box<Rare>>,
     iss: SeqNum,
     ts_offset: u32,
     irs: SeqNum,
     ts_value: u32,
     answered: u32,
-    /// The last time that the timer fired.
+    /// Time of the last timeout.
     timed_out: u32,
     /// Slot of the listener.
     listener: u32,
@@ -49,18 +49,17 @@ pub(crate) struct HalfOpen {
     mss: u16,
     wire_len: u16,
     payload_len: u16,
-    /// How long after the timer fired the answer was sent again.
+    /// Time from the timeout until the answer was sent again.
     repeated_after: u16,
     flags: u8,
     window_scale: u8,
-    /// How often the timer has fired.
     timeouts: u8,
     has: Has,
     stage: Stage,
     ecn: Ecn,
 }
 
-/// Which of the optional values there are, as bits.
+/// The optional values that are present, as bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Has(u8);
 
@@ -69,7 +68,7 @@ impl Has {
     const WINDOW_SCALE: u8 = 2;
     const SACK: u8 = 4;
     const TIMESTAMPS: u8 = 8;
-    /// Not of the SYN: there was memory for repairs.
+    /// Not of the SYN: there was memory for repairs by parity.
     const REPAIRS: u8 = 16;
 
     fn all(bits: [(u8, bool); 5]) -> Has {
@@ -81,10 +80,10 @@ impl Has {
     }
 }
 
-/// Its last action.
+/// The last action of a half-open connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
-    /// Nothing: the answer is due.
+    /// None: the answer is due.
     Made,
     /// It sent its answer.
     Answered,
@@ -92,17 +91,17 @@ enum Stage {
     TimedOut,
 }
 
-/// Fields that a plain SYN from a stranger does not have.
+/// Fields that a plain SYN from an unknown client does not have.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Rare {
-    /// Those of the SYN, if they are not usual.
+    /// Options of the SYN, if they are unusual.
     options: Option<Options>,
-    /// Facts of the path when it began; as long as there is the connection, it says so.
+    /// Facts of the path at the beginning, which the connection reports as long as it exists.
     known: PathFacts,
     verdict: Option<Verdict>,
 }
 
-/// Kept parts of a SYN, and the decisions upon it.
+/// Stored parts of a SYN, and the decisions about it.
 pub(super) struct Beginning<'a> {
     pub(super) tuple: FourTuple,
     pub(super) listener: ListenerId,
@@ -115,7 +114,7 @@ pub(super) struct Beginning<'a> {
 }
 
 impl HalfOpen {
-    /// Returns the compact form of a connection that begins so; `None` if something of it does not fit.
+    /// Returns the record of a connection with this beginning; `None` if a value does not fit.
     pub(super) fn new(beginning: Beginning<'_>) -> Option<Box<HalfOpen>> {
         let Beginning { tuple, listener, syn, wire_len, secrets, host, verdict, opened } = beginning;
         let Arrived { seq, ack: _, flags, window, urgent, options, payload, ecn, segment_size } = *syn;
@@ -138,7 +137,7 @@ impl HalfOpen {
             mss: options.mss.unwrap_or(0),
             wire_len: wire_len.try_into().ok()?,
             payload_len: payload.len().try_into().ok()?,
-            // AE is reserved to us, and nothing follows from it.
+            // AE is reserved and has no effect.
             flags: flags.without(Flags::AE).0.try_into().ok()?,
             window_scale: options.window_scale.unwrap_or(0),
             timeouts: 0,
@@ -159,12 +158,12 @@ impl HalfOpen {
         Some(Box::new(half_open))
     }
 
-    /// True if these are its ends.
+    /// True if the record has these ends.
     pub(crate) fn is_of(&self, tuple: &FourTuple) -> bool {
         self.tuple.is(tuple)
     }
 
-    /// Slot of its listener.
+    /// Returns the slot of the listener.
     pub(crate) fn listener(&self) -> u32 {
         self.listener
     }
@@ -193,7 +192,7 @@ impl HalfOpen {
         self.opened + Duration::from_micros(since_opened.into())
     }
 
-    /// The connection has sent a segment. `None` if that is not its answer, or cannot be told.
+    /// Records a transmission. Returns `None` if it is not the answer to the SYN, or cannot be stored.
     fn sent(&mut self, now: Instant) -> Option<()> {
         let at = self.since_opened(now)?;
         match self.stage {
@@ -207,7 +206,7 @@ impl HalfOpen {
         Some(())
     }
 
-    /// The timer of the connection has fired. `None` if that cannot be told.
+    /// Records a timeout. Returns `None` if it cannot be stored.
     fn timed_out(&mut self, now: Instant) -> Option<()> {
         let at = self.since_opened(now)?;
         self.timeouts = self.timeouts.checked_add(1).filter(|_| self.stage == Stage::Answered)?;
@@ -217,7 +216,7 @@ impl HalfOpen {
     }
 }
 
-/// True if the record itself has room for these options of a SYN.
+/// True if these options of a SYN fit the record itself.
 fn is_usual(options: &Options) -> bool {
     let Options {
         mss: _,
@@ -240,15 +239,15 @@ fn is_usual(options: &Options) -> bool {
         && !malformed_gentle
 }
 
-/// The half-open connections that are not whole, and those of the whole ones that may join them. The
-/// listeners bound their number.
+/// The records of half-open connections, and the whole connections that may become records. The listeners
+/// bound their number.
 #[derive(Debug)]
 pub(crate) struct HalfOpenTable {
     entries: Places<HalfOpen>,
     deadlines: Deadlines,
-    /// Timers up to here fire with the next packets that are asked for.
+    /// Timers up to this time fire in the next polls for packets.
     due: Instant,
-    /// Those that are whole, have answered and wait; some have done something else since.
+    /// Whole connections that have answered and wait; some are no longer in this state.
     warm: VecDeque<ConnId>,
 }
 
@@ -264,7 +263,7 @@ impl Default for HalfOpenTable {
 }
 
 impl HalfOpenTable {
-    /// As a new one is, in the same storage.
+    /// Returns to the initial state, in the same storage.
     pub(super) fn clear(&mut self) {
         let HalfOpenTable { entries, deadlines, due, warm } = self;
         entries.clear();
@@ -273,49 +272,48 @@ impl HalfOpenTable {
         warm.clear();
     }
 
-    /// Timers up to `now` may fire.
+    /// Permits timers up to `now` to fire.
     pub(super) fn on_timeout(&mut self, now: Instant) {
         self.due = self.due.max(now);
     }
 
-    /// Number of connections that are not whole.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// The connection at `place`.
+    /// Returns the record at `place`.
     pub(crate) fn entry(&self, place: u32) -> Option<&HalfOpen> {
         self.entries.get(place)
     }
 
-    /// When the next timer fires that need not wait for [`Stack::poll_transmit`] alone.
+    /// Returns the next timeout that is not due: due ones are processed by [`Stack::poll_transmit`].
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.deadlines.next().filter(|at| *at > self.due)
     }
 
-    /// Those of a listener.
+    /// Returns the records of a listener.
     fn of(&self, listener: ListenerId) -> Vec<u32> {
         let all = self.entries.iter();
         all.filter(|(_, entry)| entry.listener == listener.index).map(|(place, _)| place).collect()
     }
 }
 
-/// Updates of a half-open connection that is whole.
+/// Updates of a whole half-open connection.
 impl Slot {
-    /// The connection has sent something.
+    /// Records that the connection sent a segment.
     pub(super) fn note_sent(&mut self, now: Instant) {
         self.half_open.take_if(|half_open| half_open.sent(now).is_none());
     }
 
-    /// The timer of the connection fires.
+    /// Records a timeout of the connection.
     pub(super) fn note_timeout(&mut self, now: Instant) {
         self.half_open.take_if(|half_open| half_open.timed_out(now).is_none());
     }
 }
 
-/// From a connection.
+/// From a connection to a record.
 impl Stack {
-    /// A half-open connection waits. The one that has waited longest makes way.
+    /// Keeps a waiting half-open connection whole. The one that has waited longest becomes a record.
     pub(super) fn keep_warm(&mut self, id: ConnId) {
         self.half_open.warm.push_back(id);
         while self.half_open.warm.len() > self.config.warm_half_open {
@@ -324,7 +322,7 @@ impl Stack {
         }
     }
 
-    /// Keeps a half-open connection as the facts that it is made from, if it may be.
+    /// Replaces a half-open connection by its record, if possible.
     fn fold(&mut self, id: ConnId) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         let connection = &slot.connection;
@@ -350,9 +348,9 @@ impl Stack {
     }
 }
 
-/// Back to a connection.
+/// From a record to a connection.
 impl Stack {
-    /// True if the connection that is made again is the one that there is.
+    /// True if the rebuilt connection equals the existing one.
     fn is_made_again(&self, id: ConnId, half_open: &HalfOpen) -> bool {
         let slot = self.slots.at(id);
         self.unfolded(half_open).zip(slot).is_some_and(|(again, slot)| {
@@ -360,7 +358,7 @@ impl Stack {
         })
     }
 
-    /// Makes the connection at `place` whole, to be touched at once.
+    /// Rebuilds the connection at `place`, for an event that concerns it.
     pub(super) fn unfold(&mut self, place: u32, now: Instant) -> Option<ConnId> {
         self.half_open.deadlines.set(place, None);
         let half_open = self.half_open.entries.remove(place)?;
@@ -382,7 +380,7 @@ impl Stack {
         Some(id)
     }
 
-    /// Makes those of a listener whole.
+    /// Rebuilds the connections of a listener.
     pub(super) fn unfold_all(&mut self, listener: ListenerId, now: Instant) {
         for place in self.half_open.of(listener) {
             self.unfold(place, now);
@@ -395,8 +393,8 @@ impl Stack {
         self.half_open.deadlines.next().is_none_or(|at| at > self.half_open.due.min(now))
     }
 
-    /// Lets the next timer that is due fire. One at a time, when nothing else is to be sent: not all of them
-    /// are to be whole at once.
+    /// Fires the next due timer. Only one at a time, when nothing else is to be sent, so that few connections
+    /// are whole at once.
     pub(super) fn fire_half_open(&mut self, now: Instant) -> bool {
         let due = self.half_open.due.min(now);
         let Some(place) = self.half_open.deadlines.pop_due(due) else { return false };
@@ -406,7 +404,7 @@ impl Stack {
         true
     }
 
-    /// The connection that is made from `half_open`: what happened to it happens again.
+    /// Returns the connection rebuilt from `half_open`, with its history repeated.
     fn unfolded(&self, half_open: &HalfOpen) -> Option<Box<Connection>> {
         let listener: ListenerId = self.listeners.key_at(half_open.listener)?;
         let tcp = self.listeners.at(listener)?.tcp();
@@ -438,15 +436,15 @@ impl Stack {
         Some(connection)
     }
 
-    /// Sends the answer again, into the void, and lets the timer fire again. A connection remembers when its
-    /// last retransmission left; of those before it is enough that they did.
+    /// Repeats the transmissions, whose packets are discarded, and the timeouts. A connection depends on the
+    /// exact time only of its last retransmission.
     fn relive(&self, connection: &mut Connection, half_open: &HalfOpen) {
         self.send_into_the_void(connection, half_open.at(half_open.answered));
         let last = half_open.at(half_open.timed_out);
         for timeout in 1..=half_open.timeouts {
             let is_last = timeout == half_open.timeouts;
             let timed_out = connection.next_timeout().filter(|_| !is_last).unwrap_or(last);
-            // Its events were handed over when the timer fired first.
+            // The events were handed over at the original timeout.
             let _ = connection.on_timeout(timed_out);
             let late = Duration::from_micros(half_open.repeated_after.into());
             let repeated = if is_last { last + late } else { timed_out };

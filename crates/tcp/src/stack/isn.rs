@@ -15,7 +15,7 @@ use crate::four_tuple::FourTuple;
 use crate::keys::{Chance, Key, Purpose, Seed};
 use crate::time::Instant;
 
-/// Draws what a connection needs that nobody else can guess.
+/// Generates the secret values of connections.
 #[derive(Debug)]
 pub(crate) struct SecretSource {
     isn_key: Key,
@@ -23,7 +23,7 @@ pub(crate) struct SecretSource {
 }
 
 impl SecretSource {
-    /// The source of a stack with this seed.
+    /// Returns the source of a stack with this seed.
     pub(crate) fn new(seed: &Seed) -> Self {
         SecretSource {
             isn_key: Chance::new(seed, Purpose::InitialSequence).key(),
@@ -31,14 +31,13 @@ impl SecretSource {
         }
     }
 
-    /// The secrets of a connection that begins now.
+    /// Returns the secrets of a connection that begins now.
     pub(crate) fn secrets(&self, tuple: &FourTuple, now: Instant) -> Secrets {
         let clock = (now.as_micros() / 4) as u32;
         let hash = hash_of(&self.isn_key, tuple) as u32;
         Secrets { iss: SeqNum(clock.wrapping_add(hash)), ts_offset: self.timestamp_offset(tuple) }
     }
 
-    /// The timestamp offset of a four-tuple.
     pub(crate) fn timestamp_offset(&self, tuple: &FourTuple) -> u32 {
         hash_of(&self.timestamp_key, tuple) as u32
     }

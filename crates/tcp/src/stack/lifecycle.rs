@@ -1,4 +1,4 @@
-//! Changes of the host while it runs: its MTU, its addresses, its end.
+//! Changes of the host at run time: MTU, addresses, shutdown.
 
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -25,7 +25,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Adds an address of the host; false if it is one already.
+    /// Adds an address of the host; false if it already has it.
     pub fn add_address(&mut self, address: IpAddr) -> bool {
         let is_new = !self.config.addresses.contains(&address);
         if is_new {
@@ -34,8 +34,8 @@ impl Stack {
         is_new
     }
 
-    /// Removes an address of the host, and aborts the connections that use it; false if it is none. A
-    /// listener on this address alone gets no more connections.
+    /// Removes an address of the host, and aborts the connections that use it; false if it does not have it.
+    /// A listener on this address alone gets no more connections.
     pub fn remove_address(&mut self, address: IpAddr, now: Instant) -> bool {
         let known = self.config.addresses.len();
         self.config.addresses.retain(|own| *own != address);
@@ -47,8 +47,8 @@ impl Stack {
         true
     }
 
-    /// Closes every listener and, for writing, every connection: connections that the program has not
-    /// accepted yet are reset, the others end when their peers close too.
+    /// Closes every listener and, for writing, every connection: connections that were not accepted are
+    /// reset, the others end when their peers close too.
     pub fn close_all(&mut self, now: Instant) {
         self.set_forwarding(0);
         let listeners: Vec<ListenerId> = self.listeners.iter().map(|(id, _)| id).collect();

@@ -1,9 +1,8 @@
 //! Listeners: half-open connections, the accept queue, SYN cookies, and their limits.
 //!
-//! A SYN makes a half-open connection as long as the half-open table has room; beyond that it is
-//! answered by a cookie, or dropped. A handshake that completes moves its connection into the accept
-//! queue; while that is full, neither SYNs nor the ends of handshakes are taken, so that the peer tries
-//! again later (what Linux does).
+//! A SYN creates a half-open connection while the half-open table has space; beyond that it is answered by a
+//! cookie, or dropped. A completed handshake moves its connection to the accept queue. While that is full,
+//! SYNs and the last segments of handshakes are dropped, so that the peer tries again later (as in Linux).
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -28,17 +27,17 @@ use crate::four_tuple::{self, FourTuple};
 use crate::outcome::Arrived;
 use crate::time::Instant;
 
-/// MSS of a peer that names none: 536 over IPv4, 1220 over IPv6 (RFC 9293 section 3.7.1).
+/// Default MSS of a peer without the option: 536 over IPv4, 1220 over IPv6 (RFC 9293 section 3.7.1).
 const DEFAULT_MSS: [u16; 2] = [536, 1220];
 
 /// A listener.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    /// Where it listens.
+    /// Its address.
     pub(crate) addr: SocketAddr,
     tcp: Arc<TcpConfig>,
-    /// The same without mechanisms: nothing of what they would agree on survives a cookie. Made for the first
-    /// cookie: most listeners never send one.
+    /// The configuration without mechanisms, whose agreement a cookie cannot store. It is created for the
+    /// first cookie: most listeners never send one.
     syn_cookie_config: OnceCell<Arc<TcpConfig>>,
     backlog: usize,
     max_half_open: usize,
@@ -99,43 +98,42 @@ impl Listener {
         }
     }
 
-    /// How its connections are set.
+    /// Returns the configuration of its connections.
     pub(super) fn tcp(&self) -> &Arc<TcpConfig> {
         &self.tcp
     }
 
-    /// How connections from a cookie are.
+    /// Returns the configuration of connections from a cookie.
     fn syn_cookie_config(&self) -> Arc<TcpConfig> {
         let plain = || TcpConfig { mechanisms: MechanismConfig::default(), ..(*self.tcp).clone() };
         Arc::clone(self.syn_cookie_config.get_or_init(|| Arc::new(plain())))
     }
 
-    /// When SYNs are answered by cookies.
     pub(super) fn syn_cookies(&self) -> SynCookies {
         self.syn_cookies
     }
 
-    /// Handshakes that are not complete.
+    /// Returns the number of incomplete handshakes.
     pub(super) fn half_open(&self) -> usize {
         self.half_open
     }
 
-    /// True while the accept queue takes nothing more.
+    /// True while the accept queue is full.
     pub(crate) fn is_full(&self) -> bool {
         self.queue.len() >= self.backlog
     }
 
-    /// A half-open connection ended without a handshake.
+    /// Records that a half-open connection ended without a complete handshake.
     pub(crate) fn on_half_open_gone(&mut self) {
         self.half_open = self.half_open.saturating_sub(1);
     }
 
-    /// A connection that its SYN opened waits for `accept`.
+    /// Queues a connection that its SYN opened.
     pub(crate) fn on_opened(&mut self, id: ConnId) {
         self.queue.push_back(id);
     }
 
-    /// A half-open connection completed its handshake.
+    /// Queues a half-open connection that completed its handshake.
     pub(crate) fn on_established(&mut self, id: ConnId) {
         self.on_half_open_gone();
         self.queue.push_back(id);
@@ -227,7 +225,8 @@ impl Stack {
         None
     }
 
-    /// The listener that an address belongs to: its own before one on every address of the family.
+    /// Returns the listener for a local address: that of the address itself before one on all addresses of
+    /// the family.
     pub(super) fn listener_for(&self, local: SocketAddr) -> Option<ListenerId> {
         let everywhere = match local.ip() {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -237,7 +236,7 @@ impl Stack {
         self.listening.get(&local).or_else(|| self.listening.get(&wildcard)).copied()
     }
 
-    /// RFC 9293 section 3.10.7.2: a segment arrives in LISTEN.
+    /// Processes a segment in LISTEN (RFC 9293 section 3.10.7.2).
     pub(super) fn on_segment_in_listen(
         &mut self,
         listener: ListenerId,
@@ -267,8 +266,8 @@ impl Stack {
         self.on_syn(listener, tuple, arrived, wire_len, None, now)
     }
 
-    /// A SYN for a listener. `floor`: it replaces a TIME-WAIT, and the new initial sequence number must
-    /// not be below this.
+    /// Processes a SYN for a listener. `floor`: it replaces a TIME-WAIT, and the new initial sequence number
+    /// must not be below this.
     pub(super) fn on_syn(
         &mut self,
         listener: ListenerId,
@@ -283,7 +282,7 @@ impl Stack {
         match at.admission() {
             _ if matches!(verdict, Some(Verdict::Accept { .. })) => {}
             Admission::Refuse(reason) => return Err(reason),
-            // A cookie cannot promise a sequence number above that of the old connection.
+            // A cookie cannot guarantee a sequence number above that of the old connection.
             Admission::Cookie if floor.is_some() => return Err(Refusal::HalfOpenFull),
             Admission::Cookie => return self.send_syn_cookie(listener, tuple, syn, now),
             Admission::Keep => {}
@@ -320,7 +319,7 @@ impl Stack {
         Ok(())
     }
 
-    /// A connection that its SYN opened waits for `accept` at once.
+    /// Moves a connection that its SYN opened directly to the accept queue.
     fn admit_opened(
         &mut self,
         listener: ListenerId,
@@ -352,8 +351,8 @@ impl Stack {
         self.insert(connection, tcp, Phase::HalfOpen(listener), now)
     }
 
-    /// Answers a SYN without keeping anything of it. The SYN-ACK is that of a connection which is made
-    /// for it and thrown away, so that it is the same as any other.
+    /// Answers a SYN without storing it. The SYN-ACK comes from a temporary connection, so that it has the
+    /// same form as any other.
     fn send_syn_cookie(
         &mut self,
         listener: ListenerId,
@@ -389,7 +388,7 @@ impl Stack {
         Ok(())
     }
 
-    /// An acknowledgement at a listener: perhaps it brings a cookie back.
+    /// Processes an acknowledgement at a listener, which may return a cookie.
     fn on_syn_cookie(
         &mut self,
         listener: ListenerId,

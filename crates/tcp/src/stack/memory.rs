@@ -122,7 +122,7 @@ pub(crate) struct Idle {
 }
 
 impl Idle {
-    /// Returns to the initial state, in the same storage.
+    /// Empties the list and keeps its allocation.
     pub(super) fn clear(&mut self) {
         self.order.clear();
     }

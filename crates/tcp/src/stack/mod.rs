@@ -1,23 +1,23 @@
 //! The stack: every connection of one set of addresses, without a clock and without I/O.
 //!
-//! A driver (the runtime, the simulator, a script) does the same thing everywhere: it hands in what
-//! arrived ([`Stack::on_packet`]), calls for the application ([`Stack::write`], [`Stack::read`], ...),
-//! drains [`Stack::poll_transmit`] and [`Stack::poll_event`] until both answer `None`, and sleeps until
-//! [`Stack::next_timeout`]. Four kinds of methods: commands, `on_*` (something happened), `poll_*`
-//! (drain until `None`) and questions.
+//! Every driver (the runtime, the simulator, a script) works in the same way: it passes arrived packets to
+//! [`Stack::on_packet`], makes calls for the application ([`Stack::write`], [`Stack::read`], ...), drains
+//! [`Stack::poll_transmit`] and [`Stack::poll_event`] until both return `None`, and sleeps until
+//! [`Stack::next_timeout`]. There are four kinds of methods: commands, `on_*` (an event), `poll_*` (drain
+//! until `None`) and queries.
 //!
 //! | file | content |
 //! |---|---|
 //! | `drive` | calls of the driver: packets in and out, events, timers |
-//! | `arrive` | a packet comes in: to a connection, a TIME-WAIT, a listener or nobody; ICMP errors |
+//! | `arrive` | an arriving packet: owned by a connection, a TIME-WAIT, a listener or none; ICMP errors |
 //! | `demux` | the table of four-tuples |
 //! | `open`, `ports`, `isn` | active opens: address, port (RFC 6056), sequence number (RFC 6528) |
 //! | `listener`, `syn_cookie` | passive opens: half-open, accept queue, cookies (RFC 4987) |
 //! | `after` | processing after a call has changed a connection |
 //! | `ready` | connections that may have something to send, and their urgency |
-//! | `slot` | connections taken in, retired and freed |
+//! | `slot` | connections: inserted, retired and freed |
 //! | `memory` | bounds on the memory of all connections together, and its release |
-//! | `spares` | storage of emptied buffers and places of connections that are over, used again |
+//! | `spares` | storage of emptied buffers, used again for other connections |
 //! | `fast_open`, `path` | the memories of the stack: cookies, keys and limits; facts of paths |
 //! | `controllers` | the controller that connections between the same two addresses share |
 //! | `half_open` | half-open connections in a few bytes |
@@ -119,10 +119,10 @@ use spares::Spares;
 use syn_cookie::CookieJar;
 use time_wait::TimeWaitTable;
 
-/// The device's facts of a packet that it hands in.
+/// The device's information about a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rx {
-    /// Whether the checksums are still to be verified.
+    /// Whether the checksums must still be verified.
     pub checksum: ChecksumCheck,
     /// Payload bytes of each wire segment if the device coalesced several into this packet.
     pub segment_size: Option<u16>,
@@ -132,20 +132,20 @@ pub struct Rx {
 }
 
 impl Default for Rx {
-    /// One packet as it was on the wire, unverified.
+    /// Returns the values for one packet as it was on the wire, unverified.
     fn default() -> Self {
         Rx { checksum: ChecksumCheck::Verify, segment_size: None, non_exhaustive: () }
     }
 }
 
-/// Result of [`Stack::poll_transmit`] besides the buffer.
+/// Result of [`Stack::poll_transmit`] in addition to the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Transmit {
     /// Bytes of the IP packet.
     pub len: usize,
     /// Set if the packet is a super-packet: payload bytes of each wire segment to cut it into.
     pub segment_size: Option<u16>,
-    /// Each segment of the super-packet is to be sent twice in a row, the second time marked with
+    /// True if each segment of the super-packet must be sent twice in a row, the second time marked with
     /// [`Flags::R4`](brisk_wire::Flags::R4) ([`brisk_wire::split_twice`]). Only with
     /// [`sends_twice`](crate::config::StackConfig::sends_twice).
     pub twice: bool,
@@ -155,7 +155,7 @@ pub struct Transmit {
     /// The connection that sent it; `None` for answers of the stack itself (resets, SYN cookies,
     /// TIME-WAIT).
     pub conn: Option<ConnId>,
-    /// Why it was sent.
+    /// Reason of the transmission.
     pub origin: Origin,
     /// Payload that stayed in the send queue ([`Stack::poll_transmit_in_place`]).
     in_place: Option<SeqRange>,
@@ -166,14 +166,14 @@ pub struct Transmit {
 pub struct Stack {
     config: StackConfig,
     stats: StackStats,
-    /// The latest time that anybody told.
+    /// Latest time that the stack received from its driver.
     clock: Instant,
-    /// Connections, whoever owns them.
+    /// Connections of any owner.
     slots: Slots<Slot>,
     listeners: Slots<Listener>,
-    /// Listeners by where they listen.
+    /// Listeners by their address.
     listening: BTreeMap<SocketAddr, ListenerId>,
-    /// SYNs that wait for the program's decision, if it forwards.
+    /// SYNs that wait for the program's decision, if it forwards connections.
     requests: Option<Box<Requests>>,
     half_open: HalfOpenTable,
     time_wait: TimeWaitTable,
@@ -184,17 +184,17 @@ pub struct Stack {
     /// Connections that may have something to send.
     ready: Ready,
     answers: Answers,
-    /// Packets that connections had to send before they took in their next one.
+    /// Packets that connections had to send before they processed their next segment.
     early: VecDeque<(Vec<u8>, Transmit)>,
     events: EventQueue,
     observations: VecDeque<(ConnId, Instant, Observation)>,
     lifecycle: VecDeque<LifecycleEvent>,
-    /// Bytes that all buffers hold.
+    /// Bytes held by all buffers.
     memory: usize,
     spares: Spares,
-    /// The packet that is being processed, if it may be kept.
+    /// The packet that is being processed, if its buffer may be kept.
     lent: Option<Bytes>,
-    /// Repair memory of the connections, and the time since when nothing of it was freed.
+    /// Repair memory of the connections, and the time since which none of it was freed.
     repair_memory: FecMemory,
     repair_memory_swept: Option<Instant>,
     memory_waiters: Vec<ConnId>,
@@ -215,10 +215,10 @@ pub struct Stack {
     moves: Moves,
 }
 
-/// Life.
+/// Creation.
 impl Stack {
-    /// A stack without connections. All chance (sequence numbers, ports, timestamp offsets, cookies)
-    /// is derived from `seed`: 32 bytes of real entropy in production, a number in a test.
+    /// Returns a stack without connections. All random values (sequence numbers, ports, timestamp offsets,
+    /// cookies) are derived from `seed`: 32 bytes of real entropy in production, a number in a test.
     ///
     /// # Errors
     /// The first value of `config` that is out of its range.
@@ -279,7 +279,7 @@ impl Stack {
     /// [`Event::Closed`](crate::Event::Closed) follows.
     ///
     /// # Errors
-    /// Why there can be no such connection now; nothing was sent.
+    /// The reason why the connection is not possible now; nothing was sent.
     pub fn connect(
         &mut self,
         remote: SocketAddr,
@@ -289,7 +289,7 @@ impl Stack {
         self.open(remote, &[], config, now).map(|(id, _)| id)
     }
 
-    /// Starts an active open with `data` queued behind the SYN. Answers how many bytes were taken.
+    /// Starts an active open with `data` queued for the SYN or after it. Returns the number of queued bytes.
     ///
     /// # Errors
     /// As [`Stack::connect`].
@@ -303,10 +303,10 @@ impl Stack {
         self.open(remote, data, config, now)
     }
 
-    /// Opens a listener. Port 0 lets the stack choose one; an unspecified address listens on every
-    /// address of its family. A listener on one address goes before one on all of them.
+    /// Opens a listener. With port 0 the stack chooses a port; an unspecified address listens on every
+    /// address of its family. A listener on one address takes precedence over one on all addresses.
     ///
-    /// # Errors
+    /// The reason why the listener is not possible.
     /// Why there can be no such listener.
     pub fn listen(&mut self, local: SocketAddr, config: ListenConfig) -> Result<ListenerId, ListenError> {
         self.open_listener(local, config)
@@ -317,13 +317,13 @@ impl Stack {
         self.drop_listener(listener, now);
     }
 
-    /// The address and port of a listener.
+    /// Returns the address and port of a listener.
     pub fn listener_addr(&self, listener: ListenerId) -> Option<SocketAddr> {
         self.listeners.at(listener).map(|at| at.addr)
     }
 
-    /// Takes the oldest connection that waits at the listener, with the address of its peer. If there is
-    /// something to read already, or the connection is over already, the events say so again.
+    /// Takes the oldest connection that waits at the listener, with the address of its peer. Events report
+    /// again if data can be read already, or if the connection has already ended.
     pub fn accept(&mut self, listener: ListenerId) -> Option<(ConnId, SocketAddr)> {
         self.take_accepted(listener)
     }
@@ -331,7 +331,7 @@ impl Stack {
 
 /// Commands: one connection.
 impl Stack {
-    /// Closes for writing: a FIN follows what is queued. Reading goes on (half close).
+    /// Closes for writing: a FIN follows the queued data. Reading remains possible (half close).
     ///
     /// # Errors
     /// If the connection is over or the handle names none.
@@ -339,16 +339,16 @@ impl Stack {
         self.act(id, now, |connection| connection.shutdown(now)).ok_or(WriteError::NoConnection)?
     }
 
-    /// The application reads what has arrived and nothing more: data that arrives after our FIN is answered
-    /// by a reset, as in Linux after shutdown(SHUT_RDWR).
+    /// Ends reading after the data that has already arrived: later data that arrives after our FIN is
+    /// answered by a reset, as in Linux after shutdown(SHUT_RDWR).
     pub fn shutdown_reading(&mut self, id: ConnId) {
         if let Some(slot) = self.owned_mut(id) {
             slot.connection.shutdown_reading();
         }
     }
 
-    /// The last byte written ends a record: what is written later shares no segment with it, retransmitted or
-    /// not (Linux: MSG_EOR).
+    /// Ends a record with the last byte written: later data does not share a segment with it, even in a
+    /// retransmission (Linux: MSG_EOR).
     pub fn end_record(&mut self, id: ConnId) {
         if let Some(slot) = self.owned_mut(id) {
             slot.connection.end_record();
@@ -360,9 +360,9 @@ impl Stack {
         self.act(id, now, |connection| connection.abort());
     }
 
-    /// The application lets go. Unread data turns into a reset (RFC 9293 section 3.6.1); otherwise a
-    /// FIN follows what is queued and the connection lives on by itself until it is done. The handle
-    /// is invalid afterwards.
+    /// Releases the connection from the application. Unread data causes a reset (RFC 9293 section 3.6.1);
+    /// otherwise a FIN follows the queued data and the stack keeps the connection until it has ended. The
+    /// handle is invalid afterwards.
     pub fn release(&mut self, id: ConnId, now: Instant) {
         if let Some(slot) = self.owned_mut(id) {
             slot.phase = Phase::Released;
@@ -373,7 +373,7 @@ impl Stack {
         }
     }
 
-    /// Returns the options of a connection; `None` if the handle names none of the application's.
+    /// Returns the options of a connection; `None` if the application has no connection with this handle.
     ///
     /// ```
     /// # use brisk_tcp::{ConnectConfig, Stack, StackConfig, time::Instant};
@@ -389,7 +389,7 @@ impl Stack {
         ConnMut::of(self, id)
     }
 
-    /// Lets a SYN go that waits for the first write ([`crate::fast_open::FastOpenConnect::defer`]).
+    /// Sends a SYN that waits for the first write ([`crate::fast_open::FastOpenConnect::defer`]).
     pub fn send_deferred_syn(&mut self, id: ConnId, now: Instant) {
         self.act(id, now, |connection| connection.send_deferred_syn());
     }
@@ -397,8 +397,8 @@ impl Stack {
 
 /// Commands: Fast Open.
 impl Stack {
-    /// Tells the time of day: `secs` since 1970 at `now`. Only derived keys ([`KeySource::Derived`]) and a
-    /// stored cache need it; between two calls the stack counts on by itself.
+    /// Sets the time of day: `secs` since 1970 at `now`. Only derived keys ([`KeySource::Derived`]) and a
+    /// stored cache need it; between two calls the stack extrapolates it.
     pub fn set_unix_time(&mut self, secs: u64, now: Instant) {
         self.fast_open.set_unix_time(secs, now);
     }
@@ -413,8 +413,8 @@ impl Stack {
         self.install_listener_keys(listener, keys)
     }
 
-    /// Forgets what the client knows of servers: of one partition, or of all. To be called when
-    /// the network changes: a cookie tells a server who comes back.
+    /// Discards the client's knowledge of servers: of one partition, or all. Must be called when the network
+    /// changes: a cookie lets a server recognise a returning client.
     pub fn flush_fast_open_cache(&mut self, partition: Option<u64>) {
         self.fast_open.flush(partition);
     }
@@ -424,35 +424,35 @@ impl Stack {
         self.fast_open.export(now)
     }
 
-    /// Takes in what [`Stack::export_fast_open_cache`] wrote, as far as the stack does not know better.
+    /// Adds the output of [`Stack::export_fast_open_cache`], except where the stack has newer knowledge.
     ///
     /// # Errors
-    /// The mistake in the text; nothing of it was taken then.
+    /// The error in the text; nothing was added then.
     pub fn import_fast_open_cache(&mut self, text: &str, now: Instant) -> Result<(), ImportError> {
         self.fast_open.import(text, now)
     }
 }
 
-/// Questions.
+/// Queries.
 impl Stack {
-    /// The local end of a connection.
+    /// Returns the local end of a connection.
     pub fn local_addr(&self, id: ConnId) -> Option<SocketAddr> {
         self.owned(id).map(|slot| slot.connection.tuple().local)
     }
 
-    /// The remote end of a connection.
+    /// Returns the remote end of a connection.
     pub fn remote_addr(&self, id: ConnId) -> Option<SocketAddr> {
         self.owned(id).map(|slot| slot.connection.tuple().remote)
     }
 
-    /// Connections that count against the limit of this listener's Fast Open now: not acknowledged yet, or
-    /// reset a short time ago.
+    /// Returns the number of connections that count against the Fast Open limit of this listener: not
+    /// acknowledged yet, or reset a short time ago.
     pub fn fast_open_pending(&mut self, listener: ListenerId, now: Instant) -> usize {
         self.fast_open.pending(listener, now)
     }
 
-    /// The RFC 9293 state of a connection; `None` if the handle names none. A connection whose handle
-    /// was not released goes on saying TIME-WAIT when that is over.
+    /// Returns the RFC 9293 state of a connection; `None` if there is none with this handle. A connection
+    /// whose handle was not released remains in TIME-WAIT when that period is over.
     pub fn state(&self, id: ConnId) -> Option<State> {
         self.owned(id).map(|slot| slot.connection.state())
     }
@@ -472,21 +472,21 @@ impl Stack {
         stats
     }
 
-    /// How long after its SYN a second, plain connection for the same request should follow a connection that
-    /// asks over Fast Open: there are paths that take data on a SYN and then pass nothing more. `None` if
-    /// there is nothing to insure. The one that is answered first is kept; if that is the second one, tell it
-    /// with [`Stack::report_outrun`] and abort the first.
+    /// Returns the time after its SYN at which a second, plain connection for the same request should follow
+    /// a Fast Open connection: some paths accept data on a SYN and then pass nothing more. `None` if there is
+    /// no such risk. The connection that is answered first is kept; if it is the second one, call
+    /// [`Stack::report_outrun`] and abort the first.
     pub fn hedge_wait(&self, id: ConnId) -> Option<Duration> {
         self.owned(id)?.connection.hedge_wait()
     }
 
-    /// Tells that the request of this connection was answered on another one that began later. The second
-    /// time in a row its destination counts as a black hole for Fast Open.
+    /// Records that the request of this connection was answered on another one that began later. After the
+    /// second time in a row its destination counts as a black hole for Fast Open.
     pub fn report_outrun(&mut self, id: ConnId, now: Instant) {
         self.act(id, now, |connection| connection.judge_outrun());
     }
 
-    /// The details of one connection, for a diagnosis.
+    /// Returns the details of one connection, for a diagnosis.
     pub fn conn_info(&self, id: ConnId) -> Option<ConnInfo> {
         let slot = self.owned(id)?;
         let mut info = slot.connection.info();
@@ -496,12 +496,12 @@ impl Stack {
         Some(info)
     }
 
-    /// Bytes that [`Stack::write`] would take now.
+    /// Returns the bytes that [`Stack::write`] would accept now.
     pub fn writable(&self, id: ConnId) -> usize {
         self.owned(id).map_or(0, |slot| slot.connection.writable().min(self.memory_left_to_writes()))
     }
 
-    /// Counters over all connections.
+    /// Returns the counters over all connections.
     pub fn stats(&self) -> &StackStats {
         &self.stats
     }
@@ -511,32 +511,32 @@ impl Stack {
         &self.config
     }
 
-    /// Connections that exist now, half-open ones and TIME-WAIT included.
+    /// Returns the number of connections, including half-open ones and TIME-WAIT.
     pub fn connections(&self) -> usize {
         self.demux.len()
     }
 
-    /// How many of these are half-open: the handshakes of listeners that are not complete.
+    /// Returns the number of half-open connections: incomplete handshakes of listeners.
     pub fn half_open(&self) -> usize {
         self.listeners.iter::<ListenerId>().map(|(_, listener)| listener.half_open()).sum()
     }
 
-    /// How many of these only wait in TIME-WAIT: nothing is left to be delivered.
+    /// Returns the number of connections that only wait in TIME-WAIT.
     pub fn time_waits(&self) -> usize {
         self.time_wait.len()
     }
 
-    /// Bytes that all connections keep to repair losses from; part of [`Stack::memory`].
+    /// Returns the bytes that all connections keep for repairs; part of [`Stack::memory`].
     pub fn repair_memory(&self) -> usize {
         self.repair_memory.used()
     }
 
-    /// Bytes that the send and receive buffers of all connections hold now.
+    /// Returns the bytes held by the send and receive buffers of all connections.
     pub fn memory(&self) -> usize {
         self.memory
     }
 
-    /// The connection that the application holds under this handle.
+    /// Returns the connection if the application owns this handle.
     fn owned(&self, id: ConnId) -> Option<&Slot> {
         self.slots.at(id).filter(|slot| slot.phase == Phase::Owned)
     }
@@ -570,7 +570,7 @@ mod tests {
     fn a_configuration_out_of_range_is_refused() {
         let error = Stack::new(StackConfig { mtu: 100, ..StackConfig::default() }, 1).expect_err("refused");
         assert_eq!(error.key, "mtu");
-        // Found by fuzzing: an option of kind 0 ends the list and is never read again.
+        // An option of kind 0 ends the list, so it would never be read again.
         let option_profile = brisk_wire::OptionProfile { ga_exid: 0xdc60, ga_kind: 0 };
         let error =
             Stack::new(StackConfig { option_profile, ..StackConfig::default() }, 1).expect_err("refused");

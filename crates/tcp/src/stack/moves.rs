@@ -1,14 +1,14 @@
 //! Peers whose address changes while they have connections.
 //!
-//! A connection keeps the four-tuple that it began with; the device sends what is for an earlier address of a
-//! peer to the present one. Segments of such a connection arrive from the present address, where new
-//! connections of the peer begin too: what belongs to nobody there belongs to an earlier address. The caller
-//! has authenticated the peer and validated its path before [`Stack::move_peer`] (RFC 9000 sections 8.2 and
-//! 9); nothing that arrives moves an address by itself.
+//! A connection keeps its original four-tuple; the device sends packets for an earlier address of a peer to
+//! its present one. Segments of such a connection arrive from the present address, where new connections of
+//! the peer begin too: a segment without an owner there is looked up at the earlier addresses. The caller has
+//! authenticated the peer and validated its path before [`Stack::move_peer`] (RFC 9000 sections 8.2 and 9);
+//! no arriving packet moves an address by itself.
 //!
-//! Between the change and its report, a reset would end connections that are about to be found again. Unknown
-//! segments from addresses that no peer has reported are therefore not answered for [`PATIENCE`], once a peer
-//! has said that it reports its moves ([`Stack::expect_moves`]).
+//! Between the change and its report, a reset would end connections that will be found again. So unknown
+//! segments from addresses that no peer has reported are not answered for [`PATIENCE`], once a peer has
+//! announced that it reports its moves ([`Stack::expect_moves`]).
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -22,25 +22,25 @@ use crate::connection::Connection;
 use crate::four_tuple::FourTuple;
 use crate::time::{Duration, Instant};
 
-/// How long unknown segments from an address wait for the report of a move.
+/// Time for which unknown segments from an address wait for the report of a move.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// Addresses whose unknown segments wait at one time. A reset answers those of further ones.
+/// Maximum number of addresses with such segments. Segments of further ones are answered by a reset.
 const MAX_WAITING: usize = 1024;
-/// Peers that are known, and earlier addresses.
+/// Maximum number of known peers, and of earlier addresses.
 const MAX_PEERS: usize = 16_384;
-/// Earlier addresses of one peer that still have connections.
+/// Maximum number of earlier addresses of one peer that still have connections.
 const MAX_EARLIER: usize = 8;
 
 /// The moves of peers.
 #[derive(Debug, Default)]
 pub(super) struct Moves {
-    /// The address that a peer had before, by the one that it had next.
+    /// The previous address of a peer, by the one that followed it.
     earlier: BTreeMap<IpAddr, IpAddr>,
     /// Present addresses of peers that report their moves.
     known: BTreeSet<IpAddr>,
-    /// Addresses whose unknown segments are not answered, and since when; the first comes first.
+    /// Addresses whose unknown segments are not answered, with the time of the first, the oldest first.
     waiting: VecDeque<(IpAddr, Instant)>,
-    /// The earlier address of the sender of the last packet, which another stack of the host serves.
+    /// Earlier address of the sender of the last packet, if another stack of the host serves it.
     stray: Option<IpAddr>,
 }
 
@@ -54,7 +54,7 @@ pub(super) enum Earlier {
 }
 
 impl Moves {
-    /// The addresses that the peer at `address` had before, the last one first.
+    /// Returns the earlier addresses of the peer at `address`, the latest first.
     fn before(&self, address: IpAddr) -> impl Iterator<Item = IpAddr> {
         let first = self.earlier.get(&address).copied();
         core::iter::successors(first, |address| self.earlier.get(address).copied()).take(MAX_EARLIER)
@@ -70,8 +70,8 @@ impl Moves {
         match self.waiting.iter().find(|(waiting, _)| *waiting == address) {
             Some((_, since)) => !is_over(*since),
             None => {
-                // An address that waited in vain is remembered as long again: its segments are answered
-                // meanwhile.
+                // An address that waited in vain is remembered for the same time again, during which its
+                // segments are answered.
                 while self
                     .waiting
                     .front()
@@ -91,7 +91,7 @@ impl Moves {
 
 /// Peers that move.
 impl Stack {
-    /// The peer at `address` reports when it moves ([`Stack::move_peer`]).
+    /// Announces that the peer at `address` reports its moves ([`Stack::move_peer`]).
     pub fn expect_moves(&mut self, address: IpAddr) {
         let Moves { known, waiting, .. } = &mut self.moves;
         if known.len() < MAX_PEERS {
@@ -100,9 +100,9 @@ impl Stack {
         waiting.retain(|(waiting, _)| *waiting != address);
     }
 
-    /// The peer whose address was `from` has the address `to` now: its connections go on. `is_other_path`:
-    /// more has changed than the port behind which it is, so that the round-trip time is unknown (RFC 9000
-    /// section 9.4).
+    /// Moves a peer from the address `from` to `to`: its connections continue. `is_other_path`: more has
+    /// changed than the peer's port behind a NAT, so that the round-trip time is unknown (RFC 9000 section
+    /// 9.4).
     pub fn move_peer(&mut self, from: IpAddr, to: IpAddr, is_other_path: bool, now: Instant) {
         self.clock = self.clock.max(now);
         if from != to && self.moves.earlier.len() < MAX_PEERS {
@@ -114,21 +114,22 @@ impl Stack {
         }
     }
 
-    /// The path to the peer at `address` has changed, though its address has not: this host has moved.
+    /// Records that the path to the peer at `address` has changed although its address has not: this host has
+    /// moved.
     pub fn change_path(&mut self, address: IpAddr, is_other_path: bool, now: Instant) {
         self.clock = self.clock.max(now);
         self.go_on_from(&[address], is_other_path, now);
     }
 
-    /// Forgets an address that a peer had: no connection is looked for there any more.
+    /// Forgets an earlier address of a peer: no connection is looked up there any more.
     pub fn forget_peer(&mut self, address: IpAddr) {
         self.moves.known.remove(&address);
         self.moves.earlier.remove(&address);
         self.moves.earlier.retain(|_, before| *before != address);
     }
 
-    /// If the last packet is for another stack of the host: its source address there. It has an earlier
-    /// address of a peer that has moved, and is to be handed in with that as its source.
+    /// Returns the source address under which the last packet must be passed to another stack of the host:
+    /// the earlier address of a peer that has moved. `None` if the packet is not for another stack.
     #[inline]
     pub fn take_stray(&mut self) -> Option<IpAddr> {
         self.moves.stray.take()
@@ -148,7 +149,7 @@ impl Stack {
         }
     }
 
-    /// Looks for the owner of a segment that has none at the address from which it came.
+    /// Looks up the owner of a segment that has none at its source address.
     pub(super) fn find_moved(&mut self, tuple: &FourTuple, flags: Flags) -> Earlier {
         // A new connection begins at the present address.
         if self.moves.earlier.is_empty() || flags.contains(Flags::SYN) && !flags.contains(Flags::ACK) {

@@ -1,4 +1,4 @@
-//! Active opens: which local address and port a connection gets.
+//! Active opens: the choice of local address and port.
 
 use alloc::sync::Arc;
 use core::net::{IpAddr, SocketAddr};
@@ -16,19 +16,18 @@ use crate::error::ConnectError;
 use crate::four_tuple::{self, FourTuple};
 use crate::time::Instant;
 
-/// Ports that are asked for a free one before one with a TIME-WAIT is taken too. When a range is full of
-/// TIME-WAITs, as it is after a minute of many short connections to one peer, walking all of it for every
-/// open would stop the stack.
+/// Number of ports that are tried for a free one before one in TIME-WAIT is accepted too. If a range is full
+/// of TIME-WAITs, as after a minute of many short connections to one peer, a search through all of it at
+/// every open would stop the stack.
 const PREFER_FREE: u32 = 64;
 
-/// How a four-tuple can be used.
+/// Availability of a four-tuple.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Availability {
-    /// Nobody has it.
+    /// It is not used.
     Free,
-    /// A TIME-WAIT has it that may be replaced, with an initial sequence number not below this one.
+    /// A TIME-WAIT uses it that may be replaced, with an initial sequence number not below this one.
     Reusable(SeqNum),
-    /// It is taken.
     Taken,
 }
 
@@ -72,7 +71,7 @@ impl Stack {
         Ok((id, taken))
     }
 
-    /// One copy of a configuration for all connections that are opened with it one after another.
+    /// Returns one copy of a configuration for all successive connections that are opened with it.
     fn share(&mut self, tcp: &TcpConfig) -> Arc<TcpConfig> {
         match &self.latest_tcp {
             Some(latest) if **latest == *tcp => Arc::clone(latest),
@@ -80,7 +79,8 @@ impl Stack {
         }
     }
 
-    /// The ends of a new connection, and the least initial sequence number if they were used recently.
+    /// Returns the ends of a new connection, and the minimum initial sequence number if they were used
+    /// recently.
     fn choose_tuple(
         &mut self,
         remote: SocketAddr,
@@ -116,20 +116,21 @@ impl Stack {
         }
     }
 
-    /// A free ephemeral port; if none is near, the next one that is free or whose TIME-WAIT may be replaced.
+    /// Returns a free ephemeral port; if none is near, the next one that is free or whose TIME-WAIT may be
+    /// replaced.
     fn choose_port(
         &mut self,
         ip: IpAddr,
         remote: SocketAddr,
         now: Instant,
     ) -> Result<(FourTuple, Option<SeqNum>), ConnectError> {
-        // The ports leave the stack for the search, which asks the rest of the stack about each.
+        // The ports are taken out of the stack, because the search queries the rest of it about each.
         let tuple_of = |port| FourTuple::new(SocketAddr::new(ip, port), remote);
         let Stack { ports, demux, slots, half_open, time_wait, listening, share, .. } = self;
         let owners = Owners { demux, slots, half_open, time_wait };
         let is_listened = |port| listening.contains_key(&SocketAddr::new(ip, port));
         let free = |port| !is_listened(port) && owners.of(&tuple_of(port)).is_none();
-        // A connection whose two ends are one hears nothing.
+        // A connection to its own end would receive nothing.
         let is_ours = |port| share.has(&tuple_of(port)) && !tuple_of(port).is_loop();
         let floor_of = |port| match owners.of(&tuple_of(port)) {
             Some(Target::TimeWait(place)) => time_wait.entry(place)?.reusable_by_us(now),

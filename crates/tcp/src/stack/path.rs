@@ -1,6 +1,6 @@
-//! Memories of the stack that outlive connections: what is known of paths, and which destinations do not take
-//! the option of Corrective and Proactive. The driver may read and change the first; a new connection is
-//! handed what is known of both, and a living one reports.
+//! Memories of the stack that outlive connections: facts about paths, and destinations that do not accept the
+//! option of Corrective and Proactive. The driver may read and change the first. A new connection gets the
+//! facts of both, and reports to them.
 
 use alloc::boxed::Box;
 use core::net::IpAddr;
@@ -24,12 +24,12 @@ impl Stack {
         self.paths.facts(&Ends { local, remote }, now)
     }
 
-    /// Every path that is known, the one unused for longest first: local and remote address, and the facts.
+    /// Returns every known path, the one unused for longest first: local and remote address, and the facts.
     pub fn paths(&self, now: Instant) -> impl Iterator<Item = (IpAddr, IpAddr, PathFacts)> {
         self.paths.iter(now).map(|(ends, facts)| (ends.local, ends.remote, facts))
     }
 
-    /// Forgets every path, and what did not pass on it. To be called when the network changes.
+    /// Forgets every path, and the options that did not pass on it. Must be called when the network changes.
     pub fn flush_paths(&mut self) {
         self.paths.flush();
         self.gentle_memory.flush();
@@ -40,11 +40,11 @@ impl Stack {
         self.paths.export(self.fast_open.unix(now), now)
     }
 
-    /// Takes in what [`Stack::export_paths`] wrote, as far as the stack does not know better. The text may
-    /// hold what [`Stack::export_fast_open_cache`] wrote too.
+    /// Adds the output of [`Stack::export_paths`], except where the stack has newer knowledge. The text may
+    /// also contain the output of [`Stack::export_fast_open_cache`].
     ///
     /// # Errors
-    /// The mistake in the text; nothing of it was taken then.
+    /// The error in the text; nothing was added then.
     pub fn import_paths(&mut self, text: &str, now: Instant) -> Result<(), ImportError> {
         self.paths.import(text, self.fast_open.unix(now), now)
     }
@@ -55,7 +55,7 @@ pub(super) fn ends(tuple: &FourTuple) -> Ends {
 }
 
 impl PathMemory {
-    /// A connection asks for a window beyond that which everybody may begin with.
+    /// Decides about a connection's request for a window larger than RFC 6928 permits on any path.
     pub(super) fn start(&mut self, connection: &mut Connection, now: Instant) {
         let ends = ends(&connection.tuple());
         let facts = self.facts(&ends, now);
@@ -63,7 +63,7 @@ impl PathMemory {
         let granted = request.and_then(|request| Some((self.grant(&ends, &request, now)?, request.rtt)));
         match granted {
             Some((window, rtt)) => connection.start_on_trust(window, &facts, rtt, now),
-            // With a SYN nothing is proven; the connection may ask again when it is.
+            // A SYN proves nothing; the connection may request again when the peer is verified.
             None if connection.is_opening() => {}
             None => connection.start_as_unknown(),
         }
@@ -71,14 +71,14 @@ impl PathMemory {
 }
 
 impl Stack {
-    /// Hands a new connection what is known of its path, before its first segment leaves.
+    /// Passes the facts of its path to a new connection, before its first segment leaves.
     pub(super) fn start_on_path(&self, connection: &mut Connection, now: Instant) {
         let known = self.paths.facts(&ends(&connection.tuple()), now);
         connection.start_from(known, now);
     }
 
-    /// A timer of a connection is due: it hears what others have measured since it began while it opens, and
-    /// what they have delivered later.
+    /// Refreshes the facts of a connection whose timer is due: the round-trip time measured by others since
+    /// it began, while it opens, and their deliveries later.
     pub(super) fn refresh_path(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         if slot.connection.is_opening()
@@ -93,7 +93,7 @@ impl Stack {
         }
     }
 
-    /// Takes in what a connection reports about its path.
+    /// Processes a connection's report about its path.
     pub(super) fn learn_path(&mut self, id: ConnId, now: Instant) {
         // A member reports the window of its path.
         self.lend(id, now);
@@ -144,7 +144,8 @@ impl Stack {
         if wants_gentle || options == SynOptions::Plain { options } else { SynOptions::Together }
     }
 
-    /// Withholds the option of Corrective and Proactive if it is not its turn. That of Fast Open is planned.
+    /// Omits the option of Corrective and Proactive if `options` excludes it. That of Fast Open is decided
+    /// elsewhere.
     pub(super) fn plan_gentle(&mut self, connection: &mut Connection, options: SynOptions) {
         let why = match options {
             SynOptions::NoGentle => GentleOff::Remembered,
@@ -156,7 +157,7 @@ impl Stack {
         connection.withhold_gentle(why);
     }
 
-    /// Takes in what the opening of a connection has taught about Corrective and Proactive.
+    /// Processes the result of a handshake for Corrective and Proactive.
     pub(super) fn learn_gentle(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         let (opened, spoilt) = (slot.connection.take_opened(), slot.connection.take_spoilt());

@@ -1,8 +1,8 @@
-//! Where half-open connections and TIME-WAITs are kept.
+//! Storage of half-open connections and TIME-WAITs.
 
 use alloc::vec::Vec;
 
-/// Values at places that stay theirs, and that are used again when they have left.
+/// Values at fixed places, which are reused after removal.
 #[derive(Debug)]
 pub(crate) struct Places<T> {
     entries: Vec<Option<T>>,
@@ -16,18 +16,17 @@ impl<T> Default for Places<T> {
 }
 
 impl<T> Places<T> {
-    /// Number of values.
     pub(crate) fn len(&self) -> usize {
         self.entries.len() - self.free.len()
     }
 
-    /// As new ones are, in the same storage.
+    /// Removes all values, and keeps the storage.
     pub(crate) fn clear(&mut self) {
         self.entries.clear();
         self.free.clear();
     }
 
-    /// Puts a value in; answers its place. The caller bounds the number of values below 2^32.
+    /// Adds a value; returns its place. The caller bounds the number of values below 2^32.
     pub(crate) fn insert(&mut self, value: T) -> u32 {
         let free = self.free.pop();
         match free.and_then(|place| self.entries.get_mut(place as usize)) {
@@ -37,24 +36,24 @@ impl<T> Places<T> {
         free.unwrap_or(self.entries.len().saturating_sub(1) as u32)
     }
 
-    /// Takes the value at `place` out.
+    /// Removes the value at `place`.
     pub(crate) fn remove(&mut self, place: u32) -> Option<T> {
         let value = self.entries.get_mut(place as usize)?.take()?;
         self.free.push(place);
         Some(value)
     }
 
-    /// The value at `place`.
+    /// Returns the value at `place`.
     pub(crate) fn get(&self, place: u32) -> Option<&T> {
         self.entries.get(place as usize)?.as_ref()
     }
 
-    /// The value at `place`, to be changed.
+    /// Returns the value at `place`, mutable.
     pub(crate) fn get_mut(&mut self, place: u32) -> Option<&mut T> {
         self.entries.get_mut(place as usize)?.as_mut()
     }
 
-    /// All values with their places.
+    /// Returns all values with their places.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         (0..).zip(self.entries.iter()).filter_map(|(place, entry)| Some((place, entry.as_ref()?)))
     }

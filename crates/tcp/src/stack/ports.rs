@@ -12,7 +12,7 @@ use siphasher::sip::SipHasher24;
 
 use crate::keys::{Chance, Key, Purpose, Seed};
 
-/// Counters: RFC 6056 recommends at least ten; more keep destinations apart better.
+/// Number of counters: RFC 6056 recommends at least ten; more separate destinations better.
 const COUNTERS: usize = 256;
 /// Largest random increment.
 const MAX_STEP: u32 = 8;
@@ -23,7 +23,7 @@ pub(crate) struct Ports {
     first: u16,
     count: u32,
     seed: Seed,
-    /// Drawn for the first choice: a server never makes one.
+    /// Derived at the first choice: a server never makes one.
     secrets: Option<PortSecrets>,
     counters: [u32; COUNTERS],
 }
@@ -43,7 +43,7 @@ impl PortSecrets {
 }
 
 impl Ports {
-    /// Chooses from `range`, which is not empty.
+    /// Returns a chooser for `range`, which is not empty.
     pub(crate) fn new(range: &RangeInclusive<u16>, seed: &Seed) -> Self {
         Ports {
             first: *range.start(),
@@ -54,7 +54,7 @@ impl Ports {
         }
     }
 
-    /// As [`Ports::new`] makes them, in the same place.
+    /// Returns to the state after [`Ports::new`].
     pub(crate) fn renew(&mut self, range: &RangeInclusive<u16>, seed: &Seed) {
         // Without a choice of ports nothing was counted.
         if self.secrets.is_some() {
@@ -64,7 +64,7 @@ impl Ports {
         }
     }
 
-    /// A port for a connection from `local` to `remote` that `is_free` agrees to; `None` if it refuses
+    /// Returns a port for a connection from `local` to `remote` that `is_free` accepts; `None` if it rejects
     /// every port of the range.
     pub(crate) fn choose(
         &mut self,
@@ -75,7 +75,7 @@ impl Ports {
         self.choose_among(self.count, local, remote, is_free)
     }
 
-    /// As [`Ports::choose`], but asks about the next `most` ports of the range only.
+    /// Does the work of [`Ports::choose`], but tries only the next `most` ports of the range.
     pub(crate) fn choose_among(
         &mut self,
         most: u32,
@@ -98,7 +98,7 @@ impl Ports {
     }
 }
 
-/// Ports of a range that is not empty.
+/// Returns the number of ports of a range that is not empty.
 fn count(range: &RangeInclusive<u16>) -> u32 {
     u32::from(range.end().saturating_sub(*range.start())) + 1
 }
@@ -112,8 +112,8 @@ fn hash(key: &Key, local: IpAddr, remote: SocketAddr) -> u64 {
     hasher.finish()
 }
 
-/// Returns the bytes that the standard library hashes of these ends, in one piece: the kind of each address
-/// in a word, zero, before it. That takes less than half of the instructions.
+/// Returns the bytes that the standard library hashes for these ends, in one piece: before each address is
+/// its kind, a word that is zero. This takes less than half of the instructions.
 fn v4_bytes(local: Ipv4Addr, remote: SocketAddrV4) -> [u8; 26] {
     let mut bytes = [0; 26];
     bytes[8..12].copy_from_slice(&local.octets());

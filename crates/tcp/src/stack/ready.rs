@@ -1,8 +1,7 @@
-//! Which connections may have something to send, how soon it must leave, and when the others have to be asked
-//! again.
+//! Connections that may have something to send, their urgency, and the deadlines of the others.
 //!
 //! Connections that may have something to send wait in one queue, first come, first served. Those whose
-//! packets must leave before applications run stand in a second one as well.
+//! packets must leave before applications run are in a second queue as well.
 //!
 //! A connection's deadline is entered into the table of deadlines when it leaves the queue: nearly every
 //! segment moves a timer, and a driver asks for the next deadline when the queue is empty.
@@ -15,13 +14,13 @@ use crate::conn_id::ConnId;
 use crate::connection::Urgency;
 use crate::time::Instant;
 
-/// Room that the queue of urgent connections keeps when it is empty.
+/// Capacity that the empty queue of urgent connections keeps.
 const KEPT: usize = 1024;
 
 /// The queues of connections that may have something to send.
 #[derive(Debug, Default)]
 pub(super) struct Ready {
-    /// Those whose urgency is not [`Urgency::Idle`], each once.
+    /// Connections whose urgency is not [`Urgency::Idle`], each once.
     all: VecDeque<ConnId>,
     /// Connections of urgency [`Urgency::BeforeApp`]; entries that have sent since then are stale.
     urgent: VecDeque<ConnId>,
@@ -67,7 +66,7 @@ impl Ready {
 }
 
 impl Stack {
-    /// A connection may have something to send, or it has nothing and its deadline is entered.
+    /// Queues a connection that may have something to send, or enters the deadline of one that has nothing.
     #[inline]
     pub(super) fn schedule(&mut self, id: ConnId, urgency: Urgency, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
@@ -77,7 +76,7 @@ impl Stack {
         self.enter_deadline(id, now);
     }
 
-    /// A connection has nothing to send until its deadline.
+    /// Enters the deadline of a connection that has nothing to send until then.
     pub(super) fn enter_deadline(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         if slot.connection.is_done() {
@@ -95,8 +94,8 @@ impl Stack {
         }
     }
 
-    /// Takes the next connection that may have something to send from the queue. Half-open connections whose
-    /// timers are due come last.
+    /// Removes the next connection that may have something to send from the queue and returns it. Half-open
+    /// connections whose timers are due come last.
     pub(super) fn next_ready(&mut self, now: Instant) -> Option<ConnId> {
         loop {
             if let Some(id) = self.ready.pop() {
@@ -113,8 +112,8 @@ impl Stack {
         }
     }
 
-    /// The connection that has waited longest of those whose packets must leave before applications run; it
-    /// stays where it is.
+    /// Returns the connection that has waited longest among those whose packets must leave before
+    /// applications run; it stays in the queue.
     pub(super) fn next_urgent(&mut self, now: Instant) -> Option<ConnId> {
         loop {
             while let Some(&id) = self.ready.urgent.front() {
@@ -129,7 +128,7 @@ impl Stack {
         }
     }
 
-    /// The deadlines that may have moved since they were entered.
+    /// Returns the deadlines that may have moved since they were entered.
     pub(super) fn moved_deadlines(&self) -> impl Iterator<Item = Option<Instant>> {
         let ready = self.ready.all.iter().filter_map(|id| self.slots.at(*id));
         ready
@@ -137,8 +136,8 @@ impl Stack {
             .map(|slot| slot.connection.next_timeout())
     }
 
-    /// Enters the deadlines that may have moved, so that [`Stack::next_timeout`] need not look at each of
-    /// them again. For a driver that leaves connections with something to send waiting.
+    /// Enters the deadlines that may have moved, so that [`Stack::next_timeout`] need not check each of them
+    /// again. For a driver that lets ready connections wait.
     pub fn note_deadlines(&mut self) {
         for id in &self.ready.all {
             let Some(slot) = self.slots.at_mut(*id).filter(|slot| slot.deadline_moved) else { continue };

@@ -1,8 +1,7 @@
-//! A stack made again in the storage of an old one.
+//! A new stack in the storage of an old one.
 //!
-//! A simulation gives every short transfer stacks of its own, so that nothing but the seed decides about it,
-//! and may run a hundred thousand of them a second. The lists of a stack are what each of them would have to
-//! grow again.
+//! A simulation creates new stacks for every short transfer, so that only the seed determines the result, and
+//! may run a hundred thousand of them a second. Each would have to grow its lists again.
 
 use alloc::collections::VecDeque;
 
@@ -21,11 +20,11 @@ use crate::mechanism::corrective::history::FecMemory;
 use crate::time::Instant;
 
 impl Stack {
-    /// Makes this stack what [`Stack::new`] makes of `config` and `seed`. Nothing is left of its connections,
-    /// listeners and memories but storage.
+    /// Resets this stack to the state of [`Stack::new`] with `config` and `seed`. Only the storage of its
+    /// connections, listeners and memories remains.
     ///
     /// # Errors
-    /// As [`Stack::new`]; the stack then is what it was.
+    /// As [`Stack::new`]; the stack is unchanged then.
     pub fn renew(&mut self, config: StackConfig, seed: impl Into<Seed>) -> Result<(), ConfigError> {
         self.reseed(config, &seed.into())
     }
@@ -46,7 +45,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Empties what connections stand in, and what waits.
+    /// Empties the tables of connections, and the queues.
     fn renew_lists(&mut self, config: &StackConfig, hash: &KeyedHash) {
         let Stack { slots, listeners, listening, half_open, time_wait, deadlines, idle, spares, .. } = self;
         let first = first_generation(hash);
@@ -81,7 +80,7 @@ impl Stack {
         memory_waiters.clear();
     }
 
-    /// Forgets and counts from nothing.
+    /// Clears the memories and the counters.
     fn renew_memories(&mut self, config: &StackConfig, seed: &Seed, hash: KeyedHash) {
         let Stack { demux, fast_open, gentle_memory, paths, allowances, controllers, share, moves, .. } =
             self;
@@ -125,7 +124,7 @@ mod tests {
         [1, 2].map(|last| Stack::new(config(last), seed + u64::from(last)).expect("valid"))
     }
 
-    /// Passes packets until neither has anything to say, but none for which `lost` holds, and writes down all
+    /// Exchanges packets until neither stack has more, drops those for which `lost` is true, and records all
     /// of them.
     fn exchange(stacks: &mut [Stack; 2], lost: impl Fn(usize) -> bool, packets: &mut Vec<Vec<u8>>) {
         let mut packet = Vec::new();
@@ -170,7 +169,6 @@ mod tests {
         packets
     }
 
-    /// All fields of a stack.
     fn fields(stack: &Stack) -> String {
         format!("{stack:?}")
     }

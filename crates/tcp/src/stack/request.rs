@@ -1,8 +1,8 @@
 //! Requests: SYNs that no listener takes, held until the program has decided about them.
 //!
-//! A program that forwards connections (a tunnel, a proxy for every address) connects to the destination
-//! first, and answers the SYN by what came of that. Nothing is sent while it decides: a SYN that comes again
-//! only renews what is known of the request. A stack that does not forward keeps and checks nothing.
+//! A program that forwards connections (a tunnel, a proxy for every address) first connects to the
+//! destination and then accepts or refuses the SYN. Nothing is sent until it decides: a retransmitted SYN
+//! only updates the held request. A stack that does not forward holds no requests.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -22,7 +22,7 @@ use crate::four_tuple::FourTuple;
 use crate::outcome::Arrived;
 use crate::time::Instant;
 
-/// A connection that a peer asks for, and that no listener takes: see [`Stack::set_forwarding`].
+/// A connection request of a peer for which there is no listener: see [`Stack::set_forwarding`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Request {
     /// The ends: `local` is the destination that the peer named.
@@ -42,7 +42,7 @@ struct Held {
     options: Options,
     ecn: Ecn,
     wire_len: usize,
-    /// It replaces a TIME-WAIT: the initial sequence number must not be below this.
+    /// Set if it replaces a TIME-WAIT: the initial sequence number must not be below this.
     floor: Option<SeqNum>,
 }
 
@@ -51,7 +51,7 @@ struct Held {
 pub(super) struct Requests {
     max_pending: usize,
     held: BTreeMap<FourTuple, Held>,
-    /// Those that were not handed out yet, the oldest first.
+    /// Requests that were not handed out yet, the oldest first.
     fresh: VecDeque<FourTuple>,
     count: u64,
 }
@@ -108,7 +108,7 @@ impl Stack {
     /// decides about each. At most `max_pending` are held; further ones are dropped, so that their peers ask
     /// again. 0, the default, ends forwarding, and forgets the requests that are held.
     ///
-    /// Data on such a SYN is not taken, and nothing is answered to the peer before the decision.
+    /// Data on such a SYN is not accepted, and the peer gets no answer before the decision.
     pub fn set_forwarding(&mut self, max_pending: usize) {
         if max_pending == 0 {
             self.requests = None;
@@ -118,7 +118,7 @@ impl Stack {
         self.requests.get_or_insert_with(|| Box::new(new())).max_pending = max_pending;
     }
 
-    /// True if [`Stack::next_request`] has something to hand out.
+    /// True if [`Stack::next_request`] returns a request.
     pub fn has_request(&self) -> bool {
         self.requests.as_ref().is_some_and(|requests| !requests.fresh.is_empty())
     }
@@ -133,7 +133,8 @@ impl Stack {
     /// [`Event::Connected`](crate::Event::Connected) or [`Event::Closed`](crate::Event::Closed) follows.
     ///
     /// # Errors
-    /// Why there can be no such connection; the request is forgotten, except for a wrong setting.
+    /// The reason why the connection cannot exist. The request is forgotten unless the configuration is
+    /// invalid.
     pub fn accept_request(
         &mut self,
         request: &Request,
@@ -177,7 +178,7 @@ impl Stack {
         Ok(id)
     }
 
-    /// Answers a request with a reset: the peer's connection is refused. False if it was decided already.
+    /// Answers a request with a reset. Returns false if the request was already decided.
     pub fn refuse_request(&mut self, request: &Request, now: Instant) -> bool {
         let Some(held) = self.requests.as_mut().and_then(|requests| requests.take(request)) else {
             return false;
@@ -191,7 +192,7 @@ impl Stack {
             ..TcpHeader::default()
         };
         let syn = Segment { ip: IpMeta::new(remote.ip(), local.ip()), tcp, payload: &[] };
-        // The reason is of a packet that has been counted.
+        // The refusal is not counted: the packet of the request has been counted.
         let _ = self.answer_with_reset(&syn, Refusal::NoListener, now);
         true
     }
@@ -203,7 +204,7 @@ impl Stack {
         }
     }
 
-    /// Holds a SYN if this stack forwards. `None`: it does not.
+    /// Holds a SYN if this stack forwards; returns `None` if it does not.
     pub(super) fn hold_request(
         &mut self,
         tuple: FourTuple,

@@ -6,10 +6,10 @@
 
 use brisk_wire::{Flags, IpMeta, Segment, SeqNum, TcpHeader};
 
-/// Resets per second, give or take half.
+/// Resets per second, randomised by up to half.
 pub(crate) const RESETS_PER_SECOND: u32 = 1000;
 
-/// The reset that answers `segment`; `None` if it is a reset itself.
+/// Returns the reset that answers `segment`; `None` if it is a reset itself.
 pub(crate) fn reset_for(segment: &Segment<'_>) -> Option<(IpMeta, TcpHeader)> {
     let flags = segment.tcp.flags;
     if flags.contains(Flags::RST) {

@@ -1,10 +1,10 @@
-//! One host, several stacks: the share that each has of the four-tuples, and what they tell each other.
+//! Several stacks on one host: the share of the four-tuples of each, and the knowledge that they exchange.
 //!
 //! A driver that runs a stack on every core gives each a share of all four-tuples ([`Stack::set_share`]) and
-//! hands it the packets of its share alone. The stacks share their knowledge of servers and paths: each
-//! returns it as [`Lesson`]s ([`Stack::poll_lesson`]), which the driver carries to the others
+//! passes it only the packets of its share. The stacks share their knowledge of servers and paths: each
+//! returns it as [`Lesson`]s ([`Stack::poll_lesson`]), which the driver passes to the others
 //! ([`Stack::on_lesson`]). So every stack has the whole memory, and none waits for another. A stack without a
-//! share returns no lessons and does nothing differently.
+//! share returns no lessons and otherwise behaves the same.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -19,28 +19,29 @@ use crate::mechanism::memory::{Destination, Opened};
 use crate::path::{Ends, LargePacket, PathReport};
 use crate::time::Instant;
 
-/// Lessons that wait for the driver; of more than that the oldest are forgotten, which costs nobody a packet.
+/// Maximum number of lessons that wait for the driver; beyond it the oldest are dropped, which loses no
+/// packet.
 const LESSONS: usize = 1024;
 
-/// Which four-tuples are for a stack.
+/// Predicate for the four-tuples of a stack.
 type IsOurs = Box<dyn Fn(&FourTuple) -> bool + Send>;
 
 /// Knowledge that one stack of several got from a connection.
 #[derive(Clone, Debug)]
 pub struct Lesson(Learnt);
 
-/// Of what.
+/// Subject of a lesson.
 #[derive(Clone, Debug)]
 pub(super) enum Learnt {
-    /// Of the path.
+    /// A report about the path.
     Path(Ends, Box<PathReport>),
-    /// That the path carries large packets.
+    /// The path passes large packets.
     LargePacket(Ends, LargePacket),
-    /// Of the server's Fast Open.
+    /// A report about the server's Fast Open.
     FastOpen(Asker, Report),
-    /// Of what became of the option of Corrective and Proactive on a SYN.
+    /// The fate of the option of Corrective and Proactive on a SYN.
     Opened(Destination, Opened),
-    /// That the path spoils it.
+    /// The path damages segments with the option.
     Spoilt(Destination),
 }
 
@@ -52,12 +53,12 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// Whether connections over this four-tuple are for this stack.
+    /// True if connections over this four-tuple belong to this stack.
     pub(super) fn has(&self, tuple: &FourTuple) -> bool {
         self.is_ours.as_ref().is_none_or(|is_ours| is_ours(tuple))
     }
 
-    /// The others should hear of this.
+    /// Queues a lesson for the other stacks.
     pub(super) fn tell(&mut self, learnt: impl FnOnce() -> Learnt) {
         if self.is_ours.is_none() {
             return;
@@ -75,40 +76,39 @@ impl fmt::Debug for Share {
     }
 }
 
-/// One of several.
+/// One of several stacks.
 impl Stack {
     /// Makes this stack one of several with the same addresses: from now on it opens connections only over
-    /// four-tuples for which `is_ours` holds, as far as the choice of the port is its own, and tells what it
-    /// learns.
+    /// four-tuples for which `is_ours` returns true, if it chooses the port itself, and returns lessons.
     pub fn set_share(&mut self, is_ours: impl Fn(&FourTuple) -> bool + Send + 'static) {
         self.share.is_ours = Some(Box::new(is_ours));
     }
 
-    /// Returns the next lesson for the other stacks of the host, `None` if nothing more. Always `None`
-    /// without a share.
+    /// Returns the next lesson for the other stacks of the host; `None` if there is none, and always without
+    /// a share.
     pub fn poll_lesson(&mut self) -> Option<Lesson> {
         self.share.lessons.pop_front().map(Lesson)
     }
 
-    /// Takes in what another stack of the host has learnt.
+    /// Processes a lesson of another stack of the host.
     pub fn on_lesson(&mut self, Lesson(learnt): &Lesson, now: Instant) {
         match learnt {
             Learnt::Path(ends, report) => self.paths.on_report(*ends, report, now),
             Learnt::LargePacket(ends, packet) => drop(self.paths.on_large_packet(*ends, *packet)),
             Learnt::FastOpen(asker, report) => self.fast_open.on_report(asker, report, now),
-            // What Fast Open learns from it comes as a lesson of its own.
+            // The result for Fast Open is a separate lesson.
             Learnt::Opened(to, opened) => drop(self.gentle_memory.on_opened(*to, opened, now)),
             Learnt::Spoilt(to) => self.gentle_memory.on_spoilt(*to, now),
         }
     }
 
-    /// Takes the memory of a listener with a [replay window](crate::fast_open::ReplayWindow) out, so that it
-    /// can be shared; until it has one again ([`Stack::set_replays`]) it takes any copy.
+    /// Takes the memory of a listener with a [replay window](crate::fast_open::ReplayWindow), so that it can
+    /// be shared; until it has one again ([`Stack::set_replays`]) it accepts any copy.
     pub fn take_replays(&mut self, listener: ListenerId) -> Option<Box<dyn ReplayMemory>> {
         self.listeners.at_mut(listener)?.fast_open.as_deref_mut()?.replace_replays(None)
     }
 
-    /// Gives a listener with Fast Open a memory that the other stacks have as well.
+    /// Gives a listener with Fast Open a memory that other stacks share.
     pub fn set_replays(&mut self, listener: ListenerId, replays: impl ReplayMemory + 'static) {
         let at = self.listeners.at_mut(listener).and_then(|at| at.fast_open.as_deref_mut());
         if let Some(at) = at {
@@ -116,8 +116,8 @@ impl Stack {
         }
     }
 
-    /// The keys of listeners that have none of their own, for the other stacks of the host: a client that
-    /// comes back may come to any of them.
+    /// Returns the keys of listeners without their own, for the other stacks of the host: a returning client
+    /// may reach any of them.
     pub fn fast_open_keys(&self) -> &KeySource {
         self.fast_open.keys()
     }

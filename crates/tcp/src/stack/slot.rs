@@ -21,24 +21,24 @@ use crate::time::Instant;
 /// The owner of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
-    /// A listener's, in the middle of the handshake.
+    /// A listener, during the handshake.
     HalfOpen(ListenerId),
-    /// A listener's, waiting for `accept`.
+    /// A listener; the connection waits for `accept`.
     Queued(ListenerId),
-    /// The application's.
+    /// The application.
     Owned,
-    /// Nobody's: it finishes by itself.
+    /// None: the connection ends by itself.
     Released,
 }
 
-/// A connection and what the stack knows of it.
+/// A connection and the stack's state of it.
 #[derive(Debug)]
 pub(crate) struct Slot {
     /// Its ends.
     pub(crate) tuple: CompactTuple,
     pub(crate) connection: Box<Connection>,
     pub(crate) phase: Phase,
-    /// Events for its owner, once there is one.
+    /// Events that wait for its owner.
     pub(crate) held: Events,
     pub(crate) hop_limit: u8,
     pub(crate) dscp: u8,
@@ -46,56 +46,56 @@ pub(crate) struct Slot {
     pub(super) memory: usize,
     /// Of these, bytes kept for repairs.
     pub(super) repair_memory: usize,
-    /// How soon what it may have to send must leave.
+    /// Urgency of the packets that it may have.
     pub(super) urgency: Urgency,
-    /// Its deadline may have moved since it was entered into the table of deadlines.
+    /// True if its deadline may have moved since it was entered into the table of deadlines.
     pub(super) deadline_moved: bool,
-    /// It waits to be examined for [idle memory](super::memory): it was idle when it was touched last.
+    /// True if it will be examined for [idle memory](super::memory): it was idle at the last event.
     pub(super) is_idle: bool,
-    /// When it was last found with nothing to send.
+    /// Time at which it was last found with nothing to send.
     pub(super) touched: Instant,
-    /// Packets of its four-tuple reach it.
+    /// True if packets of its four-tuple reach it.
     reachable: bool,
-    /// A write was refused because the memory of the stack is used up.
+    /// True if a write was refused because the memory of the stack is used up.
     pub(super) waits_for_memory: bool,
-    /// It was opened with Fast Open, and the client's memory hears of it.
+    /// Set if it was opened with Fast Open, and reports to the client's memory.
     pub(crate) asker: Option<Box<Asker>>,
-    /// Its SYN opened it, and is not acknowledged yet.
+    /// Set if its SYN opened it, and is not acknowledged yet.
     pub(crate) ticket: Option<Box<Ticket>>,
-    /// It is a member of its path.
+    /// Set if it is a member of its path.
     pub(super) member: Option<Box<Member>>,
     /// Changes of its life that were reported.
     pub(super) reported: Reported,
-    /// It has done nothing yet but answer a SYN: what it could be made from again.
+    /// Set while it has only answered a SYN: the record from which it can be rebuilt.
     pub(super) half_open: Option<Box<HalfOpen>>,
 }
 
-/// Which changes of a connection's life observers have got.
+/// Changes of a connection's life that were reported to observers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Reported {
     pub(super) established: bool,
     pub(super) end: bool,
 }
 
-/// The part of a connection in its path.
+/// State of a member of a path.
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) path: u32,
     pub(super) state: MemberState,
     /// Bytes sent since it last had nothing to send for a round trip.
     pub(super) attained: u64,
-    /// Bytes sent at all.
+    /// Total of bytes sent.
     pub(super) sent: u64,
-    /// Its transfer is long, and under way.
+    /// True if it has a long transfer under way.
     pub(super) is_long: bool,
-    /// Since when it has nothing to send.
+    /// Time since which it has nothing to send.
     pub(super) idle_since: Option<Instant>,
-    /// The number of its place in a queue; 0: it does not wait.
+    /// Number of its entry in a queue; 0: it does not wait.
     pub(super) ticket: u64,
     pub(super) rank: usize,
 }
 
-/// Calls `f` with what a connection may ask of the stack.
+/// Calls `f` with the interface of a connection to the stack.
 #[inline]
 pub(crate) fn with_env<R>(
     config: &StackConfig,
@@ -120,8 +120,7 @@ pub(crate) fn with_env<R>(
 }
 
 impl Stack {
-    /// Takes in a new connection. The caller has made room, and nothing else is to be reached by its
-    /// four-tuple.
+    /// Inserts a new connection. The caller has made space, and no other owner uses its four-tuple.
     pub(super) fn insert(
         &mut self,
         mut connection: Box<Connection>,
@@ -139,7 +138,7 @@ impl Stack {
         id
     }
 
-    /// Gives a connection a slot. The caller makes room before and handles its aftermath.
+    /// Puts a connection into a slot. The caller makes space before and handles its aftermath.
     pub(super) fn seat(
         &mut self,
         connection: Box<Connection>,
@@ -171,8 +170,8 @@ impl Stack {
         })
     }
 
-    /// Makes room for one more connection: a TIME-WAIT that has least left to wait goes first. False if
-    /// the stack is full of connections.
+    /// Makes space for one more connection by ending the TIME-WAIT that expires first, if necessary. Returns
+    /// false if the stack is full of connections.
     pub(super) fn make_room(&mut self) -> bool {
         let most = self.config.max_connections.min(demux::MAX_ENTRIES);
         while self.held() >= most {
@@ -183,7 +182,7 @@ impl Stack {
         true
     }
 
-    /// Connections of any kind that are kept.
+    /// Returns the number of connections of any kind.
     fn held(&self) -> usize {
         self.slots.len() + self.half_open.len() + self.time_wait.len()
     }
@@ -202,8 +201,8 @@ impl Stack {
         }
     }
 
-    /// A connection is over: its four-tuple goes to TIME-WAIT or is free, its slot is free as soon as
-    /// the application has let go.
+    /// Retires a connection that has ended: its four-tuple goes to TIME-WAIT or is free, and its slot is free
+    /// as soon as the application has released it.
     pub(super) fn retire(&mut self, id: ConnId, now: Instant) {
         self.deadlines.set(id.index, None);
         self.leave_path(id, now);
@@ -231,7 +230,7 @@ impl Stack {
         while self.held() > self.config.max_connections && self.evict_time_wait() {}
     }
 
-    /// Takes a connection out of its slot.
+    /// Removes a connection from its slot.
     pub(super) fn free(&mut self, id: ConnId) {
         let gone: Option<Slot> = self.slots.remove(id);
         let (memory, repair_memory) = gone.map_or((0, 0), |gone| (gone.memory, gone.repair_memory));

@@ -12,18 +12,18 @@ use core::fmt;
 use crate::connection::Connection;
 use crate::receive::FIRST_STORAGE;
 
-/// Storage of receive buffers from here on is kept for bulk; of shorter storage only the first of each buffer
-/// is, bytes.
+/// Minimum size of receive-buffer storage that is kept for bulk transfers, bytes; of shorter storage only the
+/// initial storage of each buffer is kept.
 const MIN: usize = 32 << 10;
-/// Longer storage of send buffers is not kept, bytes.
+/// Maximum size of send-buffer storage that is kept, bytes.
 const SEND_MOST: usize = 64 << 10;
-/// Divisor of the memory that all buffers may hold ([`crate::config::StackConfig::max_buffer_bytes`]): the
-/// part that is kept for bulk.
+/// Divisor of the memory that all buffers may hold ([`crate::config::StackConfig::max_buffer_bytes`]) for the
+/// storage kept for bulk transfers.
 const BULK_PART: usize = 128;
-/// The same of what is kept for short connections, for each direction.
+/// Divisor for the storage kept for short connections, for each direction.
 const SHORT_PART: usize = 4096;
 
-/// Storage that nobody uses.
+/// Unused storage.
 pub(super) struct Spares {
     bulk: Pile<Vec<u8>>,
     /// All of [`FIRST_STORAGE`].
@@ -33,21 +33,21 @@ pub(super) struct Spares {
     sent_before: Vec<VecDeque<u8>>,
 }
 
-/// Storage that is used again in the reverse of the order in which it was put here.
+/// Storage that is reused last in, first out.
 struct Pile<T> {
     kept: Vec<T>,
-    /// Bytes in `kept`, and the most that there may be.
+    /// Bytes in `kept`, and their maximum.
     bytes: usize,
     most: usize,
 }
 
 impl<T: Storage> Pile<T> {
-    /// An empty one, in which no more than `most` bytes will be kept.
+    /// Returns an empty pile of at most `most` bytes.
     fn new(most: usize) -> Self {
         Pile { kept: Vec::new(), bytes: 0, most }
     }
 
-    /// Nothing is left, and no more than `most` bytes will be kept.
+    /// Empties the pile and sets its maximum.
     fn renew(&mut self, most: usize) {
         self.kept.clear();
         (self.bytes, self.most) = (0, most);
@@ -68,7 +68,7 @@ impl<T: Storage> Pile<T> {
     }
 }
 
-/// How much it can hold.
+/// Capacity of storage.
 trait Storage {
     fn size(&self) -> usize;
 }
@@ -86,14 +86,14 @@ impl Storage for VecDeque<u8> {
 }
 
 impl fmt::Debug for Spares {
-    /// The contents make no difference to anything.
+    /// Prints no contents, which have no effect on behaviour.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Spares").finish_non_exhaustive()
     }
 }
 
 impl Spares {
-    /// For buffers of `max_buffer_bytes` in all.
+    /// Returns empty spares for buffers of `max_buffer_bytes` in all.
     pub(super) fn new(max_buffer_bytes: usize) -> Self {
         let short = max_buffer_bytes / SHORT_PART;
         Spares {
@@ -104,8 +104,8 @@ impl Spares {
         }
     }
 
-    /// For another stack, in which connections are to be what they would be without any spares: only places
-    /// stay, and storage that is as long as new storage would be. For buffers of `max_buffer_bytes` in all.
+    /// Adapts to another stack, whose connections must behave as without spares: only the piles remain, and
+    /// storage with the length of new storage. For buffers of `max_buffer_bytes` in all.
     pub(super) fn renew(&mut self, max_buffer_bytes: usize) {
         self.bulk.renew(max_buffer_bytes / BULK_PART);
         core::mem::swap(&mut self.send.kept, &mut self.sent_before);
@@ -118,7 +118,7 @@ impl Spares {
     /// Keeps storage of a receive buffer that was emptied, or frees it.
     pub(super) fn put(&mut self, mut storage: Vec<u8>) {
         if cfg!(all(debug_assertions, not(test))) {
-            // Nobody reads what was not written since: every test that looks at what arrives would notice.
+            // Storage is never read before it is written: a test would detect this value.
             storage.fill(0xDB);
         }
         match storage.len() {
@@ -128,8 +128,8 @@ impl Spares {
         }
     }
 
-    /// The storage that was used last, for a receive buffer that needs `wanted` bytes, if it is no more than
-    /// four times that.
+    /// Takes the storage that was used last, for a receive buffer that needs `wanted` bytes, if it is at most
+    /// four times as large.
     pub(super) fn take(&mut self, wanted: usize) -> Option<Vec<u8>> {
         match wanted {
             FIRST_STORAGE => self.first.take_if(|_| true),
@@ -138,21 +138,21 @@ impl Spares {
         }
     }
 
-    /// Lends a connection storage for what it is about to receive, if there is any.
+    /// Lends a connection storage for the next arrivals, if there is any.
     pub(super) fn lend(&mut self, connection: &mut Connection) {
         if let Some(storage) = self.take(connection.wanted_storage()) {
             connection.lend_storage(storage);
         }
     }
 
-    /// As [`Spares::put`], of a send buffer.
+    /// Keeps storage of a send buffer that was emptied, or frees it.
     pub(super) fn put_sent(&mut self, storage: VecDeque<u8>) {
         if (1..=SEND_MOST).contains(&storage.capacity()) {
             self.send.put(storage);
         }
     }
 
-    /// As [`Spares::take`], for a send buffer that is about to hold `wanted` bytes, if there is any.
+    /// Takes storage for a send buffer that is about to hold `wanted` bytes, if there is any.
     pub(super) fn take_to_send(&mut self, wanted: usize) -> Option<VecDeque<u8>> {
         if wanted == 0 {
             return None;

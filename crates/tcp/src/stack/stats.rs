@@ -1,15 +1,15 @@
-//! Counters of the stack: what went through it, and what was refused and why.
+//! Counters of the stack: packets, and refusals by reason.
 
 use core::ops::AddAssign;
 
 use brisk_wire::ParseError;
 
-/// Why a packet was not processed. Every packet that is handed in is either processed or counted under
-/// exactly one of these.
+/// Reason why a packet was not processed. Every packet is either processed or counted under exactly one
+/// reason.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The packet ends before its headers say.
+    /// The packet is shorter than its headers say.
     Truncated,
     /// The IP version is neither 4 nor 6.
     Version,
@@ -31,7 +31,7 @@ pub enum Refusal {
     NotTcp,
     /// The destination is not an address of this stack.
     NotOurs,
-    /// The source is no address that a host can have, is our own end, or a port is 0.
+    /// The source is no valid host address or is our own end, or a port is 0.
     BadSource,
     /// An ICMP error about no connection of ours.
     IcmpNoConnection,
@@ -49,14 +49,14 @@ pub enum Refusal {
     HalfOpenFull,
     /// A SYN, or the end of a handshake, while the accept queue of the listener is full.
     BacklogFull,
-    /// An acknowledgement without data that would complete a handshake, where only data does
+    /// An acknowledgement without data that would complete a handshake which only data completes
     /// ([`crate::ListenConfig::defer_accept`]).
     Deferred,
     /// A SYN while the stack holds its maximum of connections.
     TooManyConnections,
     /// Data while the buffers of the stack hold their maximum.
     OutOfMemory,
-    /// A SYN that repeats the one which opened a connection that has closed (Fast Open).
+    /// A SYN that repeats the one of a Fast Open connection that has ended.
     Replayed,
     /// A reset or a plain acknowledgement in TIME-WAIT, which changes nothing there (RFC 1337).
     InTimeWait,
@@ -92,7 +92,7 @@ impl Refusal {
         Refusal::InTimeWait,
     ];
 
-    /// The name for metrics and reports.
+    /// Returns the name for metrics and reports.
     pub fn name(self) -> &'static str {
         match self {
             Refusal::Truncated => "truncated",
@@ -140,7 +140,7 @@ impl From<ParseError> for Refusal {
     }
 }
 
-/// Counters over all connections of a stack since it was made.
+/// Counters over all connections of a stack since its creation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct StackStats {
@@ -156,7 +156,7 @@ pub struct StackStats {
     pub handshakes_completed: u64,
     /// Half-open connections that ended without a complete handshake.
     pub handshakes_failed: u64,
-    /// Resets that answered a segment for nobody.
+    /// Resets that answered a segment without an owner.
     pub resets_sent: u64,
     /// Such resets that the limit suppressed.
     pub resets_suppressed: u64,
@@ -166,7 +166,7 @@ pub struct StackStats {
     pub challenge_acks_suppressed: u64,
     /// SYN-ACKs that carried a cookie.
     pub syn_cookies_sent: u64,
-    /// Connections that a cookie brought back.
+    /// Connections created from a cookie.
     pub syn_cookies_accepted: u64,
     /// Connections that went into TIME-WAIT.
     pub time_waits: u64,
@@ -178,20 +178,20 @@ pub struct StackStats {
     pub icmp_believed: u64,
     /// Answers of the stack itself that were dropped because too many were waiting.
     pub answers_dropped: u64,
-    /// Observations that were dropped because nobody took them.
+    /// Observations that were dropped because they were not read.
     pub observations_dropped: u64,
-    /// Changes in the lives of connections that were dropped because nobody took them.
+    /// Lifecycle changes that were dropped because they were not read.
     pub lifecycle_dropped: u64,
-    /// SYNs with the option of Corrective and Proactive that the path swallowed.
+    /// SYNs with the option of Corrective and Proactive that the path dropped.
     pub gentle_syn_drop: u64,
-    /// Opens without that option because of what is remembered of the destination.
+    /// Opens without that option because of the memory of the destination.
     pub gentle_withheld: u64,
     /// Fast Open.
     pub fast_open: FastOpenStats,
     refused: [u64; Refusal::ALL.len()],
 }
 
-/// Counters of Fast Open. Names in brackets are Linux's for the same thing.
+/// Counters of Fast Open. Names in brackets are those of Linux.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct FastOpenStats {
@@ -199,9 +199,9 @@ pub struct FastOpenStats {
     pub requests_sent: u64,
     /// Client: SYNs that carried data; counted when they are answered or given up.
     pub data_sent: u64,
-    /// Client: SYN-ACKs that acknowledged all of it (`TCPFastOpenActive`).
+    /// Client: SYN-ACKs that acknowledged all data (`TCPFastOpenActive`).
     pub accepted: u64,
-    /// Client: SYN-ACKs that acknowledged some of it.
+    /// Client: SYN-ACKs that acknowledged a part of the data.
     pub partial: u64,
     /// Client: cookies that were granted.
     pub granted: u64,
@@ -211,11 +211,11 @@ pub struct FastOpenStats {
     pub soft_negative: u64,
     /// Client: as `soft_reject`, after a plain SYN had followed.
     pub late_reject: u64,
-    /// Client: SYNs with data that the path swallowed (`TCPFastOpenActiveFail`).
+    /// Client: SYNs with data that the path dropped (`TCPFastOpenActiveFail`).
     pub syn_drop: u64,
-    /// Client: requests that the path swallowed.
+    /// Client: cookie requests that the path dropped.
     pub req_drop: u64,
-    /// Client: opens without Fast Open because of what is remembered of the destination.
+    /// Client: opens without Fast Open because of the memory of the destination.
     pub disabled: u64,
     /// Client: signs of a black hole (`TCPFastOpenBlackhole`).
     pub black_holes: u64,
@@ -225,36 +225,36 @@ pub struct FastOpenStats {
     pub served_backup_key: u64,
     /// Server: requests for a cookie (`TCPFastOpenCookieReqd`).
     pub requests: u64,
-    /// Server: cookies that were not good (`TCPFastOpenPassiveFail`).
+    /// Server: invalid cookies (`TCPFastOpenPassiveFail`).
     pub cookie_invalid: u64,
     /// Server: SYNs beyond the limit of pending connections (`TCPFastOpenListenOverflow`).
     pub overflow: u64,
     /// Server: SYNs beyond the limit of their client.
     pub per_ip_refused: u64,
-    /// Server: SYNs for whose data there was no room.
+    /// Server: SYNs whose data was refused for lack of memory.
     pub memory_refused: u64,
-    /// Server: resets that left a place taken.
+    /// Server: resets whose connections still count against the limit.
     pub rst_penalties: u64,
-    /// Server: old SYNs that were recognised after their connection had closed, by the hold or the window.
+    /// Server: old SYNs recognised after their connection had ended, by the hold or the window.
     pub replay_blocked: u64,
-    /// Server: SYNs whose data was not taken because the replay window had no room.
+    /// Server: SYNs whose data was refused because the replay window was full.
     pub replay_window_full: u64,
-    /// Server: one-time cookies that came a second time.
+    /// Server: one-time cookies that were used a second time.
     pub one_time_reuse: u64,
 }
 
 impl StackStats {
-    /// Packets that were refused for this reason.
+    /// Returns the number of packets that were refused for this reason.
     pub fn refused(&self, reason: Refusal) -> u64 {
         self.refused.get(reason as usize).copied().unwrap_or(0)
     }
 
-    /// Packets that were refused for any reason.
+    /// Returns the number of packets that were refused.
     pub fn refused_total(&self) -> u64 {
         self.refused.iter().sum()
     }
 
-    /// Every reason with its count.
+    /// Returns every reason with its count.
     pub fn refusals(&self) -> impl Iterator<Item = (Refusal, u64)> + '_ {
         Refusal::ALL.into_iter().map(|reason| (reason, self.refused(reason)))
     }
@@ -266,8 +266,8 @@ impl StackStats {
     }
 }
 
-/// Adds every counter that is named; what stands behind the semicolon is added otherwise, so that none is
-/// forgotten.
+/// Adds every named counter; those after the semicolon are added separately. The pattern has every field, so
+/// none is forgotten.
 macro_rules! add_counters {
     ($to:expr, $from:expr, $type:ident { $($counter:ident),* ; $($rest:ident),* }) => {
         let $type { $($counter,)* $($rest: _,)* } = $from;
@@ -275,7 +275,7 @@ macro_rules! add_counters {
     };
 }
 
-/// Counters of several stacks together.
+/// Sum of the counters of several stacks.
 impl AddAssign for StackStats {
     fn add_assign(&mut self, other: StackStats) {
         add_counters!(

@@ -1,7 +1,7 @@
 //! SYN cookies: a handshake that costs no memory until it completes (RFC 4987 section 3.6).
 //!
-//! When the half-open table is full, what a SYN said is not kept but sent out, inside the sequence
-//! number of the SYN-ACK, and comes back in the acknowledgement. The design is our own:
+//! When the half-open table is full, the parameters of a SYN are not stored but sent in the sequence number
+//! of the SYN-ACK, and return in the acknowledgement. The format is our own:
 //!
 //! ```text
 //! ISS     31      27 26   24 23                               0
@@ -16,10 +16,10 @@
 //!        +----+----+-----------+
 //! ```
 //!
-//! An epoch lasts 64 s; a cookie is good in its own and in the next. The bits in the timestamp are
-//! under the hash as well, so a peer that changes them has made no valid cookie. Without timestamps a
-//! connection from a cookie has neither window scaling nor SACK nor ECN. A blind guess succeeds with
-//! 16 of 2^32 (eight MSS values, two epochs), and only while cookies are being sent.
+//! An epoch lasts 64 s; a cookie is valid in its own and in the next. The hash includes the bits in the
+//! timestamp, so a peer that changes them has no valid cookie. Without timestamps a connection from a cookie
+//! has neither window scaling nor SACK nor ECN. A blind guess succeeds with 16 of 2^32 (eight MSS values, two
+//! epochs), and only while cookies are being sent.
 
 use core::cell::OnceCell;
 use core::hash::{Hash, Hasher};
@@ -32,20 +32,20 @@ use crate::four_tuple::FourTuple;
 use crate::keys::{Chance, Key, Purpose, Seed};
 use crate::time::{Duration, Instant};
 
-/// How long an epoch lasts.
+/// Length of an epoch.
 const EPOCH: Duration = Duration::from_secs(64);
-/// For how long after the last cookie an acknowledgement may be one: its own epoch and the next.
+/// Time after the last cookie for which an acknowledgement may contain one: its own epoch and the next.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(128);
-/// Values that the MSS of the peer is rounded down to.
+/// Values to which the MSS of the peer is rounded down.
 const MSS_TABLE: [u16; 8] = [256, 536, 1220, 1360, 1400, 1440, 1460, 8960];
 const TIMESTAMP_BITS: u32 = 0x3f;
 const NO_SCALE: u8 = 15;
 
-/// Makes and checks cookies.
+/// Creates and checks cookies.
 #[derive(Debug)]
 pub(crate) struct CookieJar {
     seed: Seed,
-    /// Drawn for the first cookie: most stacks never send one.
+    /// Derived for the first cookie: most stacks never send one.
     keys: OnceCell<Keys>,
 }
 
@@ -56,7 +56,7 @@ struct Keys {
 }
 
 impl CookieJar {
-    /// The jar of the stack with this seed.
+    /// Returns the jar of a stack with this seed.
     pub(crate) fn new(seed: &Seed) -> Self {
         CookieJar { seed: seed.clone(), keys: OnceCell::new() }
     }
@@ -68,8 +68,8 @@ impl CookieJar {
         })
     }
 
-    /// The initial sequence number that keeps `params` for the SYN with sequence number `irs`; `None` if
-    /// the peer's MSS is below what a cookie can express.
+    /// Returns the initial sequence number that stores `params` for the SYN with sequence number `irs`;
+    /// `None` if the peer's MSS is smaller than a cookie can store.
     pub(crate) fn bake(
         &self,
         tuple: &FourTuple,
@@ -119,8 +119,8 @@ impl CookieJar {
     }
 }
 
-/// The timestamp offset that makes the clock show `params` in its low bits now: the clock is set back by
-/// at most 63 ms, so that later timestamps of the plain `offset` are never smaller.
+/// Returns the timestamp offset with which the clock has `params` in its low bits now: the clock is set back
+/// by at most 63 ms, so that later timestamps of the plain `offset` are never smaller.
 pub(crate) fn fold_into_offset(params: &SynCookieParams, offset: u32, now: Instant) -> u32 {
     let Some(bits) = timestamp_bits(params) else { return offset };
     let value = ((now.as_micros() / 1000) as u32).wrapping_add(offset);

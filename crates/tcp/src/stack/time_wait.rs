@@ -1,8 +1,8 @@
 //! TIME-WAIT in a few bytes (RFC 9293 section 3.3.2, RFC 6191, RFC 1337).
 //!
-//! A connection that has closed both ways leaves its numbers here for twice the maximum segment lifetime. In
-//! that time the peer's last FIN may come again and must be acknowledged, and old duplicates must not reach a
-//! new connection. This module decides about a segment; the stack acts.
+//! A connection that has closed both ways leaves its numbers here for twice the maximum segment lifetime.
+//! During that time a retransmission of the peer's last FIN must be acknowledged, and old duplicates must not
+//! reach a new connection. This module decides about a segment; the stack acts.
 
 use brisk_wire::{Flags, SeqNum};
 
@@ -12,11 +12,11 @@ use crate::four_tuple::{CompactTuple, FourTuple};
 use crate::outcome::Arrived;
 use crate::time::{Duration, Instant};
 
-/// One entry answers at most this often: two confused ends must not acknowledge each other for ever,
-/// yet every retransmission of a FIN is answered.
+/// Minimum time between two answers of one entry: two confused ends must not acknowledge each other for ever,
+/// but every retransmission of a FIN is answered.
 const ANSWER_INTERVAL: Duration = Duration::from_millis(100);
-/// How old an entry must be before an active open of our own may replace it; timestamps tell the
-/// incarnations apart from then on (RFC 6191, as Linux' `tcp_tw_reuse`).
+/// Minimum age of an entry that an active open of our own may replace; from then on timestamps distinguish
+/// the incarnations (RFC 6191, as Linux' `tcp_tw_reuse`).
 const REUSE_AGE: Duration = Duration::from_secs(1);
 /// Minimum distance of a new incarnation's first sequence number from the old SND.NXT. It exceeds the largest
 /// unscaled window, in which an old segment of ours could still be in flight.
@@ -34,45 +34,45 @@ pub(crate) struct TimeWaitEntry {
     rcv_nxt: SeqNum,
     ts_recent: u32,
     ts_offset: u32,
-    /// Neighbours in the order in which they expire.
+    /// Neighbours in the order of expiry.
     earlier: u32,
     later: u32,
     window: u16,
     has_timestamps: bool,
     copies: bool,
-    /// IP hop limit of what it sends.
+    /// IP hop limit of its packets.
     pub(crate) hop_limit: u8,
-    /// DSCP of what it sends.
+    /// DSCP of its packets.
     pub(crate) dscp: u8,
 }
 
-/// Verdict on a segment that arrives in TIME-WAIT.
+/// Decision on a segment that arrives in TIME-WAIT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TimeWaitVerdict {
     /// Nothing: an old duplicate, or a reset (RFC 1337).
     Ignore,
-    /// A reset at RCV.NXT that may end the wait if the host's settings say so (RFC 9293 section 3.10.7.4).
+    /// A reset at RCV.NXT, which may end the wait if the host is so configured (RFC 9293 section 3.10.7.4).
     Reset,
-    /// The peer repeats its FIN: acknowledge it and wait from the beginning.
+    /// The peer repeats its FIN: acknowledge it and restart the wait.
     AckAndRestart,
-    /// Acknowledge what is known: a challenge to a SYN, the answer to an old segment.
+    /// Send an acknowledgement: a challenge to a SYN, or the answer to an old segment.
     Ack,
     /// The SYN may open a new connection, with an initial sequence number not below this one.
     Reopen(SeqNum),
 }
 
 impl TimeWaitEntry {
-    /// Its ends.
+    /// Returns the ends.
     pub(crate) fn tuple(&self) -> FourTuple {
         FourTuple::from(&self.tuple)
     }
 
-    /// True if these are its ends.
+    /// True if the entry has these ends.
     pub(crate) fn is_of(&self, tuple: &FourTuple) -> bool {
         self.tuple.is(tuple)
     }
 
-    /// Its numbers.
+    /// Returns the final sequence numbers.
     pub(crate) fn numbers(&self) -> TimeWaitState {
         TimeWaitState {
             snd_nxt: self.snd_nxt,
@@ -84,7 +84,7 @@ impl TimeWaitEntry {
         }
     }
 
-    /// Judges a segment.
+    /// Decides about a segment.
     pub(crate) fn judge(&self, segment: &Arrived<'_>) -> TimeWaitVerdict {
         let TimeWaitState { snd_nxt, rcv_nxt, window: _, ts_recent, ts_offset: _, copies } = self.numbers();
         let value = segment.options.timestamps.map(|timestamps| timestamps.value);
@@ -126,7 +126,7 @@ impl TimeWaitEntry {
         TimeWaitVerdict::Ack
     }
 
-    /// True if an answer is due, which then counts as sent.
+    /// True if an answer may be sent now; counts it as sent.
     pub(crate) fn may_answer(&mut self, now: Instant) -> bool {
         let due = self.answered.is_none_or(|last| now.saturating_since(last) >= ANSWER_INTERVAL);
         if due {
@@ -135,7 +135,8 @@ impl TimeWaitEntry {
         due
     }
 
-    /// The least initial sequence number of an active open that replaces the entry, if one may.
+    /// Returns the minimum initial sequence number of an active open that replaces the entry, if that is
+    /// permitted.
     pub(crate) fn reusable_by_us(&self, now: Instant) -> Option<SeqNum> {
         let old_enough = now.saturating_since(self.entered) > REUSE_AGE;
         (old_enough && self.has_timestamps).then(|| self.snd_nxt + SEQUENCE_GAP)
@@ -146,13 +147,12 @@ fn is_later(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) > 0
 }
 
-/// Marks the absence of a place.
+/// Marks the absence of a neighbour.
 const NOWHERE: u32 = u32::MAX;
 
 /// All connections in TIME-WAIT. The stack bounds their number.
 ///
-/// All of them wait equally long, so they are in a list, and an entry that is new or waits again goes to its
-/// end.
+/// All entries wait for the same time, so they form a list, and a new or restarted entry is appended.
 #[derive(Debug)]
 pub(crate) struct TimeWaitTable {
     entries: Places<TimeWaitEntry>,
@@ -162,19 +162,18 @@ pub(crate) struct TimeWaitTable {
 }
 
 impl TimeWaitTable {
-    /// An empty table whose entries last two times `msl`.
+    /// Returns an empty table whose entries last twice `msl`.
     pub(crate) fn new(msl: Duration) -> Self {
         TimeWaitTable { entries: Places::default(), first: NOWHERE, last: NOWHERE, lifetime: msl * 2 }
     }
 
-    /// Empties the table, which keeps its storage, and sets its lifetime to two times `msl`.
+    /// Empties the table but keeps its storage, and sets the lifetime to twice `msl`.
     pub(super) fn renew(&mut self, msl: Duration) {
         let TimeWaitTable { entries, first, last, lifetime } = self;
         entries.clear();
         (*first, *last, *lifetime) = (NOWHERE, NOWHERE, msl * 2);
     }
 
-    /// Number of entries.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -211,7 +210,7 @@ impl TimeWaitTable {
         place
     }
 
-    /// Puts the entry at the end of the list.
+    /// Appends the entry to the list.
     fn append(&mut self, place: u32, now: Instant) {
         let last = self.last;
         let latest = self.entry(last).map_or(Instant::ZERO, |last| last.expires);
@@ -223,7 +222,7 @@ impl TimeWaitTable {
         self.last = place;
     }
 
-    /// Takes the entry out of the list.
+    /// Removes the entry from the list.
     fn unlink(&mut self, place: u32) {
         let Some((earlier, later)) = self.entry(place).map(|entry| (entry.earlier, entry.later)) else {
             return;
@@ -235,7 +234,7 @@ impl TimeWaitTable {
         }
     }
 
-    /// Lets `place` follow `earlier`, or begin the list.
+    /// Links `place` after `earlier`, or at the front of the list.
     fn link(&mut self, earlier: u32, place: u32) {
         match self.entry_mut(earlier) {
             Some(earlier) => earlier.later = place,
@@ -243,17 +242,15 @@ impl TimeWaitTable {
         }
     }
 
-    /// The entry at `place`.
     pub(crate) fn entry_mut(&mut self, place: u32) -> Option<&mut TimeWaitEntry> {
         self.entries.get_mut(place)
     }
 
-    /// The entry at `place`.
     pub(crate) fn entry(&self, place: u32) -> Option<&TimeWaitEntry> {
         self.entries.get(place)
     }
 
-    /// Starts the wait of an entry from the beginning.
+    /// Restarts the wait of an entry.
     pub(crate) fn restart(&mut self, place: u32, now: Instant) {
         if self.entry(place).is_some() {
             self.unlink(place);
@@ -261,24 +258,24 @@ impl TimeWaitTable {
         }
     }
 
-    /// Takes an entry out.
+    /// Removes an entry.
     pub(crate) fn remove(&mut self, place: u32) -> Option<TimeWaitEntry> {
         self.unlink(place);
         self.entries.remove(place)
     }
 
-    /// When the next entry has waited long enough.
+    /// Returns the time at which the next entry expires.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.entry(self.first).map(|entry| entry.expires)
     }
 
-    /// Takes out the next entry that has waited long enough, and its place.
+    /// Removes the next expired entry, and returns it with its place.
     pub(crate) fn pop_expired(&mut self, now: Instant) -> Option<(u32, TimeWaitEntry)> {
         self.next_timeout().filter(|at| *at <= now)?;
         self.evict()
     }
 
-    /// Takes out the entry that has least left to wait, and its place: what has to go if the stack is full.
+    /// Removes the entry that expires first, and returns it with its place, because the stack is full.
     pub(crate) fn evict(&mut self) -> Option<(u32, TimeWaitEntry)> {
         let place = self.first;
         Some((place, self.remove(place)?))

@@ -1,4 +1,4 @@
-//! Somebody who sees nothing and guesses: RFC 5961 section by section, ICMP, fragments.
+//! An attacker who cannot see the traffic and guesses: RFC 5961 section by section, ICMP, fragments.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,7 +10,7 @@ use brisk_wire::{Flags, IcmpKind};
 use crate::bounded;
 use crate::scene::*;
 
-/// Sequence numbers spread evenly over all there are, the one at `skipped` left out.
+/// Returns sequence numbers spread evenly over the whole space, except the one at `skipped`.
 fn guesses(count: u32, skipped: u32) -> impl Iterator<Item = u32> {
     let stride = u32::MAX / count;
     (0..count)
@@ -18,8 +18,8 @@ fn guesses(count: u32, skipped: u32) -> impl Iterator<Item = u32> {
         .filter(move |seq| *seq != skipped)
 }
 
-/// RFC 5961 section 3.2: only a reset at RCV.NXT resets; in the window it is challenged, outside it is
-/// dropped without a word.
+/// RFC 5961 section 3.2: only a reset at RCV.NXT ends the connection; one in the window is challenged, any
+/// other is dropped silently.
 #[test]
 fn resets_at_guessed_numbers_reset_nothing() {
     let mut scene = Scene::new(|_, _| {});
@@ -33,7 +33,7 @@ fn resets_at_guessed_numbers_reset_nothing() {
     bounded(what, "challenge ACKs", 3, scene.sent.len() as u64);
 }
 
-/// RFC 5961 section 4.2: a SYN at whatever number is challenged and changes nothing.
+/// RFC 5961 section 4.2: a SYN with any number is challenged and changes nothing.
 #[test]
 fn syns_at_guessed_numbers_reset_nothing() {
     let mut scene = Scene::new(|_, _| {});
@@ -46,8 +46,8 @@ fn syns_at_guessed_numbers_reset_nothing() {
     bounded(what, "challenge ACKs of one connection", 1, scene.sent.len() as u64);
 }
 
-/// RFC 5961 section 5.2: data is taken if SND.UNA - MAX.SND.WND <= SEG.ACK <= SND.NXT. Half of all guesses
-/// would hit if the comparison were that of RFC 793.
+/// RFC 5961 section 5.2: data is accepted if SND.UNA - MAX.SND.WND <= SEG.ACK <= SND.NXT. Half of all guesses
+/// would be accepted by the comparison of RFC 793.
 #[test]
 fn data_with_a_guessed_acknowledgement_is_not_taken() {
     let mut scene = Scene::new(|_, _| {});
@@ -70,7 +70,7 @@ fn blind_data_needs_an_acceptable_acknowledgement() {
     bounded("blind data injection, 1000 guesses", "bytes delivered", 0, scene.stack.readable(id) as u64);
 }
 
-/// RFC 5961 section 7: the limit holds for the host, however many connections are attacked.
+/// RFC 5961 section 7: the limit applies to the host, however many connections are attacked.
 #[test]
 fn challenges_are_limited_for_the_host() {
     let mut scene = Scene::new(|_, _| {});
@@ -112,10 +112,9 @@ fn blind_resets_and_syns_do_not_hit_and_are_answered_within_the_limit() {
     );
 }
 
-/// RFC 9293 section 3.10.7.3: in SYN-SENT a reset counts if it acknowledges the SYN, and a SYN-ACK if it
-/// does.
+/// RFC 9293 section 3.10.7.3: in SYN-SENT a reset or a SYN-ACK is accepted only if it acknowledges the SYN.
 #[test]
-fn answers_to_a_syn_that_nobody_saw_are_not_believed() {
+fn blind_answers_to_a_syn_are_rejected() {
     let mut scene = Scene::new(|_, _| {});
     let id = scene.stack.connect(peer(443), &Default::default(), scene.now).unwrap();
     scene.drain();
@@ -137,7 +136,7 @@ fn answers_to_a_syn_that_nobody_saw_are_not_believed() {
 }
 
 #[test]
-fn forged_icmp_errors_are_not_believed() {
+fn forged_icmp_errors_are_ignored() {
     let mut scene = Scene::new(|_, _| {});
     let (id, isn) = scene.open(peer(1), &MSS_1000);
     scene.write(id, 5_000);
@@ -155,7 +154,8 @@ fn forged_icmp_errors_are_not_believed() {
     assert_eq!(scene.stack.stats().refused(Refusal::IcmpStale), 5000);
 }
 
-/// RFC 5927 section 5.2: on an open connection a hard error is soft, even if the number was guessed.
+/// RFC 5927 section 5.2: on an open connection a hard error is treated as soft, even if the number was
+/// guessed.
 #[test]
 fn unreachable_destinations_do_not_end_an_open_connection() {
     let mut scene = Scene::new(|_, _| {});
@@ -190,9 +190,9 @@ fn unreachable_destinations_do_not_end_an_open_connection() {
     );
 }
 
-/// RFC 5927 section 7: who guesses a number in flight makes segments small, but not tiny.
+/// RFC 5927 section 7: an attacker who guesses a number in flight makes segments small, but not tiny.
 #[test]
-fn a_too_big_error_that_hits_leaves_segments_of_some_size() {
+fn a_guessed_too_big_error_leaves_a_minimum_segment_size() {
     let mut scene = Scene::new(|_, _| {});
     let (id, isn) = scene.open(peer(1), &[2, 4, 5, 180]);
     scene.write(id, 50_000);
@@ -218,7 +218,7 @@ fn syns_from_addresses_that_no_host_has_are_ignored() {
         let from = SocketAddr::new(IpAddr::from(sources[usize::from(n % 4)]), 1 + n);
         scene.arrive(from, Attack { seq: 1, flags: Flags::SYN, options: &MSS_1000, ..Attack::default() });
     }
-    // And one that claims to be ourselves: its answer would come back for ever.
+    // A SYN from our own address: its answer would return to us for ever.
     let ourselves = SocketAddr::new(IpAddr::from(SERVER), 80);
     scene.arrive(ourselves, Attack { seq: 1, flags: Flags::SYN, options: &MSS_1000, ..Attack::default() });
     let what = "1001 SYNs from multicast, broadcast, unspecified and our own addresses";
@@ -240,9 +240,9 @@ fn fragments_are_counted_and_dropped() {
     assert_eq!(scene.stack.stats().refused(Refusal::Fragment), 1000);
 }
 
-/// Fragments that overlap and never end: nothing is put together, so nothing is held.
+/// Fragments that overlap and never end: nothing is reassembled, so no memory is held.
 #[test]
-fn pieces_of_datagrams_hold_no_memory() {
+fn fragments_hold_no_memory() {
     let mut scene = Scene::new(|_, _| {});
     let (id, isn) = scene.open(peer(1), &MSS_1000);
     let before = scene.stack.memory();

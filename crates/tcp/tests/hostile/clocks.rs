@@ -1,4 +1,4 @@
-//! Time: clocks that step, timestamps that wrap or lie.
+//! Time: clocks that step, timestamps that wrap or are false.
 
 use brisk_tcp::connection::State;
 use brisk_tcp::time::{Duration, Instant};
@@ -23,12 +23,12 @@ fn a_clock_that_steps_back_stops_nothing() {
     bounded("clock that steps back by seconds", "bytes not delivered", 0, scene.stats(id).send_queue as u64);
 }
 
-/// MSS 1000 and timestamps.
+/// Returns the options MSS 1000 and timestamps.
 fn with_timestamps(value: u32) -> Vec<u8> {
     [&MSS_1000[..], &timestamps(value, 0)].concat()
 }
 
-/// RFC 7323 section 5: segments with old timestamps are dropped, and answered; nothing of them is taken.
+/// RFC 7323 section 5: segments with old timestamps are dropped and answered, and their data is not accepted.
 #[test]
 fn old_timestamps_deliver_nothing() {
     let mut scene = Scene::new(|_, _| {});
@@ -45,17 +45,17 @@ fn old_timestamps_deliver_nothing() {
     assert_eq!(scene.stack.readable(id), 3, "what is genuine is taken");
 }
 
-/// A timestamp far ahead would make every genuine segment old (RFC 7323 section 7): it is not taken from a
-/// segment that is not acceptable.
+/// A timestamp far ahead would make every genuine segment old (RFC 7323 section 7): it is not taken from an
+/// unacceptable segment.
 #[test]
-fn forged_timestamps_from_the_future_poison_nothing() {
+fn forged_future_timestamps_do_not_change_ts_recent() {
     let mut scene = Scene::new(|_, _| {});
     let (id, isn) = scene.open_with(peer(1), &with_timestamps(1_000_000), &timestamps(1_000_100, 0));
     let future = timestamps(1_000_100 + (1 << 30), 0);
     for n in 1..=10_000u32 {
         let wrong_ack = isn.wrapping_add(0x1000_0000).wrapping_add(n * 0x1_0000);
         let attack = match n % 3 {
-            // Outside of the window; at its edge with an ACK of nothing that was sent; no ACK at all.
+            // Outside the window; at its edge with an ACK of data never sent; without ACK.
             0 => Attack { seq: ISN.wrapping_add(n * 400_000), payload: b"x", ..ack(isn + 1) },
             1 => Attack { payload: b"x", ..ack(wrong_ack) },
             _ => Attack { flags: Default::default(), payload: b"x", ..ack(0) },
@@ -71,7 +71,7 @@ fn forged_timestamps_from_the_future_poison_nothing() {
     bounded("PAWS: 10000 forged timestamps from the future", "genuine bytes refused", 0, lost);
 }
 
-/// A peer that echoes what was never sent, or what was sent long ago: the timeout stays in its bounds.
+/// A peer that echoes timestamps never sent, or sent long ago: the timeout stays within its bounds.
 #[test]
 fn lying_echoes_leave_the_timeout_in_its_bounds() {
     let mut scene = Scene::new(|_, _| {});
@@ -99,7 +99,7 @@ fn lying_echoes_leave_the_timeout_in_its_bounds() {
     assert_eq!(scene.stack.state(id), Some(State::Established));
 }
 
-/// The timestamp clocks of both ends turn over once (2^32 ms are 49.7 days), with traffic every six hours.
+/// The timestamp clocks of both ends wrap once (2^32 ms are 49.7 days), with traffic every six hours.
 #[test]
 fn timestamps_that_wrap_lose_nothing() {
     let mut pair = Pair::new(5);
@@ -117,7 +117,7 @@ fn timestamps_that_wrap_lose_nothing() {
     bounded("timestamp wrap, 60 days of traffic", "retransmissions", 0, again);
 }
 
-/// After 24 days of silence the sign bit of the difference has turned: TS.Recent no longer counts.
+/// After 24 days of silence the sign of the difference has changed: TS.Recent is no longer valid.
 #[test]
 fn silence_of_weeks_does_not_lock_the_peer_out() {
     let mut pair = Pair::new(6);

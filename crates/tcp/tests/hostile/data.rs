@@ -1,4 +1,4 @@
-//! Hostile content of segments: options, urgent pointers, overlaps, crumbs.
+//! Hostile content of segments: options, urgent pointers, overlaps, tiny segments.
 
 use brisk_tcp::config::BufferConfig;
 use brisk_tcp::connection::State;
@@ -22,7 +22,7 @@ fn readable_bytes_do_not_change() {
     assert_eq!(count, 8);
 }
 
-/// Segments at random places with random lengths and contents: what was readable once stays as it is.
+/// Segments with random positions, lengths and contents: bytes that were readable do not change.
 #[test]
 fn a_thousand_overlaps_change_nothing_that_could_be_read() {
     let mut scene = Scene::new(|_, _| {});
@@ -45,7 +45,7 @@ fn a_thousand_overlaps_change_nothing_that_could_be_read() {
 }
 
 #[test]
-fn crumbs_behind_a_gap_hold_no_more_than_the_buffer() {
+fn tiny_segments_after_a_gap_hold_at_most_the_buffer() {
     let mut scene = Scene::new(|_, _| {});
     let (_, isn) = scene.open(peer(1), &WITH_SACK);
     let before = scene.stack.memory() as u64;
@@ -63,7 +63,7 @@ fn crumbs_behind_a_gap_hold_no_more_than_the_buffer() {
 }
 
 #[test]
-fn crumbs_in_order_hold_no_more_than_the_buffer() {
+fn tiny_segments_in_order_hold_at_most_the_buffer() {
     const BUFFER: usize = 16 << 10;
     let mut scene =
         Scene::new(|_, listen| listen.tcp.receive_buffer = BufferConfig { initial: BUFFER, max: BUFFER });
@@ -88,7 +88,7 @@ fn crumbs_in_order_hold_no_more_than_the_buffer() {
 }
 
 #[test]
-fn options_that_make_no_sense_are_survived() {
+fn malformed_options_are_ignored() {
     let mut scene = Scene::new(|_, _| {});
     let (id, isn) = scene.open(peer(1), &MSS_1000);
     let mut seed = 1u32;

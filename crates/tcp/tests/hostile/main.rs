@@ -1,4 +1,4 @@
-//! Hostile peers: each attack with a bound that is checked, and what was measured.
+//! Hostile peers: each attack has a bound that is checked, and the measurement is printed.
 //!
 //! `cargo test -p brisk-tcp --test hostile -- --nocapture | grep '^|'` prints the table. A transfer over 8 GB
 //! each way is ignored by default: `cargo test --release -p brisk-tcp --test hostile -- --ignored

@@ -1,4 +1,4 @@
-//! Tables, ports and memory that somebody tries to fill.
+//! Attempts to fill tables, ports and memory.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -23,7 +23,7 @@ fn a_flood_of_half_open_connections() {
 }
 
 #[test]
-fn connections_that_wait_make_room_for_new_ones() {
+fn time_waits_are_replaced_by_new_connections() {
     let mut scene = Scene::new(|config, _| config.max_connections = 500);
     for port in 1..=2000u16 {
         let (id, isn) = scene.open(peer(port), &MSS_1000);
@@ -41,7 +41,7 @@ fn connections_that_wait_make_room_for_new_ones() {
     );
 }
 
-/// RFC 1337: neither resets nor old segments end TIME-WAIT, and it does not talk more than it must.
+/// RFC 1337: neither resets nor old segments end TIME-WAIT, and it answers no more than necessary.
 #[test]
 fn time_wait_is_not_assassinated() {
     let mut scene = Scene::new(|_, _| {});
@@ -85,7 +85,7 @@ fn a_range_of_ports_that_is_used_up_is_an_error_and_not_a_loop() {
     assert_eq!((used.len(), refused), (100, 100));
 }
 
-/// Connections that we have closed keep their ports for a while; the range is small on purpose.
+/// Connections that this side has closed keep their ports for a while; the range is small on purpose.
 #[test]
 fn ports_that_all_wait_are_an_error_and_come_back() {
     let mut scene = Scene::new(|config, _| config.ephemeral_ports = 40_000..=40_019);
@@ -129,9 +129,9 @@ fn syns_crossing_each_other_do_not_multiply() {
     bounded("simultaneous open storm", "connections", 1, scene.stack.connections() as u64);
 }
 
-/// Hundreds of opens, each crossed by SYNs with ever other numbers.
+/// Hundreds of opens, each crossed by SYNs with changing sequence numbers.
 #[test]
-fn a_storm_of_simultaneous_opens_stays_in_proportion() {
+fn simultaneous_opens_cause_bounded_traffic() {
     let mut scene = Scene::new(|_, _| {});
     let ids: Vec<_> =
         (0..300).map(|_| scene.stack.connect(peer(443), &Default::default(), scene.now).unwrap()).collect();
@@ -158,7 +158,7 @@ fn a_storm_of_simultaneous_opens_stays_in_proportion() {
     bounded("300 simultaneous opens, five minutes later", "connections half open", 0, half_open as u64);
 }
 
-/// Peers that fill the buffers of all connections, in order and behind gaps, with nobody reading.
+/// Peers that fill the buffers of all connections, in order and with gaps, while no application reads.
 #[test]
 fn memory_stays_at_its_bound() {
     const BOUND: usize = 1 << 20;
@@ -171,7 +171,7 @@ fn memory_stays_at_its_bound() {
     let payload = [9u8; 1000];
     for step in 0..120u32 {
         for (port, isn) in &peers {
-            // Every third segment is left out by every second peer.
+            // Every second peer leaves out every third segment.
             if port % 2 == 0 && step % 3 == 1 {
                 continue;
             }
@@ -186,7 +186,7 @@ fn memory_stays_at_its_bound() {
         BOUND as u64,
         most as u64,
     );
-    // Reading makes room again: the peers send from the beginning, and their streams go on.
+    // Reading frees memory: the peers send again from the beginning, and their streams continue.
     let refused = scene.stack.stats().refused(brisk_tcp::stack::Refusal::OutOfMemory);
     assert!(refused > 0, "the bound was reached");
 }

@@ -1,4 +1,4 @@
-//! One stack, and somebody who sends it whatever he likes.
+//! One stack and an attacker who may send it any segment.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,7 +11,7 @@ use brisk_wire::{
     fill_checksums, parse,
 };
 
-/// A stack with a listener on port 80, and somebody who sends it whatever he likes.
+/// A stack with a listener on port 80, and an attacker.
 pub(crate) struct Scene {
     pub(crate) stack: Stack,
     pub(crate) listener: ListenerId,
@@ -80,7 +80,7 @@ impl Scene {
         self.drain();
     }
 
-    /// A segment from port 443 of the peer to `local`, where the stack has opened a connection.
+    /// Sends a segment from port 443 of the peer to `local`, where the stack has opened a connection.
     pub(crate) fn answer(&mut self, local: SocketAddr, attack: Attack<'_>) {
         let packet = Scene::packet_to(local, peer(443), &attack);
         self.stack.on_packet(&packet, Rx::default(), self.now);
@@ -110,12 +110,12 @@ impl Scene {
         self.now = end;
     }
 
-    /// A handshake with `options`; answers the connection and the stack's initial sequence number.
+    /// Performs a handshake with `options`; returns the connection and the stack's initial sequence number.
     pub(crate) fn open(&mut self, from: SocketAddr, options: &[u8]) -> (ConnId, u32) {
         self.open_with(from, options, &[])
     }
 
-    /// The same with options in the acknowledgement too.
+    /// Does the work of [`Scene::open`], with options in the acknowledgement too.
     pub(crate) fn open_with(&mut self, from: SocketAddr, options: &[u8], later: &[u8]) -> (ConnId, u32) {
         self.arrive(from, Attack { seq: ISN, flags: Flags::SYN, options, ..Attack::default() });
         let isn = self.sent.last().expect("a SYN-ACK").0.seq.0;
@@ -128,7 +128,7 @@ impl Scene {
         (id, isn)
     }
 
-    /// The sequence number after the highest that the stack has sent.
+    /// Returns the sequence number after the highest that the stack has sent.
     pub(crate) fn sent_to(&self, isn: u32) -> u32 {
         self.sent
             .iter()
@@ -136,7 +136,7 @@ impl Scene {
             .fold(isn + 1, |most, end| if (end.wrapping_sub(most) as i32) > 0 { end } else { most })
     }
 
-    /// An ICMP error of some router that quotes a segment from port 80 to `port` at `seq`.
+    /// Sends an ICMP error from a router that quotes a segment from port 80 to `port` at `seq`.
     pub(crate) fn icmp(&mut self, kind: IcmpKind, src_port: u16, port: u16, seq: u32) {
         let quoted = TcpHeader {
             src_port,
@@ -172,10 +172,10 @@ pub(crate) fn ack(ack: u32) -> Attack<'static> {
 }
 
 pub(crate) const MSS_1000: [u8; 4] = [2, 4, 3, 232];
-/// MSS 1000, SACK permitted, and padding.
+/// The options MSS 1000, SACK permitted, and padding.
 pub(crate) const WITH_SACK: [u8; 8] = [2, 4, 3, 232, 4, 2, 1, 1];
 
-/// The timestamp option, padded, as Linux writes it.
+/// Returns the timestamp option, padded, as Linux writes it.
 pub(crate) fn timestamps(value: u32, echo: u32) -> [u8; 12] {
     let mut option = [1, 1, 8, 10, 0, 0, 0, 0, 0, 0, 0, 0];
     option[4..8].copy_from_slice(&value.to_be_bytes());
@@ -183,7 +183,7 @@ pub(crate) fn timestamps(value: u32, echo: u32) -> [u8; 12] {
     option
 }
 
-/// One SACK block, padded.
+/// Returns one SACK block, padded.
 pub(crate) fn sack(start: u32, end: u32) -> [u8; 12] {
     let mut option = [1, 1, 5, 10, 0, 0, 0, 0, 0, 0, 0, 0];
     option[4..8].copy_from_slice(&start.to_be_bytes());
@@ -191,7 +191,7 @@ pub(crate) fn sack(start: u32, end: u32) -> [u8; 12] {
     option
 }
 
-/// The packet as a fragment: the field of flags and offset set, the header's checksum right.
+/// Returns the packet as a fragment, with this field of flags and offset and a valid header checksum.
 pub(crate) fn fragment(mut packet: Vec<u8>, field: u16) -> Vec<u8> {
     packet[6..8].copy_from_slice(&field.to_be_bytes());
     packet[10..12].fill(0);

@@ -1,5 +1,6 @@
-//! Churn in virtual time: two stacks that live on while connections with random mechanisms come and go over
-//! random links with faults. Every byte that arrives is checked; between the epochs nothing may be left.
+//! Churn in virtual time: two stacks exist throughout, while connections with random mechanisms open and
+//! close over random links with faults. Every byte that arrives is checked; between the epochs no state may
+//! remain.
 //!
 //! `BRISK_SOAK_SECONDS=3600 cargo test --release -p brisk-tcp --test hostile soak -- --ignored --nocapture`
 
@@ -18,19 +19,19 @@ use rand_core::{RngCore, SeedableRng};
 use crate::bounded;
 use crate::harness::{A, B, Channel, Pair, Side, pattern, stack_config};
 
-/// Longest stream of one direction, bytes.
+/// Maximum stream length of one direction, bytes.
 const LONGEST: u32 = 150_000;
-/// Long enough for every timeout of a peer that has vanished, and for TIME-WAIT.
+/// Time that covers every timeout of a peer that has vanished, and TIME-WAIT.
 const CALM: Duration = Duration::from_secs(3600);
 
-/// How an application ends.
+/// The way in which an application ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ending {
-    /// It closes when all is written and reads to the end.
+    /// It closes after its last write and reads to the end.
     Orderly,
     /// It resets in the middle.
     Abort,
-    /// It lets go in the middle.
+    /// It releases the connection in the middle.
     Leave,
 }
 
@@ -124,7 +125,7 @@ impl Soak {
         End { side, id, size, written: 0, read: 0, ending, gone: false }
     }
 
-    /// Everything that an application can do now; false once it is gone.
+    /// Makes all calls that an application can make now; false once it has ended.
     fn act(&mut self, index: usize) {
         let End { side, id, size, ending, .. } = self.ends[index];
         let now = self.pair.now;
@@ -174,7 +175,7 @@ impl Soak {
         }
     }
 
-    /// A link, a listener, some connections; then everything ends and nothing may be left.
+    /// Runs a link, a listener and some connections; then all of them end and no state may remain.
     fn epoch(&mut self, number: u64) {
         let (server, port) = (if self.one_in(2) { A } else { B }, 1000 + (number % 50_000) as u16);
         self.pair.channel = self.channel();
@@ -214,7 +215,7 @@ impl Soak {
     }
 }
 
-/// Bytes that the process holds in memory, where the system tells.
+/// Returns the resident bytes of the process, if the system reports them.
 fn resident() -> Option<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;

@@ -6,7 +6,7 @@ use crate::bounded;
 use crate::scene::*;
 
 #[test]
-fn a_tiny_mss_does_not_make_a_packet_of_every_byte() {
+fn a_tiny_mss_does_not_cause_a_packet_per_byte() {
     let mut scene = Scene::new(|_, _| {});
     let (id, isn) = scene.open(peer(1), &[2, 4, 0, 1]);
     scene.write(id, 10_000);
@@ -19,7 +19,7 @@ fn a_tiny_mss_does_not_make_a_packet_of_every_byte() {
 }
 
 #[test]
-fn a_window_of_zero_for_ever_costs_a_probe_now_and_then() {
+fn a_permanent_zero_window_costs_only_probes() {
     let mut scene = Scene::new(|_, _| {});
     let (id, isn) = scene.open(peer(1), &MSS_1000);
     scene.arrive(peer(1), Attack { window: Some(0), ..ack(isn + 1) });
@@ -35,9 +35,9 @@ fn a_window_of_zero_for_ever_costs_a_probe_now_and_then() {
     bounded("zero window for an hour", "payload sent, bytes", 0, scene.payload_sent());
 }
 
-/// Peers that ask for much, close their windows and say nothing more.
+/// Peers that request large responses, close their windows and then are silent.
 #[test]
-fn closed_windows_in_numbers_hold_what_is_allowed_and_not_for_ever() {
+fn many_closed_windows_hold_bounded_memory_for_a_bounded_time() {
     const ALLOWED: usize = 1 << 20;
     let what = "100 windows closed for ever, probes unanswered";
     let mut scene = Scene::new(|config, listen| {
@@ -55,7 +55,7 @@ fn closed_windows_in_numbers_hold_what_is_allowed_and_not_for_ever() {
         })
         .collect();
     bounded(what, "memory of buffers, bytes, 1 MiB allowed", ALLOWED as u64, most as u64);
-    // The program gives up too.
+    // The program releases the connections too.
     ids.into_iter().for_each(|id| scene.stack.release(id, scene.now));
     scene.sent.clear();
     scene.pass(Duration::from_secs(3600));
@@ -88,7 +88,7 @@ fn a_window_that_shrinks_below_what_is_in_flight_stops_new_data() {
     }
     let drawn = scene.payload_sent() - before;
     bounded("window that shrinks and opens 100 times at one instant", "payload sent, bytes", 8_000, drawn);
-    // An honest window again: everything arrives.
+    // Normal windows again: everything arrives.
     let mut acked = isn + 1 + 2000;
     for _ in 0..200 {
         scene.sent.clear();
@@ -104,9 +104,9 @@ fn a_window_that_shrinks_below_what_is_in_flight_stops_new_data() {
     bounded("window shrunk, then open again", "bytes not delivered", 0, scene.stats(id).send_queue as u64);
 }
 
-/// RFC 9293 section 3.8.6.2.1: a receiver that offers a byte at a time does not get a packet for each.
+/// RFC 9293 section 3.8.6.2.1: a receiver that offers one byte at a time does not get a packet for each.
 #[test]
-fn a_silly_window_does_not_make_a_packet_of_every_byte() {
+fn a_silly_window_does_not_cause_a_packet_per_byte() {
     let mut scene = Scene::new(|_, _| {});
     let (id, isn) = scene.open(peer(1), &MSS_1000);
     scene.write(id, 60_000);
@@ -123,9 +123,9 @@ fn a_silly_window_does_not_make_a_packet_of_every_byte() {
     bounded("silly window, one byte more each ms for 5 s", "segments sent", 40, scene.sent.len() as u64);
 }
 
-/// RFC 9293 section 3.8.6.2.2: we offer no silly windows when the program reads a byte at a time.
+/// RFC 9293 section 3.8.6.2.2: this end offers no silly windows when the program reads a byte at a time.
 #[test]
-fn a_program_that_reads_bytes_makes_no_silly_windows() {
+fn reads_of_single_bytes_cause_no_silly_windows() {
     let mut scene = Scene::new(|_, listen| {
         listen.tcp.receive_buffer = brisk_tcp::config::BufferConfig { initial: 16 << 10, max: 16 << 10 };
     });

@@ -1,4 +1,4 @@
-//! Sequence numbers that turn over within a connection.
+//! Sequence numbers that wrap within a connection.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use brisk_wire::Flags;
 use crate::bounded;
 use crate::harness::{A, B, Channel, Pair, Side, pattern, stack_config};
 
-/// The initial sequence number with which `side` opens or answers a connection to port 80 now.
+/// Returns the initial sequence number with which `side` opens or answers a connection to port 80 now.
 fn initial(pair: &mut Pair, side: Side, config: &ConnectConfig) -> (ConnId, u32) {
     pair.seen.clear();
     let id = pair.connect_with(A, 80, config);
@@ -19,8 +19,8 @@ fn initial(pair: &mut Pair, side: Side, config: &ConnectConfig) -> (ConnId, u32)
     (id, pair.seen.iter().find(|seen| seen.is(side, flags)).expect("sent").tcp.seq.0)
 }
 
-/// A connection whose `side` begins `below` numbers under the wrap: initial numbers follow the clock, one
-/// every four microseconds, so the clock is set.
+/// Opens a connection whose `side` begins `below` numbers under the wrap: initial numbers follow the clock,
+/// one every four microseconds, so the clock is set.
 fn just_below(
     seed: u64,
     below: u32,
@@ -60,7 +60,7 @@ fn the_wrap_is_crossed_at_every_part_of_a_segment() {
             let (mut pair, at_a, at_b) = just_below(seed as u64, below, side, |_| {});
             let (writer, reader) = if side == A { (at_a, at_b) } else { (at_b, at_a) };
             pair.channel = Channel { loss: 30, jitter: Duration::from_millis(3), ..Channel::default() };
-            // Panics if a byte is missing or another than was sent.
+            // Panics if a byte is missing or wrong.
             pair.transfer(side, writer, reader, &data, Duration::from_secs(600));
             pair.shutdown(side, writer);
             pair.run_until(Duration::from_secs(60), |pair| {
@@ -72,7 +72,7 @@ fn the_wrap_is_crossed_at_every_part_of_a_segment() {
     bounded("sequence wrap, 22 crossings at 3 % loss", "transfers that failed", 0, 22 - crossed);
 }
 
-/// More than twice around the sequence space each way, in super-segments.
+/// Sends more than twice the sequence space each way, in super-segments.
 #[test]
 #[ignore = "moves 18 GB through two stacks: minutes in release mode"]
 fn eight_gigabytes_cross_the_wrap_twice() {

@@ -1,9 +1,9 @@
-//! Every acknowledgement that is owed leaves within its bound, whatever else is sent.
+//! Every owed acknowledgement leaves within its bound, regardless of other transmissions.
 //!
-//! Two ends write and read at random, over a path that loses, doubles and marks packets. A model of each
-//! receiver says what every arrival asks for and until when. Parity gives nothing of it: its receiver reads
-//! neither its acknowledgement number nor its window. Nor does a window probe, which the peer refuses for its
-//! sequence number.
+//! Two ends write and read at random, over a path that loses, duplicates and marks packets. A model of each
+//! receiver has the acknowledgement that every arrival requires, and its deadline. Parity does not count as
+//! an acknowledgement: its receiver reads neither its acknowledgement number nor its window. Nor does a
+//! window probe, which the peer refuses because of its sequence number.
 
 use std::time::Duration;
 
@@ -19,14 +19,14 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use crate::harness::{A, B, Channel, Pair, Seen, Side, pattern};
 
-/// The receive buffer, bytes: small enough to run full, and its window is not scaled.
+/// The receive buffer, bytes: small enough to fill, and the window is not scaled.
 const BUFFER: usize = 32 << 10;
 const DELAY: Duration = Duration::from_millis(40);
 
-/// The acknowledgement that an arrival asks for.
+/// The acknowledgement that an arrival requires.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wanted {
-    /// An acknowledgement of everything up to here.
+    /// An acknowledgement up to this number.
     Ack,
     /// A SACK block that begins at or before this range and covers it.
     Sack(SeqNum, SeqNum),
@@ -48,11 +48,11 @@ struct Owed {
 /// The data that one end has received, and the acknowledgements it owes.
 struct Receiver {
     first: SeqNum,
-    /// Ranges that have arrived, as offsets from `first`, ascending and apart.
+    /// Ranges that have arrived, as offsets from `first`, ascending and disjoint.
     got: Vec<(u32, u32)>,
     echoes: bool,
     owed: Vec<Owed>,
-    /// The right edge of the window that the peer knows of.
+    /// The right edge of the window that the peer knows.
     edge: SeqNum,
     /// The highest sequence number that was sent.
     nxt: SeqNum,
@@ -90,8 +90,7 @@ impl Receiver {
         self.owed.push(Owed { wanted, up_to: self.rcv_nxt(), by });
     }
 
-    /// A segment of the peer arrived. `copies`: the peer sends copies, whose originals are dropped without a
-    /// word.
+    /// Records a segment of the peer. `copies`: the peer sends copies, whose originals are dropped silently.
     fn on_arrival(&mut self, seen: &Seen, copies: bool) {
         let parity = seen.tcp.options.gentle.is_some_and(|option| option.is_encoded());
         if parity || seen.len == 0 {
@@ -120,7 +119,7 @@ impl Receiver {
         }
     }
 
-    /// A segment left.
+    /// Records a segment that left.
     fn on_sent(&mut self, seen: &Seen) {
         let tcp = &seen.tcp;
         let probe = seen.len == 0 && tcp.seq != self.nxt;
@@ -156,7 +155,7 @@ struct Watched {
     models: [Receiver; 2],
     repaired: [u64; 2],
     copies: bool,
-    /// Parts of [`Pair::seen`] and [`Pair::arrived`] that have been looked at.
+    /// Lengths of [`Pair::seen`] and [`Pair::arrived`] that have been processed.
     looked_at: (usize, usize),
 }
 
@@ -171,7 +170,7 @@ impl Watched {
         let connect = ConnectConfig { tcp: tcp.clone(), ..ConnectConfig::default() };
         let (at_a, at_b) = pair.established_at(listener, &connect);
         pair.run_ms(500);
-        // The handshake has shown where the numbers are, and the windows.
+        // The handshake has shown the sequence numbers and the windows.
         let last = |side| pair.seen.iter().rev().find(|seen| seen.from == side).expect("it took part");
         let nxt = |side| last(side).tcp.seq + u32::from(last(side).tcp.flags.contains(Flags::SYN));
         let models = [A, B].map(|side| {
@@ -231,7 +230,7 @@ impl Watched {
         let _ = self.pair.write(side, id, &pattern(len));
     }
 
-    /// Reads `len` bytes. A window that at least doubles by that is announced at once.
+    /// Reads `len` bytes. If this at least doubles the window, it is announced at once.
     fn read(&mut self, side: Side, len: usize) {
         let (id, now) = (self.ids[number(side)], self.pair.now);
         let read = self.pair.stack(side).read(id, &mut vec![0; len], now).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Closing: FIN both ways, half, at once; resets; TIME-WAIT.
+//! Closing: FINs in turn, half-closed or simultaneous; resets; TIME-WAIT.
 
 use std::time::Duration;
 
@@ -175,8 +175,8 @@ fn a_syn_in_an_open_connection_is_challenged() {
 }
 
 #[test]
-fn a_peer_that_lost_its_memory_is_recovered_from() {
-    // RFC 9293 section 3.5.1: A crashed, opens again over the same ends, B still has the old connection.
+fn a_crashed_peer_can_open_the_same_tuple_again() {
+    // RFC 9293 section 3.5.1: A crashes and opens again with the same tuple; B still has the old connection.
     let mut pair = Pair::new(1);
     let listener = pair.listen(B, 80, ListenConfig::default());
     let config = ConnectConfig { local: Some(A.addr(5000)), ..ConnectConfig::default() };
@@ -187,7 +187,8 @@ fn a_peer_that_lost_its_memory_is_recovered_from() {
     assert_eq!(pair.b.state(new), Some(State::Established));
 }
 
-/// Both sides closed, A first: A is in TIME-WAIT, nobody holds anything.
+/// Returns a pair after both sides closed, A first: A is in TIME-WAIT and both programs released the
+/// connection.
 fn in_time_wait(timestamps: bool) -> (Pair, ConnectConfig) {
     let mut pair = Pair::new(1);
     pair.listen(A, 80, ListenConfig::default());

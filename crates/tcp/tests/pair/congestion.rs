@@ -1,4 +1,4 @@
-//! Congestion controllers that pace, and those that a program brings.
+//! Congestion controllers that pace, and a controller of the program.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

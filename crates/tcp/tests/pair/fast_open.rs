@@ -1,4 +1,4 @@
-//! Fast Open between two stacks: what the SYN saves, and that nothing is lost when it saves nothing.
+//! Fast Open between two stacks: the time that it saves, and delivery of all data if it fails.
 //!
 //! Times are milliseconds since the SYN left; one way takes 50 ms. Receivers acknowledge at once.
 
@@ -75,7 +75,7 @@ impl World {
         World { began: pair.now, pair, listener }
     }
 
-    /// A has a cookie of B and knows its round-trip time.
+    /// Returns a world in which A has a cookie of B and knows the round-trip time.
     fn known(fast_open: FastOpenListen) -> World {
         let mut world = World::new(fast_open);
         world.learn();
@@ -95,7 +95,7 @@ impl World {
         self.restart();
     }
 
-    /// The next SYN leaves at 0.
+    /// Sets the origin of times to now: the next SYN leaves at 0.
     fn restart(&mut self) {
         self.began = self.pair.now;
         self.pair.seen.clear();

@@ -1,5 +1,5 @@
-//! Corrective on a path that does everything to its packets that a path can do: whatever happens, the
-//! bytes that arrive are the bytes that were sent, or the connection fails with an error.
+//! Corrective on a path with every kind of fault: the bytes that arrive are those that were sent, or the
+//! connection fails with an error.
 
 use std::ops::Add;
 use std::time::Duration;
@@ -26,15 +26,15 @@ enum Deed {
     Flip,
     /// Changes a length of the option.
     Lie,
-    /// Sends the payload on in two segments with the same options.
+    /// Splits the payload into two segments with the same options.
     Split,
-    /// The same, if it is no parity.
+    /// Splits a segment that is not parity.
     SplitData,
-    /// Sends it to the place of the data that it covers, without the option: what F1 does of itself.
+    /// Moves parity to the sequence number of the covered data, without the option, as in F1.
     Alone,
 }
 
-/// The deeds of a path, by chance.
+/// The random faults of a path.
 struct Path {
     chance: ChaCha8Rng,
     permille: u32,
@@ -42,14 +42,14 @@ struct Path {
 }
 
 impl Path {
-    /// A path of `seed` that may do any of `all`.
+    /// Returns a path of `seed` with the faults `all`.
     fn new(seed: u64, all: &[Deed]) -> Path {
         let mut chance = ChaCha8Rng::seed_from_u64(seed ^ 0x9e37);
         let deeds = all.iter().copied().filter(|_| chance.next_u32() % 2 == 0).collect();
         Path { permille: [0, 20, 200, 1000][chance.next_u32() as usize % 4], chance, deeds }
     }
 
-    /// Applies the fault to a packet: `None` if it goes on as it is.
+    /// Applies a fault to a packet; `None` if the packet is unchanged.
     fn change(&mut self, segment: &Segment<'_>) -> Option<Vec<(TcpHeader, Vec<u8>)>> {
         if self.deeds.is_empty() || self.chance.next_u32() % 1000 >= self.permille {
             return None;
@@ -89,8 +89,8 @@ impl Path {
     }
 }
 
-/// Faults that the path may apply to a profile. F1 accepts changed bytes and lengths, and parity that comes
-/// in two pieces.
+/// Returns the faults that the path may apply to a profile. F1 accepts changed bytes and lengths, and parity
+/// in two parts.
 fn deeds(profile: FecProfile) -> &'static [Deed] {
     match profile {
         #[cfg(feature = "historical")]
@@ -122,7 +122,7 @@ fn configs(chance: &mut ChaCha8Rng, profile: FecProfile) -> TcpConfig {
     }
 }
 
-/// Parity, copies and retransmissions are made of what lies in many places as of what lies in one.
+/// Parity, copies and retransmissions are the same whether their data is in one buffer or in many.
 #[test]
 fn given_bytes_are_sent_and_repaired_like_copied_ones() {
     let corrective = Some(CorrectiveConfig::default());
@@ -178,7 +178,7 @@ impl Add for Repairs {
     }
 }
 
-/// One transfer each way on a path of `seed`; answers what parity repaired. Panics if a byte is wrong.
+/// Runs one transfer each way on a path of `seed`; returns the repairs. Panics if a byte is wrong.
 fn exchange(seed: u64, profile: FecProfile) -> Repairs {
     let mut chance = ChaCha8Rng::seed_from_u64(seed);
     let tcp = configs(&mut chance, profile);
@@ -214,7 +214,7 @@ fn exchange(seed: u64, profile: FecProfile) -> Repairs {
     repaired[0] + repaired[1] + Repairs { failed: u64::from(!whole), ..Repairs::default() }
 }
 
-/// The share that every run of the tests takes.
+/// The part that every test run includes.
 #[test]
 fn not_a_byte_is_wrong_whatever_the_path_does_to_parity() {
     let Repairs { runs, failed, .. } =
@@ -222,7 +222,7 @@ fn not_a_byte_is_wrong_whatever_the_path_does_to_parity() {
     assert!(runs > 20 && failed < 15, "parity was at work: {runs} repairs, {failed} of 150 exchanges failed");
 }
 
-/// F1 on both ends, which has nothing but timestamps against a path that removes the option.
+/// F1 on both ends, which has only timestamps against a path that removes the option.
 #[cfg(feature = "historical")]
 #[test]
 fn not_a_byte_of_f1_is_wrong_whatever_is_done_to_its_options() {
@@ -231,13 +231,13 @@ fn not_a_byte_of_f1_is_wrong_whatever_is_done_to_its_options() {
     assert!(runs > 20 && failed < 20, "parity was at work: {runs} repairs, {failed} of 200 exchanges failed");
 }
 
-/// A number from the environment.
+/// Returns a number from the environment.
 fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-/// Tries as many paths as the environment says, and prints what parity did: `BRISK_SEEDS` sets how many,
-/// `BRISK_FIRST_SEED` which is the first, so that several processes or evenings can share a million.
+/// Runs the number of paths given by `BRISK_SEEDS`, from the seed `BRISK_FIRST_SEED` on, and prints the
+/// repairs: several processes can share a million paths.
 fn try_many(profile: FecProfile, otherwise: u64) {
     let (first, paths) = (number("BRISK_FIRST_SEED", 0), number("BRISK_SEEDS", otherwise));
     let mut sum = Repairs::default();
@@ -270,7 +270,7 @@ fn not_a_byte_of_f1_on_many_paths_is_wrong() {
     try_many(FecProfile::F1, 100_000);
 }
 
-/// A mechanism that one end alone wants leaves nothing behind but its offer.
+/// If only one end uses a mechanism, the offer is the only trace.
 #[test]
 fn beside_an_unaware_peer_everything_but_the_syn_is_as_without() {
     let traffic = |corrective: Option<CorrectiveConfig>| {
@@ -324,8 +324,8 @@ fn offer_of_a_syn_is_kept_until_its_answer_arrives() {
     assert_eq!(agreed[0], agreed[1]);
 }
 
-/// Bytes kept for repairs at B after each of these transfers: which connection, how many bytes. `limit`: of
-/// B.
+/// Returns the bytes that B keeps for repairs after each of these transfers (connection, bytes). `limit`: B's
+/// limit.
 fn kept_after(limit: usize, transfers: &[(usize, usize)]) -> Vec<usize> {
     let tight = StackConfig { fec_mem_total: limit, ..stack_config(B) };
     let mut pair = Pair::with_configs(1, stack_config(A), tight);
@@ -348,7 +348,7 @@ fn longest_silent_connection_gives_up_its_repair_memory() {
     let transfers = [(0, 20_000), (1, 12_000), (0, 1_000), (2, 16_000), (3, 12_000)];
     let free = kept_after(usize::MAX / 2, &transfers);
     assert!(free.is_sorted() && free[1] > free[0], "{free:?}");
-    // The fourth transfer takes it above nine tenths.
+    // The fourth transfer exceeds nine tenths of the limit.
     let limit = free[3] * 100 / 95;
     let kept = kept_after(limit, &transfers);
     assert_eq!(kept[..3], free[..3]);

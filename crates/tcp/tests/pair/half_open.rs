@@ -1,4 +1,5 @@
-//! Half-open connections in a few bytes are not seen: however many are kept whole, the packets are the same.
+//! Records of half-open connections have no effect on traffic: the packets do not depend on how many are kept
+//! whole.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,14 +28,14 @@ struct Trace {
     accepted: BTreeMap<u16, Vec<Option<ConnStats>>>,
 }
 
-/// A server, and clients that each say what comes to their minds.
+/// A server, and clients that send random segments.
 struct Scene {
     server: Stack,
     listener: ListenerId,
     now: Instant,
     rng: ChaCha8Rng,
     trace: Trace,
-    /// The SYN of each client, and the sequence number with which it was answered last.
+    /// The SYN of each client, and the sequence number of its last answer.
     syns: BTreeMap<u16, (TcpHeader, Option<SeqNum>)>,
 }
 
@@ -65,7 +66,7 @@ impl Scene {
         }
     }
 
-    /// A number below `n`.
+    /// Returns a number below `n`.
     fn below(&mut self, n: u64) -> u64 {
         self.rng.next_u64() % n
     }
@@ -104,7 +105,7 @@ impl Scene {
         self.server.on_packet(&packet, Rx::default(), self.now);
     }
 
-    /// Takes down what the server sends.
+    /// Records the packets that the server sends.
     fn drain(&mut self) {
         let mut packet = Vec::new();
         while self.server.poll_transmit(self.now, &mut packet).is_some() {
@@ -121,7 +122,7 @@ impl Scene {
         }
     }
 
-    /// One client says something.
+    /// Sends a random segment of one client.
     fn speak(&mut self) {
         let port = 1_000 + self.below(CLIENTS.into()) as u16;
         let Some((syn, answered)) = self.syns.get(&port).cloned() else {
@@ -149,7 +150,7 @@ impl Scene {
         }
     }
 
-    /// Time passes; the driver is late by as much as it likes.
+    /// Lets time pass; the driver is late by a random time.
     fn wait(&mut self) {
         let most = [1_000, 100_000, 3_000_000, 20_000_000][self.below(4) as usize];
         let wait = self.below(most);
@@ -222,7 +223,7 @@ fn a_listener_that_closes_forgets_all_of_its_half_open_connections() {
     scene.trace = Trace::default();
     scene.drain();
     assert_eq!(scene.server.connections(), 0);
-    // A client that goes on with the handshake is answered by a reset then (Linux: the same).
+    // A client that continues the handshake is then answered by a reset (Linux: the same).
     assert_eq!(scene.trace.packets.values().flatten().count(), 0);
     let again = scene.server.listen(B.addr(80), ListenConfig::default());
     assert!(again.is_ok(), "the port is free");

@@ -1,4 +1,4 @@
-//! Opening: the three-way handshake, the simultaneous one, refusals, listeners, cookies.
+//! Opening: three-way handshake, simultaneous open, refusals, listeners, cookies.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
-//! Two stacks, a virtual clock, and between them a channel that may be hostile.
+//! Two stacks, a virtual clock, and a channel between them that may be hostile.
 //!
-//! Everything is decided by the seed: a failing test fails again. The channel loses, delays, reorders
-//! and duplicates; a tap sees every packet before the channel does and can swallow it.
+//! The seed determines everything, so a failure is reproducible. The channel loses, delays, reorders and
+//! duplicates packets; a tap sees every packet before the channel does and can drop it.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -23,7 +23,7 @@ use rand_core::{RngCore, SeedableRng};
 pub(crate) const A: Side = Side::A;
 pub(crate) const B: Side = Side::B;
 
-/// Which of the two hosts.
+/// One of the two hosts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
 pub(crate) enum Side {
     A,
@@ -50,11 +50,11 @@ impl Side {
     }
 }
 
-/// Faults of the channel, both ways. Chances are per mille.
+/// Faults of the channel, both ways. Probabilities are per mille.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Channel {
     pub(crate) delay: Duration,
-    /// Up to this much more delay, drawn per packet: later packets overtake.
+    /// Maximum of an additional random delay per packet, so that later packets overtake.
     pub(crate) jitter: Duration,
     pub(crate) loss: u32,
     pub(crate) duplicate: u32,
@@ -88,32 +88,32 @@ impl Seen {
     }
 }
 
-/// A packet on its way: when it is due, its number, who sent it.
+/// A packet in flight: its arrival time, its number and its sender.
 type InFlight = Reverse<(Instant, u64, Side, Vec<u8>)>;
 
 type Tap = Box<dyn FnMut(Side, &Segment<'_>) -> bool>;
 
 type Mangle = Box<dyn FnMut(Side, &Segment<'_>) -> Option<Vec<Vec<u8>>>>;
 
-/// Two stacks and what is between them.
+/// Two stacks and the channel between them.
 pub(crate) struct Pair {
     pub(crate) now: Instant,
     pub(crate) a: Stack,
     pub(crate) b: Stack,
     pub(crate) channel: Channel,
-    /// Everything that was sent, while `record` is set.
+    /// All packets sent while `record` is set.
     pub(crate) seen: Vec<Seen>,
-    /// Everything that arrived, while `record` is set, and how much had been sent before.
+    /// All packets that arrived while `record` is set, each with the number of packets sent before.
     pub(crate) arrived: Vec<(usize, Seen)>,
     pub(crate) record: bool,
-    /// Packets that arrive at one instant are handed in together before anything is sent, as a device that
-    /// reads in batches does; else the stacks answer each packet by itself.
+    /// True if packets that arrive at one instant are passed to the stack together before it sends, as by a
+    /// device that reads in batches; otherwise each packet is answered on its own.
     pub(crate) batches: bool,
-    /// Written data is given away, where it is long enough.
+    /// True if written data is given away where it is long enough.
     pub(crate) gives: bool,
-    /// Sees each packet with its sender; true swallows it.
+    /// Sees each packet with its sender; returns true to drop it.
     pub(crate) tap: Option<Tap>,
-    /// Puts other packets in the place of one; `None`: it goes on as it is.
+    /// Replaces a packet by others; `None` leaves it unchanged.
     pub(crate) mangle: Option<Mangle>,
     pub(crate) events: Vec<(Side, Event)>,
     in_flight: BinaryHeap<InFlight>,
@@ -170,7 +170,7 @@ impl Pair {
         self.stack(side).connect(remote, config, now).expect("possible")
     }
 
-    /// A connection from A to a new listener on port 80 of B, established.
+    /// Opens a connection from A to a new listener on port 80 of B.
     pub(crate) fn established(&mut self) -> (ConnId, ConnId) {
         let listener = self.listen(B, 80, ListenConfig::default());
         self.established_at(listener, &ConnectConfig::default())
@@ -213,7 +213,7 @@ impl Pair {
         }
     }
 
-    /// Everything that is due at the next instant at which anything is; false if that is after `end`.
+    /// Processes the next instant at which something is due; false if that is after `end`.
     pub(crate) fn step(&mut self, end: Instant) -> bool {
         self.transmit();
         let next_packet = self.in_flight.peek().map(|Reverse((due, ..))| *due);
@@ -319,31 +319,31 @@ impl Pair {
         self.chance.next_u32() % bound.max(1)
     }
 
-    /// Hands a packet to `to` at once, as if it had come from outside.
+    /// Passes a packet to `to` at once, as if from outside.
     pub(crate) fn inject(&mut self, to: Side, packet: &[u8]) {
         let now = self.now;
         self.stack(to).on_packet(packet, Rx::default(), now);
         self.transmit();
     }
 
-    /// Hands `to` a segment that claims to come from the other host.
+    /// Passes a forged segment of the other host to `to`.
     pub(crate) fn forge(&mut self, to: Side, tcp: &TcpHeader, payload: &[u8]) {
         let packet = packet(to.other().addr(tcp.src_port), to.addr(tcp.dst_port), tcp, payload);
         self.inject(to, &packet);
     }
 
-    /// The packets that `from` sent with exactly these flags, PSH aside.
+    /// Returns the number of packets that `from` sent with exactly these flags, except PSH.
     pub(crate) fn count(&self, from: Side, flags: Flags) -> usize {
         self.seen.iter().filter(|seen| seen.is(from, flags)).count()
     }
 
-    /// The last packet that `from` sent.
+    /// Returns the last packet that `from` sent.
     pub(crate) fn last(&self, from: Side) -> &Seen {
         self.seen.iter().rev().find(|seen| seen.from == from).expect("something was sent")
     }
 
-    /// The header that the next segment of `from` to the other side would have, judged by the last two
-    /// packets that were seen: for forging.
+    /// Returns the header of the next segment of `from` to the other side, derived from the last two packets:
+    /// for forging.
     pub(crate) fn next_header(&self, from: Side) -> TcpHeader {
         let ours = self.last(from);
         let span = ours.len as u32 + u32::from(ours.tcp.flags.intersects(Flags::SYN | Flags::FIN));
@@ -363,7 +363,7 @@ impl Pair {
         self.stack(side).write(id, data, now)
     }
 
-    /// Reads what is there; `None` at the end of the stream.
+    /// Reads the available data; `None` at the end of the stream.
     pub(crate) fn read(&mut self, side: Side, id: ConnId) -> Result<Option<Vec<u8>>, ReadError> {
         let now = self.now;
         let mut all = Vec::new();
@@ -398,8 +398,8 @@ impl Pair {
         self.events.contains(&(side, event))
     }
 
-    /// Writes `data` at `from` as fast as the buffer takes it and reads it at the other end; panics if
-    /// that takes longer than `limit` of virtual time or anything is wrong with the bytes.
+    /// Writes `data` at `from` as fast as the buffer permits and reads it at the other end. Panics if that
+    /// takes longer than `limit` of virtual time or a byte is wrong.
     pub(crate) fn transfer(
         &mut self,
         from: Side,
@@ -425,7 +425,7 @@ impl Pair {
     }
 }
 
-/// An IP packet with a TCP segment in it.
+/// Returns an IP packet with a TCP segment.
 pub(crate) fn packet(src: SocketAddr, dst: SocketAddr, tcp: &TcpHeader, payload: &[u8]) -> Vec<u8> {
     let tcp = TcpHeader { src_port: src.port(), dst_port: dst.port(), ..tcp.clone() };
     let mut out = Vec::new();
@@ -433,14 +433,14 @@ pub(crate) fn packet(src: SocketAddr, dst: SocketAddr, tcp: &TcpHeader, payload:
     out
 }
 
-/// A SYN as a forger would write it.
+/// Returns the header of a forged SYN.
 pub(crate) fn syn(seq: u32) -> TcpHeader {
     let mut tcp = TcpHeader { seq: SeqNum(seq), flags: Flags::SYN, window: 65_535, ..TcpHeader::default() };
     tcp.options.mss = Some(1460);
     tcp
 }
 
-/// Bytes that are not the same anywhere.
+/// Returns bytes whose pattern does not repeat soon.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|n| (n ^ (n >> 8) ^ (n >> 16)) as u8).collect()
 }

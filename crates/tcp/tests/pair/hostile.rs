@@ -1,5 +1,5 @@
-//! A hostile channel and hostile peers: bytes arrive once and in order, or the connection fails with
-//! an error; whatever arrives, nothing panics.
+//! A hostile channel and hostile peers: bytes arrive once and in order, or the connection fails with an
+//! error; no arrival causes a panic.
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ use crate::harness::{A, B, Channel, Pair, Side, pattern, stack_config};
 
 /// A transfer of `size` bytes each way between two ends with the same options.
 pub(crate) struct Exchange<'a> {
-    /// Named when something is wrong.
+    /// Printed with a failure.
     pub(crate) seed: u64,
     pub(crate) size: usize,
     pub(crate) tcp: &'a TcpConfig,
-    /// By then it is over.
+    /// Time limit of the exchange.
     pub(crate) limit: Duration,
 }
 
 impl Exchange<'_> {
-    /// Sends, closes, and lets `watch` see each end whenever something happened. True if every byte arrived
-    /// once and in order, false if an error was told; panics otherwise.
+    /// Sends and closes, and calls `watch` for each end after every event. Returns true if every byte arrived
+    /// once and in order, false after an error; panics otherwise.
     pub(crate) fn run(&self, pair: &mut Pair, mut watch: impl FnMut(&mut Pair, Side, ConnId)) -> bool {
         let (seed, size, tcp) = (self.seed, self.size, self.tcp);
         pair.record = false;
@@ -60,7 +60,7 @@ impl Exchange<'_> {
                     Ok(None) => ended[n] = true,
                     Err(_) => failed = true,
                 }
-                // A side that has sent and read everything hears of the failure by that alone.
+                // A side that has sent and read everything learns of the failure only from this event.
                 failed |= pair.events.iter().any(|(at, event)| {
                     matches!(event, Event::Closed(of, reason) if (*at, *of) == (side, id) && *reason != CloseReason::Finished)
                 });
@@ -73,7 +73,7 @@ impl Exchange<'_> {
     }
 }
 
-/// An [`Exchange`] over `channel`.
+/// Runs an [`Exchange`] over `channel`.
 pub(crate) fn exchange(
     seed: u64,
     channel: Channel,
@@ -91,7 +91,7 @@ pub(crate) fn exchange(
     Exchange { seed, size, tcp, limit: Duration::from_secs(3600) }.run(&mut pair, |_, _, _| ())
 }
 
-/// Paths that delay, reorder, lose up to a quarter and duplicate up to a tenth.
+/// Returns paths that delay, reorder, lose up to a quarter and duplicate up to a tenth.
 pub(crate) fn channel() -> impl Strategy<Value = Channel> {
     (0u64..100, 0u64..60, 0u32..250, 0u32..100).prop_map(|(delay, jitter, loss, duplicate)| Channel {
         delay: Duration::from_millis(delay),

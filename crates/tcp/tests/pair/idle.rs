@@ -1,4 +1,4 @@
-//! Idle connections give back memory.
+//! Idle connections free memory.
 
 use std::time::Duration;
 

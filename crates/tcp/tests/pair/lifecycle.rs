@@ -1,4 +1,4 @@
-//! A host that changes while it runs: its MTU, its addresses, its end.
+//! Changes of a host at run time: MTU, addresses, shutdown.
 
 use std::time::Duration;
 

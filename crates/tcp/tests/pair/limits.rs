@@ -28,7 +28,7 @@ fn a_full_stack_refuses_both_kinds_of_open() {
     assert_eq!(pair.b.stats().refused(Refusal::TooManyConnections), 1);
 }
 
-/// RFC 9293 section 3.10.7.4: a reset ends a connection in SYN-RECEIVED, although nobody could accept it now.
+/// RFC 9293 section 3.10.7.4: a reset ends a connection in SYN-RECEIVED, even while the accept queue is full.
 #[test]
 fn a_reset_is_heard_while_the_accept_queue_is_full() {
     let mut pair = Pair::new(1);
@@ -188,7 +188,7 @@ fn two_stacks_full_of_what_they_send_still_receive() {
     let data = pattern(200_000);
     let (mut sent, mut got) = (vec![[0; 2]; ids.len()], vec![[0; 2]; ids.len()]);
     pair.run_until(Duration::from_secs(60), |pair| {
-        // Everybody writes before anybody reads, so that the memory is full of what was written.
+        // All connections write before any reads, so that written data fills the memory.
         for (n, &(at_a, at_b)) in ids.iter().enumerate() {
             for (end, (side, id)) in [(A, at_a), (B, at_b)].into_iter().enumerate() {
                 sent[n][end] += pair.write(side, id, &data[sent[n][end]..]).unwrap_or(0);
@@ -263,7 +263,7 @@ fn a_handle_never_names_a_later_connection() {
     assert_eq!(pair.a.state(second), Some(State::SynSent));
 }
 
-/// One step of somebody who uses both stacks without a plan.
+/// One random call on one of the two stacks.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Connect(bool),
@@ -368,7 +368,7 @@ proptest! {
         for side in [A, B] {
             let stack = pair.stack(side);
             prop_assert_eq!((stack.connections(), stack.memory(), stack.next_timeout()), (0, 0, None));
-            // All places are free again.
+            // All entries are free again.
             for port in 1..=6 {
                 pair.connect(side, port);
             }

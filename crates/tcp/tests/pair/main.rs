@@ -1,4 +1,4 @@
-//! Two stacks over a virtual wire: what the peers of a brisk stack see of it.
+//! Two stacks over a virtual wire: behaviour as the peers of a brisk stack see it.
 
 mod acknowledgements;
 mod closing;

@@ -22,7 +22,8 @@ fn shared() -> TcpConfig {
 /// Bytes of a transfer that makes its connection a member.
 const LONG: usize = 140_000;
 
-/// A pair over 20 ms with `n` connections from A to B that share a path: each has sent a long transfer.
+/// Returns a pair over 20 ms with `n` connections from A to B that share a path: each has sent a long
+/// transfer.
 fn members(seed: u64, n: usize, channel: Channel) -> (Pair, ListenerId, Vec<(ConnId, ConnId)>) {
     let mut pair = Pair::new(seed);
     pair.channel = channel;
@@ -34,7 +35,7 @@ fn members(seed: u64, n: usize, channel: Channel) -> (Pair, ListenerId, Vec<(Con
     (pair, listener, ends)
 }
 
-/// A connection from A to B that has become a member of its path.
+/// Returns a connection from A to B that has become a member of its path.
 fn member(pair: &mut Pair, listener: ListenerId, connect: &ConnectConfig) -> (ConnId, ConnId) {
     let (a, b) = pair.established_at(listener, connect);
     pair.transfer(A, a, b, &pattern(LONG), Duration::from_secs(60));
@@ -45,7 +46,7 @@ fn path(pair: &Pair) -> Option<SharedPath> {
     pair.a.shared_path(A.ip(), B.ip())
 }
 
-/// Writes to each connection until its data is queued; reads at the other end. Returns true when all of it
+/// Writes to each connection until its data is queued, and reads at the other end. Returns true when all data
 /// has arrived.
 struct Transfers {
     ends: Vec<(ConnId, ConnId)>,
@@ -109,7 +110,7 @@ fn a_connection_by_itself_shares_nothing() {
     assert_eq!(path(&pair), None);
 }
 
-/// Goes on until a member has sent more than a short transfer, and has not sent all.
+/// Runs until a member has sent more than a short transfer, but not all of its data.
 fn begin_long_transfer(pair: &mut Pair, ends: &[(ConnId, ConnId)]) {
     let mut transfers = Transfers::new(ends, 8_000_000);
     pair.run_until(Duration::from_secs(10), |pair| {
@@ -119,7 +120,7 @@ fn begin_long_transfer(pair: &mut Pair, ends: &[(ConnId, ConnId)]) {
     assert!(transfers.read[0] < 7_000_000 && path(pair).is_some_and(|path| path.in_flight > 0));
 }
 
-/// The path after a connection has sent these pieces, with silence in between.
+/// Returns the state of the path after a connection has sent these pieces, with silence in between.
 fn members_after(pieces: &[usize]) -> Option<SharedPath> {
     let (mut pair, _, ends) = members(1, 0, Channel::default());
     assert!(ends.is_empty());
@@ -175,8 +176,8 @@ fn the_members_together_stay_within_the_window_of_the_path() {
         pair.run_until(Duration::from_secs(300), |pair| {
             let done = transfers.go_on(pair);
             let path = path(pair).expect("shared");
-            // The first segments of each on an unknown path, and a probe of each, may exceed it. A window
-            // that shrinks is exceeded until what is in flight has arrived.
+            // The first segments of each member on an unknown path, and a probe of each, may exceed the
+            // window. A shrinking window is exceeded until the data in flight has arrived.
             let quantum = u64::from(path.pacing_rate.unwrap_or(0) as u32 / 1000).max(2 * MSS);
             over = over.max(path.in_flight.saturating_sub(u64::from(path.cwnd) + quantum));
             done
@@ -188,8 +189,8 @@ fn the_members_together_stay_within_the_window_of_the_path() {
     }
 }
 
-/// Lets members write, close, reset and time out. Returns the most that they send beyond the window of their
-/// path, a quantum of its pacer and a probe of each.
+/// Lets members write, close, reset and time out. Returns the maximum bytes that they send beyond the window
+/// of their path, a quantum of its pacer and a probe of each.
 fn most_beyond_the_window(seed: u64, mechanisms: TcpConfig) -> u64 {
     let loss = (seed % 5 * 15) as u32;
     let channel = Channel { loss, jitter: Duration::from_millis(seed % 3), ..Channel::default() };
@@ -211,7 +212,7 @@ fn most_beyond_the_window(seed: u64, mechanisms: TcpConfig) -> u64 {
             0 => pair.abort(A, a),
             1 => pair.abort(B, b),
             2 => pair.shutdown(A, a),
-            // Timeouts: for a second and a half nothing arrives.
+            // Timeouts: nothing arrives for a second and a half.
             3 => pair.channel.loss = 1000,
             _ => {
                 let _ = pair.write(A, a, &data[..1000 << (round % 8)]);
@@ -235,12 +236,12 @@ fn most_beyond_the_window(seed: u64, mechanisms: TcpConfig) -> u64 {
             let sent = (packets - packets_before) * MSS;
             packets_before = packets;
             let quantum = (now.pacing_rate.unwrap_or(0) / 1000).clamp(2 * MSS, 64 << 10);
-            // The first four segments of each while nothing is known.
+            // The first four segments of each member while the path is unknown.
             let own = if now.is_known { 0 } else { 4 * MSS * u64::from(now.members) };
             let window = u64::from(now.cwnd.max(before.cwnd)) + own;
             let data = now.in_flight - now.redundancy;
-            // A loss that turns out to be none is in flight again, and a window that shrinks is exceeded
-            // until the data arrives: only a probe of each member may be sent then.
+            // A loss that proves spurious is in flight again, and a shrinking window is exceeded until the
+            // data arrives: only a probe of each member may be sent then.
             let probes = MSS * u64::from(now.members);
             let exceeded = data.saturating_sub(sent).saturating_sub(window);
             let limit = exceeded.max(quantum) + probes;
@@ -304,7 +305,7 @@ fn timeout_of_one_member_leaves_the_window_to_the_others() {
     let mut transfers = Transfers::new(&ends[..1], 3_000_000);
     pair.run_until(Duration::from_secs(20), |pair| transfers.go_on(pair));
     let port = pair.a.local_addr(ends[1].0).expect("open").port();
-    // Nothing of the second member arrives any more.
+    // No more segments of the second member arrive.
     pair.tap = Some(Box::new(move |from, segment| {
         from == A && segment.tcp.src_port == port && segment.tcp.flags.contains(Flags::ACK)
     }));

@@ -1,4 +1,4 @@
-//! The bound of the memory: whatever it is, no byte that was accepted is lost without an error.
+//! The memory limit of a stack: for any limit, no accepted byte is lost without an error.
 
 use std::time::Duration;
 
@@ -9,8 +9,7 @@ use proptest::prelude::*;
 
 use crate::harness::{A, B, Pair, Side, pattern, stack_config};
 
-/// A stack with room for two full send buffers at most, and two connections from it to one that reads
-/// nothing.
+/// Returns a pair in which two connections of A have used up A's memory with data that B does not receive.
 fn used_up() -> (Pair, [ConnId; 2], ConnId) {
     let tight = StackConfig { max_buffer_bytes: 512 << 10, ..stack_config(A) };
     let mut pair = Pair::with_configs(1, tight, stack_config(B));
@@ -56,7 +55,7 @@ fn writer_with_full_buffer_is_woken_once_the_peer_takes_data() {
     pair.events.clear();
     pair.run_until(Duration::from_secs(60), |pair| {
         pair.read(B, reader).expect("open");
-        // It may be woken before there is memory again, and waits on then.
+        // It may be woken before memory is free again, and then waits further.
         let is_woken = pair.heard(A, Event::Writable(first));
         pair.events.clear();
         is_woken && pair.write(A, first, b"x") == Ok(1)
@@ -79,17 +78,17 @@ fn writer_whose_data_was_cut_by_the_memory_is_woken() {
     });
 }
 
-/// One connection of the property below.
+/// A connection of the property test below.
 #[derive(Clone, Debug)]
 struct Plan {
     total: usize,
-    /// Bytes that the writer offers at once, and gives away instead of having them copied.
+    /// Bytes that the writer offers at once, and whether it gives them away instead of having them copied.
     piece: usize,
     gives: bool,
     /// Bytes that the reader takes at once, and how many turns it lets pass in between.
     read: usize,
     pause: u64,
-    /// Which side resets the connection, and in which turn.
+    /// The side that resets the connection, and the turn.
     reset: Option<(bool, u64)>,
 }
 
@@ -106,8 +105,8 @@ fn plan() -> impl Strategy<Value = Plan> {
     })
 }
 
-/// A connection at work: the writer writes until it is refused, and again only after an event; it lets go
-/// when it has written all, or at the first error, as a program does.
+/// A running connection. The writer writes until it is refused, and again only after an event; it releases
+/// the connection after its last byte or at the first error, as a program does.
 struct Flow {
     plan: Plan,
     data: Vec<u8>,
@@ -188,7 +187,7 @@ proptest! {
             .into_iter()
             .map(|plan| {
                 let (writer, reader) = pair.established_at(listener, &connect);
-                // A reset that is lost is not sent again: a side that only reads learns of it by asking.
+                // A lost reset is not sent again: a side that only reads learns of it from a keepalive probe.
                 pair.b.conn_mut(reader).expect("it is open").set_keepalive(Some(KeepaliveConfig { idle: minute, interval: minute, count: 9 }));
                 let (data, received) = (pattern(plan.total), Vec::new());
                 let (writer, reader) = (Some(writer), Some(reader));

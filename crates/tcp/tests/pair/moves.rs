@@ -13,8 +13,8 @@ use crate::harness::{A, B, Pair, packet, pattern};
 
 const MOVED: [u8; 4] = [10, 0, 0, 3];
 
-/// A pair with a connection from A, of which the packets come from another address once `moved` is set. The
-/// device at B sends what is for the first address there, from when `follows` is set.
+/// A pair with a connection from A, whose packets come from another address once `moved` is set. While
+/// `follows` is set, the device at B sends packets for the first address to the other one.
 struct Moving {
     pair: Pair,
     listener: ListenerId,
@@ -53,7 +53,7 @@ impl Moving {
         self.pair.b.expect_moves(A.ip());
     }
 
-    /// The address has changed, and nobody has reported it.
+    /// Changes the address without a report.
     fn change(&mut self) {
         self.moved.store(true, Ordering::Relaxed);
     }
@@ -64,7 +64,7 @@ impl Moving {
         self.pair.b.move_peer(A.ip(), MOVED.into(), is_other_path, now);
     }
 
-    /// The bytes that one end reads until `len` bytes have come.
+    /// Returns the bytes that one end reads until it has `len`.
     fn received(&mut self, from_b: bool, len: usize) -> Vec<u8> {
         let (side, id) = if from_b { (A, self.at_a) } else { (B, self.at_b) };
         let mut got = Vec::new();
@@ -85,7 +85,8 @@ fn connection_of_a_peer_that_moves_goes_on_in_both_directions() {
         moving.pair.write(B, moving.at_b, &data).expect("open");
         moving.pair.run_ms(15);
         moving.change();
-        // Acknowledgements of A come now from an address that B does not know: no reset answers it.
+        // Acknowledgements of A now come from an address that B does not know: they are not answered by a
+        // reset.
         moving.pair.run_ms(1000);
         assert_eq!(moving.pair.count(B, Flags::RST), 0);
         moving.report(is_other_path);
@@ -105,7 +106,7 @@ fn report_of_a_move_sends_at_once_what_was_lost() {
     moving.pair.write(B, moving.at_b, &pattern(1000)).expect("open");
     moving.pair.run_ms(3000);
     moving.report(false);
-    // The backoff had grown to more than a second.
+    // The backoff has grown to more than a second.
     moving.pair.run_ms(25);
     let got = moving.pair.read(A, moving.at_a).expect("open").expect("not at its end");
     assert_eq!(got.len(), 1000);

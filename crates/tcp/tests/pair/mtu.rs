@@ -1,4 +1,4 @@
-//! Paths that swallow large packets without a word, for connections that suspect it early.
+//! Paths that drop large packets silently, for connections with early suspicion.
 //!
 //! One way takes 50 ms; B sends, and both ends know the path.
 
@@ -25,12 +25,12 @@ fn known(tcp: TcpConfig) -> World {
     world
 }
 
-/// Packets above 1240 bytes vanish: 20 of IP, 32 of TCP.
+/// Drops packets above 1240 bytes: 20 of IP, 32 of TCP.
 fn narrow(world: &mut World) {
     world.pair.tap = Some(Box::new(|_, segment| segment.payload.len() > 1188));
 }
 
-/// Milliseconds from the SYN to the last byte of so many.
+/// Returns the milliseconds from the SYN to the last of `bytes` bytes.
 fn fetch(world: &mut World, bytes: usize) -> u128 {
     let (at_a, at_b) = world.open();
     let data = pattern(bytes);
@@ -51,7 +51,7 @@ fn a_path_that_became_narrow_costs_less_than_a_second() {
         narrow(&mut world);
         let took = fetch(&mut world, bytes);
         assert!(took < limit, "{bytes}: {took} ms");
-        // The next one knows, and tries the size once more behind its data.
+        // The next connection knows the size, and tries the larger one once more after its data.
         assert!(mtu(world.facts(B)).is_some_and(|low| low < 1240), "{:?}", world.facts(B));
         let took = fetch(&mut world, bytes);
         assert!(took <= next, "{bytes} again: {took} ms");
@@ -100,7 +100,7 @@ fn a_path_that_is_back_has_its_size_back() {
             got == data.len()
         });
         let stats = world.pair.b.conn_stats(at_b).expect("open");
-        // A search ends 8 bytes before it is exact.
+        // A search ends 8 bytes before the exact size.
         assert!(stats.mss > 1440, "silent until {silent_until} ms: {}", stats.mss);
         world.close(at_a, at_b);
         assert_eq!(mtu(world.facts(B)), None, "silent until {silent_until} ms");

@@ -1,4 +1,4 @@
-//! Reports of the lives of connections, also of those that the program has released or not accepted.
+//! Reports of the lives of connections, including those that the program has released or not accepted.
 
 use std::time::Duration;
 

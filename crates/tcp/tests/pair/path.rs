@@ -1,4 +1,4 @@
-//! Knowledge of a path that one connection gets and the next one uses.
+//! Facts of a path that one connection reports and the next one uses.
 //!
 //! Times are milliseconds since the SYN left; one way takes 50 ms. Receivers acknowledge at once.
 
@@ -23,7 +23,7 @@ pub(crate) fn tcp() -> TcpConfig {
     TcpConfig { delack_max: Duration::ZERO, ..TcpConfig::default() }
 }
 
-/// Two stacks, 50 ms apart, the connections of both with this configuration.
+/// Two stacks, 50 ms apart, with this configuration for the connections of both.
 pub(crate) struct World {
     pub(crate) pair: Pair,
     tcp: TcpConfig,
@@ -44,7 +44,7 @@ impl World {
         World { began: pair.now, pair, tcp, listener }
     }
 
-    /// The next SYN leaves at 0.
+    /// Opens a connection whose SYN leaves at 0.
     pub(crate) fn connect(&mut self) -> ConnId {
         self.began = self.pair.now;
         self.pair.seen.clear();
@@ -62,7 +62,7 @@ impl World {
         (at_a, at_b.expect("the handshake completes"))
     }
 
-    /// B sends so much to A over a connection of its own.
+    /// Sends this many bytes from B to A over a new connection.
     pub(crate) fn fetch(&mut self, bytes: usize) {
         let (at_a, at_b) = self.open();
         self.pair.transfer(B, at_b, at_a, &pattern(bytes), Duration::from_secs(100));
@@ -84,7 +84,7 @@ impl World {
         self.pair.run(span);
     }
 
-    /// Four of the next segments of data from B are lost, in two runs.
+    /// Loses four of the next data segments of B, in two runs.
     fn lose_four(&mut self) {
         let mut data = 0;
         self.pair.tap = Some(Box::new(move |from, segment| {
@@ -93,7 +93,7 @@ impl World {
         }));
     }
 
-    /// When `side` sent packets with these flags, in milliseconds since the SYN.
+    /// Returns the times at which `side` sent packets with these flags, in milliseconds since the SYN.
     pub(crate) fn times(&self, side: Side, flags: Flags) -> Vec<u128> {
         let of = |seen: &&crate::harness::Seen| seen.is(side, flags);
         self.pair
@@ -104,7 +104,7 @@ impl World {
             .collect()
     }
 
-    /// When B sent segments with data, since the first of them.
+    /// Returns the times at which B sent data segments, since the first of them.
     fn data_times(&self) -> Vec<u128> {
         let data = || self.pair.seen.iter().filter(|seen| seen.from == B && seen.len > 0);
         let first = data().next().expect("data").at;
@@ -147,8 +147,8 @@ fn losses_are_counted_with_their_runs() {
     assert_eq!(loss.burst_milli, 2000);
 }
 
-/// Parity right behind the data repairs two segments that are only late: their originals show that nothing
-/// was lost.
+/// Parity directly after the data repairs two segments that are only late: their originals show that there
+/// was no loss.
 #[test]
 fn late_originals_of_repaired_segments_are_no_losses_of_the_path() {
     let corrective = CorrectiveConfig { delay_divisor: 16, ..CorrectiveConfig::default() };
@@ -170,7 +170,7 @@ fn late_originals_of_repaired_segments_are_no_losses_of_the_path() {
         Some(Vec::new())
     }));
     for _ in 0..2 {
-        // Five segments, with room for the option of parity.
+        // Five segments, with space for the option of parity.
         world.pair.write(B, at_b, &pattern(5 * (MSS as usize - 16))).expect("room");
         world.pair.run_ms(10);
     }
@@ -183,7 +183,7 @@ fn late_originals_of_repaired_segments_are_no_losses_of_the_path() {
     assert_eq!(world.facts(B).loss.map(|loss| loss.per_million), Some(0));
 }
 
-/// While a queue stands, what is lost says nothing of what an idle path loses.
+/// Losses during a standing queue say nothing about losses of the idle path.
 #[test]
 fn losses_in_a_standing_queue_are_not_those_of_the_path() {
     let mut world = World::new(tcp());
@@ -196,7 +196,7 @@ fn losses_in_a_standing_queue_are_not_those_of_the_path() {
     assert_eq!(facts.loss.map(|loss| (loss.per_million, loss.burst_milli)), Some((0, 0)));
 }
 
-/// Flights of B that the planner protected over a connection of its own.
+/// Returns the flights of B that the planner decided about and protected, over a new connection.
 fn protected(world: &mut World) -> (u64, u64) {
     let (at_a, at_b) = world.open();
     world.pair.transfer(B, at_b, at_a, &pattern(30_000), Duration::from_secs(10));
@@ -311,7 +311,7 @@ fn a_known_path_is_sent_what_a_flight_has_carried_within_a_round_trip() {
     assert!(window.abs_diff(known) <= MSS, "it does not grow before all of it has arrived: {window}");
 }
 
-/// The window with which B begins to send so much.
+/// Returns the window with which B begins to send `bytes`.
 fn begun_with(world: &mut World, at_b: ConnId, bytes: usize) -> u32 {
     world.pair.write(B, at_b, &pattern(bytes)).expect("room");
     world.pair.run_ms(1);
@@ -344,7 +344,8 @@ fn connections_of_a_path_share_the_volume_of_a_flight_at_the_start() {
     assert!(begun.contains(&10), "{begun:?} of {carried}");
 }
 
-/// A window that the configuration allows every connection follows the same rules once the path is known.
+/// A window that the configuration permits for every connection follows the same rules once the path is
+/// known.
 #[test]
 fn a_configured_window_is_begun_with_by_one_connection_at_a_time() {
     let mut world = World::new(TcpConfig { initial_window: 32, ..from_memory() });
@@ -381,7 +382,7 @@ fn a_start_has_the_window_also_for_what_is_written_later() {
     world.close(at_a, at_b);
 }
 
-/// A start gives back what it was granted as soon as all of it has arrived, and not after two round trips.
+/// A start returns its grant as soon as all of its data has arrived, not after two round trips.
 #[test]
 fn a_start_that_is_over_leaves_its_window_to_the_next() {
     let mut world = World::new(from_memory());
@@ -408,8 +409,8 @@ fn only_what_has_flown_is_remembered() {
     assert_eq!(world.facts(B).volume.map(|volume| volume.bytes), Some(20_000), "14 of 32 segments flew");
 }
 
-/// The threshold of a connection that begins with 64 segments of which those with these numbers are lost, and
-/// what is remembered then, in segments.
+/// Returns the threshold of a connection that begins with 64 segments of which those in `lost` are lost, and
+/// the volume remembered then, in segments.
 fn after_losses(world: &mut World, lost: core::ops::Range<u32>) -> (u32, Option<u32>) {
     let mut data = 0;
     world.pair.tap = Some(Box::new(move |from, segment| {
@@ -500,7 +501,7 @@ fn lost_syn_on_a_known_path_is_repeated_after_1_5_round_trips() {
     world.pair.tap = Some(Box::new(|_, _| true));
     world.connect();
     world.until(20_000);
-    // Three early ones, each after twice the time, then the ordinary schedule.
+    // Three early retries, each after twice the time, then the ordinary schedule.
     assert_eq!(world.times(A, Flags::SYN), [0, 150, 450, 1050, 2050, 4050, 8050, 16_050]);
     let mut unknown = World::new(early());
     unknown.pair.tap = Some(Box::new(|_, _| true));
@@ -536,7 +537,7 @@ fn a_lost_syn_ack_on_a_known_path_is_sent_again_early_too() {
 
 #[test]
 fn early_retries_are_no_reason_to_wait_three_seconds_later() {
-    // RFC 6298 section 5.7 speaks of the standard timer.
+    // RFC 6298 section 5.7 is about the standard timer.
     let mut world = World::new(TcpConfig { timestamps: false, ..early() });
     world.fetch(1000);
     let mut syns = 0;

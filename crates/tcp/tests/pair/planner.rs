@@ -1,4 +1,4 @@
-//! The planner between two stacks: what connections to one destination may spend together.
+//! The planner between two stacks: the allowance that connections to one destination share.
 
 use std::time::Duration;
 
@@ -9,11 +9,12 @@ use crate::harness::{A, B, Pair, pattern};
 
 const CONNECTIONS: u64 = 40;
 const PERCENT: u32 = 1;
-/// Bytes that may be spent before anything is sent: seven segments' worth.
+/// Bytes of the allowance before any transmission: seven segments' worth.
 const QUIET: u64 = (PlannerConfig::QUIET / 100 * PERCENT) as u64;
 const SEGMENT: usize = 1_400;
 
-/// Forty connections to one peer over a path that is expected to lose every tenth packet, and their ids at A.
+/// Returns forty connections to one peer over a path with an expected loss of every tenth packet, and their
+/// ids at A.
 fn connected() -> (Pair, Vec<ConnId>) {
     let mut tcp = TcpConfig { handshake_copies: None, ..TcpConfig::planned(PERCENT) };
     tcp.mechanisms.planner =
@@ -30,7 +31,7 @@ fn connected() -> (Pair, Vec<ConnId>) {
 /// Bytes of IP and TCP headers, with timestamps.
 const HEADERS: u64 = 52;
 
-/// IP bytes that A has sent to B in so many `writes`, and in copies and parity.
+/// Returns the IP bytes that A has sent to B in `writes` writes, and in copies and parity.
 fn sent_and_spent(pair: &Pair, ids: &[ConnId], writes: u64) -> (u64, u64) {
     let (mut sent, mut spent) = (writes * SEGMENT as u64, 0);
     for id in ids {
@@ -54,7 +55,7 @@ fn flights_that_are_planned_in_one_instant_share_the_allowance() {
     assert!(spent <= QUIET + earned, "{spent} bytes of {QUIET} and {earned}");
 }
 
-/// A reservation is charged once: flights one after the other spend the whole allowance and no more.
+/// A reservation is charged once: successive flights spend the whole allowance and no more.
 #[test]
 fn flights_in_turn_spend_the_whole_allowance() {
     let (mut pair, ids) = connected();
@@ -70,7 +71,7 @@ fn flights_in_turn_spend_the_whole_allowance() {
 
 /// Pacing holds the parity of the first piece back until the second one is planned.
 #[test]
-fn a_plan_leaves_the_one_before_what_it_has_not_spent() {
+fn a_new_plan_keeps_the_unspent_bytes_of_the_last_one() {
     let mut tcp = TcpConfig {
         handshake_copies: None,
         initial_window: 64,
@@ -93,10 +94,10 @@ fn a_plan_leaves_the_one_before_what_it_has_not_spent() {
     assert_eq!(parity.unsent_state, 0, "all that was planned has left");
 }
 
-/// An answer does not tell which of the two instances arrived, and the peer's report of a FIN whose copy it
-/// used would come too late.
+/// An answer does not show which of the two instances arrived, and the peer's report of a FIN whose copy it
+/// used would arrive too late.
 #[test]
-fn what_left_twice_tells_nothing_of_losses() {
+fn duplicated_handshakes_and_fins_do_not_count_as_losses() {
     let mut tcp = TcpConfig::planned(50);
     tcp.mechanisms.planner =
         Some(PlannerConfig { max_overhead: 50, assumed_loss: 100_000, ..PlannerConfig::default() });

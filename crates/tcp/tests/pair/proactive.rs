@@ -1,5 +1,5 @@
-//! Proactive between two stacks: the stream stays whole whatever the channel does, and copies cause no
-//! retransmission, whatever the devices at both ends put together.
+//! Proactive between two stacks: the stream is complete on any channel, and copies cause no retransmission,
+//! however the devices at both ends coalesce segments.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -29,12 +29,12 @@ fn tcp(proactive: ProactiveConfig) -> TcpConfig {
 
 const ALL: ProactiveConfig = ProactiveConfig { scope: CopyScope::All, ..ProactiveConfig::DEFAULT };
 
-/// Two connected stacks with Proactive whose devices take super-segments of this size.
+/// Returns two connected stacks with Proactive whose devices take super-segments of this size.
 fn connected(super_segment: u32) -> (Pair, ConnId, ConnId) {
     connected_by(super_segment, false)
 }
 
-/// As [`connected`]; the devices may be able to send each segment twice.
+/// Does the work of [`connected`]; the devices may be able to send each segment twice.
 fn connected_by(super_segment: u32, sends_twice: bool) -> (Pair, ConnId, ConnId) {
     let config = |side| StackConfig { max_super_segment: super_segment, sends_twice, ..stack_config(side) };
     let mut pair = Pair::with_configs(1, config(A), config(B));
@@ -86,7 +86,8 @@ fn nothing_is_retransmitted_with_offload_and_batches() {
     }
 }
 
-/// Figure 8 with each copy behind its original: every twentieth original is lost, nothing is sent again.
+/// Figure 8 with each copy after its original: every twentieth original is lost, and there is no
+/// retransmission.
 #[test]
 fn a_lost_original_causes_no_retransmission_and_one_reduction_a_window() {
     for (batches, sends_twice) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -107,10 +108,10 @@ fn a_lost_original_causes_no_retransmission_and_one_reduction_a_window() {
     }
 }
 
-/// Segments that the tap keeps back.
+/// Segments that the tap holds back.
 type Held = Vec<(TcpHeader, Vec<u8>)>;
 
-/// The copies come first; then a device hands in their originals as one coalesced segment.
+/// The copies arrive first; then a device passes their originals as one coalesced segment.
 #[test]
 fn originals_that_a_device_coalesced_are_recognised_one_by_one() {
     let (mut pair, at_a, at_b) = connected(0);
@@ -139,7 +140,7 @@ fn originals_that_a_device_coalesced_are_recognised_one_by_one() {
     assert_eq!(pair.seen.len(), sent, "no acknowledgement leaves for them");
 }
 
-/// An observer of a stack hears of each loss that a copy repaired, and of the reduced window.
+/// An observer of a stack gets a report of each loss that a copy repaired, and of the reduced window.
 #[test]
 fn a_loss_that_a_copy_repaired_is_observed_at_both_ends() {
     let observed = |side| StackConfig { observe: true, ..stack_config(side) };
@@ -165,7 +166,7 @@ fn a_loss_that_a_copy_repaired_is_observed_at_both_ends() {
     assert_eq!((pair.a.stats().observations_dropped, pair.b.stats().observations_dropped), (0, 0));
 }
 
-/// The planner names the last segments of a flight, and they leave twice.
+/// The planner selects the last segments of a flight, and they leave twice.
 #[test]
 fn the_copies_that_the_planner_names_leave() {
     let mut pair = Pair::new(1);
@@ -183,8 +184,8 @@ fn the_copies_that_the_planner_names_leave() {
     assert_eq!(copied, [3, 4]);
 }
 
-/// Two stacks with the planner, whose devices take super-segments, and a transfer of 300,000 bytes in this
-/// form.
+/// Returns two stacks with the planner, whose devices take super-segments, after a transfer of 300,000 bytes
+/// in this form.
 fn transferred(form: Option<Form>) -> (Pair, ConnId) {
     let mut tcp = tcp(ProactiveConfig { scope: CopyScope::Named, ..ALL });
     tcp.mechanisms.planner = Some(PlannerConfig { form, ..PlannerConfig::DEFAULT });
@@ -197,7 +198,7 @@ fn transferred(form: Option<Form>) -> (Pair, ConnId) {
     (pair, at_a)
 }
 
-/// Where the planner may name copies, but does not, segments leave in runs.
+/// If the planner could select copies but does not, segments leave in runs.
 #[test]
 fn segments_that_nobody_copies_leave_in_runs() {
     let (pair, at_a) = transferred(None);
@@ -212,7 +213,7 @@ fn segments_that_nobody_copies_leave_in_runs() {
     assert!(copies > 0);
 }
 
-/// Where no original is awaited, a run of new segments is taken and acknowledged as one.
+/// If no original is awaited, a run of new segments is accepted and acknowledged as one.
 #[test]
 fn a_run_that_a_device_coalesced_is_taken_whole_if_no_copy_came_before() {
     let (mut pair, at_a, at_b) = connected(0);
@@ -242,8 +243,8 @@ fn a_run_that_a_device_coalesced_is_taken_whole_if_no_copy_came_before() {
     assert_eq!(at_b.payload_bytes_received, payload.len() as u64);
 }
 
-/// A device puts the copies behind their originals together: all of them are dropped at once, and what one of
-/// them brings is taken.
+/// A device coalesces copies after their originals: all of them are dropped at once, except that new data of
+/// one is accepted.
 #[test]
 fn copies_that_a_device_coalesced_are_dropped_together_unless_one_is_new() {
     for lost in [None, Some(2)] {
@@ -281,8 +282,7 @@ fn copies_that_a_device_coalesced_are_dropped_together_unless_one_is_new() {
     }
 }
 
-/// Beyond the bytes of a burst that are copied, segments leave in runs; and none of the run before is longer
-/// than they.
+/// Only the copied bytes of a burst may leave in single segments; the bytes after them leave in runs.
 #[test]
 fn a_short_scope_ends_within_a_run() {
     let short = ProactiveConfig { scope: CopyScope::Short, max_bytes: 20_000, ..ProactiveConfig::DEFAULT };
@@ -299,7 +299,7 @@ fn a_short_scope_ends_within_a_run() {
     }
 }
 
-/// Of a coalesced segment with a FIN the last part alone has the FIN: all of it is read before the end.
+/// In a coalesced segment with a FIN only the last part has the FIN: all data is read before the end.
 #[test]
 fn a_fin_on_what_a_device_coalesced_ends_the_last_part() {
     let (mut pair, at_a, at_b) = connected(0);

@@ -1,4 +1,4 @@
-//! Forwarding: SYNs that no listener takes wait for the decision of the program.
+//! Forwarding: SYNs without a listener wait for the decision of the program.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::harness::{A, B, Pair, packet, pattern, stack_config, syn};
 
 const SYN_ACK: Flags = Flags(Flags::SYN.0 | Flags::ACK.0);
 
-/// B forwards, and A has asked for a connection to `port`.
+/// Returns a pair in which B forwards and A has requested a connection to `port`.
 fn asked(port: u16) -> (Pair, ConnId, Request) {
     let mut pair = Pair::new(1);
     pair.b.set_forwarding(2);

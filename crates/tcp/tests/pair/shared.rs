@@ -1,4 +1,4 @@
-//! Packets that may be kept: the same stream and the same answers, with a copy less.
+//! Packets that may be kept: the same stream and the same answers, with one copy less.
 
 use brisk_tcp::StackConfig;
 use brisk_tcp::error::ReadError;

@@ -1,4 +1,4 @@
-//! When nothing comes back: closed windows, dead peers, keepalive, timeouts, ICMP.
+//! Missing answers: closed windows, dead peers, keepalive, timeouts, ICMP.
 
 use std::time::Duration;
 
@@ -72,7 +72,7 @@ fn keepalive_finds_a_dead_peer() {
     let _ = at_b;
 }
 
-/// The probe of one end arrives while that of the other waits to be sent: it is answered all the same.
+/// The probe of one end arrives while the other end's probe waits to be sent: it is answered nevertheless.
 #[test]
 fn probes_that_cross_are_both_answered() {
     let mut pair = Pair::new(1);
@@ -150,7 +150,7 @@ fn the_user_timeout_ends_a_connection_whose_data_is_not_acknowledged() {
     assert!(pair.heard(A, closed));
 }
 
-/// An ICMP error from a router about the last packet that A sent.
+/// Returns an ICMP error from a router about the last packet that A sent.
 fn about_last_of_a(pair: &Pair, kind: IcmpKind, shift: u32) -> Vec<u8> {
     let tcp = pair.last(A).tcp.clone();
     let quoted = TcpHeader { seq: tcp.seq + shift, ..tcp };
@@ -192,7 +192,7 @@ fn an_icmp_error_does_not_end_an_open_connection() {
     assert_eq!(pair.a.stats().icmp_believed, 3);
 }
 
-/// RFC 1122 section 4.2.3.9: the error is the reason where nothing is heard any more.
+/// RFC 1122 section 4.2.3.9: a soft error is the reported reason if the peer is silent.
 #[test]
 fn icmp_error_is_the_reason_where_silence_ends_an_open_connection() {
     for (kind, reason) in [

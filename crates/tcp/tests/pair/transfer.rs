@@ -1,4 +1,4 @@
-//! Data over a good wire: both ways, large, small, urgent.
+//! Data over a channel without faults: both ways, large, small, urgent.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use brisk_wire::{ChecksumCheck, Flags, Packet, SeqNum, TcpHeader};
 
 use crate::harness::{A, B, Pair, packet, pattern, stack_config};
 
-/// RFC 9293 section 3.8.7 (MUST-48): the application says which DSCP its segments have, and may change it.
+/// RFC 9293 section 3.8.7 (MUST-48): the application sets the DSCP of its segments, and may change it.
 #[test]
 fn the_dscp_can_be_changed_on_an_open_connection() {
     let mut pair = Pair::new(1);
@@ -34,7 +34,7 @@ fn the_dscp_can_be_changed_on_an_open_connection() {
     }
 }
 
-/// A device may hand in several segments as one: it counts as what was on the wire, headers included.
+/// A device may coalesce several segments: they count as on the wire, headers included.
 #[test]
 fn coalesced_segments_count_one_by_one() {
     let mut pair = Pair::new(1);
@@ -251,7 +251,7 @@ fn one_lost_segment_costs_one_retransmission_and_no_timeout() {
     }
 }
 
-/// Returns the segments of `A` on `id`, without handing them to `B`.
+/// Returns the segment of `A` on `id`, without passing it to `B`.
 fn segment(pair: &mut Pair, id: ConnId, data: &[u8]) -> Vec<u8> {
     let (now, mut packet) = (pair.now, Vec::new());
     pair.a.conn_mut(id).expect("it is open").set_nodelay(true);

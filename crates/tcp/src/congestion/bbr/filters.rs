@@ -219,7 +219,7 @@ mod tests {
         }
     }
 
-    /// U11: four packets from idle are a round; the one sent after the first acknowledgement ends the next.
+    /// Four packets from idle are a round; the one sent after the first acknowledgement ends the next.
     #[test]
     fn a_round_ends_with_data_sent_after_its_beginning() {
         let mut rounds = Rounds::default();
@@ -231,7 +231,6 @@ mod tests {
         assert_eq!(counts, [(1, true), (1, false), (1, false), (1, false), (2, true)]);
     }
 
-    /// U10.
     #[test]
     fn aggregation_is_what_exceeds_the_bandwidth_since_the_epoch_began() {
         let mut aggregation = Aggregation::new(ms(0));

@@ -255,7 +255,6 @@ impl Bbr {
 mod tests {
     use super::*;
 
-    /// U9.
     #[test]
     fn the_limit_grows_twice_as_fast_with_each_round() {
         let mut cycle = Cycle::new(Instant::ZERO);

@@ -51,7 +51,7 @@ impl Recovery {
         }
     }
 
-    /// Ends the first round: after a timeout the window grows from one segment.
+    /// Ends the first round, because the window grows from one segment after a timeout.
     pub(super) fn end_first_round(&mut self) {
         self.first_round = None;
         self.is_new = false;

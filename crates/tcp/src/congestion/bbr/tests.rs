@@ -34,7 +34,6 @@ fn informed() -> Bbr {
     bbr
 }
 
-/// U17.
 #[test]
 fn rates_and_windows_follow_from_the_model() {
     let mut bbr = informed();
@@ -486,7 +485,7 @@ impl Flow {
     }
 }
 
-/// S1, S4: the pipe is full after some rounds, nothing is lost, and the queue is that of a probe at most.
+/// The pipe is full after some rounds, nothing is lost, and the queue is that of a probe at most.
 #[test]
 fn a_clean_path_is_filled_without_loss_and_without_a_standing_queue() {
     let mut flow = Flow::new(10, Micros::from_millis(40), 400_000, 0);
@@ -507,7 +506,6 @@ fn a_clean_path_is_filled_without_loss_and_without_a_standing_queue() {
     assert!((99..=101).contains(&bandwidth), "{bandwidth}");
 }
 
-/// S6, S7.
 #[test]
 fn random_loss_costs_what_it_loses() {
     for (loss_percent, rtt, floor) in [(1, 100, 93), (2, 100, 90), (2, 20, 88), (5, 100, 75)] {
@@ -519,7 +517,6 @@ fn random_loss_costs_what_it_loses() {
     }
 }
 
-/// S5.
 #[test]
 fn a_short_buffer_is_respected() {
     // 100 Mbit/s, 40 ms: a path of 500,000 bytes.
@@ -535,7 +532,6 @@ fn a_short_buffer_is_respected() {
     }
 }
 
-/// S17, S18.
 #[test]
 fn a_step_of_the_rate_is_found() {
     let mut flow = Flow::new(20, Micros::from_millis(50), 250_000, 0);
@@ -550,7 +546,6 @@ fn a_step_of_the_rate_is_found() {
     assert!((90..=101).contains(&bandwidth), "{bandwidth}");
 }
 
-/// S21, S22.
 #[test]
 fn the_round_trip_time_is_measured_every_five_seconds_of_a_full_path_only() {
     let mut flow = Flow::new(10, Micros::from_millis(40), 100_000, 0);

@@ -1,24 +1,25 @@
 //! Data segments that follow the SYN at once, without waiting for the SYN-ACK: the request of a gateway hop
 //! that is longer than a SYN can carry still arrives after half a round trip.
 //!
-//! TCP Fast Open does not do this (CoNEXT 2011, section 7.2): firewalls and NATs drop what comes before the
-//! SYN-ACK and is no SYN. Inside UDP nobody looks, so both ends of such a hop may agree to it by
+//! TCP Fast Open does not do this (CoNEXT 2011, section 7.2): firewalls and NATs drop segments before the
+//! SYN-ACK that are not SYNs. Inside UDP there are no such devices, so both ends of such a hop may agree to
+//! it by
 //! configuration ([`FastOpenConnect::data_after_syn`](crate::fast_open::FastOpenConnect),
 //! [`FastOpenListen::data_after_syn`](crate::fast_open::FastOpenListen)). The segments have no ACK flag,
 //! since there is nothing yet to acknowledge; a server that does not know of the agreement drops them (RFC
 //! 9293 section 3.10.7.4: "if the ACK bit is off, drop the segment and return"), and so does a listener to
 //! which they come before their SYN. Then they are lost segments like any other, and recovered as such.
 //!
-//! Where devices do look, SYNs still pass: a further SYN with the same sequence number and the next part of
-//! the data looks like a retransmission to them
-//! ([`FastOpenConnect::syn_parts`](crate::fast_open::FastOpenConnect); each part says where it begins,
-//! [`Gentle::Part`]). They pass the answer too, as long as it acknowledges no more than the first SYN
-//! brought: so the server delivers all parts, and says that it has the first, until the client's
-//! acknowledgement, which is numbered behind all of them, has shown every device how far the data goes. A
-//! server that has not agreed takes the parts for repetitions of the SYN.
+//! Where devices do inspect segments, SYNs still pass: a further SYN with the same sequence number and the
+//! next part of the data looks like a retransmission to them
+//! ([`FastOpenConnect::syn_parts`](crate::fast_open::FastOpenConnect); [`Gentle::Part`] has the offset of
+//! each part). Devices also pass the answer as long as it acknowledges no more data than the first SYN had.
+//! So the server delivers all parts but acknowledges only the first, until the client's acknowledgement,
+//! whose sequence number is after all parts, has shown every device the length of the data. A server without
+//! the agreement treats the parts as repetitions of the SYN.
 //!
-//! They leave only if the SYN carries data under a cookie, and the server takes them only behind a SYN that
-//! opened its connection; at most an initial window of them on both sides.
+//! The segments leave only if the SYN carries data under a cookie, and the server accepts them only after a
+//! SYN that opened its connection; both sides limit them to an initial window.
 
 use brisk_wire::{Flags, Gentle, Options, SeqNum, TcpHeader};
 

@@ -1,5 +1,5 @@
-//! The client of Fast Open on one connection: the content of its SYN, the result in the SYN-ACK, and the
-//! signs that a path passes nothing after such a SYN (RFC 7413 section 4.2).
+//! The client of Fast Open on one connection: the content of its SYN, the evaluation of the SYN-ACK, and
+//! signs of a path that drops everything after such a SYN (RFC 7413 section 4.2).
 
 use alloc::vec::Vec;
 
@@ -15,24 +15,24 @@ use crate::time::Duration;
 
 use crate::connection::gentle::plain_copy::PlainCopy;
 
-/// Timeout of a SYN whose round-trip time is not known (RFC 6298 section 2.1).
+/// Timeout of a SYN without a known round-trip time (RFC 6298 section 2.1).
 const SYN_TIMEOUT: Duration = Duration::from_secs(1);
-/// Segments that may be kept before the SYN-ACK is there, and their bytes: an initial window.
+/// Maximum number and bytes of segments that are kept until the SYN-ACK arrives: an initial window.
 const MAX_EARLY: usize = 16;
 pub(crate) const MAX_EARLY_BYTES: usize = 14_600;
-/// Segments that ask for a one-time cookie.
+/// Number of segments that request a one-time cookie.
 const ONE_TIME_REQUESTS: u8 = 5;
-/// Least time between a SYN with data and the connection that insures it: on a short path half a round trip
-/// is less than any server takes to answer.
+/// Minimum time between a SYN with data and the plain connection that guards it: on a short path half a round
+/// trip is less than the response time of any server.
 const HEDGE_MIN: Duration = Duration::from_millis(50);
-/// Repeated SYN-ACKs, and nothing else, that tell a black hole: a server that follows RFC 6298 has sent them
-/// 3 s after the first. And those that end the connection: 15 s. One whose [early
-/// timers](crate::config::HandshakeTimers) know the path sends as many in 1.5 s, which a few lost packets
-/// explain: there the time has to pass as well.
+/// Repeated SYN-ACKs, without any other segment, that show a black hole: a server that follows RFC 6298 has
+/// sent them 3 s after the first; and those that end the connection: 15 s. A server with [early
+/// timers](crate::config::HandshakeTimers) sends as many in 1.5 s, which a few lost packets explain: so the
+/// time has to pass as well.
 const REPEATED_SYN_ACKS_TELL: Repeats = Repeats { count: 2, within: Duration::from_millis(2500) };
 const REPEATED_SYN_ACKS_END: Repeats = Repeats { count: 4, within: Duration::from_millis(12_500) };
 
-/// So many repetitions, the last of them not before this time since the first SYN-ACK.
+/// A number of repetitions, and the minimum time of the last since the first SYN-ACK.
 #[derive(Clone, Copy, Debug)]
 struct Repeats {
     count: u8,
@@ -45,22 +45,22 @@ impl Repeats {
     }
 }
 
-/// The client's side of Fast Open.
+/// State of the client.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) plan: Plan,
     pub(crate) connect: FastOpenConnect,
-    /// Segments that left behind the SYN.
+    /// Number of segments that left after the SYN.
     pub(crate) followed: u8,
-    /// A reset was the first answer.
+    /// True if a reset was the first answer.
     pub(crate) reset: bool,
-    /// The SYN waits for the first write.
+    /// True if the SYN waits for the first write.
     deferred: bool,
     /// Bytes of data of the first SYN.
     data: u32,
-    /// A plain SYN follows, or has followed, the first.
+    /// True if a plain SYN follows, or has followed, the first.
     plain: bool,
-    /// The plain SYN followed because the first was too large, which is no failure.
+    /// True if the plain SYN followed because the first was too large, which is not a failure of Fast Open.
     too_big: bool,
     early: Vec<Early>,
     early_bytes: usize,
@@ -69,9 +69,9 @@ pub(crate) struct Client {
     una: SeqNum,
     /// SYN-ACKs after the first.
     repeated_syn_acks: u8,
-    /// A FIN arrived out of order.
+    /// True if a FIN arrived out of order.
     fin_early: bool,
-    /// It was reported that the path works, or that it does not.
+    /// True if a verdict on the path was reported.
     judged: bool,
     pub(super) requests_left: u8,
     reports: ArrayVec<Report, 4>,
@@ -131,9 +131,9 @@ pub(super) struct RepeatedSynAck {
 /// Conclusions from a repeated SYN-ACK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct SynAckVerdict {
-    /// The path passes nothing behind the SYN.
+    /// True if the path drops all segments after the SYN.
     pub(super) black_hole: bool,
-    /// The connection is given up.
+    /// True if the connection must be given up.
     pub(super) give_up: bool,
 }
 
@@ -179,39 +179,37 @@ impl Client {
         }
     }
 
-    /// True while the SYN that is out is one of Fast Open.
     pub(super) fn is_fast(&self) -> bool {
         !self.plain
     }
 
-    /// The option of the SYN that leaves next.
+    /// Returns the option of the next SYN.
     pub(super) fn syn_option(&self) -> Option<FastOpen> {
         self.plan.option.filter(|_| !self.plain)
     }
 
-    /// True if the SYN that is out carries data.
+    /// True if the SYN in flight carries data.
     pub(crate) fn carries_data(&self) -> bool {
         self.data > 0 && !self.plain
     }
 
-    /// Bytes of data of the first SYN.
+    /// Returns the bytes of data of the first SYN.
     pub(super) fn data(&self) -> u32 {
         self.data
     }
 
-    /// Bytes of data that the first SYN carried on a path that has proven to take them.
     pub(super) fn proven_data(&self) -> Option<u32> {
         (!self.plan.untried && !self.plain).then_some(self.data)
     }
 
-    /// How long the first SYN waits for its answer before a plain one follows.
+    /// Returns the time that the first SYN waits for its answer before a plain one follows.
     fn wait(&self) -> Duration {
         let percent = u32::from(self.connect.syn_rto_percent.clamp(100, 300));
         let wait = self.plan.srtt.map(|srtt| srtt.saturating_mul(percent) / 100);
         wait.map_or(SYN_TIMEOUT, |wait| wait.max(self.connect.syn_rto_floor).min(SYN_TIMEOUT))
     }
 
-    /// A SYN left with this many bytes of data; returns after how long a plain one follows, if one does.
+    /// Records a SYN with this many bytes of data; returns the delay until a plain one follows, if one does.
     pub(super) fn on_syn_sent(&mut self, data: u32) -> Option<Duration> {
         if self.plain {
             return None;
@@ -220,8 +218,8 @@ impl Client {
         Some(self.wait())
     }
 
-    /// The path is longer than it was when the SYN left; returns by how much longer it may wait for its
-    /// answer.
+    /// Adapts to a path that is longer than it was when the SYN left; returns the additional time to wait for
+    /// the answer.
     pub(super) fn on_longer_path(&mut self, srtt: Duration) -> Option<Duration> {
         if self.plain || self.plan.srtt.is_none_or(|known| srtt <= known) {
             return None;
@@ -231,8 +229,8 @@ impl Client {
         Some(self.wait().saturating_sub(before))
     }
 
-    /// The first SYN was not answered in time: a plain one follows. False if there is nothing to fall back
-    /// from.
+    /// Falls back to a plain SYN because the first was not answered in time. Returns false if there is no
+    /// Fast Open to fall back from.
     pub(super) fn fall_back(&mut self) -> bool {
         if self.plain {
             return false;
@@ -242,12 +240,11 @@ impl Client {
         true
     }
 
-    /// The plain SYN follows because the first was too large for the path.
+    /// Records that the first SYN was too large for the path, so that a plain one follows.
     pub(super) fn on_too_big(&mut self) {
         self.too_big = true;
     }
 
-    /// Both ends opened the connection at once: no listener has agreed to anything.
     pub(super) fn on_simultaneous_open(&mut self) -> FastOpenOutcome {
         self.plain = true;
         self.early = Vec::new();
@@ -256,12 +253,10 @@ impl Client {
         FastOpenOutcome::Off(OffReason::Simultaneous)
     }
 
-    /// True if segments wait for the SYN-ACK.
     pub(super) fn holds_early(&self) -> bool {
         !self.early.is_empty()
     }
 
-    /// A segment without SYN arrived before the SYN-ACK: an answer to the data of our SYN that overtook it.
     pub(super) fn hold_early(&mut self, segment: &Arrived<'_>) {
         let parity = segment.options.gentle.is_some_and(|option| option.is_encoded());
         let held = self.connect.hold_early && self.data > 0 && !self.plain && !parity;
@@ -272,7 +267,7 @@ impl Client {
         }
     }
 
-    /// The SYN-ACK is there: returns what arrived before it.
+    /// Takes the segments that arrived before the SYN-ACK.
     pub(super) fn take_early(&mut self) -> Vec<Early> {
         core::mem::take(&mut self.early)
     }
@@ -280,14 +275,14 @@ impl Client {
 
 /// The SYN-ACK, and what follows it.
 impl Client {
-    /// A SYN-ACK acknowledges so many bytes of data. True if what it leaves out is as if it had never been
-    /// sent; what followed a SYN whose data was taken is in flight like any other.
+    /// True if data that a SYN-ACK with `acked` bytes leaves out counts as never sent. Segments that followed
+    /// a SYN whose data was accepted remain in flight.
     pub(super) fn rewinds(&self, acked: u32) -> bool {
         self.data > 0 && !(acked >= self.data && self.followed > 0)
     }
 
-    /// The SYN-ACK, which acknowledges `acked` bytes of data, was processed; `by_copy` if it answers the copy
-    /// of the SYN.
+    /// Processes a SYN-ACK that acknowledges `acked` bytes of data; `by_copy` if it answers the copy of the
+    /// SYN.
     pub(super) fn on_syn_ack(&mut self, segment: &Arrived<'_>, acked: u32, by_copy: bool) -> FastOpenOutcome {
         let sent = SynSent {
             request: self.plan.mode == Mode::Request,
@@ -308,19 +303,17 @@ impl Client {
         }
     }
 
-    /// Returns the class of the first SYN-ACK.
     pub(super) fn class(&self) -> Option<SynAckClass> {
         self.class
     }
 
-    /// True if the first SYN carried all of `range`, of which `acked` bytes are acknowledged: it was not
-    /// taken.
+    /// True if the first SYN carried all of `range` and it was not accepted; `acked` bytes are acknowledged.
     pub(super) fn was_on_syn(&self, range: SeqRange, first: SeqNum, acked: u64) -> bool {
         acked < u64::from(self.data) && range.end.le(first + self.data)
     }
 
-    /// The data that left with the SYN, or behind it in `followed` bytes, and that the peer did not take with
-    /// the SYN, on a connection that is open; the first byte has sequence number `first`.
+    /// Returns the data of the SYN, or of the `followed` bytes after it, that the peer did not accept with
+    /// the SYN, on an open connection. `first` is the sequence number of the first byte.
     pub(super) fn refused_data(&self, first: SeqNum, followed: u32) -> SeqRange {
         let end = first + self.data;
         if self.una.lt(end) {
@@ -330,7 +323,7 @@ impl Client {
         }
     }
 
-    /// The SYN was never answered.
+    /// Returns the outcome of a SYN that was never answered.
     pub(super) fn on_syn_lost(&mut self) -> FastOpenOutcome {
         self.report(Report::Failed(self.plan.mode));
         FastOpenOutcome::SynLost
@@ -341,13 +334,13 @@ impl Client {
         self.data > 0 && self.fin_early
     }
 
-    /// True if a timeout that is the second in a row tells a black hole: nothing was acknowledged since the
-    /// connection opened.
+    /// True if a second timeout in a row shows a black hole: nothing was acknowledged since the connection
+    /// opened.
     pub(super) fn is_stuck_at(&self, una: SeqNum) -> bool {
         self.una == una && self.data > 0 && self.class.is_some()
     }
 
-    /// The server sends its SYN-ACK again, and nothing else was ever heard.
+    /// Processes a repeated SYN-ACK from a server of which nothing else was ever received.
     pub(super) fn on_repeated_syn_ack(&mut self, again: RepeatedSynAck) -> SynAckVerdict {
         if self.class != Some(SynAckClass::Accepted) {
             return SynAckVerdict::default();
@@ -361,16 +354,18 @@ impl Client {
         }
     }
 
-    /// How long after the SYN a second, plain connection for the same request should follow, as insurance
-    /// against a path that takes the data and then nothing more; `None` if there is nothing to insure: the
-    /// SYN brings no data, this path has brought answers behind such SYNs before, or the data was not taken.
+    /// Returns the time after the SYN at which a second, plain connection for the same request should follow,
+    /// as a guard against a path that accepts the data and then drops everything; `None` if there is no such
+    /// risk: the SYN has no data, this path has passed responses to such SYNs before, or the data was not
+    /// accepted.
     pub(super) fn hedge_wait(&self) -> Option<Duration> {
         let unanswered = matches!(self.class, None | Some(SynAckClass::Accepted));
         (self.takes_data() && unanswered && !self.judged && !self.plan.proven)
             .then(|| PlainCopy::half_of(self.plan.srtt).max(HEDGE_MIN))
     }
 
-    /// The path passes nothing behind the SYN; `None` if a verdict was reported before.
+    /// Processes a path that drops all segments after the SYN; returns `None` if a verdict was reported
+    /// before.
     pub(super) fn on_black_hole(&mut self, sign: BlackHoleSign) -> Option<FastOpenOutcome> {
         if core::mem::replace(&mut self.judged, true) {
             return None;
@@ -379,7 +374,6 @@ impl Client {
         Some(FastOpenOutcome::Blackholed)
     }
 
-    /// Data or a FIN arrived after the SYN-ACK.
     pub(super) fn on_arrival(&mut self, advanced: bool, fin_out_of_order: bool) {
         self.fin_early |= fin_out_of_order;
         if advanced && self.class == Some(SynAckClass::Accepted) && !self.judged {
@@ -388,12 +382,12 @@ impl Client {
         }
     }
 
-    /// Takes what the cache has still to hear.
+    /// Takes the reports that are due to the cache.
     pub(super) fn take_reports(&mut self) -> ArrayVec<Report, 4> {
         core::mem::take(&mut self.reports)
     }
 
-    /// A connection has no more to tell than fits; what does not is dropped.
+    /// Queues a report. A connection has no more reports than the queue has space; more are dropped.
     pub(super) fn report(&mut self, report: Report) {
         let _ = self.reports.try_push(report);
     }

@@ -33,24 +33,23 @@ pub(crate) use server::SynAnswer;
 use client::{Client, RepeatedSynAck};
 use server::Server;
 
-/// Bytes of a SYN that are kept for options.
+/// Maximum bytes of options in a SYN.
 const OPTION_SPACE: u32 = 40;
-/// The option of a parity segment.
+/// Bytes of the option of a parity segment.
 const PARITY_OPTION: u32 = 16;
 
-/// Fast Open on a connection; absent unless somebody asked for it.
+/// The role of a connection in Fast Open; absent unless Fast Open was requested.
 #[derive(Debug)]
 pub(crate) enum Role {
     /// We sent the SYN.
     Client(Client),
-    /// The SYN came to a listener.
+    /// A listener received the SYN.
     Server(Server),
 }
 
-/// Transmissions from SYN-RECEIVED that the amplification limit of a listener permits.
+/// Transmissions in SYN-RECEIVED that the amplification limit of a listener permits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum EarlyBudget {
-    /// Nothing.
     Nothing,
     /// The next segment.
     Segment,
@@ -58,9 +57,9 @@ pub(crate) enum EarlyBudget {
     Parity,
 }
 
-/// The two sides.
+/// Access to the state of the two roles.
 impl Connection {
-    /// Fast Open of the end that sent the SYN.
+    /// Returns the client state.
     #[inline]
     pub(super) fn fast_client(&self) -> Option<&Client> {
         match self.fast_open.as_deref()? {
@@ -77,7 +76,7 @@ impl Connection {
         }
     }
 
-    /// Fast Open of the end that the SYN came to.
+    /// Returns the server state.
     #[inline]
     pub(super) fn fast_server(&self) -> Option<&Server> {
         match self.fast_open.as_deref()? {
@@ -95,9 +94,9 @@ impl Connection {
     }
 }
 
-/// Setting up.
+/// Start of a connection.
 impl Connection {
-    /// An active open with Fast Open: before anything was sent.
+    /// Starts an active open with Fast Open. Must be called before any segment is sent.
     pub(crate) fn open_fast(&mut self, plan: Plan, connect: FastOpenConnect) {
         self.fast_open_outcome = FastOpenOutcome::Pending;
         self.handshake.syn.due = !connect.defer;
@@ -108,29 +107,30 @@ impl Connection {
         self.fast_open = Some(Box::new(Role::Client(Client::new(plan, connect, self.handshake.iss))));
     }
 
-    /// An active open that was to use Fast Open and cannot.
+    /// Records the reason why an active open cannot use Fast Open.
     pub(crate) fn open_without_fast(&mut self, reason: OffReason) {
         self.fast_open_outcome = FastOpenOutcome::Off(reason);
     }
 
-    /// A passive open whose SYN asked for Fast Open and gets an ordinary handshake.
+    /// Records that a passive open answers a Fast Open SYN with an ordinary handshake.
     pub(crate) fn refuse_fast_open(&mut self, outcome: FastOpenOutcome) {
         self.fast_open_outcome = outcome;
     }
 
-    /// The first write, or a close, releases a SYN that waited for it.
+    /// Sends a deferred SYN: at the first write or at a close.
     pub(crate) fn send_deferred_syn(&mut self) {
         if self.fast_client_mut().is_some_and(Client::release) {
             self.handshake.syn.due = true;
         }
     }
 
-    /// A passive open of which the stack has judged the SYN: takes its data if it opens the connection.
+    /// Starts a passive open after the stack's decision about the SYN; takes its data if it opens the
+    /// connection.
     pub(crate) fn start_fast_open_server(&mut self, answer: SynAnswer, syn: &Arrived<'_>, now: Instant) {
         self.fast_open_outcome = answer.outcome;
         self.fast_open = Some(Box::new(Role::Server(Server::new(answer, syn.seq + 1))));
         if answer.accepted {
-            // Data may flow before any other window is heard of.
+            // Data may be sent before another window is announced.
             self.tx.window.count_offer();
         }
         if answer.accepted && !syn.payload.is_empty() {
@@ -148,7 +148,7 @@ impl Connection {
 
 /// The client before the SYN-ACK.
 impl Connection {
-    /// The range of data that the SYN carries which leaves next; empty without Fast Open.
+    /// Returns the range of data in the next SYN; empty without Fast Open.
     pub(crate) fn syn_data(&self) -> SeqRange {
         let start = self.handshake.iss + 1;
         let client = self.fast_client().filter(|client| client.is_fast() && client.takes_data());
@@ -158,28 +158,28 @@ impl Connection {
         SeqRange::with_len(start, len)
     }
 
-    /// Bytes that a SYN which waits for the first write would carry; `None` if it would carry none.
+    /// Returns the bytes that a deferred SYN would carry; `None` if it would carry none.
     pub(crate) fn deferred_syn_room(&self) -> Option<u32> {
         let client = self.fast_client().filter(|client| client.is_deferred() && client.takes_data())?;
         Some(self.syn_payload_limit(&client.plan))
     }
 
-    /// Payload bytes of a SYN, or of a segment that follows it at once.
+    /// Returns the maximum payload of a SYN, or of a segment that directly follows it.
     pub(super) fn syn_payload_limit(&self, plan: &Plan) -> u32 {
         let of_path = self.tx.mtu.payload(self.tx.mtu.path(), 0);
         let mss = of_path.min(self.tx.advertised_mss().into());
         mss.saturating_sub(OPTION_SPACE).min(plan.data_limit.into())
     }
 
-    /// The window that the SYN announces beside its 16 bits: the response to its data is under way before any
-    /// other segment of ours.
+    /// Returns the shift of a scaled window that the SYN announces in addition to its 16 bits, for the
+    /// response to its data, which the peer sends before it receives another segment of ours.
     pub(crate) fn offered_early_window(&self) -> Option<u8> {
         let client = self.fast_client()?;
         let offers = client.connect.early_window && self.config.path_start.is_some();
         self.rx.window.early_shift().filter(|_| offers && !self.syn_data().is_empty())
     }
 
-    /// The Fast Open option of the SYN or SYN-ACK that leaves next: only the first has one.
+    /// Returns the Fast Open option of the next SYN or SYN-ACK: only the first has one.
     pub(crate) fn syn_fast_open_option(&self) -> Option<FastOpen> {
         match self.fast_open.as_deref()? {
             Role::Client(client) => client.syn_option().filter(|_| self.state == State::SynSent),
@@ -187,26 +187,26 @@ impl Connection {
         }
     }
 
-    /// The Fast Open option of the SYN-ACK, whether that has left or not.
+    /// Returns the Fast Open option of the SYN-ACK, sent or not.
     pub(crate) fn served_option(&self) -> Option<FastOpen> {
         self.fast_server().and_then(Server::option)
     }
 
-    /// The SYN left with this many bytes of data; returns after how long a plain one follows.
+    /// Records a SYN with this many bytes of data; returns the delay until a plain one follows.
     pub(crate) fn on_syn_sent(&mut self, data: u32) -> Option<Duration> {
         let opens = self.state == State::SynSent;
         self.fast_client_mut().filter(|_| opens)?.on_syn_sent(data)
     }
 
-    /// The path is longer than it was when the SYN left; returns by how much longer it may wait for its
-    /// answer.
+    /// Adapts to a path that is longer than it was when the SYN left; returns the additional time to wait for
+    /// the answer.
     pub(crate) fn on_longer_syn_path(&mut self, srtt: Duration) -> Option<Duration> {
         let opens = self.state == State::SynSent;
         self.fast_client_mut().filter(|_| opens)?.on_longer_path(srtt)
     }
 
-    /// The first SYN was not answered in time: a plain one follows, and the ordinary schedule begins with
-    /// it. False if there is nothing to fall back from.
+    /// Falls back to a plain SYN because the first was not answered in time; the ordinary schedule begins
+    /// with it. Returns false if there is no Fast Open to fall back from.
     pub(crate) fn fall_back_to_plain_syn(&mut self) -> bool {
         let opens = self.state == State::SynSent;
         if !self.fast_client_mut().filter(|_| opens).is_some_and(Client::fall_back) {
@@ -218,7 +218,7 @@ impl Connection {
         true
     }
 
-    /// ICMP says that the first SYN was too large for the path: a plain one follows at once.
+    /// Sends a plain SYN at once after ICMP reported that the first was too large for the path.
     pub(crate) fn on_syn_too_big(&mut self) {
         if self.fall_back_to_plain_syn()
             && let Some(client) = self.fast_client_mut()
@@ -227,29 +227,30 @@ impl Connection {
         }
     }
 
-    /// True while the SYN that is out is one of Fast Open.
+    /// True while the SYN in flight is one of Fast Open.
     pub(crate) fn opens_fast(&self) -> bool {
         self.fast_client().is_some_and(Client::is_fast)
     }
 
-    /// How many SYNs left before the ordinary schedule began.
+    /// Returns the number of SYNs that left before the ordinary schedule began.
     pub(crate) fn syns_before_plain(&self) -> u32 {
         u32::from(self.fast_client().is_some())
     }
 
-    /// Segments wait for the SYN-ACK.
+    /// True if segments wait for the SYN-ACK.
     pub(crate) fn holds_early(&self) -> bool {
         self.fast_client().is_some_and(Client::holds_early)
     }
 
-    /// A segment without SYN arrived before the SYN-ACK: an answer to the data of our SYN that overtook it.
+    /// Keeps a segment without SYN that arrived before the SYN-ACK: a response to the data of our SYN that
+    /// overtook it.
     pub(crate) fn hold_early(&mut self, segment: &Arrived<'_>) {
         if let Some(client) = self.fast_client_mut() {
             client.hold_early(segment);
         }
     }
 
-    /// The SYN-ACK is there: what arrived before it is processed by the ordinary rules.
+    /// Processes the segments that arrived before the SYN-ACK, by the ordinary rules.
     pub(crate) fn take_early(&mut self, now: Instant, env: &mut Env<'_>) {
         let answered = self.state != State::SynSent;
         let Some(client) = self.fast_client_mut().filter(|_| answered) else { return };
@@ -263,8 +264,8 @@ impl Connection {
 
 /// The client at the SYN-ACK and after it.
 impl Connection {
-    /// Our SYN is acknowledged up to `ack`, which lies within what it carried: data beyond is as if it had
-    /// never been sent.
+    /// Processes an acknowledgement of our SYN up to `ack`, within its data: the data beyond counts as never
+    /// sent.
     pub(crate) fn rewind_syn_data(&mut self, ack: SeqNum) {
         let acked = ack.since(self.handshake.iss + 1);
         let rewinds = self.fast_client().is_some_and(|client| client.rewinds(acked));
@@ -273,32 +274,32 @@ impl Connection {
         }
     }
 
-    /// True if the first SYN carried all of `range`, and it was not taken.
+    /// True if the first SYN carried all of `range`, and the peer did not accept it.
     pub(crate) fn was_on_syn(&self, range: SeqRange) -> bool {
         let (first, acked) = (self.handshake.iss + 1, self.counters.payload_bytes_acked);
         self.fast_client().is_some_and(|client| client.was_on_syn(range, first, acked))
     }
 
-    /// Both ends opened the connection at once: no listener has agreed to anything.
+    /// Processes a simultaneous open: no listener has agreed to anything.
     pub(crate) fn on_simultaneous_fast_open(&mut self) {
         if let Some(client) = self.fast_client_mut() {
             self.fast_open_outcome = client.on_simultaneous_open();
         }
     }
 
-    /// Judges the SYN-ACK, once its acknowledgement has been processed.
+    /// Evaluates the SYN-ACK after its acknowledgement has been processed.
     pub(crate) fn judge_syn_ack(&mut self, segment: &Arrived<'_>, now: Instant) {
         let acked = segment.ack.since(self.handshake.iss + 1);
         let by_copy = self.answers_plain_copy(segment, now);
         let Some(client) = self.fast_client_mut() else { return };
         let outcome = client.on_syn_ack(segment, acked, by_copy);
-        // The SYN and what was taken of its data are one segment, which the scoreboard keeps as two.
+        // The SYN and its accepted data are one segment, which the scoreboard stores as two.
         let as_one = u64::from(client.data() > 0 && acked > 0);
         self.counters.delivered_segments = self.counters.delivered_segments.saturating_sub(as_one);
         self.fast_open_outcome = outcome;
     }
 
-    /// The connection ends: a SYN that got no answer, or a path that broke.
+    /// Evaluates the end of the connection: a SYN without an answer, or a path that broke.
     pub(crate) fn judge_end(&mut self, reason: CloseReason) {
         let only_fin = self.rx.assembler.holds_only_fin() && self.counters.payload_bytes_received == 0;
         let by_us = matches!(reason, CloseReason::Aborted | CloseReason::ListenerClosed);
@@ -311,7 +312,7 @@ impl Connection {
         }
     }
 
-    /// The peer, or somebody in its name, resets the connection.
+    /// Evaluates a reset, from the peer or from a device in its name.
     pub(crate) fn judge_reset(&mut self, now: Instant) {
         let times = self.handshake.established.zip(self.tx.rtt.srtt());
         let young = times.is_some_and(|(since, srtt)| Micros::between(since, now) <= srtt);
@@ -323,8 +324,8 @@ impl Connection {
         }
     }
 
-    /// A retransmission timeout: the second in a row without any progress since the connection opened
-    /// tells a black hole.
+    /// Evaluates a retransmission timeout: the second in a row without progress since the connection opened
+    /// shows a black hole.
     pub(crate) fn judge_timeout(&mut self) {
         let una = self.tx.scoreboard.una();
         let stuck = self.fast_client().is_some_and(|client| client.is_stuck_at(una));
@@ -333,16 +334,16 @@ impl Connection {
         }
     }
 
-    /// The server sends its SYN-ACK again: our acknowledgement did not arrive. When that happens several
-    /// times over seconds and nothing else was ever heard, the path passes SYNs and nothing behind them. The
-    /// request is acknowledged, so no timer of ours would ever notice.
+    /// Evaluates a repeated SYN-ACK: our acknowledgement did not arrive. Several over some seconds, without
+    /// any other segment, show that the path passes SYNs but no later segments. The request is acknowledged,
+    /// so none of our timers would detect it.
     pub(crate) fn judge_repeated_syn_ack(&mut self, now: Instant) {
         let since = self.handshake.established.map_or(Duration::ZERO, |at| now.saturating_since(at));
         let heard = self.counters.payload_bytes_received > 0 || self.rx.assembler.is_complete();
         if heard {
             return;
         }
-        // A peer that is asked by two SYNs answers twice, and may send each answer twice as we do.
+        // A peer that receives two SYNs answers twice, and may send each SYN-ACK twice as we do.
         let copies = u8::from(self.config.handshake_copies.is_some());
         let explained = u8::from(self.handshake.syn.copy.has_left()) + copies;
         let Some(client) = self.fast_client_mut() else { return };
@@ -355,14 +356,14 @@ impl Connection {
         }
     }
 
-    /// How long after the SYN a second, plain connection for the same request should follow; `None` if there
-    /// is nothing to insure.
+    /// Returns the time after the SYN at which a second, plain connection for the same request should follow;
+    /// `None` if there is no need for one.
     pub(crate) fn hedge_wait(&self) -> Option<Duration> {
         self.fast_client()?.hedge_wait()
     }
 
-    /// The request of this SYN was answered on another connection, which began later: either the answer here
-    /// was lost, or the path passes nothing behind such a SYN.
+    /// Records that the request was answered on another connection, which began later: either the response
+    /// here was lost, or the path passes no segments after such a SYN.
     pub(crate) fn judge_outrun(&mut self) {
         if self.counters.payload_bytes_received == 0 && self.syn_ack_class() == Some(SynAckClass::Accepted) {
             self.note_black_hole(BlackHoleSign::Outrun);
@@ -375,7 +376,7 @@ impl Connection {
         }
     }
 
-    /// Data or a FIN arrived after the SYN-ACK.
+    /// Records that data or a FIN arrived after the SYN-ACK.
     pub(crate) fn judge_arrival(&mut self, advanced: bool, fin_out_of_order: bool) {
         if let Some(client) = self.fast_client_mut() {
             client.on_arrival(advanced, fin_out_of_order);
@@ -387,13 +388,13 @@ impl Connection {
         self.fast_client_mut().map(Client::take_reports).unwrap_or_default()
     }
 
-    /// Bytes of data that the first SYN carried on a path that has proven to take them.
+    /// Returns the bytes of data of the first SYN if the path is known to pass such data.
     pub(crate) fn proven_syn_data(&self) -> Option<u32> {
         self.fast_client()?.proven_data()
     }
 
-    /// The data that left with the SYN or behind it and that the peer did not take with the SYN: an open
-    /// connection sends it again.
+    /// Returns the data of the SYN, or of the segments after it, that the peer did not accept with the SYN:
+    /// an open connection sends it again.
     pub(crate) fn refused_syn_data(&self) -> SeqRange {
         let client = self.fast_client().filter(|_| self.handshake.established.is_some());
         let (first, followed) = (self.handshake.iss + 1, self.counters.data_after_syn as u32);
@@ -424,7 +425,7 @@ impl Connection {
         self.fast_server().is_some_and(Server::sends_early)
     }
 
-    /// True if the application answers only what it has authenticated.
+    /// True if the application answers only authenticated requests.
     pub(crate) fn is_authenticated(&self) -> bool {
         self.fast_server().is_some_and(Server::is_authenticated)
     }
@@ -447,7 +448,7 @@ impl Connection {
             return EarlyBudget::Nothing;
         };
         let Some(allowance) = server.allowance() else { return EarlyBudget::Parity };
-        // Segments are not cut to fit.
+        // Segments are not cut to fit the limit.
         let next = self.tx.unsent().min(self.payload_limit()) as usize;
         let parity = (self.tx.parity_limit() + PARITY_OPTION) as usize;
         if self.header_len() + next > allowance {
@@ -472,27 +473,26 @@ impl Connection {
         }
     }
 
-    /// The timer of the SYN-ACK fired. Data that followed it may be lost too: the congestion state is that
-    /// after a retransmission timeout. Not if a repeated SYN was answered meanwhile: what became of that
-    /// answer is not known yet.
+    /// Reduces the window for a timeout of the SYN-ACK, as after a retransmission timeout, because data that
+    /// followed it may be lost too. There is no reduction if a repeated SYN was answered since: the fate of
+    /// that SYN-ACK is not known yet.
     pub(crate) fn reduce_for_lost_syn_ack(&mut self, now: Instant) {
-        // A timer fires at the whole microsecond in which it is due.
+        // Timers fire at the whole microsecond in which they are due.
         let wait = Micros::from(self.timer_base());
         if self.handshake.syn.last_sent.is_some_and(|at| Micros::between(at, now) < wait) {
             return;
         }
         if self.fast_server_mut().is_some_and(Server::on_syn_ack_timeout) {
-            // Nothing of it is known to be still in flight.
+            // No data is known to be still in flight.
             self.tx.rate.congestion.on_rto(&RtoEvent { now, pipe: 0, first: true, max_ssthresh: None });
             self.counters.reductions += 1;
         }
     }
 
-    /// Our SYN-ACK is about to be acknowledged. If that answers a retransmission of it, the client was in
-    /// SYN-SENT when the data before it arrived, and dropped it: it is sent again at once, which is no sign
-    /// of congestion. If the original was answered, its timeout was a mistake. Which of them was answered the
-    /// echoed timestamp tells: there may be several, since a repeated SYN is answered whatever the timer
-    /// does.
+    /// Evaluates the acknowledgement of our SYN-ACK. If it answers a retransmission, the client was in
+    /// SYN-SENT when earlier data arrived and dropped it: the data is sent again at once, which is no sign of
+    /// congestion. If it answers the original, the timeout was spurious. The echoed timestamp shows which one
+    /// was answered: there may be several, since a repeated SYN is answered independently of the timer.
     pub(crate) fn judge_syn_ack_delivery(&mut self, segment: &Arrived<'_>, now: Instant) {
         let Some(server) = self.fast_server() else { return };
         let (accepted, reduced) = (server.is_accepted(), server.has_reduced());
@@ -502,7 +502,7 @@ impl Connection {
         }
         let since_last = Micros::between(syn_ack.sent_at, now);
         let echoed = self.echo_rtt(segment, now);
-        // Both ends of the time are rounded to the ticks of the clock.
+        // Both ends of the interval are rounded to timestamp ticks.
         let since = echoed.map_or(since_last, |echoed| echoed + TIMESTAMP_TICK * 2);
         let board = &mut self.tx.scoreboard;
         let dropped: Vec<SeqRange> = board
@@ -525,7 +525,7 @@ impl Connection {
 
 /// One-time cookies, which travel outside the handshake ([`crate::fast_open::one_time`]).
 impl Connection {
-    /// A segment outside the handshake carries the option.
+    /// Processes the option on a segment outside the handshake.
     pub(crate) fn on_fast_open_option(&mut self, option: FastOpen) {
         if option.cookie.is_empty() {
             if self.fast_server_mut().is_some_and(|server| server.on_cookie_request()) {
@@ -549,14 +549,14 @@ impl Connection {
         }
     }
 
-    /// The Fast Open option of a segment outside the handshake that leaves now.
+    /// Returns the Fast Open option of the next segment outside the handshake.
     pub(crate) fn fast_open_option(&self) -> Option<FastOpen> {
         let asks = self.fast_client().is_some_and(|client| client.requests_left > 0);
         let cookie = || self.fast_server().and_then(|server| server.cookie()).map(FastOpen::with_cookie);
         if asks { Some(FastOpen::REQUEST) } else { cookie() }
     }
 
-    /// A segment outside the handshake left with this option.
+    /// Records that a segment outside the handshake left with this option.
     pub(crate) fn on_fast_open_option_sent(&mut self) {
         if let Some(client) = self.fast_client_mut() {
             client.requests_left = client.requests_left.saturating_sub(1);
@@ -565,7 +565,7 @@ impl Connection {
         }
     }
 
-    /// Bytes that this option will take of the next segment.
+    /// Returns the bytes of this option in the next segment.
     pub(crate) fn fast_open_option_len(&self) -> u32 {
         match self.fast_open_option() {
             Some(option) if option.cookie.is_empty() => 4,

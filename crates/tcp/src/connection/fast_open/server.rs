@@ -5,58 +5,58 @@ use brisk_wire::{Cookie, FastOpen, SeqNum};
 
 use crate::fast_open::FastOpenOutcome;
 
-/// Segments that bring a one-time cookie.
+/// Number of segments that carry a one-time cookie.
 const ONE_TIME_ANSWERS: u8 = 3;
 
 /// The decision of the stack about a SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SynAnswer {
-    /// The SYN opens the connection.
+    /// True if the SYN opens the connection.
     pub(crate) accepted: bool,
     /// The outcome that the application sees.
     pub(crate) outcome: FastOpenOutcome,
     /// The option of the SYN-ACK.
     pub(crate) option: Option<FastOpen>,
-    /// Send nothing but the SYN-ACK until it is acknowledged.
+    /// True if only the SYN-ACK may leave until it is acknowledged.
     pub(crate) hold_response: bool,
-    /// IP bytes that may be sent until then; `None`: the windows decide.
+    /// IP bytes that may leave until then; `None`: only the windows limit.
     pub(crate) allowance: Option<usize>,
-    /// The application answers only what it has authenticated: until then, too, the windows alone decide.
+    /// True if the application answers only authenticated requests: only the windows limit then.
     pub(crate) authenticated: bool,
-    /// The client may ask for a one-time cookie.
+    /// True if the client may request a one-time cookie.
     pub(crate) one_time: bool,
     /// Bytes that may follow the SYN before the handshake is complete.
     pub(crate) after_syn: u32,
 }
 
-/// The server's side of Fast Open.
+/// State of the server.
 #[derive(Debug)]
 pub(crate) struct Server {
     answer: SynAnswer,
-    /// The timer of the SYN-ACK has lowered the congestion window.
+    /// True if a timeout of the SYN-ACK has reduced the congestion window.
     reduced: bool,
     one_time: OneTime,
     /// Bytes that may still follow the SYN.
     after_syn_left: u32,
-    /// The end of what the first SYN brought.
+    /// End of the data of the first SYN.
     first_end: SeqNum,
-    /// Further SYNs brought more, of which nothing is said yet.
+    /// True if further SYNs brought data that is not acknowledged yet.
     in_parts: bool,
 }
 
-/// How far the handing out of a one-time cookie has come.
+/// Progress of the transfer of a one-time cookie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum OneTime {
-    /// The client did not ask.
+    /// The client did not request one.
     Idle,
-    /// It asked; the stack has the cookies.
+    /// The client requested one; the stack provides it.
     Asked,
-    /// This goes on so many more segments.
+    /// The cookie is sent in this number of further segments.
     Given(Cookie, u8),
 }
 
 impl Server {
-    /// `first_end` is the end of what the first SYN brought.
+    /// Returns the state after a decision. `first_end` is the end of the data of the first SYN.
     pub(super) fn new(answer: SynAnswer, first_end: SeqNum) -> Self {
         Server {
             answer,
@@ -73,50 +73,49 @@ impl Server {
         self.answer.accepted
     }
 
-    /// The option of the SYN-ACK.
+    /// Returns the option of the SYN-ACK.
     pub(super) fn option(&self) -> Option<FastOpen> {
         self.answer.option
     }
 
-    /// The data of the first SYN was taken up to here.
+    /// Records the end of the accepted data of the first SYN.
     pub(super) fn on_syn_data(&mut self, end: SeqNum) {
         self.first_end = end;
     }
 
-    /// True if data may leave from SYN-RECEIVED.
     pub(super) fn sends_early(&self) -> bool {
         self.answer.accepted && !self.answer.hold_response
     }
 
-    /// IP bytes that may still leave before the SYN-ACK is acknowledged; `None`: the windows decide.
+    /// Returns the IP bytes that may still leave before the SYN-ACK is acknowledged; `None`: only the windows
+    /// limit.
     pub(super) fn allowance(&self) -> Option<usize> {
         self.answer.allowance
     }
 
-    /// True if the application answers only what it has authenticated.
     pub(super) fn is_authenticated(&self) -> bool {
         self.answer.authenticated
     }
 
-    /// So many IP bytes left.
+    /// Deducts IP bytes that left.
     pub(super) fn spend(&mut self, bytes: usize) {
         if let Some(allowance) = &mut self.answer.allowance {
             *allowance = allowance.saturating_sub(bytes);
         }
     }
 
-    /// The timer of the SYN-ACK fired. True if the congestion window is to be lowered for it, which happens
-    /// once.
+    /// Processes a timeout of the SYN-ACK. Returns true if the congestion window must be reduced, which
+    /// happens once.
     pub(super) fn on_syn_ack_timeout(&mut self) -> bool {
         self.answer.accepted && !core::mem::replace(&mut self.reduced, true)
     }
 
-    /// True if the timer of the SYN-ACK has lowered the congestion window.
+    /// True if a timeout of the SYN-ACK has reduced the congestion window.
     pub(super) fn has_reduced(&self) -> bool {
         self.reduced
     }
 
-    /// So many bytes arrived behind the SYN, before the handshake is complete. True if they are taken.
+    /// True if `len` bytes after the SYN are accepted before the handshake is complete; they are deducted.
     pub(crate) fn takes_after_syn(&mut self, len: u32) -> bool {
         let takes = len > 0 && len <= self.after_syn_left;
         if takes {
@@ -125,20 +124,20 @@ impl Server {
         takes
     }
 
-    /// A further SYN brought so many bytes that begin at `start`. True if they are taken.
+    /// True if a part of `len` bytes that begins at `start`, from a further SYN, is accepted.
     pub(crate) fn takes_part(&mut self, start: SeqNum, len: u32) -> bool {
         let takes = !start.lt(self.first_end) && self.takes_after_syn(len);
         self.in_parts |= takes;
         takes
     }
 
-    /// The handshake is complete: true if parts were taken that may be acknowledged now.
+    /// True if parts were accepted that may be acknowledged now that the handshake is complete.
     pub(crate) fn release_parts(&mut self) -> bool {
         core::mem::take(&mut self.in_parts)
     }
 
-    /// The acknowledgement number until the handshake is complete, if it is not RCV.NXT: parts are not
-    /// acknowledged.
+    /// Returns the acknowledgement number until the handshake is complete, if it differs from RCV.NXT because
+    /// parts are not acknowledged.
     pub(crate) fn acknowledged(&self) -> Option<SeqNum> {
         self.in_parts.then_some(self.first_end)
     }
@@ -146,7 +145,7 @@ impl Server {
 
 /// One-time cookies, which travel outside the handshake.
 impl Server {
-    /// The client asked for a one-time cookie. True if it is to get one.
+    /// Processes a request for a one-time cookie. Returns true if the client gets one.
     pub(super) fn on_cookie_request(&mut self) -> bool {
         let grants = self.answer.one_time && self.one_time == OneTime::Idle;
         if grants {
@@ -155,17 +154,15 @@ impl Server {
         grants
     }
 
-    /// True if the client waits for a one-time cookie.
     pub(super) fn wants_cookie(&self) -> bool {
         self.one_time == OneTime::Asked
     }
 
-    /// Hands a one-time cookie to the client, with the next segments.
     pub(super) fn give_cookie(&mut self, cookie: Cookie) {
         self.one_time = OneTime::Given(cookie, ONE_TIME_ANSWERS);
     }
 
-    /// The one-time cookie that a segment which leaves now brings.
+    /// Returns the one-time cookie of the next segment.
     pub(super) fn cookie(&self) -> Option<Cookie> {
         match self.one_time {
             OneTime::Given(cookie, 1..) => Some(cookie),
@@ -173,7 +170,7 @@ impl Server {
         }
     }
 
-    /// A segment with the cookie left.
+    /// Records that a segment with the cookie left.
     pub(super) fn on_cookie_sent(&mut self) {
         if let OneTime::Given(_, left) = &mut self.one_time {
             *left = left.saturating_sub(1);

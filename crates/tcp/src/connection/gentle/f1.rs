@@ -1,9 +1,9 @@
-//! Corrective's profile F1: the paper's placement, for the laboratory.
+//! Corrective's profile F1: parity at the sequence numbers of the data, as in the paper, for the laboratory.
 //!
-//! Parity has the sequence number of the data that it covers. So a segment whose option was removed on the
-//! way looks like data. Therefore the option is on every segment, and an end discards a segment with payload
-//! and without the option. Then both ends switch F1 off. The end that discarded the segment accepts payload
-//! again only from a peer that has seen the end of F1: every earlier segment carries an older echo.
+//! Parity has the sequence number of the data that it covers, so a parity segment whose option a device
+//! removed looks like data. Therefore every segment has the option, and an end discards a segment with
+//! payload and without the option. Then both ends switch F1 off. The end that discarded the segment accepts
+//! payload again only from a peer that knows that F1 is off, as its timestamp echo shows.
 
 use brisk_wire::Flags;
 
@@ -24,7 +24,7 @@ pub(in crate::connection) struct F1Hold {
 }
 
 impl Gentle {
-    /// A segment arrived in F1: the peer speaks the option, or somebody removes it.
+    /// Checks a segment that arrived in F1: either the peer uses the option, or a device removes it.
     pub(crate) fn check_f1(
         &mut self,
         segment: &Arrived<'_>,
@@ -49,7 +49,7 @@ impl Gentle {
         if segment.is_empty() {
             return SegmentFate::Process;
         }
-        // It may be parity: nothing of it counts, not even its acknowledgement.
+        // It may be parity: it is ignored, including its acknowledgement.
         parts.counters.gentle_dropped += 1;
         SegmentFate::Drop
     }
@@ -61,10 +61,10 @@ impl Gentle {
         !segment.is_empty() && echo.is_none_or(|echo| older(echo, since))
     }
 
-    /// Takes the timestamp of a segment that is held off, and answers it now and then: the echo tells the
-    /// peer that this end has switched off. With accepted segments alone, two ends with data outstanding
-    /// would wait for each other's echo for ever: data at RCV.NXT is discarded, and acknowledgements
-    /// without data lie behind it.
+    /// Records the timestamp of a segment that is held off, and answers it at a limited rate: the echo shows
+    /// the peer that this end has switched F1 off. If only accepted segments updated the timestamp, two ends
+    /// with data outstanding would wait for each other's echo for ever: data at RCV.NXT is discarded, and
+    /// acknowledgements without data have later sequence numbers.
     fn answer_held(&mut self, segment: &Arrived<'_>, parts: &mut Parts<'_>, now: Instant) -> SegmentFate {
         let within = parts.rx.window.acceptable(parts.rx.rcv_nxt(), segment.seq, segment.len());
         let valid = within && parts.is_believable(segment, now);
@@ -74,7 +74,7 @@ impl Gentle {
         }
         let interval = parts.config.challenge_interval;
         let Some(F1Hold { notified, .. }) = &mut self.f1_hold else { return SegmentFate::Drop };
-        // The peer has not got the acknowledgement that notified it.
+        // The peer may have missed the acknowledgement that notified it.
         if now.saturating_since(*notified) < interval {
             return SegmentFate::Drop;
         }
@@ -82,15 +82,15 @@ impl Gentle {
         SegmentFate::Answer
     }
 
-    /// The option was removed from a segment: neither end uses it any more.
+    /// Switches F1 off after the option was removed from a segment.
     fn leave_f1(&mut self, parts: &mut Parts<'_>, now: Instant) {
-        // Timestamps without the option are larger than any that left with it.
+        // Makes all later timestamps larger than those sent with the option.
         parts.rx.timestamps.advance();
         self.f1_hold = Some(F1Hold { since: parts.rx.timestamps.value(now), notified: now });
         self.stop(GentleOff::Stripped, parts);
         parts.rx.ack.force();
-        // The peer discards what left without the option before it fell back itself: it is sent again, which
-        // is no sign of congestion.
+        // The peer discards data that left without the option before it switched F1 off: the data is sent
+        // again, which is no sign of congestion.
         if parts.tx.scoreboard.mark_all_lost() > 0 {
             parts.tx.recovery.on_too_big(parts.tx.scoreboard.nxt());
         }

@@ -47,14 +47,14 @@ pub(crate) mod repair;
 /// Bytes that a set of flags occupies in a data segment, padding included.
 const FLAGS_LEN: u32 = 8;
 
-/// Corrective, Proactive and the planner of one connection. Each is `None` if it is off.
+/// Corrective, Proactive and the planner of one connection; a mechanism that is off is `None`.
 ///
-/// The connection calls it when a SYN or SYN-ACK leaves or arrives, when a segment arrives, and when time
-/// passes. Its methods use the [`Parts`] of the connection, and return what the connection must do.
+/// The connection calls a method when a SYN or SYN-ACK leaves or arrives, when a segment arrives, and when
+/// a timer fires. The methods use the [`Parts`] of the connection, and return what the connection must do.
 #[derive(Debug)]
 pub(crate) struct Gentle {
     willing: Option<Willing>,
-    /// The capability byte of this end's first SYN or SYN-ACK.
+    /// Capability byte of this end's first SYN or SYN-ACK.
     spoken: Option<u8>,
     /// An option was sent or received in the handshake.
     seen: bool,
@@ -91,7 +91,6 @@ pub(crate) struct LeavingSyn {
     again: bool,
     /// It responds to a SYN.
     answers: bool,
-    /// Timestamps are on.
     timestamps: bool,
 }
 
@@ -109,7 +108,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) known: &'a PathFacts,
 }
 
-/// A segment that left.
+/// A segment that left, as input of the mechanisms.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SentSegment<'a> {
     /// Data, new or repeated.
@@ -117,7 +116,7 @@ pub(crate) enum SentSegment<'a> {
         data: &'a Data,
         /// The header of the segment.
         header: &'a TcpHeader,
-        /// A part of the data had never left.
+        /// True if a part of the data was sent for the first time.
         fresh: bool,
         /// It has an urgent pointer.
         urgent: bool,
@@ -149,7 +148,6 @@ impl<'a> SentSegment<'a> {
 pub(crate) enum SegmentFate {
     /// Process it by the steps of RFC 9293.
     Process,
-    /// Drop it.
     Drop,
     /// Drop it, and send an acknowledgement at once.
     #[cfg(feature = "historical")]
@@ -166,7 +164,6 @@ impl Parts<'_> {
         }
     }
 
-    /// Returns the round-trip time that determines the delay of parity.
     pub(crate) fn parity_rtt(&self) -> Option<Duration> {
         let expected = self.config.mechanisms.corrective.and_then(|corrective| corrective.expected_rtt);
         self.tx.rtt.srtt().map(Duration::from).or(expected).or(self.known.rtt.map(|rtt| rtt.srtt))
@@ -592,7 +589,7 @@ impl Gentle {
     ) -> Option<(RepairReport, bool)> {
         let report = self.read_signals(segment, parts, now)?;
         if report.repaired {
-            // The acknowledgement of a retransmission could have arrived this much later.
+            // The acknowledgement of a retransmission could have arrived only this much later.
             let timers = [parts.tx.reordering_timeout(), parts.tx.rto.deadline(), probe];
             if let (Some(at), Some(srtt)) = (timers.into_iter().flatten().min(), parts.tx.rtt.srtt()) {
                 parts.counters.parity.saved += (at.max(now) + srtt).saturating_since(now);
@@ -638,7 +635,8 @@ impl Gentle {
 /// The repairs that a processed acknowledgement shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Conclusion {
-    /// Bytes of a hole that the peer has repaired but a device on the path has not seen: they are sent again.
+    /// Bytes of a hole that the peer has repaired but a device on the path has not seen: they are
+    /// retransmitted.
     newly_lost: u32,
     refuted: Refuted,
 }
@@ -649,7 +647,7 @@ pub(crate) enum Refuted {
     Nothing,
     /// A part of the last report.
     Some,
-    /// The whole report: the reduction was a mistake.
+    /// The whole report: the reduction was spurious.
     All,
 }
 

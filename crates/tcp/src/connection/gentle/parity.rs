@@ -1,6 +1,6 @@
-//! Corrective, the sending half on one connection: the encoded data, the time of its parity, and the effect
-//! of the peer's answers, or of their absence, on loss detection and on parity itself (Gentle Aggression
-//! section 5). The groups are the [encoder](crate::mechanism::corrective::encoder)'s.
+//! The sending half of Corrective on one connection: selection of the encoded data, time of its parity, and
+//! the effect of the peer's reports, or of their absence, on loss detection and on parity (Gentle Aggression
+//! section 5). The [encoder](crate::mechanism::corrective::encoder) forms the groups.
 
 use brisk_wire::gentle::{ENC, FIN_END};
 use brisk_wire::{Gentle as GentleOption, SeqNum};
@@ -29,12 +29,12 @@ use crate::send::scoreboard::{Record, Scoreboard};
 use crate::seq_ranges::{SeqRange, SeqRanges};
 use crate::time::{Duration, Instant, Micros};
 
-/// Payload that every data segment gives up, beyond timestamps, so that a parity segment of the same
-/// payload fits the same packet: the longest option of its profile, padded.
+/// Bytes by which the payload of every data segment is reduced, in addition to timestamps, so that a parity
+/// segment with the same payload fits the same packet: the longest option of the profile, padded.
 const RESERVED_F2: u32 = 16;
 const RESERVED_F1: u32 = 8;
 
-/// Repairs whose acknowledgement somebody dropped, after which parity is of no use on a path.
+/// Number of repairs whose acknowledgement a device dropped, after which the path gets no more parity.
 const ACK_HOLES_MAX: u32 = 3;
 
 /// The sending half of Corrective.
@@ -43,24 +43,25 @@ pub(crate) struct ParityTx {
     encoder: Encoder,
     ring: Ring,
     queue: QueueWatch,
-    /// The range of the last group of which a parity was built, and its checksum.
+    /// Range and checksum of the last group for which parity was built.
     checksum: Option<(SeqRange, u32)>,
     config: CorrectiveConfig,
     profile: Profile,
-    /// Segments whose repair the last report was about, and whose originals may only have been overtaken;
-    /// `None` if parity repaired one that was lost for certain.
+    /// Segments whose repair the last report was about, and whose originals may only be late; `None` if
+    /// parity repaired one that was certainly lost.
     refutable: Option<SeqRanges>,
-    /// An acknowledgement is to follow the parity that has just left.
+    /// True if an acknowledgement must follow the parity that has just left.
     tail_ack_due: bool,
     /// SND.NXT when the last segment without data left.
     spoken_at: Option<SeqNum>,
     ack_holes: u32,
-    /// The peer reported the place of a parity segment as a duplicate that nothing else explains.
+    /// True if the peer reported the sequence numbers of a parity segment as a duplicate, with no other
+    /// explanation.
     taken_for_data: bool,
 }
 
 impl ParityTx {
-    /// True if there is parity, or the acknowledgement that follows it, that has not left.
+    /// True if parity, or the acknowledgement that follows it, is due and has not left.
     pub(crate) fn is_waiting(&self) -> bool {
         self.tail_ack_due || self.encoder.is_waiting()
     }
@@ -81,13 +82,13 @@ impl ParityTx {
         }
     }
 
-    /// True if parity left that may have repaired something.
+    /// True if parity left that may have repaired a loss.
     pub(crate) fn expects_reports(&self) -> bool {
         !self.ring.is_empty()
     }
 
-    /// How long loss detection waits for what parity may still repair. A planner reckons with the shorter
-    /// hold.
+    /// Returns how loss detection waits for data that parity may repair. With a planner the shorter hold
+    /// applies.
     fn hold(&self, planned: bool) -> FecHold {
         self.config.hold.unwrap_or(match self.encoder.plan().code {
             Code::ReedSolomon if !planned => FecHold::Full,
@@ -95,17 +96,17 @@ impl ParityTx {
         })
     }
 
-    /// When parity is due, or a group is complete.
+    /// Returns the time at which parity is due, or a group is complete.
     pub(crate) fn next_timeout(&self, rtt: Option<Duration>) -> Option<Instant> {
         self.encoder.next_timeout(rtt)
     }
 
-    /// Time passed.
+    /// Processes timers of the encoder.
     pub(crate) fn on_timeout(&mut self, rtt: Option<Duration>, now: Instant) {
         self.encoder.on_timeout(rtt, now);
     }
 
-    /// Data left for the first time. Data that is `copied` may need no parity as well.
+    /// Encodes data that left for the first time. Data that is `copied` may need no parity.
     pub(crate) fn encode(
         &mut self,
         data: &Data,
@@ -126,14 +127,14 @@ impl ParityTx {
         }
     }
 
-    /// True if a queue stands on the path, and parity would make it longer.
+    /// True if there is a queue on the path that parity would make longer.
     fn sees_standing_queue(&self, tx: &Sender, known: &PathFacts, now: Instant) -> bool {
         let Some(srtt) = tx.rtt.srtt().filter(|_| !self.config.into_queue) else { return false };
         let min_rtt = || known.least_with(tx.rtt.min_rtt());
         self.queue.least(srtt, now).map(Duration::from).is_some_and(|least| is_queued(least, min_rtt()))
     }
 
-    /// Payload that data segments give up.
+    /// Returns the bytes by which the payload of data segments is reduced.
     pub(crate) fn reserved(&self) -> u32 {
         if self.profile.is_f1() { RESERVED_F1 } else { RESERVED_F2 }
     }
@@ -142,9 +143,9 @@ impl ParityTx {
 /// Ranges that the peer could not repair.
 #[derive(Debug)]
 struct Unrepaired {
-    /// The ranges that are lost for it.
+    /// The ranges that are now lost.
     verdict: RackVerdict,
-    /// True if no more parity may leave: it does not help here.
+    /// True if no more parity may leave, because it does not help on this path.
     hopeless: bool,
 }
 
@@ -160,8 +161,8 @@ impl Gentle {
         })
     }
 
-    /// The planner says how what follows is protected: `parities` (none: 0) for each group of at most `group`
-    /// segments, after a pause or right behind them.
+    /// Applies a plan to the data that follows: `parities` (0: none) for each group of at most `group`
+    /// segments, after a pause or directly after the group.
     pub(crate) fn plan_parity(&mut self, parities: u32, group: u32, pause: bool) {
         if let Some(ParityTx { encoder, config, .. }) = self.parity_tx() {
             encoder.close();
@@ -177,7 +178,7 @@ impl Gentle {
 
 /// Transmission.
 impl Connection {
-    /// A round-trip sample was taken.
+    /// Processes a round-trip sample.
     pub(crate) fn watch_queue(&mut self, rtt: Micros, now: Instant) {
         let (una, nxt) = (self.tx.scoreboard.una(), self.tx.scoreboard.nxt());
         if let Some(tx) = self.gentle.parity_tx() {
@@ -185,15 +186,15 @@ impl Connection {
         }
     }
 
-    /// The round-trip time that parity is timed by.
+    /// Returns the round-trip time that determines the delay of parity.
     pub(crate) fn parity_rtt(&self) -> Option<Duration> {
         let expected = self.config.mechanisms.corrective.and_then(|corrective| corrective.expected_rtt);
         let known = self.known_path().rtt.map(|rtt| rtt.srtt);
         self.tx.rtt.srtt().map(Duration::from).or(expected).or(known)
     }
 
-    /// The checksum of what a parity covers: the same for all parities of a group, which leave one after the
-    /// other.
+    /// Returns the checksum of the data that a parity covers. All parities of a group have the same one, and
+    /// leave one after the other.
     fn parity_checksum(&self, plan: &ParityPlan) -> u32 {
         let range = plan.layout.range();
         let tx = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref());
@@ -207,7 +208,7 @@ impl Connection {
         )
     }
 
-    /// The option of a parity segment: what it covers, and in F1 the flags of every segment.
+    /// Returns the option of a parity segment: the covered range, and in F1 the flags of every segment.
     pub(crate) fn parity_option(&self, plan: &ParityPlan, flags: Option<GentleOption>) -> GentleOption {
         let range = plan.layout.range();
         let (enc_len, start_off) = (range.len(), range.start.since(plan.seq));
@@ -224,7 +225,7 @@ impl Connection {
         GentleOption::EncF2 { flags, enc_len, start_off, crc32c }
     }
 
-    /// True if parity stood at `seq` that left within the last two round trips.
+    /// True if a parity segment with sequence number `seq` left within the last two round trips.
     pub(crate) fn sent_parity_at(&self, seq: SeqNum, now: Instant) -> bool {
         let tx = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref());
         let left = tx.and_then(|tx| tx.ring.at(seq)).map(|parity| Micros::between(parity.at, now));
@@ -239,13 +240,13 @@ impl Connection {
         let Some(active) = &self.gentle.active else { return Step::Pass(None) };
         let Some(tx) = &active.tx else { return Step::Pass(None) };
         if tx.tail_ack_due {
-            // A stateful device that did not see the lost tail drops the acknowledgement of its repair. From
-            // a bare acknowledgement at SND.NXT it learns how far the sequence numbers reach; one that is
-            // owed serves as well.
+            // A stateful device that did not see the lost tail drops the acknowledgement of its repair. A
+            // bare acknowledgement at SND.NXT shows it the end of the sequence numbers; an owed one serves as
+            // well.
             let owes = self.rx.ack.owed() != Owed::Nothing;
             return Step::Send(if owes { Choice::Ack { is_tail: true } } else { Choice::TailAck });
         }
-        // A host that reflects options agrees to F1 unawares: it must have shown that it speaks it.
+        // A host that reflects options seems to agree to F1: it must first show that it uses the format.
         let early = self.state == State::SynReceived;
         if tx.profile.is_f1() && (early || !active.confirmed) {
             return Step::Pass(None);
@@ -261,7 +262,7 @@ impl Connection {
         let Some(plan) = tx.encoder.next(una, self.tx.recovery.in_recovery()) else {
             return Step::Prepare(Change::TakeGroup);
         };
-        // Pacing lets parity wait, an exhausted allowance drops it.
+        // Parity waits for pacing, but is dropped if the allowance is exhausted.
         let (len, budget) = (plan.wire().len(), self.budget(now));
         if len <= budget.of(Origin::Parity) {
             Step::Send(Choice::Parity(plan))
@@ -272,11 +273,11 @@ impl Connection {
         }
     }
 
-    /// Decides whether parity leaves that waits for nothing but the end of the burst.
+    /// Decides whether parity that only waits for the end of the burst leaves.
     pub(crate) fn decide_parity_behind_burst(&self, now: Instant) -> Step {
         let tx = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref());
         match tx {
-            // The burst goes on when pacing lets it.
+            // The burst continues when pacing permits.
             Some(_) if self.tx.paced => Step::Pass(None),
             Some(tx) if tx.encoder.ends_with_burst() => Step::Prepare(Change::CloseGroup),
             Some(_) => self.decide_parity(now),
@@ -305,14 +306,14 @@ impl Gentle {
         }
     }
 
-    /// The open group is complete.
+    /// Closes the open group.
     pub(crate) fn close_group(&mut self) {
         if let Some(tx) = self.parity_tx() {
             tx.encoder.close();
         }
     }
 
-    /// The encoder takes up the next group whose parity is due.
+    /// Takes the next group whose parity is due into the encoder.
     pub(crate) fn take_group(&mut self, parts: &mut Parts<'_>, now: Instant) {
         let tx = self.active.as_ref().and_then(|active| active.tx.as_ref());
         let Some(context) = tx.map(|tx| self.encoder_context(tx, parts.tx, parts.known, now)) else {
@@ -325,7 +326,7 @@ impl Gentle {
         }
     }
 
-    /// The next parity will never be permitted.
+    /// Drops the next parity, which will never be permitted.
     pub(crate) fn drop_parity(&mut self, parts: &mut Parts<'_>) {
         if let Some(tx) = self.parity_tx() {
             tx.encoder.sent();
@@ -348,18 +349,17 @@ impl Parts<'_> {
 
 /// Time passes.
 impl Connection {
-    /// A retransmission timeout: neither parity that waits nor that which left is worth waiting for.
+    /// Discards waiting parity and forgets parity in flight, after a retransmission timeout.
     pub(crate) fn give_parity_up(&mut self) {
         if self.gentle.active.is_some() {
             self.with_gentle(|gentle, parts| gentle.on_retransmission_timeout(parts));
         }
     }
 
-    /// Bytes that were reported above a loss before it was found, because loss detection waited for the
-    /// answer to parity, and that nothing was sent for: what is in flight beyond them may have been. As many
-    /// at most as have to be sent again: of several parities of a group those that have arrived wait at the
-    /// receiver, and repair the rest as soon as there are no more losses than parities; a single one does not
-    /// wait.
+    /// Returns the bytes that were delivered above a loss while loss detection waited for a repair by parity,
+    /// and for which no new data was sent because they counted as in flight. The result is at most the number
+    /// of bytes to retransmit, less those that several parities of a group may still repair: these wait at
+    /// the receiver until no more losses than parities are left; a single parity does not wait.
     pub(crate) fn delivered_while_held(&self) -> u32 {
         let Some(tx) = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref()) else { return 0 };
         if tx.hold(self.gentle.planner.is_some()) == FecHold::Off {
@@ -375,7 +375,7 @@ impl Connection {
         board.sacked_bytes().saturating_sub(beyond).min(board.lost_bytes().saturating_sub(repairable))
     }
 
-    /// Tells loss detection what parity may still repair.
+    /// Informs loss detection of the ranges that parity may still repair.
     pub(crate) fn refresh_holds(&mut self) {
         if self.gentle.active.is_some() {
             self.with_gentle(|gentle, parts| gentle.refresh_holds(parts));
@@ -384,7 +384,7 @@ impl Connection {
 }
 
 impl Active {
-    /// A parity segment left with this option.
+    /// Records a parity segment that left with this option.
     pub(crate) fn on_parity_sent(
         &mut self,
         plan: &ParityPlan,
@@ -410,7 +410,7 @@ impl Active {
             && tx.spoken_at != Some(nxt);
     }
 
-    /// A segment without data left, at SND.NXT. `is_tail`: it is the one that follows parity.
+    /// Records a segment without data that left at SND.NXT. `is_tail`: it is the one that follows parity.
     pub(crate) fn on_bare_ack(&mut self, is_tail: bool, parts: &Parts<'_>) {
         if let Some(tx) = &mut self.tx {
             tx.tail_ack_due &= !is_tail;
@@ -424,13 +424,12 @@ impl Gentle {
         self.active()?.tx.as_mut()
     }
 
-    /// True if parity repaired something of what was reported last that was lost, as far as is known.
+    /// True if parity repaired a loss of the last report, as far as is known.
     pub(super) fn parity_repaired(&mut self) -> bool {
         let tx = self.parity_tx();
         tx.is_some_and(|tx| tx.refutable.as_ref().is_none_or(|repairs| !repairs.is_empty()))
     }
 
-    /// A retransmission timeout: neither parity that waits nor that which left is worth waiting for.
     fn on_retransmission_timeout(&mut self, parts: &mut Parts<'_>) {
         if let Some(tx) = self.parity_tx() {
             tx.encoder.clear();
@@ -440,7 +439,6 @@ impl Gentle {
         self.refresh_holds(parts);
     }
 
-    /// Tells loss detection what parity may still repair.
     fn refresh_holds(&mut self, parts: &mut Parts<'_>) {
         let planned = self.planner.is_some();
         let Some(tx) = self.parity_tx() else { return };
@@ -456,8 +454,8 @@ impl Gentle {
 
 /// Acknowledgements.
 impl Connection {
-    /// The peer could not repair something: what of it was sent before the parity is lost, unless this path
-    /// is known to reorder.
+    /// Marks data that the peer could not repair and that left before the parity as lost, unless this path is
+    /// known to reorder.
     pub(crate) fn mark_unrepaired(
         &mut self,
         report: &RepairReport,
@@ -480,15 +478,15 @@ impl Connection {
         }
     }
 
-    /// No more parity leaves on this connection.
+    /// Stops parity on this connection.
     pub(crate) fn stop_parity(&mut self, why: ParityOff) {
         self.with_gentle(|gentle, parts| gentle.stop_parity(why, parts));
     }
 }
 
 impl Gentle {
-    /// Reads what an acknowledgement says of parity. `reported` is how far SACK blocks reached before it.
-    /// Returns true if parity may have repaired what it delivers.
+    /// Processes the reports about parity in an acknowledgement. `reported` is the end of the SACK blocks
+    /// before it. Returns true if parity may have repaired the delivered data.
     pub(super) fn read_ack(
         &mut self,
         report: &RepairReport,
@@ -523,11 +521,10 @@ impl Gentle {
         may_have_repaired
     }
 
-    /// A repair was reported by an acknowledgement that delivers something: it was one of the holes that are
-    /// filled, or else the tail. Where parity left less than a reordering window behind the data, the
-    /// original may only have been overtaken, and the reduction is taken back if it comes after all. Parity
-    /// that left later repairs what RACK too would have declared lost; that reduction stays, unless so
-    /// configured.
+    /// Records the segments that a reported repair may concern: the filled holes, or else the tail. If parity
+    /// left less than a reordering window after the data, the original may only be late, and the reduction is
+    /// undone if it arrives after all. Parity that left later repairs data that RACK too would have declared
+    /// lost; that reduction stays, unless configured otherwise.
     fn note_refutable(
         &mut self,
         report: &RepairReport,
@@ -559,14 +556,13 @@ impl Gentle {
         }
     }
 
-    /// A DSACK may show that the option is being removed from parity, or that an original was only
-    /// overtaken; of what parity repaired it proves nothing.
+    /// Evaluates a DSACK, which may show that a device removes the option from parity, or that an original
+    /// was only late. It does not show that a repaired segment was not lost.
     fn judge_duplicate(&mut self, report: &RepairReport, ack: &mut AckOutcome, parts: &mut Parts<'_>) {
         let Some(Dsack { range, of, sent_twice, .. }) = ack.dsack else { return };
         let Some(tx) = self.parity_tx() else { return };
         if of == DsackOf::NeverSentTwice && tx.ring.stood_at(&range) {
-            // The network may have doubled the segment that has the same numbers: one such report proves
-            // nothing.
+            // The network may have duplicated a segment with these numbers: a single report proves nothing.
             if core::mem::replace(&mut tx.taken_for_data, true) {
                 self.stop_parity(ParityOff::Stripped, parts);
             }
@@ -579,8 +575,8 @@ impl Gentle {
         match of {
             DsackOf::Retransmit | DsackOf::TailLossProbe => {
                 ack.dsack = Some(Dsack { range, of: DsackOf::Repaired, sent_twice, reported_before: false });
-                // The report of the repair comes only now that the loss was repaired once more: what
-                // acknowledged the repair was dropped by somebody who had not seen the data.
+                // The report of the repair arrives only after a retransmission: a device that had not seen
+                // the data dropped the acknowledgement of the repair.
                 if report.repaired {
                     tx.ack_holes += 1;
                     let given_up = tx.ack_holes >= ACK_HOLES_MAX;
@@ -598,8 +594,8 @@ impl Gentle {
         }
     }
 
-    /// The reduction for a report has begun, maybe by this acknowledgement: the original of something that
-    /// parity repaired came late, and had not been lost.
+    /// Records that an original of repaired data arrived late and was not lost. The reduction for the report
+    /// has begun, perhaps by this acknowledgement.
     pub(super) fn refute_repair(&mut self, original: SeqRange, parts: &Parts<'_>) -> Refuted {
         let Some(repairs) = self.parity_tx().and_then(|tx| tx.refutable.as_mut()) else {
             return Refuted::Nothing;
@@ -610,9 +606,9 @@ impl Gentle {
         if repairs.is_empty() { Refuted::All } else { Refuted::Some }
     }
 
-    /// The peer repaired something, and yet acknowledges only up to a hole that parity covered: a device
-    /// between us rewrote the acknowledgement, since it has not seen the data. It gets to see it, without
-    /// another reduction. Returns the bytes that are newly marked lost.
+    /// Marks a repaired hole as lost if the acknowledgement number stays below it: a device on the path that
+    /// has not seen the data rewrote the acknowledgement. The data is sent again, without another reduction.
+    /// Returns the bytes that are newly marked lost.
     pub(super) fn resend_repaired_hole(
         &mut self,
         ack: &AckOutcome,
@@ -623,7 +619,7 @@ impl Gentle {
         let una = parts.tx.scoreboard.una();
         let Some(head) = parts.tx.scoreboard.head().copied() else { return 0 };
         let Some(tx) = self.parity_tx() else { return 0 };
-        // No parity covers a FIN that stands alone.
+        // No parity covers a FIN without data.
         let data = head.payload() > 0 && !head.sacked && !head.lost;
         if ack.delivered_bytes > 0 || !data {
             return 0;
@@ -655,8 +651,8 @@ impl Gentle {
         newly_lost
     }
 
-    /// The peer could not repair something: what of it was sent before the parity is lost, unless this path
-    /// is known to reorder.
+    /// Processes a failed repair. Data that left before the parity is lost, unless this path is known to
+    /// reorder.
     fn on_failure(
         &mut self,
         report: &RepairReport,
@@ -684,7 +680,6 @@ impl Gentle {
         Some(Unrepaired { verdict, hopeless })
     }
 
-    /// No more parity leaves on this connection.
     fn stop_parity(&mut self, why: ParityOff, parts: &mut Parts<'_>) {
         if let Some(active) = self.active()
             && active.tx.take().is_some()
@@ -697,8 +692,8 @@ impl Gentle {
     }
 }
 
-/// Returns the data in flight that a parity covered which left at `at`: none of it reaches beyond `end`, and
-/// all of it was sent before.
+/// Returns the data in flight that parity covers which left at `at`: it ends at `end` or before, and left
+/// before that parity.
 fn unrepaired_data(board: &Scoreboard, end: SeqNum, at: Instant) -> RackVerdict {
     let mut verdict = RackVerdict::default();
     let within = |record: &&Record| (record.range.start + record.payload()).le(end) && record.sent_at <= at;
@@ -708,7 +703,7 @@ fn unrepaired_data(board: &Scoreboard, end: SeqNum, at: Instant) -> RackVerdict 
     verdict
 }
 
-/// From the first to the last byte that an acknowledgement newly reports as delivered.
+/// Returns the span from the first to the last byte that an acknowledgement newly reports as delivered.
 fn span_of(ack: &AckOutcome) -> SeqRange {
     let mut span: Option<SeqRange> = None;
     for segment in &ack.delivered {

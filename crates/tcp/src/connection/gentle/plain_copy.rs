@@ -1,25 +1,26 @@
 //! Copies of a SYN and of a SYN-ACK.
 //!
-//! **Of a SYN with data**: insurance on a path that has not yet been seen to pass such SYNs.
+//! **The plain copy of a SYN with data** guards against a path that may drop such SYNs.
 //!
 //! A path that drops SYNs with data (about 6 % did when the paper was written, section 4.1) delays the
 //! connection until the plain SYN follows: by 1.5 round trips with the paper's timer, on each connection
-//! until the client has learnt it. The copy leaves while the answer is still under way, with no data, no
-//! cookie and the same sequence number. If the first SYN arrived, the server sees a repeated SYN and answers
-//! it again, which changes nothing at the client. If not, the copy opens the connection, half a round trip
-//! late instead of one and a half. It costs two small packets, and only until the path has passed data once,
-//! which the memory of the client records ([`Plan::untried`](crate::fast_open::client::Plan)).
+//! until the client has learnt it. The copy leaves before the answer can arrive, with no data, no cookie and
+//! the same sequence number. If the first SYN arrived, the server sees a repeated SYN and answers it again,
+//! which changes nothing at the client. If not, the copy opens the connection, half a round trip late instead
+//! of one and a half. The cost is two small packets, and only until the path has passed data once, which the
+//! memory of the client records ([`Plan::untried`](crate::fast_open::client::Plan)).
 //!
-//! The copy is no retransmission: option and data are still offered, no mechanism falls back, and the timer
-//! of the SYN starts again with it. The echoed timestamp, or the time of an answer, shows which of the two
-//! SYNs it belongs to; only an echo gives a round-trip time (Karn's algorithm).
+//! The copy is not a retransmission: option and data are still offered, no mechanism falls back, and the
+//! timer of the SYN restarts with it. The echoed timestamp, or the time of the answer, shows which of the two
+//! SYNs was answered; only an echo gives a round-trip time (Karn's algorithm).
 
-//! **Of every SYN and SYN-ACK** ([`HandshakeCopies`](crate::config::HandshakeCopies)): insurance against
-//! loss, which costs a handshake more than anything else (Gentle Aggression section 8.4.1). The copy of a SYN
-//! has no data and no cookie here either, since it must not deliver a request a second time, but keeps what
-//! was offered for Corrective and Proactive; only who says that this may be is sent the data twice, and only
-//! where the path has taken data on a SYN before. The copy of a SYN-ACK is the SYN-ACK again. Neither is a
-//! retransmission: nothing falls back, nothing is withdrawn, the timer runs on. With the
+//! **The copy of any SYN and SYN-ACK** ([`HandshakeCopies`](crate::config::HandshakeCopies)) guards against
+//! loss, which delays a handshake more than anything else (Gentle Aggression section 8.4.1). The copy of a
+//! SYN again has no data and no cookie, since it must not deliver a request a second time, but keeps the
+//! option of Corrective and Proactive. Only if the configuration permits it, and only where the path has
+//! passed data on a SYN before, does it carry the data. The copy of a SYN-ACK is identical to the SYN-ACK.
+//! Neither copy is a retransmission: no mechanism falls back, no option is withdrawn, and the timer
+//! continues. With the
 //! [planner](crate::mechanism::plan) a copy leaves only where it pays.
 
 use brisk_wire::{Flags, Options, SeqNum, TcpHeader};
@@ -32,24 +33,24 @@ use crate::outcome::{Arrived, Origin, Sent};
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant, Micros, TIMESTAMP_TICK};
 
-/// The copy follows after this time if the round-trip time is not known.
+/// Time until the copy leaves if the round-trip time is not known.
 const WAIT_UNKNOWN: Duration = Duration::from_millis(50);
 
-/// A repeated SYN that comes closer to our own SYN-ACK than this, or half a round trip, is a copy: the copy
-/// of the SYN-ACK has answered it. No timer is that short.
+/// A repeated SYN that arrives less than this, or half a round trip, after our own SYN-ACK is a copy: the
+/// copy of the SYN-ACK has answered it. No retransmission timer is that short.
 const COPIES_MEET: Duration = Duration::from_millis(25);
-/// Bytes of a SYN on the wire, about: what a copy takes from the allowance of redundancy.
+/// Approximate bytes of a SYN on the wire, which a copy takes from the allowance of redundancy.
 const SYN_LEN: u32 = 60;
 
-/// Where the copy is.
+/// State of the copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum PlainCopy {
-    /// There is none.
+    /// There is no copy.
     #[default]
     Off,
-    /// It is to follow the SYN after this time.
+    /// It leaves this time after the SYN.
     After(Duration),
-    /// It leaves at this time, unless an answer is there before.
+    /// It leaves at this time, unless the answer arrives before.
     At(Instant),
     /// It leaves now.
     Due,
@@ -58,17 +59,17 @@ pub(crate) enum PlainCopy {
 }
 
 impl PlainCopy {
-    /// Whether a SYN that opens like this is insured, and for how long it is left alone.
+    /// Returns the copy for a SYN with this plan, and its delay.
     pub(crate) fn of(plan: &Plan, connect: &FastOpenConnect) -> Self {
         let share = |srtt: Duration| {
             let wait = srtt.saturating_mul(u32::from(connect.plain_copy_percent.min(100))) / 100;
-            // Closer ones could not be told apart by their timestamps.
+            // With a shorter delay the timestamps of both would be equal.
             wait.max((TIMESTAMP_TICK * 2).into())
         };
         let wait = match plan.mode {
             _ if connect.plain_copy_percent == 0 || !plan.untried => return PlainCopy::Off,
             Mode::Data | Mode::DataNoCookie => plan.srtt.map_or(WAIT_UNKNOWN, share),
-            // The first contact of all is no reason to send every SYN twice.
+            // A first contact does not justify a copy of every SYN.
             Mode::Request | Mode::CookieOnly => match plan.srtt {
                 Some(srtt) => share(srtt),
                 None => return PlainCopy::Off,
@@ -77,19 +78,19 @@ impl PlainCopy {
         PlainCopy::After(wait)
     }
 
-    /// Half a round trip, as far as it is known.
+    /// Returns half a round trip, or a default if it is not known.
     pub(crate) fn half_of(srtt: Option<Duration>) -> Duration {
         srtt.map_or(WAIT_UNKNOWN, |srtt| srtt / 2)
     }
 
-    /// The SYN left; answers by how much later its own timer begins to run.
+    /// Starts the wait after the SYN left; returns the delay by which the timer of the SYN starts later.
     pub(crate) fn start(&mut self, now: Instant) -> Duration {
         let PlainCopy::After(wait) = *self else { return Duration::ZERO };
         *self = if wait.is_zero() { PlainCopy::Due } else { PlainCopy::At(now + wait) };
         wait
     }
 
-    /// True once it left.
+    /// True once the copy left.
     pub(crate) fn has_left(&self) -> bool {
         matches!(self, PlainCopy::Left(_))
     }
@@ -104,7 +105,7 @@ impl PlainCopy {
 }
 
 impl Connection {
-    /// When the copy leaves.
+    /// Returns the time at which the copy leaves.
     pub(crate) fn plain_copy_timeout(&self) -> Option<Instant> {
         match self.handshake.syn.copy {
             PlainCopy::At(at) if matches!(self.state, State::SynSent | State::SynReceived) => Some(at),
@@ -118,8 +119,8 @@ impl Connection {
         self.handshake.syn.copy = PlainCopy::Due;
     }
 
-    /// The first SYN or SYN-ACK left with so many bytes of data; answers by how much later the timer of a SYN
-    /// begins to run.
+    /// Starts the wait after the first SYN or SYN-ACK left with `data` bytes; returns the delay by which the
+    /// timer of a SYN starts later.
     pub(crate) fn start_copy(&mut self, data: u32, now: Instant) -> Duration {
         let insures = self.insures_syn_data();
         if self.config.handshake_copies.is_some() && !insures && !self.affords_syn_copy(data) {
@@ -132,7 +133,7 @@ impl Connection {
         if self.opens_fast() { later } else { Duration::ZERO }
     }
 
-    /// IP bytes of a copy that is to leave, without its data.
+    /// Returns the IP bytes of a waiting copy, without its data.
     pub(crate) fn waiting_syn_copy(&self) -> u32 {
         match self.handshake.syn.copy {
             PlainCopy::At(_) | PlainCopy::Due if self.is_opening() => SYN_LEN,
@@ -142,14 +143,14 @@ impl Connection {
         }
     }
 
-    /// True if the copy is there for devices that swallow data on a SYN.
+    /// True if the copy guards against devices that drop SYNs with data.
     fn insures_syn_data(&self) -> bool {
         let of = self.fast_client().map(|client| PlainCopy::of(&client.plan, &client.connect));
         of.is_some_and(|copy| copy != PlainCopy::Off)
     }
 
-    /// True if there is a copy's worth of allowance behind a first SYN or SYN-ACK with so many bytes of data,
-    /// and the planner, if there is one, finds it well spent.
+    /// True if the allowance covers a copy of a first SYN or SYN-ACK with `data` bytes, and the planner, if
+    /// there is one, considers it useful.
     fn affords_syn_copy(&self, data: u32) -> bool {
         let again = data > 0 && self.repeats_syn_data();
         let bytes = if again { SYN_LEN + data } else { SYN_LEN };
@@ -198,7 +199,7 @@ impl Connection {
         (header, SeqRange::with_len(self.handshake.iss + 1, data))
     }
 
-    /// Bytes of data on the copy of the SYN that left.
+    /// Returns the bytes of data on the copy of the SYN that left.
     fn copied_syn_data(&self) -> u32 {
         self.proven_syn_data().filter(|_| self.repeats_syn_data()).unwrap_or(0)
     }
@@ -218,9 +219,9 @@ impl Connection {
         self.counters.syn_copies += 1;
     }
 
-    /// A repeated SYN in SYN-RECEIVED: the SYN-ACK was lost, or this is a copy. A retransmission has nothing
-    /// of Corrective and Proactive in it, so that one which still offers them is a copy: its answer is the
-    /// SYN-ACK as it was, and what was agreed on holds.
+    /// Processes a repeated SYN in SYN-RECEIVED: the SYN-ACK was lost, or this is a copy. A retransmission
+    /// has no option of Corrective and Proactive, so a SYN that has one is a copy: it is answered by an
+    /// identical SYN-ACK, and the agreement remains.
     pub(crate) fn on_repeated_syn(&mut self, syn: &Arrived<'_>, now: Instant) {
         let half_way = self.known_path().rtt.map_or(COPIES_MEET, |rtt| COPIES_MEET.max(rtt.srtt / 2));
         let near = self.handshake.syn.last_sent.is_some_and(|at| now.saturating_since(at) <= half_way);
@@ -235,8 +236,8 @@ impl Connection {
         }
     }
 
-    /// A reset answers the SYN. There are devices that refuse data on a SYN this way, so the first reset
-    /// leaves the verdict to the copy, which leaves now if it has not; false if there is none to wait for.
+    /// Processes a reset that answers the SYN. Some devices refuse data on a SYN this way, so the first reset
+    /// only makes the plain copy leave, if it has not. Returns false if there is no copy to wait for.
     pub(crate) fn defers_reset_to_copy(&mut self) -> bool {
         if self.fast_client().is_none() {
             return false;
@@ -259,7 +260,7 @@ impl Connection {
         let since = now.saturating_since(left);
         match (self.echo_rtt(syn_ack, now), client.plan.srtt) {
             (Some(echoed), _) => echoed <= Micros::from(since) + TIMESTAMP_TICK,
-            // Without timestamps: which of the two it is nearer to.
+            // Without timestamps: the answer belongs to the SYN to which it is nearer in time.
             (None, Some(srtt)) => since + left.saturating_since(self.handshake.opened) / 2 >= srtt,
             (None, None) => true,
         }

@@ -18,19 +18,19 @@ use crate::send::rtt::RecentRtts;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant, Micros};
 
-/// Segments that the assumed loss of an unknown path weighs as much as.
+/// Weight of the assumed loss of an unknown path, in segments.
 const PRIOR_SEGMENTS: u64 = 5;
-/// Losses that tell what kind they are: of the last so many.
+/// Number of recent losses whose cause is remembered.
 const KINDS: u32 = 8;
 
-/// How late an exchange is whose SYN or SYN-ACK was lost, in thousandths of a round trip: the timer of the
-/// handshake, and the round trip of the request that then goes without Fast Open.
+/// Delay of an exchange whose SYN or SYN-ACK was lost, in thousandths of a round trip: the timer of the
+/// handshake, and the round trip of a request without Fast Open.
 const LATE_HANDSHAKE: u32 = 2_500;
-/// Mean length of a run of losses, in thousandths, from which on two packets are better sent apart.
+/// Mean length of a run of losses, in thousandths, from which on a SYN and its copy leave apart.
 const RUNS: u32 = 1_300;
-/// Longest time between a SYN and its copy.
+/// Maximum time between a SYN and its copy.
 const GAP_MAX: Duration = Duration::from_millis(200);
-/// How late it still is if only the data of the SYN was lost, and follows the handshake.
+/// Delay if only the data of the SYN was lost, and follows the handshake.
 const LATE_REQUEST: u32 = 1_000;
 
 /// See the [module](self).
@@ -39,7 +39,7 @@ pub(crate) struct Planner {
     config: PlannerConfig,
     /// Bytes that the ledger of the destination allows now.
     allowance: u32,
-    /// The part of the allowance reserved for flights planned here, and since when.
+    /// Part of the allowance reserved for flights planned here, and the time of the reservation.
     reserved: (u32, Instant),
     flight: Option<Planned>,
     kinds: LossKinds,
@@ -62,7 +62,7 @@ struct Planned {
     plan: Plan,
 }
 
-/// Of which kind the last losses were: a bit each, set for one behind a rising round-trip time.
+/// Causes of the last losses: one bit each, set for a loss after a rising round-trip time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct LossKinds {
     seen: u32,
@@ -71,7 +71,7 @@ struct LossKinds {
 }
 
 impl LossKinds {
-    /// `is_full`: the path loses segments to a full queue now.
+    /// Records a loss. `is_full`: the path drops segments at a full queue now.
     fn on_loss(&mut self, min_rtt: Option<Duration>, is_full: bool) {
         let queue = is_full || self.shows_queue(min_rtt);
         self.queue = (self.queue << 1 | u32::from(queue)) & ((1 << KINDS) - 1);
@@ -83,7 +83,7 @@ impl LossKinds {
         self.recent.min().is_some_and(|rtt| is_queued(rtt.into(), min_rtt))
     }
 
-    /// Most of them came from a queue, or one stands now and some did.
+    /// True if most of the losses came from a queue, or some did and there is a queue now.
     fn is_queue(&self, min_rtt: Option<Duration>) -> bool {
         let queued = self.queue.count_ones();
         queued * 2 > self.seen || (queued > 0 && self.shows_queue(min_rtt))
@@ -116,7 +116,7 @@ impl Planner {
 
 /// The plan in force.
 impl Gentle {
-    /// A round-trip sample was taken.
+    /// Processes a round-trip sample.
     pub(crate) fn note_planner_rtt(&mut self, rtt: Micros) {
         if let Some(planner) = &mut self.planner {
             planner.kinds.recent.push(rtt);
@@ -139,21 +139,20 @@ impl Gentle {
         Means { parity: self.planned_parity(), copies: self.sends_copies() }
     }
 
-    /// True if segments of the flight that is under way are copied.
+    /// True if segments of the current flight are copied.
     pub(crate) fn plans_copies(&self) -> bool {
         let flight = self.planner.as_ref().and_then(|planner| planner.flight);
         flight.is_some_and(|flight| matches!(flight.plan.protection, Protection::Copies { .. }))
     }
 
-    /// Whole segments, in bytes, to the end of the flight that is under way: what follows has a plan of its
-    /// own.
+    /// Returns the bytes, in whole segments, to the end of the current flight: later data has its own plan.
     pub(crate) fn planned_run(&self, nxt: SeqNum, mss: u32) -> u32 {
         let flight = self.planner.as_ref().and_then(|planner| planner.flight);
         let left = flight.map(|flight| flight.range.end).filter(|end| nxt.lt(*end)).map(|end| end.since(nxt));
         left.map_or(u32::MAX, |left| left.div_ceil(mss).saturating_mul(mss))
     }
 
-    /// Largest payload of a segment that begins at `seq`, if the plan cuts the flight.
+    /// Returns the largest payload of a segment that begins at `seq`, if the plan splits the flight.
     pub(crate) fn planned_segment(&self, seq: SeqNum) -> u32 {
         let flight = self.planner.as_ref().and_then(|planner| planner.flight);
         flight.filter(|flight| flight.range.contains(seq)).map_or(u32::MAX, |flight| flight.plan.segment)
@@ -162,7 +161,7 @@ impl Gentle {
 
 /// Input of the planner.
 impl Connection {
-    /// The configuration of the planner, if there is one.
+    /// Returns the configuration of the planner, if there is one.
     pub(crate) fn planner_config(&self) -> Option<&PlannerConfig> {
         self.gentle.planner.as_ref().map(|planner| &planner.config)
     }
@@ -205,10 +204,10 @@ impl Connection {
         Some(ReservationChange { released: reserved, since, reserved: planned })
     }
 
-    /// Something was lost, repaired or not.
+    /// Records a loss, repaired or not.
     pub(crate) fn note_loss(&mut self) {
         self.sort_losses();
-        // A sample that may span a lost SYN-ACK is long without a queue.
+        // A sample that may include the timer of a lost SYN-ACK is long without a queue.
         let least = self.rtt_report().and_then(|_| self.least_rtt());
         let is_full = self.tx.is_queue_full();
         if let Some(planner) = &mut self.gentle.planner {
@@ -217,18 +216,19 @@ impl Connection {
     }
 }
 
-/// The handshake, which is protected first: nothing behind it helps if it is lost.
+/// The handshake, which is protected first: without it redundancy of the data is useless.
 impl Connection {
-    /// True if a copy of the first SYN or SYN-ACK is well spent: of so many bytes, and, if it is `plain`,
-    /// without the data that the SYN had. Without the planner that is for others to say.
+    /// True if the planner considers a copy of the first SYN or SYN-ACK useful: of `bytes` bytes, and, if it
+    /// is `plain`, without the data that the SYN had. Always true without a planner.
     pub(crate) fn plans_syn_copy(&self, bytes: u32, plain: bool) -> bool {
         let Some(Planner { allowance, .. }) = self.gentle.planner.as_deref() else { return true };
         let late = if plain { LATE_HANDSHAKE - LATE_REQUEST } else { LATE_HANDSHAKE };
         plan::doubles_handshake(bytes, late, &self.expected_losses(), *allowance)
     }
 
-    /// How long the copy of a SYN waits at least: where losses come in runs, until a run is over. That of a
-    /// SYN-ACK does not wait: the response is behind it, and would arrive before the handshake is through.
+    /// Returns the minimum delay of the copy of a SYN: until a run of losses is over, if losses come in runs.
+    /// The copy of a SYN-ACK does not wait: the response follows it, and would arrive before the handshake is
+    /// complete.
     pub(crate) fn planned_syn_gap(&self) -> Duration {
         let runs =
             self.state == State::SynSent && self.gentle.plans() && self.expected_losses().burst_milli >= RUNS;
@@ -254,7 +254,7 @@ impl Connection {
         let losses = self.expected_losses();
         let means = self.gentle.means();
         let earned = self.gentle.earned_by(&flight);
-        // Pacing may hold redundancy of the flight before back.
+        // Pacing may have held back redundancy of the flight before.
         let owed =
             self.unacknowledged_flight().map_or(0, |last| self.tx.redundancy_left().min(last.plan.cost));
         let Some(planner) = &mut self.gentle.planner else { return };
@@ -284,8 +284,8 @@ impl Connection {
         }
     }
 
-    /// Returns the expected losses: from the memory of the path and this connection, a guess where both are
-    /// silent.
+    /// Returns the expected losses, from the memory of the path and this connection; without either, from an
+    /// assumption.
     pub(crate) fn expected_losses(&self) -> Losses {
         let assumed = self.planner_config().map_or(0, |config| config.assumed_loss);
         let own = self.losses();
@@ -304,7 +304,7 @@ impl Connection {
         }
     }
 
-    /// Sets the mechanisms as the plan says. `owed`: bytes that the plan before may still spend.
+    /// Applies a plan to the mechanisms. `owed`: bytes that the plan before may still use.
     fn follow(&mut self, plan: &Plan, owed: u32) {
         let (parities, group, pause) = match plan.protection {
             Protection::Parity { parities, group, pause } => (parities, group, pause),
@@ -323,7 +323,7 @@ mod tests {
     /// A quarter of the least round trip and 4 ms above it.
     const QUEUED: Duration = Duration::from_millis(129);
 
-    /// Eight losses, the first `queued` of them behind a rising round-trip time.
+    /// Returns eight losses, the first `queued` of them after a rising round-trip time.
     fn eight(queued: u32) -> LossKinds {
         let mut kinds = LossKinds::default();
         for loss in 0..8 {

@@ -49,14 +49,14 @@ impl Proactive {
     }
 }
 
-/// How new data may leave as far as copies are concerned.
+/// The run in which new data may leave with regard to copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CopiedRun {
-    /// No copies follow it: as it would.
+    /// The run is not limited: no copies follow.
     None,
     /// One segment, so that its copy can follow.
     OneByOne,
-    /// So many bytes at most, of which the device sends each segment twice.
+    /// At most this many bytes, of which the device sends each segment twice.
     Twice(u32),
 }
 
@@ -94,12 +94,12 @@ impl Connection {
         }
     }
 
-    /// How new data may leave where each copy has to follow its original.
+    /// Returns the run in which new data may leave if each copy follows its original.
     pub(crate) fn copied_run(&self, mss: u32, budget: &Budget, env: &Env<'_>, now: Instant) -> CopiedRun {
         let Some(proactive) = self.gentle.proactive() else { return CopiedRun::None };
         let rto = self.tx.timeout();
         let Some(in_scope) = proactive.copies.in_scope(rto, now) else { return CopiedRun::None };
-        // Copies are not ECN-capable: they would not be the same but for the mark.
+        // Copies are not ECN-capable, so they would differ from originals in more than the mark.
         if !env.sends_twice
             || !proactive.copies.follow_at_once()
             || proactive.charge_cwnd
@@ -112,16 +112,15 @@ impl Connection {
     }
 }
 
-/// The next copy, and reports of the peer on copies.
+/// The next copy, and the peer's reports about copies.
 impl Gentle {
-    /// Copies of acknowledged data are needless. `more`: new data may leave.
+    /// Drops copies of acknowledged data. `more`: new data may leave.
     pub(crate) fn refresh_copies(&mut self, more: bool, parts: &Parts<'_>) {
         if let Some(copies) = self.copies() {
             copies.refresh(parts.tx.scoreboard.una(), more);
         }
     }
 
-    /// Drops the next copy.
     pub(crate) fn drop_copy(&mut self, more: bool, parts: &Parts<'_>) {
         if let Some(copies) = self.copies() {
             copies.drop_next();
@@ -129,7 +128,7 @@ impl Gentle {
         self.refresh_copies(more, parts);
     }
 
-    /// The next copy has to wait for something else than its time.
+    /// Records that the next copy waits for something other than its time.
     pub(crate) fn hold_copy(&mut self) {
         if let Some(copies) = self.copies() {
             copies.hold();
@@ -140,8 +139,8 @@ impl Gentle {
         Some(&mut self.active()?.proactive.as_mut()?.copies)
     }
 
-    /// A DSACK arrived. Copies that are reported as duplicates were not seen to be copies, unless the peer is
-    /// reporting that a copy masked a loss: then the original came after all, and nothing was lost.
+    /// Processes a DSACK. A copy that is reported as a duplicate was not recognised as a copy; but if the
+    /// peer has reported that a copy masked a loss, the original arrived after all, and nothing was lost.
     pub(super) fn on_copy_reported(
         &mut self,
         report: &RepairReport,
@@ -163,15 +162,15 @@ impl Gentle {
 
 /// Segments that arrive.
 impl Connection {
-    /// A device may have coalesced several segments into one; the filter judges them one by one. True if
-    /// it did, and they have been dealt with.
+    /// Splits a segment that a device has coalesced from several; the filter judges them one by one. Returns
+    /// true if the segment was split and processed.
     pub(crate) fn take_apart(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) -> bool {
         let size = segment.segment_size;
         let Some(proactive) = self.gentle.proactive().filter(|_| size > 0 && segment.payload.len() > size)
         else {
             return false;
         };
-        // Where no original is awaited, the filter lets all of them pass that are new.
+        // If no original is awaited, the filter accepts all segments that are new.
         let new = segment.seq.ge(self.rx.rcv_nxt()) && !self.rx.assembler.has_hole();
         if new && !is_marked(segment) && proactive.filter.awaits_nothing() {
             return false;
@@ -190,7 +189,7 @@ impl Connection {
         true
     }
 
-    /// True if every part of what a device coalesced is a copy that the filter drops.
+    /// True if every part of a coalesced segment is a copy that the filter drops.
     fn repeats(&self, segment: &Arrived<'_>) -> bool {
         let range = SeqRange::with_len(segment.seq, segment.len());
         let (Some(proactive), Some(timestamps)) = (self.gentle.proactive(), segment.options.timestamps)
@@ -204,7 +203,7 @@ impl Connection {
             && proactive.filter.repeats(&range, timestamps.value)
     }
 
-    /// The receiver took new data from this segment.
+    /// Records that the receiver accepted new data of this segment.
     pub(crate) fn note_taken(&mut self, segment: &Arrived<'_>, now: Instant) {
         if self.gentle.proactive().is_none() {
             return;
@@ -227,8 +226,8 @@ impl Connection {
 }
 
 impl Proactive {
-    /// When copies are due, or an original is given up. Data may leave if `sends` is true, and may arrive if
-    /// `open` is.
+    /// Returns the time at which copies are due, or the wait for an original ends. Data may leave if `sends`
+    /// is true, and may arrive if `open` is.
     pub(crate) fn next_timeout(&self, sends: bool, open: bool) -> Option<Instant> {
         let copies = self.copies.next_timeout().filter(|_| sends);
         let filter = self.filter.next_timeout().filter(|_| open);
@@ -250,7 +249,7 @@ impl Proactive {
     fn judge_data(&mut self, segment: &Arrived<'_>, tsval: u32, parts: &Parts<'_>, now: Instant) -> Fate {
         let range = SeqRange::with_len(segment.seq, segment.len());
         let new = parts.rx.assembler.brings_new(&range);
-        // A segment with new data obeys the rules of any segment.
+        // A segment with new data is processed like any segment.
         if new && parts.rx.timestamps.paws(tsval, now) == Paws::Old {
             return Fate::Process;
         }
@@ -260,7 +259,7 @@ impl Proactive {
 
 /// Segments that leave.
 impl Active {
-    /// Changes the copier, and reports if that ends it.
+    /// Changes the copier, and reports if the change switches it off.
     pub(super) fn change_copies<R>(&mut self, parts: &mut Parts<'_>, change: impl FnOnce(&mut Copies) -> R) {
         let Some(Proactive { copies, .. }) = &mut self.proactive else { return };
         let before = copies.off();
@@ -270,7 +269,7 @@ impl Active {
         }
     }
 
-    /// A copy left.
+    /// Records a copy that left.
     pub(crate) fn on_copy_sent(&mut self, range: SeqRange, parts: &mut Parts<'_>, now: Instant) {
         if let Some(proactive) = &mut self.proactive {
             proactive.copies.on_copy_sent(now);
@@ -278,8 +277,8 @@ impl Active {
         self.account_copies(range, 1, parts, now);
     }
 
-    /// Copies of this range left. They are not in flight and change no timer; pacing and the allowance count
-    /// them.
+    /// Accounts for copies of this range that left. They are not in flight and change no timer; pacing and
+    /// the allowance count them.
     fn account_copies(&mut self, range: SeqRange, segments: u32, parts: &mut Parts<'_>, now: Instant) {
         let len = range.len();
         parts.tx.scoreboard.on_sent(&Sent {
@@ -300,8 +299,9 @@ impl Active {
         parts.observe(Observation::Sent { range, origin: Origin::Duplicate });
     }
 
-    /// The data segment left with this header, which a copy repeats to the letter; the plan may have named
-    /// it, for a copy after this time. True if it is copied as it leaves, rather than by the planner's word.
+    /// Queues a copy of a data segment that left with this header, if the mode copies it or the plan named
+    /// it, for a time after the original. Returns true if the mode copies the segment, false if only the plan
+    /// does.
     pub(crate) fn copy(
         &mut self,
         data: &Data,
@@ -330,14 +330,14 @@ impl Active {
         copied
     }
 
-    /// An acknowledgement without data left with this header; it is copied if so configured.
+    /// Queues a copy of an acknowledgement without data, if so configured.
     pub(crate) fn copy_ack(&mut self, header: &TcpHeader, parts: &Parts<'_>, now: Instant) {
         if let Some(proactive) = self.proactive.as_mut().filter(|proactive| proactive.copy_acks) {
             proactive.copies.add(SeqRange::with_len(parts.tx.scoreboard.nxt(), 0), header, now);
         }
     }
 
-    /// Copies count against the congestion window only if so configured.
+    /// Charges copies to the congestion window, if so configured.
     pub(crate) fn charge_copies(&self, parts: &mut Parts<'_>) {
         if let Some(proactive) = self.proactive.as_ref().filter(|proactive| proactive.charge_cwnd) {
             parts.tx.charged = proactive.copies.outstanding(parts.tx.scoreboard.una());
@@ -347,8 +347,8 @@ impl Active {
 
 /// Segments that arrive, and time that passes.
 impl Active {
-    /// The second instance of a segment is dropped before anything else looks at it: it changes nothing
-    /// and sends no acknowledgement.
+    /// Drops the second instance of a segment before any other step: it changes nothing and causes no
+    /// acknowledgement.
     pub(crate) fn filter_copy(
         &mut self,
         segment: &Arrived<'_>,
@@ -378,7 +378,7 @@ impl Active {
         SegmentFate::Drop
     }
 
-    /// Time passed: copies may be due. Originals that did not come are losses; the peer is told.
+    /// Processes timers: copies may be due, and overdue originals are reported to the peer as losses.
     pub(crate) fn on_proactive_timeout(&mut self, parts: &mut Parts<'_>, now: Instant) {
         let Some(proactive) = &mut self.proactive else { return };
         if !self.signals.is_reporting() {
@@ -397,7 +397,7 @@ impl Active {
     }
 }
 
-/// The mark of a copy: the bit, or the flag of the option.
+/// True if a segment has the mark of a copy: the bit, or the flag of the option.
 pub(crate) fn is_marked(segment: &Arrived<'_>) -> bool {
     let flags = segment.options.gentle.and_then(|option| option.flags()).unwrap_or(0);
     segment.flags.contains(Flags::R4) || flags & gentle::COPY != 0

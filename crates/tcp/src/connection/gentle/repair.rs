@@ -29,8 +29,8 @@ pub(crate) struct ParityRx {
 }
 
 impl ParityRx {
-    /// A receiver that announced an MSS of `rmss` bytes, of a stream whose first byte has sequence number
-    /// `origin`.
+    /// Returns the state of a receiver that announced an MSS of `rmss` bytes. `origin` is the sequence number
+    /// of the first stream byte.
     pub(crate) fn new(
         agreed: &Agreed,
         code: Code,
@@ -46,28 +46,29 @@ impl ParityRx {
         ParityRx { decoder, history: History::new(), overtaken: Overtaken::default() }
     }
 
-    /// Bytes before RCV.NXT that may be kept for repairs.
+    /// Returns the number of bytes before RCV.NXT that may be kept for repairs.
     pub(crate) fn history(&self) -> usize {
         self.decoder.config().history() as usize
     }
 }
 
 impl ParityRx {
-    /// When the history of an idle connection is freed, or an original is given up.
+    /// Returns the time at which the history of an idle connection is freed, or the wait for an original
+    /// ends.
     pub(crate) fn next_timeout(&self, rto: Micros) -> Option<Instant> {
         Instant::earlier(self.history.next_timeout(rto), self.overtaken.next_timeout())
     }
 }
 
 impl Parts<'_> {
-    /// PAWS, and an acknowledgement number that the peer can have sent.
+    /// True if a segment passes PAWS and has a plausible acknowledgement number.
     pub(crate) fn is_believable(&self, segment: &Arrived<'_>, now: Instant) -> bool {
         let stamps = segment.options.timestamps.filter(|_| self.negotiated.timestamps);
         let fresh = stamps.is_none_or(|stamps| self.rx.timestamps.paws(stamps.value, now) == Paws::Accept);
         fresh && self.acknowledges_plausibly(segment)
     }
 
-    /// An acknowledgement number that the peer can have sent.
+    /// True if the peer can have sent this acknowledgement number.
     fn acknowledges_plausibly(&self, segment: &Arrived<'_>) -> bool {
         let oldest = self.tx.scoreboard.una() - self.tx.window.max_snd_wnd();
         segment.flags.contains(Flags::ACK)
@@ -86,7 +87,7 @@ impl Parts<'_> {
 }
 
 impl Gentle {
-    /// A parity segment arrived. It carries no acknowledgement and is never data.
+    /// Processes a parity segment, which carries no acknowledgement and is never data.
     pub(crate) fn on_parity(
         &mut self,
         segment: &Arrived<'_>,
@@ -108,7 +109,8 @@ impl Gentle {
         SegmentFate::Parity(self.take_verdict(outcome, segment, parts, now))
     }
 
-    /// Data arrived: parity that was not enough may be enough now. Returns what that brings back.
+    /// Retries waiting parities after data arrived, because fewer bytes are missing now. Returns the
+    /// recovered data.
     fn on_data(&mut self, segment: &Arrived<'_>, parts: &mut Parts<'_>, now: Instant) -> Option<Recovered> {
         let edges = parts.edges();
         let rx = self.active.as_deref_mut()?.rx.as_mut()?;
@@ -117,7 +119,7 @@ impl Gentle {
         self.take_verdict(outcome, segment, parts, now)
     }
 
-    /// Acts on the decoder's verdict. `segment` brought the parity, or the data that waiting parities needed.
+    /// Acts on the decoder's result. `segment` is the parity, or the data that waiting parities needed.
     fn take_verdict(
         &mut self,
         outcome: Outcome,
@@ -151,7 +153,7 @@ impl Gentle {
         None
     }
 
-    /// No more parity is taken on this connection; the peer is told to send none.
+    /// Stops accepting parity on this connection and tells the peer to send none.
     pub(crate) fn stop_repair(&mut self, why: ParityOff, parts: &mut Parts<'_>) {
         if let Some(active) = self.active()
             && let Some(mut rx) = active.rx.take()
@@ -169,8 +171,8 @@ impl Gentle {
 }
 
 impl Active {
-    /// A segment arrived. It may be the late original of what was repaired, which is an ordinary duplicate
-    /// otherwise.
+    /// Refutes a repair if a segment is its late original. Any other segment with old data is an ordinary
+    /// duplicate.
     pub(crate) fn check_late_original(&mut self, segment: &Arrived<'_>, parts: &Parts<'_>) {
         let Some(rx) = self.rx.as_mut().filter(|rx| !rx.overtaken.is_empty()) else { return };
         if segment.payload.is_empty() || is_marked(segment) || !parts.acknowledges_plausibly(segment) {
@@ -183,7 +185,7 @@ impl Active {
         }
     }
 
-    /// The peer hears of a repair, at once or when the original has not come in time.
+    /// Reports a repair to the peer, at once or after the wait for the original.
     fn report_repair(&mut self, runs: &[Rebuilt], segment: &Arrived<'_>, parts: &Parts<'_>, now: Instant) {
         let rtt = parts.tx.rtt.min_rtt().zip(parts.tx.rtt.srtt());
         let stamps = segment.options.timestamps.filter(|_| parts.negotiated.timestamps);
@@ -202,7 +204,7 @@ impl Active {
         }
     }
 
-    /// Time passed: the history of an idle connection is freed, and originals that have not come were lost.
+    /// Frees the history of an idle connection, and reports repairs whose originals did not arrive in time.
     pub(crate) fn on_repair_timeout(&mut self, parts: &mut Parts<'_>, now: Instant) {
         let Some(rx) = &mut self.rx else { return };
         if rx.history.on_timeout(parts.tx.timeout(), now) {
@@ -227,7 +229,7 @@ fn held(rx: &Receiver) -> Reception<'_> {
 }
 
 impl Connection {
-    /// Data arrived: parity that was not enough may be enough now.
+    /// Retries waiting parities after data arrived, because fewer bytes are missing now.
     pub(crate) fn repair_with_more(&mut self, segment: &Arrived<'_>, now: Instant) {
         if self.gentle.active.is_some()
             && let Some(recovered) = self.with_gentle(|gentle, parts| gentle.on_data(segment, parts, now))
@@ -236,8 +238,8 @@ impl Connection {
         }
     }
 
-    /// Delivers repaired data as if it had arrived. `segment` is the `parity`, or the data that waiting
-    /// parities needed.
+    /// Delivers repaired data as if it had arrived. `segment` is the parity (`parity`), or the data that
+    /// waiting parities needed.
     pub(crate) fn take_repair(
         &mut self,
         recovered: Recovered,
@@ -271,7 +273,7 @@ impl Connection {
         self.rx.ack.force();
     }
 
-    /// A run at RCV.NXT came with this parity: its timestamp is the one to echo.
+    /// Updates TS.Recent from a parity that repaired data at RCV.NXT.
     fn note_timestamp_of_repair(&mut self, seq: SeqNum, segment: &Arrived<'_>, now: Instant) {
         let stamps = segment.options.timestamps;
         let rcv_nxt = self.rx.rcv_nxt();
@@ -280,7 +282,7 @@ impl Connection {
         }
     }
 
-    /// Nothing more arrives: nothing is kept to repair it.
+    /// Frees the history, because no more data arrives that it could repair.
     pub(crate) fn end_history(&mut self) {
         if let Some(rx) = self.gentle.parity_rx() {
             rx.history.clear();
@@ -289,18 +291,18 @@ impl Connection {
         }
     }
 
-    /// Bytes that are kept for repairs and for nothing else.
+    /// Returns the bytes that are kept only for repairs.
     pub(crate) fn repair_memory(&self) -> usize {
         let rx = self.gentle.active.as_ref().and_then(|active| active.rx.as_ref());
         rx.map_or(0, |rx| self.rx.queue.retained() + rx.decoder.memory())
     }
 
-    /// When payload arrived last, of which something is kept.
+    /// Returns the time of the last arrival of payload; `None` if no history is kept.
     pub(crate) fn last_repair_arrival(&self) -> Option<Instant> {
         self.gentle.active.as_ref()?.rx.as_ref()?.history.last_arrival()
     }
 
-    /// The stack is short of memory for repairs.
+    /// Frees the history, because the stack is short of memory for repairs.
     pub(crate) fn forget_history(&mut self) {
         if let Some(rx) = self.gentle.parity_rx() {
             rx.history.clear();

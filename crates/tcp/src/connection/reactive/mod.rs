@@ -1,10 +1,10 @@
 //! Reactive (Gentle Aggression section 4): the probe that is sent when an acknowledgement is overdue, so that
 //! a lost tail is repaired by fast recovery instead of a retransmission timeout.
 //!
-//! There are two forms, today's and the paper's. A connection has one of them from ESTABLISHED on if both
-//! ends use SACK and the configuration wants it; otherwise none. A form watches what is sent and acknowledged
-//! and runs a timer. The connection sends the probe, and while that timer runs, the retransmission timer does
-//! not fire.
+//! There are two forms, RFC 8985's and the paper's. A connection uses one of them from ESTABLISHED on if both
+//! ends use SACK and the configuration has one. A form processes transmissions and acknowledgements and runs
+//! a timer. The connection sends the probe, and while that timer runs, the retransmission timer does not
+//! fire.
 
 #[cfg(feature = "historical")]
 use alloc::boxed::Box;
@@ -29,7 +29,7 @@ pub(crate) enum ProbeTimer {
 }
 
 impl ProbeTimer {
-    /// The form that the configuration names; its timer is not running.
+    /// Returns the configured form, with its timer stopped.
     pub(crate) fn new(config: &config::Reactive) -> Option<ProbeTimer> {
         match config {
             config::Reactive::Off => None,
@@ -41,8 +41,8 @@ impl ProbeTimer {
         }
     }
 
-    /// When the timer fires. Until then the retransmission timer does not (RFC 8985 section 8: they are
-    /// mutually exclusive), and it starts again when this one has fired.
+    /// Returns the deadline of the timer. Until then the retransmission timer does not fire (RFC 8985 section
+    /// 8: they are mutually exclusive); it restarts when this one has fired.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self {
             ProbeTimer::Tlp(probe) => probe.deadline(),
@@ -51,7 +51,7 @@ impl ProbeTimer {
         }
     }
 
-    /// The timer fired. One that is served late acts as of its own deadline.
+    /// Processes the expiry of the timer. An expiry that is served late counts from its deadline.
     pub(crate) fn on_timeout(&mut self, tx: &Sender) {
         match self {
             ProbeTimer::Tlp(probe) => probe.on_timeout(tx),
@@ -60,7 +60,7 @@ impl ProbeTimer {
         }
     }
 
-    /// True if a probe is to be sent now: one segment of new data, else the last segment again.
+    /// True if a probe must be sent now: one segment of new data, else the last segment again.
     pub(crate) fn is_due(&self) -> bool {
         match self {
             ProbeTimer::Tlp(probe) => probe.is_due(),
@@ -69,7 +69,7 @@ impl ProbeTimer {
         }
     }
 
-    /// A transmission left; `fresh` if some of it was never sent before.
+    /// Records a transmission; `fresh` if it includes new data.
     pub(crate) fn on_sent(&mut self, sent: &Sent, fresh: bool, tx: &Sender, now: Instant) {
         match self {
             ProbeTimer::Tlp(probe) => probe.on_sent(sent, fresh, tx, now),
@@ -78,7 +78,7 @@ impl ProbeTimer {
         }
     }
 
-    /// Returns the loss that an acknowledgement shows to be repaired by a probe. Called before the
+    /// Returns the loss that a probe has repaired, as shown by an acknowledgement. Must be called before the
     /// acknowledgement changes recovery state and congestion window, so that the reduction starts from the
     /// window in which the loss happened.
     pub(crate) fn repaired_loss(&mut self, ack: &AckOutcome, tx: &Sender) -> Option<CongestionSignal> {
@@ -92,7 +92,7 @@ impl ProbeTimer {
         }
     }
 
-    /// An acknowledgement was processed.
+    /// Updates the timer after an acknowledgement.
     pub(crate) fn on_ack(&mut self, ack: &AckOutcome, tx: &Sender, now: Instant) {
         match self {
             ProbeTimer::Tlp(probe) => probe.on_ack(ack, tx, now),

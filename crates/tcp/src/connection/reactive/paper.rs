@@ -1,10 +1,10 @@
 //! Reactive as published: Algorithm 1 of *Reducing Web Latency: the Virtue of Gentle Aggression* (section
 //! 4.1) with its detection of losses that the probe itself repaired (section 4.2).
 //!
-//! The current form tests if data is in flight; this one tests if the sender is stuck: in state Open and
-//! without anything that it could send. Up to two probes may follow one another. A loss that a probe repaired
-//! shows as a duplicate that does not come: of N retransmitted probes N must be reported as unnecessary
-//! before the next flight is acknowledged.
+//! RFC 8985 probes if data is in flight; this form probes if the sender is stuck: in state Open and with
+//! nothing that it may send. Up to two probes may follow one another. A missing duplicate report shows that a
+//! probe repaired a loss: of N retransmitted probes all N must be reported as duplicates before the next
+//! flight is acknowledged.
 
 use brisk_wire::SeqNum;
 
@@ -18,7 +18,7 @@ use crate::time::{Instant, Micros};
 
 /// Before the first round-trip sample (draft-dukkipati-tcpm-tcp-loss-probe).
 const PTO_WITHOUT_SAMPLE: Micros = Micros::from_millis(1000);
-/// Least probe timeout, of the draft; Algorithm 1 has none.
+/// Minimum probe timeout of the draft; Algorithm 1 has none.
 const PTO_FLOOR: Micros = Micros::from_millis(10);
 
 /// The probes of one connection.
@@ -29,28 +29,29 @@ pub(crate) struct PaperProbe {
     due: bool,
     /// Probes in a row without progress.
     npto: u32,
-    /// The retransmitted probes that are not explained by a duplicate yet.
+    /// Retransmitted probes whose duplicates are not all reported yet.
     episode: Option<ProbeEpisode>,
 }
 
-/// From the first retransmitted probe until data sent after it is acknowledged.
+/// State from the first retransmitted probe until data sent after it is acknowledged.
 #[derive(Clone, Copy, Debug)]
 struct ProbeEpisode {
     unexplained: u32,
     /// SND.NXT at the first retransmitted probe.
     high: SeqNum,
-    /// Segment that the first probe repeated.
+    /// Segment that the first probe retransmitted.
     segment: SeqRange,
 }
 
 impl PaperProbe {
-    /// A probe timer that is not running.
+    /// Returns a stopped probe timer.
     pub(crate) fn new(config: &PaperConfig) -> Self {
         PaperProbe { config: *config, deadline: None, due: false, npto: 0, episode: None }
     }
 
-    /// Function schedule_pto of Algorithm 1: "FlightSize > 0 and state is Open, limited by cwnd or
-    /// application, consecutive PTOs below the maximum". A shut or full peer's window limits as well.
+    /// True if function schedule_pto of Algorithm 1 permits a probe: "FlightSize > 0 and state is Open,
+    /// limited by cwnd or application, consecutive PTOs below the maximum". A closed or full window of the
+    /// peer is a limit as well.
     fn may_probe(&self, tx: &Sender) -> bool {
         let (una, nxt) = (tx.scoreboard.una(), tx.scoreboard.nxt());
         let next = tx.unsent().min(tx.mss());
@@ -88,7 +89,7 @@ impl PaperProbe {
         });
     }
 
-    /// Section 4.2: has a probe plugged the hole?
+    /// Section 4.2: returns a congestion signal if a probe repaired a loss.
     pub(crate) fn repaired_loss(&mut self, ack: &AckOutcome) -> Option<CongestionSignal> {
         let episode = self.episode.as_mut()?;
         let duplicate = ack.bare && ack.advanced == 0 && ack.newly_sacked == 0 && ack.ack == episode.high;
@@ -139,7 +140,7 @@ impl PaperProbe {
         self.deadline
     }
 
-    /// Function handle_pto of Algorithm 1.
+    /// Implements function handle_pto of Algorithm 1.
     pub(crate) fn on_timeout(&mut self, tx: &Sender) {
         self.deadline = None;
         if self.may_probe(tx) {

@@ -1,9 +1,10 @@
 //! Reactive in its current form: the tail loss probe of RACK-TLP (RFC 8985 section 7).
 //!
-//! Nothing after a lost tail could be acknowledged, so only the retransmission timer would notice the loss.
-//! When an acknowledgement is overdue by about a round trip, one probe leaves: new data if there is some,
-//! else the last segment again. Its acknowledgement shows RACK the missing data, and a fast recovery replaces
-//! the timeout. If the probe itself repaired the loss, congestion control still responds once.
+//! After a lost tail no later segment could be acknowledged, so only the retransmission timer would detect
+//! the loss. When an acknowledgement is overdue by about a round trip, one probe leaves: new data if there is
+//! some, else the last segment again. Its acknowledgement shows RACK the missing data, and fast recovery
+//! replaces the timeout. If the probe itself repaired the loss, congestion control still reduces the window
+//! once.
 
 use brisk_wire::SeqNum;
 
@@ -20,9 +21,9 @@ const PTO_WITHOUT_SAMPLE: Micros = Micros::from_millis(1000);
 pub(crate) struct TailLossProbe {
     max_ack_delay: Micros,
     deadline: Option<Instant>,
-    /// The timer fired and a probe is to be sent.
+    /// The timer fired and a probe must be sent.
     due: bool,
-    /// The probe that is not accounted for yet: TLP.end_seq and TLP.is_retrans.
+    /// The probe without a verdict yet: TLP.end_seq and TLP.is_retrans.
     probe: Option<Outstanding>,
     /// A round-trip sample was taken since the last probe.
     rtt_since_probe: bool,
@@ -35,7 +36,7 @@ struct Outstanding {
 }
 
 impl TailLossProbe {
-    /// A probe timer that is not running.
+    /// Returns a stopped probe timer.
     pub(crate) fn new(config: &RackTlpConfig) -> Self {
         TailLossProbe {
             max_ack_delay: config.max_ack_delay.into(),
@@ -57,9 +58,9 @@ impl TailLossProbe {
             && tx.reordering_timeout().is_none()
     }
 
-    /// TLP_calc_PTO of RFC 8985 section 7.2.
+    /// Implements TLP_calc_PTO of RFC 8985 section 7.2.
     ///
-    /// `rto_at`: when the retransmission timer would fire.
+    /// `rto_at`: deadline of the retransmission timer.
     fn schedule(&mut self, tx: &Sender, rto_at: Option<Instant>, now: Instant) {
         self.deadline = None;
         if !TailLossProbe::may_probe(tx) {
@@ -80,7 +81,7 @@ impl TailLossProbe {
         (self.deadline, self.due, self.probe) = (None, false, None);
     }
 
-    /// TLP_process_ack of RFC 8985 section 7.4.2.
+    /// Implements TLP_process_ack of RFC 8985 section 7.4.2.
     pub(crate) fn repaired_loss(&mut self, ack: &AckOutcome) -> Option<CongestionSignal> {
         let probe = self.probe.filter(|probe| ack.ack.ge(probe.end_seq))?;
         let duplicated = ack
@@ -100,8 +101,8 @@ impl TailLossProbe {
         None
     }
 
-    /// New data postpones the probe; a retransmission means that recovery is under way and no probe is
-    /// needed.
+    /// Updates the timer after a transmission: new data postpones the probe; a retransmission means that
+    /// recovery is in progress and no probe is needed.
     pub(crate) fn on_sent(&mut self, sent: &Sent, fresh: bool, tx: &Sender, now: Instant) {
         if tx.recovery.in_recovery() {
             return self.reset();
@@ -135,9 +136,9 @@ impl TailLossProbe {
         self.deadline
     }
 
-    /// TLP_send_probe of RFC 8985 section 7.3: "If TLP.end_seq is not unset, or no RTT sample since
-    /// the last probe", no probe leaves and the retransmission timer, which the connection starts
-    /// again, watches alone.
+    /// Implements TLP_send_probe of RFC 8985 section 7.3: "If TLP.end_seq is not unset, or no RTT sample
+    /// since the last probe", no probe leaves, and only the retransmission timer, which the connection
+    /// restarts, is running.
     pub(crate) fn on_timeout(&mut self, tx: &Sender) {
         self.deadline = None;
         if self.probe.is_none() && self.rtt_since_probe && TailLossProbe::may_probe(tx) {

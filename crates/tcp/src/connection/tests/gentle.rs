@@ -12,7 +12,7 @@ fn with(corrective: Option<CorrectiveConfig>, proactive: Option<ProactiveConfig>
     TcpConfig { mechanisms, ..TcpConfig::default() }
 }
 
-/// The outcomes of a client and a server with these configurations.
+/// Returns the outcomes of a client and a server with these configurations.
 fn outcomes(client: TcpConfig, server: TcpConfig) -> [GentleOutcome; 2] {
     let mut world = World::new(client);
     world.config[S] = Arc::new(server);
@@ -21,12 +21,12 @@ fn outcomes(client: TcpConfig, server: TcpConfig) -> [GentleOutcome; 2] {
 }
 
 #[test]
-fn of_a_path_of_which_nothing_is_known_the_assumed_loss_is_expected() {
+fn an_unknown_path_has_the_assumed_loss() {
     for assumed_loss in [0, 10_000, 200_000] {
         let mut config = TcpConfig::planned(5);
         config.mechanisms.planner = Some(PlannerConfig { assumed_loss, ..PlannerConfig::default() });
         let losses = World::new(config).end(C).expected_losses();
-        // Five segments of the assumed loss, and the SYN, which is not lost yet.
+        // Five segments of the assumed loss, and the SYN, which is not lost so far.
         let of_six = assumed_loss * 5 / 6;
         assert_eq!((losses.per_million, losses.burst_milli, losses.queue), (of_six, 1000, false));
     }
@@ -71,7 +71,7 @@ fn both_ends_that_want_it_agree() {
 
 #[cfg(feature = "historical")]
 #[test]
-fn the_paper_s_profile_is_answered_by_who_accepts_both() {
+fn the_papers_profile_is_accepted_by_an_end_with_both() {
     let f1 = with(Some(CorrectiveConfig::of_the_paper()), None);
     let both =
         with(Some(CorrectiveConfig { profile: FecProfile::Both, ..CorrectiveConfig::default() }), None);
@@ -108,7 +108,7 @@ fn a_retransmitted_syn_or_syn_ack_goes_without_it() {
 }
 
 #[test]
-fn two_ends_that_open_at_once_learn_nothing_of_the_option() {
+fn a_simultaneous_open_says_nothing_about_the_option() {
     let mut world = World::new(with(Some(CorrectiveConfig::default()), None));
     let tuple = FourTuple { local: "10.0.0.2:80".parse().unwrap(), remote: "10.0.0.1:1000".parse().unwrap() };
     let secrets = Secrets { iss: SeqNum(9000), ts_offset: 5 };
@@ -121,7 +121,7 @@ fn two_ends_that_open_at_once_learn_nothing_of_the_option() {
 }
 
 #[test]
-fn that_a_path_removes_the_option_is_told_once() {
+fn removal_of_the_option_is_reported_once() {
     let mut world = World::open(with(Some(CorrectiveConfig::default()), None));
     assert!(!world.end(C).take_spoilt(), "nothing is wrong");
     world.end(C).stop_parity(ParityOff::Stripped);

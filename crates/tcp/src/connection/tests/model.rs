@@ -1,5 +1,5 @@
-//! A hostile wire against what recovery promises: loss, reordering, duplication, delay spikes and lost
-//! acknowledgements by chance. The seed of a failure is in its message. A hundred thousand wires of each
+//! A hostile wire against the guarantees of recovery: random loss, reordering, duplication, delay spikes and
+//! lost acknowledgements. A failure prints its seed. A hundred thousand wires of each
 //! kind: `cargo test --release -p brisk-tcp --lib a_hundred_thousand_wires -- --ignored --nocapture`.
 
 use arrayvec::ArrayVec;
@@ -17,7 +17,7 @@ pub(super) struct Hazard {
     loss: [u32; 2],
     duplicate: u32,
     reorder: u32,
-    /// Everything that is sent in such a stretch of time is held until its end.
+    /// Packets sent in this span are held until its end.
     spike: Option<(Instant, Instant)>,
 }
 
@@ -26,7 +26,7 @@ impl Hazard {
         self.rng.next_u32() % 1000 < permille
     }
 
-    /// How much later than usual each copy of a packet arrives.
+    /// Returns the additional delay of each copy of a packet that arrives.
     pub(super) fn fate(&mut self, who: usize, now: Instant) -> ArrayVec<Duration, 2> {
         let mut copies = ArrayVec::new();
         let (lost, twice, late) = (self.of(self.loss[who]), self.of(self.duplicate), self.of(self.reorder));
@@ -43,7 +43,7 @@ impl Hazard {
     }
 }
 
-/// Watches C while it sends.
+/// Observes C while it sends.
 struct Watch {
     seed: u64,
     counters: Counters,
@@ -51,14 +51,14 @@ struct Watch {
     progress: (SeqNum, Duration),
     /// SND.NXT at the last reduction that a timeout did not cause.
     cut: Option<SeqNum>,
-    /// SND.NXT at the last reduction, a timeout's too.
+    /// SND.NXT at the last reduction, including one by a timeout.
     cut_or_timeout: Option<SeqNum>,
     /// A timeout has fired since the last reduction that a timeout did not cause.
     timed_out: bool,
-    /// The last reduction has not been taken back.
+    /// The last reduction has not been undone.
     stands: bool,
-    /// Reductions that another one followed before they could be taken back: there is but one memory of
-    /// what was before.
+    /// Reductions that another one followed before they could be undone: only the state before the last one
+    /// is stored.
     superseded: u64,
 }
 
@@ -70,7 +70,7 @@ impl Watch {
         let since = if una == self.progress.0 { self.progress.1 } else { Duration::ZERO };
         self.progress = (una, since.max(stats.rto));
         if una != nxt {
-            // "No stall beyond the RTO": whatever happens, something is tried again by then.
+            // However the wire behaves, the sender acts again within the RTO.
             let wake = connection.next_timeout();
             let in_time = wake.is_some_and(|at| at <= now + self.progress.1);
             assert!(in_time, "seed {seed}: nothing before {wake:?}: {stats:?}");
@@ -92,7 +92,8 @@ impl Watch {
             self.timed_out = true;
         } else if newly > 0 {
             let inside = self.cut.is_some_and(|cut| una.lt(cut));
-            // RFC 5681 section 4.3: a retransmission that is lost after a timeout counts by itself, once.
+            // RFC 5681 section 4.3: a retransmission that is lost after a timeout is a separate sign of
+            // congestion, once.
             let lost_again = lost_again_bytes > self.counters.lost_again_bytes;
             let again = self.timed_out && lost_again && newly == 1;
             assert!(!inside || again, "seed {seed}: reduced twice in one window: {stats:?}");
@@ -105,7 +106,7 @@ impl Watch {
     }
 }
 
-/// 40 segments from C to S over a wire of `seed`; returns what was seen of C.
+/// Sends 40 segments from C to S over a wire of `seed`; returns the observations of C.
 fn transfer(seed: u64, config: TcpConfig, hazard: impl FnOnce(ChaCha8Rng, Instant) -> Hazard) -> Watch {
     const LEN: usize = 40_000;
     let mut world = World::open(TcpConfig { max_segment: Some(1012), ..config });
@@ -157,8 +158,8 @@ fn anything(seed: u64) {
     });
 }
 
-/// Corrective in all its forms, on wires that lose, duplicate, reorder and hold everything back for a while:
-/// property (d), "at most one reduction for repaired losses per window". Answers what was seen.
+/// Tests Corrective in all its forms, on wires that lose, duplicate, reorder and hold everything back for a
+/// while: a window is reduced at most once for repaired losses. Returns the observations.
 fn with_parity(seed: u64) -> Watch {
     let code = [FecCode::Xor, FecCode::XorInterleaved, FecCode::ReedSolomon][(seed % 3) as usize];
     let hold = [None, Some(FecHold::Off), Some(FecHold::Full)][(seed / 3 % 3) as usize];
@@ -227,8 +228,8 @@ fn where_nothing_is_overtaken_or_late_no_reduction_is_taken_back() {
 
 #[test]
 fn where_nothing_is_lost_every_reduction_is_taken_back() {
-    // 3521: a recovery begins with half a segment of room below ssthresh. 11200: a delay spike begins before
-    // the proof is there, and its timeout is a reduction of its own.
+    // 3521: a recovery begins with half a segment of space below ssthresh. 11200: a delay spike begins before
+    // the evidence arrives, and its timeout is a reduction of its own.
     (0..60).chain([3521, 11_200]).for_each(no_loss);
 }
 

@@ -15,7 +15,7 @@ use crate::outcome::CongestionState;
 use crate::outcome::LossCause;
 
 pub(super) const P: u32 = 1000;
-/// The initial sequence number of C in the bench.
+/// The initial sequence number of C in the test bench.
 pub(super) const ISS: u32 = u32::MAX - 5000;
 
 pub(super) fn setting(reactive: Reactive) -> TcpConfig {
@@ -47,7 +47,7 @@ pub(super) fn rack_tlp() -> TcpConfig {
     setting(Reactive::default())
 }
 
-/// Each form of the probe timer that is compiled.
+/// Returns each form of the probe timer that is compiled.
 fn forms() -> impl Iterator<Item = TcpConfig> {
     let forms = [
         #[cfg(feature = "historical")]
@@ -109,14 +109,14 @@ impl Tail {
     }
 }
 
-/// Segment `k` of the burst, as it appears in a list of what was sent.
+/// Returns segment `k` of the burst in the form of [`Tail::sent`].
 pub(super) fn segment(at: u64, k: u32) -> (u64, u32, u32) {
     (at, (k - 1) * P + 1, k * P + 1)
 }
 
 #[test]
 fn aaal_the_probe_repairs_and_the_next_flight_tells() {
-    // R1 and the first row of Table 1: 1.5*100+200 after the last acknowledgement in the paper's form,
+    // First row of Table 1: 1.5*100+200 after the last acknowledgement in the paper's form,
     // 2*100+200 in that of RFC 8985.
     for config in forms() {
         let probe_at = if matches!(config.mechanisms.reactive, Reactive::RackTlp(_)) { 500 } else { 450 };
@@ -138,7 +138,7 @@ fn aaal_the_probe_repairs_and_the_next_flight_tells() {
 
 #[test]
 fn aall_alll_llll_and_longer_tails_end_in_fast_recovery() {
-    // R2 to R7: the other rows of Table 1. Both forms send the same packets at the same times.
+    // The other rows of Table 1. Both forms send the same packets at the same times.
     type Row = (u32, fn(usize, usize) -> bool, Vec<(u64, u32, u32)>);
     let rows: [Row; 5] = [
         (4, |who, n| who == C && (3..=4).contains(&n), vec![segment(300, 4), segment(400, 3)]),
@@ -208,7 +208,7 @@ fn each_row_of_the_table_is_detected_by_its_rule() {
 #[cfg(feature = "historical")]
 #[test]
 fn the_rule_of_rfc_5827_leaves_alll_to_the_timeout() {
-    // R3: "with the plain RFC 5827 rule (needs 2 SACKed) nothing would happen before the RTO at t=800".
+    // With the plain rule of RFC 5827, which needs two SACKed segments, only the RTO at 800 ms acts.
     let plain = Rfc6675Config::default();
     let config = TcpConfig { loss_detection: LossDetection::Rfc6675(plain), ..paper() };
     let mut tail = Tail::new(config, 4, |who, n| who == C && (2..=4).contains(&n));
@@ -218,7 +218,7 @@ fn the_rule_of_rfc_5827_leaves_alll_to_the_timeout() {
 
 #[test]
 fn a_needless_probe_costs_no_window() {
-    // R8 and R15: three segments are delivered, the acknowledgements come 250 ms late.
+    // Three segments are delivered, the acknowledgements come 250 ms late.
     for config in forms() {
         let mut tail = Tail::new(config, 3, |_, _| false);
         tail.world.hold_from(S, Duration::from_millis(250));
@@ -236,7 +236,7 @@ fn a_needless_probe_costs_no_window() {
 #[cfg(feature = "historical")]
 #[test]
 fn two_probes_and_one_answer_count_as_a_loss() {
-    // R9: the acknowledgements before 400 ms are lost, so that one of two duplicates never shows.
+    // The acknowledgements before 400 ms are lost, so that one of two duplicates never shows.
     let mut tail = Tail::new(
         setting(Reactive::Paper(PaperConfig { max_probes: 2, ..PaperConfig::default() })),
         3,
@@ -251,7 +251,7 @@ fn two_probes_and_one_answer_count_as_a_loss() {
 
 #[test]
 fn single_segment_waits_for_a_delayed_ack_up_to_the_timeout() {
-    // R10: "rto 300: paper PTO = min(350,300) = 300; rack min(400,300) = 300. rto 500: 350 / 400".
+    // RTO 300 ms: the PTO is min(350, 300) in the paper, min(400, 300) in RACK-TLP. RTO 500 ms: 350, 400.
     for config in forms() {
         let expected = if matches!(config.mechanisms.reactive, Reactive::RackTlp(_)) { 400 } else { 350 };
         let mut tail = Tail::new(config.clone(), 1, |who, n| who == C && n == 1);
@@ -265,7 +265,7 @@ fn single_segment_waits_for_a_delayed_ack_up_to_the_timeout() {
 
 #[test]
 fn a_probe_of_new_data_exceeds_the_window_by_one_segment() {
-    // R11: window of two, three segments queued, the first two lost.
+    // Window of two, three segments queued, the first two lost.
     for config in forms() {
         let config = TcpConfig { initial_window: 2, ..config };
         let mut tail = Tail::new(config, 3, |who, n| who == C && n <= 2);
@@ -292,7 +292,7 @@ fn an_acknowledgement_of_nothing_new_earns_no_further_probe() {
 
 #[test]
 fn a_lost_probe_leaves_it_to_the_timeout() {
-    // R12: "RTO at 200+500 = 700: S> 1:1001, cwnd 1, state Loss".
+    // The RTO fires at 200 + 500 = 700 ms: segment 1 leaves, with cwnd 1 and state Loss.
     for config in forms() {
         let mut tail = Tail::new(config, 4, |who, n| who == C && n <= 5);
         assert_eq!(tail.until(740).sent(), [segment(200, 4), segment(700, 1)]);
@@ -305,7 +305,7 @@ fn a_lost_probe_leaves_it_to_the_timeout() {
 
 #[test]
 fn sacked_data_is_left_to_the_reordering_timer() {
-    // R13 (a): a hole shows, so that no probe is needed: 100 + min_rtt/4.
+    // SACK shows the hole, so no probe is needed: RACK acts at 100 + min_rtt/4.
     let mut tail = Tail::new(rack_tlp(), 2, |who, n| who == C && n == 1);
     assert_eq!(tail.until(1000).sent(), [segment(125, 1)]);
     assert_eq!((tail.counters().probes, tail.counters().recoveries), (0, 1));
@@ -313,7 +313,6 @@ fn sacked_data_is_left_to_the_reordering_timer() {
 
 #[test]
 fn without_sack_or_with_a_shut_window_no_probe_leaves() {
-    // R13 (b) and (c).
     for config in forms() {
         let mut tail = Tail::new(TcpConfig { sack: false, ..config.clone() }, 4, |who, n| who == C && n == 4);
         tail.until(590);
@@ -335,7 +334,7 @@ fn without_sack_or_with_a_shut_window_no_probe_leaves() {
 
 #[test]
 fn before_the_handshake_is_complete_no_probe_leaves() {
-    // R13 (d): with Fast Open data may be outstanding in SYN-RECEIVED.
+    // With Fast Open data may be outstanding in SYN-RECEIVED.
     for config in forms() {
         assert!(World::new(config.clone()).end(C).reactive.is_none());
         let mut tail = Tail::new(config, 0, |who, n| who == C && n <= 4);
@@ -349,7 +348,7 @@ fn before_the_handshake_is_complete_no_probe_leaves() {
 
 #[test]
 fn a_delayed_acknowledgement_of_200_ms_provokes_no_probe() {
-    // R14: one segment, ACK at t=300.
+    // One segment, ACK at t=300.
     for config in forms() {
         let mut tail = Tail::new(config, 1, |_, _| false);
         tail.world.hold_from(S, Duration::from_millis(200));

@@ -1,5 +1,5 @@
-//! Losses that were none, losses of retransmissions, receivers that take a SACK back: what recovery must
-//! get right on two connections. The bench is that of `reactive`.
+//! Spurious losses, lost retransmissions and reneging receivers, on two connections. The test bench is that
+//! of `reactive`.
 
 use brisk_wire::{Options, SackBlock};
 
@@ -17,7 +17,7 @@ fn undone(tail: &mut Tail) -> Vec<UndoCause> {
         .collect()
 }
 
-/// An acknowledgement that S never sent arrives at C.
+/// Passes C an acknowledgement that S never sent.
 pub(super) fn forge(tail: &mut Tail, ack: u32, sack: &[(u32, u32)]) {
     let world = &mut tail.world;
     let seq = |relative: u32| SeqNum(ISS.wrapping_add(relative));
@@ -65,15 +65,15 @@ fn a_delay_spike_is_no_loss() {
 
 #[test]
 fn without_timestamps_new_data_tells_a_spurious_timeout() {
-    // RFC 5682 section 3.1: after the timeout the first acknowledgement lets two new segments out; the
-    // next one is for an original.
+    // RFC 5682 section 3.1: after the timeout the first acknowledgement permits two new segments; the next
+    // one is for an original.
     let config =
         TcpConfig { timestamps: false, max_segment: Some(P as u16), initial_window: 4, ..rack_tlp() };
     let mut tail = Tail::new(config, 8, |_, _| false);
     tail.world.hold_from(S, Duration::from_millis(800));
     tail.until(910);
     assert_eq!(undone(&mut tail), [UndoCause::Frto]);
-    // The probe carried new data, the timeout repeated the first segment, the rest is new.
+    // The probe carried new data, the timeout retransmitted the first segment, the rest is new.
     let expected = [segment(200, 5), segment(700, 1), segment(900, 6), segment(900, 7), segment(900, 8)];
     assert_eq!(tail.sent(), expected);
     tail.until(3_000);
@@ -98,7 +98,7 @@ fn needless_fast_retransmit_is_undone_and_widens_the_window() {
         assert_eq!(tail.counters().dsacks, 1);
         let stats = tail.world.end(C).stats();
         assert!(stats.reordering_seen && stats.cwnd >= 10 * P && stats.ssthresh == u32::MAX);
-        // 40 ms are within two quarters of the round trip: nothing is sent twice any more.
+        // 40 ms are within two quarters of the round trip: there are no more unnecessary retransmissions.
         tail.world.late = |who, n| if who == C && n == 11 { 40 } else { 0 };
         tail.write(8);
         tail.until(1_000);
@@ -109,7 +109,8 @@ fn needless_fast_retransmit_is_undone_and_widens_the_window() {
 
 #[test]
 fn a_lost_retransmission_is_noticed_without_a_timeout() {
-    // RFC 8985 section 6.2: what was sent after the retransmission and delivered shows that it is lost.
+    // RFC 8985 section 6.2: the delivery of data sent after the retransmission shows that the retransmission
+    // is lost.
     let mut tail = Tail::new(rack_tlp(), 30, |who, n| who == C && (n == 3 || n == 17));
     tail.until(3_000);
     let again: Vec<_> = tail.sent().into_iter().filter(|sent| sent.1 == 2 * P + 1).collect();
@@ -155,7 +156,8 @@ fn a_receiver_may_take_a_sack_back() {
 
 #[test]
 fn the_timer_watches_the_retransmission_and_not_what_it_replaced() {
-    // The hole shows 450 ms after it was sent; its repair takes 100 ms more and the timeout is 500 ms.
+    // The hole shows 450 ms after its transmission; the retransmission takes 100 ms more and the timeout is
+    // 500 ms.
     let mut tail = Tail::new(rack_tlp(), 4, |who, n| who == C && n == 1);
     tail.world.hold_from(S, Duration::from_millis(350));
     tail.until(460);

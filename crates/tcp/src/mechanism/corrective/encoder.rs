@@ -354,7 +354,7 @@ impl Encoder {
         }
     }
 
-    /// Returns the current parities of a group (section "emission" of the specification).
+    /// Returns the parities of a group in the order of sending; `Err` if it must not have any.
     fn parities(
         &self,
         group: &Group,
@@ -478,7 +478,6 @@ mod tests {
         }
     }
 
-    /// Vector C24, the sender.
     #[test]
     fn parity_has_its_place_also_where_sequence_numbers_wrap() {
         let una = SeqNum(0xffff_fc18);
@@ -554,7 +553,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
-        /// Property (f): one parity per 16 blocks or per quarter of a round trip, whichever comes first. A
+        /// There is one parity per 16 blocks or per quarter of a round trip, whichever comes first. A
         /// code with two parities sends twice that.
         #[test]
         fn parity_is_a_sixteenth_or_one_each_quarter_of_a_round_trip(

@@ -32,7 +32,6 @@ pub(crate) enum Scope {
         /// Number of these bytes.
         max_bytes: u32,
     },
-    /// All.
     All,
     /// The segments that the planner chooses.
     Named,
@@ -76,7 +75,6 @@ pub(crate) struct Copy {
 }
 
 impl Copy {
-    /// Returns the payload bytes.
     pub(crate) fn payload_len(&self) -> u32 {
         self.range.len() - u32::from(self.header.flags.contains(Flags::FIN))
     }

@@ -4,10 +4,10 @@
 //! The filter keeps a ledger of ranges that a **copy** delivered first and whose original has not arrived.
 //! The original of an entry is dropped silently; any other unmarked segment without new data is a
 //! retransmission and is acknowledged. An entry whose original does not arrive in time is a loss that the
-//! copy masked, and is reported. Three later originals end the wait early, until an original has been
-//! overtaken on this connection (as RACK has no tolerance before it saw reordering, RFC 8985 section 6.2 step
-//! 4). An original that arrives after the report of its loss is acknowledged as a duplicate: the DSACK lets
-//! the sender undo its reduction.
+//! copy masked, and is reported. Three later originals end the wait early as long as no original has arrived
+//! out of order on this connection (as in RACK, RFC 8985 section 6.2 step 4). Originals that arrive after the
+//! report of their loss are dropped, but if all of them have arrived, the last one is acknowledged as a
+//! duplicate: the DSACK lets the sender undo its reduction.
 //!
 //! The filter does not know the stream: the caller determines whether a segment has new bytes.
 
@@ -20,7 +20,7 @@ use crate::receive::older;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant, Micros};
 
-/// Limit of entries in the ledger, and in the memory of first instances; one more replaces the oldest.
+/// Maximum number of ledger entries and of remembered first instances; a further one replaces the oldest.
 const ENTRIES_MAX: usize = 128;
 /// Age at which an entry may be reported because later originals have overtaken it.
 const OVERTAKEN_AGE: Duration = Duration::from_millis(1);
@@ -36,7 +36,6 @@ pub(crate) struct Instance {
     pub(crate) range: SeqRange,
     /// It is marked as a copy.
     pub(crate) marked: bool,
-    /// TSval.
     pub(crate) tsval: u32,
     /// A part of it has not arrived before.
     pub(crate) new: bool,
@@ -49,9 +48,7 @@ pub(crate) struct BareAck {
     pub(crate) ack: SeqNum,
     /// SEG.WND, unscaled.
     pub(crate) window: u16,
-    /// The SACK blocks.
     pub(crate) sack: SackBlocks,
-    /// TSval.
     pub(crate) tsval: u32,
 }
 
@@ -102,9 +99,9 @@ pub(crate) struct Filter {
     rule: CopyRule,
     report: CopyReport,
     pending: VecDeque<Pending>,
-    /// Ranges whose loss was reported in this episode.
+    /// Ranges whose loss was reported and not yet confirmed by the peer.
     reported: VecDeque<SeqRange>,
-    /// An original arrived after later ones.
+    /// True if an original arrived after later ones.
     reordering_seen: bool,
     firsts: VecDeque<First>,
     /// For the paper's rule: the mark of the last packet of each sequence number.
@@ -154,12 +151,12 @@ impl Filter {
         fate
     }
 
-    /// True if all unmarked new segments pass and need not be recorded one by one.
+    /// True if no original is awaited, so that new unmarked segments need not be recorded one by one.
     pub(crate) fn awaits_nothing(&self) -> bool {
         self.pending.is_empty() && self.rule == CopyRule::Ledger
     }
 
-    /// True if every marked segment of a range without new data is a copy of data that arrived at one time.
+    /// True if a marked segment with this range and timestamp, and no new data, is a copy.
     pub(crate) fn repeats(&self, range: &SeqRange, tsval: u32) -> bool {
         let first = self.firsts.iter().rev().find(|first| first.range.contains(range.start));
         let covers = |first: &First| range.end.le(first.range.end) && !older(first.tsval, tsval);
@@ -225,7 +222,7 @@ impl Filter {
         }
     }
 
-    /// Starts a new episode: the peer has confirmed all reports.
+    /// Ends the reports: the peer has confirmed all of them.
     pub(crate) fn on_confirmed(&mut self) {
         self.reported.clear();
     }
@@ -260,7 +257,7 @@ impl Filter {
         }
     }
 
-    /// Judges whether it is the original of a reported loss, which has the timestamp of its copy; a
+    /// Decides whether an instance is the original of a reported loss, which has the timestamp of its copy; a
     /// retransmission has a later one.
     fn judge_late(&mut self, instance: &Instance) -> Fate {
         let found = self.reported.iter().position(|range| *range == instance.range);
@@ -270,7 +267,7 @@ impl Filter {
         if self.reported.is_empty() { Fate::Refute } else { Fate::DropOriginal }
     }
 
-    /// True if it left after the first instance of its range, or no first instance is remembered.
+    /// True if the instance left after the first one of its range, or no first instance is remembered.
     fn is_younger(&self, instance: &Instance) -> bool {
         let first = self.firsts.iter().rev().find(|first| first.range.contains(instance.range.start));
         first.is_none_or(|first| older(first.tsval, instance.tsval))
@@ -292,7 +289,7 @@ impl Filter {
         }
     }
 
-    /// Records a first instance; adjacent ones of the same tick share an entry.
+    /// Records a first instance. Adjacent ones with the same timestamp share an entry.
     fn remember_first(&mut self, instance: &Instance) {
         let Instance { range, tsval, .. } = *instance;
         if let Some(last) = self.firsts.back_mut()
@@ -345,7 +342,7 @@ mod tests {
         Filter::new(CopyRule::Ledger, CopyReport::Original)
     }
 
-    /// Passes a new instance, which the receiver accepts.
+    /// Processes a new instance, which the receiver accepts.
     fn take(filter: &mut Filter, segment: u32, marked: bool, now: Instant) {
         let instance = instance(segment, marked, true);
         assert_eq!(filter.judge(&instance, now), Fate::Process);
@@ -382,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn three_later_originals_say_it_sooner_but_not_within_a_millisecond() {
+    fn three_later_originals_end_the_wait_after_a_millisecond() {
         let mut filter = filter();
         take(&mut filter, 1, true, at(50));
         for segment in 2..=4 {
@@ -394,7 +391,7 @@ mod tests {
         assert_eq!(filter.on_timeout(at(51)), Masked { losses: 1, report: true });
     }
 
-    /// Two copies arrive, and three later originals.
+    /// Passes two copies and then three later originals to the filter.
     fn overtake(filter: &mut Filter, now: u64) {
         take(filter, 1, true, at(now));
         take(filter, 2, true, at(now));
@@ -402,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn once_an_original_was_overtaken_later_ones_report_nothing_sooner() {
+    fn after_reordering_later_originals_do_not_end_the_wait() {
         let mut filter = filter();
         overtake(&mut filter, 50);
         assert_eq!(filter.judge(&instance(1, false, false), at(50)), Fate::DropOriginal);
@@ -433,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn deployed_variant_of_the_authors_reports_nothing() {
+    fn without_reports_masked_losses_are_only_counted() {
         let mut filter = Filter::new(CopyRule::Ledger, CopyReport::None);
         take(&mut filter, 1, true, at(50));
         assert_eq!(filter.on_timeout(at(75)), Masked { losses: 1, report: false });

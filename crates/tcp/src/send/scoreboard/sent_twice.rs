@@ -29,10 +29,10 @@ impl Scoreboard {
         self.repair.sent_twice.push_back(SentTwice { range, of });
     }
 
-    /// Returns the transmission that caused the duplicate `range`: the earliest in the log that overlaps it,
-    /// with the number of its bytes in the log. These are removed, because each transmission can be a
-    /// duplicate once. The peer drops copies silently, so a copy is the cause only if nothing else was sent
-    /// again.
+    /// Returns the cause of the duplicate `range`, which is the earliest transmission in the log that
+    /// overlaps it, and the number of bytes of `range` in the log. These bytes are removed, because each
+    /// transmission can cause only one duplicate. The peer drops copies silently, so a copy is the cause only
+    /// if nothing else was sent again.
     pub(super) fn take_sent_twice(&mut self, range: SeqRange) -> (DsackOf, u32) {
         let overlaps = |entry: &SentTwice| entry.range.intersection(&range).is_some();
         let again = |entry: &SentTwice| entry.of != DsackOf::Duplicate && overlaps(entry);

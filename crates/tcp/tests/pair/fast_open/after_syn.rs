@@ -1,4 +1,4 @@
-//! Data that follows the SYN at once, where both ends have agreed to it. Times as in the parent.
+//! Data that follows the SYN at once, where both ends have agreed to it. Times as in the parent module.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn taking() -> FastOpenListen {
     FastOpenListen { data_after_syn: true, ..FastOpenListen::default() }
 }
 
-/// Length of what A sent, in its order, with the time.
+/// Returns time, flags and length of A's segments, in the order of sending.
 fn lengths(world: &World) -> Vec<(u64, &'static str, usize)> {
     world.sent(A).into_iter().map(|(at, flags, len, _)| (at, flags, len)).collect()
 }
@@ -49,8 +49,8 @@ fn no_more_than_an_initial_window_follows() {
     assert_eq!(world.read(B, at_b), pattern(30_000));
 }
 
-/// However much a client sends behind its SYN: the server takes no more than an initial window before the ACK
-/// that proves the address.
+/// A server accepts at most an initial window after the SYN until an ACK proves the address, even if a client
+/// sends more.
 #[test]
 fn a_server_takes_no_more_than_an_initial_window_without_ack() {
     let mut world = World::known(taking());
@@ -118,7 +118,7 @@ fn loss_behind_the_syn_is_recovered_like_any_other() {
     }
 }
 
-/// The listener has nothing that they could belong to (RFC 9293 section 3.10.7.2: "drop the segment").
+/// The listener has no connection for the data (RFC 9293 section 3.10.7.2: "drop the segment").
 #[test]
 fn data_that_overtakes_its_syn_is_dropped_in_silence() {
     let mut world = World::known(taking());
@@ -165,7 +165,7 @@ fn parts_of_a_request_on_syns_are_acked_after_the_handshake() {
     let (iss, of) = (syn.seq, |side| world.pair.seen.iter().filter(move |seen| seen.from == side));
     assert!(of(A).take(4).all(|seen| seen.tcp.seq == iss), "they look like repetitions");
     let acked: Vec<u32> = of(B).map(|seen| seen.tcp.ack.since(iss + 1)).collect();
-    assert_eq!(acked[..2], [1420, 1420], "SYN-ACK and response own up to the first part only");
+    assert_eq!(acked[..2], [1420, 1420], "the SYN-ACK and the response acknowledge only the first part");
     assert!(acked[2..].iter().all(|&acked| acked == 5000) && acked.len() > 2, "{acked:?}");
     let first_after = of(A).nth(4).expect("the acknowledgement").tcp.seq;
     assert_eq!(first_after, iss + 5001, "it shows how far the data goes");
@@ -215,7 +215,7 @@ fn a_server_that_has_not_agreed_takes_parts_for_repetitions() {
 }
 
 #[test]
-fn a_part_whose_first_syn_was_lost_is_not_taken_for_the_beginning() {
+fn a_part_without_its_first_syn_is_not_the_beginning() {
     let mut world = World::new(FastOpenListen { require_cookie: false, ..taking() });
     let mut count = 0;
     world.pair.tap = Some(Box::new(move |from, _: &Segment<'_>| {

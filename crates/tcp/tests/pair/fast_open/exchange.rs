@@ -1,9 +1,9 @@
-//! An exchange over a new connection: what the cookie saves, what is kept when segments overtake each other,
-//! and what can be asked for. Times as in the parent.
+//! An exchange over a new connection: the time that the cookie saves, segments that overtake each other, and
+//! the settings. Times as in the parent module.
 
 use super::*;
 
-/// T1: the first connection asks for a cookie and sends its data after the handshake.
+/// The first connection requests a cookie and sends its data after the handshake.
 #[test]
 fn a_cookie_is_asked_for_and_granted() {
     let mut world = World::new(FastOpenListen::default());
@@ -19,7 +19,7 @@ fn a_cookie_is_asked_for_and_granted() {
     assert_eq!(world.pair.b.stats().fast_open.requests, 1);
 }
 
-/// T2: data with the SYN, the answer before the client's acknowledgement.
+/// Data with the SYN; the response leaves before the client's acknowledgement.
 #[test]
 fn the_answer_comes_after_one_round_trip() {
     let mut world = World::known(FastOpenListen::default());
@@ -55,7 +55,7 @@ fn the_answer_comes_after_one_round_trip() {
     assert!(!world.pair.heard(B, Event::Connected(at_b)), "a passive open does not hear of its handshake");
 }
 
-/// T3: the cookie is not good any more.
+/// The cookie is no longer valid.
 #[test]
 fn a_refused_cookie_costs_no_round_trip() {
     let mut world = World::known(FastOpenListen::default());
@@ -74,14 +74,14 @@ fn a_refused_cookie_costs_no_round_trip() {
     );
     let stats = world.pair.a.conn_stats(id).expect("held");
     assert_eq!((stats.cwnd, stats.counters.retransmits, stats.counters.reductions), (14_480, 0, 0));
-    // The new cookie is good.
+    // The new cookie is valid.
     world.restart();
     let again = world.open(&asking(), &pattern(100));
     world.until(200);
     assert_eq!(world.outcome(again), FastOpenOutcome::Used);
 }
 
-/// T4: rotation of keys loses no Fast Open.
+/// With a backup key a key rotation refuses no cookie.
 #[test]
 fn a_cookie_of_the_backup_key_works_and_is_renewed() {
     let mut world = World::new(FastOpenListen { keys: Some(fixed(1, None)), ..FastOpenListen::default() });
@@ -100,7 +100,7 @@ fn a_cookie_of_the_backup_key_works_and_is_renewed() {
     assert_eq!(world.outcome(id), FastOpenOutcome::Used);
 }
 
-/// T7: the SYN-ACK is lost, and with it what followed.
+/// The SYN-ACK and the segments after it are lost.
 #[test]
 fn a_lost_syn_ack_is_sent_again_and_the_answer_with_it() {
     let mut world = World::known(FastOpenListen::default());
@@ -124,7 +124,7 @@ fn a_lost_syn_ack_is_sent_again_and_the_answer_with_it() {
     assert_eq!(world.read(B, at_b), [], "not twice");
 }
 
-/// T33: the answer overtakes the SYN-ACK.
+/// The response overtakes the SYN-ACK.
 #[test]
 fn data_before_the_syn_ack_is_kept() {
     let mut world = World::known(FastOpenListen::default());
@@ -145,7 +145,7 @@ fn data_before_the_syn_ack_is_kept() {
     assert_eq!(world.pair.b.conn_stats(at_b).expect("held").counters.retransmits, 0);
 }
 
-/// T23: without the SYN-ACK in time, what was kept is dropped.
+/// If the SYN-ACK does not arrive in time, the kept data is dropped.
 #[test]
 fn kept_data_is_dropped_when_the_plain_syn_leaves() {
     let early = FastOpenConnect { hold_early: false, ..FastOpenConnect::default() };
@@ -163,7 +163,7 @@ fn kept_data_is_dropped_when_the_plain_syn_leaves() {
     }
 }
 
-/// A client that holds nothing drops what overtakes the SYN-ACK; it comes again.
+/// A client without a hold drops segments that overtake the SYN-ACK; they are retransmitted.
 #[test]
 fn data_before_the_syn_ack_is_dropped_without_a_hold() {
     for (hold_early, read) in [(false, 0), (true, 1000)] {
@@ -191,7 +191,6 @@ fn data_before_the_syn_ack_is_dropped_without_a_hold() {
     }
 }
 
-/// T30: data without a cookie.
 #[test]
 fn data_without_a_cookie_needs_both_ends_to_agree() {
     let no_cookie = FastOpenConnect { no_cookie: true, ..FastOpenConnect::default() };
@@ -208,7 +207,7 @@ fn data_without_a_cookie_needs_both_ends_to_agree() {
     }
 }
 
-/// T31: a good cookie without data lets the server speak first.
+/// With a valid cookie and no data, the server may send first.
 #[test]
 fn a_server_that_speaks_first_saves_a_round_trip_too() {
     let mut world = World::known(FastOpenListen::default());
@@ -294,7 +293,7 @@ fn the_memory_of_the_client_survives_a_restart() {
     assert_eq!(world.outcome(id), FastOpenOutcome::Used);
 }
 
-/// A hostile channel, with Fast Open on: every byte arrives once per connection, in order.
+/// A hostile channel with Fast Open: every byte arrives once per connection, in order.
 #[test]
 fn data_survives_a_hostile_channel() {
     for seed in 0..20 {

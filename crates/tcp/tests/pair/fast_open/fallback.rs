@@ -1,8 +1,8 @@
-//! Behaviour and memory when the path or the server does not take the data. Times as in the parent.
+//! Fallback and memory if the path or the server does not accept the data. Times as in the parent module.
 
 use super::*;
 
-/// T5 and T6: a path that swallows SYNs with data costs half a round trip, twice, and then nothing.
+/// A path that drops SYNs with data costs half a round trip, twice, and then nothing.
 #[test]
 fn a_swallowed_syn_is_followed_by_a_plain_one_and_the_second_disables() {
     let mut world = World::known(FastOpenListen::default());
@@ -37,9 +37,9 @@ fn a_swallowed_syn_is_followed_by_a_plain_one_and_the_second_disables() {
     assert_eq!(world.pair.a.stats().fast_open.syn_drop, 2);
 }
 
-/// T24: three answers without the data, then the cookie travels alone for a minute. Twice swallowed disables
-/// a server that has never answered; one whose response has come keeps its Fast Open, for then the losses are
-/// taken for chance.
+/// After three SYN-ACKs that do not acknowledge the data, SYNs carry only the cookie for a minute. Two
+/// dropped SYNs disable Fast Open to a server that has never responded; a server that has responded keeps it,
+/// because the losses may be random.
 #[test]
 fn a_server_that_has_answered_may_lose_two_syns() {
     for answered in [false, true] {
@@ -99,7 +99,6 @@ fn a_client_whose_address_changes_stops_sending_data_for_a_while() {
     assert_eq!(world.sent(A)[0], (0, "S", 100, true));
 }
 
-/// T25: nobody answers.
 #[test]
 fn a_dead_path_ends_after_the_ordinary_retries() {
     let mut world = World::known(FastOpenListen::default());
@@ -114,7 +113,7 @@ fn a_dead_path_ends_after_the_ordinary_retries() {
     assert_eq!(world.pair.a.stats().fast_open.syn_drop, 1);
 }
 
-/// A server that is down says nothing about Fast Open, however often it is asked.
+/// A server that is down shows nothing about Fast Open, however often the client tries.
 #[test]
 fn server_that_was_down_is_asked_with_fast_open_again() {
     for known in [false, true] {
@@ -146,7 +145,7 @@ fn server_that_was_down_is_asked_with_fast_open_again() {
     }
 }
 
-/// A device that resets whatever has the option: the plain connections beside the failed ones tell.
+/// A device resets SYNs with the option: the plain connections between the failed ones show that.
 #[test]
 fn plain_connections_that_open_between_two_failures_disable_fast_open() {
     let mut world = World::known(FastOpenListen::default());
@@ -177,7 +176,7 @@ fn plain_connections_that_open_between_two_failures_disable_fast_open() {
     assert_eq!(world.outcome(id), FastOpenOutcome::Off(OffReason::Disabled));
 }
 
-/// T27: ICMP says that the SYN is too large.
+/// ICMP says that the SYN is too large.
 #[test]
 fn plain_syn_follows_one_that_is_too_large_without_a_failure() {
     let mut peer = Peer::known(bare(), 1460);
@@ -197,7 +196,7 @@ fn plain_syn_follows_one_that_is_too_large_without_a_failure() {
     assert_eq!(peer.world.pair.a.stats().fast_open.syn_drop, 0);
 }
 
-/// An ICMP packet that says "fragmentation needed" about a SYN of A to port 80 of B.
+/// Returns an ICMP packet "fragmentation needed" about a SYN of A to port 80 of B.
 fn icmp_too_big(port: u16, seq: SeqNum, mtu: u16) -> Vec<u8> {
     let quoted = TcpHeader { seq, flags: Flags::SYN, ..TcpHeader::default() };
     let quoted = packet(A.addr(port), B.addr(80), &quoted, &[]);
@@ -222,7 +221,7 @@ fn checksum(bytes: &[u8]) -> u16 {
     !(((sum & 0xffff) + (sum >> 16)) as u16)
 }
 
-/// T26: connections that open and then break, to one destination and to two.
+/// Connections that open and then fail, to one destination and to two.
 #[test]
 fn a_black_hole_behind_the_handshake_switches_fast_open_off() {
     let mut world = World::new(FastOpenListen::default());
@@ -263,8 +262,7 @@ fn a_black_hole_behind_the_handshake_switches_fast_open_off() {
     assert_eq!(broken(&mut world, [10, 0, 1, 3]), FastOpenOutcome::Blackholed, "tried again after an hour");
 }
 
-/// The answer to data on a SYN never arrives, the FIN behind it does: somebody between keeps the connection
-/// from working.
+/// The response to data on a SYN never arrives, but the FIN after it does: a device drops the data.
 #[test]
 fn a_fin_without_the_data_before_it_is_a_sign_of_a_black_hole() {
     for swallowed in [true, false] {

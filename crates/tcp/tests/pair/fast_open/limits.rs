@@ -1,9 +1,9 @@
 //! Limits of a server: pending connections, clients, bytes, and data before the acknowledgement. Times as in
-//! the parent.
+//! the parent module.
 
 use super::*;
 
-/// T15: nothing is sent to who has not shown that he hears us.
+/// No data is sent before the client has proven that it receives packets.
 #[test]
 fn a_held_response_waits_for_the_acknowledgement() {
     let mut world = World::known(FastOpenListen { hold_response: true, ..FastOpenListen::default() });
@@ -19,7 +19,7 @@ fn a_held_response_waits_for_the_acknowledgement() {
     assert_eq!(world.read(A, id), pattern(2000));
 }
 
-/// T16: the answer before the acknowledgement is bounded by the bytes of the SYN.
+/// The response before the acknowledgement is limited by the bytes of the SYN.
 #[test]
 fn the_amplification_is_bounded() {
     let mut world = World::known(FastOpenListen { amp_factor: 3, ..FastOpenListen::default() });
@@ -34,7 +34,7 @@ fn the_amplification_is_bounded() {
     assert!(world.sent(B).len() > 5, "the acknowledgement lifts the bound");
 }
 
-/// T12 to T14: the limit of pending connections, and places that resets leave taken.
+/// The limit of pending connections, against which reset connections still count.
 #[test]
 fn pending_connections_are_bounded_and_a_reset_frees_none_of_them() {
     let mut world = World::new(FastOpenListen { max_pending: 2, ..FastOpenListen::default() });
@@ -58,7 +58,6 @@ fn pending_connections_are_bounded_and_a_reset_frees_none_of_them() {
     assert_eq!(world.pair.b.stats().fast_open.rst_penalties, 2);
 }
 
-/// T28: the limit of one client.
 #[test]
 fn a_client_has_its_own_limit() {
     let mut world = World::new(FastOpenListen { max_per_ip: 1, ..FastOpenListen::default() });
@@ -69,8 +68,8 @@ fn a_client_has_its_own_limit() {
     assert_eq!(world.pair.b.stats().fast_open.per_ip_refused, 1);
 }
 
-/// A client that opens many connections at once is refused by this limit with all but one; it goes on with
-/// Fast Open.
+/// A client opens many connections at once; this limit refuses Fast Open to all but one of them. The client
+/// continues to use Fast Open.
 #[test]
 fn a_burst_beyond_the_limit_of_a_client_does_not_suspend_fast_open() {
     let mut world = World::known(FastOpenListen { max_per_ip: 1, ..FastOpenListen::default() });
@@ -79,7 +78,7 @@ fn a_burst_beyond_the_limit_of_a_client_does_not_suspend_fast_open() {
     let taken = |world: &World, id| world.pair.a.conn_stats(id).map(|stats| stats.fast_open);
     let used = burst.iter().filter(|id| taken(&world, **id) == Some(FastOpenOutcome::Used)).count();
     assert_eq!((used, world.pair.b.stats().fast_open.per_ip_refused), (1, 7));
-    // The server's programs are told too.
+    // The server's programs see the outcome too.
     let accepted: Vec<ConnId> = (0..8).map(|_| world.accept()).collect();
     let told = |id: &ConnId| world.pair.b.conn_stats(*id).expect("held").fast_open;
     let refused = accepted.iter().filter(|id| told(id) == FastOpenOutcome::Refused).count();
@@ -89,7 +88,7 @@ fn a_burst_beyond_the_limit_of_a_client_does_not_suspend_fast_open() {
     assert_eq!(taken(&world, later), Some(FastOpenOutcome::Used));
 }
 
-/// T32: what was received before a reset can be read; then the error is told.
+/// Data received before a reset can be read; then the error is returned.
 #[test]
 fn a_reset_leaves_what_was_received() {
     let mut world = World::new(FastOpenListen::default());
@@ -108,11 +107,11 @@ fn a_reset_leaves_what_was_received() {
     assert_eq!(world.read(B, never_seen), b"0123456789", "also if it was reset before accept");
 }
 
-/// Resets in the client's name while its Fast Open connection waits for the acknowledgement: only one with
-/// the exact sequence number ends it (RFC 5961 section 3.2), so a blind flood takes no place and stops no
-/// answer.
+/// Forged resets during the wait for the acknowledgement of a Fast Open connection: only one with the exact
+/// sequence number ends it (RFC 5961 section 3.2), so a blind flood does not affect the limit or the
+/// response.
 #[test]
-fn a_flood_of_blind_resets_ends_nothing_and_takes_no_place() {
+fn a_flood_of_blind_resets_has_no_effect() {
     let mut world = World::known(FastOpenListen::default());
     let id = world.open(&asking(), &pattern(100));
     world.until(50);
@@ -120,7 +119,7 @@ fn a_flood_of_blind_resets_ends_nothing_and_takes_no_place() {
     let syn = world.pair.seen[0].tcp.clone();
     let from = SocketAddr::new(A.ip(), syn.src_port);
     let next = syn.seq + 101;
-    // The window and around it in steps, and the whole space in strides; never the exact number.
+    // Numbers around the window in steps, and in the whole space in strides, without the exact number.
     let near = (1..4000u32).flat_map(|step| [next + step * 16, next - step * 16]);
     let far = (1..4000u32).map(|step| next + step.wrapping_mul(1_073_741));
     for seq in near.chain(far) {
@@ -138,7 +137,7 @@ fn a_flood_of_blind_resets_ends_nothing_and_takes_no_place() {
     assert!((1..=20).contains(&challenged), "as many as a connection may send: {challenged}");
 }
 
-/// An acknowledgement of something never sent does not end the connection.
+/// An acknowledgement of data never sent does not end the connection.
 #[test]
 fn a_blind_acknowledgement_aborts_nothing() {
     let mut world = World::new(FastOpenListen::default());
@@ -192,7 +191,7 @@ fn a_closed_listener_resets_what_it_opened_and_forgets_its_penalties() {
 }
 
 #[test]
-fn an_unanswered_syn_ack_gives_the_place_back() {
+fn an_unanswered_syn_ack_no_longer_counts_against_the_limit() {
     let mut world = World::new(FastOpenListen::default());
     let client = Played::new(&mut world, 1);
     assert_eq!(client.open(&mut world, 1001), 10);
@@ -210,8 +209,8 @@ fn an_unanswered_syn_ack_gives_the_place_back() {
     assert_eq!(sent.iter().filter(|&&len| len == 0).count(), 6);
 }
 
-/// A client that repeats its SYN after `syn_rto` ms has an answer of `len` bytes at `until` ms; the server's
-/// connection then.
+/// Runs until `until` ms with a client that repeats its SYN after `syn_rto` ms, and a response of `len`
+/// bytes; returns the statistics of the server's connection.
 fn answered(world: &mut World, syn_rto: u64, len: usize, until: u64) -> brisk_tcp::connection::ConnStats {
     let fast_open =
         FastOpenConnect { syn_rto_floor: Duration::from_millis(syn_rto), ..FastOpenConnect::default() };
@@ -227,7 +226,7 @@ fn answered(world: &mut World, syn_rto: u64, len: usize, until: u64) -> brisk_tc
 #[test]
 fn the_timer_of_the_syn_ack_lowers_the_window() {
     let mut world = World::known(FastOpenListen::default());
-    // The SYN-ACK and the three segments of the answer are lost, and so is the client's second SYN.
+    // The SYN-ACK, the three segments of the response and the client's second SYN are lost.
     let (mut count, mut asked) = (0, 0);
     world.pair.tap = Some(Box::new(move |from, _| {
         count += usize::from(from == B);
@@ -239,7 +238,7 @@ fn the_timer_of_the_syn_ack_lowers_the_window() {
     assert!(stats.ssthresh < 14_480, "{}", stats.ssthresh);
 }
 
-/// Nothing followed the SYN-ACK, but it was lost, and what is acknowledged is its retransmission.
+/// Only the SYN-ACK was sent and lost; the acknowledgement is that of its retransmission.
 #[test]
 fn a_timeout_that_was_right_is_not_undone_though_no_data_was_dropped() {
     let mut world = World::known(FastOpenListen::default());
@@ -258,9 +257,9 @@ fn a_timeout_that_was_right_is_not_undone_though_no_data_was_dropped() {
     assert_eq!((counters.reductions, counters.undos), (1, 0));
 }
 
-/// The client was in SYN-SENT when the answer arrived, and dropped it. It asks again, is answered, and the
-/// timer of the first SYN-ACK fires a moment later: which of the SYN-ACKs was acknowledged tells the
-/// timestamp.
+/// The client was in SYN-SENT when the response arrived, and dropped it. It repeats its SYN and is answered,
+/// and the timer of the first SYN-ACK fires a moment later. The timestamp shows which SYN-ACK was
+/// acknowledged.
 #[test]
 fn data_after_a_lost_syn_ack_is_repeated_when_a_syn_was_answered() {
     let mut world = World::known(FastOpenListen::default());

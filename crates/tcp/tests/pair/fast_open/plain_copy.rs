@@ -1,5 +1,5 @@
-//! The plain copy that insures a SYN with data on a path that has not proven itself, and what else is done
-//! when the path does not allow Fast Open. Times as in the parent.
+//! The plain copy that guards a SYN with data on an unproven path, and other measures if the path does not
+//! pass Fast Open. Times as in the parent module.
 
 use super::*;
 
@@ -46,9 +46,9 @@ fn a_path_that_takes_the_data_sees_one_copy_and_then_none() {
     assert_eq!(world.sent(A)[..2], [(0, "S", 100, true), (100, ".", 0, false)]);
 }
 
-/// The copy that insures the data is not one of those that are bought to save time: no allowance limits it.
+/// The plain copy for SYNs with data is not redundancy that saves time: no allowance limits it.
 #[test]
-fn the_insurance_does_not_hang_on_an_allowance() {
+fn the_plain_copy_needs_no_allowance() {
     let mut world = World::known(FastOpenListen::default());
     let mut tcp = TcpConfig { delack_max: Duration::ZERO, ..TcpConfig::planned(5) };
     tcp.mechanisms.planner = Some(PlannerConfig { max_overhead: 0, ..PlannerConfig::DEFAULT });
@@ -57,8 +57,8 @@ fn the_insurance_does_not_hang_on_an_allowance() {
     assert_eq!(world.sent(A), [(0, "S", 100, true), (50, "S", 0, false)]);
 }
 
-/// Where the path has taken data on a SYN before, the copy may be the SYN again: the data arrives though the
-/// first was lost, and once though both arrive. It takes its bytes from the allowance.
+/// If the path has passed data on a SYN before, the copy may repeat the SYN with data: the data arrives even
+/// if the first SYN was lost, and is delivered once if both arrive. Its bytes count against the allowance.
 #[test]
 fn on_a_proven_path_the_copy_may_have_the_data() {
     let handshake_copies = Some(HandshakeCopies {
@@ -111,7 +111,7 @@ fn a_swallowed_syn_costs_half_a_round_trip_and_teaches_the_right_one() {
         assert_eq!(world.sent(A)[..3], [(0, "S", 100, true), (50, "S", 0, false), (150, ".", 100, false)]);
         let verdict = (world.outcome(id), world.class(id));
         assert_eq!(verdict, (FastOpenOutcome::SynLost, Some(SynAckClass::SynDrop)));
-        // The copy is what was answered, and the clock of timestamps ticks in milliseconds.
+        // The copy was answered, and the timestamp clock ticks in milliseconds.
         assert!(srtt(&world, id).abs_diff(Duration::from_millis(100)) <= Duration::from_millis(1));
         world.pair.abort(A, id);
         world.until(10_000);
@@ -123,7 +123,7 @@ fn a_swallowed_syn_costs_half_a_round_trip_and_teaches_the_right_one() {
     assert_eq!(world.outcome(id), FastOpenOutcome::Off(OffReason::Disabled));
 }
 
-/// T5, with a copy that is lost too: the paper's timer runs from the copy.
+/// The SYN and its copy are lost: the paper's timer counts from the copy.
 #[test]
 fn when_both_are_lost_a_plain_syn_follows_after_a_round_trip_and_a_half() {
     let mut world = World::known(FastOpenListen::default());
@@ -177,7 +177,7 @@ fn a_reset_instead_of_an_answer_leaves_the_verdict_to_the_copy() {
     peer.world.until(20);
     assert_eq!(peer.world.sent(A), [(0, "S", 100, true), (10, "S", 0, false)], "it leaves at once");
     assert_eq!(peer.world.pair.a.state(id), Some(State::SynSent));
-    // The second speaks for the port.
+    // The second reset is conclusive for the port.
     peer.world.pair.inject(A, &reset);
     peer.world.until(30);
     assert!(ended(&peer.world, id, CloseReason::Refused));
@@ -203,7 +203,7 @@ fn repeated_syn_ack_alone_means_a_black_hole_and_ends_the_connection() {
     assert_eq!(world.outcome(id), FastOpenOutcome::Off(OffReason::Disabled));
 }
 
-/// A listener whose timers know the path, and a client that has learnt it too.
+/// Returns a listener whose timers follow the known path, and a client that knows it too.
 fn early() -> (World, ConnectConfig) {
     let tcp = TcpConfig { handshake_timers: Some(HandshakeTimers::default()), ..quick() };
     let listen = ListenConfig { tcp: tcp.clone(), ..serving(FastOpenListen::default()) };
@@ -218,7 +218,6 @@ fn syn_acks(world: &World) -> Vec<u64> {
 
 #[test]
 fn early_syn_acks_are_no_black_hole_before_their_time() {
-    // Under load a gateway gave up one connection of 21,000 like this after 1.55 s.
     let (mut world, connect) = early();
     world.pair.tap = Some(Box::new(|_, segment: &Segment<'_>| !segment.tcp.flags.contains(Flags::SYN)));
     let id = world.open(&connect, &pattern(100));

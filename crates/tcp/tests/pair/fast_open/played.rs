@@ -1,8 +1,8 @@
-//! Ends that a test plays itself: a client with an address of its own, and a server.
+//! Ends that a test simulates itself: a client with its own address, and a server.
 
 use super::*;
 
-/// A client that is played by the test: it has an address of its own and a cookie.
+/// A simulated client with its own address and a cookie.
 pub(super) struct Played {
     pub(super) ip: [u8; 4],
     pub(super) cookie: Option<FastOpen>,
@@ -30,7 +30,7 @@ impl Played {
         self.segment(world, port, &tcp, payload);
     }
 
-    /// A SYN with ten bytes and the cookie; how many bytes of it were acknowledged.
+    /// Sends a SYN with ten bytes and the cookie; returns how many of the bytes were acknowledged.
     pub(super) fn open(&self, world: &mut World, port: u16) -> u32 {
         self.send(world, port, self.cookie, b"0123456789");
         let answer = world.pair.last(B).tcp.clone();
@@ -45,7 +45,7 @@ impl Played {
     }
 }
 
-/// A server that is played by the test: A's packets go nowhere.
+/// A simulated server: A's packets go nowhere.
 pub(super) struct Peer {
     pub(super) world: World,
     pub(super) config: ConnectConfig,
@@ -59,7 +59,7 @@ impl Peer {
         Peer { world, config: ConnectConfig { tcp, fast_open, ..ConnectConfig::default() } }
     }
 
-    /// As `new`; the client has the cookie of eight ones and the MSS of the server.
+    /// Does the work of `new`; the client has the cookie of eight ones and the MSS of the server.
     pub(super) fn known(tcp: TcpConfig, mss: u16) -> Peer {
         let mut peer = Peer::new(tcp);
         let id = peer.open(&[]);
@@ -100,14 +100,14 @@ impl Peer {
         }
     }
 
-    /// A SYN-ACK of `ISS + acked` with this cookie (none: no option) and payload.
+    /// Sends a SYN-ACK of `ISS + acked` with this cookie (empty: no option) and payload.
     pub(super) fn answer(&mut self, acked: u32, cookie: &[u8], mss: u16, payload: &[u8]) {
         let mut tcp = self.header(SYN_ACK, acked, Some(mss));
         tcp.options.fast_open = Cookie::new(cookie).filter(|_| !cookie.is_empty()).map(FastOpen::with_cookie);
         self.world.pair.forge(A, &tcp, payload);
     }
 
-    /// The data that the SYN of the next connection would carry, and its cookie.
+    /// Returns the bytes of data that the SYN of the next connection would carry, and its option.
     pub(super) fn next_syn(&mut self, offered: usize) -> (usize, Option<FastOpen>) {
         self.world.restart();
         let id = self.open(&pattern(offered));

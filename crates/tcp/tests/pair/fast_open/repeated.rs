@@ -1,8 +1,8 @@
-//! A SYN that comes again, and cookies that open one connection only. Times as in the parent.
+//! Repeated SYNs, and cookies for a single connection. Times as in the parent module.
 
 use super::*;
 
-/// T17: a copy of the SYN while the connection lives.
+/// A copy of the SYN during the connection.
 #[test]
 fn a_repeated_syn_delivers_nothing_twice() {
     let mut world = World::known(FastOpenListen::default());
@@ -24,7 +24,7 @@ fn a_repeated_syn_delivers_nothing_twice() {
     assert_eq!(world.pair.a.state(id), Some(State::Established));
 }
 
-/// T18 and T19: a copy of the SYN after the connection has closed.
+/// A copy of the SYN after the connection has ended.
 #[test]
 fn a_syn_that_comes_again_after_the_end_is_recognised() {
     let mut world = World::known(FastOpenListen::default());
@@ -73,13 +73,13 @@ fn without_the_hold_a_replay_is_processed_again() {
     world.pair.inject(B, &copy);
     let again = world.accept();
     assert_eq!(world.read(B, again), pattern(100));
-    // T20: the client is in TIME-WAIT; it answers with an acknowledgement, and the server with a reset.
+    // The client is in TIME-WAIT; it sends an acknowledgement, which the server answers with a reset.
     world.pair.run(Duration::from_secs(70));
     assert!(matches!(world.pair.read(B, again), Err(ReadError::Closed(CloseReason::HandshakeTimeout))));
     assert_eq!(world.pending(), 0);
 }
 
-/// A whole connection that A closes first; the header of its SYN.
+/// Runs a whole connection that A closes first; returns the header of its SYN.
 fn closed_by_the_client(world: &mut World) -> TcpHeader {
     let id = world.open(&asking(), &pattern(100));
     world.until(60);
@@ -98,7 +98,7 @@ fn closed_by_the_client(world: &mut World) -> TcpHeader {
     first
 }
 
-/// A second listener, and new keys for the cookies of RFC 7413, leave the cookies for one use alone.
+/// A second listener, and new keys for the cookies of RFC 7413, do not affect one-time cookies.
 #[test]
 fn a_one_time_cookie_outlives_a_new_listener() {
     let one_time = FastOpenListen { one_time: true, ..FastOpenListen::default() };
@@ -115,7 +115,7 @@ fn a_one_time_cookie_outlives_a_new_listener() {
     assert_eq!(world.outcome(id), FastOpenOutcome::Used);
 }
 
-/// The option that asks for such a cookie is on data segments: these are shorter for it.
+/// The option that requests such a cookie is on data segments and shortens them.
 #[test]
 fn full_segments_have_room_for_the_option_of_one_time_cookies() {
     let mut world = World::new(FastOpenListen { one_time: true, ..FastOpenListen::default() });
@@ -127,13 +127,12 @@ fn full_segments_have_room_for_the_option_of_one_time_cookies() {
     world.pair.write(B, at_b, &pattern(5000)).expect("room");
     world.until(1000);
     let asks = |seen: &&Seen| seen.from == A && seen.len > 0 && seen.tcp.options.fast_open.is_some();
-    // 1460 bytes less 12 of timestamps and 4 that ask.
+    // 1460 bytes less 12 of timestamps and 4 of the request.
     assert_eq!(world.pair.seen.iter().filter(asks).map(|seen| seen.len).max(), Some(1444));
     assert_eq!(world.read(B, at_b), pattern(5000));
     assert_eq!(world.read(A, id), pattern(5000));
 }
 
-/// T29: one-time cookies.
 #[test]
 fn a_one_time_cookie_opens_one_connection() {
     let mut world = World::new(FastOpenListen { one_time: true, ..FastOpenListen::default() });
@@ -154,7 +153,7 @@ fn a_one_time_cookie_opens_one_connection() {
     let first = world.pair.seen[0].tcp.clone();
     world.until(1000);
     assert_eq!(world.outcome(id), FastOpenOutcome::Used);
-    // The same cookie again, over other ends.
+    // The same cookie again, from another port.
     let again = TcpHeader { src_port: 999, ..first };
     world.pair.forge(B, &again, &pattern(100));
     let answer = world.pair.last(B).tcp.clone();

@@ -1,4 +1,4 @@
-//! A SYN with data that comes again, and the window that knows it. Times as in the parent.
+//! Repeated SYNs with data, and the replay window that recognises them. Times as in the parent module.
 
 use super::*;
 
@@ -7,7 +7,8 @@ fn remembering(lifetime: u64, entries: usize) -> FastOpenListen {
     FastOpenListen { replay_window: Some(window), ..FastOpenListen::default() }
 }
 
-/// Opens from this port and number, is answered, and goes: how many bytes of the SYN were taken.
+/// Opens a connection from this port, gets a response and ends it; returns how many bytes of the SYN were
+/// accepted.
 fn visit(world: &mut World, client: &Played, port: u16) -> u32 {
     let taken = client.open(world, port);
     client.reset(world, port);
@@ -19,7 +20,7 @@ fn a_copy_is_not_taken_again_however_its_connection_ended() {
     let mut world = World::new(remembering(600, 100));
     let client = Played::new(&mut world, 1);
     assert_eq!(visit(&mut world, &client, 1001), 10);
-    // No hold: it was reset. The place that the reset left taken is free again.
+    // There is no hold, because the connection was reset. The reset no longer counts against the limit.
     world.until(70_000);
     assert_eq!(client.open(&mut world, 1001), 0, "an ordinary handshake");
     let stats = world.pair.b.stats().fast_open;
@@ -53,7 +54,7 @@ fn a_full_window_lets_syns_open_ordinarily() {
 }
 
 #[test]
-fn forged_cookies_take_no_room_and_new_keys_forget_nothing() {
+fn forged_cookies_use_no_entry_and_new_keys_keep_all() {
     let mut world = World::new(remembering(600, 2));
     world.pair.b.set_fast_open_keys(fixed(1, None));
     let client = Played::new(&mut world, 1);

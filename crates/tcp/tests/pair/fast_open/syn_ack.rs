@@ -1,8 +1,8 @@
-//! Content of a SYN-ACK, and SYNs that cross. Times as in the parent.
+//! Content of a SYN-ACK, and SYNs that cross. Times as in the parent module.
 
 use super::*;
 
-/// T8: some of the data is acknowledged.
+/// A part of the data is acknowledged.
 #[test]
 fn refused_data_follows_at_once() {
     let mut peer = Peer::known(bare(), 1460);
@@ -29,7 +29,7 @@ fn refused_data_follows_at_once() {
     assert_eq!((len, cookie.map(|option| option.cookie.len())), (960, Some(8)), "the cookie stays");
 }
 
-/// T9: an acknowledgement of what was never sent teaches nothing.
+/// An acknowledgement of data never sent has no effect on the memory.
 #[test]
 fn an_impossible_syn_ack_is_reset_and_not_learnt_from() {
     let mut peer = Peer::known(bare(), 1460);
@@ -42,7 +42,7 @@ fn an_impossible_syn_ack_is_reset_and_not_learnt_from() {
     assert_eq!(peer.next_syn(2000), (1420, Cookie::new(&[1; 8]).map(FastOpen::with_cookie)));
 }
 
-/// A SYN-ACK that echoes a timestamp of another time is refused as well.
+/// A SYN-ACK that echoes a foreign timestamp is refused as well.
 #[test]
 fn a_syn_ack_with_a_foreign_timestamp_is_not_learnt_from() {
     let mut peer = Peer::known(quick(), 1460);
@@ -56,7 +56,7 @@ fn a_syn_ack_with_a_foreign_timestamp_is_not_learnt_from() {
     assert_eq!(peer.next_syn(2000), (1420, Cookie::new(&[1; 8]).map(FastOpen::with_cookie)));
 }
 
-/// T10: which cookies are kept; the MSS always is.
+/// Cookies of legal length are kept; the MSS always is.
 #[test]
 fn cookies_of_legal_length_are_kept() {
     let one = Cookie::new(&[1; 8]).map(FastOpen::with_cookie);
@@ -81,7 +81,7 @@ fn cookies_of_legal_length_are_kept() {
     assert_eq!(peer.next_syn(2000).1, one, "outside the handshake the option means nothing");
 }
 
-/// A cookie that nobody asked for is not kept.
+/// An unsolicited cookie is not kept.
 #[test]
 fn an_unsolicited_cookie_is_ignored() {
     let mut peer = Peer::new(bare());
@@ -93,7 +93,6 @@ fn an_unsolicited_cookie_is_ignored() {
     assert_eq!(peer.next_syn(100), (0, Some(FastOpen::REQUEST)));
 }
 
-/// T21: both ends open at once.
 #[test]
 fn crossing_syns_open_one_connection_without_fast_open() {
     let mut peer = Peer::known(bare(), 1460);
@@ -133,7 +132,6 @@ fn crossing_syns_send_again_what_was_not_taken() {
     assert_eq!(peer.world.pair.a.state(id), Some(State::Established));
 }
 
-/// T22: the SYN-ACK carries data, or a FIN.
 #[test]
 fn a_syn_ack_may_carry_data_and_a_fin() {
     for fin in [false, true] {
@@ -150,8 +148,8 @@ fn a_syn_ack_may_carry_data_and_a_fin() {
     }
 }
 
-/// A program that waits for the end of the handshake with more to write: the acknowledgement of the SYN-ACK
-/// waits for that, and not for ever.
+/// A program waits for the end of the handshake with more data to write: the acknowledgement of the SYN-ACK
+/// waits for that data, for a limited time.
 #[test]
 fn the_acknowledgement_of_a_syn_ack_rides_on_data_that_waits() {
     for (writes, expected) in [(true, (100, ".", 50, false)), (false, (140, ".", 0, false))] {

@@ -1,5 +1,5 @@
-//! Fast Open and Corrective on one SYN, and paths that do not let one of the two options pass, or not both
-//! together: which of them each connection tries. Times as in the parent.
+//! Fast Open and Corrective on one SYN, over paths that drop one of the two options, or both together: the
+//! options that each connection tries. Times as in the parent module.
 
 use brisk_tcp::config::{CorrectiveConfig, MechanismConfig, PathStart};
 use brisk_tcp::mechanism::{GentleOff, GentleOutcome};
@@ -11,15 +11,14 @@ fn corrective() -> TcpConfig {
     TcpConfig { mechanisms, ..quick() }
 }
 
-/// Options of a first SYN: that of Fast Open, that of Corrective.
+/// Options of a first SYN: Fast Open's, Corrective's.
 type Carried = (bool, bool);
 
 const BOTH: Carried = (true, true);
 const FAST_OPEN: Carried = (true, false);
 const CORRECTIVE: Carried = (false, true);
 
-/// Returns the content of the first SYNs of so many connections in a row, over a path that swallows some of
-/// them.
+/// Returns the options of the first SYNs of successive connections over a path that drops some of them.
 fn tried(swallows: fn(Carried) -> bool, connections: usize) -> (World, Vec<Carried>) {
     let listen = ListenConfig { tcp: corrective(), ..serving(FastOpenListen::default()) };
     let mut world = World::with(listen, |config| config);
@@ -35,7 +34,7 @@ fn carried(syn: &TcpHeader) -> Carried {
     (syn.options.fast_open.is_some(), syn.options.gentle.is_some())
 }
 
-/// A connection that delivers a request, whatever becomes of its first SYN.
+/// Runs a connection that delivers a request, with or without its first SYN.
 fn one(world: &mut World) -> Carried {
     world.restart();
     let config = ConnectConfig { tcp: corrective(), ..asking() };
@@ -56,14 +55,14 @@ fn one(world: &mut World) -> Carried {
 }
 
 #[test]
-fn a_path_that_takes_both_sees_both_each_time() {
+fn a_path_that_passes_both_options_gets_both() {
     let (world, tried) = tried(|_| false, 4);
     assert_eq!(tried, [BOTH; 4]);
     assert_eq!(world.pair.a.stats().gentle_withheld, 0);
 }
 
 #[test]
-fn the_option_of_corrective_is_found_guilty_and_fast_open_goes_on() {
+fn the_option_of_corrective_is_found_to_be_dropped() {
     let (mut world, tried) = tried(|(_, corrective)| corrective, 8);
     let search = [BOTH, FAST_OPEN, CORRECTIVE, FAST_OPEN, CORRECTIVE];
     assert_eq!((&tried[..5], &tried[5..]), (&search[..], &[FAST_OPEN; 3][..]));
@@ -74,16 +73,16 @@ fn the_option_of_corrective_is_found_guilty_and_fast_open_goes_on() {
 }
 
 #[test]
-fn fast_open_is_found_guilty_and_corrective_goes_on() {
+fn fast_open_is_found_to_be_dropped() {
     let (world, tried) = tried(|(fast_open, _)| fast_open, 8);
     let search = [BOTH, FAST_OPEN, CORRECTIVE, FAST_OPEN];
     assert_eq!((&tried[..4], &tried[4..]), (&search[..], &[CORRECTIVE; 4][..]));
-    // Of the three that were swallowed the first is nobody's fault: two are needed to switch it off.
+    // The first of three drops may be random: two are needed to switch Fast Open off.
     assert_eq!((world.pair.a.stats().fast_open.syn_drop, world.pair.a.stats().gentle_withheld), (3, 2));
 }
 
 #[test]
-fn a_path_that_takes_each_but_not_both_keeps_fast_open() {
+fn a_path_that_passes_each_option_alone_keeps_fast_open() {
     let (mut world, tried) = tried(|carried| carried == BOTH, 7);
     let search = [BOTH, FAST_OPEN, CORRECTIVE, BOTH];
     assert_eq!((&tried[..4], &tried[4..]), (&search[..], &[FAST_OPEN; 3][..]));
@@ -93,8 +92,8 @@ fn a_path_that_takes_each_but_not_both_keeps_fast_open() {
     assert_eq!(one(&mut world), BOTH, "unless the network changes");
 }
 
-/// The window beyond the 16 bits of a SYN: more than those announce leaves before the client has acknowledged
-/// anything.
+/// The window beyond the 16 bits of a SYN: more data than the window field announces leaves before the
+/// client's first acknowledgement.
 #[test]
 fn a_response_fills_the_early_window_before_the_handshake_is_over() {
     let before_the_acknowledgement = |early_window, authenticated, path_start| {
