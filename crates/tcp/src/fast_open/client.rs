@@ -292,13 +292,13 @@ pub(crate) struct Plan {
 pub(crate) struct Failures {
     /// Answers without the data.
     pub(crate) refusals: u8,
-    /// SYNs that were dropped: those that request a cookie if this one did, those with a cookie or data if not.
+    /// Dropped SYNs: those that request a cookie if this one does, otherwise those with a cookie or data.
     pub(crate) drops: u8,
 }
 
 impl Failures {
-    /// Returns the number of failures in a row, of which there were `counted`, after that of a connection that
-    /// knew of `known` of them.
+    /// Returns the number of failures in a row, `counted` so far, after the failure of a connection that knew
+    /// of `known` of them.
     fn one_more(counted: u8, known: u8) -> u8 {
         counted.max(known.min(counted).saturating_add(1))
     }
