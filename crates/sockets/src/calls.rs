@@ -115,7 +115,7 @@ enum Direction {
     Send,
 }
 
-/// Returns how long a call may wait: zero, SO_RCVTIMEO or SO_SNDTIMEO, or without a limit.
+/// Returns how long a call may wait: not at all, SO_RCVTIMEO if it receives, or without a limit.
 fn wait_limit(host: &mut Host, fd: i32, flags: i32, direction: Direction) -> Answer<Option<Duration>> {
     let socket = host.socket(fd)?;
     if socket.nonblocking || flags & (libc::MSG_DONTWAIT | libc::MSG_ERRQUEUE) != 0 {
@@ -123,7 +123,7 @@ fn wait_limit(host: &mut Host, fd: i32, flags: i32, direction: Direction) -> Ans
     }
     Ok(match direction {
         Direction::Receive => socket.options.receive_timeout,
-        Direction::Send => socket.options.send_timeout,
+        Direction::Send => None,
     })
 }
 
@@ -131,8 +131,7 @@ fn wait_limit(host: &mut Host, fd: i32, flags: i32, direction: Direction) -> Ans
 pub fn receive(world: &impl World, fd: i32, len: usize, flags: i32) -> Answer<Received> {
     let limit = world.call(|host| wait_limit(host, fd, flags, Direction::Receive))?;
     let wants_all = flags & libc::MSG_WAITALL != 0 && flags & (libc::MSG_PEEK | libc::MSG_ERRQUEUE) == 0;
-    let low_water = world.call(|host| Ok(host.socket(fd)?.options.receive_low_water))?;
-    let target = if wants_all { len } else { low_water.min(len).max(1) };
+    let target = if wants_all { len } else { 1 };
     // MSG_PEEK and MSG_ERRQUEUE return the available data and do not wait for more.
     let waits = limit != Some(Duration::ZERO) && flags & (libc::MSG_PEEK | libc::MSG_ERRQUEUE) == 0;
     let mut so_far: Option<Received> = None;

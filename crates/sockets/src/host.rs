@@ -14,8 +14,6 @@ use brisk_tcp::{ConnId, Event, ListenerId, Seed, Stack};
 use brisk_wire::{ChecksumFill, Instant, Packet, parse, split};
 
 use crate::epoll::Epoll;
-use arrivals::SavedSyns;
-
 use crate::errno::{Answer, Errno, of_close};
 use crate::flags::SoFlags;
 use crate::socket::{Family, Role, Socket, plain};
@@ -91,8 +89,6 @@ pub struct Host {
     data_arrives: bool,
     /// True if the stack sends without end at one instant.
     runs_away: bool,
-    /// SYNs of connections that were not accepted yet, of listeners with TCP_SAVE_SYN.
-    pub(crate) syns: SavedSyns,
 }
 
 /// Construction, and time.
@@ -123,7 +119,6 @@ impl Host {
             refused: None,
             data_arrives: false,
             runs_away: false,
-            syns: SavedSyns::default(),
         }
     }
 
@@ -210,16 +205,11 @@ impl Host {
 impl Host {
     /// Processes a packet that arrives.
     pub fn arrive(&mut self, packet: &[u8], rx: Rx) -> Answer<()> {
-        if self.is_below_min_ttl(packet) {
-            return Ok(());
-        }
-        self.save_syn(packet);
         if arrivals::is_syn(packet) {
             self.renew_listeners()?;
         }
         let mark = self.mark(packet);
         let reported = arrivals::icmp_errno(packet).map(Errno);
-        self.queue_icmp(packet, reported);
         self.unreachable = reported.or(self.unreachable);
         self.refused = reported;
         self.data_arrives = payload_len(packet) > 0;
@@ -456,10 +446,7 @@ impl Host {
 
     /// Adds the socket of a connection that was accepted.
     pub(crate) fn add_accepted(&mut self, of: i32, id: ConnId) -> Answer<i32> {
-        let ends = self.stack()?.local_addr(id).zip(self.stack()?.remote_addr(id));
-        let syn = ends.and_then(|ends| self.syns.take(ends));
-        let mut accepted = self.socket(of)?.accepted(id);
-        accepted.saved_syn = syn;
+        let accepted = self.socket(of)?.accepted(id);
         Ok(self.add(Descriptor::Socket(Box::new(accepted))))
     }
 

@@ -18,8 +18,8 @@
 //! | `options` | `setsockopt` and `getsockopt` |
 //! | `tcp_info` | `struct tcp_info` |
 //! | `usage` | the busy time of a connection, by the event that it waited for |
-//! | `error_queue` | time stamps of sent bytes, completions of `MSG_ZEROCOPY`, ICMP errors |
-//! | `host::arrivals` | data that sockets take from packets: saved SYNs, hop limits, ICMP errors |
+//! | `error_queue` | time stamps of sent bytes, completions of `MSG_ZEROCOPY` |
+//! | `host::arrivals` | data that sockets take from packets: ECN counts, ICMP errors |
 //! | [`settings`] | the settings of a host, by keys or by Linux's names |
 //! | `sysctl` | the settings of the network namespace |
 //! | `flags` | the settings as one line of text |

@@ -115,7 +115,7 @@ fn seconds(key: &str, value: &str) -> Result<Duration, Refused> {
 }
 
 /// Returns Linux's behaviour for a thin stream: at most six timeouts that do not double.
-pub(crate) fn linear_timeouts() -> ThinStreamConfig {
+fn linear_timeouts() -> ThinStreamConfig {
     ThinStreamConfig { rto_restart: false, ..ThinStreamConfig::default() }
 }
 
