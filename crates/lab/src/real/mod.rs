@@ -1,4 +1,4 @@
-//! Contestants in real time: the kernel's TCP, connection pools, gateways and any command line, one after the
+//! Contestants in real time: the kernel's TCP, a connection pool and gateways, one after the
 //! other over the same emulated link with the same seed, under the same load.
 //!
 //! ```text
