@@ -10,13 +10,13 @@ use std::time::Duration;
 use crate::settings::Settings;
 use brisk_tcp::connection::ConnStats;
 use brisk_tcp::stack::{Rx, StackStats};
-use brisk_tcp::{ConnId, Event, ListenerId, Seed, Stack};
+use brisk_tcp::{ConnId, Event, ListenerId, Stack};
 use brisk_wire::{ChecksumFill, Instant, Packet, parse, split};
 
 use crate::epoll::Epoll;
 use crate::errno::{Answer, Errno, of_close};
 use crate::flags::SoFlags;
-use crate::socket::{Family, Role, Socket, plain};
+use crate::socket::{Family, Role, Socket};
 use crate::sysctl;
 use crate::tcp_info;
 
@@ -50,23 +50,10 @@ enum Source {
     Given,
 }
 
-/// Properties of a host on a device.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct OnDevice {
-    pub(crate) addresses: Vec<IpAddr>,
-    /// Maximum size of an IP packet, bytes.
-    pub(crate) mtu: u16,
-    /// Granularity of timers.
-    pub(crate) granularity: Duration,
-    pub(crate) seed: Seed,
-}
-
 /// The host: the stack, its clock, the packets that left it, and the descriptors.
 #[derive(Debug)]
 pub struct Host {
     source: Source,
-    /// The host's device, if its packets go to one.
-    device: Option<OnDevice>,
     /// Start of the search for a free port.
     next_port: u16,
     /// The settings of the namespace and `--so_flags` at the last [`Host::refresh`].
@@ -106,7 +93,6 @@ impl Host {
     fn with(source: Source, settings: Settings) -> Host {
         Host {
             source,
-            device: None,
             next_port: *PORTS.start(),
             settings,
             system_receive_buffer: 0,
@@ -120,11 +106,6 @@ impl Host {
             data_arrives: false,
             runs_away: false,
         }
-    }
-
-    /// Returns a host without sockets whose packets go to a device.
-    pub(crate) fn on_device(flags: SoFlags, device: OnDevice) -> Host {
-        Host { device: Some(device), ..Host::new(flags) }
     }
 
     /// Returns the time of day, microseconds since 1970.
@@ -178,12 +159,6 @@ impl Host {
 
     fn make_stack(&self) -> Answer<Stack> {
         let mut config = self.settings.stack.clone();
-        if let Some(device) = &self.device {
-            config.addresses = device.addresses.clone();
-            config.mtu = config.mtu.min(device.mtu);
-            config.granularity = device.granularity;
-            return Stack::new(config, device.seed.clone()).map_err(|_| Errno(libc::EINVAL));
-        }
         if let Source::Namespace(flags) = &self.source {
             // As on a device that captures everything, every address is local. Connections are opened from
             // the first address in the list.
@@ -427,10 +402,6 @@ impl Host {
 
     /// bind(): port 0 selects a port that no other socket has.
     pub(crate) fn bind(&mut self, fd: i32, addr: SocketAddr) -> Answer<()> {
-        let foreign = |device: &OnDevice| !device.addresses.contains(&plain(addr).ip());
-        if !addr.ip().is_unspecified() && self.device.as_ref().is_some_and(foreign) {
-            return Err(Errno(libc::EADDRNOTAVAIL));
-        }
         let port = if addr.port() == 0 { self.free_port()? } else { addr.port() };
         self.socket(fd)?.bind(SocketAddr::new(addr.ip(), port))
     }
