@@ -4,7 +4,6 @@
 //! |---|---|
 //! | [`spec`] | [`DeviceSpec`]: the grammar of `--device` |
 //! | [`tun`] | a Linux TUN, with segmentation and checksum offload where the kernel supports it |
-//! | [`ethernet`] | an additional host on an Ethernet, with ARP and neighbour discovery |
 //! | [`udp`] | TCP inside UDP: needs no privilege, passes every NAT |
 //! | [`packet`] | native TCP on an address of the host, through a packet socket |
 //! | [`xdp`] | native TCP on an address of the host, through AF_XDP |
@@ -24,7 +23,6 @@ compile_error!(
 
 mod bpf;
 mod buffers;
-pub mod ethernet;
 mod headers;
 pub mod inherited;
 pub mod interface;

@@ -1,8 +1,8 @@
 //! The system calls as functions: whether they block, and for how long.
 //!
 //! Each function is the Linux call of the same name (section 2 of the manual), with its arguments, results
-//! and error numbers; every error is an [`Errno`]. Times are in milliseconds if those of the call are. A
-//! blocking call waits in the [`World`] that it gets. Descriptors are numbers from
+//! and error numbers; every error is an [`Errno`]. Times are in milliseconds where the call has them so. A
+//! blocking call waits in the [`VirtualWorld`] that it gets. Descriptors are numbers from
 //! [`FIRST_FD`](crate::FIRST_FD) on; others give `EBADF`.
 
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use crate::host::{Descriptor, Host};
 use crate::ready;
 use crate::ready::epoll;
 use crate::socket::{Closing, Control, Family, Received, Role, Sending};
-use crate::world::World;
+use crate::world::VirtualWorld;
 
 /// Mask of the type in the second argument of socket() (linux/net.h).
 const SOCK_TYPE_MASK: i32 = 15;
@@ -32,7 +32,7 @@ fn duration(millis: i32) -> Option<Duration> {
 }
 
 /// socket(): TCP over IPv4 or IPv6.
-pub fn socket(world: &impl World, domain: i32, kind: i32, protocol: i32) -> Answer<i32> {
+pub fn socket(world: &VirtualWorld, domain: i32, kind: i32, protocol: i32) -> Answer<i32> {
     let family = match domain {
         libc::AF_INET => Family::V4,
         libc::AF_INET6 => Family::V6,
@@ -50,17 +50,17 @@ pub fn socket(world: &impl World, domain: i32, kind: i32, protocol: i32) -> Answ
 }
 
 /// bind().
-pub fn bind(world: &impl World, fd: i32, addr: SocketAddr) -> Answer<()> {
+pub fn bind(world: &VirtualWorld, fd: i32, addr: SocketAddr) -> Answer<()> {
     world.call(|host| host.bind(fd, addr))
 }
 
 /// getsockname().
-pub fn getsockname(world: &impl World, fd: i32) -> Answer<SocketAddr> {
+pub fn getsockname(world: &VirtualWorld, fd: i32) -> Answer<SocketAddr> {
     world.call(|host| host.parts(fd).map(|(socket, stack, _)| socket.own_address(stack)))
 }
 
 /// listen().
-pub fn listen(world: &impl World, fd: i32, backlog: i32) -> Answer<()> {
+pub fn listen(world: &VirtualWorld, fd: i32, backlog: i32) -> Answer<()> {
     world.call(|host| {
         let now = host.now;
         let (socket, stack, settings) = host.parts_now(fd)?;
@@ -69,7 +69,7 @@ pub fn listen(world: &impl World, fd: i32, backlog: i32) -> Answer<()> {
 }
 
 /// accept(): returns a new descriptor and the peer's address.
-pub fn accept(world: &impl World, fd: i32) -> Answer<(i32, SocketAddr)> {
+pub fn accept(world: &VirtualWorld, fd: i32) -> Answer<(i32, SocketAddr)> {
     let limit = world.call(|host| wait_limit(host, fd, 0, Direction::Receive))?;
     let accepted = world.wait(limit, |host| {
         let (socket, stack, _) = host.parts(fd)?;
@@ -80,7 +80,7 @@ pub fn accept(world: &impl World, fd: i32) -> Answer<(i32, SocketAddr)> {
 }
 
 /// connect().
-pub fn connect(world: &impl World, fd: i32, remote: SocketAddr) -> Answer<()> {
+pub fn connect(world: &VirtualWorld, fd: i32, remote: SocketAddr) -> Answer<()> {
     let begun = world.call(|host| {
         let now = host.now;
         let (socket, stack, settings) = host.parts_now(fd)?;
@@ -93,7 +93,7 @@ pub fn connect(world: &impl World, fd: i32, remote: SocketAddr) -> Answer<()> {
 }
 
 /// connect() with `AF_UNSPEC`: ends the connection, the attempt to connect, or the listening.
-pub fn disconnect(world: &impl World, fd: i32) -> Answer<()> {
+pub fn disconnect(world: &VirtualWorld, fd: i32) -> Answer<()> {
     world.call(|host| {
         let now = host.now;
         let (socket, stack, _) = host.parts(fd)?;
@@ -103,7 +103,7 @@ pub fn disconnect(world: &impl World, fd: i32) -> Answer<()> {
 }
 
 /// Waits for the end of the handshake, unless the call must not block.
-fn finish_connect(world: &impl World, fd: i32, flags: i32) -> Answer<()> {
+fn finish_connect(world: &VirtualWorld, fd: i32, flags: i32) -> Answer<()> {
     let limit = world.call(|host| wait_limit(host, fd, flags, Direction::Send))?;
     let done = world.wait(limit, |host| host.socket(fd)?.connect_outcome())?;
     done.ok_or(Errno(libc::EINPROGRESS))
@@ -115,7 +115,7 @@ enum Direction {
     Send,
 }
 
-/// Returns the maximum time that a call may wait: zero, SO_RCVTIMEO or SO_SNDTIMEO; `None` means no limit.
+/// Returns how long a call may wait: not at all, SO_RCVTIMEO if it receives, or without a limit.
 fn wait_limit(host: &mut Host, fd: i32, flags: i32, direction: Direction) -> Answer<Option<Duration>> {
     let socket = host.socket(fd)?;
     if socket.nonblocking || flags & (libc::MSG_DONTWAIT | libc::MSG_ERRQUEUE) != 0 {
@@ -123,17 +123,16 @@ fn wait_limit(host: &mut Host, fd: i32, flags: i32, direction: Direction) -> Ans
     }
     Ok(match direction {
         Direction::Receive => socket.options.receive_timeout,
-        Direction::Send => socket.options.send_timeout,
+        Direction::Send => None,
     })
 }
 
 /// recv(), recvfrom() and recvmsg().
-pub fn receive(world: &impl World, fd: i32, len: usize, flags: i32) -> Answer<Received> {
+pub fn receive(world: &VirtualWorld, fd: i32, len: usize, flags: i32) -> Answer<Received> {
     let limit = world.call(|host| wait_limit(host, fd, flags, Direction::Receive))?;
     let wants_all = flags & libc::MSG_WAITALL != 0 && flags & (libc::MSG_PEEK | libc::MSG_ERRQUEUE) == 0;
-    let low_water = world.call(|host| Ok(host.socket(fd)?.options.receive_low_water))?;
-    let target = if wants_all { len } else { low_water.min(len).max(1) };
-    // MSG_PEEK and MSG_ERRQUEUE return the available data without waiting for more.
+    let target = if wants_all { len } else { 1 };
+    // MSG_PEEK and MSG_ERRQUEUE return the available data and do not wait for more.
     let waits = limit != Some(Duration::ZERO) && flags & (libc::MSG_PEEK | libc::MSG_ERRQUEUE) == 0;
     let mut so_far: Option<Received> = None;
     let received = world.wait(limit, |host| {
@@ -188,7 +187,7 @@ pub struct SendOptions {
 }
 
 /// send(), sendto() and sendmsg(): returns the number of bytes that were taken.
-pub fn send(world: &impl World, fd: i32, data: &[u8], options: SendOptions) -> Answer<usize> {
+pub fn send(world: &VirtualWorld, fd: i32, data: &[u8], options: SendOptions) -> Answer<usize> {
     let flags = options.flags;
     let limit = world.call(|host| wait_limit(host, fd, flags, Direction::Send))?;
     let waits = limit != Some(Duration::ZERO);
@@ -221,7 +220,7 @@ pub fn send(world: &impl World, fd: i32, data: &[u8], options: SendOptions) -> A
 /// Opens a connection with a write: the SYN carries as many bytes as possible. A blocking call waits for the
 /// end of the handshake. Returns true once the handshake is complete.
 fn send_with_syn(
-    world: &impl World,
+    world: &VirtualWorld,
     fd: i32,
     sending: &mut Sending<'_>,
     remote: Option<SocketAddr>,
@@ -246,7 +245,7 @@ fn send_with_syn(
 }
 
 /// shutdown().
-pub fn shutdown(world: &impl World, fd: i32, how: i32) -> Answer<()> {
+pub fn shutdown(world: &VirtualWorld, fd: i32, how: i32) -> Answer<()> {
     world.call(|host| {
         let now = host.now;
         let (socket, stack, _) = host.parts(fd)?;
@@ -255,7 +254,7 @@ pub fn shutdown(world: &impl World, fd: i32, how: i32) -> Answer<()> {
 }
 
 /// close().
-pub fn close(world: &impl World, fd: i32) -> Answer<()> {
+pub fn close(world: &VirtualWorld, fd: i32) -> Answer<()> {
     if world.call(|host| Ok(host.epoll(fd).is_ok()))? {
         return world.call(|host| host.remove(fd).map(drop));
     }
@@ -281,7 +280,7 @@ pub fn close(world: &impl World, fd: i32) -> Answer<()> {
 }
 
 /// fcntl(): reads or sets the flags of a descriptor.
-pub fn fcntl(world: &impl World, fd: i32, command: i32, argument: i64) -> Answer<i32> {
+pub fn fcntl(world: &VirtualWorld, fd: i32, command: i32, argument: i64) -> Answer<i32> {
     world.call(|host| {
         if !host.knows(fd) {
             return Err(Errno(libc::EBADF));
@@ -308,7 +307,7 @@ pub fn fcntl(world: &impl World, fd: i32, command: i32, argument: i64) -> Answer
 }
 
 /// ioctl() with a number as the result.
-pub fn ioctl(world: &impl World, fd: i32, request: u64) -> Answer<i32> {
+pub fn ioctl(world: &VirtualWorld, fd: i32, request: u64) -> Answer<i32> {
     // The C libraries declare the request with different integer types.
     let request = request as libc::Ioctl;
     world.call(|host| {
@@ -344,7 +343,7 @@ pub fn ioctl(world: &impl World, fd: i32, request: u64) -> Answer<i32> {
 }
 
 /// ioctl(FIONBIO).
-pub fn set_nonblocking(world: &impl World, fd: i32, nonblocking: bool) -> Answer<()> {
+pub fn set_nonblocking(world: &VirtualWorld, fd: i32, nonblocking: bool) -> Answer<()> {
     world.call(|host| {
         host.socket(fd)?.nonblocking = nonblocking;
         Ok(())
@@ -353,7 +352,7 @@ pub fn set_nonblocking(world: &impl World, fd: i32, nonblocking: bool) -> Answer
 
 /// Calls poll(). `foreign` fills in an entry whose descriptor belongs to the kernel.
 pub fn poll(
-    world: &impl World,
+    world: &VirtualWorld,
     entries: &mut [libc::pollfd],
     timeout: i32,
     foreign: &mut dyn FnMut(&mut libc::pollfd),
@@ -366,7 +365,7 @@ pub fn poll(
 }
 
 /// epoll_create().
-pub fn epoll_create(world: &impl World, size: i32) -> Answer<i32> {
+pub fn epoll_create(world: &VirtualWorld, size: i32) -> Answer<i32> {
     if size <= 0 {
         return Err(Errno(libc::EINVAL));
     }
@@ -374,7 +373,7 @@ pub fn epoll_create(world: &impl World, size: i32) -> Answer<i32> {
 }
 
 /// epoll_ctl().
-pub fn epoll_ctl(world: &impl World, epfd: i32, fd: i32, control: EpollControl) -> Answer<()> {
+pub fn epoll_ctl(world: &VirtualWorld, epfd: i32, fd: i32, control: EpollControl) -> Answer<()> {
     world.call(|host| {
         if !host.knows(fd) {
             return Err(Errno(libc::EBADF));
@@ -391,7 +390,7 @@ pub fn epoll_ctl(world: &impl World, epfd: i32, fd: i32, control: EpollControl) 
 }
 
 /// epoll_wait(): returns pairs of events and user data.
-pub fn epoll_wait(world: &impl World, epfd: i32, most: i32, timeout: i32) -> Answer<Vec<(u32, u64)>> {
+pub fn epoll_wait(world: &VirtualWorld, epfd: i32, most: i32, timeout: i32) -> Answer<Vec<(u32, u64)>> {
     let most = usize::try_from(most).ok().filter(|most| *most > 0).ok_or(Errno(libc::EINVAL))?;
     let reported = world.wait(duration(timeout), |host| {
         let reported = epoll::wait(host, epfd, most)?;
@@ -401,12 +400,12 @@ pub fn epoll_wait(world: &impl World, epfd: i32, most: i32, timeout: i32) -> Ans
 }
 
 /// setsockopt().
-pub fn setsockopt(world: &impl World, fd: i32, level: i32, name: i32, value: &[u8]) -> Answer<()> {
+pub fn setsockopt(world: &VirtualWorld, fd: i32, level: i32, name: i32, value: &[u8]) -> Answer<()> {
     world.call(|host| crate::options::set(host, fd, level, name, value))
 }
 
 /// getsockopt(): returns at most `len` bytes.
-pub fn getsockopt(world: &impl World, fd: i32, level: i32, name: i32, len: usize) -> Answer<Vec<u8>> {
+pub fn getsockopt(world: &VirtualWorld, fd: i32, level: i32, name: i32, len: usize) -> Answer<Vec<u8>> {
     world.call(|host| crate::options::get(host, fd, level, name, len))
 }
 

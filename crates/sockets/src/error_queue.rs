@@ -1,11 +1,10 @@
-//! The error queue of a socket, which `MSG_ERRQUEUE` reads. It contains time stamps of sent bytes
-//! (`SO_TIMESTAMPING`), completions of `MSG_ZEROCOPY`, and ICMP errors.
+//! The error queue of a socket, which `MSG_ERRQUEUE` reads: time stamps of sent bytes (`SO_TIMESTAMPING`)
+//! and completions of `MSG_ZEROCOPY`.
 //!
 //! Linux takes three time stamps of the last byte of a write: when it enters the queueing discipline, when it
 //! leaves, and when it is acknowledged. Here the first two are equal.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 /// Flags of `SO_TIMESTAMPING` (linux/net_tstamp.h).
@@ -20,39 +19,26 @@ const OPT_TSONLY: u32 = 1 << 11;
 /// Flag: keys count from the first unwritten byte instead of the first unacknowledged one.
 const OPT_ID_TCP: u32 = 1 << 16;
 /// All flags that Linux accepts.
-pub(crate) const ALL_FLAGS: u32 = (1 << 19) - 1;
+const ALL_FLAGS: u32 = (1 << 19) - 1;
 
-/// Contents of an entry (`ee_origin`, `ee_type`, `ee_code`, `ee_info`, `ee_data` of `struct
+/// Contents of an entry (`ee_errno`, `ee_origin`, `ee_code`, `ee_info`, `ee_data` of `struct
 /// sock_extended_err`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ExtendedError {
     pub(crate) errno: u32,
     pub(crate) origin: u8,
-    pub(crate) kind: u8,
     pub(crate) code: u8,
     pub(crate) info: u32,
     pub(crate) data: u32,
 }
 
-/// The quoted segment and the sender of an ICMP error.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Quoted {
-    /// The sender of the error.
-    pub(crate) offender: IpAddr,
-    /// Destination of the quoted segment.
-    pub(crate) destination: SocketAddr,
-    pub(crate) segment: Vec<u8>,
-}
-
 /// An entry: the error, and the time since 1970 if it is a time stamp.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Entry {
     pub(crate) error: ExtendedError,
     pub(crate) stamp: Option<Duration>,
     /// True if Linux returns the packet too. Linux then sets a flag if the program's buffer has no space.
     pub(crate) has_payload: bool,
-    /// The quoted segment of an ICMP error.
-    pub(crate) quoted: Option<Box<Quoted>>,
 }
 
 const ORIGIN_TIMESTAMPING: u8 = 4;
@@ -175,23 +161,11 @@ impl ErrorQueue {
         let error = ExtendedError {
             errno: 0,
             origin: ORIGIN_ZEROCOPY,
-            kind: 0,
             code: CODE_ZEROCOPY_COPIED,
             info: number,
             data: number,
         };
-        self.entries.push_back(Entry { error, stamp: None, has_payload: false, quoted: None });
-    }
-
-    /// Queues the ICMP error that ended an attempt to connect.
-    pub(crate) fn on_icmp(&mut self, error: ExtendedError, quoted: Quoted) {
-        self.entries.push_back(Entry {
-            error,
-            stamp: None,
-            has_payload: false,
-            quoted: Some(Box::new(quoted)),
-        });
-        self.count += 1;
+        self.entries.push_back(Entry { error, stamp: None, has_payload: false });
     }
 
     /// Returns the number of additions to the queue so far.
@@ -222,14 +196,13 @@ impl Watched {
         let error = ExtendedError {
             errno: libc::ENOMSG as u32,
             origin: ORIGIN_TIMESTAMPING,
-            kind: 0,
             code: 0,
             info: which,
             data: self.key,
         };
         let reported = self.flags & SOFTWARE != 0;
         let stamp = reported.then_some(now);
-        Entry { error, stamp, has_payload: self.flags & OPT_TSONLY == 0, quoted: None }
+        Entry { error, stamp, has_payload: self.flags & OPT_TSONLY == 0 }
     }
 }
 

@@ -10,15 +10,13 @@ use std::time::Duration;
 use crate::settings::Settings;
 use brisk_tcp::connection::ConnStats;
 use brisk_tcp::stack::{Rx, StackStats};
-use brisk_tcp::{ConnId, Event, ListenerId, Seed, Stack};
+use brisk_tcp::{ConnId, Event, ListenerId, Stack};
 use brisk_wire::{ChecksumFill, Instant, Packet, parse, split};
 
 use crate::epoll::Epoll;
-use arrivals::SavedSyns;
-
 use crate::errno::{Answer, Errno, of_close};
 use crate::flags::SoFlags;
-use crate::socket::{Family, Role, Socket, plain};
+use crate::socket::{Family, Role, Socket};
 use crate::sysctl;
 use crate::tcp_info;
 
@@ -52,22 +50,11 @@ enum Source {
     Given,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct OnDevice {
-    pub(crate) addresses: Vec<IpAddr>,
-    /// Maximum size of an IP packet, bytes.
-    pub(crate) mtu: u16,
-    pub(crate) granularity: Duration,
-    pub(crate) seed: Seed,
-}
-
 /// The host: the stack, its clock, the packets that left it, and the descriptors.
 #[derive(Debug)]
 pub struct Host {
     source: Source,
-    /// The host's device, if its packets go to one.
-    device: Option<OnDevice>,
-    /// Port at which the search for a free port starts.
+    /// Start of the search for a free port.
     next_port: u16,
     /// The settings of the namespace and `--so_flags` at the last [`Host::refresh`].
     pub(crate) settings: Settings,
@@ -89,8 +76,6 @@ pub struct Host {
     data_arrives: bool,
     /// True if the stack sends without end at one instant.
     runs_away: bool,
-    /// SYNs of connections that were not accepted yet, of listeners with TCP_SAVE_SYN.
-    pub(crate) syns: SavedSyns,
 }
 
 /// Construction, and time.
@@ -107,7 +92,6 @@ impl Host {
     fn with(source: Source, settings: Settings) -> Host {
         Host {
             source,
-            device: None,
             next_port: *PORTS.start(),
             settings,
             system_receive_buffer: 0,
@@ -120,13 +104,7 @@ impl Host {
             refused: None,
             data_arrives: false,
             runs_away: false,
-            syns: SavedSyns::default(),
         }
-    }
-
-    /// Returns a host without sockets whose packets go to a device.
-    pub(crate) fn on_device(flags: SoFlags, device: OnDevice) -> Host {
-        Host { device: Some(device), ..Host::new(flags) }
     }
 
     /// Returns the time of day, microseconds since 1970.
@@ -180,12 +158,6 @@ impl Host {
 
     fn make_stack(&self) -> Answer<Stack> {
         let mut config = self.settings.stack.clone();
-        if let Some(device) = &self.device {
-            config.addresses = device.addresses.clone();
-            config.mtu = config.mtu.min(device.mtu);
-            config.granularity = device.granularity;
-            return Stack::new(config, device.seed.clone()).map_err(|_| Errno(libc::EINVAL));
-        }
         if let Source::Namespace(flags) = &self.source {
             // As on a device that captures everything, every address is local. Connections are opened from
             // the first address in the list.
@@ -207,16 +179,11 @@ impl Host {
 impl Host {
     /// Processes an arriving packet.
     pub fn arrive(&mut self, packet: &[u8], rx: Rx) -> Answer<()> {
-        if self.is_below_min_ttl(packet) {
-            return Ok(());
-        }
-        self.save_syn(packet);
         if arrivals::is_syn(packet) {
             self.renew_listeners()?;
         }
         let mark = self.mark(packet);
         let reported = arrivals::icmp_errno(packet).map(Errno);
-        self.queue_icmp(packet, reported);
         self.unreachable = reported.or(self.unreachable);
         self.refused = reported;
         self.data_arrives = payload_len(packet) > 0;
@@ -434,10 +401,6 @@ impl Host {
 
     /// Binds a socket. Port 0 selects a port that no other socket has.
     pub(crate) fn bind(&mut self, fd: i32, addr: SocketAddr) -> Answer<()> {
-        let foreign = |device: &OnDevice| !device.addresses.contains(&plain(addr).ip());
-        if !addr.ip().is_unspecified() && self.device.as_ref().is_some_and(foreign) {
-            return Err(Errno(libc::EADDRNOTAVAIL));
-        }
         let port = if addr.port() == 0 { self.free_port()? } else { addr.port() };
         self.socket(fd)?.bind(SocketAddr::new(addr.ip(), port))
     }
@@ -452,10 +415,7 @@ impl Host {
     }
 
     pub(crate) fn add_accepted(&mut self, of: i32, id: ConnId) -> Answer<i32> {
-        let ends = self.stack()?.local_addr(id).zip(self.stack()?.remote_addr(id));
-        let syn = ends.and_then(|ends| self.syns.take(ends));
-        let mut accepted = self.socket(of)?.accepted(id);
-        accepted.saved_syn = syn;
+        let accepted = self.socket(of)?.accepted(id);
         Ok(self.add(Descriptor::Socket(Box::new(accepted))))
     }
 

@@ -1,16 +1,14 @@
 //! Linux's socket calls on top of brisk's stack.
 //!
 //! This crate has the calls of a Linux TCP socket, from `socket()` to `epoll_wait()` and the error queue,
-//! with Linux's results and error numbers. Three programs use it: packet scripts (`brisk-script`), the
-//! library for packetdrill (`brisk-conformance`), and the device under test for packetimpact
-//! (`brisk-conformance-dut`).
+//! with Linux's results and error numbers. Packet scripts (`brisk-script`) and the library for packetdrill
+//! (`brisk-conformance`) use it.
 //!
 //! | module | content |
 //! |---|---|
 //! | [`calls`] | the calls, and how long they block |
 //! | [`control`] | control messages as bytes |
-//! | `world` | the lock, the clock (virtual or real), and callers that sleep |
-//! | [`live`] | the same calls in real time on a device |
+//! | `world` | the lock, the virtual clock, and callers that sleep |
 //! | `host` | the stack, the packets that left it, the descriptors |
 //! | `socket` | a socket and its calls |
 //! | `ready` | `poll` and `epoll` |
@@ -18,8 +16,8 @@
 //! | `options` | `setsockopt` and `getsockopt` |
 //! | `tcp_info` | `struct tcp_info` |
 //! | `usage` | the busy time of a connection, by the event that it waited for |
-//! | `error_queue` | time stamps of sent bytes, completions of `MSG_ZEROCOPY`, ICMP errors |
-//! | `host::arrivals` | data that sockets take from packets: saved SYNs, hop limits, ICMP errors |
+//! | `error_queue` | time stamps of sent bytes, completions of `MSG_ZEROCOPY` |
+//! | `host::arrivals` | data that sockets take from packets: ECN counts, ICMP errors |
 //! | [`settings`] | the settings of a host, by keys or by Linux's names |
 //! | `sysctl` | the settings of the network namespace |
 //! | `flags` | the settings as one line of text |
@@ -33,7 +31,6 @@ mod errno;
 mod error_queue;
 mod flags;
 mod host;
-pub mod live;
 mod options;
 mod ready;
 pub mod settings;
@@ -48,4 +45,4 @@ pub use errno::{Answer, Errno};
 pub use flags::SoFlags;
 pub use host::{FIRST_FD, Host};
 pub use socket::{Control, Received};
-pub use world::{VirtualWorld, World};
+pub use world::VirtualWorld;

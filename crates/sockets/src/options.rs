@@ -1,17 +1,17 @@
-//! `setsockopt` and `getsockopt`. Options that the stack does not use are stored and returned. Options that
-//! Linux refuses are refused with Linux's error number.
+//! `setsockopt` and `getsockopt`: the options that packet scripts use, ours and packetdrill's. Other options
+//! are refused with `ENOPROTOOPT`, and values that Linux refuses with Linux's error number.
 
 use std::time::Duration;
 
-use crate::settings::{Settings, linear_timeouts, retransmissions_in};
+use crate::settings::{Settings, retransmissions_in};
 use brisk_tcp::Stack;
-use brisk_tcp::config::{BufferConfig, PacingConfig, UrgentPolicy};
+use brisk_tcp::config::{BufferConfig, PacingConfig};
 use brisk_tcp::fast_open::{CookieKey, KeySource};
 use brisk_tcp::stack::ConnMut;
 use brisk_wire::Instant;
 
 use crate::errno::{Answer, Errno};
-use crate::error_queue::{ALL_FLAGS, Offsets};
+use crate::error_queue::Offsets;
 use crate::host::Host;
 use crate::socket::{Family, MAX_WAITING, Role, Socket};
 use crate::tcp_info;
@@ -20,29 +20,12 @@ use crate::tcp_info;
 const TCP_FASTOPEN_KEY: i32 = 33;
 const TCP_FASTOPEN_NO_COOKIE: i32 = 34;
 const TCP_INQ: i32 = 36;
-const TCP_TX_DELAY: i32 = 37;
-const TCP_RTO_MAX_MS: i32 = 44;
-const TCP_RTO_MIN_US: i32 = 45;
-const TCP_DELACK_MAX_US: i32 = 46;
 const TCP_CC_INFO: i32 = 26;
-const TCP_SAVE_SYN: i32 = 27;
-const TCP_SAVED_SYN: i32 = 28;
-const TCP_MD5SIG: i32 = 14;
+/// Minimum of TCP_WINDOW_CLAMP.
 const MIN_CLAMP: i32 = 1152;
-/// Size of `struct tcp_md5sig`.
-const MD5SIG_LEN: usize = 216;
 const TCP_NOTSENT_LOWAT: i32 = 25;
-const TCP_TIMESTAMP: i32 = 24;
-/// Minimum timer of Linux: more than one tick of a clock of 250 Hz.
-const TWO_TICKS_US: i32 = 4_001;
-/// `IPV6_MINHOPCOUNT` of linux/in6.h.
-const IPV6_MINHOPCOUNT: i32 = 73;
 const SO_ZEROCOPY: i32 = 60;
-/// `SOF_TIMESTAMPING_BIND_PHC` selects a clock of the network card, which this host lacks.
-const BIND_PHC: u32 = 1 << 15;
 const SO_MEMINFO: i32 = 55;
-const SO_COOKIE: i32 = 57;
-const SO_TIMESTAMPING_NEW: i32 = 65;
 
 pub(crate) fn set(host: &mut Host, fd: i32, level: i32, name: i32, value: &[u8]) -> Answer<()> {
     let now = host.now;
@@ -94,13 +77,11 @@ fn receive_buffer(value: i32, most: usize) -> BufferConfig {
 
 fn set_socket(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -> Answer<()> {
     match name {
-        libc::SO_SNDBUF | libc::SO_SNDBUFFORCE => {
-            let most = if name == libc::SO_SNDBUF { socket.options.max_send_buffer } else { usize::MAX };
-            socket.tcp.send_buffer = send_buffer(int(value)?, most);
+        libc::SO_SNDBUF => {
+            socket.tcp.send_buffer = send_buffer(int(value)?, socket.options.max_send_buffer);
         }
-        libc::SO_RCVBUF | libc::SO_RCVBUFFORCE => {
-            let most = if name == libc::SO_RCVBUF { socket.options.max_receive_buffer } else { usize::MAX };
-            socket.tcp.receive_buffer = receive_buffer(int(value)?, most);
+        libc::SO_RCVBUF => {
+            socket.tcp.receive_buffer = receive_buffer(int(value)?, socket.options.max_receive_buffer);
             socket.options.receive_buffer_set = true;
         }
         libc::SO_KEEPALIVE => {
@@ -114,54 +95,19 @@ fn set_socket(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -
             let limit = Duration::from_secs(u64::try_from(secs).unwrap_or(0));
             socket.options.linger = on.then_some(limit);
         }
-        libc::SO_OOBINLINE => {
-            let inline = int(value)? != 0;
-            socket.tcp.urgent = if inline { UrgentPolicy::Inline } else { UrgentPolicy::OutOfBand };
-        }
         libc::SO_RCVTIMEO => socket.options.receive_timeout = timeval(value)?,
-        libc::SO_SNDTIMEO => socket.options.send_timeout = timeval(value)?,
-        libc::SO_RCVLOWAT => {
-            // The limit is half of the buffer, of which the program's share is half; a negative value
-            // requests the limit.
-            let share = if socket.options.receive_buffer_set { 1 } else { 2 };
-            let most = socket.tcp.receive_buffer.max / share;
-            socket.options.receive_low_water = usize::try_from(int(value)?).unwrap_or(most).clamp(1, most);
-        }
         SO_ZEROCOPY => match int(value)? {
             on @ (0 | 1) => socket.options.zerocopy = on == 1,
             _ => return Err(Errno(libc::EINVAL)),
         },
         libc::SO_MAX_PACING_RATE => set_pacing_rate(socket, stack, value)?,
-        libc::SO_TIMESTAMPING | SO_TIMESTAMPING_NEW => set_timestamping(socket, int(value)? as u32)?,
-        _ => return keep_socket(socket, name, value),
-    }
-    Ok(())
-}
-
-/// Stores an option of the socket that has no effect here.
-fn keep_socket(socket: &mut Socket, name: i32, value: &[u8]) -> Answer<()> {
-    match name {
-        // Linux stores one bit of these options.
-        libc::SO_REUSEADDR
-        | libc::SO_REUSEPORT
-        | libc::SO_DONTROUTE
-        | libc::SO_BROADCAST
-        | libc::SO_TIMESTAMP
-        | libc::SO_TIMESTAMPNS => {
+        libc::SO_TIMESTAMPING => set_timestamping(socket, int(value)? as u32)?,
+        // Two options without effect. Linux stores one bit of the first.
+        libc::SO_REUSEADDR => {
             keep(socket, libc::SOL_SOCKET, name, &i32::from(int(value)? != 0).to_ne_bytes());
         }
-        // The value is a structure of eight bytes.
-        libc::SO_TXTIME if value.len() != 8 => return Err(Errno(libc::EINVAL)),
-        libc::SO_BUSY_POLL if int(value)? < 0 => return Err(Errno(libc::EINVAL)),
-        libc::SO_MARK
-        | libc::SO_PRIORITY
-        | libc::SO_BUSY_POLL
-        | libc::SO_INCOMING_CPU
-        | libc::SO_BINDTODEVICE
-        | libc::SO_NO_CHECK
-        | libc::SO_TXTIME
-        | libc::SO_PREFER_BUSY_POLL => keep(socket, libc::SOL_SOCKET, name, value),
-        // Read-only options (SO_TYPE, SO_ERROR, …) are refused too.
+        libc::SO_MARK => keep(socket, libc::SOL_SOCKET, name, value),
+        // Read-only options (SO_ERROR) are refused too.
         _ => return Err(Errno(libc::ENOPROTOOPT)),
     }
     Ok(())
@@ -187,9 +133,6 @@ fn set_pacing_rate(socket: &mut Socket, stack: &mut Stack, value: &[u8]) -> Answ
 }
 
 fn set_timestamping(socket: &mut Socket, flags: u32) -> Answer<()> {
-    if flags & BIND_PHC != 0 && flags & !ALL_FLAGS == 0 {
-        return Err(Errno(libc::EOPNOTSUPP));
-    }
     let offsets = Offsets { acknowledged: socket.acknowledged, written: socket.written };
     if !socket.errors.set_flags(flags, socket.conn().map(|_| offsets)) {
         return Err(Errno(libc::EINVAL));
@@ -227,9 +170,6 @@ fn set_tcp(
 ) -> Answer<()> {
     match name {
         libc::TCP_CONGESTION => return set_congestion(socket, value),
-        TCP_MD5SIG => {
-            return Err(Errno(if value.len() < MD5SIG_LEN { libc::EINVAL } else { libc::ENOPROTOOPT }));
-        }
         TCP_FASTOPEN_KEY => return set_fast_open_key(socket, value),
         _ => {}
     }
@@ -263,29 +203,9 @@ fn set_tcp(
             socket.options.defer_accept = retransmissions;
             keep(socket, libc::SOL_TCP, name, &seconds.to_ne_bytes());
         }
-        TCP_SAVE_SYN => {
-            socket.options.save_syn = within(number, 0..=2)? > 0;
-            keep(socket, libc::SOL_TCP, name, value);
-        }
-        _ => {
-            let given_back = without_effect(name, number)?;
-            keep(socket, libc::SOL_TCP, name, &given_back.to_ne_bytes());
-        }
+        _ => return Err(Errno(libc::ENOPROTOOPT)),
     }
     Ok(())
-}
-
-/// Returns the value that Linux reports for an option that has no effect here.
-fn without_effect(name: i32, number: i32) -> Answer<i32> {
-    Ok(match name {
-        libc::TCP_QUICKACK => i32::from(number != 0),
-        // Linux permits this only while a connection is being restored.
-        TCP_TIMESTAMP => return Err(Errno(libc::EPERM)),
-        libc::TCP_ULP => return Err(Errno(libc::ENOENT)),
-        libc::TCP_THIN_DUPACK => within(number, 0..=1).map(|_| 0)?,
-        TCP_TX_DELAY => within(number, 0..=(1 << 28) - 1)?,
-        _ => return Err(Errno(libc::ENOPROTOOPT)),
-    })
 }
 
 /// Sets TCP_WINDOW_CLAMP: at least half of Linux's minimum receive buffer. 0 (no bound) is valid only without
@@ -319,9 +239,6 @@ fn set_tcp_limits(
             socket.tcp.max_segment = mss;
         }
         libc::TCP_SYNCNT => socket.tcp.syn_retries = within(number, 1..=127)? as u32,
-        libc::TCP_THIN_LINEAR_TIMEOUTS => {
-            socket.tcp.thin_stream = (within(number, 0..=1)? == 1).then(linear_timeouts);
-        }
         libc::TCP_LINGER2 => {
             // As in Linux, 0 selects the system's timeout, and a negative value ends the connection at once.
             let limit =
@@ -343,25 +260,6 @@ fn set_tcp_limits(
         libc::TCP_KEEPIDLE => socket.options.keepalive.idle = secs(within(number, 1..=32767)?),
         libc::TCP_KEEPINTVL => socket.options.keepalive.interval = secs(within(number, 1..=32767)?),
         libc::TCP_KEEPCNT => socket.options.keepalive.count = within(number, 1..=127)? as u32,
-        TCP_RTO_MAX_MS => {
-            socket.tcp.rto.max = Duration::from_millis(within(number, 1000..=120_000)? as u64);
-            if let Some(mut conn) = open_conn(socket, stack) {
-                conn.set_rto(socket.tcp.rto);
-            }
-        }
-        TCP_RTO_MIN_US => {
-            let least = Duration::from_micros(within(number, TWO_TICKS_US..=200_000)? as u64);
-            (socket.tcp.rto.min, socket.tcp.rto.var_floor) = (least, least);
-            if let Some(mut conn) = open_conn(socket, stack) {
-                conn.set_rto(socket.tcp.rto);
-            }
-        }
-        TCP_DELACK_MAX_US => {
-            socket.tcp.delack_max = Duration::from_micros(within(number, TWO_TICKS_US..=200_000)? as u64);
-            if let Some(mut conn) = open_conn(socket, stack) {
-                conn.set_delack_max(socket.tcp.delack_max);
-            }
-        }
         _ => return Ok(false),
     }
     if matches!(name, libc::TCP_KEEPIDLE | libc::TCP_KEEPINTVL | libc::TCP_KEEPCNT) {
@@ -430,49 +328,22 @@ fn set_traffic_class(socket: &mut Socket, stack: &mut Stack, class: i32) {
     }
 }
 
-/// Sets the hop limit; -1 selects the system's.
-fn set_hop_limit(socket: &mut Socket, stack: &mut Stack, hops: i32) -> Answer<()> {
-    socket.tcp.hop_limit = if hops == -1 { 64 } else { within(hops, 1..=255)? as u8 };
-    if let Some(mut conn) = open_conn(socket, stack) {
-        conn.set_hop_limit(socket.tcp.hop_limit);
-    }
-    Ok(())
-}
-
 /// Reads a value of `SOL_IP`: as in Linux an int, a byte, or nothing for zero.
 fn int_or_byte(value: &[u8]) -> i32 {
     int(value).unwrap_or_else(|_| value.first().map_or(0, |byte| i32::from(*byte)))
 }
 
 fn set_ip(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -> Answer<()> {
-    if value.is_empty() && matches!(name, libc::IP_FREEBIND | libc::IP_TRANSPARENT | libc::IP_MINTTL) {
+    if value.is_empty() && name == libc::IP_FREEBIND {
         return Err(Errno(libc::EINVAL));
     }
     let value = int_or_byte(value);
-    let given_back = match name {
-        libc::IP_TOS => {
-            set_traffic_class(socket, stack, value);
-            value
-        }
-        libc::IP_TTL => {
-            set_hop_limit(socket, stack, value)?;
-            value
-        }
-        libc::IP_MTU_DISCOVER => within(value, 0..=5)?,
-        libc::IP_MINTTL => {
-            socket.options.min_ttl = within(value, 0..=255)? as u8;
-            value
-        }
-        libc::IP_FREEBIND
-        | libc::IP_TRANSPARENT
-        | libc::IP_RECVERR
-        | libc::IP_BIND_ADDRESS_NO_PORT
-        | libc::IP_RECVTOS
-        | libc::IP_RECVTTL
-        | libc::IP_PKTINFO => i32::from(value != 0),
+    match name {
+        libc::IP_TOS => set_traffic_class(socket, stack, value),
+        libc::IP_MTU_DISCOVER => keep(socket, libc::SOL_IP, name, &within(value, 0..=5)?.to_ne_bytes()),
+        libc::IP_FREEBIND => keep(socket, libc::SOL_IP, name, &i32::from(value != 0).to_ne_bytes()),
         _ => return Err(Errno(libc::ENOPROTOOPT)),
-    };
-    keep(socket, libc::SOL_IP, name, &given_back.to_ne_bytes());
+    }
     Ok(())
 }
 
@@ -482,20 +353,8 @@ fn set_ipv6(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -> 
         libc::IPV6_V6ONLY if socket.local.is_some() => return Err(Errno(libc::EINVAL)),
         libc::IPV6_V6ONLY => socket.options.v6_only = number != 0,
         libc::IPV6_TCLASS => set_traffic_class(socket, stack, within(number, -1..=255)?.max(0)),
-        libc::IPV6_UNICAST_HOPS => set_hop_limit(socket, stack, number)?,
-        IPV6_MINHOPCOUNT => socket.options.min_ttl = within(number, 0..=255)? as u8,
-        libc::IPV6_MTU_DISCOVER
-        | libc::IPV6_RECVERR
-        | libc::IPV6_RECVTCLASS
-        | libc::IPV6_FREEBIND
-        | libc::IPV6_TRANSPARENT
-        | libc::IPV6_RECVHOPLIMIT
-        | libc::IPV6_RECVPKTINFO => {}
-        // IPV6_FLOWINFO_SEND and IPV6_AUTOFLOWLABEL: the stack chooses the flow label.
-        33 | 70 => {}
         _ => return Err(Errno(libc::ENOPROTOOPT)),
     }
-    keep(socket, libc::SOL_IPV6, name, value);
     Ok(())
 }
 
@@ -503,11 +362,6 @@ fn set_ipv6(socket: &mut Socket, stack: &mut Stack, name: i32, value: &[u8]) -> 
 pub(crate) fn get(host: &mut Host, fd: i32, level: i32, name: i32, len: usize) -> Answer<Vec<u8>> {
     let now = host.now;
     let (socket, stack, _) = host.parts(fd)?;
-    // The SYN is returned once; a buffer that is too small is an error and keeps it.
-    let larger = |syn: &Vec<u8>| syn.len() > len;
-    if (level, name) == (libc::SOL_TCP, TCP_SAVED_SYN) && socket.saved_syn.as_ref().is_some_and(larger) {
-        return Err(Errno(libc::EINVAL));
-    }
     let mut value = match level {
         libc::SOL_SOCKET => get_socket(socket, stack, name)?,
         libc::SOL_TCP => get_tcp(socket, stack, name, now)?,
@@ -545,13 +399,6 @@ fn get_socket(socket: &mut Socket, stack: &Stack, name: i32) -> Answer<Vec<u8>> 
             let error = socket.error.take().or_else(|| socket.soft_error.take());
             number(error.map_or(0, |error| error.0))
         }
-        libc::SO_TYPE => number(libc::SOCK_STREAM),
-        libc::SO_PROTOCOL => number(libc::IPPROTO_TCP),
-        libc::SO_DOMAIN => number(match socket.family {
-            Family::V4 => libc::AF_INET,
-            Family::V6 => libc::AF_INET6,
-        }),
-        libc::SO_ACCEPTCONN => number(matches!(socket.role, Role::Listening(_))),
         libc::SO_SNDBUF => number(socket.tcp.send_buffer.initial as i64),
         // A size that the system chose is returned unchanged, a size that the program requested doubled.
         libc::SO_RCVBUF => match socket.options.receive_buffer_set {
@@ -559,10 +406,7 @@ fn get_socket(socket: &mut Socket, stack: &Stack, name: i32) -> Answer<Vec<u8>> 
             false => number(socket.options.system_receive_buffer as i64),
         },
         libc::SO_KEEPALIVE => number(socket.tcp.keepalive.is_some()),
-        libc::SO_OOBINLINE => number(socket.tcp.urgent == UrgentPolicy::Inline),
-        libc::SO_RCVLOWAT => number(socket.options.receive_low_water as i64),
         libc::SO_RCVTIMEO => span(socket.options.receive_timeout),
-        libc::SO_SNDTIMEO => span(socket.options.send_timeout),
         libc::SO_LINGER => {
             let linger = socket.options.linger;
             let mut bytes = number(linger.is_some());
@@ -570,25 +414,12 @@ fn get_socket(socket: &mut Socket, stack: &Stack, name: i32) -> Answer<Vec<u8>> 
             bytes
         }
         SO_ZEROCOPY => number(socket.options.zerocopy),
-        libc::SO_TIMESTAMPING | SO_TIMESTAMPING_NEW => number(i64::from(socket.errors.flags())),
+        libc::SO_TIMESTAMPING => number(i64::from(socket.errors.flags())),
         SO_MEMINFO => memory_info(socket, stack),
-        SO_COOKIE => return Err(Errno(libc::EINVAL)),
-        libc::SO_MAX_PACING_RATE | libc::SO_INCOMING_CPU => {
-            kept(socket, libc::SOL_SOCKET, name).unwrap_or_else(|| number(-1))
+        libc::SO_MAX_PACING_RATE => kept(socket, libc::SOL_SOCKET, name).unwrap_or_else(|| number(-1)),
+        libc::SO_REUSEADDR | libc::SO_MARK => {
+            kept(socket, libc::SOL_SOCKET, name).unwrap_or_else(|| number(0))
         }
-        libc::SO_REUSEADDR
-        | libc::SO_REUSEPORT
-        | libc::SO_DONTROUTE
-        | libc::SO_BROADCAST
-        | libc::SO_TIMESTAMP
-        | libc::SO_TIMESTAMPNS
-        | libc::SO_MARK
-        | libc::SO_PRIORITY
-        | libc::SO_BUSY_POLL
-        | libc::SO_BINDTODEVICE
-        | libc::SO_NO_CHECK
-        | libc::SO_TXTIME
-        | libc::SO_PREFER_BUSY_POLL => kept(socket, libc::SOL_SOCKET, name).unwrap_or_else(|| number(0)),
         _ => return Err(Errno(libc::ENOPROTOOPT)),
     })
 }
@@ -621,7 +452,6 @@ fn get_tcp(socket: &mut Socket, stack: &Stack, name: i32, now: Instant) -> Answe
         }
         libc::TCP_NODELAY => number(socket.tcp.nodelay),
         libc::TCP_CORK => number(socket.options.cork),
-        libc::TCP_THIN_LINEAR_TIMEOUTS => number(socket.tcp.thin_stream.is_some()),
         libc::TCP_SYNCNT => number(i64::from(socket.tcp.syn_retries)),
         libc::TCP_LINGER2 if kept(socket, libc::SOL_TCP, name) == Some(number(-1)) => number(-1),
         libc::TCP_LINGER2 => number(socket.tcp.fin_wait_2_timeout.as_secs() as i64),
@@ -639,20 +469,9 @@ fn get_tcp(socket: &mut Socket, stack: &Stack, name: i32, now: Instant) -> Answe
         TCP_FASTOPEN_NO_COOKIE => number(socket.options.fast_open_no_cookie),
         TCP_FASTOPEN_KEY => kept(socket, libc::SOL_TCP, TCP_FASTOPEN_KEY).unwrap_or_default(),
         TCP_INQ => number(socket.options.inq),
-        TCP_RTO_MAX_MS => number(socket.tcp.rto.max.as_millis() as i64),
-        TCP_RTO_MIN_US => number(socket.tcp.rto.var_floor.as_micros() as i64),
-        TCP_DELACK_MAX_US => number(socket.tcp.delack_max.as_micros() as i64),
-        TCP_SAVED_SYN => socket.saved_syn.take().unwrap_or_default(),
-        // There is no upper-layer protocol.
-        libc::TCP_ULP => Vec::new(),
-        libc::TCP_QUICKACK => kept(socket, libc::SOL_TCP, name).unwrap_or_else(|| number(1)),
-        libc::TCP_DEFER_ACCEPT
-        | libc::TCP_WINDOW_CLAMP
-        | libc::TCP_THIN_DUPACK
-        | TCP_NOTSENT_LOWAT
-        | TCP_SAVE_SYN
-        | TCP_TX_DELAY
-        | TCP_TIMESTAMP => kept(socket, libc::SOL_TCP, name).unwrap_or_else(|| number(0)),
+        libc::TCP_DEFER_ACCEPT | libc::TCP_WINDOW_CLAMP | TCP_NOTSENT_LOWAT => {
+            kept(socket, libc::SOL_TCP, name).unwrap_or_else(|| number(0))
+        }
         _ => return Err(Errno(libc::ENOPROTOOPT)),
     })
 }
@@ -663,16 +482,10 @@ fn get_ip(socket: &Socket, stack: &Stack, level: i32, name: i32) -> Answer<Vec<u
     let class = i64::from(socket.tcp.dscp) << 2 | if ecn { 2 } else { 0 };
     Ok(match (level, name) {
         (libc::SOL_IP, libc::IP_TOS) | (libc::SOL_IPV6, libc::IPV6_TCLASS) => number(class),
-        (libc::SOL_IP, libc::IP_TTL) | (libc::SOL_IPV6, libc::IPV6_UNICAST_HOPS) => {
-            number(i64::from(socket.tcp.hop_limit))
-        }
         (libc::SOL_IPV6, libc::IPV6_V6ONLY) => number(socket.options.v6_only),
-        (libc::SOL_IP, libc::IP_MTU) | (libc::SOL_IPV6, libc::IPV6_MTU) => {
-            let info = socket.conn().and_then(|id| stack.conn_info(id));
-            number(i64::from(info.ok_or(Errno(libc::ENOTCONN))?.path_mtu))
-        }
         // By default the path MTU is discovered (IP_PMTUDISC_WANT).
         (libc::SOL_IP, libc::IP_MTU_DISCOVER) => kept(socket, level, name).unwrap_or_else(|| number(1)),
-        _ => kept(socket, level, name).unwrap_or_else(|| number(0)),
+        (libc::SOL_IP, libc::IP_FREEBIND) => kept(socket, level, name).unwrap_or_else(|| number(0)),
+        _ => return Err(Errno(libc::ENOPROTOOPT)),
     })
 }

@@ -15,7 +15,7 @@ mod corrective;
 mod proactive;
 mod sysctl;
 
-pub(crate) use sysctl::{linear_timeouts, linux_syn_retries, retransmissions_in};
+pub(crate) use sysctl::{linux_syn_retries, retransmissions_in};
 
 /// Returns the keys of [`Settings::set`], each with its permitted values.
 pub fn keys() -> impl Iterator<Item = (&'static str, &'static str)> {

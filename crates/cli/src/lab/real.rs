@@ -1,5 +1,4 @@
-//! `brisk lab run --real`: runs the cells of plans in real time, and compares them with the kernel and the
-//! plan's other contestants.
+//! `brisk lab run --real`: runs the cells of plans in real time, and compares them with the kernel.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +7,7 @@ use std::time::Duration;
 use brisk_lab::plan::store::write_real;
 use brisk_lab::plan::{Cell, Plan};
 use brisk_lab::real::Real;
-use brisk_lab::real::contestant::{Contestant, OneOrMore};
+use brisk_lab::real::contestant::Contestant;
 use brisk_lab::real::report::RealReport;
 
 use crate::Common;
@@ -22,7 +21,7 @@ use brisk_gateway::settings::parse_duration;
 #[command(next_help_heading = "In real time")]
 pub(super) struct Args {
     /// Over an emulated link in real time (needs root): the kernel's CUBIC and BBR with and without Fast
-    /// Open, an nginx pool, the plan's `contestant`, and the gateway pair with each arm
+    /// Open, an nginx pool, and the gateway pair with each arm
     #[arg(long, conflicts_with_all = ["shard", "pages", "jobs", "quick"])]
     real: bool,
     /// Requests of each contestant; default: 200
@@ -109,10 +108,8 @@ impl Args {
         };
         let program = std::env::current_exe()
             .map_err(|error| Failure::failed(format!("cannot find the program itself: {error}")))?;
-        let named = cell.contestant.as_ref().map_or(Ok(Vec::new()), OneOrMore::contestants);
         let mut contestants = Contestant::kernels();
         contestants.push(Contestant::nginx_pool());
-        contestants.extend(named.map_err(Failure::usage)?);
         contestants.extend(cell.arms.iter().map(|arm| Contestant::pair(&program, arm)));
         // On a link without a rate, two flows do not compete.
         let limited = link.up.rate.is_some() || link.down.rate.is_some();

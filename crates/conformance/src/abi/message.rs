@@ -27,8 +27,6 @@ pub(super) unsafe fn fill(header: &mut libc::msghdr, received: &Received) -> Ans
     unsafe { memory::put(header.msg_control, header.msg_controllen, &written) }
     header.msg_controllen = written.len();
     header.msg_flags = received.flags | truncated;
-    let from = received.from.map(memory::address_bytes).unwrap_or_default();
-    unsafe { memory::put(header.msg_name, header.msg_namelen as usize, &from) }
-    header.msg_namelen = from.len() as libc::socklen_t;
+    header.msg_namelen = 0;
     Ok(())
 }

@@ -16,9 +16,9 @@ use libc::{
 use super::{memory, message, raw};
 use brisk_sockets::EpollControl as Control;
 use brisk_sockets::FIRST_FD;
+use brisk_sockets::VirtualWorld;
 use brisk_sockets::calls::{self, SendOptions};
 use brisk_sockets::{Answer, Errno, Received};
-use brisk_sockets::{VirtualWorld, World};
 
 type User = *mut c_void;
 

@@ -40,7 +40,6 @@ pub(crate) struct Sent {
     pub(crate) seq: u32,
     pub(crate) options: Vec<u8>,
     pub(crate) payload: Vec<u8>,
-    pub(crate) hop_limit: u8,
     pub(crate) dscp: u8,
     raw_seq: u32,
     src: SocketAddr,
@@ -162,29 +161,6 @@ impl Driver {
         bytes
     }
 
-    /// Passes an ICMP error from a router at 10.1.1.1 to the stack. It has type 3 and this code, and quotes
-    /// the first bytes of the last SYN.
-    pub(crate) fn unreachable(&self, code: u8, syn: &Sent) {
-        let (IpAddr::V4(local), IpAddr::V4(remote)) = (self.local.get().ip(), self.remote.get().ip()) else {
-            panic!("over IPv4")
-        };
-        let mut quoted = vec![0x45, 0, 0, 48, 0, 0, 0, 0, 64, 6, 0, 0];
-        quoted.extend(local.octets().into_iter().chain(remote.octets()));
-        quoted.extend(self.local.get().port().to_be_bytes());
-        quoted.extend(self.remote.get().port().to_be_bytes());
-        quoted.extend(syn.raw_seq.to_be_bytes());
-        let mut icmp = vec![3, code, 0, 0, 0, 0, 0, 0];
-        icmp.extend(quoted);
-        let sum = checksum(&icmp);
-        icmp[2..4].copy_from_slice(&sum.to_be_bytes());
-        let mut packet = vec![0x45, 0, 0, (20 + icmp.len()) as u8, 0, 0, 0, 0, 64, 1, 0, 0, 10, 1, 1, 1];
-        packet.extend(local.octets());
-        let sum = checksum(&packet);
-        packet[10..12].copy_from_slice(&sum.to_be_bytes());
-        packet.extend(icmp);
-        self.hand_in(&packet);
-    }
-
     pub(crate) fn hand_in(&self, bytes: &[u8]) {
         assert_eq!(call!(self, 24, (*const c_void, usize) -> i32, bytes.as_ptr().cast(), bytes.len()), 0);
     }
@@ -209,7 +185,6 @@ impl Driver {
             seq: segment.tcp.seq.0.wrapping_sub(self.isn.get()),
             options: buffer[options_at..header_len].to_vec(),
             payload: segment.payload.to_vec(),
-            hop_limit: segment.ip.hop_limit,
             dscp: segment.ip.dscp,
             raw_seq: segment.tcp.seq.0,
             src: SocketAddr::new(segment.ip.src, segment.tcp.src_port),
@@ -432,13 +407,6 @@ impl Driver {
         assert_eq!(ready, i32::from(entry.revents != 0));
         entry.revents
     }
-}
-
-/// Returns the checksum of RFC 1071.
-fn checksum(bytes: &[u8]) -> u16 {
-    let sum: u32 = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
-    let sum = (sum & 0xffff) + (sum >> 16);
-    !((sum & 0xffff) + (sum >> 16)) as u16
 }
 
 fn address(addr: SocketAddr) -> Vec<u8> {

@@ -26,7 +26,6 @@ use brisk_sim::neighbours::MAX_FLOWS;
 use brisk_sim::page::Page;
 
 use crate::pages::synthetic::Recipe;
-use crate::real::contestant::OneOrMore;
 use crate::scenario::{Backend, Beside, Burst, Scenario};
 use crate::sizes::Sizes;
 
@@ -131,8 +130,6 @@ pub struct Cell {
     /// True to draw the first transaction of each arm as a time-sequence diagram.
     #[serde(default)]
     pub draw: bool,
-    /// Other programs that take part when the cell is run in real time.
-    pub contestant: Option<OneOrMore>,
     /// The arms to compare; gains are relative to the first.
     pub arms: Vec<String>,
     /// The expectations.
@@ -389,7 +386,6 @@ impl Cell {
                 return Err(format!("expect {metric} of '{arm}': the range begins above its end"));
             }
         }
-        self.contestant.as_ref().map_or(Ok(Vec::new()), OneOrMore::contestants)?;
         self.workload().map(|_| ())
     }
 }
@@ -456,7 +452,7 @@ mod tests {
     fn error_in_a_plan_names_its_line_or_cell() {
         assert_eq!(
             error("[[cell]]\nname = \"x\"\nlimk = \"\"\n"),
-            "p, line 6: unknown field `limk`, expected one of `name`, `link`, `flow`, `sizes`, `page`, `request`, `established`, `earlier`, `paths`, `think`, `initial_window`, `spread`, `backend`, `beside`, `burst`, `draw`, `contestant`, `arms`, `expect`"
+            "p, line 6: unknown field `limk`, expected one of `name`, `link`, `flow`, `sizes`, `page`, `request`, `established`, `earlier`, `paths`, `think`, `initial_window`, `spread`, `backend`, `beside`, `burst`, `draw`, `arms`, `expect`"
         );
         let cell = |rest: &str| error(&format!("[[cell]]\nname = \"x\"\narms = [\"tcp\"]\n{rest}"));
         assert!(cell("link = \"--rtt never\"\nflow = \"5kB\"\n").starts_with("p, cell 'x': link: "));

@@ -6,7 +6,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use brisk_gateway::HopKey;
-use serde::Deserialize;
 
 use super::ORIGIN;
 
@@ -30,71 +29,6 @@ pub struct Kernel {
     pub congestion: String,
     /// True for Fast Open on both sides.
     pub fast_open: bool,
-}
-
-/// A contestant in a plan's cell: a command on the load's side, or a name with commands on one or both sides.
-#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
-#[serde(untagged)]
-pub enum Named {
-    /// A command on the load's side.
-    Command(String),
-    /// A name with commands.
-    Pair(Pair),
-}
-
-/// A name with commands on one or both sides.
-#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Pair {
-    /// The name in the table.
-    pub name: String,
-    /// Command on the load's side.
-    pub left: String,
-    /// Command on the origin's side.
-    pub right: Option<String>,
-}
-
-/// One or several contestants.
-#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
-#[serde(untagged)]
-pub enum OneOrMore {
-    /// One.
-    One(Named),
-    /// Several.
-    More(Vec<Named>),
-}
-
-impl OneOrMore {
-    /// Returns the contestants, over the kernel's CUBIC.
-    ///
-    /// # Errors
-    /// A command without `{listen}` or `{port}`.
-    pub fn contestants(&self) -> Result<Vec<Contestant>, String> {
-        let named = match self {
-            OneOrMore::One(one) => std::slice::from_ref(one),
-            OneOrMore::More(all) => all,
-        };
-        named.iter().map(Named::contestant).collect()
-    }
-}
-
-impl Named {
-    fn contestant(&self) -> Result<Contestant, String> {
-        let (name, left, right) = match self {
-            Named::Command(command) => {
-                let program = command.split_whitespace().next().unwrap_or_default();
-                (program.rsplit('/').next().unwrap_or_default().to_owned(), command.clone(), None)
-            }
-            Named::Pair(Pair { name, left, right }) => (name.clone(), left.clone(), right.clone()),
-        };
-        if !(left.contains("{listen}") || left.contains("{port}")) {
-            return Err(format!(
-                "contestant '{left}': it must contain the address of the command: {{listen}} (127.0.0.1:8000) or {{port}}; \
-                 {{origin}} is where it goes"
-            ));
-        }
-        Ok(Contestant { name, kernel: Kernel::cubic(false), left: Some(left), right })
-    }
 }
 
 impl Kernel {
@@ -159,7 +93,7 @@ pub(crate) struct Places {
     pub(crate) listen: SocketAddr,
     /// `{peer}`: the right command's address on the link.
     pub(crate) peer: SocketAddr,
-    /// `{dir}`: the directory of the contestant. `{key}` and `{nginx}` are files in it, created on use.
+    /// The contestant's directory; `{key}` and `{nginx}` are files in it that are created on use.
     pub(crate) directory: PathBuf,
 }
 
@@ -186,12 +120,10 @@ impl Places {
         }
         let filled = |word: &str| {
             word.replace("{listen}", &self.listen.to_string())
-                .replace("{port}", &self.listen.port().to_string())
                 .replace("{origin}", &ORIGIN.to_string())
                 .replace("{peer}", &self.peer.to_string())
                 .replace("{key}", &key.display().to_string())
                 .replace("{nginx}", &nginx.display().to_string())
-                .replace("{dir}", &self.directory.display().to_string())
         };
         Ok(command.split_whitespace().map(filled).collect())
     }
@@ -212,33 +144,10 @@ impl Places {
 mod tests {
     use super::*;
 
-    #[derive(Deserialize)]
-    struct Cell {
-        contestant: OneOrMore,
-    }
-
-    fn read(text: &str) -> Result<Vec<Contestant>, String> {
-        toml::from_str::<Cell>(text).map_err(|error| error.message().to_owned())?.contestant.contestants()
-    }
-
-    #[test]
-    fn contestant_is_a_command_or_a_named_pair() {
-        let one = read("contestant = \"/usr/bin/socat TCP-LISTEN:{port},fork TCP:{origin}\"").unwrap();
-        assert_eq!((one[0].name.as_str(), one[0].right.as_deref()), ("socat", None));
-        let more = read(
-            "contestant = [\"a {listen}\", { name = \"tunnel\", left = \"t {listen} {peer}\", right = \"t {peer} {origin}\" }]",
-        );
-        let names: Vec<String> = more.unwrap().into_iter().map(|contestant| contestant.name).collect();
-        assert_eq!(names, ["a", "tunnel"]);
-        assert!(
-            read("contestant = \"socat\"").unwrap_err().contains("must contain the address of the command")
-        );
-    }
-
     #[test]
     fn words_in_braces_are_replaced() {
         let places = Places::default();
-        let words = places.fill("x --l {listen} p={port} --to {origin} {peer}").unwrap();
-        assert_eq!(words, ["x", "--l", "127.0.0.1:8000", "p=8000", "--to", "10.77.0.2:80", "10.77.0.2:7443"]);
+        let words = places.fill("x --l {listen} --to {origin} {peer}").unwrap();
+        assert_eq!(words, ["x", "--l", "127.0.0.1:8000", "--to", "10.77.0.2:80", "10.77.0.2:7443"]);
     }
 }

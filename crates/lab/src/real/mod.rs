@@ -1,5 +1,5 @@
-//! Contestants in real time: the kernel's TCP, connection pools, gateways and any command line. They run one
-//! after the other over the same emulated link with the same seed and load.
+//! Contestants in real time: the kernel's TCP, a connection pool and gateways, one after the
+//! other over the same emulated link with the same seed, under the same load.
 //!
 //! ```text
 //! namespace A                                         namespace B

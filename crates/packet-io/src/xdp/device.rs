@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,7 +19,6 @@ use super::merge::Merge;
 use super::next_hops::NextHops;
 use super::program::Running;
 use super::socket::XdpSocket;
-use crate::ethernet;
 use crate::headers::{Headers, TCP_CHECKSUM};
 use crate::interface::Interface;
 use crate::packet::guard::Guards;
@@ -134,7 +134,7 @@ impl XdpDevice {
 
     /// Returns the hardware address for a packet; `None`: the kernel sends it.
     fn mac(&mut self, packet: &[u8]) -> Option<[u8; 6]> {
-        let (from, to) = ethernet::addresses(packet)?;
+        let (from, to) = addresses(packet)?;
         self.next_hops.mac(from, to, Instant::now())
     }
 
@@ -228,6 +228,17 @@ fn is_unfinished(packet: &[u8]) -> bool {
     let Some(headers) = Headers::of(packet) else { return false };
     let field = packet.get(headers.ip_len + TCP_CHECKSUM..).and_then(|field| field.first_chunk::<2>());
     field.is_some_and(|field| u16::from_be_bytes(*field) == headers.pseudo_sum(packet))
+}
+
+/// Returns source and destination of an IP packet.
+fn addresses(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
+    let v4 = |at: usize| Some(IpAddr::from(*packet.get(at..)?.first_chunk::<4>()?));
+    let v6 = |at: usize| Some(IpAddr::from(*packet.get(at..)?.first_chunk::<16>()?));
+    match packet.first()? >> 4 {
+        4 => Some((v4(12)?, v4(16)?)),
+        6 => Some((v6(8)?, v6(24)?)),
+        _ => None,
+    }
 }
 
 /// Returns the header of a frame before an IP packet (RFC 894, RFC 2464).

@@ -51,9 +51,8 @@ fn of_socket(socket: &Socket, stack: &mut Stack) -> Flags {
     let at_end = matches!(stack.peek(id, &mut [0]), Ok(0) | Err(ReadError::Closed(_)));
     // The peer's FIN is reported even while data before it is unread.
     let ended = at_end || socket.usage.peer_closed() || socket.read_shut || socket.over;
-    let enough = stack.readable(id) >= socket.options.receive_low_water;
     set(HUP, socket.over || (ended && socket.write_shut));
-    set(IN | RDNORM, enough || ended);
+    set(IN | RDNORM, stack.readable(id) > 0 || ended);
     set(RDHUP, ended);
     let open = socket.connected || socket.deferred;
     set(OUT | WRNORM, (open && (socket.write_shut || socket.is_writable(stack))) || socket.over);

@@ -115,8 +115,8 @@ fn seconds(key: &str, value: &str) -> Result<Duration, Refused> {
     Ok(Duration::from_secs(number(key, value)?))
 }
 
-/// Returns Linux's behaviour for a thin stream: at most six timeouts without back-off.
-pub(crate) fn linear_timeouts() -> ThinStreamConfig {
+/// Returns Linux's behaviour for a thin stream: at most six timeouts that do not double.
+fn linear_timeouts() -> ThinStreamConfig {
     ThinStreamConfig { rto_restart: false, ..ThinStreamConfig::default() }
 }
 

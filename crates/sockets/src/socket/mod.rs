@@ -84,8 +84,6 @@ pub(crate) struct Socket {
     /// Error number of an ICMP error that did not end the connection; SO_ERROR returns it once (Linux:
     /// sk_err_soft).
     pub(crate) soft_error: Option<Errno>,
-    /// The SYN of the connection, if the listener stored it and the program has not read it.
-    pub(crate) saved_syn: Option<Vec<u8>>,
     pub(crate) usage: Usage,
     pub(crate) errors: ErrorQueue,
     /// Stream offsets up to which data was sent and acknowledged, in 64 bits.
@@ -108,22 +106,18 @@ pub(crate) struct SocketOptions {
     pub(crate) zerocopy: bool,
     pub(crate) v6_only: bool,
     pub(crate) receive_timeout: Option<Duration>,
-    pub(crate) send_timeout: Option<Duration>,
-    pub(crate) receive_low_water: usize,
+    /// The system's receive buffer, bytes.
     pub(crate) system_receive_buffer: usize,
     /// True if the program has set SO_RCVBUF.
     pub(crate) receive_buffer_set: bool,
     /// Maximum of SO_SNDBUF and SO_RCVBUF, bytes (Linux: `wmem_max` and `rmem_max` of net.core).
     pub(crate) max_send_buffer: usize,
     pub(crate) max_receive_buffer: usize,
-    /// IP_MINTTL: minimum hop limit of accepted packets; 0 accepts all.
-    pub(crate) min_ttl: u8,
     /// TCP_DEFER_ACCEPT as a number of retransmissions of the SYN-ACK.
     pub(crate) defer_accept: u8,
     /// True if a write before the handshake is complete is queued and does not block: RFC 9293, not Linux.
     pub(crate) queues_in_handshake: bool,
-    pub(crate) save_syn: bool,
-    /// All other options as bytes: level, name, value.
+    /// Values that are only returned, as bytes: level, name, value.
     pub(crate) kept: Vec<(i32, i32, Vec<u8>)>,
 }
 
@@ -142,16 +136,12 @@ impl Socket {
             zerocopy: false,
             v6_only: false,
             receive_timeout: None,
-            send_timeout: None,
-            receive_low_water: 1,
             system_receive_buffer: settings.tcp.receive_buffer.initial,
             receive_buffer_set: false,
             max_send_buffer: MAX_BUFFER,
             max_receive_buffer: MAX_BUFFER,
-            min_ttl: 0,
             defer_accept: 0,
             queues_in_handshake: !settings.like_linux,
-            save_syn: false,
             kept: Vec::new(),
         };
         Socket::fresh(family, settings.tcp.clone(), options)
@@ -182,7 +172,6 @@ impl Socket {
             closes_on_exec: false,
             active: false,
             soft_error: None,
-            saved_syn: None,
             usage: Usage::default(),
             errors: ErrorQueue::default(),
             sent: 0,
@@ -258,14 +247,7 @@ impl Socket {
         self.errors.on_progress(self.sent, self.acknowledged, time_of_day);
     }
 
-    /// True if IP_RECVERR, or the same option of IPv6, is set.
-    pub(crate) fn asks_for_errors(&self) -> bool {
-        let asks = [(libc::SOL_IP, libc::IP_RECVERR), (libc::SOL_IPV6, libc::IPV6_RECVERR)];
-        let set = |value: &[u8]| value.iter().any(|byte| *byte != 0);
-        self.options.kept.iter().any(|(level, name, value)| asks.contains(&(*level, *name)) && set(value))
-    }
-
-    /// Returns the number of changes that are reported to every watcher of the socket.
+    /// Returns the number of changes of which every watcher of the socket is notified.
     pub(crate) fn changes(&self) -> u64 {
         self.errors.count() + self.shutdowns + u64::from(self.usage.peer_closed())
     }

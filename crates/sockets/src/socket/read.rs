@@ -1,6 +1,5 @@
 //! Reading: the stream, the urgent byte, the error queue.
 
-use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use brisk_tcp::Stack;
@@ -10,7 +9,7 @@ use brisk_wire::Instant;
 
 use super::{Family, Role, Socket};
 use crate::errno::{Answer, Errno};
-use crate::error_queue::{Entry, ExtendedError, Quoted};
+use crate::error_queue::{Entry, ExtendedError};
 
 /// `TCP_CM_INQ` of linux/tcp.h.
 const TCP_CM_INQ: i32 = libc::TCP_INQ;
@@ -26,8 +25,6 @@ pub struct Received {
     pub control: Vec<Control>,
     /// `msg_flags`.
     pub flags: i32,
-    /// For an ICMP error: the destination of the quoted segment.
-    pub from: Option<SocketAddr>,
 }
 
 /// A control message.
@@ -53,11 +50,7 @@ impl Socket {
     ) -> Answer<Option<Received>> {
         if flags & libc::MSG_ERRQUEUE != 0 {
             let entry = self.errors.pop().ok_or(Errno(libc::EAGAIN))?;
-            if entry.quoted.is_some() {
-                // The error is returned once.
-                self.error = None;
-            }
-            return Ok(Some(self.reported(&entry, len)));
+            return Ok(Some(self.reported(entry)));
         }
         let id = match self.role {
             Role::Connection(id) => id,
@@ -127,20 +120,15 @@ impl Socket {
         control
     }
 
-    fn reported(&self, entry: &Entry, len: usize) -> Received {
+    fn reported(&self, entry: Entry) -> Received {
         let mut control: Vec<Control> = entry.stamp.into_iter().map(stamps).collect();
-        let quoted = entry.quoted.as_deref();
         let (level, kind) = match self.family {
             Family::V4 => (libc::SOL_IP, libc::IP_RECVERR),
             Family::V6 => (libc::SOL_IPV6, libc::IPV6_RECVERR),
         };
-        control.push(Control { level, kind, data: extended_error(&entry.error, quoted, self.family) });
-        let mut bytes = quoted.map_or_else(Vec::new, |quoted| quoted.segment.clone());
-        let truncated = if entry.has_payload || bytes.len() > len { libc::MSG_TRUNC } else { 0 };
-        bytes.truncate(len);
-        let from = quoted.map(|quoted| self.as_seen(quoted.destination));
-        let (count, flags) = (bytes.len(), libc::MSG_ERRQUEUE | truncated);
-        Received { bytes, count, control, flags, from }
+        control.push(Control { level, kind, data: extended_error(&entry.error, self.family) });
+        let truncated = if entry.has_payload { libc::MSG_TRUNC } else { 0 };
+        Received { control, flags: libc::MSG_ERRQUEUE | truncated, ..Received::default() }
     }
 
     /// True if the connection is in SYN-SENT and cannot carry data yet.
@@ -157,36 +145,17 @@ fn stamps(at: Duration) -> Control {
     Control { level: libc::SOL_SOCKET, kind: libc::SCM_TIMESTAMPING, data }
 }
 
-/// Returns `struct sock_extended_err` with the address of the error's sender, which is empty without one.
-fn extended_error(error: &ExtendedError, quoted: Option<&Quoted>, family: Family) -> Vec<u8> {
+/// Returns `struct sock_extended_err` with room for the address of the error's sender, which is empty.
+fn extended_error(error: &ExtendedError, family: Family) -> Vec<u8> {
     let mut data = Vec::with_capacity(44);
     data.extend(error.errno.to_ne_bytes());
-    data.extend([error.origin, error.kind, error.code, 0]);
+    data.extend([error.origin, 0, error.code, 0]);
     data.extend(error.info.to_ne_bytes());
     data.extend(error.data.to_ne_bytes());
-    let known = data.len();
     let offender = match family {
         Family::V4 => 16,
         Family::V6 => 28,
     };
-    if let Some(quoted) = quoted {
-        match (family, quoted.offender) {
-            (Family::V4, IpAddr::V4(ip)) => {
-                data.extend((libc::AF_INET as u16).to_ne_bytes());
-                data.extend([0, 0]);
-                data.extend(ip.octets());
-            }
-            (_, ip) => {
-                let ip = match ip {
-                    IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-                    IpAddr::V6(ip) => ip,
-                };
-                data.extend((libc::AF_INET6 as u16).to_ne_bytes());
-                data.extend([0; 6]);
-                data.extend(ip.octets());
-            }
-        }
-    }
-    data.resize(known + offender, 0);
+    data.resize(data.len() + offender, 0);
     data
 }

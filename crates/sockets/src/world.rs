@@ -21,7 +21,6 @@ use brisk_wire::Instant;
 use crate::errno::{Answer, Errno};
 use crate::flags::SoFlags;
 use crate::host::Host;
-use crate::world::World;
 
 /// Maximum real time for which the clock waits for a woken caller that does not ask for the time. Programs
 /// other than packetdrill need not ask.
@@ -232,8 +231,10 @@ impl VirtualWorld {
     }
 }
 
-impl World for VirtualWorld {
-    fn call<T>(&self, call: impl FnOnce(&mut Host) -> Answer<T>) -> Answer<T> {
+/// Calls of the socket interface.
+impl VirtualWorld {
+    /// Makes a call that does not block.
+    pub fn call<T>(&self, call: impl FnOnce(&mut Host) -> Answer<T>) -> Answer<T> {
         let mut inner = self.lock();
         let answer = call(&mut inner.host);
         inner.host.drain();
@@ -241,7 +242,8 @@ impl World for VirtualWorld {
         answer
     }
 
-    fn wait<T>(
+    /// Makes a call that blocks until `attempt` has a result; `None` after `limit`.
+    pub fn wait<T>(
         &self,
         limit: Option<Duration>,
         mut attempt: impl FnMut(&mut Host) -> Answer<Option<T>>,
