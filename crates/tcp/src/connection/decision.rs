@@ -50,14 +50,14 @@ pub(crate) enum Step {
     Send(Choice),
     /// This has to be done first. The same turn decides again.
     Prepare(Change),
-    /// Nothing leaves in this turn. The reason, if it must be recorded.
-    Pass(Option<Change>),
+    /// Nothing leaves in this turn. The change to make, if there is one.
+    Skip(Option<Change>),
 }
 
 impl Step {
     /// The choice leaves, if there is one.
     pub(crate) fn send(choice: Option<Choice>) -> Step {
-        choice.map_or(Step::Pass(None), Step::Send)
+        choice.map_or(Step::Skip(None), Step::Send)
     }
 }
 

@@ -90,9 +90,9 @@ impl Connection {
                     turns = self.turns(now);
                 }
                 Step::Prepare(change) => self.change(change, now),
-                Step::Pass(reason) => {
-                    if let Some(reason) = reason {
-                        self.change(reason, now);
+                Step::Skip(change) => {
+                    if let Some(change) = change {
+                        self.change(change, now);
                     }
                     turns = later;
                 }
@@ -184,17 +184,17 @@ impl Connection {
     /// The first range that is declared lost.
     fn decide_lost(&self, now: Instant) -> Step {
         if !self.tx.scoreboard.has_lost() || self.tx.recovery.holds_retransmissions() {
-            return Step::Pass(None);
+            return Step::Skip(None);
         }
         let limit = self.payload_limit();
-        let Some(mut lost) = self.tx.scoreboard.next_lost(limit) else { return Step::Pass(None) };
+        let Some(mut lost) = self.tx.scoreboard.next_lost(limit) else { return Step::Skip(None) };
         // Of what lies beyond a window that the peer has drawn back, only the first segment is sent again
         // (RFC 9293 section 3.8.6).
         let una = self.tx.scoreboard.una();
         let window = self.tx.window.snd_wnd().saturating_sub(lost.start.since(una));
         if lost.start != una && window < lost.len() {
             let Some(within) = self.tx.scoreboard.next_lost(limit.min(window)) else {
-                return Step::Pass(None);
+                return Step::Skip(None);
             };
             lost = within;
         }
@@ -209,7 +209,7 @@ impl Connection {
         if charged <= budget.of(Origin::Retransmit) {
             return Step::Send(self.again(range, Origin::Retransmit));
         }
-        Step::Pass(Some(Change::HoldLost { paced: budget.is_paced(range.len()) }))
+        Step::Skip(Some(Change::HoldLost { paced: budget.is_paced(range.len()) }))
     }
 
     /// A range that was sent before.
@@ -252,7 +252,7 @@ impl Connection {
     /// before all new data, the window restarts after an idle time.
     fn decide_mtu_probe(&self, now: Instant) -> Step {
         if self.tx.unsent() == 0 && !self.tx.fin_unsent() {
-            return Step::Pass(None);
+            return Step::Skip(None);
         }
         if let Some(restart) = self.restart_after_idle(now) {
             return Step::Prepare(restart);
@@ -261,17 +261,17 @@ impl Connection {
             return Step::Prepare(Change::RaiseMtu);
         }
         if !self.tx.mtu.is_searching() || self.payload_limit() + self.tx.reserved < self.tx.mss() {
-            return Step::Pass(None);
+            return Step::Skip(None);
         }
         let size = match self.tx.next_mtu_probe(now) {
-            NextProbe::Wait => return Step::Pass(None),
-            NextProbe::SearchAgain => return Step::Pass(Some(Change::SearchMtu)),
+            NextProbe::Wait => return Step::Skip(None),
+            NextProbe::SearchAgain => return Step::Skip(Some(Change::SearchMtu)),
             NextProbe::Payload(size) => size,
         };
         let range = SeqRange::with_len(self.tx.scoreboard.nxt(), size);
         let budget = self.budget(now);
         if self.tx.queue.within_record(range) != range || size > budget.of(Origin::New) {
-            return Step::Pass(None);
+            return Step::Skip(None);
         }
         let burst = self.burst_with(range, &budget);
         Step::Send(Choice::Data(Data { mtu_probe: true, burst, ..Data::new(range, size, Origin::New) }))
@@ -282,7 +282,7 @@ impl Connection {
         if self.tx.unsent() == 0 && !self.tx.fin_unsent() {
             // How much flew counts also where the data ended before the window did.
             let in_flight = !self.tx.scoreboard.is_empty();
-            return Step::Pass(in_flight.then_some(Change::EndBurst { corked: false }));
+            return Step::Skip(in_flight.then_some(Change::EndBurst { corked: false }));
         }
         if self.needs_plan() {
             return Step::Prepare(Change::PlanFlight);
@@ -297,8 +297,8 @@ impl Connection {
                 let twice = twice && len > mss;
                 Step::Send(Choice::Data(Data { fin, twice, burst, ..Data::new(range, mss, Origin::New) }))
             }
-            Extent::Congestion { paced } => Step::Pass(Some(Change::HoldNew { paced })),
-            Extent::Nothing { corked } => Step::Pass(Some(Change::EndBurst { corked })),
+            Extent::Congestion { paced } => Step::Skip(Some(Change::HoldNew { paced })),
+            Extent::Nothing { corked } => Step::Skip(Some(Change::EndBurst { corked })),
         }
     }
 

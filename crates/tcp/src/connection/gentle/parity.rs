@@ -236,8 +236,8 @@ impl Connection {
 impl Connection {
     /// Decides whether parity leaves, before new data.
     pub(crate) fn decide_parity(&self, now: Instant) -> Step {
-        let Some(active) = &self.gentle.active else { return Step::Pass(None) };
-        let Some(tx) = &active.tx else { return Step::Pass(None) };
+        let Some(active) = &self.gentle.active else { return Step::Skip(None) };
+        let Some(tx) = &active.tx else { return Step::Skip(None) };
         if tx.tail_ack_due {
             // A stateful device that did not see the lost tail drops the acknowledgement of its repair. From
             // a bare acknowledgement at SND.NXT it learns how far the sequence numbers reach; one that is
@@ -248,14 +248,14 @@ impl Connection {
         // A host that reflects options agrees to F1 unawares: it must have shown that it speaks it.
         let early = self.state == State::SynReceived;
         if tx.profile.is_f1() && (early || !active.confirmed) {
-            return Step::Pass(None);
+            return Step::Skip(None);
         }
         let rtt = self.parity_rtt();
         if tx.encoder.is_open_group_over(rtt, now) {
             return Step::Prepare(Change::CloseGroup);
         }
         if !tx.encoder.is_due(rtt, now) {
-            return Step::Pass(None);
+            return Step::Skip(None);
         }
         let una = self.tx.scoreboard.una();
         let Some(plan) = tx.encoder.next(una, self.tx.recovery.in_recovery()) else {
@@ -266,9 +266,9 @@ impl Connection {
         if len <= budget.of(Origin::Parity) {
             Step::Send(Choice::Parity(plan))
         } else if budget.is_paced(len) {
-            Step::Pass(Some(Change::PaceParity))
+            Step::Skip(Some(Change::PaceParity))
         } else {
-            Step::Pass(budget.is_spent(len).then_some(Change::DropParity))
+            Step::Skip(budget.is_spent(len).then_some(Change::DropParity))
         }
     }
 
@@ -277,10 +277,10 @@ impl Connection {
         let tx = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref());
         match tx {
             // The burst goes on when pacing lets it.
-            Some(_) if self.tx.paced => Step::Pass(None),
+            Some(_) if self.tx.paced => Step::Skip(None),
             Some(tx) if tx.encoder.ends_with_burst() => Step::Prepare(Change::CloseGroup),
             Some(_) => self.decide_parity(now),
-            None => Step::Pass(None),
+            None => Step::Skip(None),
         }
     }
 }

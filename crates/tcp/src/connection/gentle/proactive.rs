@@ -80,7 +80,7 @@ impl Connection {
     /// Decides whether the copy that is due leaves.
     pub(crate) fn decide_copy(&self, now: Instant) -> Step {
         let next = self.gentle.proactive().and_then(|proactive| proactive.copies.next(now));
-        let Some(range) = next.map(|copy| copy.range) else { return Step::Pass(None) };
+        let Some(range) = next.map(|copy| copy.range) else { return Step::Skip(None) };
         if self.tx.scoreboard.is_sacked(&range) {
             return Step::Prepare(Change::DropCopy);
         }
@@ -90,7 +90,7 @@ impl Connection {
         } else if budget.is_spent(range.len()) {
             Step::Prepare(Change::DropCopy)
         } else {
-            Step::Pass(Some(Change::HoldCopy { paced: budget.is_paced(range.len()) }))
+            Step::Skip(Some(Change::HoldCopy { paced: budget.is_paced(range.len()) }))
         }
     }
 
