@@ -240,7 +240,7 @@ impl Connection {
         #[cfg(not(feature = "historical"))]
         let counted = None;
         let loss = if let Some((verdict, cause)) = counted {
-            self.mark_lost(verdict, cause, now)
+            self.apply_loss_verdict(verdict, cause, now)
         } else if self.handshake.agreed.sack {
             self.tx.rack.on_ack(ack, &self.tx.scoreboard, srtt, min_rtt, in_recovery, now);
             let verdict = if self.tx.rack.has_advanced() || self.tx.scoreboard.is_empty() {
@@ -253,7 +253,7 @@ impl Connection {
                 }
                 RackVerdict::default()
             };
-            self.mark_lost(verdict, LossCause::Rack, now)
+            self.apply_loss_verdict(verdict, LossCause::Rack, now)
         } else {
             self.detect_by_duplicates(ack)
         };
@@ -296,7 +296,12 @@ impl Connection {
     }
 
     /// Enters RACK's verdict on the scoreboard, and counts what is newly lost.
-    pub(crate) fn mark_lost(&mut self, verdict: RackVerdict, cause: LossCause, now: Instant) -> LossOutcome {
+    pub(crate) fn apply_loss_verdict(
+        &mut self,
+        verdict: RackVerdict,
+        cause: LossCause,
+        now: Instant,
+    ) -> LossOutcome {
         // Mostly nothing is.
         if verdict.lost.is_empty() {
             return LossOutcome { newly_lost: 0, lost_again: 0, cause: Some(cause) };

@@ -104,7 +104,7 @@ impl Connection {
     fn on_reordering_timeout(&mut self, now: Instant) {
         self.refresh_holds();
         let (verdict, cause) = self.tx.lost_at_reordering_timeout(now);
-        let loss = self.mark_lost(verdict, cause, now);
+        let loss = self.apply_loss_verdict(verdict, cause, now);
         self.report_loss(&loss);
         if loss.newly_lost > 0 {
             self.tx.report_losses(now);

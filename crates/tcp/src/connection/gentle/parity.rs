@@ -470,7 +470,7 @@ impl Connection {
         }
         let unrepaired = self.with_gentle(|gentle, parts| gentle.on_failure(report, ack, parts, now));
         let Some(Unrepaired { verdict, hopeless }) = unrepaired else { return };
-        let found = self.mark_lost(verdict, LossCause::Mechanism, now);
+        let found = self.apply_loss_verdict(verdict, LossCause::Mechanism, now);
         self.report_loss(&found);
         loss.newly_lost += found.newly_lost;
         loss.lost_again += found.lost_again;
