@@ -109,7 +109,7 @@ pub(crate) struct Sender {
     pub(crate) charges: Charges,
     /// Payload of every data segment that is given up so that a parity segment with its longer option
     /// fits the same packet, bytes.
-    pub(crate) reserved: u32,
+    pub(crate) option_reserve: u32,
     /// How large the queue may be on a short path.
     sizing: SendSizing,
 }
@@ -334,7 +334,7 @@ impl Sender {
                 copies: config.mechanisms.proactive.is_some_and(|proactive| proactive.charge_cwnd),
                 parity: config.mechanisms.corrective.is_some_and(|corrective| corrective.charge_cwnd),
             },
-            reserved: 0,
+            option_reserve: 0,
             sizing: SendSizing::default(),
         }
     }
@@ -386,7 +386,7 @@ impl Sender {
 
     /// Largest payload of a parity segment.
     pub(crate) fn parity_limit(&self) -> u32 {
-        self.mss().saturating_sub(self.reserved)
+        self.mss().saturating_sub(self.option_reserve)
     }
 
     /// Bytes of options on every segment.

@@ -260,7 +260,7 @@ impl Connection {
         if self.tx.mtu.is_stale(now) {
             return Step::Prepare(Change::RaiseMtu);
         }
-        if !self.tx.mtu.is_searching() || self.payload_limit() + self.tx.reserved < self.tx.mss() {
+        if !self.tx.mtu.is_searching() || self.payload_limit() + self.tx.option_reserve < self.tx.mss() {
             return Step::Skip(None);
         }
         let size = match self.tx.next_mtu_probe(now) {
@@ -418,7 +418,7 @@ impl Connection {
         let fast_open = self.fast_open_option_len();
         let blocks = if self.rx.sack.is_empty() { 0 } else { self.rx.sack.count(self.sack_room()) as u32 };
         let sack = if blocks == 0 { 0 } else { 4 + 8 * blocks };
-        let options = (sack + fast_open + self.gentle.option_len()).max(self.tx.reserved);
+        let options = (sack + fast_open + self.gentle.option_len()).max(self.tx.option_reserve);
         let most = self.tx.mss().saturating_sub(options).min(self.tx.window.segment_bound());
         most.min(self.gentle.planned_segment(self.tx.scoreboard.nxt())).max(1)
     }

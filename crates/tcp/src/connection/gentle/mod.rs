@@ -346,7 +346,7 @@ impl Gentle {
         let origin = parts.irs + 1;
         let tx = corrective.map(|(code, config)| ParityTx::new(&agreed, code, config));
         let rx = corrective.map(|(code, config)| ParityRx::new(&agreed, code, &config, rmss, origin));
-        parts.tx.reserved = tx.as_ref().map_or(0, ParityTx::reserved);
+        parts.tx.option_reserve = tx.as_ref().map_or(0, ParityTx::option_reserve);
         parts.rx.queue.retain(rx.as_ref().map_or(0, ParityRx::history));
         self.outcome = GentleOutcome::On(agreed);
         let proactive = parts.config.mechanisms.proactive.filter(|_| agreed.proactive);
@@ -364,7 +364,7 @@ impl Gentle {
     /// Ends both mechanisms on this connection.
     pub(crate) fn stop(&mut self, why: GentleOff, parts: &mut Parts<'_>) {
         self.switch_off(why);
-        parts.tx.reserved = 0;
+        parts.tx.option_reserve = 0;
         parts.rx.queue.retain(0);
         parts.tx.rack.hold(false, []);
     }

@@ -134,7 +134,7 @@ impl ParityTx {
     }
 
     /// Payload that data segments give up.
-    pub(crate) fn reserved(&self) -> u32 {
+    pub(crate) fn option_reserve(&self) -> u32 {
         if self.profile.is_f1() { RESERVED_F1 } else { RESERVED_F2 }
     }
 }
@@ -689,7 +689,7 @@ impl Gentle {
         if let Some(active) = self.active()
             && active.tx.take().is_some()
         {
-            parts.tx.reserved = 0;
+            parts.tx.option_reserve = 0;
             parts.counters.parity.tx_off = Some(why);
             parts.tx.rack.hold(false, []);
             parts.observe(Observation::ParityOff { sending: true, why });
