@@ -91,7 +91,7 @@ impl Connection {
             }
             Change::EndBurst { corked } => {
                 if corked {
-                    self.tx.hold.start_cork(self.tx.rtt.rto_base(), now);
+                    self.tx.nagle.start_cork(self.tx.rtt.rto_base(), now);
                 }
                 self.tx.end_burst(false);
             }
@@ -228,7 +228,7 @@ impl Connection {
             self.observe(Observation::ProbeSent { range: data.range, new_data: fresh });
         }
         if fresh {
-            self.tx.hold.on_sent(data.range.end, partial);
+            self.tx.nagle.on_sent(data.range.end, partial);
             self.tx.queue.on_sent(data.range.end);
         }
         if data.mtu_probe {

@@ -38,7 +38,7 @@ impl Connection {
             self.tx.window.on_probe_answered();
             self.soft_error = None;
         }
-        self.tx.hold.on_ack();
+        self.tx.nagle.on_ack();
         self.tx.count_answer_beyond_window(now);
         self.tx.queue.set_max_window(self.tx.window.max_snd_wnd());
         if self.acknowledges_nothing(segment) {

@@ -67,7 +67,7 @@ impl Connection {
         if taken == 0 {
             return Err(WriteError::WouldBlock);
         }
-        if self.tx.hold.more {
+        if self.tx.nagle.more {
             self.tx.queue.leave_open();
         } else {
             self.tx.queue.mark_push();
@@ -322,14 +322,14 @@ impl Connection {
     /// Switches Nagle's algorithm off (`true`) or on. Off, it lets go what is queued, corked or not (Linux:
     /// the same).
     pub(crate) fn set_nodelay(&mut self, nodelay: bool) {
-        self.tx.hold.nodelay = nodelay;
-        self.tx.hold.overridden |= nodelay && self.tx.unsent() > 0;
+        self.tx.nagle.nodelay = nodelay;
+        self.tx.nagle.overridden |= nodelay && self.tx.unsent() > 0;
     }
 
     /// Holds back partial segments (`true`), or leaves them to Nagle's algorithm.
     pub(crate) fn set_cork(&mut self, cork: bool) {
-        self.tx.hold.cork = cork;
-        self.tx.hold.cork_until = None;
+        self.tx.nagle.cork = cork;
+        self.tx.nagle.cork_until = None;
     }
 
     /// The last byte written ends a record.
@@ -340,8 +340,8 @@ impl Connection {
     /// More is about to be written: a partial segment waits for it, but no longer than until an
     /// acknowledgement arrives (Linux: MSG_MORE).
     pub(crate) fn set_more(&mut self, more: bool) {
-        self.tx.hold.more = more;
-        self.tx.hold.cork_until = None;
+        self.tx.nagle.more = more;
+        self.tx.nagle.cork_until = None;
     }
 
     /// Switches keepalive on or off. Before the handshake is complete there is nothing to keep alive:

@@ -79,7 +79,7 @@ pub(crate) struct Sender {
     announced: u16,
     /// Options on every data segment, bytes.
     option_len: u32,
-    pub(crate) hold: Hold,
+    pub(crate) nagle: Nagle,
     pub(crate) usage: WindowUsage,
     /// Retransmission timeouts since the last progress.
     pub(crate) timeouts_in_row: u32,
@@ -141,7 +141,7 @@ pub(crate) struct MemberState {
 
 /// Reasons to hold back a partial segment: Nagle's algorithm in Minshall's form, and the cork.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Hold {
+pub(crate) struct Nagle {
     /// Nagle is off.
     pub(crate) nodelay: bool,
     /// Only full segments.
@@ -156,13 +156,13 @@ pub(crate) struct Hold {
     pub(crate) small_end: Option<SeqNum>,
 }
 
-impl Hold {
+impl Nagle {
     /// May a partial segment that empties the queue leave now?
     ///
     /// RFC 9293 section 3.7.4 (Nagle): "if there is unacknowledged data [...] the sending TCP
     /// endpoint buffers all user data"; Minshall's form, which Linux uses, waits only for an
     /// unacknowledged *partial* segment. A cork holds it until its time is over.
-    pub(crate) fn permits_partial(&self, una: SeqNum, fin: bool, now: Instant) -> bool {
+    pub(crate) fn allows_partial(&self, una: SeqNum, fin: bool, now: Instant) -> bool {
         if fin || self.overridden {
             return true;
         }
@@ -184,7 +184,7 @@ impl Hold {
     }
 
     /// True if a partial segment that empties the queue has to wait, unless the time of a cork is over.
-    fn holds_partial(&self, una: SeqNum, fin: bool) -> bool {
+    fn defers_partial(&self, una: SeqNum, fin: bool) -> bool {
         let waits =
             self.cork || self.more || (!self.nodelay && self.small_end.is_some_and(|end| end.gt(una)));
         waits && !fin && !self.overridden
@@ -310,7 +310,7 @@ impl Sender {
             largest_segment: largest,
             announced,
             option_len: 0,
-            hold: Hold { nodelay: config.nodelay, ..Hold::default() },
+            nagle: Nagle { nodelay: config.nodelay, ..Nagle::default() },
             usage: WindowUsage {
                 limited: false,
                 max_outstanding: 0,
@@ -694,7 +694,7 @@ impl Sender {
             min_rtt: self.rtt.min_rtt(),
         };
         let is_held =
-            left < budget.mss && self.hold.holds_partial(self.scoreboard.una(), self.queue.fin_queued());
+            left < budget.mss && self.nagle.defers_partial(self.scoreboard.una(), self.queue.fin_queued());
         self.burst_push.with_segment(&pace, left > 0 && !is_held && budget.takes_behind(range.len(), left))
     }
 
@@ -756,7 +756,7 @@ impl Sender {
         self.window.disarm_persist();
         self.paced = false;
         self.held = false;
-        self.hold.cork_until = None;
+        self.nagle.cork_until = None;
     }
 }
 
@@ -939,22 +939,22 @@ mod tests {
 
     #[test]
     fn nagle_waits_for_an_unacknowledged_partial_segment_only() {
-        let mut hold = Hold::default();
-        assert!(hold.permits_partial(SeqNum(1), false, Instant::ZERO));
-        hold.on_sent(SeqNum(101), true);
-        assert!(!hold.permits_partial(SeqNum(1), false, Instant::ZERO));
-        assert!(hold.permits_partial(SeqNum(1), true, Instant::ZERO), "a FIN goes at once");
-        assert!(hold.permits_partial(SeqNum(101), false, Instant::ZERO));
+        let mut nagle = Nagle::default();
+        assert!(nagle.allows_partial(SeqNum(1), false, Instant::ZERO));
+        nagle.on_sent(SeqNum(101), true);
+        assert!(!nagle.allows_partial(SeqNum(1), false, Instant::ZERO));
+        assert!(nagle.allows_partial(SeqNum(1), true, Instant::ZERO), "a FIN goes at once");
+        assert!(nagle.allows_partial(SeqNum(101), false, Instant::ZERO));
     }
 
     #[test]
     fn a_cork_is_drawn_after_200_ms() {
-        let mut hold = Hold { cork: true, nodelay: true, ..Hold::default() };
-        assert!(!hold.permits_partial(SeqNum(1), false, Instant::ZERO));
-        hold.start_cork(RTO, Instant::ZERO);
-        hold.start_cork(RTO, Instant::from_millis(100));
-        assert!(!hold.permits_partial(SeqNum(1), false, Instant::from_millis(199)));
-        assert!(hold.permits_partial(SeqNum(1), false, Instant::from_millis(200)));
+        let mut nagle = Nagle { cork: true, nodelay: true, ..Nagle::default() };
+        assert!(!nagle.allows_partial(SeqNum(1), false, Instant::ZERO));
+        nagle.start_cork(RTO, Instant::ZERO);
+        nagle.start_cork(RTO, Instant::from_millis(100));
+        assert!(!nagle.allows_partial(SeqNum(1), false, Instant::from_millis(199)));
+        assert!(nagle.allows_partial(SeqNum(1), false, Instant::from_millis(200)));
     }
 
     fn usage() -> WindowUsage {

@@ -28,7 +28,7 @@ impl Connection {
             self.plain_copy_timeout(),
             self.tx.window.next_timeout(),
             self.tx.pacing_timeout(),
-            self.tx.hold.cork_until,
+            self.tx.nagle.cork_until,
             self.user_limit(),
             self.keepalive.as_ref().map(|keepalive| keepalive.next_timeout()),
             self.fin_wait_2_until,
@@ -79,9 +79,9 @@ impl Connection {
         if due(self.tx.window.next_timeout()) {
             self.on_persist_timeout(now);
         }
-        if due(self.tx.hold.cork_until) {
-            self.tx.hold.cork_until = None;
-            self.tx.hold.overridden = true;
+        if due(self.tx.nagle.cork_until) {
+            self.tx.nagle.cork_until = None;
+            self.tx.nagle.overridden = true;
         }
         if due(self.keepalive.as_ref().map(|keepalive| keepalive.next_timeout())) {
             self.on_keepalive_timeout(now);
@@ -233,7 +233,7 @@ impl Connection {
     /// The peer's window has been shut for a persist interval (RFC 9293 section 3.8.6.1).
     fn on_persist_timeout(&mut self, now: Instant) {
         if self.tx.usable_window() > 0 {
-            self.tx.hold.overridden = true;
+            self.tx.nagle.overridden = true;
             self.tx.window.disarm_persist();
             return;
         }

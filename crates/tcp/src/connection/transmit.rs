@@ -395,7 +395,7 @@ impl Connection {
         }
         match offered - partial {
             // Nagle's algorithm or the cork waits for the rest.
-            0 => Extent::Nothing { corked: offered == unsent && self.tx.hold.is_corked() },
+            0 => Extent::Nothing { corked: offered == unsent && self.tx.nagle.is_corked() },
             len => Extent::Send { len, fin: false },
         }
     }
@@ -404,13 +404,13 @@ impl Connection {
     fn may_send_partial(&self, offered: u32, unsent: u32, fin: bool, budget: &Budget, now: Instant) -> bool {
         if offered < unsent {
             // "(3) or if at least a fraction Fs of the maximum window can be sent"; Fs = 1/2.
-            return self.tx.hold.overridden
+            return self.tx.nagle.overridden
                 || (budget.pipe == 0 && offered >= self.tx.window.max_snd_wnd() / 2 && offered > 0);
         }
         let una = self.tx.scoreboard.una();
         // Urgent data does not wait for Nagle's algorithm (Linux: the same).
         let urgent = self.urgent.pointer(una).is_some();
-        urgent || self.tx.hold.permits_partial(una, fin, now)
+        urgent || self.tx.nagle.allows_partial(una, fin, now)
     }
 
     /// Largest payload of a data segment now: SACK blocks of our own, a cookie and flags take from it.
