@@ -60,7 +60,7 @@ impl Connection {
                 let more = self.tx.may_send_new(&self.budget(now));
                 self.with_gentle(|gentle, parts| gentle.drop_copy(more, parts));
             }
-            Change::HoldCopy { paced } => {
+            Change::LimitCopy { paced } => {
                 self.tx.paced |= paced;
                 self.gentle.hold_copy();
             }
@@ -68,7 +68,7 @@ impl Connection {
             Change::TakeGroup => self.with_gentle(|gentle, parts| gentle.take_group(parts, now)),
             Change::DropParity => self.with_gentle(|gentle, parts| gentle.drop_parity(parts)),
             Change::PaceParity => self.tx.paced = true,
-            Change::HoldLost { paced } => (self.tx.paced, self.tx.held) = (paced, true),
+            Change::LimitLost { paced } => (self.tx.paced, self.tx.send_limited) = (paced, true),
             Change::RestartWindow(window) => {
                 self.tx.rate.congestion.on_idle_restart(now, window);
                 self.tx.last_sent = now;
@@ -85,8 +85,8 @@ impl Connection {
             }
             Change::SearchMtu => self.tx.mtu.search_again(now),
             Change::PlanFlight => self.plan_flight(now),
-            Change::HoldNew { paced } => {
-                (self.tx.paced, self.tx.held) = (paced, true);
+            Change::LimitNew { paced } => {
+                (self.tx.paced, self.tx.send_limited) = (paced, true);
                 self.tx.end_burst(true);
             }
             Change::EndBurst { corked } => {
@@ -100,7 +100,7 @@ impl Connection {
 
     /// The connection decides what to send: until then nothing is known to be held back.
     pub(crate) fn begin_poll(&mut self, now: Instant) {
-        (self.tx.paced, self.tx.held) = (false, false);
+        (self.tx.paced, self.tx.send_limited) = (false, false);
         if self.gentle.proactive().is_some_and(|proactive| proactive.copies.are_waiting()) {
             let more = self.tx.may_send_new(&self.budget(now));
             self.with_gentle(|gentle, parts| gentle.refresh_copies(more, parts));
@@ -110,7 +110,7 @@ impl Connection {
     /// Nothing waits to be sent: no limit holds anything back, and the burst is over.
     #[inline]
     pub(crate) fn become_idle(&mut self, now: Instant) {
-        (self.tx.paced, self.tx.held) = (false, false);
+        (self.tx.paced, self.tx.send_limited) = (false, false);
         if self.state.sends() && !self.tx.scoreboard.is_empty() {
             self.tx.end_burst(false);
         }

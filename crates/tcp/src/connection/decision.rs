@@ -67,7 +67,7 @@ pub(crate) enum Change {
     /// The next copy is needless, or will never be permitted.
     DropCopy,
     /// Pacing (`paced`) or the congestion window holds the next copy back.
-    HoldCopy { paced: bool },
+    LimitCopy { paced: bool },
     /// The open group of the encoder is complete.
     CloseGroup,
     /// The encoder takes up the next group whose parity is due.
@@ -77,7 +77,7 @@ pub(crate) enum Change {
     /// Pacing holds parity back.
     PaceParity,
     /// Pacing (`paced`) or the congestion window holds lost data back.
-    HoldLost { paced: bool },
+    LimitLost { paced: bool },
     /// New data leaves after an idle time: the congestion window becomes this.
     RestartWindow(u32),
     /// A FIN leaves after an idle time: the congestion window becomes this.
@@ -89,7 +89,7 @@ pub(crate) enum Change {
     /// A flight begins, and has no plan.
     PlanFlight,
     /// Pacing (`paced`) or the congestion window holds new data back.
-    HoldNew { paced: bool },
+    LimitNew { paced: bool },
     /// No more new data leaves: it is all sent, or something else than the congestion window holds the rest
     /// back. `corked`: the cork.
     EndBurst { corked: bool },

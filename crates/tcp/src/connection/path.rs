@@ -214,10 +214,10 @@ impl Connection {
     pub(crate) fn wants_path_window(&self) -> bool {
         match self.path.start {
             Start::Over => false,
-            Start::Open => self.is_held_at_start(),
+            Start::Open => self.is_limited_at_start(),
             Start::OnTrust { end, window } => {
                 let nothing_arrived = self.tx.scoreboard.una() + window == end;
-                nothing_arrived && self.is_held_at_start() && self.offered() > self.path.asked
+                nothing_arrived && self.is_limited_at_start() && self.offered() > self.path.asked
             }
         }
     }
@@ -227,7 +227,7 @@ impl Connection {
         self.tx.scoreboard.pipe().saturating_add(self.tx.unsent())
     }
 
-    fn is_held_at_start(&self) -> bool {
+    fn is_limited_at_start(&self) -> bool {
         let may_send = self.state.sends() || (self.state == State::SynReceived && self.sends_early());
         let left =
             self.tx.rate.congestion.cwnd().saturating_sub(self.tx.rate.pipe_with(self.tx.scoreboard.pipe()));

@@ -69,7 +69,7 @@ pub(crate) struct Sender {
     pub(crate) rate: RateControl,
     pub(crate) sharing: Sharing,
     /// The window holds the next segment back.
-    pub(crate) held: bool,
+    pub(crate) send_limited: bool,
     /// The counters of the delivery rate at each transmission, if the controller asks for a rate.
     pub(crate) snapshots: Option<Box<Snapshots>>,
     pub(crate) mtu: PathMtu,
@@ -304,7 +304,7 @@ impl Sender {
             window: SendWindow::new(),
             rate,
             sharing: if config.share_path { Sharing::Apart { asks: true } } else { Sharing::Off },
-            held: false,
+            send_limited: false,
             snapshots,
             mtu,
             largest_segment: largest,
@@ -755,7 +755,7 @@ impl Sender {
         self.disarm_reordering();
         self.window.disarm_persist();
         self.paced = false;
-        self.held = false;
+        self.send_limited = false;
         self.nagle.cork_until = None;
     }
 }
@@ -790,8 +790,8 @@ impl Sender {
     }
 
     /// True if the window or the pacer of the path holds back what it would send.
-    pub(crate) fn is_held(&self) -> bool {
-        self.held || self.paced
+    pub(crate) fn is_send_limited(&self) -> bool {
+        self.send_limited || self.paced
     }
 
     /// True if it may ask for the window that is remembered of its path: it is alone on a path that nobody

@@ -209,7 +209,7 @@ impl Connection {
         if charged <= budget.of(Origin::Retransmit) {
             return Step::Send(self.again(range, Origin::Retransmit));
         }
-        Step::Skip(Some(Change::HoldLost { paced: budget.is_paced(range.len()) }))
+        Step::Skip(Some(Change::LimitLost { paced: budget.is_paced(range.len()) }))
     }
 
     /// A range that was sent before.
@@ -297,7 +297,7 @@ impl Connection {
                 let twice = twice && len > mss;
                 Step::Send(Choice::Data(Data { fin, twice, burst, ..Data::new(range, mss, Origin::New) }))
             }
-            Extent::Congestion { paced } => Step::Skip(Some(Change::HoldNew { paced })),
+            Extent::Congestion { paced } => Step::Skip(Some(Change::LimitNew { paced })),
             Extent::Nothing { corked } => Step::Skip(Some(Change::EndBurst { corked })),
         }
     }

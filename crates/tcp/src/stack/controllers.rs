@@ -485,7 +485,7 @@ impl Controllers {
         }
         if let Some(grant) = path.grant.take_if(|grant| grant.id == id) {
             path.dequeue(member);
-            if !grant.is_used && connection.sender().is_held() {
+            if !grant.is_used && connection.sender().is_send_limited() {
                 path.fruitless += 1;
                 if path.fruitless >= MAX_FRUITLESS {
                     path.fruitless = 0;
@@ -493,7 +493,7 @@ impl Controllers {
                 }
             }
         }
-        if connection.sender().is_held() {
+        if connection.sender().is_send_limited() {
             path.enqueue(id, member, connection.sender().scoreboard.has_lost(), now);
         } else {
             path.dequeue(member);

@@ -90,7 +90,7 @@ impl Connection {
         } else if budget.is_spent(range.len()) {
             Step::Prepare(Change::DropCopy)
         } else {
-            Step::Skip(Some(Change::HoldCopy { paced: budget.is_paced(range.len()) }))
+            Step::Skip(Some(Change::LimitCopy { paced: budget.is_paced(range.len()) }))
         }
     }
 
