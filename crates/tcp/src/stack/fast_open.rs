@@ -16,7 +16,7 @@ use crate::connection::{Connection, MAX_EARLY_BYTES, SynAnswer};
 use crate::error::{CloseReason, ImportError};
 use crate::fast_open::client::{Asker, ClientCache, Mode, Report};
 use crate::fast_open::cookie::{Check, KeyRing};
-use crate::fast_open::hold::{Held, HoldTable, HoldVerdict};
+use crate::fast_open::last_ack::{LastAckEntry, LastAckTable, LastAckVerdict};
 use crate::fast_open::one_time::OneTimeCookies;
 use crate::fast_open::replay::{FirstData, ReplayMemory, ReplayVerdict, Replays};
 use crate::fast_open::server::{Admission, Plain, SynFacts, Ticket, Verdict};
@@ -38,7 +38,7 @@ pub(crate) struct FastOpen {
     seed: Seed,
     /// Drawn when the first listener wants them, unless somebody gave them: most stacks make no cookie.
     keys: OnceCell<KeySource>,
-    hold: HoldTable,
+    last_ack: LastAckTable,
     which: LastAckHold,
     pub(super) switches: FastOpenSwitches,
     hash: KeyedHash,
@@ -90,7 +90,7 @@ impl FastOpen {
             cache: ClientCache::new(of.memory, hash.clone()),
             admission: Admission::new(of.limits, hash.clone()),
             keys: of.keys.clone().map_or_else(OnceCell::new, OnceCell::from),
-            hold: HoldTable::new(of.last_ack_hold_entries, config.msl, hash.clone()),
+            last_ack: LastAckTable::new(of.last_ack_hold_entries, config.msl, hash.clone()),
             hash,
             which: of.last_ack_hold,
             switches: of.switches,
@@ -107,7 +107,7 @@ impl FastOpen {
         cache.renew(of.memory, with.clone());
         admission.renew(of.limits, with.clone());
         *keys = of.keys.clone().map_or_else(OnceCell::new, OnceCell::from);
-        *hold = HoldTable::new(of.last_ack_hold_entries, config.msl, with.clone());
+        *hold = LastAckTable::new(of.last_ack_hold_entries, config.msl, with.clone());
         (*which, *switches, *hash) = (of.last_ack_hold, of.switches, with.clone());
         (*one_time, *unix) = (None, None);
     }
@@ -465,7 +465,7 @@ fn outcome_of(why: Plain) -> FastOpenOutcome {
 /// Connections that have closed.
 impl Stack {
     /// A connection that leaves LAST-ACK is kept in mind, if its SYN could come again.
-    pub(super) fn hold_closed(&mut self, id: ConnId, now: Instant) {
+    pub(super) fn remember_closed(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at(id) else { return };
         let Some((irs, numbers, syn_data)) = slot.connection.closed_last() else { return };
         let wanted = match self.fast_open.which {
@@ -475,7 +475,7 @@ impl Stack {
         };
         if wanted {
             let (tuple, hop_limit, dscp) = (slot.connection.tuple(), slot.hop_limit, slot.dscp);
-            self.fast_open.hold.insert(tuple, irs, numbers, hop_limit, dscp, now);
+            self.fast_open.last_ack.insert(tuple, irs, numbers, hop_limit, dscp, now);
         }
     }
 
@@ -483,12 +483,12 @@ impl Stack {
     /// was acknowledged last.
     pub(super) fn is_replay(&mut self, tuple: &FourTuple, syn: &Arrived<'_>, now: Instant) -> bool {
         let timestamp = syn.options.timestamps.map(|timestamps| timestamps.value);
-        match self.fast_open.hold.judge(tuple, syn.seq, timestamp, now) {
-            HoldVerdict::Unknown | HoldVerdict::Fresh => false,
-            HoldVerdict::Duplicate { answer } => {
+        match self.fast_open.last_ack.judge(tuple, syn.seq, timestamp, now) {
+            LastAckVerdict::Unknown | LastAckVerdict::Fresh => false,
+            LastAckVerdict::Duplicate { answer } => {
                 self.stats.fast_open.replay_blocked += 1;
-                if let Some(held) = answer {
-                    let (ip, tcp) = held_ack(tuple, &held, now);
+                if let Some(entry) = answer {
+                    let (ip, tcp) = ack_of_closed(tuple, &entry, now);
                     self.answer(&ip, &tcp);
                 }
                 true
@@ -498,21 +498,21 @@ impl Stack {
 }
 
 /// `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>` of a connection that has closed.
-fn held_ack(tuple: &FourTuple, held: &Held, now: Instant) -> (IpMeta, TcpHeader) {
+fn ack_of_closed(tuple: &FourTuple, entry: &LastAckEntry, now: Instant) -> (IpMeta, TcpHeader) {
     let mut ip = IpMeta::new(tuple.local.ip(), tuple.remote.ip());
-    ip.hop_limit = held.hop_limit;
-    ip.dscp = held.dscp;
+    ip.hop_limit = entry.hop_limit;
+    ip.dscp = entry.dscp;
     let mut tcp = TcpHeader {
         src_port: tuple.local.port(),
         dst_port: tuple.remote.port(),
-        seq: held.numbers.snd_nxt,
-        ack: held.numbers.rcv_nxt,
+        seq: entry.numbers.snd_nxt,
+        ack: entry.numbers.rcv_nxt,
         flags: Flags::ACK,
-        window: held.numbers.window,
+        window: entry.numbers.window,
         ..TcpHeader::default()
     };
-    tcp.options.timestamps = held.numbers.ts_recent.map(|echo| {
-        let value = ((now.as_micros() / 1000) as u32).wrapping_add(held.numbers.ts_offset);
+    tcp.options.timestamps = entry.numbers.ts_recent.map(|echo| {
+        let value = ((now.as_micros() / 1000) as u32).wrapping_add(entry.numbers.ts_offset);
         TimestampOption { value, echo }
     });
     (ip, tcp)

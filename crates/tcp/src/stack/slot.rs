@@ -221,7 +221,7 @@ impl Stack {
                 }
                 None => {
                     self.demux.remove(&tuple, here);
-                    self.hold_closed(id, now);
+                    self.remember_closed(id, now);
                 }
             }
         }
