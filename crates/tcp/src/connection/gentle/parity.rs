@@ -362,7 +362,7 @@ impl Connection {
     /// wait.
     pub(crate) fn delivered_while_held(&self) -> u32 {
         let Some(tx) = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref()) else { return 0 };
-        if tx.nagle(self.gentle.planner.is_some()) == FecHold::Off {
+        if tx.hold(self.gentle.planner.is_some()) == FecHold::Off {
             return 0;
         }
         let plan = tx.encoder.plan();
@@ -444,7 +444,7 @@ impl Gentle {
     fn refresh_holds(&mut self, parts: &mut Parts<'_>) {
         let planned = self.planner.is_some();
         let Some(tx) = self.parity_tx() else { return };
-        match tx.nagle(planned) {
+        match tx.hold(planned) {
             FecHold::Off => parts.tx.rack.hold(false, []),
             hold => {
                 let covered = tx.ring.awaited().chain(tx.encoder.pending(parts.parity_rtt()));
