@@ -102,12 +102,12 @@ impl FastOpen {
     /// As [`FastOpen::new`] makes it, in the same storage.
     pub(crate) fn renew(&mut self, config: &StackConfig, by: &Seed, with: &KeyedHash) {
         let of = &config.fast_open;
-        let FastOpen { seed, cache, admission, keys, hold, which, switches, hash, one_time, unix } = self;
+        let FastOpen { seed, cache, admission, keys, last_ack, which, switches, hash, one_time, unix } = self;
         *seed = by.clone();
         cache.renew(of.memory, with.clone());
         admission.renew(of.limits, with.clone());
         *keys = of.keys.clone().map_or_else(OnceCell::new, OnceCell::from);
-        *hold = LastAckTable::new(of.last_ack_hold_entries, config.msl, with.clone());
+        *last_ack = LastAckTable::new(of.last_ack_hold_entries, config.msl, with.clone());
         (*which, *switches, *hash) = (of.last_ack_hold, of.switches, with.clone());
         (*one_time, *unix) = (None, None);
     }
