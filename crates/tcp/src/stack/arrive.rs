@@ -113,8 +113,8 @@ impl Stack {
                     self.on_opened(&tuple, wire_len, &arrived, now);
                     Ok(())
                 }
-                None => match self.hold_request(tuple, &arrived, wire_len, None) {
-                    Some(held) => held,
+                None => match self.queue_request(tuple, &arrived, wire_len, None) {
+                    Some(queued) => queued,
                     None => self.answer_with_reset(segment, Refusal::NoListener, now),
                 },
             },
@@ -271,8 +271,8 @@ impl Stack {
                     }
                     self.stats.time_waits_reused += 1;
                 }
-                None => match self.hold_request(tuple, arrived, wire_len, Some(floor)) {
-                    Some(held) => return held,
+                None => match self.queue_request(tuple, arrived, wire_len, Some(floor)) {
+                    Some(queued) => return queued,
                     None => self.challenge_in_time_wait(place, now),
                 },
             },
