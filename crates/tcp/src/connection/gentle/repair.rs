@@ -104,7 +104,7 @@ impl Gentle {
             return SegmentFate::Drop;
         };
         parts.counters.parity.received += 1;
-        let outcome = rx.decoder.on_segment(segment, &edges, &held(parts.rx), now);
+        let outcome = rx.decoder.on_segment(segment, &edges, &received(parts.rx), now);
         SegmentFate::Parity(self.take_verdict(outcome, segment, parts, now))
     }
 
@@ -113,7 +113,7 @@ impl Gentle {
         let edges = parts.edges();
         let rx = self.active.as_deref_mut()?.rx.as_mut()?;
         rx.history.on_arrival(now);
-        let outcome = rx.decoder.on_data(&edges, &held(parts.rx), now)?;
+        let outcome = rx.decoder.on_data(&edges, &received(parts.rx), now)?;
         self.take_verdict(outcome, segment, parts, now)
     }
 
@@ -222,7 +222,7 @@ impl Gentle {
 }
 
 /// Returns the part of the stream that the decoder may read.
-fn held(rx: &Receiver) -> Reception<'_> {
+fn received(rx: &Receiver) -> Reception<'_> {
     Reception { queue: &rx.queue, assembler: &rx.assembler, read_next: rx.read_next }
 }
 

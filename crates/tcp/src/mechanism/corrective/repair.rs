@@ -75,17 +75,17 @@ impl Holes {
     }
 
     /// Returns the missing runs with their bytes. Needs at least [`Holes::depth`] parities of different rows,
-    /// and all encoded bytes that are not missing in `held`; otherwise returns `None`.
+    /// and all encoded bytes that are not missing in `received`; otherwise returns `None`.
     pub(super) fn repair<'a>(
         &self,
         layout: &Layout,
         missing: &[SeqRange],
         parities: &[Parity<'_>],
-        held: impl Iterator<Item = Placed<'a>> + Clone,
+        received: impl Iterator<Item = Placed<'a>> + Clone,
     ) -> Option<Vec<Rebuilt>> {
         let parities = parities.get(..self.depth)?;
         let syndromes: ArrayVec<Vec<u8>, ROWS> =
-            parities.iter().take(ROWS).map(|parity| syndrome(layout, parity, held.clone())).collect();
+            parities.iter().take(ROWS).map(|parity| syndrome(layout, parity, received.clone())).collect();
         let empty =
             |run: &SeqRange| Rebuilt { seq: run.start, payload: vec![0; run.len() as usize], fin: false };
         let mut runs: Vec<Rebuilt> = missing.iter().map(empty).collect();
@@ -110,10 +110,10 @@ impl Holes {
 fn syndrome<'a>(
     layout: &Layout,
     parity: &Parity<'_>,
-    held: impl Iterator<Item = Placed<'a>> + Clone,
+    received: impl Iterator<Item = Placed<'a>> + Clone,
 ) -> Vec<u8> {
     let mut out = vec![0; layout.payload_len()];
-    code::parity(layout, parity.row, held, &mut out);
+    code::parity(layout, parity.row, received, &mut out);
     gf256::add(&mut out, parity.payload);
     out
 }
