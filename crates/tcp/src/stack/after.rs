@@ -19,12 +19,12 @@ use crate::time::Instant;
 const MAX_REPORTS: usize = 65_536;
 
 impl Slot {
-    /// Counts `held` bytes of its buffers, in place of those that were counted, among `all`.
+    /// Counts `bytes` of its buffers, in place of those that were counted, among `all`.
     #[inline]
-    pub(super) fn count_memory(&mut self, held: usize, all: &mut usize) {
-        if held != self.memory {
-            *all = all.saturating_sub(self.memory).saturating_add(held);
-            self.memory = held;
+    pub(super) fn count_memory(&mut self, bytes: usize, all: &mut usize) {
+        if bytes != self.memory {
+            *all = all.saturating_sub(self.memory).saturating_add(bytes);
+            self.memory = bytes;
         }
     }
 
@@ -32,10 +32,10 @@ impl Slot {
     fn give_storage(&mut self, spares: &mut Spares, all: &mut usize) {
         let connection = &mut *self.connection;
         let (received, sent) = connection.take_drained_storage();
-        let held = connection.memory();
+        let bytes = connection.memory();
         spares.put(received);
         spares.put_sent(sent);
-        self.count_memory(held, all);
+        self.count_memory(bytes, all);
     }
 }
 
@@ -176,7 +176,7 @@ impl Stack {
     fn pass_events_on(&mut self, id: ConnId, events: Events) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         if slot.phase != Phase::Owned {
-            slot.held.insert(events);
+            slot.deferred.insert(events);
         }
         match slot.phase {
             Phase::Owned => {

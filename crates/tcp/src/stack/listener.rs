@@ -216,9 +216,9 @@ impl Stack {
             let Some(slot) = self.slots.at_mut(id) else { continue };
             slot.phase = Phase::Owned;
             let remote = slot.connection.tuple().remote;
-            let held = core::mem::take(&mut slot.held);
+            let deferred = core::mem::take(&mut slot.deferred);
             let closed = slot.connection.close_reason();
-            self.tell(id, held);
+            self.tell(id, deferred);
             if let Some(reason) = closed {
                 self.events.push(Event::Closed(id, reason));
             }

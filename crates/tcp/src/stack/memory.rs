@@ -153,8 +153,8 @@ impl Stack {
                 self.idle.order.push_back((due, id));
             } else if is_idle && slot.urgency == Urgency::Idle {
                 slot.connection.release_memory();
-                let held = slot.connection.memory();
-                slot.count_memory(held, &mut self.memory);
+                let bytes = slot.connection.memory();
+                slot.count_memory(bytes, &mut self.memory);
                 self.wake_memory_waiters();
             }
         }

@@ -39,7 +39,7 @@ pub(crate) struct Slot {
     pub(crate) connection: Box<Connection>,
     pub(crate) phase: Phase,
     /// Events for its owner, once there is one.
-    pub(crate) held: Events,
+    pub(crate) deferred: Events,
     pub(crate) hop_limit: u8,
     pub(crate) dscp: u8,
     /// Bytes of its buffers that the stack has counted.
@@ -154,7 +154,7 @@ impl Stack {
             hop_limit: tcp.hop_limit,
             dscp: tcp.dscp,
             phase,
-            held: Events::default(),
+            deferred: Events::default(),
             memory: 0,
             repair_memory: 0,
             urgency: Urgency::Idle,
@@ -175,7 +175,7 @@ impl Stack {
     /// the stack is full of connections.
     pub(super) fn make_room(&mut self) -> bool {
         let most = self.config.max_connections.min(demux::MAX_ENTRIES);
-        while self.held() >= most {
+        while self.count() >= most {
             if !self.evict_time_wait() {
                 return false;
             }
@@ -184,7 +184,7 @@ impl Stack {
     }
 
     /// Connections of any kind that are kept.
-    fn held(&self) -> usize {
+    fn count(&self) -> usize {
         self.slots.len() + self.half_open.len() + self.time_wait.len()
     }
 
@@ -228,7 +228,7 @@ impl Stack {
         if phase == Phase::Released {
             self.free(id);
         }
-        while self.held() > self.config.max_connections && self.evict_time_wait() {}
+        while self.count() > self.config.max_connections && self.evict_time_wait() {}
     }
 
     /// Takes a connection out of its slot.
