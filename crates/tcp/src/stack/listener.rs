@@ -289,7 +289,7 @@ impl Stack {
             Admission::Keep => {}
         }
         let tcp = Arc::clone(&at.tcp);
-        if !self.make_room() {
+        if !self.evict_if_full() {
             self.refuse_fast_open(verdict);
             return Err(Refusal::TooManyConnections);
         }
@@ -409,7 +409,7 @@ impl Stack {
             return Err(Refusal::BacklogFull);
         }
         let tcp = at.syn_cookie_config();
-        if !self.make_room() {
+        if !self.evict_if_full() {
             return Err(Refusal::TooManyConnections);
         }
         let secrets = Secrets { iss, ts_offset: self.secrets.timestamp_offset(&tuple) };

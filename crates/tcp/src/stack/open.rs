@@ -52,7 +52,7 @@ impl Stack {
             self.end_time_wait(place);
             self.stats.time_waits_reused += 1;
         }
-        if !self.make_room() {
+        if !self.evict_if_full() {
             return Err(ConnectError::TooMany(self.config.max_connections));
         }
         let mut secrets = self.secrets.secrets(&tuple, now);

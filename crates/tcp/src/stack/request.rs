@@ -148,7 +148,7 @@ impl Stack {
         let tuple = request.tuple;
         let requests = self.requests.as_mut().ok_or(RequestError::Gone(tuple.remote))?;
         let syn_of_request = requests.take(request).ok_or(RequestError::Gone(tuple.remote))?;
-        if !self.make_room() {
+        if !self.evict_if_full() {
             return Err(RequestError::TooMany(self.config.max_connections));
         }
         match self.owners().of(&tuple) {

@@ -173,7 +173,7 @@ impl Stack {
 
     /// Makes room for one more connection: a TIME-WAIT that has least left to wait goes first. False if
     /// the stack is full of connections.
-    pub(super) fn make_room(&mut self) -> bool {
+    pub(super) fn evict_if_full(&mut self) -> bool {
         let most = self.config.max_connections.min(demux::MAX_ENTRIES);
         while self.count() >= most {
             if !self.evict_time_wait() {
