@@ -340,20 +340,20 @@ impl Connection {
 
     /// A reduction that turns out to have been a mistake is taken back (RFC 3522, 3708, 4015, 5682).
     fn undo(&mut self, ack: &AckOutcome, now: Instant) {
-        self.tx.recovery.release_retransmissions();
+        self.tx.recovery.resume_retransmissions();
         let scoreboard = &self.tx.scoreboard;
         if ack.reneged {
             // The acknowledgement is an old one, or the receiver has discarded data: the state stays and
             // nothing is sent again until the next one or the timer tells which (Linux:
             // tcp_check_sack_reneging).
-            self.tx.recovery.hold_retransmissions();
+            self.tx.recovery.suspend_retransmissions();
         } else if self.handshake.agreed.sack && self.tx.recovery.shows_overtaken_segment(ack) {
             // How far it was overtaken is seen from where it was sent (Linux: tcp_try_undo_partial).
             let highest = scoreboard.highest_sacked().unwrap_or(scoreboard.una());
             self.tx.rack.on_overtaken(highest.since(ack.una_before));
             // While something else that was sent again is outstanding, nothing more is: it may be late as
             // well.
-            self.tx.recovery.hold_retransmissions();
+            self.tx.recovery.suspend_retransmissions();
         }
         let repairs_in_flight = || scoreboard.resent().next().is_some();
         let Some(why) = self.tx.recovery.spurious(ack, repairs_in_flight) else { return };

@@ -50,7 +50,7 @@ pub(crate) struct Recovery {
     /// An undo was due during that time and is withheld.
     withheld: bool,
     /// Nothing is retransmitted until the next acknowledgement.
-    repairs_held: bool,
+    suspended: bool,
     /// Length of the tail loss probe in flight that repeats data, with SND.NXT when it left.
     probe: Option<(u32, SeqNum)>,
 }
@@ -77,7 +77,7 @@ impl Recovery {
             masked: false,
             beside: false,
             withheld: false,
-            repairs_held: false,
+            suspended: false,
             probe: None,
         }
     }
@@ -197,18 +197,18 @@ impl Recovery {
 
     /// Holds retransmissions until the next acknowledgement or timeout, unless the recovery is undone or ends
     /// now.
-    pub(crate) fn hold_retransmissions(&mut self) {
-        self.repairs_held = true;
+    pub(crate) fn suspend_retransmissions(&mut self) {
+        self.suspended = true;
     }
 
     /// Ends the hold before an acknowledgement or a timeout is judged.
-    pub(crate) fn release_retransmissions(&mut self) {
-        self.repairs_held = false;
+    pub(crate) fn resume_retransmissions(&mut self) {
+        self.suspended = false;
     }
 
     /// True while retransmissions are held.
-    pub(crate) fn holds_retransmissions(&self) -> bool {
-        self.repairs_held
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.suspended
     }
 
     /// True if the undone reduction is a fast recovery: then data was overtaken and not lost.
@@ -247,7 +247,7 @@ impl Recovery {
     ) -> Episode {
         self.una = ack.una_before + ack.advanced;
         self.probe = self.probe.filter(|(_, nxt)| self.una.lt(*nxt));
-        self.repairs_held &= self.state == CongestionState::Recovery || ack.reneged;
+        self.suspended &= self.state == CongestionState::Recovery || ack.reneged;
         self.progressed |= ack.advanced > 0;
         self.follow();
         if ack.reneged {
@@ -287,7 +287,7 @@ impl Recovery {
     /// Processes a loss that the reordering timer declared, like [`Recovery::on_ack`] after an
     /// acknowledgement.
     pub(crate) fn on_loss(&mut self, nxt: SeqNum) -> Episode {
-        self.release_retransmissions();
+        self.resume_retransmissions();
         match self.state {
             // After a timeout it is another sign of congestion, like the loss of a retransmission (Linux:
             // tcp_rack_reo_timeout).
@@ -306,7 +306,7 @@ impl Recovery {
     /// section 3.1 lowers it when the segment "has not yet been resent by way of the retransmission timer"; a
     /// fast recovery that ends this way has lowered it already.
     pub(crate) fn on_timeout(&mut self, nxt: SeqNum) -> bool {
-        self.release_retransmissions();
+        self.resume_retransmissions();
         let first = match self.state {
             CongestionState::Open | CongestionState::Disorder => true,
             CongestionState::Cwr | CongestionState::Recovery => false,
