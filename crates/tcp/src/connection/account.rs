@@ -62,7 +62,7 @@ impl Connection {
             }
             Change::LimitCopy { paced } => {
                 self.tx.paced |= paced;
-                self.gentle.hold_copy();
+                self.gentle.defer_copy();
             }
             Change::CloseGroup => self.gentle.close_group(),
             Change::TakeGroup => self.with_gentle(|gentle, parts| gentle.take_group(parts, now)),

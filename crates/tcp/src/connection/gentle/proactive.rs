@@ -130,9 +130,9 @@ impl Gentle {
     }
 
     /// The next copy has to wait for something else than its time.
-    pub(crate) fn hold_copy(&mut self) {
+    pub(crate) fn defer_copy(&mut self) {
         if let Some(copies) = self.copies() {
-            copies.hold();
+            copies.defer();
         }
     }
 
