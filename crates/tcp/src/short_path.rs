@@ -72,10 +72,10 @@ impl Trial {
         if !is_full {
             return capacity;
         }
-        let held = u64::try_from(TIMES * rate * u128::from(least_rtt.0) / 1_000_000).unwrap_or(u64::MAX);
+        let bdp = u64::try_from(TIMES * rate * u128::from(least_rtt.0) / 1_000_000).unwrap_or(u64::MAX);
         let rate = u64::try_from(rate).unwrap_or(u64::MAX);
-        if capacity < held {
-            return capacity.saturating_mul(2).min(held);
+        if capacity < bdp {
+            return capacity.saturating_mul(2).min(bdp);
         }
         self.try_more(rate, capacity)
     }

@@ -273,10 +273,10 @@ impl Connection {
     fn remembered_window(&self, volume: &PathVolume, known: &PathFacts) -> u32 {
         let of_path = |segments| initial_window(segments, self.tx.mss());
         let rate = volume.rate.filter(|_| volume.is_rate_limited).unwrap_or(0);
-        let holds = u128::from(rate) * known.least_rtt.unwrap_or_default().as_micros() / 1_000_000;
-        let holds = u32::try_from(holds).unwrap_or(u32::MAX).max(of_path(UNMEASURED_WINDOW));
+        let bdp = u128::from(rate) * known.least_rtt.unwrap_or_default().as_micros() / 1_000_000;
+        let bdp = u32::try_from(bdp).unwrap_or(u32::MAX).max(of_path(UNMEASURED_WINDOW));
         let most = self.config.path_start.map_or(0, |start| of_path(start.max_window));
-        volume.bytes.min(holds).min(most)
+        volume.bytes.min(bdp).min(most)
     }
 
     /// The connection starts with `window` bytes: at the rate of the path, else of a window a round trip.

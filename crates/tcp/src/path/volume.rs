@@ -209,10 +209,10 @@ impl Volume {
             None => (None, false),
         };
         // Without contrary evidence, half of the path's capacity is tried, as in careful resume.
-        let holds = self.holds(least_rtt).unwrap_or(0);
+        let bdp = self.bdp(least_rtt).unwrap_or(0);
         let bytes = match left + AGED < lifetime || self.is_queued() {
             true => self.carried / 2,
-            false => self.carried.max(holds / 2),
+            false => self.carried.max(bdp / 2),
         };
         Some(PathVolume { bytes, rate, is_rate_limited })
     }
@@ -229,7 +229,7 @@ impl Volume {
 
     /// Returns the capacity of the path without a queue, bytes, if it is known and none of the latest 16
     /// flights saw a queue.
-    fn holds(&self, least_rtt: Option<Duration>) -> Option<u32> {
+    fn bdp(&self, least_rtt: Option<Duration>) -> Option<u32> {
         let (rate, rtt) = self.rate().filter(|_| self.is_measured).zip(least_rtt)?;
         let is_quiet = !self.latest(4).any(|verdict| verdict == FlightVerdict::Excess);
         let bytes = u128::from(rate.rate) * rtt.as_micros() / 1_000_000;
@@ -272,7 +272,7 @@ impl Volume {
         let held = self.give_back(request.granted);
         let out: u32 = self.grants.iter().map(|grant| grant.burst.bytes).fold(0, u32::saturating_add);
         let carried = if self.is_queued() { self.carried / 2 } else { self.carried };
-        let together = self.together.max(carried).max(request.window).max(self.holds(least_rtt).unwrap_or(0));
+        let together = self.together.max(carried).max(request.window).max(self.bdp(least_rtt).unwrap_or(0));
         let granted = request.window.min(together.saturating_sub(out));
         if granted <= request.has {
             self.grants.extend(held);
