@@ -79,7 +79,7 @@ impl Connection {
         // Fifth, if neither of the SYN or RST bits is set, drop the segment. Fast Open: an answer to the data
         // of our SYN may have overtaken the SYN-ACK.
         else if has_ack {
-            self.hold_early(segment);
+            self.queue_early(segment);
         }
     }
 

@@ -393,7 +393,7 @@ impl Connection {
         // A half-open connection has its SYN-ACK in flight and may wait a minute for the answer.
         let waits = match self.state {
             State::SynSent => false,
-            State::SynReceived => !self.holds_early(),
+            State::SynReceived => !self.has_early(),
             _ => self.tx.scoreboard.is_empty(),
         };
         waits && self.tx.queue.is_empty() && self.readable() == 0 && !self.has_events()

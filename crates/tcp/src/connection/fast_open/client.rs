@@ -257,12 +257,12 @@ impl Client {
     }
 
     /// True if segments wait for the SYN-ACK.
-    pub(super) fn holds_early(&self) -> bool {
+    pub(super) fn has_early(&self) -> bool {
         !self.early.is_empty()
     }
 
     /// A segment without SYN arrived before the SYN-ACK: an answer to the data of our SYN that overtook it.
-    pub(super) fn hold_early(&mut self, segment: &Arrived<'_>) {
+    pub(super) fn queue_early(&mut self, segment: &Arrived<'_>) {
         let parity = segment.options.gentle.is_some_and(|option| option.is_encoded());
         let held = self.connect.hold_early && self.data > 0 && !self.plain && !parity;
         let bytes = self.early_bytes + segment.payload.len();

@@ -238,14 +238,14 @@ impl Connection {
     }
 
     /// Segments wait for the SYN-ACK.
-    pub(crate) fn holds_early(&self) -> bool {
-        self.fast_client().is_some_and(Client::holds_early)
+    pub(crate) fn has_early(&self) -> bool {
+        self.fast_client().is_some_and(Client::has_early)
     }
 
     /// A segment without SYN arrived before the SYN-ACK: an answer to the data of our SYN that overtook it.
-    pub(crate) fn hold_early(&mut self, segment: &Arrived<'_>) {
+    pub(crate) fn queue_early(&mut self, segment: &Arrived<'_>) {
         if let Some(client) = self.fast_client_mut() {
-            client.hold_early(segment);
+            client.queue_early(segment);
         }
     }
 
