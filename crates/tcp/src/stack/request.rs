@@ -64,7 +64,7 @@ impl Requests {
         wire_len: usize,
         floor: Option<SeqNum>,
     ) -> Result<(), Refusal> {
-        let known = self.pending.get(&tuple).map(|syn_of_request| syn_of_request.number);
+        let known = self.pending.get(&tuple).map(|pending| pending.number);
         if known.is_none() {
             if self.pending.len() >= self.max_pending {
                 return Err(Refusal::BacklogFull);
@@ -81,20 +81,16 @@ impl Requests {
 
     fn next(&mut self) -> Option<Request> {
         while let Some(tuple) = self.fresh.pop_front() {
-            if let Some(syn_of_request) = self.pending.get(&tuple) {
-                return Some(Request {
-                    tuple,
-                    options: syn_of_request.options.clone(),
-                    number: syn_of_request.number,
-                });
+            if let Some(pending) = self.pending.get(&tuple) {
+                return Some(Request { tuple, options: pending.options.clone(), number: pending.number });
             }
         }
         None
     }
 
     fn take(&mut self, request: &Request) -> Option<PendingSyn> {
-        let syn_of_request = self.pending.get(&request.tuple)?;
-        if syn_of_request.number != request.number {
+        let pending = self.pending.get(&request.tuple)?;
+        if pending.number != request.number {
             return None;
         }
         self.pending.remove(&request.tuple)
@@ -147,50 +143,50 @@ impl Stack {
         config.validate()?;
         let tuple = request.tuple;
         let requests = self.requests.as_mut().ok_or(RequestError::Gone(tuple.remote))?;
-        let syn_of_request = requests.take(request).ok_or(RequestError::Gone(tuple.remote))?;
+        let pending = requests.take(request).ok_or(RequestError::Gone(tuple.remote))?;
         if !self.evict_if_full() {
             return Err(RequestError::TooMany(self.config.max_connections));
         }
         match self.owners().of(&tuple) {
             None => {}
-            Some(Target::TimeWait(place)) if syn_of_request.floor.is_some() => {
+            Some(Target::TimeWait(place)) if pending.floor.is_some() => {
                 self.end_time_wait(place);
                 self.stats.time_waits_reused += 1;
             }
             Some(_) => return Err(RequestError::Gone(tuple.remote)),
         }
         let syn = Arrived {
-            seq: syn_of_request.seq,
+            seq: pending.seq,
             ack: SeqNum(0),
-            flags: syn_of_request.flags,
-            window: syn_of_request.window,
+            flags: pending.flags,
+            window: pending.window,
             urgent: 0,
-            options: &syn_of_request.options,
+            options: &pending.options,
             payload: &[],
-            ecn: syn_of_request.ecn,
+            ecn: pending.ecn,
             segment_size: 0,
         };
         let mut secrets = self.secrets.secrets(&tuple, now);
-        secrets.iss = syn_of_request.floor.map_or(secrets.iss, |floor| secrets.iss.max(floor));
+        secrets.iss = pending.floor.map_or(secrets.iss, |floor| secrets.iss.max(floor));
         let tcp = Arc::new(config.clone());
         let mut connection = Connection::accept(tuple, &tcp, secrets, self.host(), &syn, now);
         self.start_on_path(&mut connection, now);
         let id = self.insert(connection, &tcp, Phase::Owned, now);
         self.stats.passive_opens += 1;
-        self.on_opened(&tuple, syn_of_request.wire_len, &syn, now);
+        self.on_opened(&tuple, pending.wire_len, &syn, now);
         Ok(id)
     }
 
     /// Answers a request with a reset: the peer's connection is refused. False if it was decided already.
     pub fn refuse_request(&mut self, request: &Request, now: Instant) -> bool {
-        let Some(syn_of_request) = self.requests.as_mut().and_then(|requests| requests.take(request)) else {
+        let Some(pending) = self.requests.as_mut().and_then(|requests| requests.take(request)) else {
             return false;
         };
         let FourTuple { local, remote } = request.tuple;
         let tcp = TcpHeader {
             src_port: remote.port(),
             dst_port: local.port(),
-            seq: syn_of_request.seq,
+            seq: pending.seq,
             flags: Flags::SYN,
             ..TcpHeader::default()
         };
