@@ -183,7 +183,7 @@ impl Connection {
 
     /// The first range that is declared lost.
     fn decide_lost(&self, now: Instant) -> Step {
-        if !self.tx.scoreboard.has_lost() || self.tx.recovery.is_suspended() {
+        if !self.tx.scoreboard.has_lost() || self.tx.recovery.has_suspended_retransmissions() {
             return Step::Skip(None);
         }
         let limit = self.payload_limit();

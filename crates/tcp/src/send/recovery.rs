@@ -207,7 +207,7 @@ impl Recovery {
     }
 
     /// True while retransmissions are held.
-    pub(crate) fn is_suspended(&self) -> bool {
+    pub(crate) fn has_suspended_retransmissions(&self) -> bool {
         self.suspended
     }
 
