@@ -37,7 +37,7 @@ impl Scoreboard {
 
     /// Begins or continues a repair without SACK. Later duplicates can only be about data that is outstanding
     /// now.
-    fn repairing(&mut self) {
+    fn begin_reno_recovery(&mut self) {
         self.reno.recover.get_or_insert(self.nxt);
         self.reno.announced_to = self.nxt;
     }
@@ -46,7 +46,7 @@ impl Scoreboard {
     /// acknowledgements on a connection without SACK (RFC 6582). Returns the number of bytes newly declared
     /// lost.
     pub(crate) fn mark_head_lost(&mut self, mss: u32) -> u32 {
-        self.repairing();
+        self.begin_reno_recovery();
         let Some(head) = self.head() else { return 0 };
         let len = if head.payload() <= mss { head.range.len() } else { mss.max(1) };
         self.mark_lost(SeqRange::with_len(self.una, len))
