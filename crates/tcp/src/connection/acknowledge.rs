@@ -467,7 +467,7 @@ impl Connection {
         if in_recovery {
             let resent = self.tx.scoreboard.resent().filter(|record| record.origin != Origin::TailLossProbe);
             let bytes = resent.map(|record| record.range.len()).sum();
-            self.tx.recovery.on_entered_with_repairs(bytes);
+            self.tx.recovery.on_entered_with_retransmissions(bytes);
         }
         let delivered_while_held = if in_recovery { self.delivered_while_held() } else { 0 };
         let max_ssthresh = self.retreat();

@@ -274,7 +274,7 @@ impl Recovery {
                 Episode::Exited
             }
             CongestionState::Cwr if lost => {
-                self.repair_within_cwr(nxt);
+                self.enter_recovery_from_cwr(nxt);
                 Episode::Stayed
             }
             // RFC 5681 section 4.3: "the loss of a retransmission, should be taken as two indications of
@@ -295,7 +295,7 @@ impl Recovery {
                 self.enter_recovery(nxt)
             }
             CongestionState::Cwr => {
-                self.repair_within_cwr(nxt);
+                self.enter_recovery_from_cwr(nxt);
                 Episode::Stayed
             }
             CongestionState::Recovery => Episode::Stayed,
@@ -339,7 +339,7 @@ impl Recovery {
     /// smaller ones, which is no sign of congestion (RFC 1191 section 6.4).
     pub(crate) fn on_too_big(&mut self, nxt: SeqNum) {
         if !self.reducing() {
-            self.repair(nxt);
+            self.enter_loss(nxt);
         }
     }
 
@@ -347,10 +347,10 @@ impl Recovery {
     /// The other segments were probably too large, so the repair uses the current window instead of beginning
     /// with one segment.
     pub(crate) fn on_flight_vanished(&mut self, nxt: SeqNum) {
-        self.repair(nxt);
+        self.enter_loss(nxt);
     }
 
-    fn repair(&mut self, nxt: SeqNum) {
+    fn enter_loss(&mut self, nxt: SeqNum) {
         self.state = CongestionState::Loss;
         self.progressed = true;
         (self.recovery_point, self.recover) = (nxt, nxt);
@@ -440,7 +440,7 @@ impl Recovery {
     }
 
     /// Continues the current reduction as a recovery: it covers this loss too, and now has data to repair.
-    fn repair_within_cwr(&mut self, nxt: SeqNum) {
+    fn enter_recovery_from_cwr(&mut self, nxt: SeqNum) {
         self.state = CongestionState::Recovery;
         self.set_points(nxt);
         self.forbid_undo();
@@ -479,7 +479,7 @@ impl Recovery {
 
     /// Records that `bytes` retransmitted before this recovery are in flight: they must also prove
     /// unnecessary (Linux: tcp_init_undo).
-    pub(crate) fn on_entered_with_repairs(&mut self, bytes: u32) {
+    pub(crate) fn on_entered_with_retransmissions(&mut self, bytes: u32) {
         if self.undo_marker.is_some() {
             self.undo_retrans = self.undo_retrans.saturating_add(bytes);
         }
