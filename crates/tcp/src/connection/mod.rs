@@ -92,7 +92,7 @@ pub(crate) struct Host {
     /// Clock granularity of the driver: G of RFC 6298.
     pub(crate) granularity: Duration,
     /// There is memory for repairs by parity.
-    pub(crate) repairs: bool,
+    pub(crate) accepts_parity: bool,
 }
 
 /// Interface of a connection to the stack around it.
@@ -280,7 +280,7 @@ impl Connection {
             fast_open: None,
             fast_open_outcome: FastOpenOutcome::Off(OffReason::NotAsked),
             syn_data_taken: false,
-            gentle: Gentle::new(config, host.repairs),
+            gentle: Gentle::new(config, host.accepts_parity),
             keepalive: None,
             user_timeout: config.user_timeout,
             fin_wait_2_until: None,

@@ -602,7 +602,7 @@ mod tests {
         let tuple =
             FourTuple::new(SocketAddr::from(([10, 0, 0, 1], 1000)), SocketAddr::from(([10, 0, 0, 2], 80)));
         let secrets = Secrets { iss: SeqNum(7), ts_offset: 0 };
-        let host = Host { mtu: 1500, granularity: Duration::from_micros(1), repairs: true };
+        let host = Host { mtu: 1500, granularity: Duration::from_micros(1), accepts_parity: true };
         Connection::connect(tuple, &config, secrets, host, Instant::ZERO)
     }
 

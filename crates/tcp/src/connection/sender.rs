@@ -908,7 +908,7 @@ mod tests {
     #[test]
     fn a_peer_that_names_a_tiny_mss_does_not_get_a_segment_for_every_byte() {
         let (config, host) =
-            (TcpConfig::default(), Host { mtu: 1500, granularity: Duration::ZERO, repairs: true });
+            (TcpConfig::default(), Host { mtu: 1500, granularity: Duration::ZERO, accepts_parity: true });
         let mss = |peer, timestamps| {
             let mut sender = Sender::new(&config, SeqNum(0), host, false, Instant::ZERO);
             sender.on_handshake(peer, timestamps);
@@ -921,14 +921,14 @@ mod tests {
     #[test]
     fn a_search_for_the_mtu_does_not_make_less_be_announced() {
         let config = TcpConfig { mtu_probing: MtuProbing::Always, ..TcpConfig::default() };
-        let host = Host { mtu: 1500, granularity: Duration::ZERO, repairs: true };
+        let host = Host { mtu: 1500, granularity: Duration::ZERO, accepts_parity: true };
         let sender = Sender::new(&config, SeqNum(0), host, false, Instant::ZERO);
         assert_eq!((sender.advertised_mss(), sender.mss()), (1460, 1024));
     }
 
     #[test]
     fn a_small_window_is_pressing_only_while_something_waits_for_it() {
-        let host = Host { mtu: 1500, granularity: Duration::ZERO, repairs: true };
+        let host = Host { mtu: 1500, granularity: Duration::ZERO, accepts_parity: true };
         let mut sender = Sender::new(&TcpConfig::default(), SeqNum(0), host, false, Instant::ZERO);
         assert!(!sender.is_urgent(), "nothing is written");
         sender.queue.write(b"waits");
@@ -1009,7 +1009,7 @@ mod tests {
 
     #[test]
     fn new_data_earns_its_percentage_of_redundancy() {
-        let host = Host { mtu: 1500, granularity: Duration::ZERO, repairs: true };
+        let host = Host { mtu: 1500, granularity: Duration::ZERO, accepts_parity: true };
         let mut sender = Sender::new(&TcpConfig::default(), SeqNum(0), host, false, Instant::ZERO);
         sender.earn_redundancy(1_000, Some(25));
         assert_eq!(sender.redundancy_left(), u32::MAX, "nothing limits it yet");

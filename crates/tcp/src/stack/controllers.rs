@@ -144,10 +144,10 @@ fn level(attained: u64) -> usize {
     LEVELS.iter().filter(|limit| attained >= **limit).count()
 }
 
-fn rank(attained: u64, repairs: bool) -> usize {
+fn rank(attained: u64, retransmits: bool) -> usize {
     let level = level(attained);
     let upper = level / 2 * 3;
-    if repairs { upper } else { upper + 1 + level % 2 }
+    if retransmits { upper } else { upper + 1 + level % 2 }
 }
 
 impl PathController {
@@ -255,8 +255,8 @@ impl PathController {
     }
 
     /// `id` waits for the window or the pacer.
-    fn enqueue(&mut self, id: ConnId, member: &mut Member, repairs: bool, now: Instant) {
-        let rank = rank(member.attained, repairs);
+    fn enqueue(&mut self, id: ConnId, member: &mut Member, retransmits: bool, now: Instant) {
+        let rank = rank(member.attained, retransmits);
         if member.ticket != 0 && member.rank == rank {
             return;
         }

@@ -70,7 +70,7 @@ impl Has {
     const SACK: u8 = 4;
     const TIMESTAMPS: u8 = 8;
     /// Not of the SYN: there was memory for repairs.
-    const REPAIRS: u8 = 16;
+    const ACCEPTS_PARITY: u8 = 16;
 
     fn all(bits: [(u8, bool); 5]) -> Has {
         Has(bits.iter().filter(|(_, is_set)| *is_set).fold(0, |all, (bit, _)| all | bit))
@@ -147,7 +147,7 @@ impl HalfOpen {
                 (Has::WINDOW_SCALE, options.window_scale.is_some()),
                 (Has::SACK, options.sack_permitted),
                 (Has::TIMESTAMPS, options.timestamps.is_some()),
-                (Has::REPAIRS, host.repairs),
+                (Has::ACCEPTS_PARITY, host.accepts_parity),
             ]),
             stage: Stage::Made,
             ecn,
@@ -422,7 +422,7 @@ impl Stack {
             ecn: half_open.ecn,
             segment_size: 0,
         };
-        let host = Host { repairs: half_open.has.contains(Has::REPAIRS), ..self.host() };
+        let host = Host { accepts_parity: half_open.has.contains(Has::ACCEPTS_PARITY), ..self.host() };
         let secrets = Secrets { iss: half_open.iss, ts_offset: half_open.ts_offset };
         let tuple = FourTuple::from(&half_open.tuple);
         let mut connection = Connection::accept(tuple, tcp, secrets, host, &syn, half_open.opened);

@@ -547,8 +547,8 @@ impl Stack {
 
     /// Returns the properties of the host for a connection.
     fn host(&self) -> Host {
-        let repairs = self.repair_memory.pressure() != Pressure::Full;
-        Host { mtu: self.config.mtu, granularity: self.config.granularity, repairs }
+        let accepts_parity = self.repair_memory.pressure() != Pressure::Full;
+        Host { mtu: self.config.mtu, granularity: self.config.granularity, accepts_parity }
     }
 
     fn partial_checksum(&self) -> bool {

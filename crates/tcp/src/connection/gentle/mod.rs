@@ -202,10 +202,10 @@ impl Connection {
 }
 
 impl Gentle {
-    pub(crate) fn new(config: &TcpConfig, repairs: bool) -> Self {
+    pub(crate) fn new(config: &TcpConfig, accepts_parity: bool) -> Self {
         // Without SACK the sender does not know which segments were lost, and nothing could be repaired.
         let willing = Willing::of(&config.mechanisms).filter(|_| config.sack);
-        let willing = if repairs { willing } else { willing.and_then(Willing::without_parity) };
+        let willing = if accepts_parity { willing } else { willing.and_then(Willing::without_parity) };
         Gentle {
             willing,
             spoken: None,
