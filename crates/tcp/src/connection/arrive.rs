@@ -285,7 +285,7 @@ impl Connection {
         if slow_sender {
             self.rx.ack.on_slow_sender(self.rx.rcv_wnd());
         }
-        self.repair_with_more(segment, now);
+        self.retry_decoding(segment, now);
     }
 
     /// Moves through the closing states.

@@ -228,7 +228,7 @@ fn received(rx: &Receiver) -> Reception<'_> {
 
 impl Connection {
     /// Data arrived: parity that was not enough may be enough now.
-    pub(crate) fn repair_with_more(&mut self, segment: &Arrived<'_>, now: Instant) {
+    pub(crate) fn retry_decoding(&mut self, segment: &Arrived<'_>, now: Instant) {
         if self.gentle.active.is_some()
             && let Some(recovered) = self.with_gentle(|gentle, parts| gentle.on_data(segment, parts, now))
         {
