@@ -9,7 +9,7 @@ use core::cell::OnceCell;
 use brisk_wire::{Flags, Gentle, IpMeta, TcpHeader, Timestamps as TimestampOption};
 
 use super::Stack;
-use super::share::Learnt;
+use super::shard::Learnt;
 use crate::config::{ConnectConfig, StackConfig, SynCookies};
 use crate::conn_id::{ConnId, ListenerId};
 use crate::connection::{Connection, MAX_EARLY_BYTES, SynAnswer};
@@ -400,7 +400,7 @@ impl Stack {
                 if !matches!(report, Report::Failed(_)) {
                     let heard = if shared { report.doubted() } else { report };
                     self.fast_open.on_report(&asker, &heard, now);
-                    self.share.tell(|| Learnt::FastOpen(asker, heard));
+                    self.shard.tell(|| Learnt::FastOpen(asker, heard));
                 }
             }
         }

@@ -28,7 +28,7 @@
 //! | `application`, `conn_mut` | reads and writes of the application; options of an open connection |
 //! | `moves` | peers whose address changes while they have connections |
 //! | `renew` | a new stack in the storage of an old one |
-//! | `share` | the part of one stack among several of the same host |
+//! | `shard` | the part of one stack among several of the same host |
 //! | `places` | storage of half-open connections and TIME-WAITs |
 
 use alloc::boxed::Box;
@@ -79,7 +79,7 @@ mod ready;
 mod renew;
 mod request;
 mod reset;
-mod share;
+mod shard;
 mod slot;
 mod spares;
 mod stats;
@@ -91,7 +91,7 @@ pub use crate::four_tuple::FourTuple;
 pub use conn_mut::ConnMut;
 pub use controllers::SharedPath;
 pub use request::Request;
-pub use share::Lesson;
+pub use shard::Lesson;
 pub use stats::{FastOpenStats, Refusal, StackStats};
 
 use crate::conn_id::{Slots, first_generation};
@@ -113,7 +113,7 @@ use moves::Moves;
 use ports::Ports;
 use ready::Ready;
 use request::Requests;
-use share::Share;
+use shard::Shard;
 use slot::{Phase, Slot};
 use spares::Spares;
 use syn_cookie::CookieJar;
@@ -211,7 +211,7 @@ pub struct Stack {
     gentle_memory: GentleMemory,
     /// The controllers that connections between the same addresses share.
     controllers: Controllers,
-    share: Share,
+    shard: Shard,
     moves: Moves,
 }
 
@@ -266,7 +266,7 @@ impl Stack {
             resets: AnswerLimit::new(reset::RESETS_PER_SECOND, seed, Purpose::ResetLimit),
             allowances: Allowances::default(),
             controllers: Controllers::default(),
-            share: Share::default(),
+            shard: Shard::default(),
             moves: Moves::default(),
             config,
         })

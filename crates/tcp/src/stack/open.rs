@@ -125,12 +125,12 @@ impl Stack {
     ) -> Result<(FourTuple, Option<SeqNum>), ConnectError> {
         // The ports leave the stack for the search, which asks the rest of the stack about each.
         let tuple_of = |port| FourTuple::new(SocketAddr::new(ip, port), remote);
-        let Stack { ports, demux, slots, half_open, time_wait, listening, share, .. } = self;
+        let Stack { ports, demux, slots, half_open, time_wait, listening, shard, .. } = self;
         let owners = Owners { demux, slots, half_open, time_wait };
         let is_listened = |port| listening.contains_key(&SocketAddr::new(ip, port));
         let free = |port| !is_listened(port) && owners.of(&tuple_of(port)).is_none();
         // A connection whose two ends are one hears nothing.
-        let is_ours = |port| share.has(&tuple_of(port)) && !tuple_of(port).is_loop();
+        let is_ours = |port| shard.has(&tuple_of(port)) && !tuple_of(port).is_loop();
         let floor_of = |port| match owners.of(&tuple_of(port)) {
             Some(Target::TimeWait(place)) => time_wait.entry(place)?.reusable_by_us(now),
             Some(Target::Connection(_) | Target::HalfOpen(_)) | None => None,

@@ -1,7 +1,7 @@
-//! One host, several stacks: the share that each has of the four-tuples, and what they tell each other.
+//! One host, several stacks: the shard that each has of the four-tuples, and what they tell each other.
 //!
-//! A driver that runs a stack on every core gives each a share of all four-tuples ([`Stack::set_share`]) and
-//! hands it the packets of its share alone. The stacks share their knowledge of servers and paths: each
+//! A driver that runs a stack on every core gives each a shard of all four-tuples ([`Stack::set_shard`]) and
+//! hands it the packets of its shard alone. The stacks share their knowledge of servers and paths: each
 //! returns it as [`Lesson`]s ([`Stack::poll_lesson`]), which the driver carries to the others
 //! ([`Stack::on_lesson`]). So every stack has the whole memory, and none waits for another. A stack without a
 //! share returns no lessons and does nothing differently.
@@ -46,12 +46,12 @@ pub(super) enum Learnt {
 
 /// The part of one stack among several.
 #[derive(Default)]
-pub(super) struct Share {
+pub(super) struct Shard {
     is_ours: Option<IsOurs>,
     lessons: VecDeque<Learnt>,
 }
 
-impl Share {
+impl Shard {
     /// Whether connections over this four-tuple are for this stack.
     pub(super) fn has(&self, tuple: &FourTuple) -> bool {
         self.is_ours.as_ref().is_none_or(|is_ours| is_ours(tuple))
@@ -69,9 +69,9 @@ impl Share {
     }
 }
 
-impl fmt::Debug for Share {
+impl fmt::Debug for Shard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Share").field("lessons", &self.lessons.len()).finish_non_exhaustive()
+        f.debug_struct("Shard").field("lessons", &self.lessons.len()).finish_non_exhaustive()
     }
 }
 
@@ -80,14 +80,14 @@ impl Stack {
     /// Makes this stack one of several with the same addresses: from now on it opens connections only over
     /// four-tuples for which `is_ours` holds, as far as the choice of the port is its own, and tells what it
     /// learns.
-    pub fn set_share(&mut self, is_ours: impl Fn(&FourTuple) -> bool + Send + 'static) {
-        self.share.is_ours = Some(Box::new(is_ours));
+    pub fn set_shard(&mut self, is_ours: impl Fn(&FourTuple) -> bool + Send + 'static) {
+        self.shard.is_ours = Some(Box::new(is_ours));
     }
 
     /// Returns the next lesson for the other stacks of the host, `None` if nothing more. Always `None`
-    /// without a share.
+    /// without a shard.
     pub fn poll_lesson(&mut self) -> Option<Lesson> {
-        self.share.lessons.pop_front().map(Lesson)
+        self.shard.lessons.pop_front().map(Lesson)
     }
 
     /// Takes in what another stack of the host has learnt.
