@@ -57,7 +57,7 @@ impl Stack {
         }
         let mut secrets = self.secrets.secrets(&tuple, now);
         secrets.iss = floor.map_or(secrets.iss, |floor| secrets.iss.max(floor));
-        let tcp = self.share(&config.tcp);
+        let tcp = self.intern_config(&config.tcp);
         let mut connection = Connection::connect(tuple, &tcp, secrets, self.host(), now);
         self.start_on_path(&mut connection, now);
         let options = self.syn_options_of(&connection, config, now);
@@ -73,7 +73,7 @@ impl Stack {
     }
 
     /// One copy of a configuration for all connections that are opened with it one after another.
-    fn share(&mut self, tcp: &TcpConfig) -> Arc<TcpConfig> {
+    fn intern_config(&mut self, tcp: &TcpConfig) -> Arc<TcpConfig> {
         match &self.latest_tcp {
             Some(latest) if **latest == *tcp => Arc::clone(latest),
             Some(_) | None => Arc::clone(self.latest_tcp.insert(Arc::new(tcp.clone()))),
