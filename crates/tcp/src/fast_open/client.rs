@@ -269,9 +269,9 @@ pub(crate) enum Mode {
     DataNoCookie,
 }
 
-/// The plan for opening a connection.
+/// How to open a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct OpenAttempt {
     pub(crate) mode: Mode,
     /// The option of the SYN.
     pub(crate) option: Option<FastOpen>,
@@ -283,7 +283,7 @@ pub(crate) struct Plan {
     pub(crate) untried: bool,
     /// The path has delivered an answer after such a SYN, and has dropped none since.
     pub(crate) proven: bool,
-    /// Number of answers in a row without the data, as known when the plan was made.
+    /// Number of answers in a row without the data, as known when the attempt began.
     pub(crate) refusals: u8,
 }
 
@@ -295,7 +295,7 @@ pub(crate) enum Report {
         class: SynAckClass,
         /// Its Fast Open option, if the SYN had one too.
         cookie: Option<FastOpen>,
-        /// [`Plan::refusals`] of the connection.
+        /// [`OpenAttempt::refusals`] of the connection.
         refusals: u8,
     },
     /// A one-time cookie arrived outside the handshake.
@@ -405,7 +405,7 @@ impl ClientCache {
         user_mss: Option<u16>,
         known: &PathFacts,
         now: Instant,
-    ) -> Result<Plan, OffReason> {
+    ) -> Result<OpenAttempt, OffReason> {
         let later = |until: Option<Instant>| until.is_some_and(|until| until > now);
         let family = usize::from(asker.path.remote.is_ipv6());
         if self.breaker(asker.attachment).is_some_and(|breaker| later(breaker.off_until)) {
@@ -430,7 +430,7 @@ impl ClientCache {
             None if later(port.request_after) => return Err(OffReason::NoCookieThere),
             None => (Mode::Request, Some(form(Cookie::REQUEST))),
         };
-        let plan = Plan {
+        let attempt = OpenAttempt {
             mode,
             option,
             data_limit: mss.saturating_sub(OPTION_SPACE),
@@ -439,12 +439,12 @@ impl ClientCache {
             proven: port.proven,
             refusals: path.soft,
         };
-        if plan.option.is_some_and(|option| cookie == Some(option))
+        if attempt.option.is_some_and(|option| cookie == Some(option))
             && let Some(path) = self.paths.touch(&asker.path)
         {
             path.one_time.pop_front();
         }
-        Ok(plan)
+        Ok(attempt)
     }
 
     /// Records a connection's report.

@@ -181,7 +181,7 @@ mod tests {
 
     fn choose(cache: &mut ClientCache, remote: &str, now: u64) -> Result<Mode, OffReason> {
         let (connect, known) = (FastOpenConnect::default(), PathFacts::default());
-        cache.choose(&asker(remote), &connect, None, &known, at(now)).map(|plan| plan.mode)
+        cache.choose(&asker(remote), &connect, None, &known, at(now)).map(|attempt| attempt.mode)
     }
 
     /// Returns a cache with a server that works, one that is avoided, one without Fast Open, and an
@@ -217,18 +217,18 @@ mod tests {
         let cookie = Cookie::new(&[0xab; 8]).map(FastOpen::with_cookie);
         let granted = Report::SynAck { class: SynAckClass::Granted, cookie, refusals: 0 };
         let accepted = Report::SynAck { class: SynAckClass::Accepted, cookie: None, refusals: 0 };
-        let plan = |cache: &mut ClientCache, remote: &str| {
+        let attempt = |cache: &mut ClientCache, remote: &str| {
             let (connect, known) = (FastOpenConnect::default(), PathFacts::default());
             cache
                 .choose(&asker(remote), &connect, None, &known, at(1))
-                .map(|plan| (plan.untried, plan.proven))
+                .map(|attempt| (attempt.untried, attempt.proven))
         };
         before.on_report(&asker("198.51.100.9:80"), &granted, at(0));
         before.on_report(&asker("198.51.100.9:80"), &accepted, at(0));
-        let known = plan(&mut before, "198.51.100.9:80");
+        let known = attempt(&mut before, "198.51.100.9:80");
         let mut later = cache();
         later.import(&before.export(None, at(0)), None, at(0)).expect("as written");
-        assert_eq!(plan(&mut later, "198.51.100.9:80"), known);
+        assert_eq!(attempt(&mut later, "198.51.100.9:80"), known);
         assert_eq!(known.map(|(untried, _)| untried), Ok(false));
 
         // A server of which only a lost SYN is known.
@@ -236,8 +236,8 @@ mod tests {
         before.on_report(&asker("198.51.100.10:80"), &Report::Failed(Mode::Data), at(0));
         later = cache();
         later.import(&before.export(None, at(0)), None, at(0)).expect("as written");
-        assert_eq!(plan(&mut later, "198.51.100.10:80"), plan(&mut before, "198.51.100.10:80"));
-        assert_eq!(plan(&mut later, "198.51.100.10:80").map(|(untried, _)| untried), Ok(true));
+        assert_eq!(attempt(&mut later, "198.51.100.10:80"), attempt(&mut before, "198.51.100.10:80"));
+        assert_eq!(attempt(&mut later, "198.51.100.10:80").map(|(untried, _)| untried), Ok(true));
     }
 
     #[test]

@@ -218,7 +218,7 @@ impl Stack {
 /// The client.
 impl Stack {
     /// Decides how an active open uses Fast Open, if it asked to.
-    pub(super) fn plan_fast_open(
+    pub(super) fn choose_fast_open(
         &mut self,
         connection: &mut Connection,
         config: &ConnectConfig,
@@ -238,8 +238,8 @@ impl Stack {
         }
         let known = *connection.known_path();
         match self.fast_open.cache.choose(&asker, &connect, config.tcp.max_segment, &known, now) {
-            Ok(plan) => {
-                connection.open_fast(plan, connect);
+            Ok(attempt) => {
+                connection.open_fast(attempt, connect);
                 Some(Box::new(asker))
             }
             Err(reason) => {

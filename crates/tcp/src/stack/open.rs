@@ -61,8 +61,8 @@ impl Stack {
         let mut connection = Connection::connect(tuple, &tcp, secrets, self.host(), now);
         self.start_on_path(&mut connection, now);
         let options = self.syn_options_of(&connection, config, now);
-        let asker = self.plan_fast_open(&mut connection, config, options, now);
-        self.plan_gentle(&mut connection, options);
+        let asker = self.choose_fast_open(&mut connection, config, options, now);
+        self.apply_syn_options(&mut connection, options);
         let id = self.insert(connection, &tcp, Phase::Owned, now);
         if let Some(slot) = self.slots.at_mut(id) {
             slot.asker = asker;

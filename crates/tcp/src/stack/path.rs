@@ -144,7 +144,7 @@ impl Stack {
     }
 
     /// Withholds the option of Corrective and Proactive if it is not its turn. That of Fast Open is planned.
-    pub(super) fn plan_gentle(&mut self, connection: &mut Connection, options: SynOptions) {
+    pub(super) fn apply_syn_options(&mut self, connection: &mut Connection, options: SynOptions) {
         let why = match options {
             SynOptions::NoGentle => GentleOff::Remembered,
             SynOptions::Plain if connection.wants_gentle() => GentleOff::OnTrial,

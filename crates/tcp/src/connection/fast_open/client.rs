@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 use brisk_wire::{Ecn, FastOpen, Flags, Options, SeqNum};
 
-use crate::fast_open::client::{Mode, Plan, Report};
+use crate::fast_open::client::{Mode, OpenAttempt, Report};
 use crate::fast_open::outcome::SynSent;
 use crate::fast_open::{BlackHoleSign, FastOpenConnect, FastOpenOutcome, OffReason, SynAckClass};
 use crate::outcome::Arrived;
@@ -48,7 +48,7 @@ impl Repeats {
 /// The client's side of Fast Open.
 #[derive(Debug)]
 pub(crate) struct Client {
-    pub(crate) plan: Plan,
+    pub(crate) attempt: OpenAttempt,
     pub(crate) connect: FastOpenConnect,
     /// Segments that left behind the SYN.
     pub(crate) followed: u8,
@@ -139,9 +139,9 @@ pub(super) struct SynAckVerdict {
 
 /// Until the SYN-ACK.
 impl Client {
-    pub(super) fn new(plan: Plan, connect: FastOpenConnect, iss: SeqNum) -> Self {
+    pub(super) fn new(attempt: OpenAttempt, connect: FastOpenConnect, iss: SeqNum) -> Self {
         Client {
-            plan,
+            attempt,
             connect,
             reset: false,
             followed: 0,
@@ -173,7 +173,7 @@ impl Client {
 
     /// True if the first SYN takes data.
     pub(super) fn takes_data(&self) -> bool {
-        match self.plan.mode {
+        match self.attempt.mode {
             Mode::Data | Mode::DataNoCookie => true,
             Mode::Request | Mode::CookieOnly => false,
         }
@@ -186,7 +186,7 @@ impl Client {
 
     /// The option of the SYN that leaves next.
     pub(super) fn syn_option(&self) -> Option<FastOpen> {
-        self.plan.option.filter(|_| !self.plain)
+        self.attempt.option.filter(|_| !self.plain)
     }
 
     /// True if the SYN that is out carries data.
@@ -201,13 +201,13 @@ impl Client {
 
     /// Bytes of data that the first SYN carried on a path that has proven to take them.
     pub(super) fn proven_data(&self) -> Option<u32> {
-        (!self.plan.untried && !self.plain).then_some(self.data)
+        (!self.attempt.untried && !self.plain).then_some(self.data)
     }
 
     /// How long the first SYN waits for its answer before a plain one follows.
     fn wait(&self) -> Duration {
         let percent = u32::from(self.connect.syn_rto_percent.clamp(100, 300));
-        let wait = self.plan.srtt.map(|srtt| srtt.saturating_mul(percent) / 100);
+        let wait = self.attempt.srtt.map(|srtt| srtt.saturating_mul(percent) / 100);
         wait.map_or(SYN_TIMEOUT, |wait| wait.max(self.connect.syn_rto_floor).min(SYN_TIMEOUT))
     }
 
@@ -223,11 +223,11 @@ impl Client {
     /// The path is longer than it was when the SYN left; returns by how much longer it may wait for its
     /// answer.
     pub(super) fn on_longer_path(&mut self, srtt: Duration) -> Option<Duration> {
-        if self.plain || self.plan.srtt.is_none_or(|known| srtt <= known) {
+        if self.plain || self.attempt.srtt.is_none_or(|known| srtt <= known) {
             return None;
         }
         let before = self.wait();
-        self.plan.srtt = Some(srtt);
+        self.attempt.srtt = Some(srtt);
         Some(self.wait().saturating_sub(before))
     }
 
@@ -290,7 +290,7 @@ impl Client {
     /// of the SYN.
     pub(super) fn on_syn_ack(&mut self, segment: &Arrived<'_>, acked: u32, by_copy: bool) -> FastOpenOutcome {
         let sent = SynSent {
-            request: self.plan.mode == Mode::Request,
+            request: self.attempt.mode == Mode::Request,
             data: self.data,
             plain: by_copy || self.plain && !self.too_big,
         };
@@ -300,10 +300,10 @@ impl Client {
         self.una = segment.ack;
         // A SYN-ACK that echoes no timestamp of ours could be forged by a host that does not see our packets.
         let echoes_nothing = segment.options.timestamps.is_some_and(|timestamps| timestamps.echo == 0);
-        let cookie = option.filter(|_| self.plan.option.is_some() && !echoes_nothing);
-        let refusals = self.plan.refusals;
+        let cookie = option.filter(|_| self.attempt.option.is_some() && !echoes_nothing);
+        let refusals = self.attempt.refusals;
         self.report(Report::SynAck { class, cookie, refusals });
-        match (class, self.plan.mode) {
+        match (class, self.attempt.mode) {
             (SynAckClass::NoData, Mode::CookieOnly) => FastOpenOutcome::Off(OffReason::Suspended),
             _ => class.outcome(),
         }
@@ -333,7 +333,7 @@ impl Client {
 
     /// The SYN was never answered.
     pub(super) fn on_syn_lost(&mut self) -> FastOpenOutcome {
-        self.report(Report::Failed(self.plan.mode));
+        self.report(Report::Failed(self.attempt.mode));
         FastOpenOutcome::SynLost
     }
 
@@ -367,8 +367,8 @@ impl Client {
     /// SYN brings no data, this path has brought answers behind such SYNs before, or the data was not taken.
     pub(super) fn hedge_wait(&self) -> Option<Duration> {
         let unanswered = matches!(self.class, None | Some(SynAckClass::Accepted));
-        (self.takes_data() && unanswered && !self.judged && !self.plan.proven)
-            .then(|| PlainCopy::half_of(self.plan.srtt).max(HEDGE_MIN))
+        (self.takes_data() && unanswered && !self.judged && !self.attempt.proven)
+            .then(|| PlainCopy::half_of(self.attempt.srtt).max(HEDGE_MIN))
     }
 
     /// The path passes nothing behind the SYN; `None` if a verdict was reported before.

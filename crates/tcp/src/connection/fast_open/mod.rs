@@ -17,7 +17,7 @@ use crate::connection::path::STANDARD_WINDOW;
 use crate::connection::sender::initial_window;
 use crate::connection::{Connection, Env, State};
 use crate::error::CloseReason;
-use crate::fast_open::client::{Mode, Plan, Report};
+use crate::fast_open::client::{Mode, OpenAttempt, Report};
 use crate::fast_open::{BlackHoleSign, FastOpenConnect, FastOpenOutcome, OffReason, SynAckClass};
 use crate::outcome::Arrived;
 use crate::seq_ranges::SeqRange;
@@ -98,14 +98,14 @@ impl Connection {
 /// Setting up.
 impl Connection {
     /// An active open with Fast Open: before anything was sent.
-    pub(crate) fn open_fast(&mut self, plan: Plan, connect: FastOpenConnect) {
+    pub(crate) fn open_fast(&mut self, attempt: OpenAttempt, connect: FastOpenConnect) {
         self.fast_open_outcome = FastOpenOutcome::Pending;
         self.handshake.syn.due = !connect.defer;
-        let insurance = PlainCopy::of(&plan, &connect);
+        let insurance = PlainCopy::of(&attempt, &connect);
         if self.config.handshake_copies.is_none() || (self.gentle.plans() && insurance != PlainCopy::Off) {
             self.handshake.syn.copy = insurance;
         }
-        self.fast_open = Some(Box::new(Role::Client(Client::new(plan, connect, self.handshake.iss))));
+        self.fast_open = Some(Box::new(Role::Client(Client::new(attempt, connect, self.handshake.iss))));
     }
 
     /// An active open that was to use Fast Open and cannot.
@@ -152,23 +152,23 @@ impl Connection {
     pub(crate) fn syn_data(&self) -> SeqRange {
         let start = self.handshake.iss + 1;
         let client = self.fast_client().filter(|client| client.is_fast() && client.takes_data());
-        let len = client
-            .filter(|_| self.state == State::SynSent)
-            .map_or(0, |client| self.tx.queue.end().since(start).min(self.syn_payload_limit(&client.plan)));
+        let len = client.filter(|_| self.state == State::SynSent).map_or(0, |client| {
+            self.tx.queue.end().since(start).min(self.syn_payload_limit(&client.attempt))
+        });
         SeqRange::with_len(start, len)
     }
 
     /// Bytes that a SYN which waits for the first write would carry; `None` if it would carry none.
     pub(crate) fn deferred_syn_room(&self) -> Option<u32> {
         let client = self.fast_client().filter(|client| client.is_deferred() && client.takes_data())?;
-        Some(self.syn_payload_limit(&client.plan))
+        Some(self.syn_payload_limit(&client.attempt))
     }
 
     /// Payload bytes of a SYN, or of a segment that follows it at once.
-    pub(super) fn syn_payload_limit(&self, plan: &Plan) -> u32 {
+    pub(super) fn syn_payload_limit(&self, attempt: &OpenAttempt) -> u32 {
         let of_path = self.tx.mtu.payload(self.tx.mtu.path(), 0);
         let mss = of_path.min(self.tx.advertised_mss().into());
-        mss.saturating_sub(OPTION_SPACE).min(plan.data_limit.into())
+        mss.saturating_sub(OPTION_SPACE).min(attempt.data_limit.into())
     }
 
     /// The window that the SYN announces beside its 16 bits: the response to its data is under way before any
@@ -403,7 +403,7 @@ impl Connection {
     /// Returns the mode and the data length of the first SYN, once it has left.
     pub(crate) fn fast_open_syn(&self) -> Option<(Mode, u32)> {
         let client = self.fast_client().filter(|_| self.handshake.syn.sent > 0)?;
-        Some((client.plan.mode, client.data()))
+        Some((client.attempt.mode, client.data()))
     }
 
     /// Returns the class of the first SYN-ACK.

@@ -8,7 +8,7 @@
 //! cookie and the same sequence number. If the first SYN arrived, the server sees a repeated SYN and answers
 //! it again, which changes nothing at the client. If not, the copy opens the connection, half a round trip
 //! late instead of one and a half. It costs two small packets, and only until the path has passed data once,
-//! which the memory of the client records ([`Plan::untried`](crate::fast_open::client::Plan)).
+//! which the memory of the client records ([`OpenAttempt::untried`](crate::fast_open::client::OpenAttempt)).
 //!
 //! The copy is no retransmission: option and data are still offered, no mechanism falls back, and the timer
 //! of the SYN starts again with it. The echoed timestamp, or the time of an answer, shows which of the two
@@ -27,7 +27,7 @@ use brisk_wire::{Flags, Options, SeqNum, TcpHeader};
 use crate::connection::decision::Choice;
 use crate::connection::{Connection, State};
 use crate::fast_open::FastOpenConnect;
-use crate::fast_open::client::{Mode, Plan};
+use crate::fast_open::client::{Mode, OpenAttempt};
 use crate::outcome::{Arrived, Origin, Sent};
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant, Micros, TIMESTAMP_TICK};
@@ -59,17 +59,17 @@ pub(crate) enum PlainCopy {
 
 impl PlainCopy {
     /// Whether a SYN that opens like this is insured, and for how long it is left alone.
-    pub(crate) fn of(plan: &Plan, connect: &FastOpenConnect) -> Self {
+    pub(crate) fn of(attempt: &OpenAttempt, connect: &FastOpenConnect) -> Self {
         let share = |srtt: Duration| {
             let wait = srtt.saturating_mul(u32::from(connect.plain_copy_percent.min(100))) / 100;
             // Closer ones could not be told apart by their timestamps.
             wait.max((TIMESTAMP_TICK * 2).into())
         };
-        let wait = match plan.mode {
-            _ if connect.plain_copy_percent == 0 || !plan.untried => return PlainCopy::Off,
-            Mode::Data | Mode::DataNoCookie => plan.srtt.map_or(WAIT_UNKNOWN, share),
+        let wait = match attempt.mode {
+            _ if connect.plain_copy_percent == 0 || !attempt.untried => return PlainCopy::Off,
+            Mode::Data | Mode::DataNoCookie => attempt.srtt.map_or(WAIT_UNKNOWN, share),
             // The first contact of all is no reason to send every SYN twice.
-            Mode::Request | Mode::CookieOnly => match plan.srtt {
+            Mode::Request | Mode::CookieOnly => match attempt.srtt {
                 Some(srtt) => share(srtt),
                 None => return PlainCopy::Off,
             },
@@ -144,7 +144,7 @@ impl Connection {
 
     /// True if the copy is there for devices that swallow data on a SYN.
     fn insures_syn_data(&self) -> bool {
-        let of = self.fast_client().map(|client| PlainCopy::of(&client.plan, &client.connect));
+        let of = self.fast_client().map(|client| PlainCopy::of(&client.attempt, &client.connect));
         of.is_some_and(|copy| copy != PlainCopy::Off)
     }
 
@@ -257,7 +257,7 @@ impl Connection {
             return false;
         }
         let since = now.saturating_since(left);
-        match (self.echo_rtt(syn_ack, now), client.plan.srtt) {
+        match (self.echo_rtt(syn_ack, now), client.attempt.srtt) {
             (Some(echoed), _) => echoed <= Micros::from(since) + TIMESTAMP_TICK,
             // Without timestamps: which of the two it is nearer to.
             (None, Some(srtt)) => since + left.saturating_since(self.handshake.opened) / 2 >= srtt,

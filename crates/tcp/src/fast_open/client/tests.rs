@@ -34,7 +34,7 @@ impl Bench {
     }
 
     fn answer(&mut self, class: SynAckClass, cookie: Option<FastOpen>, now: u64) {
-        let refusals = self.choose(now).map_or(0, |plan| plan.refusals);
+        let refusals = self.choose(now).map_or(0, |attempt| attempt.refusals);
         self.report(&Report::SynAck { class, cookie, refusals }, now);
     }
 
@@ -42,23 +42,23 @@ impl Bench {
         self.0.on_report(&self.1, report, at(now));
     }
 
-    fn choose(&mut self, now: u64) -> Result<Plan, OffReason> {
+    fn choose(&mut self, now: u64) -> Result<OpenAttempt, OffReason> {
         self.0.choose(&self.1, &FastOpenConnect::default(), None, &PathFacts::default(), at(now))
     }
 
     fn mode(&mut self, now: u64) -> Result<Mode, OffReason> {
-        self.choose(now).map(|plan| plan.mode)
+        self.choose(now).map(|attempt| attempt.mode)
     }
 }
 
 #[test]
 fn without_a_cookie_one_is_asked_for_and_then_used() {
     let mut bench = Bench::new();
-    let plan = bench.choose(0).expect("nothing speaks against it");
-    assert_eq!((plan.mode, plan.option, plan.srtt), (Mode::Request, Some(FastOpen::REQUEST), None));
+    let attempt = bench.choose(0).expect("nothing speaks against it");
+    assert_eq!((attempt.mode, attempt.option, attempt.srtt), (Mode::Request, Some(FastOpen::REQUEST), None));
     bench.answer(SynAckClass::Granted, Some(cookie(&C1)), 100);
-    let plan = bench.choose(200).expect("nothing speaks against it");
-    assert_eq!((plan.mode, plan.option), (Mode::Data, Some(cookie(&C1))));
+    let attempt = bench.choose(200).expect("nothing speaks against it");
+    assert_eq!((attempt.mode, attempt.option), (Mode::Data, Some(cookie(&C1))));
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn a_cookie_belongs_to_a_pair_of_addresses_and_a_partition() {
     let mode = |bench: &mut Bench, asker, partition| {
         let connect = FastOpenConnect { partition, ..FastOpenConnect::default() };
         let asker = Asker { path: PathKey { partition, ..asker }, ..bench.1 };
-        bench.0.choose(&asker, &connect, None, &PathFacts::default(), at(1)).map(|plan| plan.mode)
+        bench.0.choose(&asker, &connect, None, &PathFacts::default(), at(1)).map(|attempt| attempt.mode)
     };
     let path = bench.1.path;
     assert_eq!(mode(&mut bench, path, 0), Ok(Mode::Data));
@@ -85,8 +85,8 @@ fn the_amount_of_data_follows_the_mss_less_the_option_space() {
     let limit = |mss: Option<u16>, user_mss| {
         let mut bench = Bench::known();
         let facts = PathFacts { mss, ..PathFacts::default() };
-        let plan = bench.0.choose(&bench.1, &FastOpenConnect::default(), user_mss, &facts, at(1));
-        plan.expect("nothing speaks against it").data_limit
+        let attempt = bench.0.choose(&bench.1, &FastOpenConnect::default(), user_mss, &facts, at(1));
+        attempt.expect("nothing speaks against it").data_limit
     };
     assert_eq!(limit(Some(940), None), 900);
     assert_eq!(limit(Some(1460), None), 1420);
@@ -268,7 +268,7 @@ fn two_black_holes_switch_the_attachment_off_and_one_does_not() {
     let choose = |cache: &mut ClientCache, remote, attachment, now| {
         let connect = FastOpenConnect { attachment, ..FastOpenConnect::default() };
         let asker = Asker { attachment, ..asker(remote) };
-        cache.choose(&asker, &connect, None, &PathFacts::default(), at(now)).map(|plan| plan.mode)
+        cache.choose(&asker, &connect, None, &PathFacts::default(), at(now)).map(|attempt| attempt.mode)
     };
     cache.on_report(&a, &hole, at(0));
     cache.on_report(&a, &hole, at(1));
@@ -295,7 +295,7 @@ fn answers_to_others_within_a_minute_blame_the_destination() {
     let stranger = asker("203.0.113.99:80");
     let mode = |cache: &mut ClientCache, asker: &Asker, now| {
         let connect = FastOpenConnect::default();
-        cache.choose(asker, &connect, None, &PathFacts::default(), at(now)).map(|plan| plan.mode)
+        cache.choose(asker, &connect, None, &PathFacts::default(), at(now)).map(|attempt| attempt.mode)
     };
     cache.on_report(&asker("192.0.2.1:80"), &Report::Works, at(0));
     for remote in ["198.51.100.9:80", "203.0.113.7:80", "203.0.113.8:80"] {
@@ -319,8 +319,8 @@ fn loopback_and_old_signs_switch_nothing_off() {
     cache.on_report(&asker("198.51.100.9:80"), &hole, at(2));
     cache.on_report(&asker("203.0.113.7:80"), &hole, at(600_003));
     let other = asker("203.0.113.99:80");
-    let plan = cache.choose(&other, &FastOpenConnect::default(), None, &PathFacts::default(), at(600_004));
-    assert_eq!(plan.map(|plan| plan.mode), Ok(Mode::Request));
+    let attempt = cache.choose(&other, &FastOpenConnect::default(), None, &PathFacts::default(), at(600_004));
+    assert_eq!(attempt.map(|attempt| attempt.mode), Ok(Mode::Request));
 }
 
 #[test]
