@@ -9,7 +9,7 @@ use crate::connection::gentle::SentSegment;
 use crate::connection::segment::{Built, Segment};
 use crate::connection::state::State;
 use crate::event::Observation;
-use crate::mechanism::ParityPlan;
+use crate::mechanism::DueParity;
 use crate::outcome::{CongestionState, Origin, Sent};
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
@@ -245,7 +245,7 @@ impl Connection {
         }
     }
 
-    fn account_parity(&mut self, plan: &ParityPlan, segment: &Segment, now: Instant) {
+    fn account_parity(&mut self, plan: &DueParity, segment: &Segment, now: Instant) {
         let wire = plan.wire();
         if segment.header.options.fast_open.is_some() {
             self.on_fast_open_option_sent();

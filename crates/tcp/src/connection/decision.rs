@@ -5,7 +5,7 @@
 use arrayvec::ArrayVec;
 use brisk_wire::{Gentle, SeqNum};
 
-use crate::mechanism::ParityPlan;
+use crate::mechanism::DueParity;
 use crate::on_demand::{Initial, OnDemand};
 use crate::outcome::Origin;
 use crate::send::push::BurstPush;
@@ -111,7 +111,7 @@ pub(crate) enum Choice {
     /// The next of the copies that wait, of this range.
     Copy(SeqRange),
     /// A parity segment.
-    Parity(ParityPlan),
+    Parity(DueParity),
     /// An acknowledgement that shows how far the sequence numbers reach, and says nothing else.
     TailAck,
     /// An acknowledgement alone. `is_tail`: one that was owed serves as [`Choice::TailAck`].

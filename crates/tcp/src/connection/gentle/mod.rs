@@ -30,7 +30,7 @@ use crate::mechanism::corrective::code::Code;
 use crate::mechanism::corrective::decoder::{Edges, Recovered};
 use crate::mechanism::proactive::copies::Copies;
 use crate::mechanism::signal::{RepairReport, Signals};
-use crate::mechanism::{Agreed, GentleOff, GentleOutcome, ParityPlan, Willing, accept};
+use crate::mechanism::{Agreed, DueParity, GentleOff, GentleOutcome, Willing, accept};
 use crate::outcome::{AckOutcome, Arrived, Dsack, DsackOf, LossCause, LossOutcome, Repair};
 use crate::path::PathFacts;
 use crate::seq_ranges::SeqRange;
@@ -125,7 +125,7 @@ pub(crate) enum SentSegment<'a> {
     /// The next copy, of this range.
     Copy(SeqRange),
     /// Parity, with this option.
-    Parity(&'a ParityPlan, Option<GentleOption>),
+    Parity(&'a DueParity, Option<GentleOption>),
     /// An acknowledgement that shows the end of the sequence numbers.
     TailAck,
     /// An acknowledgement without data. `is_tail`: it also shows the end of the sequence numbers.

@@ -13,12 +13,12 @@ use crate::connection::{Connection, State};
 use crate::event::Observation;
 use crate::evidence::is_queued;
 use crate::mechanism::corrective::code::{Code, checksum, placed_pieces};
-use crate::mechanism::corrective::encoder::{Encoder, EncoderContext, GroupPlan, Unsent};
+use crate::mechanism::corrective::encoder::{Encoder, EncoderContext, GroupParams, Unsent};
 use crate::mechanism::corrective::queue::QueueWatch;
 use crate::mechanism::corrective::ring::{Ring, SentParity};
 use crate::mechanism::plan::{self, Parity};
 use crate::mechanism::signal::RepairReport;
-use crate::mechanism::{Agreed, ParityOff, ParityPlan, Profile};
+use crate::mechanism::{Agreed, DueParity, ParityOff, Profile};
 use crate::outcome::{
     AckOutcome, CongestionState, Delivered, Dsack, DsackOf, LossCause, LossOutcome, Origin,
 };
@@ -89,7 +89,7 @@ impl ParityTx {
     /// How long loss detection waits for what parity may still repair. A planner reckons with the shorter
     /// hold.
     fn hold(&self, planned: bool) -> FecHold {
-        self.config.hold.unwrap_or(match self.encoder.plan().code {
+        self.config.hold.unwrap_or(match self.encoder.params().code {
             Code::ReedSolomon if !planned => FecHold::Full,
             Code::Xor | Code::XorInterleaved | Code::ReedSolomon => FecHold::Reordering,
         })
@@ -153,7 +153,7 @@ impl Gentle {
     /// Returns the forms that the planner may choose from.
     pub(crate) fn planned_parity(&self) -> Option<Parity> {
         let tx = self.active.as_ref()?.tx.as_ref()?;
-        Some(match tx.encoder.plan().code {
+        Some(match tx.encoder.params().code {
             Code::Xor => Parity::Xor,
             Code::XorInterleaved => Parity::Interleaved,
             Code::ReedSolomon => Parity::ReedSolomon,
@@ -165,11 +165,11 @@ impl Gentle {
     pub(crate) fn plan_parity(&mut self, parities: u32, group: u32, pause: bool) {
         if let Some(ParityTx { encoder, config, .. }) = self.parity_tx() {
             encoder.close();
-            encoder.set_plan(GroupPlan {
+            encoder.set_params(GroupParams {
                 blocks: group.max(2),
                 parities: parities.min(plan::PARITIES_MAX) as u8,
                 delay_divisor: if pause { config.delay_divisor } else { 0 },
-                ..encoder.plan()
+                ..encoder.params()
             });
         }
     }
@@ -194,7 +194,7 @@ impl Connection {
 
     /// The checksum of what a parity covers: the same for all parities of a group, which leave one after the
     /// other.
-    fn parity_checksum(&self, plan: &ParityPlan) -> u32 {
+    fn parity_checksum(&self, plan: &DueParity) -> u32 {
         let range = plan.layout.range();
         let tx = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref());
         let known = tx.and_then(|tx| tx.checksum).filter(|(of, _)| plan.row > 0 && *of == range);
@@ -208,7 +208,7 @@ impl Connection {
     }
 
     /// The option of a parity segment: what it covers, and in F1 the flags of every segment.
-    pub(crate) fn parity_option(&self, plan: &ParityPlan, flags: Option<GentleOption>) -> GentleOption {
+    pub(crate) fn parity_option(&self, plan: &DueParity, flags: Option<GentleOption>) -> GentleOption {
         let range = plan.layout.range();
         let (enc_len, start_off) = (range.len(), range.start.since(plan.seq));
         if self.gentle.is_f1() {
@@ -365,7 +365,7 @@ impl Connection {
         if tx.hold(self.gentle.planner.is_some()) == FecHold::Off {
             return 0;
         }
-        let plan = tx.encoder.plan();
+        let plan = tx.encoder.params();
         let repairable = match plan.code {
             Code::ReedSolomon if plan.parities > 1 => u32::from(plan.parities).saturating_mul(self.tx.mss()),
             Code::ReedSolomon | Code::Xor | Code::XorInterleaved => 0,
@@ -387,7 +387,7 @@ impl Active {
     /// A parity segment left with this option.
     pub(crate) fn on_parity_sent(
         &mut self,
-        plan: &ParityPlan,
+        plan: &DueParity,
         option: Option<GentleOption>,
         parts: &mut Parts<'_>,
         now: Instant,
