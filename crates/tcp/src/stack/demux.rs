@@ -33,9 +33,9 @@ pub(crate) const MAX_ENTRIES: usize = HALF_OPEN as usize;
 impl Target {
     fn pack(self) -> u32 {
         match self {
-            Target::Connection(place) => place,
-            Target::HalfOpen(place) => place | HALF_OPEN,
-            Target::TimeWait(place) => place | TIME_WAIT,
+            Target::Connection(index) => index,
+            Target::HalfOpen(index) => index | HALF_OPEN,
+            Target::TimeWait(index) => index | TIME_WAIT,
         }
     }
 
@@ -184,23 +184,23 @@ mod tests {
         ];
         let mut demux = Demux::new(KeyedHash::new(&1.into()));
         let owner = |target| match target {
-            Target::Connection(place) => &tuples[place as usize],
-            Target::HalfOpen(place) => &tuples[place as usize - 5],
-            Target::TimeWait(place) => &tuples[place as usize - 10],
+            Target::Connection(index) => &tuples[index as usize],
+            Target::HalfOpen(index) => &tuples[index as usize - 5],
+            Target::TimeWait(index) => &tuples[index as usize - 10],
         };
         let found = |demux: &Demux, tuple| demux.get(tuple, |target| owner(target) == tuple);
-        for (place, tuple) in (0..).zip(&tuples) {
-            demux.point(tuple, None, Target::Connection(place));
-            demux.point(tuple, Some(Target::Connection(place)), Target::HalfOpen(place + 5));
-            assert_eq!(found(&demux, tuple), Some(Target::HalfOpen(place + 5)));
-            demux.point(tuple, Some(Target::HalfOpen(place + 5)), Target::TimeWait(place + 10));
+        for (index, tuple) in (0..).zip(&tuples) {
+            demux.point(tuple, None, Target::Connection(index));
+            demux.point(tuple, Some(Target::Connection(index)), Target::HalfOpen(index + 5));
+            assert_eq!(found(&demux, tuple), Some(Target::HalfOpen(index + 5)));
+            demux.point(tuple, Some(Target::HalfOpen(index + 5)), Target::TimeWait(index + 10));
         }
         assert_eq!(demux.len(), 3);
-        for (place, tuple) in (0..).zip(&tuples) {
-            assert_eq!(found(&demux, tuple), Some(Target::TimeWait(place + 10)));
-            demux.remove(tuple, Target::Connection(place));
+        for (index, tuple) in (0..).zip(&tuples) {
+            assert_eq!(found(&demux, tuple), Some(Target::TimeWait(index + 10)));
+            demux.remove(tuple, Target::Connection(index));
             assert!(found(&demux, tuple).is_some(), "it no longer leads there");
-            demux.remove(tuple, Target::TimeWait(place + 10));
+            demux.remove(tuple, Target::TimeWait(index + 10));
             assert!(found(&demux, tuple).is_none());
         }
         assert_eq!(demux.len(), 0);

@@ -281,8 +281,8 @@ impl Stack {
     /// Runs every timer that is due, each connection once.
     pub fn on_timeout(&mut self, now: Instant) {
         self.clock = self.clock.max(now);
-        while let Some((place, entry)) = self.time_wait.pop_expired(now) {
-            self.demux.remove(&entry.tuple(), Target::TimeWait(place));
+        while let Some((index, entry)) = self.time_wait.pop_expired(now) {
+            self.demux.remove(&entry.tuple(), Target::TimeWait(index));
         }
         self.note_deadlines();
         let mut due = Vec::new();

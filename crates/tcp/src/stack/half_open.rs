@@ -18,7 +18,7 @@ use brisk_wire::{Ecn, Flags, Options, SeqNum, Timestamps, UnknownOptions};
 use super::Stack;
 use super::deadlines::Deadlines;
 use super::demux::Target;
-use super::places::Places;
+use super::slab::Slab;
 use super::slot::{Phase, Slot};
 use crate::conn_id::{ConnId, ListenerId};
 use crate::connection::{Connection, Env, Host, Secrets, Urgency};
@@ -244,7 +244,7 @@ fn is_usual(options: &Options) -> bool {
 /// listeners bound their number.
 #[derive(Debug)]
 pub(crate) struct HalfOpenTable {
-    entries: Places<HalfOpen>,
+    entries: Slab<HalfOpen>,
     deadlines: Deadlines,
     /// Timers up to here fire with the next packets that are asked for.
     due: Instant,
@@ -255,7 +255,7 @@ pub(crate) struct HalfOpenTable {
 impl Default for HalfOpenTable {
     fn default() -> Self {
         HalfOpenTable {
-            entries: Places::default(),
+            entries: Slab::default(),
             deadlines: Deadlines::default(),
             due: Instant::ZERO,
             warm: VecDeque::new(),
@@ -284,8 +284,8 @@ impl HalfOpenTable {
     }
 
     /// The connection at `place`.
-    pub(crate) fn entry(&self, place: u32) -> Option<&HalfOpen> {
-        self.entries.get(place)
+    pub(crate) fn entry(&self, index: u32) -> Option<&HalfOpen> {
+        self.entries.get(index)
     }
 
     /// When the next timer fires that need not wait for [`Stack::poll_transmit`] alone.
@@ -296,7 +296,7 @@ impl HalfOpenTable {
     /// Those of a listener.
     fn of(&self, listener: ListenerId) -> Vec<u32> {
         let all = self.entries.iter();
-        all.filter(|(_, entry)| entry.listener == listener.index).map(|(place, _)| place).collect()
+        all.filter(|(_, entry)| entry.listener == listener.index).map(|(index, _)| index).collect()
     }
 }
 
@@ -344,9 +344,9 @@ impl Stack {
         let tuple = FourTuple::from(&half_open.tuple);
         self.deadlines.set(id.index, None);
         self.free(id);
-        let place = self.half_open.entries.insert(*half_open);
-        self.half_open.deadlines.set(place, deadline);
-        self.demux.point(&tuple, Some(Target::Connection(id.index)), Target::HalfOpen(place));
+        let index = self.half_open.entries.insert(*half_open);
+        self.half_open.deadlines.set(index, deadline);
+        self.demux.point(&tuple, Some(Target::Connection(id.index)), Target::HalfOpen(index));
     }
 }
 
@@ -361,21 +361,21 @@ impl Stack {
     }
 
     /// Makes the connection at `place` whole, to be touched at once.
-    pub(super) fn unfold(&mut self, place: u32, now: Instant) -> Option<ConnId> {
-        self.half_open.deadlines.set(place, None);
-        let half_open = self.half_open.entries.remove(place)?;
+    pub(super) fn unfold(&mut self, index: u32, now: Instant) -> Option<ConnId> {
+        self.half_open.deadlines.set(index, None);
+        let half_open = self.half_open.entries.remove(index)?;
         let tuple = FourTuple::from(&half_open.tuple);
         let connection = self.unfolded(&half_open);
         let listener: Option<ListenerId> = self.listeners.key_at(half_open.listener);
         let (Some(connection), Some(listener)) = (connection, listener) else {
-            self.demux.remove(&tuple, Target::HalfOpen(place));
+            self.demux.remove(&tuple, Target::HalfOpen(index));
             return None;
         };
         let deadline = connection.next_timeout();
         let tcp = connection.config();
         let id = self.seat(connection, &tcp, Phase::HalfOpen(listener), now);
         self.deadlines.set(id.index, deadline);
-        self.demux.point(&tuple, Some(Target::HalfOpen(place)), Target::Connection(id.index));
+        self.demux.point(&tuple, Some(Target::HalfOpen(index)), Target::Connection(id.index));
         if let Some(slot) = self.slots.at_mut(id) {
             slot.half_open = Some(Box::new(half_open));
         }
@@ -384,8 +384,8 @@ impl Stack {
 
     /// Makes those of a listener whole.
     pub(super) fn unfold_all(&mut self, listener: ListenerId, now: Instant) {
-        for place in self.half_open.of(listener) {
-            self.unfold(place, now);
+        for index in self.half_open.of(listener) {
+            self.unfold(index, now);
         }
     }
 
@@ -399,8 +399,8 @@ impl Stack {
     /// are to be whole at once.
     pub(super) fn fire_half_open(&mut self, now: Instant) -> bool {
         let due = self.half_open.due.min(now);
-        let Some(place) = self.half_open.deadlines.pop_due(due) else { return false };
-        if let Some(id) = self.unfold(place, due) {
+        let Some(index) = self.half_open.deadlines.pop_due(due) else { return false };
+        if let Some(id) = self.unfold(index, due) {
             self.on_conn_timeout(id, due);
         }
         true

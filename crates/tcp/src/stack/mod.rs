@@ -29,7 +29,7 @@
 //! | `moves` | peers whose address changes while they have connections |
 //! | `renew` | a new stack in the storage of an old one |
 //! | `shard` | the part of one stack among several of the same host |
-//! | `places` | storage of half-open connections and TIME-WAITs |
+//! | `slab` | storage of half-open connections and TIME-WAITs |
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -73,13 +73,13 @@ mod memory;
 mod moves;
 mod open;
 mod path;
-mod places;
 mod ports;
 mod ready;
 mod renew;
 mod request;
 mod reset;
 mod shard;
+mod slab;
 mod slot;
 mod spares;
 mod stats;

@@ -47,9 +47,9 @@ impl Stack {
         config.validate()?;
         let (tuple, floor) = self.choose_tuple(remote, config, now)?;
         if floor.is_some()
-            && let Some(Target::TimeWait(place)) = self.owners().of(&tuple)
+            && let Some(Target::TimeWait(index)) = self.owners().of(&tuple)
         {
-            self.end_time_wait(place);
+            self.end_time_wait(index);
             self.stats.time_waits_reused += 1;
         }
         if !self.evict_if_full() {
@@ -132,7 +132,7 @@ impl Stack {
         // A connection whose two ends are one hears nothing.
         let is_ours = |port| shard.has(&tuple_of(port)) && !tuple_of(port).is_loop();
         let floor_of = |port| match owners.of(&tuple_of(port)) {
-            Some(Target::TimeWait(place)) => time_wait.entry(place)?.reusable_by_us(now),
+            Some(Target::TimeWait(index)) => time_wait.entry(index)?.reusable_by_us(now),
             Some(Target::Connection(_) | Target::HalfOpen(_)) | None => None,
         };
         if let Some(port) = ports.choose_among(PREFER_FREE, ip, remote, |port| is_ours(port) && free(port)) {
@@ -148,8 +148,8 @@ impl Stack {
         match self.owners().of(tuple) {
             None => Availability::Free,
             Some(Target::Connection(_) | Target::HalfOpen(_)) => Availability::Taken,
-            Some(Target::TimeWait(place)) => {
-                let floor = self.time_wait.entry(place).and_then(|entry| entry.reusable_by_us(now));
+            Some(Target::TimeWait(index)) => {
+                let floor = self.time_wait.entry(index).and_then(|entry| entry.reusable_by_us(now));
                 floor.map_or(Availability::Taken, Availability::Reusable)
             }
         }

@@ -149,8 +149,8 @@ impl Stack {
         }
         match self.owners().of(&tuple) {
             None => {}
-            Some(Target::TimeWait(place)) if pending.floor.is_some() => {
-                self.end_time_wait(place);
+            Some(Target::TimeWait(index)) if pending.floor.is_some() => {
+                self.end_time_wait(index);
                 self.stats.time_waits_reused += 1;
             }
             Some(_) => return Err(RequestError::Gone(tuple.remote)),

@@ -189,16 +189,16 @@ impl Stack {
     }
 
     fn evict_time_wait(&mut self) -> bool {
-        let Some((place, entry)) = self.time_wait.evict() else { return false };
-        self.demux.remove(&entry.tuple(), Target::TimeWait(place));
+        let Some((index, entry)) = self.time_wait.evict() else { return false };
+        self.demux.remove(&entry.tuple(), Target::TimeWait(index));
         self.stats.time_waits_evicted += 1;
         true
     }
 
     /// Ends a TIME-WAIT because a new connection takes its four-tuple.
-    pub(super) fn end_time_wait(&mut self, place: u32) {
-        if let Some(entry) = self.time_wait.remove(place) {
-            self.demux.remove(&entry.tuple(), Target::TimeWait(place));
+    pub(super) fn end_time_wait(&mut self, index: u32) {
+        if let Some(entry) = self.time_wait.remove(index) {
+            self.demux.remove(&entry.tuple(), Target::TimeWait(index));
         }
     }
 
@@ -215,8 +215,8 @@ impl Stack {
         if core::mem::take(&mut slot.reachable) {
             match remains {
                 Some(numbers) => {
-                    let place = self.time_wait.insert(tuple, numbers, hop_limit, dscp, now);
-                    self.demux.point(&tuple, Some(here), Target::TimeWait(place));
+                    let index = self.time_wait.insert(tuple, numbers, hop_limit, dscp, now);
+                    self.demux.point(&tuple, Some(here), Target::TimeWait(index));
                     self.stats.time_waits += 1;
                 }
                 None => {

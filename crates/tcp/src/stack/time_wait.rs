@@ -6,7 +6,7 @@
 
 use brisk_wire::{Flags, SeqNum};
 
-use super::places::Places;
+use super::slab::Slab;
 use crate::connection::{TimeWaitState, is_marked};
 use crate::four_tuple::{CompactTuple, FourTuple};
 use crate::outcome::Arrived;
@@ -155,7 +155,7 @@ const NOWHERE: u32 = u32::MAX;
 /// end.
 #[derive(Debug)]
 pub(crate) struct TimeWaitTable {
-    entries: Places<TimeWaitEntry>,
+    entries: Slab<TimeWaitEntry>,
     first: u32,
     last: u32,
     lifetime: Duration,
@@ -164,7 +164,7 @@ pub(crate) struct TimeWaitTable {
 impl TimeWaitTable {
     /// An empty table whose entries last two times `msl`.
     pub(crate) fn new(msl: Duration) -> Self {
-        TimeWaitTable { entries: Places::default(), first: NOWHERE, last: NOWHERE, lifetime: msl * 2 }
+        TimeWaitTable { entries: Slab::default(), first: NOWHERE, last: NOWHERE, lifetime: msl * 2 }
     }
 
     /// Empties the table, which keeps its storage, and sets its lifetime to two times `msl`.
@@ -206,26 +206,26 @@ impl TimeWaitTable {
             hop_limit,
             dscp,
         };
-        let place = self.entries.insert(entry);
-        self.append(place, now);
-        place
+        let index = self.entries.insert(entry);
+        self.append(index, now);
+        index
     }
 
     /// Puts the entry at the end of the list.
-    fn append(&mut self, place: u32, now: Instant) {
+    fn append(&mut self, index: u32, now: Instant) {
         let last = self.last;
         let latest = self.entry(last).map_or(Instant::ZERO, |last| last.expires);
         let expires = latest.max(now + self.lifetime);
-        if let Some(entry) = self.entry_mut(place) {
+        if let Some(entry) = self.entry_mut(index) {
             (entry.earlier, entry.later, entry.expires) = (last, NOWHERE, expires);
         }
-        self.link(last, place);
-        self.last = place;
+        self.link(last, index);
+        self.last = index;
     }
 
     /// Takes the entry out of the list.
-    fn unlink(&mut self, place: u32) {
-        let Some((earlier, later)) = self.entry(place).map(|entry| (entry.earlier, entry.later)) else {
+    fn unlink(&mut self, index: u32) {
+        let Some((earlier, later)) = self.entry(index).map(|entry| (entry.earlier, entry.later)) else {
             return;
         };
         self.link(earlier, later);
@@ -236,35 +236,35 @@ impl TimeWaitTable {
     }
 
     /// Lets `place` follow `earlier`, or begin the list.
-    fn link(&mut self, earlier: u32, place: u32) {
+    fn link(&mut self, earlier: u32, index: u32) {
         match self.entry_mut(earlier) {
-            Some(earlier) => earlier.later = place,
-            None => self.first = place,
+            Some(earlier) => earlier.later = index,
+            None => self.first = index,
         }
     }
 
     /// The entry at `place`.
-    pub(crate) fn entry_mut(&mut self, place: u32) -> Option<&mut TimeWaitEntry> {
-        self.entries.get_mut(place)
+    pub(crate) fn entry_mut(&mut self, index: u32) -> Option<&mut TimeWaitEntry> {
+        self.entries.get_mut(index)
     }
 
     /// The entry at `place`.
-    pub(crate) fn entry(&self, place: u32) -> Option<&TimeWaitEntry> {
-        self.entries.get(place)
+    pub(crate) fn entry(&self, index: u32) -> Option<&TimeWaitEntry> {
+        self.entries.get(index)
     }
 
     /// Starts the wait of an entry from the beginning.
-    pub(crate) fn restart(&mut self, place: u32, now: Instant) {
-        if self.entry(place).is_some() {
-            self.unlink(place);
-            self.append(place, now);
+    pub(crate) fn restart(&mut self, index: u32, now: Instant) {
+        if self.entry(index).is_some() {
+            self.unlink(index);
+            self.append(index, now);
         }
     }
 
     /// Takes an entry out.
-    pub(crate) fn remove(&mut self, place: u32) -> Option<TimeWaitEntry> {
-        self.unlink(place);
-        self.entries.remove(place)
+    pub(crate) fn remove(&mut self, index: u32) -> Option<TimeWaitEntry> {
+        self.unlink(index);
+        self.entries.remove(index)
     }
 
     /// When the next entry has waited long enough.
@@ -280,8 +280,8 @@ impl TimeWaitTable {
 
     /// Takes out the entry that has least left to wait, and its place: what has to go if the stack is full.
     pub(crate) fn evict(&mut self) -> Option<(u32, TimeWaitEntry)> {
-        let place = self.first;
-        Some((place, self.remove(place)?))
+        let index = self.first;
+        Some((index, self.remove(index)?))
     }
 }
 
@@ -316,8 +316,8 @@ mod tests {
 
     fn entry(ts_recent: Option<u32>) -> TimeWaitEntry {
         let mut table = table();
-        let place = table.insert(tuple(), numbers(ts_recent), 64, 0, Instant::ZERO);
-        table.remove(place).expect("it has just been put in")
+        let index = table.insert(tuple(), numbers(ts_recent), 64, 0, Instant::ZERO);
+        table.remove(index).expect("it has just been put in")
     }
 
     fn judge(
@@ -437,14 +437,14 @@ mod tests {
     #[test]
     fn entries_leave_after_two_segment_lifetimes_from_their_last_restart() {
         let mut table = table();
-        let place = table.insert(tuple(), numbers(None), 64, 0, Instant::ZERO);
-        table.restart(place, Instant::from_millis(10_000));
+        let index = table.insert(tuple(), numbers(None), 64, 0, Instant::ZERO);
+        table.restart(index, Instant::from_millis(10_000));
         assert_eq!(table.next_timeout(), Some(Instant::from_millis(70_000)));
         assert_eq!(table.pop_expired(Instant::from_millis(69_999)), None);
         assert!(table.pop_expired(Instant::from_millis(70_000)).is_some());
         assert_eq!((table.len(), table.next_timeout()), (0, None));
         let again = table.insert(tuple(), numbers(None), 64, 0, Instant::ZERO);
-        assert_eq!(again, place, "the place is used again");
+        assert_eq!(again, index, "the place is used again");
     }
 
     proptest! {
@@ -455,31 +455,31 @@ mod tests {
             let mut table = table();
             let mut model: Vec<(u32, Instant)> = Vec::new();
             let mut now = Instant::ZERO;
-            for (what, place) in steps {
+            for (what, index) in steps {
                 now += Duration::from_millis(7);
-                let known = model.iter().position(|(known, _)| *known == place);
+                let known = model.iter().position(|(known, _)| *known == index);
                 match (what, known) {
                     (0 | 1, _) => model.push((table.insert(tuple(), numbers(None), 64, 0, now), now)),
                     (2, Some(at)) => {
-                        table.restart(place, now);
+                        table.restart(index, now);
                         model.remove(at);
-                        model.push((place, now));
+                        model.push((index, now));
                     }
                     (_, Some(at)) => {
-                        prop_assert!(table.remove(place).is_some());
+                        prop_assert!(table.remove(index).is_some());
                         model.remove(at);
                     }
                     (_, None) => {
-                        table.restart(place, now);
-                        prop_assert!(table.remove(place).is_none());
+                        table.restart(index, now);
+                        prop_assert!(table.remove(index).is_none());
                     }
                 }
                 prop_assert_eq!(table.len(), model.len());
                 let first = model.first().map(|(_, began)| *began + Duration::from_secs(60));
                 prop_assert_eq!(table.next_timeout(), first);
             }
-            for (place, _) in model {
-                prop_assert_eq!(table.evict().map(|(place, _)| place), Some(place));
+            for (index, _) in model {
+                prop_assert_eq!(table.evict().map(|(index, _)| index), Some(index));
             }
             prop_assert!(table.evict().is_none());
         }
