@@ -27,7 +27,7 @@ pub struct ListenerId {
 impl ConnId {
     /// Returns its index in the stack: below the highest number of simultaneous connections. Its successor
     /// has the same index, and another name.
-    pub fn place(self) -> usize {
+    pub fn index(self) -> usize {
         self.index as usize
     }
 }
