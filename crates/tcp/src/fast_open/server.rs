@@ -23,7 +23,7 @@ use super::replay::ReplayWindow;
 use crate::conn_id::ListenerId;
 use crate::error::ConfigError;
 use crate::four_tuple::KeyedHash;
-use crate::lru::{Lru, Place};
+use crate::lru::{EntryId, Lru};
 use crate::time::{Duration, Instant};
 
 /// Time for which a slot stays occupied after a reset.
@@ -188,7 +188,7 @@ pub(crate) enum Plain {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ticket {
     listener: ListenerId,
-    per_ip: Option<Place>,
+    per_ip: Option<EntryId>,
     bytes: usize,
 }
 
@@ -197,7 +197,7 @@ pub(crate) struct Ticket {
 struct Penalty {
     expiry: Instant,
     listener: ListenerId,
-    per_ip: Option<Place>,
+    per_ip: Option<EntryId>,
 }
 
 /// The SYNs with data that the listeners of a stack have admitted, within the limits.
@@ -304,9 +304,9 @@ impl Admission {
         option: Option<FastOpen>,
         key: Check,
     ) -> Verdict {
-        let per_ip = self.per_ip.touch_or_insert(client_key(syn.client), || 0).map(|(place, count)| {
+        let per_ip = self.per_ip.touch_or_insert(client_key(syn.client), || 0).map(|(entry, count)| {
             *count += 1;
-            place
+            entry
         });
         *self.pending.entry(listener).or_insert(0) += 1;
         self.total += 1;
@@ -351,7 +351,7 @@ impl Admission {
         }
     }
 
-    fn free(&mut self, listener: ListenerId, per_ip: Option<Place>) {
+    fn free(&mut self, listener: ListenerId, per_ip: Option<EntryId>) {
         self.total = self.total.saturating_sub(1);
         if let Some(pending) = self.pending.get_mut(&listener) {
             *pending -= 1;
@@ -359,12 +359,12 @@ impl Admission {
                 self.pending.remove(&listener);
             }
         }
-        if let Some(place) = per_ip
-            && let Some(count) = self.per_ip.at(place)
+        if let Some(entry) = per_ip
+            && let Some(count) = self.per_ip.at(entry)
         {
             *count = count.saturating_sub(1);
             if *count == 0 {
-                self.per_ip.remove_at(place);
+                self.per_ip.remove_at(entry);
             }
         }
     }

@@ -53,18 +53,18 @@ impl Waiting {
 }
 
 /// Whose event it is and which.
-enum Place {
+enum EventKey {
     Connection(ConnId, u8),
     Listener(ListenerId, u8),
 }
 
-fn place(event: &Event) -> Place {
+fn key_of(event: &Event) -> EventKey {
     match *event {
-        Event::Connected(id) => Place::Connection(id, CONNECTED),
-        Event::Readable(id) => Place::Connection(id, READABLE),
-        Event::Writable(id) => Place::Connection(id, WRITABLE),
-        Event::Closed(id, _) => Place::Connection(id, CLOSED),
-        Event::Incoming(listener) => Place::Listener(listener, INCOMING),
+        Event::Connected(id) => EventKey::Connection(id, CONNECTED),
+        Event::Readable(id) => EventKey::Connection(id, READABLE),
+        Event::Writable(id) => EventKey::Connection(id, WRITABLE),
+        Event::Closed(id, _) => EventKey::Connection(id, CLOSED),
+        Event::Incoming(listener) => EventKey::Listener(listener, INCOMING),
     }
 }
 
@@ -78,9 +78,9 @@ impl EventQueue {
 
     /// Adds an event unless one of its kind is waiting already.
     pub(crate) fn push(&mut self, event: Event) {
-        let is_new = match place(&event) {
-            Place::Connection(id, kind) => self.connections.insert(id.index, id.generation, kind),
-            Place::Listener(id, kind) => self.listeners.insert(id.index, id.generation, kind),
+        let is_new = match key_of(&event) {
+            EventKey::Connection(id, kind) => self.connections.insert(id.index, id.generation, kind),
+            EventKey::Listener(id, kind) => self.listeners.insert(id.index, id.generation, kind),
         };
         if is_new {
             self.order.push_back(event);
@@ -96,9 +96,9 @@ impl EventQueue {
     /// Takes the oldest event.
     pub(crate) fn pop(&mut self) -> Option<Event> {
         let event = self.order.pop_front()?;
-        match place(&event) {
-            Place::Connection(id, kind) => self.connections.remove(id.index, id.generation, kind),
-            Place::Listener(id, kind) => self.listeners.remove(id.index, id.generation, kind),
+        match key_of(&event) {
+            EventKey::Connection(id, kind) => self.connections.remove(id.index, id.generation, kind),
+            EventKey::Listener(id, kind) => self.listeners.remove(id.index, id.generation, kind),
         }
         Some(event)
     }

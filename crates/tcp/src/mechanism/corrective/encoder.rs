@@ -380,13 +380,13 @@ impl Encoder {
         let rows = if code == Code::ReedSolomon { group.params.parities.min(blocks) } else { 1 };
         let plans = Layout::of_group(code, range, group.block)
             .into_iter()
-            .flat_map(|layout| (0..rows).filter_map(move |row| self.place(layout, row, rows, context)));
+            .flat_map(|layout| (0..rows).filter_map(move |row| self.position(layout, row, rows, context)));
         Ok(plans.take(8).collect())
     }
 
     /// Determines the position of a parity in the sequence space: left of the window, where it cannot be
     /// mistaken for data, or in F1 at its first byte.
-    fn place(&self, layout: Layout, row: u8, parities: u8, context: &EncoderContext) -> Option<DueParity> {
+    fn position(&self, layout: Layout, row: u8, parities: u8, context: &EncoderContext) -> Option<DueParity> {
         let range = layout.range();
         let seq = match self.profile.is_f1() {
             true => range.start,
