@@ -289,7 +289,7 @@ pub(crate) struct OpenAttempt {
 
 /// A connection's report on its opening.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Report {
+pub(crate) enum FastOpenReport {
     /// The first acceptable SYN-ACK.
     SynAck {
         class: SynAckClass,
@@ -311,18 +311,17 @@ pub(crate) enum Report {
     Works,
 }
 
-impl Report {
+impl FastOpenReport {
     /// Returns the same report for a SYN that had another option which may be the cause.
-    pub(crate) fn doubted(self) -> Report {
+    pub(crate) fn doubted(self) -> FastOpenReport {
         match self {
-            Report::SynAck { class: SynAckClass::SynDrop | SynAckClass::ReqDrop, .. } | Report::Failed(_) => {
-                Report::Doubted
-            }
-            Report::SynAck { .. }
-            | Report::OneTime(_)
-            | Report::Doubted
-            | Report::BlackHole(_)
-            | Report::Works => self,
+            FastOpenReport::SynAck { class: SynAckClass::SynDrop | SynAckClass::ReqDrop, .. }
+            | FastOpenReport::Failed(_) => FastOpenReport::Doubted,
+            FastOpenReport::SynAck { .. }
+            | FastOpenReport::OneTime(_)
+            | FastOpenReport::Doubted
+            | FastOpenReport::BlackHole(_)
+            | FastOpenReport::Works => self,
         }
     }
 }
@@ -448,22 +447,22 @@ impl ClientCache {
     }
 
     /// Records a connection's report.
-    pub(crate) fn on_report(&mut self, asker: &Asker, report: &Report, now: Instant) {
+    pub(crate) fn on_report(&mut self, asker: &Asker, report: &FastOpenReport, now: Instant) {
         match *report {
-            Report::SynAck { class, cookie, refusals } => {
+            FastOpenReport::SynAck { class, cookie, refusals } => {
                 let memory = self.memory;
                 let Some((_, path)) = self.paths.touch_or_insert(asker.path, Path::default) else { return };
                 path.cookie = cookie.filter(|option| !option.cookie.is_empty()).or(path.cookie);
                 path.judge(asker.port, class, refusals, &memory, now);
             }
-            Report::OneTime(cookie) => {
+            FastOpenReport::OneTime(cookie) => {
                 let Some((_, path)) = self.paths.touch_or_insert(asker.path, Path::default) else { return };
                 if path.one_time.len() == MAX_ONE_TIME {
                     path.one_time.pop_front();
                 }
                 path.one_time.push_back(cookie);
             }
-            Report::Failed(mode) => {
+            FastOpenReport::Failed(mode) => {
                 let memory = self.memory;
                 let Some((_, path)) = self.paths.touch_or_insert(asker.path, Path::default) else { return };
                 match mode {
@@ -473,14 +472,14 @@ impl ClientCache {
                     }
                 }
             }
-            Report::Doubted => {
+            FastOpenReport::Doubted => {
                 if let Some(path) = self.paths.touch(&asker.path) {
                     let port = path.port_mut(asker.port);
                     (port.takes_data, port.proven) = (false, false);
                 }
             }
-            Report::BlackHole(sign) => self.on_black_hole(asker, sign, now),
-            Report::Works => {
+            FastOpenReport::BlackHole(sign) => self.on_black_hole(asker, sign, now),
+            FastOpenReport::Works => {
                 if let Some((_, path)) = self.paths.touch_or_insert(asker.path, Path::default) {
                     let port = path.port_mut(asker.port);
                     (port.proven, port.answered, port.outrun) = (true, true, false);

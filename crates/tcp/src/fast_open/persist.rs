@@ -154,7 +154,7 @@ fn unhex(text: &str) -> Option<Cookie> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::client::{Asker, ClientMemory, FastOpenConnect, Mode, Report};
+    use super::super::client::{Asker, ClientMemory, FastOpenConnect, FastOpenReport, Mode};
     use super::super::outcome::{BlackHoleSign, SynAckClass};
     use super::*;
     use crate::fast_open::OffReason;
@@ -189,12 +189,12 @@ mod tests {
     fn full() -> ClientCache {
         let mut cache = cache();
         let cookie = Cookie::new(&[0xab; 8]).map(FastOpen::with_cookie);
-        let granted = Report::SynAck { class: SynAckClass::Granted, cookie, refusals: 0 };
+        let granted = FastOpenReport::SynAck { class: SynAckClass::Granted, cookie, refusals: 0 };
         cache.on_report(&asker("[2001:db8::9]:80"), &granted, at(0));
         for _ in 0..2 {
-            cache.on_report(&asker("198.51.100.9:80"), &Report::Failed(Mode::Data), at(0));
+            cache.on_report(&asker("198.51.100.9:80"), &FastOpenReport::Failed(Mode::Data), at(0));
         }
-        let none = Report::SynAck { class: SynAckClass::NotSupported, cookie: None, refusals: 0 };
+        let none = FastOpenReport::SynAck { class: SynAckClass::NotSupported, cookie: None, refusals: 0 };
         cache.on_report(&asker("198.51.100.10:80"), &none, at(0));
         cache
     }
@@ -215,8 +215,8 @@ mod tests {
     fn proven_and_accepted_cookies_stay_apart() {
         let mut before = cache();
         let cookie = Cookie::new(&[0xab; 8]).map(FastOpen::with_cookie);
-        let granted = Report::SynAck { class: SynAckClass::Granted, cookie, refusals: 0 };
-        let accepted = Report::SynAck { class: SynAckClass::Accepted, cookie: None, refusals: 0 };
+        let granted = FastOpenReport::SynAck { class: SynAckClass::Granted, cookie, refusals: 0 };
+        let accepted = FastOpenReport::SynAck { class: SynAckClass::Accepted, cookie: None, refusals: 0 };
         let attempt = |cache: &mut ClientCache, remote: &str| {
             let (connect, known) = (FastOpenConnect::default(), PathFacts::default());
             cache
@@ -233,7 +233,7 @@ mod tests {
 
         // A server of which only a lost SYN is known.
         before.on_report(&asker("198.51.100.10:80"), &granted, at(0));
-        before.on_report(&asker("198.51.100.10:80"), &Report::Failed(Mode::Data), at(0));
+        before.on_report(&asker("198.51.100.10:80"), &FastOpenReport::Failed(Mode::Data), at(0));
         later = cache();
         later.import(&before.export(None, at(0)), None, at(0)).expect("as written");
         assert_eq!(attempt(&mut later, "198.51.100.10:80"), attempt(&mut before, "198.51.100.10:80"));
@@ -244,7 +244,7 @@ mod tests {
     fn a_black_hole_survives_a_restart() {
         let mut before = cache();
         for remote in ["198.51.100.9:80", "198.51.100.10:80"] {
-            before.on_report(&asker(remote), &Report::BlackHole(BlackHoleSign::Timeouts), at(0));
+            before.on_report(&asker(remote), &FastOpenReport::BlackHole(BlackHoleSign::Timeouts), at(0));
         }
         let mut later = cache();
         later.import(&before.export(None, at(0)), None, at(7)).expect("as written");
@@ -255,7 +255,7 @@ mod tests {
     fn own_knowledge_goes_before_stored_knowledge() {
         let mut here = cache();
         let cookie = Cookie::new(&[1; 4]).map(FastOpen::with_cookie);
-        let granted = Report::SynAck { class: SynAckClass::Granted, cookie, refusals: 0 };
+        let granted = FastOpenReport::SynAck { class: SynAckClass::Granted, cookie, refusals: 0 };
         here.on_report(&asker("198.51.100.9:80"), &granted, at(0));
         here.import(&full().export(None, at(0)), None, at(1)).expect("as written");
         assert_eq!(choose(&mut here, "198.51.100.9:80", 2), Ok(Mode::Data));

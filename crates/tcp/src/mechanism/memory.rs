@@ -21,7 +21,7 @@
 //! itself: the server may be down, or started later than its client. The next connection has neither option.
 //! If it opens, the SYN before it counts as dropped; if it fails as well, the server was to blame.
 
-use crate::fast_open::client::{Mode, Report};
+use crate::fast_open::client::{FastOpenReport, Mode};
 use crate::four_tuple::KeyedHash;
 use crate::lru::Lru;
 use crate::path::Ends;
@@ -99,8 +99,8 @@ impl Opened {
     }
 
     /// Returns the report for the memory of Fast Open about a dropped SYN.
-    fn blame_of_fast_open(&self) -> Option<Report> {
-        let report = Report::Failed(self.fast_open?);
+    fn blame_of_fast_open(&self) -> Option<FastOpenReport> {
+        let report = FastOpenReport::Failed(self.fast_open?);
         Some(if self.shares_blame() { report.doubted() } else { report })
     }
 }
@@ -168,7 +168,12 @@ impl GentleMemory {
 
     /// Records the outcome of a first SYN. Returns what the memory of Fast Open must learn about an earlier
     /// SYN, of a connection that failed.
-    pub(crate) fn on_opened(&mut self, to: Destination, opened: &Opened, now: Instant) -> Option<Report> {
+    pub(crate) fn on_opened(
+        &mut self,
+        to: Destination,
+        opened: &Opened,
+        now: Instant,
+    ) -> Option<FastOpenReport> {
         let is_suspect = opened.answer == Answer::Never && !opened.is_plain();
         if !opened.gentle && !is_suspect && self.records.peek(&to).is_none() {
             return None;
@@ -318,7 +323,7 @@ mod tests {
             self.answered(carried, if swallowed { Answer::Later } else { Answer::First });
         }
 
-        fn answered(&mut self, (fast_open, gentle): (bool, bool), answer: Answer) -> Option<Report> {
+        fn answered(&mut self, (fast_open, gentle): (bool, bool), answer: Answer) -> Option<FastOpenReport> {
             let fast_open = fast_open.then_some(Mode::Data);
             self.memory.on_opened(to(80), &Opened { fast_open, gentle, answer }, self.now)
         }
@@ -415,10 +420,10 @@ mod tests {
     fn plain_connection_that_opens_blames_the_options_of_the_one_that_failed() {
         let mut world = World::new();
         world.answered(BOTH, Answer::Never);
-        assert_eq!(world.answered(PLAIN, Answer::First), Some(Report::Doubted));
+        assert_eq!(world.answered(PLAIN, Answer::First), Some(FastOpenReport::Doubted));
         assert_eq!(world.turn(), SynOptions::FastOpen, "the search begins");
         world.answered(FAST_OPEN, Answer::Never);
-        assert_eq!(world.answered(PLAIN, Answer::First), Some(Report::Failed(Mode::Data)));
+        assert_eq!(world.answered(PLAIN, Answer::First), Some(FastOpenReport::Failed(Mode::Data)));
         assert_eq!(world.turn(), SynOptions::Gentle);
         world.answered(GENTLE, Answer::Never);
         assert_eq!(world.answered(PLAIN, Answer::First), None);

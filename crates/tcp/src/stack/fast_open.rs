@@ -14,7 +14,7 @@ use crate::config::{ConnectConfig, StackConfig, SynCookies};
 use crate::conn_id::{ConnId, ListenerId};
 use crate::connection::{Connection, MAX_EARLY_BYTES, SynAnswer};
 use crate::error::{CloseReason, ImportError};
-use crate::fast_open::client::{Asker, ClientCache, Mode, Report};
+use crate::fast_open::client::{Asker, ClientCache, FastOpenReport, Mode};
 use crate::fast_open::cookie::{Check, KeyRing};
 use crate::fast_open::last_ack::{LastAckEntry, LastAckTable, LastAckVerdict};
 use crate::fast_open::one_time::OneTimeCookies;
@@ -136,7 +136,7 @@ impl FastOpen {
     }
 
     /// This stack, or another one of the host, has learnt this of a server.
-    pub(super) fn on_report(&mut self, asker: &Asker, report: &Report, now: Instant) {
+    pub(super) fn on_report(&mut self, asker: &Asker, report: &FastOpenReport, now: Instant) {
         self.cache.on_report(asker, report, now);
     }
 
@@ -250,14 +250,16 @@ impl Stack {
         }
     }
 
-    fn count_report(&mut self, report: &Report, sent: Option<(Mode, u32)>) {
+    fn count_report(&mut self, report: &FastOpenReport, sent: Option<(Mode, u32)>) {
         let stats = &mut self.stats.fast_open;
-        if let (Report::SynAck { .. } | Report::Failed(_), Some((mode, data))) = (report, sent) {
+        if let (FastOpenReport::SynAck { .. } | FastOpenReport::Failed(_), Some((mode, data))) =
+            (report, sent)
+        {
             stats.requests_sent += u64::from(mode == Mode::Request);
             stats.data_sent += u64::from(data > 0);
         }
         match *report {
-            Report::SynAck { class, .. } => {
+            FastOpenReport::SynAck { class, .. } => {
                 let counter = match class {
                     SynAckClass::Accepted => &mut stats.accepted,
                     SynAckClass::Partial => &mut stats.partial,
@@ -271,12 +273,12 @@ impl Stack {
                 };
                 *counter += 1;
             }
-            Report::Failed(Mode::Request) => stats.req_drop += 1,
-            Report::Failed(Mode::Data | Mode::CookieOnly | Mode::DataNoCookie) => {
+            FastOpenReport::Failed(Mode::Request) => stats.req_drop += 1,
+            FastOpenReport::Failed(Mode::Data | Mode::CookieOnly | Mode::DataNoCookie) => {
                 stats.syn_drop += u64::from(sent.is_some_and(|(_, data)| data > 0));
             }
-            Report::BlackHole(_) => stats.black_holes += 1,
-            Report::OneTime(_) | Report::Works | Report::Doubted => {}
+            FastOpenReport::BlackHole(_) => stats.black_holes += 1,
+            FastOpenReport::OneTime(_) | FastOpenReport::Works | FastOpenReport::Doubted => {}
         }
     }
 }
@@ -397,7 +399,7 @@ impl Stack {
             for report in slot.connection.take_fast_open_reports() {
                 self.count_report(&report, sent);
                 // Whether Fast Open is the reason shows on the next connection: see `learn_gentle`.
-                if !matches!(report, Report::Failed(_)) {
+                if !matches!(report, FastOpenReport::Failed(_)) {
                     let heard = if shared { report.doubted() } else { report };
                     self.fast_open.on_report(&asker, &heard, now);
                     self.shard.tell(|| Learnt::FastOpen(asker, heard));

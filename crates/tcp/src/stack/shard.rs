@@ -12,7 +12,7 @@ use core::fmt;
 
 use super::{ListenerId, Stack};
 use crate::fast_open::KeySource;
-use crate::fast_open::client::{Asker, Report};
+use crate::fast_open::client::{Asker, FastOpenReport};
 use crate::fast_open::replay::ReplayMemory;
 use crate::four_tuple::FourTuple;
 use crate::mechanism::memory::{Destination, Opened};
@@ -37,7 +37,7 @@ pub(super) enum Learnt {
     /// That the path carries large packets.
     LargePacket(Ends, LargePacket),
     /// Of the server's Fast Open.
-    FastOpen(Asker, Report),
+    FastOpen(Asker, FastOpenReport),
     /// Of what became of the option of Corrective and Proactive on a SYN.
     Opened(Destination, Opened),
     /// That the path spoils it.

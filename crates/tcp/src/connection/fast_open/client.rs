@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 use brisk_wire::{Ecn, FastOpen, Flags, Options, SeqNum};
 
-use crate::fast_open::client::{Mode, OpenAttempt, Report};
+use crate::fast_open::client::{FastOpenReport, Mode, OpenAttempt};
 use crate::fast_open::outcome::SynSent;
 use crate::fast_open::{BlackHoleSign, FastOpenConnect, FastOpenOutcome, OffReason, SynAckClass};
 use crate::outcome::Arrived;
@@ -74,7 +74,7 @@ pub(crate) struct Client {
     /// It was reported that the path works, or that it does not.
     judged: bool,
     pub(super) requests_left: u8,
-    reports: ArrayVec<Report, 4>,
+    reports: ArrayVec<FastOpenReport, 4>,
 }
 
 /// A segment that arrived before the SYN-ACK.
@@ -302,7 +302,7 @@ impl Client {
         let echoes_nothing = segment.options.timestamps.is_some_and(|timestamps| timestamps.echo == 0);
         let cookie = option.filter(|_| self.attempt.option.is_some() && !echoes_nothing);
         let refusals = self.attempt.refusals;
-        self.report(Report::SynAck { class, cookie, refusals });
+        self.report(FastOpenReport::SynAck { class, cookie, refusals });
         match (class, self.attempt.mode) {
             (SynAckClass::NoData, Mode::CookieOnly) => FastOpenOutcome::Off(OffReason::Suspended),
             _ => class.outcome(),
@@ -333,7 +333,7 @@ impl Client {
 
     /// The SYN was never answered.
     pub(super) fn on_syn_lost(&mut self) -> FastOpenOutcome {
-        self.report(Report::Failed(self.attempt.mode));
+        self.report(FastOpenReport::Failed(self.attempt.mode));
         FastOpenOutcome::SynLost
     }
 
@@ -376,7 +376,7 @@ impl Client {
         if core::mem::replace(&mut self.judged, true) {
             return None;
         }
-        self.report(Report::BlackHole(sign));
+        self.report(FastOpenReport::BlackHole(sign));
         Some(FastOpenOutcome::Blackholed)
     }
 
@@ -385,17 +385,17 @@ impl Client {
         self.fin_early |= fin_out_of_order;
         if advanced && self.class == Some(SynAckClass::Accepted) && !self.judged {
             self.judged = true;
-            self.report(Report::Works);
+            self.report(FastOpenReport::Works);
         }
     }
 
     /// Takes what the cache has still to hear.
-    pub(super) fn take_reports(&mut self) -> ArrayVec<Report, 4> {
+    pub(super) fn take_reports(&mut self) -> ArrayVec<FastOpenReport, 4> {
         core::mem::take(&mut self.reports)
     }
 
     /// A connection has no more to tell than fits; what does not is dropped.
-    pub(super) fn report(&mut self, report: Report) {
+    pub(super) fn report(&mut self, report: FastOpenReport) {
         let _ = self.reports.try_push(report);
     }
 }

@@ -17,7 +17,7 @@ use crate::connection::path::STANDARD_WINDOW;
 use crate::connection::sender::initial_window;
 use crate::connection::{Connection, Env, State};
 use crate::error::CloseReason;
-use crate::fast_open::client::{Mode, OpenAttempt, Report};
+use crate::fast_open::client::{FastOpenReport, Mode, OpenAttempt};
 use crate::fast_open::{BlackHoleSign, FastOpenConnect, FastOpenOutcome, OffReason, SynAckClass};
 use crate::outcome::Arrived;
 use crate::seq_ranges::SeqRange;
@@ -383,7 +383,7 @@ impl Connection {
     }
 
     /// Takes the reports that the cache has not received yet.
-    pub(crate) fn take_fast_open_reports(&mut self) -> ArrayVec<Report, 4> {
+    pub(crate) fn take_fast_open_reports(&mut self) -> ArrayVec<FastOpenReport, 4> {
         self.fast_client_mut().map(Client::take_reports).unwrap_or_default()
     }
 
@@ -533,7 +533,7 @@ impl Connection {
             }
         } else if let Some(client) = self.fast_client_mut().filter(|client| client.requests_left > 0) {
             client.requests_left = 0;
-            client.report(Report::OneTime(option.cookie));
+            client.report(FastOpenReport::OneTime(option.cookie));
         }
     }
 
