@@ -45,7 +45,7 @@ pub(crate) struct Handshake {
     pub(crate) rtt_in_doubt: bool,
     /// Our SYN or SYN-ACK.
     pub(crate) syn: OwnSyn,
-    reported: Reported,
+    reported: ReportedOpening,
 }
 
 /// Result of the negotiation.
@@ -83,7 +83,7 @@ pub(crate) struct OwnSyn {
 
 /// Facts that the memory of destinations has received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Reported {
+struct ReportedOpening {
     opened: bool,
     spoilt: bool,
 }
@@ -145,7 +145,7 @@ impl Handshake {
             agreed: Negotiated::default(),
             rtt_in_doubt: false,
             syn: OwnSyn { copy, ..OwnSyn::default() },
-            reported: Reported::default(),
+            reported: ReportedOpening::default(),
         }
     }
 

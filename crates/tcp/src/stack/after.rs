@@ -8,7 +8,7 @@
 use alloc::boxed::Box;
 
 use super::Stack;
-use super::slot::{Phase, Reported, Slot};
+use super::slot::{Phase, ReportedLifecycle, Slot};
 use super::spares::Spares;
 use crate::conn_id::ConnId;
 use crate::connection::{Aftermath, Connection, Events, Urgency};
@@ -145,8 +145,10 @@ impl Stack {
     fn report_lifecycle(&mut self, id: ConnId) {
         let Some(slot) = self.slots.at(id) else { return };
         let (before, connection) = (slot.reported, &slot.connection);
-        let reported =
-            Reported { established: connection.has_established(), end: connection.close_reason().is_some() };
+        let reported = ReportedLifecycle {
+            established: connection.has_established(),
+            end: connection.close_reason().is_some(),
+        };
         if reported == before {
             return;
         }

@@ -65,14 +65,14 @@ pub(crate) struct Slot {
     /// It is a member of its path.
     pub(super) member: Option<Box<Member>>,
     /// Changes of its life that were reported.
-    pub(super) reported: Reported,
+    pub(super) reported: ReportedLifecycle,
     /// It has done nothing yet but answer a SYN: what it could be made from again.
     pub(super) half_open: Option<Box<HalfOpen>>,
 }
 
 /// Which changes of a connection's life observers have got.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Reported {
+pub(super) struct ReportedLifecycle {
     pub(super) established: bool,
     pub(super) end: bool,
 }
@@ -166,7 +166,7 @@ impl Stack {
             asker: None,
             ticket: None,
             member: None,
-            reported: Reported::default(),
+            reported: ReportedLifecycle::default(),
             half_open: None,
         })
     }
