@@ -78,7 +78,7 @@ impl Connection {
             delivery.count(&ack, repeated_bytes);
         }
         if ack.repaired {
-            self.tx.report_repairs(&ack, reported, now);
+            self.tx.pass_repairs(&ack, reported, now);
         }
         self.note_rtt(&ack, now);
         self.undo(&ack, now);
@@ -198,7 +198,7 @@ impl Connection {
             self.tx.rate.on_spurious(now);
             self.counters.undos += 1;
             self.observe(Observation::Undone { why: UndoCause::Dsack });
-            self.report_recovery();
+            self.observe_recovery();
         }
     }
 
@@ -258,7 +258,7 @@ impl Connection {
             self.detect_by_duplicates(ack)
         };
         if loss.newly_lost > 0 {
-            self.report_loss(&loss);
+            self.count_loss(&loss);
         }
         loss
     }
@@ -325,7 +325,7 @@ impl Connection {
         LossOutcome { newly_lost, lost_again: verdict.lost_again, cause: Some(cause) }
     }
 
-    pub(crate) fn report_loss(&mut self, loss: &LossOutcome) {
+    pub(crate) fn count_loss(&mut self, loss: &LossOutcome) {
         if let Some(by) = loss.cause.filter(|_| loss.newly_lost > 0) {
             let too_big = by == LossCause::TooBig;
             let segments = if too_big { 0 } else { loss.newly_lost.div_ceil(self.tx.mss()) };
@@ -375,13 +375,13 @@ impl Connection {
         }
         self.counters.undos += 1;
         self.observe(Observation::Undone { why });
-        self.report_recovery();
+        self.observe_recovery();
     }
 
     /// The recovery state and the congestion window.
     /// `redundancy`: bytes of it in flight before.
     fn recover(&mut self, ack: &AckOutcome, loss: &LossOutcome, redundancy: u32, now: Instant) {
-        self.tx.report_losses(now);
+        self.tx.pass_losses(now);
         let nxt = self.tx.scoreboard.nxt();
         let was = self.tx.recovery.state();
         // Where nothing was outstanding the echo is an old one, which the peer repeats until it sees CWR
@@ -476,7 +476,7 @@ impl Connection {
         {
             // Marks of all members within a round trip are answered once.
             if !others.may_answer_mark {
-                return self.report_recovery();
+                return self.observe_recovery();
             }
             others.has_answered_mark = true;
         }
@@ -489,7 +489,7 @@ impl Connection {
         });
         self.counters.reductions += 1;
         self.counters.recoveries += u64::from(in_recovery);
-        self.report_recovery();
+        self.observe_recovery();
     }
 
     fn end_reduction(&mut self, was: CongestionState) {
@@ -497,10 +497,10 @@ impl Connection {
             self.tx.rate.congestion.on_recovery_exit(was);
         }
         self.tx.rack.on_recovery_exit();
-        self.report_recovery();
+        self.observe_recovery();
     }
 
-    pub(crate) fn report_recovery(&mut self) {
+    pub(crate) fn observe_recovery(&mut self) {
         let (state, congestion) = (self.tx.recovery.state(), &self.tx.rate.congestion);
         let ssthresh = congestion.ssthresh().unwrap_or(u32::MAX);
         let observation = Observation::Recovery { state, cwnd: congestion.cwnd(), ssthresh };

@@ -582,7 +582,7 @@ impl Sender {
     }
 
     /// Reports to the controller what has been marked lost, in the order of sending.
-    pub(crate) fn report_losses(&mut self, now: Instant) {
+    pub(crate) fn pass_losses(&mut self, now: Instant) {
         let is_queued = self.is_queue_full();
         let (Some(delivery), Some(snapshots)) = (&mut self.rate.delivery, &self.snapshots) else { return };
         let mut lost = self.scoreboard.take_lost_log();
@@ -605,7 +605,7 @@ impl Sender {
 
     /// Reports to the controller that the originals are lost of what redundancy has repaired: the holes below
     /// what SACK had `reported` before, or one segment if none was known.
-    pub(crate) fn report_repairs(&mut self, ack: &AckOutcome, reported: Option<SeqNum>, now: Instant) {
+    pub(crate) fn pass_repairs(&mut self, ack: &AckOutcome, reported: Option<SeqNum>, now: Instant) {
         let (mss, is_queued) = (self.mss(), self.is_queue_full());
         let (Some(delivery), Some(snapshots)) = (&mut self.rate.delivery, &self.snapshots) else { return };
         let covered = || ack.delivered.iter().filter(|one| one.range.end.le(ack.ack) && !one.retransmitted);

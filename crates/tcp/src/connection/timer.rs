@@ -105,9 +105,9 @@ impl Connection {
         self.refresh_holds();
         let (verdict, cause) = self.tx.lost_at_reordering_timeout(now);
         let loss = self.apply_loss_verdict(verdict, cause, now);
-        self.report_loss(&loss);
+        self.count_loss(&loss);
         if loss.newly_lost > 0 {
-            self.tx.report_losses(now);
+            self.tx.pass_losses(now);
             let undelivered =
                 self.tx.scoreboard.outstanding().saturating_sub(self.tx.scoreboard.sacked_bytes());
             let was_recovering = self.tx.recovery.state() == CongestionState::Recovery;
@@ -156,14 +156,14 @@ impl Connection {
             self.counters.loss_runs += 1;
             self.tx.scoreboard.mark_all_lost()
         };
-        self.report_loss(&LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::Rto) });
+        self.count_loss(&LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::Rto) });
         let first = self.tx.recovery.on_timeout(self.tx.scoreboard.nxt());
         if first {
             self.watch_timeout(now);
         }
         let max_ssthresh = self.retreat();
         let pipe = self.tx.rate.pipe_with(self.tx.scoreboard.pipe());
-        self.tx.report_losses(now);
+        self.tx.pass_losses(now);
         let last_sent = self.tx.last_sent;
         if self.tx.rate.others.is_some_and(|others| others.newest_delivered > last_sent) {
             // The path has delivered what others sent later: this member has lost segments, and nothing else.
@@ -185,7 +185,7 @@ impl Connection {
         let head = self.tx.scoreboard.head().filter(|head| head.range.len() >= self.tx.mss());
         self.judge_size_at_timeout(head.map(|head| head.sent_at), now);
         self.observe(Observation::Timeout { rto: self.tx.timeout().into() });
-        self.report_recovery();
+        self.observe_recovery();
     }
 
     /// When the user timeout (RFC 5482) gives the peer up, once a timer has fired in vain: what waits longest

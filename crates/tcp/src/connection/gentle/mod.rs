@@ -683,7 +683,7 @@ impl Connection {
             self.with_gentle(|gentle, parts| gentle.after_ack(report, ack, parts, now));
         if newly_lost > 0 {
             let cause = Some(LossCause::Mechanism);
-            self.report_loss(&LossOutcome { newly_lost, lost_again: 0, cause });
+            self.count_loss(&LossOutcome { newly_lost, lost_again: 0, cause });
         }
         match refuted {
             Refuted::Nothing => {}

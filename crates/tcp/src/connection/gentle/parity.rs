@@ -471,7 +471,7 @@ impl Connection {
         let unrepaired = self.with_gentle(|gentle, parts| gentle.on_failure(report, ack, parts, now));
         let Some(Unrepaired { verdict, hopeless }) = unrepaired else { return };
         let found = self.apply_loss_verdict(verdict, LossCause::Mechanism, now);
-        self.report_loss(&found);
+        self.count_loss(&found);
         loss.newly_lost += found.newly_lost;
         loss.lost_again += found.lost_again;
         loss.cause = loss.cause.or(found.cause);
