@@ -53,7 +53,7 @@ pub(crate) struct Listener {
 
 /// A listener's decision on a SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Admission {
+enum SynDecision {
     /// Keep a half-open connection.
     Keep,
     /// Answer with a cookie.
@@ -88,14 +88,14 @@ impl Listener {
         }
     }
 
-    fn admission(&self) -> Admission {
+    fn admission(&self) -> SynDecision {
         let full = self.half_open >= self.max_half_open;
         match self.syn_cookies {
-            _ if self.is_full() => Admission::Refuse(Refusal::BacklogFull),
-            SynCookies::Always => Admission::Cookie,
-            SynCookies::UnderFlood if full => Admission::Cookie,
-            SynCookies::Off if full => Admission::Refuse(Refusal::HalfOpenFull),
-            SynCookies::UnderFlood | SynCookies::Off => Admission::Keep,
+            _ if self.is_full() => SynDecision::Refuse(Refusal::BacklogFull),
+            SynCookies::Always => SynDecision::Cookie,
+            SynCookies::UnderFlood if full => SynDecision::Cookie,
+            SynCookies::Off if full => SynDecision::Refuse(Refusal::HalfOpenFull),
+            SynCookies::UnderFlood | SynCookies::Off => SynDecision::Keep,
         }
     }
 
@@ -282,11 +282,11 @@ impl Stack {
         let at = self.listeners.at_mut(listener).ok_or(Refusal::NoListener)?;
         match at.admission() {
             _ if matches!(verdict, Some(Verdict::Accept { .. })) => {}
-            Admission::Refuse(reason) => return Err(reason),
+            SynDecision::Refuse(reason) => return Err(reason),
             // A cookie cannot promise a sequence number above that of the old connection.
-            Admission::Cookie if floor.is_some() => return Err(Refusal::HalfOpenFull),
-            Admission::Cookie => return self.send_syn_cookie(listener, tuple, syn, now),
-            Admission::Keep => {}
+            SynDecision::Cookie if floor.is_some() => return Err(Refusal::HalfOpenFull),
+            SynDecision::Cookie => return self.send_syn_cookie(listener, tuple, syn, now),
+            SynDecision::Keep => {}
         }
         let tcp = Arc::clone(&at.tcp);
         if !self.evict_if_full() {
@@ -435,9 +435,9 @@ mod tests {
     #[test]
     fn a_full_half_open_table_bakes_cookies_or_refuses() {
         for (cookies, at_rest, in_flood) in [
-            (SynCookies::Off, Admission::Keep, Admission::Refuse(Refusal::HalfOpenFull)),
-            (SynCookies::UnderFlood, Admission::Keep, Admission::Cookie),
-            (SynCookies::Always, Admission::Cookie, Admission::Cookie),
+            (SynCookies::Off, SynDecision::Keep, SynDecision::Refuse(Refusal::HalfOpenFull)),
+            (SynCookies::UnderFlood, SynDecision::Keep, SynDecision::Cookie),
+            (SynCookies::Always, SynDecision::Cookie, SynDecision::Cookie),
         ] {
             let mut listener = listener(cookies);
             assert_eq!(listener.admission(), at_rest);
@@ -450,7 +450,7 @@ mod tests {
     fn a_full_accept_queue_refuses_even_cookies() {
         let mut listener = listener(SynCookies::Always);
         listener.on_established(ConnId { index: 0, generation: 0 });
-        assert_eq!(listener.admission(), Admission::Refuse(Refusal::BacklogFull));
+        assert_eq!(listener.admission(), SynDecision::Refuse(Refusal::BacklogFull));
     }
 
     #[test]
