@@ -242,12 +242,12 @@ pub(crate) struct KeyRing {
 
 #[derive(Debug)]
 enum Keys {
-    Fixed { primary: Code, backup: Option<Code> },
+    Fixed { primary: MacKey, backup: Option<MacKey> },
     Derived(Epochs),
 }
 
 /// A key in the form for its code.
-enum Code {
+enum MacKey {
     Linux(CookieKey),
     AesPaper(Box<Aes128>),
 }
@@ -258,7 +258,7 @@ struct Epochs {
     rotate_s: u64,
     unix: Option<u64>,
     /// The epoch of `keys[2]`; the keys are those of the two epochs before it, of itself and of the next.
-    turned: Option<(u64, [Code; 4])>,
+    turned: Option<(u64, [MacKey; 4])>,
 }
 
 impl KeyRing {
@@ -266,8 +266,8 @@ impl KeyRing {
     pub(crate) fn new(source: &KeySource, mac: CookieMac, dst: CookieDst) -> Self {
         let keys = match source {
             KeySource::Fixed { primary, backup } => Keys::Fixed {
-                primary: Code::new(primary, mac),
-                backup: backup.as_ref().map(|backup| Code::new(backup, mac)),
+                primary: MacKey::new(primary, mac),
+                backup: backup.as_ref().map(|backup| MacKey::new(backup, mac)),
             },
             KeySource::Derived { master, rotate_s } => Keys::Derived(Epochs {
                 master: master.clone(),
@@ -304,7 +304,7 @@ impl KeyRing {
         let ends = Ends::of(client, self.bound_to(server));
         // Compared as numbers in one step.
         let cookie = u64::from_ne_bytes(cookie);
-        let is_of = |code: &Code| u64::from_ne_bytes(code.cookie(&ends)).ct_eq(&cookie);
+        let is_of = |code: &MacKey| u64::from_ne_bytes(code.cookie(&ends)).ct_eq(&cookie);
         let none = Choice::from(0);
         let (primary, backup) = match &self.keys {
             Keys::Fixed { primary, backup } => (is_of(primary), backup.as_ref().map_or(none, is_of)),
@@ -332,21 +332,21 @@ impl Epochs {
         self.unix = Some(unix);
         let epoch = unix / self.rotate_s;
         if self.turned.as_ref().is_none_or(|(turned, _)| *turned != epoch) {
-            let code = |epoch| Code::new(&self.master.key_of(epoch), mac);
+            let code = |epoch| MacKey::new(&self.master.key_of(epoch), mac);
             let before = |back| epoch.saturating_sub(back);
             self.turned =
                 Some((epoch, [code(before(2)), code(before(1)), code(epoch), code(epoch.saturating_add(1))]));
         }
     }
 
-    fn current(&self) -> Option<&Code> {
+    fn current(&self) -> Option<&MacKey> {
         self.turned.as_ref().map(|(_, [_, _, current, _])| current)
     }
 
     /// Checks with the current epoch as primary and the previous one as backup. Around the change of an
     /// epoch, a server whose clock is ahead has already generated cookies of the next epoch, and one whose
     /// clock is behind still accepts those of the epoch before the last.
-    fn check(&self, is_of: impl Fn(&Code) -> Choice) -> (Choice, Choice) {
+    fn check(&self, is_of: impl Fn(&MacKey) -> Choice) -> (Choice, Choice) {
         let (Some((_, [oldest, last, current, next])), Some(unix)) = (&self.turned, self.unix) else {
             return (Choice::from(0), Choice::from(0));
         };
@@ -357,18 +357,18 @@ impl Epochs {
     }
 }
 
-impl Code {
+impl MacKey {
     fn new(key: &CookieKey, mac: CookieMac) -> Self {
         match mac {
-            CookieMac::Linux => Code::Linux(key.clone()),
-            CookieMac::AesPaper => Code::AesPaper(Box::new(Aes128::new(&key.0.into()))),
+            CookieMac::Linux => MacKey::Linux(key.clone()),
+            CookieMac::AesPaper => MacKey::AesPaper(Box::new(Aes128::new(&key.0.into()))),
         }
     }
 
     fn cookie(&self, ends: &Ends) -> [u8; COOKIE_LEN] {
         match self {
-            Code::Linux(key) => ends.hash(&key.0).to_le_bytes(),
-            Code::AesPaper(cipher) => {
+            MacKey::Linux(key) => ends.hash(&key.0).to_le_bytes(),
+            MacKey::AesPaper(cipher) => {
                 let mut block = [0; 16];
                 let client = ends.client();
                 block[..client.len()].copy_from_slice(client);
@@ -381,9 +381,9 @@ impl Code {
     }
 }
 
-impl fmt::Debug for Code {
+impl fmt::Debug for MacKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Code(..)")
+        f.write_str("MacKey(..)")
     }
 }
 
