@@ -292,7 +292,7 @@ impl KeyRing {
             Keys::Fixed { primary, .. } => primary,
             Keys::Derived(epochs) => epochs.current()?,
         };
-        Cookie::new(&code.cookie(&Ends::of(client, self.bound_to(server))))
+        Cookie::new(&code.cookie(&AddressPair::of(client, self.bound_to(server))))
     }
 
     /// Checks a cookie. Every key is tried, and the comparison takes the same time for every content; the
@@ -301,7 +301,7 @@ impl KeyRing {
         let Ok(cookie) = <[u8; COOKIE_LEN]>::try_from(cookie.as_slice()) else {
             return Check::Invalid;
         };
-        let ends = Ends::of(client, self.bound_to(server));
+        let ends = AddressPair::of(client, self.bound_to(server));
         // Compared as numbers in one step.
         let cookie = u64::from_ne_bytes(cookie);
         let is_of = |code: &MacKey| u64::from_ne_bytes(code.cookie(&ends)).ct_eq(&cookie);
@@ -365,7 +365,7 @@ impl MacKey {
         }
     }
 
-    fn cookie(&self, ends: &Ends) -> [u8; COOKIE_LEN] {
+    fn cookie(&self, ends: &AddressPair) -> [u8; COOKIE_LEN] {
         match self {
             MacKey::Linux(key) => ends.hash(&key.0).to_le_bytes(),
             MacKey::AesPaper(cipher) => {
@@ -395,20 +395,20 @@ impl fmt::Debug for Epochs {
 
 /// Returns SipHash-2-4 over the first address and then the second, in network byte order.
 pub(crate) fn addresses_hash(key: &[u8; 16], first: IpAddr, second: IpAddr) -> u64 {
-    Ends::of(first, second).hash(key)
+    AddressPair::of(first, second).hash(key)
 }
 
 /// Two addresses in network byte order, one after the other.
-struct Ends {
+struct AddressPair {
     bytes: [u8; 32],
     /// Length of the first, and of both, bytes.
     first: usize,
     len: usize,
 }
 
-impl Ends {
-    fn of(first: IpAddr, second: IpAddr) -> Ends {
-        let mut ends = Ends { bytes: [0; 32], first: 0, len: 0 };
+impl AddressPair {
+    fn of(first: IpAddr, second: IpAddr) -> AddressPair {
+        let mut ends = AddressPair { bytes: [0; 32], first: 0, len: 0 };
         ends.append(first);
         ends.first = ends.len;
         ends.append(second);

@@ -414,19 +414,19 @@ impl Chain {
     }
 
     /// Returns the probability that the next packet is delivered, after `so_far`.
-    fn delivered(&self, so_far: Ends) -> u64 {
+    fn delivered(&self, so_far: TailOdds) -> u64 {
         mul(so_far.good, ONE - self.enter) + mul(so_far.bad, ONE - self.stay)
     }
 
     /// Returns the probability that the next packet is lost, after `so_far`.
-    fn lost(&self, so_far: Ends) -> u64 {
+    fn lost(&self, so_far: TailOdds) -> u64 {
         mul(so_far.good, self.enter) + mul(so_far.bad, self.stay)
     }
 }
 
 /// Probabilities of a number of losses, with the last packet delivered or lost.
 #[derive(Clone, Copy, Default, Debug)]
-struct Ends {
+struct TailOdds {
     good: u64,
     bad: u64,
 }
@@ -440,7 +440,7 @@ struct Tally {
     most: usize,
     /// By the number of packets: the probabilities of exactly each number of losses, and of at least each
     /// number.
-    rows: Vec<[[Ends; COUNTS]; 2]>,
+    rows: Vec<[[TailOdds; COUNTS]; 2]>,
 }
 
 impl Tally {
@@ -466,9 +466,9 @@ impl Tally {
         shares
     }
 
-    fn next_row(&self) -> [[Ends; COUNTS]; 2] {
+    fn next_row(&self) -> [[TailOdds; COUNTS]; 2] {
         let Tally { chain, most, ref rows } = *self;
-        let mut row = [[Ends::default(); COUNTS]; 2];
+        let mut row = [[TailOdds::default(); COUNTS]; 2];
         let [exactly, or_more] = &mut row;
         match rows.last() {
             None => exactly[0].good = ONE,
@@ -481,8 +481,8 @@ impl Tally {
                 for count in 1..=most.min(rows.len()) {
                     let first = chain.lost(before[count - 1]);
                     let (same, more) = (before[count], or_more_before[count]);
-                    exactly[count] = Ends { good: chain.delivered(same), bad: first };
-                    or_more[count] = Ends { good: chain.delivered(more), bad: first + chain.lost(more) };
+                    exactly[count] = TailOdds { good: chain.delivered(same), bad: first };
+                    or_more[count] = TailOdds { good: chain.delivered(more), bad: first + chain.lost(more) };
                 }
                 exactly[0].good = chain.delivered(before[0]);
             }
@@ -681,7 +681,7 @@ mod tests {
 
     /// Returns the result of a tally for one number of packets.
     fn lost_of(chain: &Chain, packets: u32, most: usize) -> Vec<u64> {
-        let mut ends = [Ends::default(); COUNTS];
+        let mut ends = [TailOdds::default(); COUNTS];
         match packets {
             0 => ends[0].good = ONE,
             _ => (ends[0].good, ends[1.min(most)].bad) = (ONE - chain.loss, chain.loss),
@@ -690,11 +690,11 @@ mod tests {
             for count in (1..=most).rev() {
                 let more = if count == most { chain.lost(ends[most]) } else { 0 };
                 ends[count] =
-                    Ends { good: chain.delivered(ends[count]), bad: chain.lost(ends[count - 1]) + more };
+                    TailOdds { good: chain.delivered(ends[count]), bad: chain.lost(ends[count - 1]) + more };
             }
-            ends[0] = Ends { good: chain.delivered(ends[0]), bad: 0 };
+            ends[0] = TailOdds { good: chain.delivered(ends[0]), bad: 0 };
         }
-        ends[..=most].iter().map(|Ends { good, bad }| good + bad).collect()
+        ends[..=most].iter().map(|TailOdds { good, bad }| good + bad).collect()
     }
 
     #[test]
