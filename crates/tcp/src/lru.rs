@@ -19,7 +19,7 @@ pub(crate) struct EntryId {
 }
 
 #[derive(Debug)]
-struct Entry<K, V> {
+struct LruEntry<K, V> {
     key: K,
     value: V,
     generation: u64,
@@ -33,7 +33,7 @@ pub(crate) struct Lru<K, V, S> {
     hash: S,
     /// Indices of all entries, by the hash of their keys.
     index: HashTable<u32>,
-    entries: Vec<Option<Entry<K, V>>>,
+    entries: Vec<Option<LruEntry<K, V>>>,
     free: Vec<u32>,
     oldest: u32,
     newest: u32,
@@ -132,7 +132,7 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
         }
         self.generations += 1;
         let entry =
-            Entry { key, value: make(), generation: self.generations, older: NOWHERE, newer: NOWHERE };
+            LruEntry { key, value: make(), generation: self.generations, older: NOWHERE, newer: NOWHERE };
         let at = match self.free.pop() {
             Some(at) => at,
             None => {
@@ -195,11 +195,11 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
         })
     }
 
-    fn entry(&self, at: u32) -> Option<&Entry<K, V>> {
+    fn entry(&self, at: u32) -> Option<&LruEntry<K, V>> {
         self.entries.get(at as usize)?.as_ref()
     }
 
-    fn entry_mut(&mut self, at: u32) -> Option<&mut Entry<K, V>> {
+    fn entry_mut(&mut self, at: u32) -> Option<&mut LruEntry<K, V>> {
         self.entries.get_mut(at as usize)?.as_mut()
     }
 

@@ -58,7 +58,7 @@ pub(crate) struct Demux {
     /// The IPv4 four-tuple that was asked for last: a packet that opens or ends a connection has the table
     /// asked and changed several times, and packets of one connection come in a row.
     last: Cell<Option<Last>>,
-    entries: HashTable<Entry>,
+    entries: HashTable<TupleEntry>,
 }
 
 /// Result of the last lookup of a four-tuple.
@@ -71,12 +71,12 @@ struct Last {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Entry {
+struct TupleEntry {
     hash: u32,
     target: u32,
 }
 
-impl Entry {
+impl TupleEntry {
     /// The hash in the width that the table takes: it picks the place by the low bits, and compares the top
     /// ones.
     fn spread(&self) -> u64 {
@@ -103,8 +103,8 @@ impl Demux {
         self.entries.len()
     }
 
-    fn entry(&self, tuple: &FourTuple, target: Target) -> Entry {
-        Entry { hash: self.hash_of(tuple), target: target.pack() }
+    fn entry(&self, tuple: &FourTuple, target: Target) -> TupleEntry {
+        TupleEntry { hash: self.hash_of(tuple), target: target.pack() }
     }
 
     /// The half of the hash of `tuple` that is kept.
@@ -138,8 +138,8 @@ impl Demux {
             return Some(target);
         }
         let hash = known.map_or_else(|| self.hash_of(tuple), |known| known.hash);
-        let sought = Entry { hash, target: 0 };
-        let is_sought = |known: &Entry| known.hash == hash && is_of(Target::unpack(known.target));
+        let sought = TupleEntry { hash, target: 0 };
+        let is_sought = |known: &TupleEntry| known.hash == hash && is_of(Target::unpack(known.target));
         let found = self.entries.find(sought.spread(), is_sought).map(|found| Target::unpack(found.target));
         self.note(tuple, found);
         found
@@ -148,11 +148,11 @@ impl Demux {
     /// Lets `tuple` lead to `to` from now on; `from` is where it led so far.
     pub(crate) fn point(&mut self, tuple: &FourTuple, from: Option<Target>, to: Target) {
         let entry = self.entry(tuple, to);
-        let before = from.map(|from| Entry { target: from.pack(), ..entry });
+        let before = from.map(|from| TupleEntry { target: from.pack(), ..entry });
         match before.and_then(|before| self.entries.find_mut(entry.spread(), |known| *known == before)) {
             Some(known) => *known = entry,
             None => {
-                self.entries.insert_unique(entry.spread(), entry, Entry::spread);
+                self.entries.insert_unique(entry.spread(), entry, TupleEntry::spread);
             }
         }
         self.note(tuple, None);
