@@ -126,7 +126,7 @@ pub(super) struct Volume {
     is_measured: bool,
     dose: Dose,
     dose_until: Instant,
-    grants: VecDeque<Grant>,
+    grants: VecDeque<TrustedBurst>,
     /// Time of a refused request. After the fate of the data on trust at that time is known, more may be
     /// granted.
     refused: Option<Instant>,
@@ -179,7 +179,7 @@ pub(crate) struct StartRequest {
 
 /// A burst on trust, with the time when its fate is known at the latest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Grant {
+struct TrustedBurst {
     until: Instant,
     burst: Burst,
 }
@@ -280,11 +280,11 @@ impl Volume {
             return None;
         }
         let (began, at_once) =
-            held.map_or((now, request.at_once), |Grant { burst, .. }| (burst.began, burst.at_once));
+            held.map_or((now, request.at_once), |TrustedBurst { burst, .. }| (burst.began, burst.at_once));
         let paced = granted.saturating_sub(at_once);
         let spread = self.rate().map_or(request.rtt, |train| at_rate(paced.into(), train.rate));
         let burst = Burst { began, until: began + spread, bytes: granted, at_once };
-        self.grants.push_back(Grant { until, burst });
+        self.grants.push_back(TrustedBurst { until, burst });
         Some(granted)
     }
 
@@ -334,7 +334,7 @@ impl Volume {
     }
 
     /// Removes a connection's grant, if its fate is not known yet.
-    fn give_back(&mut self, granted: u32) -> Option<Grant> {
+    fn give_back(&mut self, granted: u32) -> Option<TrustedBurst> {
         let at = self.grants.iter().position(|grant| grant.burst.bytes == granted)?;
         self.grants.remove(at)
     }
