@@ -45,7 +45,7 @@ impl core::fmt::Display for ListenerId {
 }
 
 /// A handle of a [`Slots`].
-pub(crate) trait Key: Copy {
+pub(crate) trait SlotKey: Copy {
     /// The handle of slot `index` in its `generation`.
     fn new(index: u32, generation: u32) -> Self;
     /// Which slot.
@@ -54,7 +54,7 @@ pub(crate) trait Key: Copy {
     fn generation(self) -> u32;
 }
 
-impl Key for ConnId {
+impl SlotKey for ConnId {
     fn new(index: u32, generation: u32) -> Self {
         ConnId { index, generation }
     }
@@ -66,7 +66,7 @@ impl Key for ConnId {
     }
 }
 
-impl Key for ListenerId {
+impl SlotKey for ListenerId {
     fn new(index: u32, generation: u32) -> Self {
         ListenerId { index, generation }
     }
@@ -117,7 +117,7 @@ impl<T> Slots<T> {
     }
 
     /// Moves `tenant` in and returns its key. The caller bounds the number of tenants below 2^32.
-    pub(crate) fn insert<K: Key>(&mut self, tenant: T) -> K {
+    pub(crate) fn insert<K: SlotKey>(&mut self, tenant: T) -> K {
         if let Some(index) = self.free.pop()
             && let Some(slot) = self.slots.get_mut(index as usize)
         {
@@ -130,7 +130,7 @@ impl<T> Slots<T> {
     }
 
     /// Moves the tenant out; its key is invalid from here on.
-    pub(crate) fn remove<K: Key>(&mut self, key: K) -> Option<T> {
+    pub(crate) fn remove<K: SlotKey>(&mut self, key: K) -> Option<T> {
         let slot = self.slots.get_mut(key.index() as usize)?;
         if slot.generation != key.generation() {
             return None;
@@ -142,13 +142,13 @@ impl<T> Slots<T> {
     }
 
     /// The tenant that `key` names.
-    pub(crate) fn at<K: Key>(&self, key: K) -> Option<&T> {
+    pub(crate) fn at<K: SlotKey>(&self, key: K) -> Option<&T> {
         let slot = self.slots.get(key.index() as usize)?;
         if slot.generation == key.generation() { slot.tenant.as_ref() } else { None }
     }
 
     /// The tenant that `key` names, to be changed.
-    pub(crate) fn at_mut<K: Key>(&mut self, key: K) -> Option<&mut T> {
+    pub(crate) fn at_mut<K: SlotKey>(&mut self, key: K) -> Option<&mut T> {
         let slot = self.slots.get_mut(key.index() as usize)?;
         if slot.generation == key.generation() { slot.tenant.as_mut() } else { None }
     }
@@ -159,13 +159,13 @@ impl<T> Slots<T> {
     }
 
     /// The key of the present tenant of slot `index`.
-    pub(crate) fn key_at<K: Key>(&self, index: u32) -> Option<K> {
+    pub(crate) fn key_at<K: SlotKey>(&self, index: u32) -> Option<K> {
         let slot = self.slots.get(index as usize)?;
         slot.tenant.as_ref().map(|_| K::new(index, slot.generation))
     }
 
     /// All tenants with their keys, in slot order.
-    pub(crate) fn iter<K: Key>(&self) -> impl Iterator<Item = (K, &T)> {
+    pub(crate) fn iter<K: SlotKey>(&self) -> impl Iterator<Item = (K, &T)> {
         self.slots
             .iter()
             .enumerate()
