@@ -11,7 +11,7 @@
 //! ```
 //!
 //! A ring holds a primary key, which generates and checks cookies, and optionally a backup key, which only
-//! checks. Keys are erased when dropped, never printed, and cannot be read back.
+//! checks. CookieKeys are erased when dropped, never printed, and cannot be read back.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -153,7 +153,7 @@ pub enum KeyError {
     Digits,
     /// There are more than a primary and a backup key on one line.
     #[error("a line holds one Fast Open key, or two as primary,backup")]
-    Keys,
+    CookieKeys,
     /// The master secret is too short.
     #[error("a master secret has at least 16 bytes; this one has {0}")]
     Short(usize),
@@ -171,7 +171,7 @@ pub enum KeySource {
         /// Checks only.
         backup: Option<CookieKey>,
     },
-    /// Keys derived from a secret and the time of day, so that a farm rotates without communication. The
+    /// CookieKeys derived from a secret and the time of day, so that a farm rotates without communication. The
     /// driver sets the time with [`crate::Stack::set_unix_time`]; before that no cookie is generated.
     Derived {
         /// The shared secret of the farm.
@@ -192,7 +192,7 @@ impl KeySource {
         let backup = keys.next().map(CookieKey::parse).transpose()?;
         match keys.next() {
             None => Ok(KeySource::Fixed { primary, backup }),
-            Some(_) => Err(KeyError::Keys),
+            Some(_) => Err(KeyError::CookieKeys),
         }
     }
 }
@@ -237,11 +237,11 @@ pub(crate) enum Check {
 pub(crate) struct KeyRing {
     dst: CookieDst,
     mac: CookieMac,
-    keys: Keys,
+    keys: CookieKeys,
 }
 
 #[derive(Debug)]
-enum Keys {
+enum CookieKeys {
     Fixed { primary: MacKey, backup: Option<MacKey> },
     Derived(Epochs),
 }
@@ -252,7 +252,7 @@ enum MacKey {
     AesPaper(Box<Aes128>),
 }
 
-/// Keys derived from the time of day.
+/// CookieKeys derived from the time of day.
 struct Epochs {
     master: MasterSecret,
     rotate_s: u64,
@@ -265,11 +265,11 @@ impl KeyRing {
     /// Returns the ring of these keys.
     pub(crate) fn new(source: &KeySource, mac: CookieMac, dst: CookieDst) -> Self {
         let keys = match source {
-            KeySource::Fixed { primary, backup } => Keys::Fixed {
+            KeySource::Fixed { primary, backup } => CookieKeys::Fixed {
                 primary: MacKey::new(primary, mac),
                 backup: backup.as_ref().map(|backup| MacKey::new(backup, mac)),
             },
-            KeySource::Derived { master, rotate_s } => Keys::Derived(Epochs {
+            KeySource::Derived { master, rotate_s } => CookieKeys::Derived(Epochs {
                 master: master.clone(),
                 rotate_s: (*rotate_s).max(1),
                 unix: None,
@@ -281,7 +281,7 @@ impl KeyRing {
 
     /// Sets the time of day: seconds since 1970, if the stack knows it.
     pub(crate) fn tell_time(&mut self, unix: Option<u64>) {
-        if let (Keys::Derived(epochs), Some(unix)) = (&mut self.keys, unix) {
+        if let (CookieKeys::Derived(epochs), Some(unix)) = (&mut self.keys, unix) {
             epochs.turn(unix, self.mac);
         }
     }
@@ -289,8 +289,8 @@ impl KeyRing {
     /// Returns a cookie for a client; `None` if the key depends on the time of day and that is unknown.
     pub(crate) fn generate(&self, client: IpAddr, server: IpAddr) -> Option<Cookie> {
         let code = match &self.keys {
-            Keys::Fixed { primary, .. } => primary,
-            Keys::Derived(epochs) => epochs.current()?,
+            CookieKeys::Fixed { primary, .. } => primary,
+            CookieKeys::Derived(epochs) => epochs.current()?,
         };
         Cookie::new(&code.cookie(&AddressPair::of(client, self.bound_to(server))))
     }
@@ -307,8 +307,8 @@ impl KeyRing {
         let is_of = |code: &MacKey| u64::from_ne_bytes(code.cookie(&ends)).ct_eq(&cookie);
         let none = Choice::from(0);
         let (primary, backup) = match &self.keys {
-            Keys::Fixed { primary, backup } => (is_of(primary), backup.as_ref().map_or(none, is_of)),
-            Keys::Derived(epochs) => epochs.check(is_of),
+            CookieKeys::Fixed { primary, backup } => (is_of(primary), backup.as_ref().map_or(none, is_of)),
+            CookieKeys::Derived(epochs) => epochs.check(is_of),
         };
         match (bool::from(primary), bool::from(backup)) {
             (true, _) => Check::Primary,
@@ -490,7 +490,7 @@ mod tests {
         ] {
             assert_eq!(CookieKey::parse(text), Err(error), "{text:?}");
         }
-        assert_eq!(KeySource::parse("1-2-3-4,5-6-7-8,9-0-1-2"), Err(KeyError::Keys));
+        assert_eq!(KeySource::parse("1-2-3-4,5-6-7-8,9-0-1-2"), Err(KeyError::CookieKeys));
         let two = KeySource::Fixed { primary: parsed("1-2-3-4"), backup: Some(parsed("5-6-7-8")) };
         assert_eq!(KeySource::parse("1-2-3-4,5-6-7-8\n"), Ok(two));
         assert_eq!(MasterSecret::new(&[1; 15]), Err(KeyError::Short(15)));
