@@ -272,7 +272,7 @@ struct Path {
     doubtful_rtt: Option<Aging<Duration>>,
     least_rtt: Option<Aging<Duration>>,
     volume: Volume,
-    losses: Losses,
+    losses: DecayingLosses,
     mss: Option<u16>,
     mtu: Option<Aging<NarrowPath>>,
     large: Option<LargePacket>,
@@ -281,7 +281,7 @@ struct Path {
 
 /// Counts that decay, in [`FRACTION`]s of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Losses {
+struct DecayingLosses {
     count: LossCount,
     /// Time of the last halving.
     halved: Instant,
@@ -339,8 +339,8 @@ impl PathMemory {
             let knew = path.volume.queued_from().is_some();
             path.volume.on_flight(flight, &history, WINDOW_LIFETIME, now);
             if !knew && path.volume.queued_from().is_some() {
-                // Losses of the queue counted as random before.
-                path.losses = Losses::default();
+                // DecayingLosses of the queue counted as random before.
+                path.losses = DecayingLosses::default();
             }
         }
         if report.saw_queue {
@@ -431,7 +431,7 @@ impl Path {
     }
 }
 
-impl Losses {
+impl DecayingLosses {
     fn add(&mut self, new: LossCount, now: Instant, half_life: Duration) {
         *self = self.decayed(now, half_life);
         if new.sent == 0 && new.lost == 0 {
@@ -451,7 +451,7 @@ impl Losses {
         }
     }
 
-    fn decayed(self, now: Instant, half_life: Duration) -> Losses {
+    fn decayed(self, now: Instant, half_life: Duration) -> DecayingLosses {
         let passed = now.saturating_since(self.halved);
         // The usual case, because a division costs more than the rest of a report.
         if passed < half_life {
@@ -461,7 +461,7 @@ impl Losses {
         let times = (passed.as_micros() / half_life).min(63) as u32;
         let passed = Duration::from_micros((half_life as u64).saturating_mul(u64::from(times)));
         let halved = if times == 63 { now } else { self.halved + passed };
-        Losses { count: self.count.shifted(times), halved }
+        DecayingLosses { count: self.count.shifted(times), halved }
     }
 
     fn history(&self, now: Instant, half_life: Duration) -> LossHistory {

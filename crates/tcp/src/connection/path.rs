@@ -58,7 +58,7 @@ pub(crate) struct OnPath {
     granted: u32,
     /// Bytes of data that it last asked for.
     asked: u32,
-    /// Losses before it.
+    /// LossLog before it.
     before_trust: LossCount,
     /// When it tells again what it has measured, if it has told something, and what of that must not be told
     /// twice.
@@ -74,30 +74,30 @@ pub(crate) struct OnPath {
     over: bool,
     /// All losses when it was last asked which of them a queue caused.
     sorted: LossCount,
-    losses: OnDemand<Losses>,
+    losses: OnDemand<LossLog>,
 }
 
 /// The state that reports losses once and by their cause.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Losses {
+struct LossLog {
     /// Where the last run of lost segments ended.
     lost_to: Option<SeqNum>,
     /// Repaired segments, and runs of them, beyond those that are counted as masked losses.
     repaired: (u64, u64),
     /// Repaired segments whose originals came after all.
     refuted: u64,
-    /// Losses that a queue caused.
+    /// LossLog that a queue caused.
     queued: LossCount,
 }
 
-impl Initial for Losses {
-    const INITIAL: Losses = Losses {
+impl Initial for LossLog {
+    const INITIAL: LossLog = LossLog {
         lost_to: None,
         repaired: (0, 0),
         refuted: 0,
         queued: LossCount { sent: 0, lost: 0, runs: 0 },
     };
-    const SHARED: &'static Losses = &Self::INITIAL;
+    const SHARED: &'static LossLog = &Self::INITIAL;
 }
 
 /// A start beyond the window that RFC 6928 allows everybody.
