@@ -327,7 +327,7 @@ impl FastOpenReport {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Path {
+pub(super) struct FastOpenPath {
     pub(super) cookie: Option<FastOpen>,
     pub(super) one_time: VecDeque<Cookie>,
     pub(super) soft: u8,
@@ -371,7 +371,7 @@ pub(super) struct Breaker {
 pub(crate) struct ClientCache {
     memory: ClientMemory,
     hash: KeyedHash,
-    pub(super) paths: Lru<PathKey, Path, KeyedHash>,
+    pub(super) paths: Lru<PathKey, FastOpenPath, KeyedHash>,
     /// The most recently used is last.
     pub(super) breakers: Vec<Breaker>,
 }
@@ -411,7 +411,7 @@ impl ClientCache {
             return Err(OffReason::BlackHole);
         }
         let cap = if self.memory.cap_syn_mss { MSS_CAP[family] } else { u16::MAX };
-        let none = Path::default();
+        let none = FastOpenPath::default();
         let path = self.paths.touch(&asker.path).map_or(&none, |path| path);
         let port = path.port(asker.port);
         if later(port.disabled_until) {
@@ -451,12 +451,16 @@ impl ClientCache {
         match *report {
             FastOpenReport::SynAck { class, cookie, refusals } => {
                 let memory = self.memory;
-                let Some((_, path)) = self.paths.touch_or_insert(asker.path, Path::default) else { return };
+                let Some((_, path)) = self.paths.touch_or_insert(asker.path, FastOpenPath::default) else {
+                    return;
+                };
                 path.cookie = cookie.filter(|option| !option.cookie.is_empty()).or(path.cookie);
                 path.judge(asker.port, class, refusals, &memory, now);
             }
             FastOpenReport::OneTime(cookie) => {
-                let Some((_, path)) = self.paths.touch_or_insert(asker.path, Path::default) else { return };
+                let Some((_, path)) = self.paths.touch_or_insert(asker.path, FastOpenPath::default) else {
+                    return;
+                };
                 if path.one_time.len() == MAX_ONE_TIME {
                     path.one_time.pop_front();
                 }
@@ -464,7 +468,9 @@ impl ClientCache {
             }
             FastOpenReport::Failed(mode) => {
                 let memory = self.memory;
-                let Some((_, path)) = self.paths.touch_or_insert(asker.path, Path::default) else { return };
+                let Some((_, path)) = self.paths.touch_or_insert(asker.path, FastOpenPath::default) else {
+                    return;
+                };
                 match mode {
                     Mode::Request => path.request_swallowed(asker.port, &memory, now),
                     Mode::Data | Mode::CookieOnly | Mode::DataNoCookie => {
@@ -480,7 +486,7 @@ impl ClientCache {
             }
             FastOpenReport::BlackHole(sign) => self.on_black_hole(asker, sign, now),
             FastOpenReport::Works => {
-                if let Some((_, path)) = self.paths.touch_or_insert(asker.path, Path::default) {
+                if let Some((_, path)) = self.paths.touch_or_insert(asker.path, FastOpenPath::default) {
                     let port = path.port_mut(asker.port);
                     (port.proven, port.answered, port.outrun) = (true, true, false);
                 }
@@ -508,7 +514,7 @@ impl ClientCache {
 
     fn on_black_hole(&mut self, asker: &Asker, sign: BlackHoleSign, now: Instant) {
         let memory = self.memory;
-        if let Some((_, path)) = self.paths.touch_or_insert(asker.path, Path::default) {
+        if let Some((_, path)) = self.paths.touch_or_insert(asker.path, FastOpenPath::default) {
             if sign == BlackHoleSign::Outrun && !path.was_outrun_before(asker.port) {
                 return;
             }
@@ -552,7 +558,7 @@ impl ClientCache {
     }
 }
 
-impl Path {
+impl FastOpenPath {
     fn port(&self, port: u16) -> Port {
         self.ports.iter().find(|known| known.port == port).copied().unwrap_or_default()
     }
