@@ -8,7 +8,7 @@
 use alloc::boxed::Box;
 
 use super::Stack;
-use super::slot::{Phase, ReportedLifecycle, Slot};
+use super::slot::{Ownership, ReportedLifecycle, Slot};
 use super::spares::Spares;
 use crate::conn_id::ConnId;
 use crate::connection::{Aftermath, Connection, Events, Urgency};
@@ -177,11 +177,11 @@ impl Stack {
 
     fn pass_events_on(&mut self, id: ConnId, events: Events) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        if slot.phase != Phase::Owned {
+        if slot.phase != Ownership::Owned {
             slot.deferred.insert(events);
         }
         match slot.phase {
-            Phase::Owned => {
+            Ownership::Owned => {
                 let reason = slot.connection.close_reason();
                 if events.contains(Events::CONNECTED) {
                     self.events.push(Event::Connected(id));
@@ -191,8 +191,8 @@ impl Stack {
                     self.events.push(Event::Closed(id, reason));
                 }
             }
-            Phase::HalfOpen(listener) if events.contains(Events::CONNECTED) => {
-                slot.phase = Phase::Queued(listener);
+            Ownership::HalfOpen(listener) if events.contains(Events::CONNECTED) => {
+                slot.phase = Ownership::Queued(listener);
                 slot.half_open = None;
                 if let Some(at) = self.listeners.at_mut(listener) {
                     at.on_established(id);
@@ -200,15 +200,15 @@ impl Stack {
                 self.stats.handshakes_completed += 1;
                 self.events.push(Event::Incoming(listener));
             }
-            Phase::HalfOpen(listener) if events.contains(Events::CLOSED) => {
-                slot.phase = Phase::Released;
+            Ownership::HalfOpen(listener) if events.contains(Events::CLOSED) => {
+                slot.phase = Ownership::Released;
                 if let Some(at) = self.listeners.at_mut(listener) {
                     at.on_half_open_gone();
                 }
                 self.stats.handshakes_failed += 1;
             }
             // The program learns of these events when it accepts the connection.
-            Phase::HalfOpen(_) | Phase::Queued(_) | Phase::Released => {}
+            Ownership::HalfOpen(_) | Ownership::Queued(_) | Ownership::Released => {}
         }
     }
 

@@ -13,7 +13,7 @@ use super::demux::{Demux, Target};
 use super::half_open::{HalfOpen, HalfOpenTable};
 use super::listener::Listener;
 use super::moves::Earlier;
-use super::slot::{Phase, Slot, with_env};
+use super::slot::{Ownership, Slot, with_env};
 use super::stats::Refusal;
 use super::time_wait::{TimeWaitEntry, TimeWaitTable, TimeWaitVerdict};
 use super::{Rx, Stack, reset};
@@ -191,7 +191,7 @@ impl Stack {
     ) -> Result<(), Refusal> {
         let memory_left = self.memory_left();
         let slot = self.slots.at_mut(id).ok_or(Refusal::NoListener)?;
-        if let Phase::HalfOpen(listener) = slot.phase
+        if let Ownership::HalfOpen(listener) = slot.phase
             && ends_handshake(arrived)
             && let Some(at) = self.listeners.at(listener)
         {

@@ -19,7 +19,7 @@ use super::Stack;
 use super::deadlines::Deadlines;
 use super::demux::Target;
 use super::slab::Slab;
-use super::slot::{Phase, Slot};
+use super::slot::{Ownership, Slot};
 use crate::conn_id::{ConnId, ListenerId};
 use crate::connection::{Connection, Env, Host, Secrets, Urgency};
 use crate::fast_open::server::Verdict;
@@ -328,7 +328,7 @@ impl Stack {
     fn fold(&mut self, id: ConnId) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         let connection = &slot.connection;
-        let waits = matches!(slot.phase, Phase::HalfOpen(_)) && slot.urgency == Urgency::Idle;
+        let waits = matches!(slot.phase, Ownership::HalfOpen(_)) && slot.urgency == Urgency::Idle;
         if !waits || !connection.is_bare() {
             return;
         }
@@ -373,7 +373,7 @@ impl Stack {
         };
         let deadline = connection.next_timeout();
         let tcp = connection.config();
-        let id = self.seat(connection, &tcp, Phase::HalfOpen(listener), now);
+        let id = self.seat(connection, &tcp, Ownership::HalfOpen(listener), now);
         self.deadlines.set(id.index, deadline);
         self.demux.point(&tuple, Some(Target::HalfOpen(index)), Target::Connection(id.index));
         if let Some(slot) = self.slots.at_mut(id) {

@@ -15,7 +15,7 @@ use brisk_wire::{Flags, Options, Segment, SeqNum};
 
 use super::fast_open::FastOpenAt;
 use super::half_open::{Beginning, HalfOpen};
-use super::slot::{Phase, with_env};
+use super::slot::{Ownership, with_env};
 use super::stats::Refusal;
 use super::{Stack, syn_cookie};
 use crate::config::{EcnMode, ListenConfig, MechanismConfig, SynCookies, TcpConfig};
@@ -194,15 +194,15 @@ impl Stack {
             .slots
             .iter()
             .filter(|(_, slot)| match slot.phase {
-                Phase::HalfOpen(at) | Phase::Queued(at) => at == listener,
-                Phase::Owned | Phase::Released => false,
+                Ownership::HalfOpen(at) | Ownership::Queued(at) => at == listener,
+                Ownership::Owned | Ownership::Released => false,
             })
             .map(|(id, _)| id)
             .collect();
         for id in orphans {
             self.lend(id, now);
             if let Some(slot) = self.slots.at_mut(id) {
-                slot.phase = Phase::Released;
+                slot.phase = Ownership::Released;
                 slot.connection.abandon();
                 slot.connection.release(now);
             }
@@ -214,7 +214,7 @@ impl Stack {
         let queue = &mut self.listeners.at_mut(listener)?.queue;
         while let Some(id) = queue.pop_front() {
             let Some(slot) = self.slots.at_mut(id) else { continue };
-            slot.phase = Phase::Owned;
+            slot.phase = Ownership::Owned;
             let remote = slot.connection.tuple().remote;
             let deferred = core::mem::take(&mut slot.deferred);
             let closed = slot.connection.close_reason();
@@ -329,7 +329,7 @@ impl Stack {
         ticket: Box<Ticket>,
         now: Instant,
     ) {
-        let id = self.insert(connection, tcp, Phase::Queued(listener), now);
+        let id = self.insert(connection, tcp, Ownership::Queued(listener), now);
         if let Some(slot) = self.slots.at_mut(id) {
             slot.ticket = Some(ticket);
         }
@@ -349,7 +349,7 @@ impl Stack {
         if let Some(at) = self.listeners.at_mut(listener) {
             at.half_open += 1;
         }
-        self.insert(connection, tcp, Phase::HalfOpen(listener), now)
+        self.insert(connection, tcp, Ownership::HalfOpen(listener), now)
     }
 
     /// Answers a SYN without keeping anything of it. The SYN-ACK is that of a connection which is made

@@ -114,7 +114,7 @@ use ports::Ports;
 use ready::Ready;
 use request::Requests;
 use shard::Shard;
-use slot::{Phase, Slot};
+use slot::{Ownership, Slot};
 use spares::Spares;
 use syn_cookie::CookieJar;
 use time_wait::TimeWaitTable;
@@ -365,7 +365,7 @@ impl Stack {
     /// is invalid afterwards.
     pub fn release(&mut self, id: ConnId, now: Instant) {
         if let Some(slot) = self.owned_mut(id) {
-            slot.phase = Phase::Released;
+            slot.phase = Ownership::Released;
             self.lend(id, now);
             let Some(slot) = self.slots.at_mut(id) else { return };
             let ((), aftermath) = slot.connection.act(now, |connection| connection.release(now));
@@ -538,11 +538,11 @@ impl Stack {
 
     /// The connection that the application holds under this handle.
     fn owned(&self, id: ConnId) -> Option<&Slot> {
-        self.slots.at(id).filter(|slot| slot.phase == Phase::Owned)
+        self.slots.at(id).filter(|slot| slot.phase == Ownership::Owned)
     }
 
     fn owned_mut(&mut self, id: ConnId) -> Option<&mut Slot> {
-        self.slots.at_mut(id).filter(|slot| slot.phase == Phase::Owned)
+        self.slots.at_mut(id).filter(|slot| slot.phase == Ownership::Owned)
     }
 
     /// Returns the properties of the host for a connection.

@@ -8,7 +8,7 @@ use brisk_wire::SeqNum;
 use super::Stack;
 use super::arrive::Owners;
 use super::demux::Target;
-use super::slot::Phase;
+use super::slot::Ownership;
 use crate::config::{ConnectConfig, TcpConfig};
 use crate::conn_id::ConnId;
 use crate::connection::Connection;
@@ -63,7 +63,7 @@ impl Stack {
         let options = self.syn_options_of(&connection, config, now);
         let asker = self.choose_fast_open(&mut connection, config, options, now);
         self.apply_syn_options(&mut connection, options);
-        let id = self.insert(connection, &tcp, Phase::Owned, now);
+        let id = self.insert(connection, &tcp, Ownership::Owned, now);
         if let Some(slot) = self.slots.at_mut(id) {
             slot.asker = asker;
         }

@@ -12,7 +12,7 @@ use brisk_wire::{Ecn, Flags, IpMeta, Options, Segment, SeqNum, TcpHeader};
 
 use super::Stack;
 use super::demux::Target;
-use super::slot::Phase;
+use super::slot::Ownership;
 use super::stats::Refusal;
 use crate::config::TcpConfig;
 use crate::conn_id::ConnId;
@@ -171,7 +171,7 @@ impl Stack {
         let tcp = Arc::new(config.clone());
         let mut connection = Connection::accept(tuple, &tcp, secrets, self.host(), &syn, now);
         self.start_on_path(&mut connection, now);
-        let id = self.insert(connection, &tcp, Phase::Owned, now);
+        let id = self.insert(connection, &tcp, Ownership::Owned, now);
         self.stats.passive_opens += 1;
         self.on_opened(&tuple, pending.wire_len, &syn, now);
         Ok(id)

@@ -20,7 +20,7 @@ use crate::time::Instant;
 
 /// The owner of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Phase {
+pub(crate) enum Ownership {
     /// A listener's, in the middle of the handshake.
     HalfOpen(ListenerId),
     /// A listener's, waiting for `accept`.
@@ -37,7 +37,7 @@ pub(crate) struct Slot {
     /// Its ends.
     pub(crate) tuple: CompactTuple,
     pub(crate) connection: Box<Connection>,
-    pub(crate) phase: Phase,
+    pub(crate) phase: Ownership,
     /// Events for its owner, once there is one.
     pub(crate) deferred: Events,
     pub(crate) hop_limit: u8,
@@ -126,7 +126,7 @@ impl Stack {
         &mut self,
         mut connection: Box<Connection>,
         tcp: &TcpConfig,
-        phase: Phase,
+        phase: Ownership,
         now: Instant,
     ) -> ConnId {
         if self.config.observe {
@@ -144,7 +144,7 @@ impl Stack {
         &mut self,
         connection: Box<Connection>,
         tcp: &TcpConfig,
-        phase: Phase,
+        phase: Ownership,
         now: Instant,
     ) -> ConnId {
         let tuple = connection.tuple();
@@ -225,7 +225,7 @@ impl Stack {
                 }
             }
         }
-        if phase == Phase::Released {
+        if phase == Ownership::Released {
             self.free(id);
         }
         while self.count() > self.config.max_connections && self.evict_time_wait() {}

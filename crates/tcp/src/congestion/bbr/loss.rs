@@ -6,7 +6,7 @@
 //! ([`crate::evidence`]).
 
 use super::super::sample::{LostPacket, RateSample};
-use super::{Bbr, Phase, State};
+use super::{Bbr, CyclePhase, State};
 use crate::evidence::LossHistory;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
@@ -140,7 +140,7 @@ impl Bbr {
         if !lost.app_limited {
             self.bounds.inflight_longterm = at_loss.max(times_beta(self.target_inflight()));
         }
-        if self.state == State::ProbeBw(Phase::Up) {
+        if self.state == State::ProbeBw(CyclePhase::Up) {
             self.record_probe_ended_by_loss();
             self.start_down(lost.now);
         }
@@ -163,14 +163,16 @@ impl Bbr {
                     self.bdp(self.max_bw.get(), (1, 1)).max(self.bounds.inflight_latest);
                 self.start_drain();
             }
-            State::ProbeBw(Phase::Up) => {
+            State::ProbeBw(CyclePhase::Up) => {
                 self.cycle.prev_too_high = true;
                 self.cycle.is_probe_sample = false;
                 self.bounds.inflight_longterm =
                     self.bounds.inflight_latest.max(times_beta(self.target_inflight()));
                 self.start_down(now);
             }
-            State::Drain | State::ProbeBw(Phase::Down | Phase::Cruise | Phase::Refill) | State::ProbeRtt => {
+            State::Drain
+            | State::ProbeBw(CyclePhase::Down | CyclePhase::Cruise | CyclePhase::Refill)
+            | State::ProbeRtt => {
                 self.bounds.lower_inflight(self.cwnd, |inflight| inflight / 100 * 85);
             }
         }

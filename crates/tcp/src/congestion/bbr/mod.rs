@@ -102,14 +102,14 @@ enum State {
     /// Removes the queue that Startup has built.
     Drain,
     /// Cycles around the bandwidth.
-    ProbeBw(Phase),
+    ProbeBw(CyclePhase),
     /// Halves the flight to measure the round-trip time without a queue.
     ProbeRtt,
 }
 
 /// A phase of the bandwidth probing cycle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
+enum CyclePhase {
     /// Below the bandwidth, until the queue is gone and there is headroom.
     Down,
     /// At the bandwidth.
@@ -221,7 +221,7 @@ impl Bbr {
 
     /// True in the states that search for more bandwidth, in which losses are expected.
     fn is_probing(&self) -> bool {
-        matches!(self.state, State::Startup | State::ProbeBw(Phase::Refill | Phase::Up))
+        matches!(self.state, State::Startup | State::ProbeBw(CyclePhase::Refill | CyclePhase::Up))
     }
 
     /// Returns a random number below `bound`.

@@ -2,7 +2,7 @@
 
 use super::super::sample::Train;
 use super::bounds::UNBOUNDED;
-use super::{Bbr, MIN_PIPE_SEGMENTS, Phase, State, bytes_in};
+use super::{Bbr, CyclePhase, MIN_PIPE_SEGMENTS, State, bytes_in};
 use crate::time::Micros;
 
 /// A factor as numerator and denominator.
@@ -24,17 +24,17 @@ impl State {
         match self {
             State::Startup => STARTUP_PACING,
             State::Drain => (1, 2),
-            State::ProbeBw(Phase::Down) => (9, 10),
-            State::ProbeBw(Phase::Cruise | Phase::Refill) | State::ProbeRtt => (1, 1),
-            State::ProbeBw(Phase::Up) => (5, 4),
+            State::ProbeBw(CyclePhase::Down) => (9, 10),
+            State::ProbeBw(CyclePhase::Cruise | CyclePhase::Refill) | State::ProbeRtt => (1, 1),
+            State::ProbeBw(CyclePhase::Up) => (5, 4),
         }
     }
 
     fn cwnd_gain(self) -> Gain {
         match self {
             State::Startup | State::Drain => (2, 1),
-            State::ProbeBw(Phase::Down | Phase::Cruise | Phase::Refill) => (2, 1),
-            State::ProbeBw(Phase::Up) => (9, 4),
+            State::ProbeBw(CyclePhase::Down | CyclePhase::Cruise | CyclePhase::Refill) => (2, 1),
+            State::ProbeBw(CyclePhase::Up) => (9, 4),
             State::ProbeRtt => (1, 2),
         }
     }
@@ -120,7 +120,7 @@ impl Bbr {
     fn with_room_for_bursts(&self, inflight: u64) -> u64 {
         let mss = u64::from(self.mss);
         let inflight = inflight.max(3 * self.quantum()).max(MIN_PIPE_SEGMENTS * mss);
-        inflight + if self.state == State::ProbeBw(Phase::Up) { 2 * mss } else { 0 }
+        inflight + if self.state == State::ProbeBw(CyclePhase::Up) { 2 * mss } else { 0 }
     }
 
     fn max_inflight(&self) -> u64 {
@@ -146,8 +146,10 @@ impl Bbr {
         };
         let cap = match self.state {
             State::Startup | State::Drain => UNBOUNDED,
-            State::ProbeBw(Phase::Down | Phase::Refill | Phase::Up) => self.bounds.inflight_longterm,
-            State::ProbeBw(Phase::Cruise) => self.headroom(),
+            State::ProbeBw(CyclePhase::Down | CyclePhase::Refill | CyclePhase::Up) => {
+                self.bounds.inflight_longterm
+            }
+            State::ProbeBw(CyclePhase::Cruise) => self.headroom(),
             State::ProbeRtt => self.headroom().min(self.probe_rtt.cwnd),
         };
         let cwnd = grown.max(min).min(cap).min(self.bounds.inflight_shortterm).max(min);

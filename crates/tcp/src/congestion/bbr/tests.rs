@@ -41,7 +41,7 @@ fn rates_and_windows_follow_from_the_model() {
     assert_eq!(bbr.bdp(bbr.bandwidth(), (1, 1)), 50_000);
     bbr.set_pacing_rate(None);
     assert_eq!(bbr.pacing_rate, 3_427_875);
-    bbr.state = State::ProbeBw(Phase::Up);
+    bbr.state = State::ProbeBw(CyclePhase::Up);
     bbr.set_pacing_rate(None);
     assert_eq!((bbr.pacing_rate, bbr.quantum()), (1_546_875, 2896));
     bbr.set_window(1 << 20);
@@ -63,7 +63,7 @@ fn a_train_sets_the_pace_of_flights_that_the_application_limits() {
     assert_eq!(bbr.pacing_rate, 2_742_300, "before the pipe is full the rate only grows");
 
     let mut bbr = informed();
-    bbr.state = State::ProbeBw(Phase::Cruise);
+    bbr.state = State::ProbeBw(CyclePhase::Cruise);
     bbr.on_train(&Train { rate: 2_500_000, is_limited: true });
     bbr.set_pacing_rate(None);
     assert_eq!(bbr.pacing_rate, 1_237_500, "the bandwidth sets the pace while data flows");
@@ -82,7 +82,7 @@ fn a_train_sets_the_pace_of_flights_that_the_application_limits() {
 #[test]
 fn a_mistaken_recovery_restores_limits_and_probes_again() {
     let mut bbr = informed();
-    bbr.state = State::ProbeBw(Phase::Up);
+    bbr.state = State::ProbeBw(CyclePhase::Up);
     bbr.cwnd = 100_000;
     bbr.on_congestion(&event(CongestionCause::Loss));
     bbr.record_probe_ended_by_loss();
@@ -91,7 +91,7 @@ fn a_mistaken_recovery_restores_limits_and_probes_again() {
     bbr.start_down(Instant::ZERO);
     bbr.cwnd = 30_000;
     bbr.on_spurious(Instant::ZERO);
-    assert_eq!((bbr.cwnd, bbr.state), (100_000, State::ProbeBw(Phase::Refill)));
+    assert_eq!((bbr.cwnd, bbr.state), (100_000, State::ProbeBw(CyclePhase::Refill)));
     assert_eq!((bbr.bounds.inflight_longterm, bbr.bandwidth()), (bounds::UNBOUNDED, 1_250_000));
     bbr.cwnd = 20_000;
     bbr.on_spurious(Instant::ZERO);
@@ -101,7 +101,7 @@ fn a_mistaken_recovery_restores_limits_and_probes_again() {
 #[test]
 fn a_timeout_starts_from_one_segment_and_keeps_the_model() {
     let mut bbr = informed();
-    bbr.state = State::ProbeBw(Phase::Cruise);
+    bbr.state = State::ProbeBw(CyclePhase::Cruise);
     bbr.cwnd = 100_000;
     bbr.on_rto(&RtoEvent { now: Instant::ZERO, pipe: 0, first: true, max_ssthresh: None });
     assert_eq!((bbr.cwnd, bbr.bandwidth(), bbr.bounds.inflight_shortterm), (MSS, 1_250_000, 100_000));
@@ -187,7 +187,7 @@ fn a_recovery_that_was_a_mistake_restricts_nothing_later() {
 fn few_losses_and_those_of_a_flow_that_knows_its_path_leave_the_window() {
     assert_eq!([1, 4].map(|lost| after_losses(Bbr::new(&start()), lost).cwnd), [21 * MSS; 2]);
     let later = Bbr { delivered: u64::from(64 * MSS), ..Bbr::new(&start()) };
-    let informed = Bbr { state: State::ProbeBw(Phase::Cruise), ..informed() };
+    let informed = Bbr { state: State::ProbeBw(CyclePhase::Cruise), ..informed() };
     assert_eq!([later, informed].map(|bbr| after_losses(bbr, 15).cwnd), [21 * MSS; 2]);
 }
 
@@ -245,12 +245,12 @@ fn heavy_losses_in_the_round_after_a_mark_conserve_packets_too() {
 fn congestion_experienced_takes_15_percent_or_ends_a_probe() {
     let mut bbr = informed();
     bbr.cwnd = 100_000;
-    bbr.state = State::ProbeBw(Phase::Cruise);
+    bbr.state = State::ProbeBw(CyclePhase::Cruise);
     bbr.on_congestion(&event(CongestionCause::Ecn));
     assert_eq!((bbr.bounds.inflight_shortterm, bbr.bandwidth()), (85_000, 1_250_000));
-    bbr.state = State::ProbeBw(Phase::Up);
+    bbr.state = State::ProbeBw(CyclePhase::Up);
     bbr.on_congestion(&event(CongestionCause::Ecn));
-    assert_eq!((bbr.state, bbr.bounds.inflight_longterm), (State::ProbeBw(Phase::Down), 35_000));
+    assert_eq!((bbr.state, bbr.bounds.inflight_longterm), (State::ProbeBw(CyclePhase::Down), 35_000));
 }
 
 fn event(cause: CongestionCause) -> CongestionEvent {
@@ -493,7 +493,7 @@ fn a_clean_path_is_filled_without_loss_and_without_a_standing_queue() {
     flow.run_to(2);
     assert_eq!(
         flow.states.get(..3),
-        Some(&[State::Startup, State::Drain, State::ProbeBw(Phase::Refill)][..]),
+        Some(&[State::Startup, State::Drain, State::ProbeBw(CyclePhase::Refill)][..]),
         "a queue ended Startup, and the next probe does not wait"
     );
     assert!(flow.largest_queue < Micros::from_millis(60), "{:?}", flow.largest_queue);
@@ -502,7 +502,7 @@ fn a_clean_path_is_filled_without_loss_and_without_a_standing_queue() {
     assert!(flow.percent_of_rate(delivered, 30) >= 95, "{}", flow.percent_of_rate(delivered, 30));
     assert!(flow.largest_queue <= Micros::from_millis(48), "{:?}", flow.largest_queue);
     assert_eq!(flow.lost, 0);
-    assert!(flow.states.contains(&State::ProbeRtt) && flow.states.contains(&State::ProbeBw(Phase::Up)));
+    assert!(flow.states.contains(&State::ProbeRtt) && flow.states.contains(&State::ProbeBw(CyclePhase::Up)));
     let bandwidth = flow.bbr.bandwidth() * 100 / flow.rate;
     assert!((99..=101).contains(&bandwidth), "{bandwidth}");
 }
