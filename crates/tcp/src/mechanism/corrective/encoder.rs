@@ -106,7 +106,7 @@ pub(crate) struct Encoder {
     open: Option<Group>,
     closed: VecDeque<Group>,
     /// A group whose parity is due, and its parities that have not left yet.
-    ready: Option<Ready>,
+    ready: Option<ReadyGroup>,
     /// Latest time passed to the encoder: parity due by then waits for the connection, not for the clock.
     woken: Option<Instant>,
     failures_in_row: u32,
@@ -127,7 +127,7 @@ struct Group {
 }
 
 #[derive(Clone, Debug)]
-struct Ready {
+struct ReadyGroup {
     group: Group,
     /// Parities that have not left yet.
     parities: ArrayVec<DueParity, 8>,
@@ -332,7 +332,7 @@ impl Encoder {
         let group = self.closed.pop_front_if(|group| group.due(rtt) <= now)?;
         match self.parities(&group, context, &sacked) {
             Ok(parities) => {
-                self.ready = Some(Ready { group, parities });
+                self.ready = Some(ReadyGroup { group, parities });
                 None
             }
             Err(why) => Some(why),
