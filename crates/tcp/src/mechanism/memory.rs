@@ -120,7 +120,7 @@ enum Search {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Record {
+struct OptionRecord {
     /// Answered SYNs with the option, up to [`KNOWN`].
     passed: u8,
     /// Dropped SYNs with the option, in a row.
@@ -136,7 +136,7 @@ struct Record {
 /// The memory of a stack.
 #[derive(Debug)]
 pub(crate) struct GentleMemory {
-    records: Lru<Destination, Record, KeyedHash>,
+    records: Lru<Destination, OptionRecord, KeyedHash>,
 }
 
 impl GentleMemory {
@@ -178,7 +178,7 @@ impl GentleMemory {
         if !opened.gentle && !is_suspect && self.records.peek(&to).is_none() {
             return None;
         }
-        let (_, record) = self.records.touch_or_insert(to, Record::default)?;
+        let (_, record) = self.records.touch_or_insert(to, OptionRecord::default)?;
         match (opened.answer, opened.is_plain()) {
             (Answer::Never, false) => {
                 record.suspect.get_or_insert(*opened);
@@ -203,7 +203,7 @@ impl GentleMemory {
 
     /// Records that the path passed the option in the handshake and damaged later segments.
     pub(crate) fn on_spoilt(&mut self, to: Destination, now: Instant) {
-        if let Some((_, record)) = self.records.touch_or_insert(to, Record::default) {
+        if let Some((_, record)) = self.records.touch_or_insert(to, OptionRecord::default) {
             record.stay_away(AWAY_LONG, now);
         }
     }
@@ -214,13 +214,13 @@ impl GentleMemory {
     }
 }
 
-impl Record {
+impl OptionRecord {
     fn judge(&mut self, opened: &Opened, now: Instant) {
         let swallowed = opened.answer != Answer::First;
         match (opened.fast_open.is_some(), opened.gentle, swallowed) {
             (true, true, false) => {
                 self.note_pass();
-                *self = Record { passed: self.passed, ..Record::default() };
+                *self = OptionRecord { passed: self.passed, ..OptionRecord::default() };
             }
             (true, true, true) if self.search == Search::OnceMore => self.blame_both(now),
             (true, true, true) if self.search == Search::Idle => self.suspect(),
@@ -447,7 +447,7 @@ mod tests {
         world.opened(GENTLE, false);
         world.opened(BOTH, false);
         let record = world.memory.records.peek(&to(80)).copied();
-        let clean = Record { passed: KNOWN, ..Record::default() };
+        let clean = OptionRecord { passed: KNOWN, ..OptionRecord::default() };
         assert_eq!(record, Some(clean), "nothing is held against it any more");
     }
 
