@@ -19,7 +19,7 @@ const HEAVY_LOSS: u64 = 4;
 
 /// A recovery: from a loss, a timeout or another reduction until all data in flight then is delivered.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Recovery {
+pub(super) struct BbrRecovery {
     /// True while it lasts.
     pub(super) is_active: bool,
     /// True if it began among the first segments of the flow.
@@ -35,7 +35,7 @@ pub(super) struct Recovery {
     has_fallen: bool,
 }
 
-impl Recovery {
+impl BbrRecovery {
     /// Begins the first round of a recovery after `delivered` bytes.
     pub(super) fn begin_first_round(&mut self, delivered: u64) {
         self.first_round = Some(delivered);
