@@ -95,7 +95,7 @@ pub(crate) struct Scoreboard {
     missing_segments: u32,
     dupacks: u32,
     tags: OnDemand<Tags>,
-    reno: Reno,
+    reno: DupAcks,
     /// A controller needs the ranges that were marked lost.
     logs_losses: bool,
 }
@@ -131,7 +131,7 @@ impl Initial for Tags {
 /// Substitute for SACK on a connection without it: each duplicate acknowledgement shows that one segment
 /// arrived, but not which (RFC 6582; DeliveredData of RFC 9937).
 #[derive(Clone, Copy, Debug)]
-struct Reno {
+struct DupAcks {
     /// Bytes counted by duplicate acknowledgements.
     arrived: u32,
     /// SND.NXT when the first loss of a recovery was declared: until SND.UNA reaches it, `arrived` persists
@@ -178,7 +178,7 @@ impl Scoreboard {
             missing_segments: 0,
             dupacks: 0,
             tags: OnDemand::new(),
-            reno: Reno { arrived: 0, recover: None, announced_to: iss, mss: 536 },
+            reno: DupAcks { arrived: 0, recover: None, announced_to: iss, mss: 536 },
             logs_losses: false,
         }
     }
