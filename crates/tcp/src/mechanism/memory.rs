@@ -107,7 +107,7 @@ impl Opened {
 
 /// State of the search for the rejected option.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum Search {
+enum OptionSearch {
     /// No search: both are sent together.
     #[default]
     Idle,
@@ -128,7 +128,7 @@ struct OptionRecord {
     /// Searches in a row that found only the combination blocked.
     rounds: u8,
     away_until: Option<Instant>,
-    search: Search,
+    search: OptionSearch,
     /// The first SYN of a failed connection, until a plain SYN shows whether the server is up.
     suspect: Option<Opened>,
 }
@@ -160,9 +160,9 @@ impl GentleMemory {
             return SynOptions::NoGentle;
         }
         match record.search {
-            Search::Idle | Search::OnceMore => SynOptions::Together,
-            Search::FastOpenNext => SynOptions::FastOpen,
-            Search::GentleNext { .. } => SynOptions::Gentle,
+            OptionSearch::Idle | OptionSearch::OnceMore => SynOptions::Together,
+            OptionSearch::FastOpenNext => SynOptions::FastOpen,
+            OptionSearch::GentleNext { .. } => SynOptions::Gentle,
         }
     }
 
@@ -222,12 +222,12 @@ impl OptionRecord {
                 self.note_pass();
                 *self = OptionRecord { passed: self.passed, ..OptionRecord::default() };
             }
-            (true, true, true) if self.search == Search::OnceMore => self.blame_both(now),
-            (true, true, true) if self.search == Search::Idle => self.suspect(),
+            (true, true, true) if self.search == OptionSearch::OnceMore => self.blame_both(now),
+            (true, true, true) if self.search == OptionSearch::Idle => self.suspect(),
             // The connection began before the search.
             (true, true, true) => {}
-            (true, false, _) if self.search == Search::FastOpenNext => {
-                self.search = Search::GentleNext { fast_open_passed: !swallowed };
+            (true, false, _) if self.search == OptionSearch::FastOpenNext => {
+                self.search = OptionSearch::GentleNext { fast_open_passed: !swallowed };
             }
             (true, false, _) => {}
             (false, true, true) => self.blame(now),
@@ -251,18 +251,18 @@ impl OptionRecord {
         if self.is_known() && self.swallowed == 0 {
             self.swallowed = 1;
         } else {
-            (self.swallowed, self.search) = (0, Search::FastOpenNext);
+            (self.swallowed, self.search) = (0, OptionSearch::FastOpenNext);
         }
     }
 
     fn blame_both(&mut self, now: Instant) {
         self.rounds += 1;
         if self.rounds < if self.is_known() { ROUNDS_OF_KNOWN } else { ROUNDS } {
-            self.search = Search::FastOpenNext;
+            self.search = OptionSearch::FastOpenNext;
             return;
         }
         self.stay_away(AWAY_LONG, now);
-        (self.rounds, self.search) = (0, Search::Idle);
+        (self.rounds, self.search) = (0, OptionSearch::Idle);
     }
 
     fn blame(&mut self, now: Instant) {
@@ -272,19 +272,19 @@ impl OptionRecord {
         match (beyond, self.search) {
             (Some(beyond), _) => {
                 self.stay_away(AWAY.saturating_mul(1 << beyond.min(MAX_DOUBLINGS)), now);
-                self.search = Search::Idle;
+                self.search = OptionSearch::Idle;
             }
-            (None, Search::Idle) => {}
-            (None, _) => self.search = Search::FastOpenNext,
+            (None, OptionSearch::Idle) => {}
+            (None, _) => self.search = OptionSearch::FastOpenNext,
         }
     }
 
     fn acquit(&mut self) {
         self.note_pass();
         self.search = match self.search {
-            Search::GentleNext { fast_open_passed: true } => Search::OnceMore,
-            Search::GentleNext { fast_open_passed: false } => Search::FastOpenNext,
-            search @ (Search::Idle | Search::FastOpenNext | Search::OnceMore) => search,
+            OptionSearch::GentleNext { fast_open_passed: true } => OptionSearch::OnceMore,
+            OptionSearch::GentleNext { fast_open_passed: false } => OptionSearch::FastOpenNext,
+            search @ (OptionSearch::Idle | OptionSearch::FastOpenNext | OptionSearch::OnceMore) => search,
         };
     }
 
