@@ -79,7 +79,7 @@ impl SlotKey for ListenerId {
 }
 
 #[derive(Debug)]
-struct Slot<T> {
+struct SlotEntry<T> {
     generation: u32,
     tenant: Option<T>,
 }
@@ -92,7 +92,7 @@ pub(crate) fn first_generation(hash: &KeyedHash) -> u32 {
 /// A slab whose keys carry a generation.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
-    slots: Vec<Slot<T>>,
+    slots: Vec<SlotEntry<T>>,
     free: Vec<u32>,
     /// The first generation of every slot.
     first: u32,
@@ -125,7 +125,7 @@ impl<T> Slots<T> {
             return K::new(index, slot.generation);
         }
         let index = self.slots.len() as u32;
-        self.slots.push(Slot { generation: self.first, tenant: Some(tenant) });
+        self.slots.push(SlotEntry { generation: self.first, tenant: Some(tenant) });
         K::new(index, self.first)
     }
 
