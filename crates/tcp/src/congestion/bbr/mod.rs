@@ -53,9 +53,9 @@ const MIN_PIPE_SEGMENTS: u64 = 4;
 pub(crate) struct Bbr {
     mss: u32,
     initial_window: u32,
-    /// State of the generator (SplitMix64).
+    /// BbrState of the generator (SplitMix64).
     random: u64,
-    state: State,
+    state: BbrState,
     /// Congestion window, bytes.
     cwnd: u32,
     /// The window before recovery or ProbeRTT, bytes.
@@ -96,7 +96,7 @@ pub(crate) struct Bbr {
 
 /// The phase of BBR's model building.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum BbrState {
     /// Doubles the rate each round until the bandwidth no longer grows.
     Startup,
     /// Removes the queue that Startup has built.
@@ -124,7 +124,7 @@ enum CyclePhase {
 #[derive(Clone, Copy, Debug)]
 struct Undo {
     /// The probing state that a loss of this recovery has ended.
-    left: Option<State>,
+    left: Option<BbrState>,
     bw_shortterm: u64,
     inflight_shortterm: u64,
     inflight_longterm: u64,
@@ -140,7 +140,7 @@ impl Bbr {
             mss,
             initial_window,
             random: start.seed,
-            state: State::Startup,
+            state: BbrState::Startup,
             cwnd: initial_window,
             prior_cwnd: 0,
             pacing_rate: 1,
@@ -215,13 +215,13 @@ impl Bbr {
     }
 
     fn save_cwnd(&mut self) {
-        let held = self.recovery.is_active || self.state == State::ProbeRtt;
+        let held = self.recovery.is_active || self.state == BbrState::ProbeRtt;
         self.prior_cwnd = if held { self.prior_cwnd.max(self.cwnd) } else { self.cwnd };
     }
 
     /// True in the states that search for more bandwidth, in which losses are expected.
     fn is_probing(&self) -> bool {
-        matches!(self.state, State::Startup | State::ProbeBw(CyclePhase::Refill | CyclePhase::Up))
+        matches!(self.state, BbrState::Startup | BbrState::ProbeBw(CyclePhase::Refill | CyclePhase::Up))
     }
 
     /// Returns a random number below `bound`.
@@ -265,11 +265,11 @@ impl CongestionController for Bbr {
             self.idle_restart = true;
             self.aggregation.restart(sent.at);
             match self.state {
-                State::ProbeBw(_) if self.bandwidth() > 0 => {
+                BbrState::ProbeBw(_) if self.bandwidth() > 0 => {
                     self.pacing_rate = self.paced(self.bandwidth_of_flights(), (1, 1));
                 }
-                State::ProbeRtt => self.leave_probe_rtt_when_over(sent.at),
-                State::Startup | State::Drain | State::ProbeBw(_) => {}
+                BbrState::ProbeRtt => self.leave_probe_rtt_when_over(sent.at),
+                BbrState::Startup | BbrState::Drain | BbrState::ProbeBw(_) => {}
             }
         }
     }
@@ -280,7 +280,7 @@ impl CongestionController for Bbr {
         self.loss_round.is_queued |= lost.is_queued;
         self.loss_round.is_heavy |= self.is_loss_heavy(lost.tx_in_flight, lost.lost);
         self.recovery.is_heavy |= self.recovery.is_active && self.loss_round.is_heavy;
-        if lost.is_queued && self.state == State::Startup && !self.full_pipe.reached {
+        if lost.is_queued && self.state == BbrState::Startup && !self.full_pipe.reached {
             self.leave_startup_by_loss();
         }
         if self.cycle.is_probe_sample
@@ -396,16 +396,16 @@ impl CongestionController for Bbr {
         self.bounds.bw_shortterm = self.bounds.bw_shortterm.max(undo.bw_shortterm);
         self.bounds.inflight_shortterm = self.bounds.inflight_shortterm.max(undo.inflight_shortterm);
         self.bounds.inflight_longterm = self.bounds.inflight_longterm.max(undo.inflight_longterm);
-        if self.state == State::ProbeRtt || undo.left == Some(self.state) {
+        if self.state == BbrState::ProbeRtt || undo.left == Some(self.state) {
             return;
         }
         match undo.left {
-            Some(State::Startup) => {
+            Some(BbrState::Startup) => {
                 self.full_pipe.reached = false;
-                self.state = State::Startup;
+                self.state = BbrState::Startup;
             }
-            Some(State::ProbeBw(_)) => self.start_refill(),
-            Some(State::Drain | State::ProbeRtt) | None => {}
+            Some(BbrState::ProbeBw(_)) => self.start_refill(),
+            Some(BbrState::Drain | BbrState::ProbeRtt) | None => {}
         }
     }
 }

@@ -2,7 +2,7 @@
 //! already.
 
 use super::super::sample::{AckSample, RateSample};
-use super::{Bbr, MIN_PIPE_SEGMENTS, State};
+use super::{Bbr, BbrState, MIN_PIPE_SEGMENTS};
 use crate::time::{Instant, Micros};
 
 /// Time for which the flight stays small, in addition to a round.
@@ -28,7 +28,7 @@ impl Bbr {
         self.min_rtt.observe_round(ack.now, self.rounds.start, flight, rtt, half_bdp);
         let first = ack.rtt.or(ack.srtt).filter(|_| self.min_rtt.get().is_none());
         let expired = self.min_rtt.update(ack.now, rtt.or(first));
-        if self.state == State::ProbeRtt {
+        if self.state == BbrState::ProbeRtt {
             self.go_on_with_probe_rtt(ack.now, ack.pipe);
         } else if expired && !self.idle_restart {
             self.save_cwnd();
@@ -36,7 +36,7 @@ impl Bbr {
                 cwnd: half_bdp.max(MIN_PIPE_SEGMENTS * u64::from(self.mss)),
                 ..ProbeRtt::default()
             };
-            self.state = State::ProbeRtt;
+            self.state = BbrState::ProbeRtt;
             self.cycle.stop_probe();
             self.rounds.restart(self.delivered);
             self.go_on_with_probe_rtt(ack.now, ack.pipe);
@@ -76,7 +76,7 @@ impl Bbr {
             self.start_down(now);
             self.start_cruise();
         } else {
-            self.state = State::Startup;
+            self.state = BbrState::Startup;
         }
     }
 }

@@ -9,7 +9,7 @@
 //! no such effect, and later the model of the path limits the flow.
 
 use super::super::sample::{AckSample, RateSample};
-use super::{Bbr, State};
+use super::{Bbr, BbrState};
 
 /// Segments at the start of a flow whose losses restrict the window: as many as a flow may have in flight on
 /// a path that it has not measured.
@@ -71,7 +71,7 @@ impl BbrRecovery {
 impl Bbr {
     /// True if the flow is in Startup and has delivered few segments.
     pub(super) fn is_at_start(&self) -> bool {
-        self.state == State::Startup && self.delivered < FIRST_SEGMENTS * u64::from(self.mss)
+        self.state == BbrState::Startup && self.delivered < FIRST_SEGMENTS * u64::from(self.mss)
     }
 
     /// True if `lost` bytes are a quarter of a flight, and more than random loss explains.
