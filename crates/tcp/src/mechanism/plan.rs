@@ -166,7 +166,7 @@ pub struct Plan {
 
 /// Decides the plan of a flight. `allowance`: bytes that may be spent on it.
 pub fn plan(flight: &Flight, losses: &Losses, means: &Means, allowance: u32) -> Plan {
-    let mut tally = Tally::of(losses, means.parity.map_or(0, parities_max));
+    let mut tally = LossOdds::of(losses, means.parity.map_or(0, parities_max));
     let plain = Form::nothing(flight).possible().weighed(flight, &mut tally);
     let without = |reason| Plan { reason, ..plain };
     if losses.queue {
@@ -275,11 +275,11 @@ impl Form {
             Protection::Nothing | Protection::Copies { .. } => 0,
             Protection::Parity { parities, .. } => parities,
         };
-        form.weighed(flight, &mut Tally::of(losses, parities))
+        form.weighed(flight, &mut LossOdds::of(losses, parities))
     }
 
     /// Like [`Form::weigh`], for a possible form, with the tally of losses.
-    fn weighed(&self, flight: &Flight, tally: &mut Tally) -> Plan {
+    fn weighed(&self, flight: &Flight, tally: &mut LossOdds) -> Plan {
         let odds = match self.protection {
             Protection::Nothing => without(self.segments, &tally.chain),
             Protection::Parity { parities, group, pause } => {
@@ -364,7 +364,7 @@ fn with_copies(segments: u32, last: u32, pause: bool, chain: &Chain) -> Odds {
     odds(&[(tail, LATE_TAIL), (hole, LATE_HOLE), (used, pause_late)], (tail + hole).min(ONE))
 }
 
-fn with_parity(segments: u32, parities: u32, group: u32, pause: bool, tally: &mut Tally) -> Odds {
+fn with_parity(segments: u32, parities: u32, group: u32, pause: bool, tally: &mut LossOdds) -> Odds {
     let groups = segments.div_ceil(group);
     let blocks = segments.div_ceil(groups);
     let lost = tally.lost(blocks, parities + 1);
@@ -434,7 +434,7 @@ struct TailOdds {
 /// Probabilities of the number of losses among consecutive packets. The forms of a flight use the same few
 /// numbers of packets repeatedly, and each number is computed from the one before.
 #[derive(Clone, Debug)]
-struct Tally {
+struct LossOdds {
     chain: Chain,
     /// Maximum number of losses that is distinguished from more.
     most: usize,
@@ -443,10 +443,10 @@ struct Tally {
     rows: Vec<[[TailOdds; COUNTS]; 2]>,
 }
 
-impl Tally {
+impl LossOdds {
     /// Creates the tally for groups of at most this number of parities.
-    fn of(losses: &Losses, parities: u32) -> Tally {
-        Tally { chain: Chain::of(losses), most: (parities as usize + 1).min(COUNTS - 1), rows: Vec::new() }
+    fn of(losses: &Losses, parities: u32) -> LossOdds {
+        LossOdds { chain: Chain::of(losses), most: (parities as usize + 1).min(COUNTS - 1), rows: Vec::new() }
     }
 
     /// Returns the probabilities of 0, 1, ... losses among `packets` consecutive ones. `most` and more losses
@@ -467,7 +467,7 @@ impl Tally {
     }
 
     fn next_row(&self) -> [[TailOdds; COUNTS]; 2] {
-        let Tally { chain, most, ref rows } = *self;
+        let LossOdds { chain, most, ref rows } = *self;
         let mut row = [[TailOdds::default(); COUNTS]; 2];
         let [exactly, or_more] = &mut row;
         match rows.last() {
@@ -675,8 +675,8 @@ mod tests {
         }
     }
 
-    fn tally(chain: Chain) -> Tally {
-        Tally { chain, most: COUNTS - 1, rows: Vec::new() }
+    fn tally(chain: Chain) -> LossOdds {
+        LossOdds { chain, most: COUNTS - 1, rows: Vec::new() }
     }
 
     /// Returns the result of a tally for one number of packets.
@@ -702,7 +702,7 @@ mod tests {
         for (per_million, burst_milli) in [(0, 1_000), (20_000, 1_000), (50_000, 2_700), (600_000, 9_000)] {
             let chain = Chain::of(&Losses { per_million, burst_milli, queue: false });
             for most in 1..COUNTS {
-                let mut tally = Tally { most, ..tally(chain) };
+                let mut tally = LossOdds { most, ..tally(chain) };
                 for packets in [7, 0, 1, 2, 40, 3, 39] {
                     for fewer in 1..=most {
                         let expected = lost_of(&chain, packets, fewer);
