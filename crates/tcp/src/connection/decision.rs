@@ -188,21 +188,21 @@ pub(crate) enum Control {
 /// waits would tell the peer nothing new.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Outbox {
-    waiting: OnDemand<Waiting>,
+    waiting: OnDemand<WaitingControls>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Waiting(ArrayVec<Control, 4>);
+struct WaitingControls(ArrayVec<Control, 4>);
 
-impl Initial for Waiting {
-    const INITIAL: Waiting = Waiting(ArrayVec::new_const());
-    const SHARED: &'static Waiting = &Self::INITIAL;
+impl Initial for WaitingControls {
+    const INITIAL: WaitingControls = WaitingControls(ArrayVec::new_const());
+    const SHARED: &'static WaitingControls = &Self::INITIAL;
 }
 
 impl Outbox {
     /// Queues `control` unless the same one waits already or the outbox is full.
     pub(crate) fn push(&mut self, control: Control) {
-        let Waiting(waiting) = &mut *self.waiting;
+        let WaitingControls(waiting) = &mut *self.waiting;
         if !waiting.contains(&control) && !waiting.is_full() {
             waiting.push(control);
         }

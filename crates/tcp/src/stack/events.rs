@@ -21,15 +21,15 @@ const INCOMING: u8 = 1;
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
     order: VecDeque<Event>,
-    connections: Waiting,
-    listeners: Waiting,
+    connections: PendingEvents,
+    listeners: PendingEvents,
 }
 
 /// The kinds of events that wait, for each slot: of which tenant, and which.
 #[derive(Debug, Default)]
-struct Waiting(Vec<(u32, u8)>);
+struct PendingEvents(Vec<(u32, u8)>);
 
-impl Waiting {
+impl PendingEvents {
     /// Notes an event; true unless it was noted before. A new tenant finds nothing of the old one.
     fn insert(&mut self, index: u32, generation: u32, kind: u8) -> bool {
         let index = index as usize;

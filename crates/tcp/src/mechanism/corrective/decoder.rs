@@ -122,7 +122,7 @@ pub enum Outcome {
     /// No covered byte is missing: no answer.
     Nothing,
     /// It is kept: together with later parities it may repair the missing bytes. No answer.
-    Waiting,
+    WaitingParity,
     /// Pass these to the assembler in this order, report `R_SUCC`, and acknowledge at once.
     Recovered(Recovered),
     /// Acknowledge at once with `R_FAIL` and this `lost_len`.
@@ -167,7 +167,7 @@ impl Label {
 
 /// A parity that waits for others of its group.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Waiting {
+struct WaitingParity {
     label: Label,
     payload: Vec<u8>,
 }
@@ -183,7 +183,7 @@ enum Attempt {
 #[derive(Clone, Debug)]
 pub struct Decoder {
     config: DecoderConfig,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingParity>,
     mismatches: u32,
     span_start: Instant,
     decoded_in_span: u32,
@@ -246,7 +246,7 @@ impl Decoder {
             Attempt::Short { by } => {
                 self.keep(label, segment.payload);
                 if by <= usize::from(label.rows - 1 - label.row) {
-                    Outcome::Waiting
+                    Outcome::WaitingParity
                 } else {
                     Outcome::Failed { lost_len, why: Failure::TooMuchLost }
                 }
@@ -412,7 +412,7 @@ impl Decoder {
         if self.waiting.len() == WAITING_MAX {
             self.waiting.pop_front();
         }
-        self.waiting.push_back(Waiting { label, payload: payload.to_vec() });
+        self.waiting.push_back(WaitingParity { label, payload: payload.to_vec() });
     }
 
     fn forget(&mut self, label: &Label) {
