@@ -24,13 +24,13 @@ use crate::time::{Instant, Micros};
 
 /// How much new data may leave, and what stopped it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Extent {
+enum NewData {
     /// This many payload bytes, perhaps with the FIN.
     Send { len: u32, fin: bool },
     /// Nothing: pacing (`paced`) or the congestion window.
-    Congestion { paced: bool },
+    CwndLimited { paced: bool },
     /// Nothing: the peer's window, Nagle's algorithm or the cork (`corked`).
-    Nothing { corked: bool },
+    Blocked { corked: bool },
 }
 
 /// The order of [`Connection::turns`] in each situation.
@@ -289,16 +289,16 @@ impl Connection {
         }
         let budget = self.budget(now);
         let mss = self.payload_limit();
-        let (max, twice) = self.longest_run(mss, &budget, env, now);
-        match self.extent(&budget, mss, max, now) {
-            Extent::Send { len, fin } => {
+        let (max, twice) = self.gso_size(mss, &budget, env, now);
+        match self.new_data(&budget, mss, max, now) {
+            NewData::Send { len, fin } => {
                 let range = SeqRange::with_len(self.tx.scoreboard.nxt(), len + u32::from(fin));
                 let burst = self.burst_with(SeqRange::with_len(range.start, len), &budget);
                 let twice = twice && len > mss;
                 Step::Send(Choice::Data(Data { fin, twice, burst, ..Data::new(range, mss, Origin::New) }))
             }
-            Extent::Congestion { paced } => Step::Skip(Some(Change::LimitNew { paced })),
-            Extent::Nothing { corked } => Step::Skip(Some(Change::EndBurst { corked })),
+            NewData::CwndLimited { paced } => Step::Skip(Some(Change::LimitNew { paced })),
+            NewData::Blocked { corked } => Step::Skip(Some(Change::EndBurst { corked })),
         }
     }
 
@@ -339,7 +339,7 @@ impl Connection {
     /// Bytes that one transmission may hold: whole segments up to what the device takes. A segment with an
     /// urgent pointer travels alone, since the pointer is relative to its own header. And whether the device
     /// sends each of them twice.
-    fn longest_run(&self, mss: u32, budget: &Budget, env: &Env<'_>, now: Instant) -> (u32, bool) {
+    fn gso_size(&self, mss: u32, budget: &Budget, env: &Env<'_>, now: Instant) -> (u32, bool) {
         if self.urgent.pointer(self.tx.scoreboard.nxt()).is_some()
             || self.is_amplification_limited()
             || self.gentle.plans_copies()
@@ -367,7 +367,7 @@ impl Connection {
         if in_place >= run / 4 { (in_place / mss * mss).max(mss) } else { run }
     }
 
-    fn extent(&self, budget: &Budget, mss: u32, max: u32, now: Instant) -> Extent {
+    fn new_data(&self, budget: &Budget, mss: u32, max: u32, now: Instant) -> NewData {
         let nxt = self.tx.scoreboard.nxt();
         let record = self.tx.queue.record_end(nxt);
         let unsent = record.map_or(self.tx.unsent(), |end| end.since(nxt));
@@ -376,8 +376,8 @@ impl Connection {
         if offered > allowed {
             let whole = allowed / mss * mss;
             return match whole {
-                0 => Extent::Congestion { paced: budget.is_paced(mss) },
-                len => Extent::Send { len, fin: false },
+                0 => NewData::CwndLimited { paced: budget.is_paced(mss) },
+                len => NewData::Send { len, fin: false },
             };
         }
         let fin = record.is_none() && self.tx.fin_unsent() && offered == unsent && offered < budget.peer;
@@ -388,15 +388,15 @@ impl Connection {
         if partial == 0 || ends_record || self.may_send_partial(offered, unsent, fin, budget, now) {
             let sends = offered > 0 || fin;
             return if sends {
-                Extent::Send { len: offered, fin }
+                NewData::Send { len: offered, fin }
             } else {
-                Extent::Nothing { corked: false }
+                NewData::Blocked { corked: false }
             };
         }
         match offered - partial {
             // Nagle's algorithm or the cork waits for the rest.
-            0 => Extent::Nothing { corked: offered == unsent && self.tx.nagle.is_corked() },
-            len => Extent::Send { len, fin: false },
+            0 => NewData::Blocked { corked: offered == unsent && self.tx.nagle.is_corked() },
+            len => NewData::Send { len, fin: false },
         }
     }
 
