@@ -146,7 +146,7 @@ impl<'a> SentSegment<'a> {
 
 /// The decision of Corrective and Proactive on an arriving segment.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum SegmentFate {
+pub(crate) enum SegmentVerdict {
     /// Process it by the steps of RFC 9293.
     Process,
     /// Drop it.
@@ -502,20 +502,20 @@ impl Gentle {
         segment: &Arrived<'_>,
         parts: &mut Parts<'_>,
         now: Instant,
-    ) -> SegmentFate {
+    ) -> SegmentVerdict {
         #[cfg(feature = "historical")]
         match self.check_f1(segment, parts, now) {
-            SegmentFate::Process => {}
-            fate => return fate,
+            SegmentVerdict::Process => {}
+            verdict => return verdict,
         }
         if segment.options.malformed_gentle {
             parts.counters.gentle_dropped += 1;
-            return SegmentFate::Drop;
+            return SegmentVerdict::Drop;
         }
         if segment.options.gentle.is_some_and(|option| option.is_encoded()) {
             return self.on_parity(segment, parts, now);
         }
-        let Some(active) = self.active.as_deref_mut() else { return SegmentFate::Process };
+        let Some(active) = self.active.as_deref_mut() else { return SegmentVerdict::Process };
         active.check_late_original(segment, parts);
         active.filter_copy(segment, parts, now)
     }
@@ -539,11 +539,11 @@ impl Connection {
             return true;
         }
         match self.with_gentle(|gentle, parts| gentle.on_segment(segment, parts, now)) {
-            SegmentFate::Process => return true,
-            SegmentFate::Drop => {}
+            SegmentVerdict::Process => return true,
+            SegmentVerdict::Drop => {}
             #[cfg(feature = "historical")]
-            SegmentFate::Answer => self.answer_at_once(),
-            SegmentFate::Parity(recovered) => {
+            SegmentVerdict::Answer => self.answer_at_once(),
+            SegmentVerdict::Parity(recovered) => {
                 if let Some(recovered) = recovered {
                     self.take_repair(recovered, segment, true, now);
                 }

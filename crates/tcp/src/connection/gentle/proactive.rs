@@ -5,11 +5,11 @@ use brisk_wire::{Flags, TcpHeader, gentle};
 
 use crate::config::{CopyScope, ProactiveConfig};
 use crate::connection::decision::{Change, Choice, Data, Step};
-use crate::connection::gentle::{Active, Gentle, Parts, Refuted, SegmentFate};
+use crate::connection::gentle::{Active, Gentle, Parts, Refuted, SegmentVerdict};
 use crate::connection::{Connection, Env};
 use crate::event::Observation;
 use crate::mechanism::proactive::copies::{Copies, CopyPolicy, Original, Scope};
-use crate::mechanism::proactive::filter::{BareAck, Fate, Filter, Instance};
+use crate::mechanism::proactive::filter::{BareAck, Filter, FilterVerdict, Instance};
 use crate::mechanism::signal::RepairReport;
 use crate::outcome::{Arrived, Origin, Sent};
 use crate::receive::Paws;
@@ -235,7 +235,13 @@ impl Proactive {
         [copies, filter].into_iter().flatten().min()
     }
 
-    fn judge_bare(&mut self, segment: &Arrived<'_>, tsval: u32, parts: &Parts<'_>, now: Instant) -> Fate {
+    fn judge_bare(
+        &mut self,
+        segment: &Arrived<'_>,
+        tsval: u32,
+        parts: &Parts<'_>,
+        now: Instant,
+    ) -> FilterVerdict {
         let age = Filter::pend_age(parts.tx.rtt.srtt());
         let edge = segment.ack + parts.tx.window.scaled(segment.window);
         let una = parts.tx.scoreboard.una();
@@ -247,12 +253,18 @@ impl Proactive {
         self.filter.judge_ack(ack, is_marked(segment), news, age, now)
     }
 
-    fn judge_data(&mut self, segment: &Arrived<'_>, tsval: u32, parts: &Parts<'_>, now: Instant) -> Fate {
+    fn judge_data(
+        &mut self,
+        segment: &Arrived<'_>,
+        tsval: u32,
+        parts: &Parts<'_>,
+        now: Instant,
+    ) -> FilterVerdict {
         let range = SeqRange::with_len(segment.seq, segment.len());
         let new = parts.rx.assembler.brings_new(&range);
         // A segment with new data obeys the rules of any segment.
         if new && parts.rx.timestamps.paws(tsval, now) == Paws::Old {
-            return Fate::Process;
+            return FilterVerdict::Process;
         }
         self.filter.judge(&Instance { range, marked: is_marked(segment), tsval, new }, now)
     }
@@ -354,28 +366,28 @@ impl Active {
         segment: &Arrived<'_>,
         parts: &mut Parts<'_>,
         now: Instant,
-    ) -> SegmentFate {
+    ) -> SegmentVerdict {
         let (Some(proactive), Some(timestamps)) = (&mut self.proactive, segment.options.timestamps) else {
-            return SegmentFate::Process;
+            return SegmentVerdict::Process;
         };
         if segment.flags.intersects(Flags::SYN | Flags::RST) {
-            return SegmentFate::Process;
+            return SegmentVerdict::Process;
         }
-        let fate = if segment.is_empty() {
+        let verdict = if segment.is_empty() {
             proactive.judge_bare(segment, timestamps.value, parts, now)
         } else {
             proactive.judge_data(segment, timestamps.value, parts, now)
         };
-        match fate {
-            Fate::Process => return SegmentFate::Process,
-            Fate::Refute => {
+        match verdict {
+            FilterVerdict::Process => return SegmentVerdict::Process,
+            FilterVerdict::Refute => {
                 self.signals.on_refuted();
-                return SegmentFate::Process;
+                return SegmentVerdict::Process;
             }
-            Fate::DropCopy => parts.counters.copies_dropped += 1,
-            Fate::DropOriginal => parts.counters.originals_dropped += 1,
+            FilterVerdict::DropCopy => parts.counters.copies_dropped += 1,
+            FilterVerdict::DropOriginal => parts.counters.originals_dropped += 1,
         }
-        SegmentFate::Drop
+        SegmentVerdict::Drop
     }
 
     /// Time passed: copies may be due. Originals that did not come are losses; the peer is told.

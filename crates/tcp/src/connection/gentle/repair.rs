@@ -6,7 +6,7 @@ use brisk_wire::{Flags, Options, SeqNum};
 
 use crate::config::{CorrectiveConfig, FecRule};
 use crate::connection::gentle::proactive::is_marked;
-use crate::connection::gentle::{Active, Gentle, Parts, SegmentFate};
+use crate::connection::gentle::{Active, Gentle, Parts, SegmentVerdict};
 use crate::connection::receiver::Receiver;
 use crate::connection::{Connection, State};
 use crate::event::Observation;
@@ -92,20 +92,20 @@ impl Gentle {
         segment: &Arrived<'_>,
         parts: &mut Parts<'_>,
         now: Instant,
-    ) -> SegmentFate {
+    ) -> SegmentVerdict {
         let receiving = matches!(parts.state, State::Established | State::FinWait1 | State::FinWait2);
         if !receiving || !parts.is_believable(segment, now) {
             parts.counters.parity.dropped += 1;
-            return SegmentFate::Drop;
+            return SegmentVerdict::Drop;
         }
         let edges = parts.edges();
         let Some(rx) = self.active.as_deref_mut().and_then(|active| active.rx.as_mut()) else {
             parts.counters.gentle_dropped += 1;
-            return SegmentFate::Drop;
+            return SegmentVerdict::Drop;
         };
         parts.counters.parity.received += 1;
         let outcome = rx.decoder.on_segment(segment, &edges, &received(parts.rx), now);
-        SegmentFate::Parity(self.take_verdict(outcome, segment, parts, now))
+        SegmentVerdict::Parity(self.take_verdict(outcome, segment, parts, now))
     }
 
     /// Data arrived: parity that was not enough may be enough now. Returns what that brings back.
