@@ -327,7 +327,7 @@ impl Connection {
             } else {
                 self.config.challenge_interval
             };
-            if !self.answers.permits(interval, now) {
+            if !self.answers.allow(interval, now) {
                 return;
             }
         }
@@ -358,9 +358,9 @@ impl Connection {
     }
 
     /// True if a repeated SYN may be answered now; the answer counts as sent.
-    pub(crate) fn permits_repeated_syn_ack(&mut self, now: Instant) -> bool {
+    pub(crate) fn allow_repeated_syn_ack(&mut self, now: Instant) -> bool {
         let interval = self.repeated_handshake_interval();
-        self.answers.permits(interval, now)
+        self.answers.allow(interval, now)
     }
 
     /// The SYN-ACK that was answered before.
@@ -387,7 +387,7 @@ impl Connection {
 
     /// Sends a challenge ACK if the limits of this connection and of the host permit.
     fn challenge(&mut self, now: Instant, env: &mut Env<'_>) {
-        if self.answers.permits(self.config.challenge_interval, now) && (env.challenge)(now) {
+        if self.answers.allow(self.config.challenge_interval, now) && (env.challenge)(now) {
             self.counters.challenge_acks += 1;
             self.outbox.push(Control::ChallengeAck);
         }
@@ -396,7 +396,7 @@ impl Connection {
     /// Answers a wrong acknowledgement of our SYN by a reset. A flood of forged ones is not answered by a
     /// flood.
     pub(crate) fn reset_limited(&mut self, seq: SeqNum, now: Instant) {
-        if self.resets.permits(now) {
+        if self.resets.allow(now) {
             self.outbox.push(Control::Reset(seq));
         }
     }
@@ -477,7 +477,7 @@ pub(crate) struct AnswerInterval {
 
 impl AnswerInterval {
     /// True if an answer may be sent at `now`, at least `interval` after the last; it counts as sent.
-    pub(crate) fn permits(&mut self, interval: Duration, now: Instant) -> bool {
+    pub(crate) fn allow(&mut self, interval: Duration, now: Instant) -> bool {
         let permitted = self.last.is_none_or(|last| now.saturating_since(last) >= interval);
         if permitted {
             self.last = Some(now);
@@ -498,7 +498,7 @@ impl ResetLimit {
     const PER_SECOND: u32 = 10;
 
     /// True if one may be sent now; it counts as sent.
-    pub(crate) fn permits(&mut self, now: Instant) -> bool {
+    pub(crate) fn allow(&mut self, now: Instant) -> bool {
         if now.saturating_since(self.second) >= Duration::from_secs(1) {
             *self = ResetLimit { second: now, sent: 0 };
         }
@@ -516,16 +516,16 @@ mod tests {
         let mut limit = AnswerInterval::default();
         let interval = Duration::from_millis(500);
         let permitted =
-            [0, 1, 499, 500, 999, 1_000].map(|at| limit.permits(interval, Instant::from_millis(at)));
+            [0, 1, 499, 500, 999, 1_000].map(|at| limit.allow(interval, Instant::from_millis(at)));
         assert_eq!(permitted, [true, false, false, true, false, true]);
-        assert!(limit.permits(Duration::ZERO, Instant::from_millis(1_000)), "no limit");
+        assert!(limit.allow(Duration::ZERO, Instant::from_millis(1_000)), "no limit");
     }
 
     #[test]
     fn a_connection_sends_ten_resets_a_second() {
         let mut limit = ResetLimit::default();
         let permitted =
-            |limit: &mut ResetLimit, at| (0..50).filter(|_| limit.permits(Instant::from_millis(at))).count();
+            |limit: &mut ResetLimit, at| (0..50).filter(|_| limit.allow(Instant::from_millis(at))).count();
         assert_eq!(permitted(&mut limit, 500), 10);
         assert_eq!(permitted(&mut limit, 999), 0);
         assert_eq!(permitted(&mut limit, 1_500), 10);

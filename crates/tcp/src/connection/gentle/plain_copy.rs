@@ -225,7 +225,7 @@ impl Connection {
         let half_way = self.known_path().rtt.map_or(COPIES_MEET, |rtt| COPIES_MEET.max(rtt.srtt / 2));
         let near = self.handshake.syn.last_sent.is_some_and(|at| now.saturating_since(at) <= half_way);
         let answered = self.handshake.syn.copy != PlainCopy::Off || self.gentle.plans();
-        if near && answered && self.handshake.syn.timeouts == 0 || !self.permits_repeated_syn_ack(now) {
+        if near && answered && self.handshake.syn.timeouts == 0 || !self.allow_repeated_syn_ack(now) {
             return;
         }
         if syn.options.gentle.is_some() && self.gentle.spoken().is_some() && self.handshake.syn.sent == 1 {

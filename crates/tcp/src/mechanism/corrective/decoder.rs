@@ -233,7 +233,7 @@ impl Decoder {
         if missing.is_empty() && !lacks_fin(&label, edges) {
             return Outcome::Nothing;
         }
-        if !self.permits(now) {
+        if !self.allow(now) {
             return Outcome::Dropped(Unfit::Rate);
         }
         self.forget_complete(edges);
@@ -264,7 +264,7 @@ impl Decoder {
             let missing = missing(&label, edges, received);
             let depth = Holes::new(&label.layout, &missing).map(|holes| holes.depth());
             let parities = self.waiting.iter().filter(|other| other.label.same_group(&label)).count();
-            if missing.is_empty() || depth.is_none_or(|depth| depth > parities) || !self.permits(now) {
+            if missing.is_empty() || depth.is_none_or(|depth| depth > parities) || !self.allow(now) {
                 continue;
             }
             match self.attempt(&label, None, &missing, edges, received) {
@@ -444,7 +444,7 @@ impl Decoder {
     }
 
     /// Counts a decoding; false if the rate limit is reached.
-    fn permits(&mut self, now: Instant) -> bool {
+    fn allow(&mut self, now: Instant) -> bool {
         if now.saturating_since(self.span_start) >= RATE_SPAN {
             self.span_start = now;
             self.decoded_in_span = 0;
