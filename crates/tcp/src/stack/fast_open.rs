@@ -285,8 +285,8 @@ impl Stack {
 
 /// The server.
 impl Stack {
-    /// Judges the SYN; `None` if Fast Open has no say in it.
-    pub(super) fn judge_fast_open(
+    /// Decides on the data of the SYN; `None` if Fast Open has no say in it.
+    pub(super) fn admit_syn_data(
         &mut self,
         listener: ListenerId,
         tuple: &FourTuple,
@@ -317,7 +317,7 @@ impl Stack {
             return None;
         }
         let one_time = fast_open.one_time.as_mut().filter(|_| config.one_time);
-        let verdict = fast_open.admission.judge(listener, config, ring, one_time, &facts, now);
+        let verdict = fast_open.admission.admit(listener, config, ring, one_time, &facts, now);
         let verdict = fast_open.unless_replayed(verdict, replays.as_mut(), tuple, syn, now);
         let stats = &mut stats.fast_open;
         match verdict {

@@ -278,7 +278,7 @@ impl Stack {
         floor: Option<SeqNum>,
         now: Instant,
     ) -> Result<(), Refusal> {
-        let verdict = self.judge_fast_open(listener, &tuple, syn, now);
+        let verdict = self.admit_syn_data(listener, &tuple, syn, now);
         let at = self.listeners.at_mut(listener).ok_or(Refusal::NoListener)?;
         match at.admission() {
             _ if matches!(verdict, Some(Verdict::Accept { .. })) => {}
