@@ -94,8 +94,8 @@ impl LastAckTable {
         self.order.push_back((expiry, tuple));
     }
 
-    /// Judges a SYN for this four-tuple.
-    pub(crate) fn judge(
+    /// Checks a SYN for this four-tuple.
+    pub(crate) fn check(
         &mut self,
         tuple: &FourTuple,
         seq: SeqNum,
@@ -169,33 +169,33 @@ mod tests {
     #[test]
     fn a_duplicate_is_held_off_for_twice_the_segment_lifetime() {
         let mut table = table(10, Some(50));
-        let first = table.judge(&tuple(1), IRS, Some(40), at(5600));
+        let first = table.check(&tuple(1), IRS, Some(40), at(5600));
         assert!(matches!(first, LastAckVerdict::Duplicate { answer: Some(entry) } if entry.irs == IRS));
-        let again = table.judge(&tuple(1), IRS, Some(40), at(5650));
+        let again = table.check(&tuple(1), IRS, Some(40), at(5650));
         assert_eq!(again, LastAckVerdict::Duplicate { answer: None }, "answers are limited");
         assert!(matches!(
-            table.judge(&tuple(1), IRS, Some(40), at(60_599)),
+            table.check(&tuple(1), IRS, Some(40), at(60_599)),
             LastAckVerdict::Duplicate { answer: Some(_) }
         ));
-        assert_eq!(table.judge(&tuple(1), IRS, Some(40), at(60_601)), LastAckVerdict::Unknown);
+        assert_eq!(table.check(&tuple(1), IRS, Some(40), at(60_601)), LastAckVerdict::Unknown);
     }
 
     #[test]
     fn a_later_timestamp_or_sequence_number_is_a_new_connection() {
-        assert_eq!(table(10, Some(50)).judge(&tuple(1), IRS - 7, Some(51), at(5600)), LastAckVerdict::Fresh);
-        assert_eq!(table(10, None).judge(&tuple(1), IRS + 103, None, at(5600)), LastAckVerdict::Fresh);
-        let old = table(10, None).judge(&tuple(1), IRS + 102, None, at(5600));
+        assert_eq!(table(10, Some(50)).check(&tuple(1), IRS - 7, Some(51), at(5600)), LastAckVerdict::Fresh);
+        assert_eq!(table(10, None).check(&tuple(1), IRS + 103, None, at(5600)), LastAckVerdict::Fresh);
+        let old = table(10, None).check(&tuple(1), IRS + 102, None, at(5600));
         assert!(matches!(old, LastAckVerdict::Duplicate { .. }));
-        let older = table(10, Some(50)).judge(&tuple(1), IRS - 7, Some(50), at(5600));
+        let older = table(10, Some(50)).check(&tuple(1), IRS - 7, Some(50), at(5600));
         assert!(matches!(older, LastAckVerdict::Duplicate { .. }));
-        assert_eq!(table(10, None).judge(&tuple(2), IRS, None, at(5600)), LastAckVerdict::Unknown);
+        assert_eq!(table(10, None).check(&tuple(2), IRS, None, at(5600)), LastAckVerdict::Unknown);
     }
 
     #[test]
     fn a_new_connection_ends_the_hold() {
         let mut table = table(10, Some(50));
-        assert_eq!(table.judge(&tuple(1), IRS - 7, Some(51), at(5600)), LastAckVerdict::Fresh);
-        assert_eq!(table.judge(&tuple(1), IRS, Some(40), at(5600)), LastAckVerdict::Unknown);
+        assert_eq!(table.check(&tuple(1), IRS - 7, Some(51), at(5600)), LastAckVerdict::Fresh);
+        assert_eq!(table.check(&tuple(1), IRS, Some(40), at(5600)), LastAckVerdict::Unknown);
     }
 
     #[test]
@@ -205,10 +205,10 @@ mod tests {
         table.insert(tuple(1), IRS + 1, numbers(None), 64, 0, at(800));
         assert_eq!(table.len(), 2, "the old entry of these ends made way for the new");
         table.insert(tuple(3), IRS, numbers(None), 64, 0, at(900));
-        assert_eq!(table.judge(&tuple(2), IRS, None, at(1000)), LastAckVerdict::Unknown);
-        assert!(matches!(table.judge(&tuple(1), IRS + 1, None, at(1000)), LastAckVerdict::Duplicate { .. }));
+        assert_eq!(table.check(&tuple(2), IRS, None, at(1000)), LastAckVerdict::Unknown);
+        assert!(matches!(table.check(&tuple(1), IRS + 1, None, at(1000)), LastAckVerdict::Duplicate { .. }));
         assert!(matches!(
-            table.judge(&tuple(1), IRS + 1, None, at(60_799)),
+            table.check(&tuple(1), IRS + 1, None, at(60_799)),
             LastAckVerdict::Duplicate { .. }
         ));
         let mut none = LastAckTable::new(0, Duration::from_secs(30), KeyedHash::new(&1.into()));

@@ -251,7 +251,7 @@ impl Stack {
     ) -> Result<(), Refusal> {
         let entry = self.time_wait.entry(index).ok_or(Refusal::InTimeWait)?;
         let tuple = entry.tuple();
-        match entry.judge(arrived) {
+        match entry.check(arrived) {
             TimeWaitVerdict::Reset if self.config.time_wait_resets => {
                 self.time_wait.remove(index);
                 self.demux.remove(&tuple, Target::TimeWait(index));

@@ -167,7 +167,7 @@ impl FastOpen {
             return verdict;
         }
         let first = FirstData { client: tuple.remote.ip(), isn: syn.seq, data: syn.payload };
-        let why = match replays.judge(&first, now) {
+        let why = match replays.check(&first, now) {
             ReplayVerdict::Fresh => return verdict,
             ReplayVerdict::Replayed => Plain::Replayed,
             ReplayVerdict::Full => Plain::WindowFull,
@@ -485,7 +485,7 @@ impl Stack {
     /// was acknowledged last.
     pub(super) fn is_replay(&mut self, tuple: &FourTuple, syn: &Arrived<'_>, now: Instant) -> bool {
         let timestamp = syn.options.timestamps.map(|timestamps| timestamps.value);
-        match self.fast_open.last_ack.judge(tuple, syn.seq, timestamp, now) {
+        match self.fast_open.last_ack.check(tuple, syn.seq, timestamp, now) {
             LastAckVerdict::Unknown | LastAckVerdict::Fresh => false,
             LastAckVerdict::Duplicate { answer } => {
                 self.stats.fast_open.replay_blocked += 1;

@@ -84,8 +84,8 @@ impl TimeWaitEntry {
         }
     }
 
-    /// Judges a segment.
-    pub(crate) fn judge(&self, segment: &Arrived<'_>) -> TimeWaitVerdict {
+    /// Checks a segment.
+    pub(crate) fn check(&self, segment: &Arrived<'_>) -> TimeWaitVerdict {
         let TimeWaitState { snd_nxt, rcv_nxt, window: _, ts_recent, ts_offset: _, copies } = self.numbers();
         let value = segment.options.timestamps.map(|timestamps| timestamps.value);
         let old_timestamp = ts_recent.zip(value).is_some_and(|(recent, value)| is_later(recent, value));
@@ -320,7 +320,7 @@ mod tests {
         table.remove(index).expect("it has just been put in")
     }
 
-    fn judge(
+    fn check(
         entry: &TimeWaitEntry,
         flags: Flags,
         seq: u32,
@@ -329,7 +329,7 @@ mod tests {
     ) -> TimeWaitVerdict {
         let options =
             Options { timestamps: value.map(|value| Timestamps { value, echo: 0 }), ..Options::default() };
-        entry.judge(&Arrived {
+        entry.check(&Arrived {
             seq: SeqNum(seq),
             ack: SeqNum(900),
             flags,
@@ -346,7 +346,7 @@ mod tests {
 
     #[test]
     fn only_an_exact_reset_of_now_is_worth_a_question() {
-        let reset = |recent, seq, value| judge(&entry(recent), Flags::RST, seq, &[], value);
+        let reset = |recent, seq, value| check(&entry(recent), Flags::RST, seq, &[], value);
         assert_eq!(reset(None, 500, None), TimeWaitVerdict::Reset);
         assert_eq!(reset(Some(RECENT), 500, Some(RECENT)), TimeWaitVerdict::Reset);
         assert_eq!(reset(Some(RECENT), 500, Some(RECENT - 1)), TimeWaitVerdict::Ignore);
@@ -358,9 +358,9 @@ mod tests {
     #[test]
     fn a_repeated_fin_is_acknowledged_and_restarts_the_wait() {
         let fin = Flags::FIN | Flags::ACK;
-        assert_eq!(judge(&entry(None), fin, 499, &[], None), TimeWaitVerdict::AckAndRestart);
+        assert_eq!(check(&entry(None), fin, 499, &[], None), TimeWaitVerdict::AckAndRestart);
         assert_eq!(
-            judge(&entry(None), fin, 489, &[0; 10], None),
+            check(&entry(None), fin, 489, &[0; 10], None),
             TimeWaitVerdict::AckAndRestart,
             "with its data"
         );
@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     fn a_syn_opens_a_new_connection_only_if_it_is_newer() {
-        let syn = |entry: &TimeWaitEntry, seq, value| judge(entry, Flags::SYN, seq, &[], value);
+        let syn = |entry: &TimeWaitEntry, seq, value| check(entry, Flags::SYN, seq, &[], value);
         assert_eq!(syn(&entry(None), 501, None), REOPEN);
         assert_eq!(syn(&entry(None), 500, None), TimeWaitVerdict::Ack);
         assert_eq!(
@@ -388,15 +388,15 @@ mod tests {
 
     #[test]
     fn a_syn_ack_is_challenged() {
-        assert_eq!(judge(&entry(None), Flags::SYN | Flags::ACK, 600, &[], None), TimeWaitVerdict::Ack);
+        assert_eq!(check(&entry(None), Flags::SYN | Flags::ACK, 600, &[], None), TimeWaitVerdict::Ack);
     }
 
     #[test]
     fn old_data_is_acknowledged_and_a_plain_acknowledgement_is_not() {
-        assert_eq!(judge(&entry(None), Flags::ACK, 490, &[0; 5], None), TimeWaitVerdict::Ack);
-        assert_eq!(judge(&entry(None), Flags::ACK, 500, &[], None), TimeWaitVerdict::Ignore);
+        assert_eq!(check(&entry(None), Flags::ACK, 490, &[0; 5], None), TimeWaitVerdict::Ack);
+        assert_eq!(check(&entry(None), Flags::ACK, 500, &[], None), TimeWaitVerdict::Ignore);
         assert_eq!(
-            judge(&entry(None), Flags::PSH, 500, &[0; 5], None),
+            check(&entry(None), Flags::PSH, 500, &[0; 5], None),
             TimeWaitVerdict::Ignore,
             "no ACK bit"
         );
