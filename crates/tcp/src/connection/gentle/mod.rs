@@ -521,7 +521,7 @@ impl Gentle {
     }
 
     /// True if [`Gentle::on_segment`] has to decide: there is an agreement, or the segment has the option.
-    fn judges(&self, segment: &Arrived<'_>) -> bool {
+    fn decides(&self, segment: &Arrived<'_>) -> bool {
         let options = segment.options;
         #[cfg(feature = "historical")]
         if self.f1_hold.is_some() {
@@ -535,7 +535,7 @@ impl Connection {
     /// Passes a segment to Corrective and Proactive, and carries out their decision. True if it continues to
     /// the other steps.
     pub(crate) fn passes_gentle(&mut self, segment: &Arrived<'_>, now: Instant) -> bool {
-        if !self.gentle.seen || !self.gentle.judges(segment) {
+        if !self.gentle.seen || !self.gentle.decides(segment) {
             return true;
         }
         match self.with_gentle(|gentle, parts| gentle.on_segment(segment, parts, now)) {

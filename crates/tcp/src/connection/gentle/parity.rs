@@ -293,7 +293,7 @@ impl Gentle {
         known: &PathFacts,
         now: Instant,
     ) -> EncoderContext {
-        // A planner judges a standing queue itself.
+        // A planner decides a standing queue itself.
         let sees_queue = self.planner.is_none() && parity.sees_standing_queue(tx, known, now);
         EncoderContext {
             una: tx.scoreboard.una(),
@@ -501,7 +501,7 @@ impl Gentle {
             ack.withhold_times();
             parts.counters.parity.repairs_reported += 1;
         }
-        self.judge_duplicate(report, ack, parts);
+        self.on_dsack(report, ack, parts);
         if report.reported {
             self.note_refutable(report, ack, reported, parts);
         }
@@ -561,7 +561,7 @@ impl Gentle {
 
     /// A DSACK may show that the option is being removed from parity, or that an original was only
     /// overtaken; of what parity repaired it proves nothing.
-    fn judge_duplicate(&mut self, report: &RepairReport, ack: &mut AckOutcome, parts: &mut Parts<'_>) {
+    fn on_dsack(&mut self, report: &RepairReport, ack: &mut AckOutcome, parts: &mut Parts<'_>) {
         let Some(Dsack { range, of, sent_twice, .. }) = ack.dsack else { return };
         let Some(tx) = self.parity_tx() else { return };
         if of == DsackOf::NeverSentTwice && tx.ring.stood_at(&range) {

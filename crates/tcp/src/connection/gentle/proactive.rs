@@ -163,7 +163,7 @@ impl Gentle {
 
 /// Segments that arrive.
 impl Connection {
-    /// A device may have coalesced several segments into one; the filter judges them one by one. True if
+    /// A device may have coalesced several segments into one; the filter decides them one by one. True if
     /// it did, and they have been dealt with.
     pub(crate) fn take_apart(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) -> bool {
         let size = segment.segment_size;
@@ -235,7 +235,7 @@ impl Proactive {
         [copies, filter].into_iter().flatten().min()
     }
 
-    fn judge_bare(
+    fn check_bare(
         &mut self,
         segment: &Arrived<'_>,
         tsval: u32,
@@ -250,10 +250,10 @@ impl Proactive {
         let news = advances || opens || parts.tx.scoreboard.brings_news(&segment.options.sack);
         let ack =
             BareAck { ack: segment.ack, window: segment.window, sack: segment.options.sack.clone(), tsval };
-        self.filter.judge_ack(ack, is_marked(segment), news, age, now)
+        self.filter.check_ack(ack, is_marked(segment), news, age, now)
     }
 
-    fn judge_data(
+    fn check_data(
         &mut self,
         segment: &Arrived<'_>,
         tsval: u32,
@@ -266,7 +266,7 @@ impl Proactive {
         if new && parts.rx.timestamps.paws(tsval, now) == Paws::Old {
             return FilterVerdict::Process;
         }
-        self.filter.judge(&Instance { range, marked: is_marked(segment), tsval, new }, now)
+        self.filter.check(&Instance { range, marked: is_marked(segment), tsval, new }, now)
     }
 }
 
@@ -374,9 +374,9 @@ impl Active {
             return SegmentVerdict::Process;
         }
         let verdict = if segment.is_empty() {
-            proactive.judge_bare(segment, timestamps.value, parts, now)
+            proactive.check_bare(segment, timestamps.value, parts, now)
         } else {
-            proactive.judge_data(segment, timestamps.value, parts, now)
+            proactive.check_data(segment, timestamps.value, parts, now)
         };
         match verdict {
             FilterVerdict::Process => return SegmentVerdict::Process,

@@ -136,14 +136,14 @@ impl Filter {
         })
     }
 
-    /// Judges a segment with data or a FIN. A processed segment is recorded only when [`Filter::on_taken`]
+    /// Decides on a segment with data or a FIN. A processed segment is recorded only when [`Filter::on_taken`]
     /// reports that the receiver accepted it.
-    pub(crate) fn judge(&mut self, instance: &Instance, now: Instant) -> FilterVerdict {
+    pub(crate) fn check(&mut self, instance: &Instance, now: Instant) -> FilterVerdict {
         let marked = instance.marked && !self.is_marked_retransmission(instance);
         let verdict = match (marked, instance.new) {
             (true, true) | (false, true) => FilterVerdict::Process,
             (true, false) => FilterVerdict::DropCopy,
-            (false, false) => self.judge_repeated(instance, now),
+            (false, false) => self.check_repeated(instance, now),
         };
         if !marked {
             self.note_original(instance.range.start);
@@ -179,9 +179,9 @@ impl Filter {
         }
     }
 
-    /// Judges an acknowledgement without data. `news`: the acknowledgement advances SND.UNA, opens the window
+    /// Decides on an acknowledgement without data. `news`: the acknowledgement advances SND.UNA, opens the window
     /// or reports new data by SACK.
-    pub(crate) fn judge_ack(
+    pub(crate) fn check_ack(
         &mut self,
         ack: BareAck,
         marked: bool,
@@ -236,8 +236,8 @@ impl Filter {
         self.pending.len()
     }
 
-    /// Judges an unmarked segment without new bytes: the original of a copy, or a retransmission.
-    fn judge_repeated(&mut self, instance: &Instance, now: Instant) -> FilterVerdict {
+    /// Decides on an unmarked segment without new bytes: the original of a copy, or a retransmission.
+    fn check_repeated(&mut self, instance: &Instance, now: Instant) -> FilterVerdict {
         match self.rule {
             CopyRule::Paper => {
                 let previous = self.last_marks.iter().rev().find(|(seq, _)| *seq == instance.range.start);
@@ -254,15 +254,15 @@ impl Filter {
                         FilterVerdict::DropOriginal
                     }
                     Some(_) => FilterVerdict::Process,
-                    None => self.judge_late(instance),
+                    None => self.check_late(instance),
                 }
             }
         }
     }
 
-    /// Judges whether it is the original of a reported loss, which has the timestamp of its copy; a
+    /// Decides whether it is the original of a reported loss, which has the timestamp of its copy; a
     /// retransmission has a later one.
-    fn judge_late(&mut self, instance: &Instance) -> FilterVerdict {
+    fn check_late(&mut self, instance: &Instance) -> FilterVerdict {
         let found = self.reported.iter().position(|range| *range == instance.range);
         let Some(index) = found.filter(|_| !self.is_younger(instance)) else { return FilterVerdict::Process };
         self.reported.remove(index);
@@ -348,7 +348,7 @@ mod tests {
     /// Passes a new instance, which the receiver accepts.
     fn take(filter: &mut Filter, segment: u32, marked: bool, now: Instant) {
         let instance = instance(segment, marked, true);
-        assert_eq!(filter.judge(&instance, now), FilterVerdict::Process);
+        assert_eq!(filter.check(&instance, now), FilterVerdict::Process);
         filter.on_taken(&instance, AGE, now);
     }
 
@@ -356,7 +356,7 @@ mod tests {
     fn a_copy_of_what_arrived_is_dropped_and_leaves_no_trace() {
         let mut filter = filter();
         take(&mut filter, 1, false, at(50));
-        assert_eq!(filter.judge(&instance(1, true, false), at(50)), FilterVerdict::DropCopy);
+        assert_eq!(filter.check(&instance(1, true, false), at(50)), FilterVerdict::DropCopy);
         assert_eq!((filter.awaited(), filter.next_timeout()), (0, None));
     }
 
@@ -364,9 +364,9 @@ mod tests {
     fn the_original_that_a_copy_overtook_is_dropped_once() {
         let mut filter = filter();
         take(&mut filter, 1, true, at(50));
-        assert_eq!(filter.judge(&instance(1, false, false), at(55)), FilterVerdict::DropOriginal);
+        assert_eq!(filter.check(&instance(1, false, false), at(55)), FilterVerdict::DropOriginal);
         assert_eq!(
-            filter.judge(&instance(1, false, false), at(56)),
+            filter.check(&instance(1, false, false), at(56)),
             FilterVerdict::Process,
             "a retransmission"
         );
@@ -382,7 +382,7 @@ mod tests {
         assert_eq!(filter.next_timeout(), Some(at(75)), "a quarter of the round-trip time");
         assert_eq!(filter.on_timeout(at(74)), Masked::default());
         assert_eq!(filter.on_timeout(at(75)), Masked { losses: 1, report: true });
-        assert_eq!(filter.judge(&instance(2, false, false), at(76)), FilterVerdict::Refute, "too late");
+        assert_eq!(filter.check(&instance(2, false, false), at(76)), FilterVerdict::Refute, "too late");
     }
 
     #[test]
@@ -391,7 +391,7 @@ mod tests {
         take(&mut filter, 1, true, at(50));
         for segment in 2..=4 {
             take(&mut filter, segment, false, at(50));
-            assert_eq!(filter.judge(&instance(segment, true, false), at(50)), FilterVerdict::DropCopy);
+            assert_eq!(filter.check(&instance(segment, true, false), at(50)), FilterVerdict::DropCopy);
         }
         assert_eq!(filter.next_timeout(), Some(at(51)));
         assert_eq!(filter.on_timeout(at(50)), Masked::default());
@@ -409,7 +409,7 @@ mod tests {
     fn once_an_original_was_overtaken_later_ones_report_nothing_sooner() {
         let mut filter = filter();
         overtake(&mut filter, 50);
-        assert_eq!(filter.judge(&instance(1, false, false), at(50)), FilterVerdict::DropOriginal);
+        assert_eq!(filter.check(&instance(1, false, false), at(50)), FilterVerdict::DropOriginal);
         assert_eq!(filter.next_timeout(), Some(at(75)), "of segment 2");
     }
 
@@ -419,13 +419,13 @@ mod tests {
         overtake(&mut filter, 50);
         assert_eq!(filter.on_timeout(at(51)), Masked { losses: 2, report: true });
         assert_eq!(
-            filter.judge(&instance(1, false, false), at(52)),
+            filter.check(&instance(1, false, false), at(52)),
             FilterVerdict::DropOriginal,
             "2 may be lost"
         );
         let again = Instance { tsval: 5400, ..instance(2, false, false) };
-        assert_eq!(filter.judge(&again, at(53)), FilterVerdict::Process, "a retransmission");
-        assert_eq!(filter.judge(&instance(2, false, false), at(53)), FilterVerdict::Refute);
+        assert_eq!(filter.check(&again, at(53)), FilterVerdict::Process, "a retransmission");
+        assert_eq!(filter.check(&instance(2, false, false), at(53)), FilterVerdict::Refute);
         take(&mut filter, 6, true, at(100));
         (7..=9).for_each(|segment| take(&mut filter, segment, false, at(100)));
         assert_eq!(filter.next_timeout(), Some(at(125)), "reordering was seen");
@@ -437,7 +437,7 @@ mod tests {
         overtake(&mut filter, 50);
         filter.on_timeout(at(75));
         filter.on_confirmed();
-        assert_eq!(filter.judge(&instance(1, false, false), at(176)), FilterVerdict::Process);
+        assert_eq!(filter.check(&instance(1, false, false), at(176)), FilterVerdict::Process);
     }
 
     #[test]
@@ -454,8 +454,8 @@ mod tests {
         let verdict = |rule| {
             let mut filter = Filter::new(rule, CopyReport::Original);
             take(&mut filter, 1, false, at(50));
-            filter.judge(&instance(1, true, false), at(50));
-            filter.judge(&Instance { tsval: 5400, ..instance(1, false, false) }, at(450))
+            filter.check(&instance(1, true, false), at(50));
+            filter.check(&Instance { tsval: 5400, ..instance(1, false, false) }, at(450))
         };
         assert_eq!(verdict(CopyRule::Ledger), FilterVerdict::Process);
         assert_eq!(verdict(CopyRule::Paper), FilterVerdict::DropOriginal);
@@ -466,14 +466,14 @@ mod tests {
         let mut filter = filter();
         take(&mut filter, 1, true, at(50));
         let again = Instance { tsval: 5400, ..instance(1, true, false) };
-        assert_eq!(filter.judge(&again, at(450)), FilterVerdict::Process);
+        assert_eq!(filter.check(&again, at(450)), FilterVerdict::Process);
         assert_eq!(
-            filter.judge(&instance(1, true, false), at(451)),
+            filter.check(&instance(1, true, false), at(451)),
             FilterVerdict::DropCopy,
             "same timestamp"
         );
         assert_eq!(
-            filter.judge(&instance(9, true, false), at(452)),
+            filter.check(&instance(9, true, false), at(452)),
             FilterVerdict::Process,
             "of an unknown first"
         );
@@ -496,13 +496,13 @@ mod tests {
     fn the_copy_of_an_acknowledgement_counts_only_if_it_says_something_new() {
         let mut filter = filter();
         let ack = BareAck { ack: SeqNum(1001), window: 100, sack: SackBlocks::default(), tsval: 7 };
-        assert_eq!(filter.judge_ack(ack.clone(), false, true, AGE, at(0)), FilterVerdict::Process);
-        assert_eq!(filter.judge_ack(ack.clone(), true, false, AGE, at(0)), FilterVerdict::DropCopy);
+        assert_eq!(filter.check_ack(ack.clone(), false, true, AGE, at(0)), FilterVerdict::Process);
+        assert_eq!(filter.check_ack(ack.clone(), true, false, AGE, at(0)), FilterVerdict::DropCopy);
         let ack = BareAck { ack: SeqNum(2001), ..ack };
-        assert_eq!(filter.judge_ack(ack.clone(), true, true, AGE, at(10)), FilterVerdict::Process);
-        assert_eq!(filter.judge_ack(ack.clone(), false, false, AGE, at(12)), FilterVerdict::DropOriginal);
+        assert_eq!(filter.check_ack(ack.clone(), true, true, AGE, at(10)), FilterVerdict::Process);
+        assert_eq!(filter.check_ack(ack.clone(), false, false, AGE, at(12)), FilterVerdict::DropOriginal);
         assert_eq!(
-            filter.judge_ack(ack, false, false, AGE, at(13)),
+            filter.check_ack(ack, false, false, AGE, at(13)),
             FilterVerdict::Process,
             "a duplicate ACK"
         );
