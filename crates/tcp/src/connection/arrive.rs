@@ -134,7 +134,7 @@ impl Connection {
                 self.rx.ack.force();
             } else if !(at_edge && has(Flags::RST)) {
                 if self.is_syn_ack_again(segment) {
-                    self.judge_repeated_syn_ack(now);
+                    self.detect_black_hole_by_syn_ack(now);
                 }
                 if !has(Flags::RST) {
                     self.answer_unacceptable(segment, now);
@@ -151,7 +151,7 @@ impl Connection {
                 return self.challenge(now, env);
             }
             self.outbox.clear();
-            self.judge_reset(now);
+            self.detect_reset_by_path(now);
             let refuses = self.state == State::SynReceived && !self.is_opened_by_syn();
             return self.end(if refuses { CloseReason::Refused } else { CloseReason::Reset });
         }
@@ -177,7 +177,7 @@ impl Connection {
                 return self.reset_limited(segment.ack, now);
             }
             self.rewind_syn_data(segment.ack);
-            self.judge_syn_ack_delivery(segment, now);
+            self.detect_lost_syn_ack_data(segment, now);
             self.judge_handshake_losses(segment, now);
             self.establish(now);
             self.acknowledge_parts();
@@ -276,7 +276,7 @@ impl Connection {
             self.events.insert(Events::READABLE);
         }
         let early_fin = segment.flags.contains(Flags::FIN) && arrival.kind == ArrivalKind::OutOfOrder;
-        self.judge_arrival(arrival.advanced > 0, early_fin && segment.payload.is_empty());
+        self.on_data_after_syn_ack(arrival.advanced > 0, early_fin && segment.payload.is_empty());
         // Eighth, check the FIN bit.
         if arrival.fin_reached {
             self.end_history();

@@ -343,7 +343,7 @@ impl Connection {
         self.handshake.rtt_in_doubt =
             self.handshake.syn.sent > 1 && self.tx.rtt.srtt().is_some_and(|srtt| srtt > since);
         self.suspect_longer_path(since.into());
-        self.judge_syn_ack(segment, now);
+        self.on_syn_ack_acked(segment, now);
         self.judge_handshake_losses(segment, now);
         self.establish(now);
         // Data or a FIN on the SYN-ACK is accepted like any other.

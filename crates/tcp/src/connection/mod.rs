@@ -432,7 +432,7 @@ impl Connection {
     /// Ends the connection: nothing is sent any more but what the outbox holds.
     fn end(&mut self, reason: CloseReason) {
         if self.closed.is_none() {
-            self.judge_end(reason);
+            self.learn_from_end(reason);
             self.closed = Some(reason);
             self.events.insert(Events::CLOSED | Events::READABLE | Events::WRITABLE);
         }

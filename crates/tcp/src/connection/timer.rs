@@ -134,7 +134,7 @@ impl Connection {
         }
         self.tx.timeouts_in_row += 1;
         self.counters.timeouts += 1;
-        self.judge_timeout();
+        self.detect_black_hole_by_timeout();
         self.give_parity_up();
         if self.has_waited_too_long(now) {
             return self.give_up(CloseReason::TimedOut);

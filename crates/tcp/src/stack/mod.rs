@@ -483,7 +483,7 @@ impl Stack {
     /// Tells that the request of this connection was answered on another one that began later. The second
     /// time in a row its destination counts as a black hole for Fast Open.
     pub fn report_outrun(&mut self, id: ConnId, now: Instant) {
-        self.act(id, now, |connection| connection.judge_outrun());
+        self.act(id, now, |connection| connection.detect_black_hole_by_outrun());
     }
 
     /// The details of one connection, for a diagnosis.

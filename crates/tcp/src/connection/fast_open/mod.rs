@@ -287,7 +287,7 @@ impl Connection {
     }
 
     /// Judges the SYN-ACK, once its acknowledgement has been processed.
-    pub(crate) fn judge_syn_ack(&mut self, segment: &Arrived<'_>, now: Instant) {
+    pub(crate) fn on_syn_ack_acked(&mut self, segment: &Arrived<'_>, now: Instant) {
         let acked = segment.ack.since(self.handshake.iss + 1);
         let by_copy = self.answers_plain_copy(segment, now);
         let Some(client) = self.fast_client_mut() else { return };
@@ -299,44 +299,44 @@ impl Connection {
     }
 
     /// The connection ends: a SYN that got no answer, or a path that broke.
-    pub(crate) fn judge_end(&mut self, reason: CloseReason) {
+    pub(crate) fn learn_from_end(&mut self, reason: CloseReason) {
         let only_fin = self.rx.assembler.holds_only_fin() && self.counters.payload_bytes_received == 0;
         let by_us = matches!(reason, CloseReason::Aborted | CloseReason::ListenerClosed);
         let lost = !by_us && self.handshake.syn.sent > 0;
         let Some(client) = self.fast_client_mut() else { return };
         match client.class() {
             None if lost => self.fast_open_outcome = client.on_syn_lost(),
-            Some(_) if client.saw_early_fin() && only_fin => self.note_black_hole(BlackHoleSign::FinOnly),
+            Some(_) if client.saw_early_fin() && only_fin => self.record_black_hole(BlackHoleSign::FinOnly),
             None | Some(_) => {}
         }
     }
 
     /// The peer, or somebody in its name, resets the connection.
-    pub(crate) fn judge_reset(&mut self, now: Instant) {
+    pub(crate) fn detect_reset_by_path(&mut self, now: Instant) {
         let times = self.handshake.established.zip(self.tx.rtt.srtt());
         let young = times.is_some_and(|(since, srtt)| Micros::between(since, now) <= srtt);
         if young
             && self.counters.payload_bytes_received == 0
             && self.syn_ack_class() == Some(SynAckClass::Accepted)
         {
-            self.note_black_hole(BlackHoleSign::EarlyReset);
+            self.record_black_hole(BlackHoleSign::EarlyReset);
         }
     }
 
     /// A retransmission timeout: the second in a row without any progress since the connection opened
     /// tells a black hole.
-    pub(crate) fn judge_timeout(&mut self) {
+    pub(crate) fn detect_black_hole_by_timeout(&mut self) {
         let una = self.tx.scoreboard.una();
         let stuck = self.fast_client().is_some_and(|client| client.is_stuck_at(una));
         if stuck && self.tx.timeouts_in_row == 2 {
-            self.note_black_hole(BlackHoleSign::Timeouts);
+            self.record_black_hole(BlackHoleSign::Timeouts);
         }
     }
 
     /// The server sends its SYN-ACK again: our acknowledgement did not arrive. When that happens several
     /// times over seconds and nothing else was ever heard, the path passes SYNs and nothing behind them. The
     /// request is acknowledged, so no timer of ours would ever notice.
-    pub(crate) fn judge_repeated_syn_ack(&mut self, now: Instant) {
+    pub(crate) fn detect_black_hole_by_syn_ack(&mut self, now: Instant) {
         let since = self.handshake.established.map_or(Duration::ZERO, |at| now.saturating_since(at));
         let heard = self.counters.payload_bytes_received > 0 || self.rx.assembler.is_complete();
         if heard {
@@ -348,7 +348,7 @@ impl Connection {
         let Some(client) = self.fast_client_mut() else { return };
         let verdict = client.on_repeated_syn_ack(RepeatedSynAck { since, explained });
         if verdict.black_hole {
-            self.note_black_hole(BlackHoleSign::RepeatedSynAck);
+            self.record_black_hole(BlackHoleSign::RepeatedSynAck);
         }
         if verdict.give_up {
             self.give_up(CloseReason::TimedOut);
@@ -363,20 +363,20 @@ impl Connection {
 
     /// The request of this SYN was answered on another connection, which began later: either the answer here
     /// was lost, or the path passes nothing behind such a SYN.
-    pub(crate) fn judge_outrun(&mut self) {
+    pub(crate) fn detect_black_hole_by_outrun(&mut self) {
         if self.counters.payload_bytes_received == 0 && self.syn_ack_class() == Some(SynAckClass::Accepted) {
-            self.note_black_hole(BlackHoleSign::Outrun);
+            self.record_black_hole(BlackHoleSign::Outrun);
         }
     }
 
-    fn note_black_hole(&mut self, sign: BlackHoleSign) {
+    fn record_black_hole(&mut self, sign: BlackHoleSign) {
         if let Some(outcome) = self.fast_client_mut().and_then(|client| client.on_black_hole(sign)) {
             self.fast_open_outcome = outcome;
         }
     }
 
     /// Data or a FIN arrived after the SYN-ACK.
-    pub(crate) fn judge_arrival(&mut self, advanced: bool, fin_out_of_order: bool) {
+    pub(crate) fn on_data_after_syn_ack(&mut self, advanced: bool, fin_out_of_order: bool) {
         if let Some(client) = self.fast_client_mut() {
             client.on_arrival(advanced, fin_out_of_order);
         }
@@ -493,7 +493,7 @@ impl Connection {
     /// of congestion. If the original was answered, its timeout was a mistake. Which of them was answered the
     /// echoed timestamp tells: there may be several, since a repeated SYN is answered whatever the timer
     /// does.
-    pub(crate) fn judge_syn_ack_delivery(&mut self, segment: &Arrived<'_>, now: Instant) {
+    pub(crate) fn detect_lost_syn_ack_data(&mut self, segment: &Arrived<'_>, now: Instant) {
         let Some(server) = self.fast_server() else { return };
         let (accepted, reduced) = (server.is_accepted(), server.has_reduced());
         let Some(syn_ack) = self.tx.scoreboard.head().copied().filter(|head| head.syn) else { return };
