@@ -91,7 +91,7 @@ impl HyStart {
             self.current_round_min = Some(self.current_round_min.map_or(rtt, |min| min.min(rtt)));
             self.samples += 1;
         }
-        self.judge();
+        self.compare_rounds();
         if una.ge(window_end) {
             self.end_round(nxt);
         }
@@ -99,7 +99,7 @@ impl HyStart {
     }
 
     /// Compares the current round with the previous one, once it has enough samples.
-    fn judge(&mut self) {
+    fn compare_rounds(&mut self) {
         let Some(current) = self.current_round_min.filter(|_| self.samples >= N_RTT_SAMPLE) else {
             return;
         };

@@ -178,7 +178,7 @@ impl Connection {
             }
             self.rewind_syn_data(segment.ack);
             self.detect_lost_syn_ack_data(segment, now);
-            self.judge_handshake_losses(segment, now);
+            self.reduce_initial_window(segment, now);
             self.establish(now);
             self.acknowledge_parts();
         } else if segment.ack.gt(nxt) || segment.ack.lt(una - self.tx.window.max_snd_wnd()) {

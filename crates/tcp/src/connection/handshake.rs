@@ -344,7 +344,7 @@ impl Connection {
             self.handshake.syn.sent > 1 && self.tx.rtt.srtt().is_some_and(|srtt| srtt > since);
         self.suspect_longer_path(since.into());
         self.on_syn_ack_acked(segment, now);
-        self.judge_handshake_losses(segment, now);
+        self.reduce_initial_window(segment, now);
         self.establish(now);
         // Data or a FIN on the SYN-ACK is accepted like any other.
         if !segment.payload.is_empty() || segment.flags.contains(Flags::FIN) {

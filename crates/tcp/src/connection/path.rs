@@ -341,7 +341,7 @@ impl Connection {
     /// segment, unless there have been more than one SYN or SYN/ACK retransmissions or true loss detection
     /// has been made". An answer that echoes an earlier one shows that the timer was too short, and nothing
     /// was lost.
-    pub(crate) fn judge_handshake_losses(&mut self, segment: &Arrived<'_>, now: Instant) {
+    pub(crate) fn reduce_initial_window(&mut self, segment: &Arrived<'_>, now: Instant) {
         // The plain SYN that followed one with data answers what devices do, not congestion; early retries
         // are guesses and count as little.
         let repeated = self.handshake.syn.timeouts.saturating_sub(self.syns_before_plain());

@@ -39,7 +39,7 @@ impl Connection {
 
     /// The retransmission timer fired; `full_sized`: time when the segment at SND.UNA left last, if it is
     /// full-sized.
-    pub(crate) fn judge_size_at_timeout(&mut self, full_sized: Option<Instant>, now: Instant) {
+    pub(crate) fn suspect_size_at_timeout(&mut self, full_sized: Option<Instant>, now: Instant) {
         let suspect = self.tx.suspects_size(UNANSWERED_AT_TIMEOUT);
         let vanished = self.tx.mtu.on_timeout(full_sized, now);
         if suspect {
@@ -78,7 +78,7 @@ impl Connection {
 
     /// Suspects the segment size if it is in doubt and no large packet of another connection has arrived;
     /// `arrived`: the newest that has.
-    pub(crate) fn judge_size(&mut self, arrived: Option<LargePacket>, now: Instant) {
+    pub(crate) fn suspect_size(&mut self, arrived: Option<LargePacket>, now: Instant) {
         self.tx.mtu.on_arrival(arrived);
         if !self.tx.mtu.take_doubt() || !self.tx.suspects_size(UNANSWERED) {
             return;

@@ -183,7 +183,7 @@ impl Connection {
         self.back_off();
         self.tx.rto.arm(now, self.tx.rtt.rto_base());
         let head = self.tx.scoreboard.head().filter(|head| head.range.len() >= self.tx.mss());
-        self.judge_size_at_timeout(head.map(|head| head.sent_at), now);
+        self.suspect_size_at_timeout(head.map(|head| head.sent_at), now);
         self.observe(Observation::Timeout { rto: self.tx.timeout().into() });
         self.observe_recovery();
     }

@@ -455,7 +455,7 @@ impl ClientCache {
                     return;
                 };
                 path.cookie = cookie.filter(|option| !option.cookie.is_empty()).or(path.cookie);
-                path.judge(asker.port, class, refusals, &memory, now);
+                path.learn(asker.port, class, refusals, &memory, now);
             }
             FastOpenReport::OneTime(cookie) => {
                 let Some((_, path)) = self.paths.touch_or_insert(asker.path, FastOpenPath::default) else {
@@ -578,7 +578,7 @@ impl FastOpenPath {
         &mut self.ports[at]
     }
 
-    fn judge(&mut self, port: u16, class: SynAckClass, refusals: u8, memory: &ClientMemory, now: Instant) {
+    fn learn(&mut self, port: u16, class: SynAckClass, refusals: u8, memory: &ClientMemory, now: Instant) {
         match class {
             SynAckClass::Accepted => {
                 let port = self.port_mut(port);

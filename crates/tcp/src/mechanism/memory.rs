@@ -190,12 +190,12 @@ impl GentleMemory {
             }
             (Answer::First | Answer::Later, true) => {
                 let dropped = Opened { answer: Answer::Later, ..record.suspect.take()? };
-                record.judge(&dropped, now);
+                record.learn(&dropped, now);
                 dropped.blame_of_fast_open()
             }
             (Answer::First | Answer::Later, false) => {
                 record.suspect = None;
-                record.judge(opened, now);
+                record.learn(opened, now);
                 None
             }
         }
@@ -215,7 +215,7 @@ impl GentleMemory {
 }
 
 impl OptionRecord {
-    fn judge(&mut self, opened: &Opened, now: Instant) {
+    fn learn(&mut self, opened: &Opened, now: Instant) {
         let swallowed = opened.answer != Answer::First;
         match (opened.fast_open.is_some(), opened.gentle, swallowed) {
             (true, true, false) => {

@@ -380,7 +380,7 @@ impl Volume {
         if is_queued {
             self.on_queue();
         }
-        let verdict = self.judge(flight, is_queued, history, now);
+        let verdict = self.classify(flight, is_queued, history, now);
         let is_large = flight.bytes >= self.carried / 2;
         match verdict {
             FlightVerdict::Whole | FlightVerdict::Random => {
@@ -423,7 +423,7 @@ impl Volume {
         }
     }
 
-    fn judge(
+    fn classify(
         &self,
         flight: &FlightReport,
         is_queued: bool,

@@ -89,7 +89,7 @@ impl Stack {
         }
         if slot.connection.is_size_at_stake(now) {
             let arrived = self.paths.large_packet(&ends(&slot.connection.tuple()));
-            slot.connection.judge_size(arrived, now);
+            slot.connection.suspect_size(arrived, now);
         }
     }
 
@@ -103,7 +103,7 @@ impl Stack {
         let to = ends(&connection.tuple());
         let large = connection.take_large_arrival();
         let is_large_new = large.is_some_and(|packet| self.paths.on_large_packet(to, packet));
-        connection.judge_size(self.paths.large_packet(&to), now);
+        connection.suspect_size(self.paths.large_packet(&to), now);
         if let Some(member) = &slot.member {
             self.controllers.end_look(member, connection);
         }
