@@ -192,7 +192,7 @@ impl Connection {
             self.tx.recovery.on_repeating_probe(data.range.len(), self.tx.scoreboard.nxt());
         }
         if was_empty {
-            self.tx.note_transfer_start(data.range.start, now);
+            self.tx.detect_transfer_start(data.range.start, now);
             self.tx.waiting_since = Some(now);
         }
         // RFC 6675 section 6: the timer that watches over the first segment starts with its

@@ -80,7 +80,7 @@ impl Connection {
         if ack.repaired {
             self.tx.pass_repairs(&ack, reported, now);
         }
-        self.note_rtt(&ack, now);
+        self.take_rtt_sample(&ack, now);
         self.undo(&ack, now);
 
         // 3. Loss detection marks segments as lost. Losses that a mechanism has repaired reduce the window.
@@ -96,15 +96,15 @@ impl Connection {
 
         // 5. SND.UNA has advanced: buffers, the retransmission timer, our FIN. The path has shown how large
         // its segments and flights may be.
-        self.note_large(&ack);
-        self.note_progress(&ack, now);
+        self.record_large(&ack);
+        self.on_progress_of_una(&ack, now);
         if let Some(losses) = losses {
             self.watch_flight(&ack, losses, now);
         }
         self.doubt_size(&loss);
 
         // 6. The probe timer restarts, and the mechanisms conclude what the reports of repairs have shown.
-        self.note_probes(&ack);
+        self.count_probes(&ack);
         if let Some(reactive) = &mut self.reactive {
             reactive.on_ack(&ack, &self.tx, now);
         }
@@ -126,7 +126,7 @@ impl Connection {
 
     /// Which probes were needed. A segment that was probed and is delivered now came with the probe unless
     /// the echoed timestamp is older than it.
-    fn note_probes(&mut self, ack: &AckOutcome) {
+    fn count_probes(&mut self, ack: &AckOutcome) {
         if self.counters.probes == 0 {
             return;
         }
@@ -177,7 +177,7 @@ impl Connection {
         }
         self.counters.masked_losses += 1;
         self.watch_losses(&[]);
-        self.note_loss();
+        self.record_loss_kind();
         self.observe(Observation::MaskedLoss { by });
         self.begin_reduction(episode, CongestionCause::Repaired(by), recover_fs, now);
         let at_once = match reaction {
@@ -207,11 +207,11 @@ impl Connection {
         self.rx.timestamps.rtt(timestamps.echo, self.handshake.opened, now)
     }
 
-    fn note_rtt(&mut self, ack: &AckOutcome, now: Instant) {
+    fn take_rtt_sample(&mut self, ack: &AckOutcome, now: Instant) {
         if let Some(rtt) = ack.rtt {
             self.tx.rtt.on_sample(rtt, now);
             self.tx.rto.reset_backoff();
-            self.gentle.note_planner_rtt(rtt);
+            self.gentle.add_planner_rtt(rtt);
             self.watch_queue(rtt, now);
             if let Some(srtt) = self.tx.rtt.srtt() {
                 self.observe(Observation::RttSample { rtt: rtt.into(), srtt: srtt.into() });
@@ -330,7 +330,7 @@ impl Connection {
             let too_big = by == LossCause::TooBig;
             let segments = if too_big { 0 } else { loss.newly_lost.div_ceil(self.tx.mss()) };
             self.counters.segments_lost += u64::from(segments);
-            self.note_loss();
+            self.record_loss_kind();
             self.counters.early_retransmits += u64::from(by == LossCause::EarlyRetransmit);
             self.counters.fack_losses += u64::from(by == LossCause::Fack);
             self.counters.lost_again_bytes += u64::from(loss.lost_again);
@@ -508,7 +508,7 @@ impl Connection {
     }
 
     /// SND.UNA advanced: buffers, timers, our FIN.
-    fn note_progress(&mut self, ack: &AckOutcome, now: Instant) {
+    fn on_progress_of_una(&mut self, ack: &AckOutcome, now: Instant) {
         if ack.advanced == 0 {
             return;
         }

@@ -249,7 +249,7 @@ impl Connection {
         self.urgent.on_payload(range.start, payload);
         let arrival = self.rx.take(range, payload, fin);
         if !matches!(arrival.kind, ArrivalKind::Duplicate | ArrivalKind::Empty) {
-            self.note_taken(segment, now);
+            self.record_taken(segment, now);
         }
         let rcv_nxt = self.rx.rcv_nxt();
         self.rx.sack.on_arrival(&arrival, rcv_nxt);

@@ -92,7 +92,7 @@ impl Connection {
     }
 
     /// Large segments that arrive clear the path.
-    pub(crate) fn note_large(&mut self, ack: &AckOutcome) {
+    pub(crate) fn record_large(&mut self, ack: &AckOutcome) {
         let is_due = self.tx.mtu.is_probing() && self.path.large_due <= ack.at;
         if !is_due && !self.tx.mtu.awaits_large() {
             return;

@@ -507,7 +507,7 @@ impl Sender {
 
     /// A segment that starts at `start` leaves while nothing is in flight: after a round trip of silence it
     /// begins a transfer.
-    pub(crate) fn note_transfer_start(&mut self, start: SeqNum, now: Instant) {
+    pub(crate) fn detect_transfer_start(&mut self, start: SeqNum, now: Instant) {
         if self.rtt.srtt().is_some_and(|srtt| self.last_sent + srtt < now) {
             self.transfer_start = start;
             if let Sharing::Apart { asks } = &mut self.sharing {

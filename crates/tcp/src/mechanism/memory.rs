@@ -219,7 +219,7 @@ impl OptionRecord {
         let swallowed = opened.answer != Answer::First;
         match (opened.fast_open.is_some(), opened.gentle, swallowed) {
             (true, true, false) => {
-                self.note_pass();
+                self.record_pass();
                 *self = OptionRecord { passed: self.passed, ..OptionRecord::default() };
             }
             (true, true, true) if self.search == OptionSearch::OnceMore => self.blame_both(now),
@@ -241,7 +241,7 @@ impl OptionRecord {
         self.passed >= KNOWN
     }
 
-    fn note_pass(&mut self) {
+    fn record_pass(&mut self) {
         self.passed = KNOWN.min(self.passed + 1);
         self.swallowed = 0;
     }
@@ -280,7 +280,7 @@ impl OptionRecord {
     }
 
     fn acquit(&mut self) {
-        self.note_pass();
+        self.record_pass();
         self.search = match self.search {
             OptionSearch::GentleNext { fast_open_passed: true } => OptionSearch::OnceMore,
             OptionSearch::GentleNext { fast_open_passed: false } => OptionSearch::FastOpenNext,

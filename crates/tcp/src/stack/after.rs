@@ -129,11 +129,11 @@ impl Stack {
     fn take_observations(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         for observation in slot.connection.take_observations() {
-            self.note_observation(id, now, observation);
+            self.record_observation(id, now, observation);
         }
     }
 
-    fn note_observation(&mut self, id: ConnId, now: Instant, observation: Observation) {
+    fn record_observation(&mut self, id: ConnId, now: Instant, observation: Observation) {
         if self.observations.len() < MAX_REPORTS {
             self.observations.push_back((id, now, observation));
         } else {

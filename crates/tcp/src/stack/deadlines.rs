@@ -70,7 +70,7 @@ impl Deadlines {
         }
         self.heap.push((at, slot));
         let position = self.heap.len() - 1;
-        self.note(position);
+        self.store_position(position);
         self.sift(position);
     }
 
@@ -80,7 +80,7 @@ impl Deadlines {
             *entry = NOWHERE;
         }
         if position < self.heap.len() {
-            self.note(position);
+            self.store_position(position);
             self.sift(position);
         }
     }
@@ -109,11 +109,11 @@ impl Deadlines {
 
     fn exchange(&mut self, a: usize, b: usize) {
         self.heap.swap(a, b);
-        self.note(a);
-        self.note(b);
+        self.store_position(a);
+        self.store_position(b);
     }
 
-    fn note(&mut self, position: usize) {
+    fn store_position(&mut self, position: usize) {
         let (_, slot) = self.heap[position];
         self.positions[slot as usize] = position as u32;
     }

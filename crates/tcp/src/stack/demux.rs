@@ -124,7 +124,7 @@ impl Demux {
     }
 
     /// `tuple` was asked for last, and leads to this now: or that is not known, if `None`.
-    fn note(&self, tuple: &FourTuple, target: Option<Target>) {
+    fn cache_target(&self, tuple: &FourTuple, target: Option<Target>) {
         if tuple.v4().is_some() {
             self.last.set(self.last.get().map(|last| Last { target, ..last }));
         }
@@ -141,7 +141,7 @@ impl Demux {
         let sought = TupleEntry { hash, target: 0 };
         let is_sought = |known: &TupleEntry| known.hash == hash && is_of(Target::unpack(known.target));
         let found = self.entries.find(sought.spread(), is_sought).map(|found| Target::unpack(found.target));
-        self.note(tuple, found);
+        self.cache_target(tuple, found);
         found
     }
 
@@ -155,7 +155,7 @@ impl Demux {
                 self.entries.insert_unique(entry.spread(), entry, TupleEntry::spread);
             }
         }
-        self.note(tuple, None);
+        self.cache_target(tuple, None);
     }
 
     /// Forgets `tuple`, which led to `target`.
@@ -164,7 +164,7 @@ impl Demux {
         if let Ok(found) = self.entries.find_entry(entry.spread(), |known| *known == entry) {
             found.remove();
         }
-        self.note(tuple, None);
+        self.cache_target(tuple, None);
     }
 }
 

@@ -303,12 +303,12 @@ impl HalfOpenTable {
 /// Updates of a half-open connection that is whole.
 impl Slot {
     /// The connection has sent something.
-    pub(super) fn note_sent(&mut self, now: Instant) {
+    pub(super) fn record_sent(&mut self, now: Instant) {
         self.half_open.take_if(|half_open| half_open.sent(now).is_none());
     }
 
     /// The timer of the connection fires.
-    pub(super) fn note_timeout(&mut self, now: Instant) {
+    pub(super) fn record_timeout(&mut self, now: Instant) {
         self.half_open.take_if(|half_open| half_open.timed_out(now).is_none());
     }
 }

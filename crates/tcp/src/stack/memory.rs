@@ -137,7 +137,7 @@ impl Idle {
 impl Stack {
     /// Records that a connection is idle. It is examined when it may have been idle for long enough; until
     /// then its slot only records its last activity.
-    pub(super) fn note_idle(&mut self, id: ConnId, now: Instant) {
+    pub(super) fn queue_idle(&mut self, id: ConnId, now: Instant) {
         self.idle.order.push_back((now + RELEASE_AFTER, id));
     }
 

@@ -503,7 +503,7 @@ impl Gentle {
         }
         self.on_dsack(report, ack, parts);
         if report.reported {
-            self.note_refutable(report, ack, reported, parts);
+            self.record_refutable(report, ack, reported, parts);
         }
         let mut may_have_repaired = false;
         if let Some(tx) = self.parity_tx().filter(|_| report.reported) {
@@ -528,7 +528,7 @@ impl Gentle {
     /// original may only have been overtaken, and the reduction is taken back if it comes after all. Parity
     /// that left later repairs what RACK too would have declared lost; that reduction stays, unless so
     /// configured.
-    fn note_refutable(
+    fn record_refutable(
         &mut self,
         report: &RepairReport,
         ack: &AckOutcome,

@@ -117,7 +117,7 @@ impl Planner {
 /// The plan in force.
 impl Gentle {
     /// A round-trip sample was taken.
-    pub(crate) fn note_planner_rtt(&mut self, rtt: Micros) {
+    pub(crate) fn add_planner_rtt(&mut self, rtt: Micros) {
         if let Some(planner) = &mut self.planner {
             planner.kinds.recent.push(rtt);
         }
@@ -206,7 +206,7 @@ impl Connection {
     }
 
     /// Something was lost, repaired or not.
-    pub(crate) fn note_loss(&mut self) {
+    pub(crate) fn record_loss_kind(&mut self) {
         self.sort_losses();
         // A sample that may span a lost SYN-ACK is long without a queue.
         let least = self.rtt_report().and_then(|_| self.least_rtt());

@@ -205,7 +205,7 @@ impl Connection {
     }
 
     /// The receiver took new data from this segment.
-    pub(crate) fn note_taken(&mut self, segment: &Arrived<'_>, now: Instant) {
+    pub(crate) fn record_taken(&mut self, segment: &Arrived<'_>, now: Instant) {
         if self.gentle.proactive().is_none() {
             return;
         }

@@ -252,7 +252,7 @@ impl Connection {
         for Rebuilt { seq, payload, fin } in &runs {
             self.counters.parity.repaired_bytes += payload.len() as u64;
             if parity {
-                self.note_timestamp_of_repair(*seq, segment, now);
+                self.accept_repaired_timestamp(*seq, segment, now);
             }
             let flags = if *fin { Flags::ACK | Flags::FIN } else { Flags::ACK };
             let repaired = Arrived {
@@ -272,7 +272,7 @@ impl Connection {
     }
 
     /// A run at RCV.NXT came with this parity: its timestamp is the one to echo.
-    fn note_timestamp_of_repair(&mut self, seq: SeqNum, segment: &Arrived<'_>, now: Instant) {
+    fn accept_repaired_timestamp(&mut self, seq: SeqNum, segment: &Arrived<'_>, now: Instant) {
         let stamps = segment.options.timestamps;
         let rcv_nxt = self.rx.rcv_nxt();
         if let Some(stamps) = stamps.filter(|_| self.handshake.agreed.timestamps && seq == rcv_nxt) {

@@ -146,10 +146,10 @@ impl Filter {
             (false, false) => self.check_repeated(instance, now),
         };
         if !marked {
-            self.note_original(instance.range.start);
+            self.count_overtaken(instance.range.start);
         }
         if self.rule == CopyRule::Paper {
-            self.note_mark(instance.range.start, instance.marked);
+            self.record_mark(instance.range.start, instance.marked);
         }
         verdict
     }
@@ -286,7 +286,7 @@ impl Filter {
         self.is_younger(instance)
     }
 
-    fn note_original(&mut self, seq: SeqNum) {
+    fn count_overtaken(&mut self, seq: SeqNum) {
         for entry in self.pending.iter_mut().filter(|entry| seq.ge(entry.range.end)) {
             entry.overtaken += 1;
         }
@@ -308,7 +308,7 @@ impl Filter {
         self.firsts.push_back(First { range, tsval });
     }
 
-    fn note_mark(&mut self, seq: SeqNum, marked: bool) {
+    fn record_mark(&mut self, seq: SeqNum, marked: bool) {
         self.last_marks.retain(|(noted, _)| *noted != seq);
         if self.last_marks.len() == ENTRIES_MAX {
             self.last_marks.pop_front();
