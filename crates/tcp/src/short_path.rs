@@ -23,8 +23,8 @@ const BETTER: u64 = 4;
 const PATIENCE: u8 = 127;
 
 /// True if buffers of a path that was never shorter than this are sized as is told in the [module](self).
-pub(crate) fn is_short(least_rtt: Micros) -> bool {
-    least_rtt < SHORT
+pub(crate) fn is_short(min_rtt: Micros) -> bool {
+    min_rtt < SHORT
 }
 
 /// A buffer on a short path, and what larger ones have brought so far.
@@ -52,7 +52,7 @@ impl Trial {
         &mut self,
         bytes: u64,
         within: Micros,
-        least_rtt: Micros,
+        min_rtt: Micros,
         capacity: u64,
         wanted: u64,
     ) -> u64 {
@@ -72,7 +72,7 @@ impl Trial {
         if !is_full {
             return capacity;
         }
-        let bdp = u64::try_from(TIMES * rate * u128::from(least_rtt.0) / 1_000_000).unwrap_or(u64::MAX);
+        let bdp = u64::try_from(TIMES * rate * u128::from(min_rtt.0) / 1_000_000).unwrap_or(u64::MAX);
         let rate = u64::try_from(rate).unwrap_or(u64::MAX);
         if capacity < bdp {
             return capacity.saturating_mul(2).min(bdp);
@@ -107,13 +107,13 @@ pub(crate) struct SendSizing {
 
 impl SendSizing {
     /// `acked` bytes were acknowledged of what a buffer of `limit` bytes holds, on a short path that was
-    /// never shorter than `least_rtt` and is `srtt` long with its queues. Returns how large the buffer shall
+    /// never shorter than `min_rtt` and is `srtt` long with its queues. Returns how large the buffer shall
     /// be from now on.
     pub(crate) fn on_acked(
         &mut self,
         acked: u32,
         srtt: Micros,
-        least_rtt: Micros,
+        min_rtt: Micros,
         limit: usize,
         now: Instant,
     ) -> usize {
@@ -125,7 +125,7 @@ impl SendSizing {
         let acked = core::mem::take(&mut self.acked);
         self.round_start = now;
         let wanted = acked.saturating_mul(2);
-        let limit = self.trial.on_round(acked, round, least_rtt, limit as u64, wanted);
+        let limit = self.trial.on_round(acked, round, min_rtt, limit as u64, wanted);
         usize::try_from(limit).unwrap_or(usize::MAX)
     }
 }

@@ -165,8 +165,8 @@ impl Connection {
     /// segment that took what the path is known to take says that an earlier one was lost; else the path has
     /// become longer.
     pub(crate) fn suspect_longer_path(&mut self, since: Duration) {
-        let PathFacts { rtt, least_rtt, .. } = self.path.known;
-        let as_known = rtt.zip(least_rtt).is_some_and(|(rtt, least)| {
+        let PathFacts { rtt, min_rtt, .. } = self.path.known;
+        let as_known = rtt.zip(min_rtt).is_some_and(|(rtt, least)| {
             let alike = rtt.srtt.saturating_mul(ALIKE_PERCENT) / 100;
             (least..=alike).contains(&since)
         });
@@ -245,11 +245,11 @@ impl Connection {
         let remembered = known.volume.map_or(0, |volume| self.remembered_window(&volume, known));
         let window = if self.state == State::SynReceived {
             // Nobody has acknowledged anything: no round trip is measured, and a cookie may be stolen.
-            let is_free = !shows_queue(rtt.min_rtt, known.least_rtt?);
+            let is_free = !shows_queue(rtt.min_rtt, known.min_rtt?);
             if is_free && self.is_authenticated() { remembered.max(configured) } else { 0 }
         } else {
             let (own, smoothed) = (self.tx.rtt.min_rtt()?.into(), self.tx.rtt.srtt()?.into());
-            let least = known.least_rtt.map_or(own, |least| least.min(own));
+            let least = known.min_rtt.map_or(own, |least| least.min(own));
             let is_alike = own >= rtt.srtt / 2;
             // Neither this connection nor the last one began in a queue. Their own data may have made one
             // later, which does not matter to a volume that was carried; a window that is only configured has
@@ -273,7 +273,7 @@ impl Connection {
     fn remembered_window(&self, volume: &PathVolume, known: &PathFacts) -> u32 {
         let of_path = |segments| initial_window(segments, self.tx.mss());
         let rate = volume.rate.filter(|_| volume.is_rate_limited).unwrap_or(0);
-        let bdp = u128::from(rate) * known.least_rtt.unwrap_or_default().as_micros() / 1_000_000;
+        let bdp = u128::from(rate) * known.min_rtt.unwrap_or_default().as_micros() / 1_000_000;
         let bdp = u32::try_from(bdp).unwrap_or(u32::MAX).max(of_path(UNMEASURED_WINDOW));
         let most = self.config.path_start.map_or(0, |start| of_path(start.max_window));
         volume.bytes.min(bdp).min(most)
@@ -467,7 +467,7 @@ impl Connection {
     /// True if every round trip of this connection was longer than the path without a queue takes.
     fn saw_queue(&self) -> bool {
         let own = self.rtt_report().map(|(rtt, _)| rtt.min_rtt);
-        own.zip(self.path.known.least_rtt).is_some_and(|(own, least)| shows_queue(own, least))
+        own.zip(self.path.known.min_rtt).is_some_and(|(own, least)| shows_queue(own, least))
     }
 
     /// A SYN-ACK that was lost and sent again echoes the first SYN: that time is no round trip.
@@ -481,14 +481,14 @@ impl Connection {
 
     /// The least round-trip time, of this connection and of those before: on one that began in a queue only
     /// others know the empty path.
-    pub(crate) fn least_rtt(&self) -> Option<Duration> {
-        self.path.known.least_with(self.tx.rtt.min_rtt())
+    pub(crate) fn min_rtt(&self) -> Option<Duration> {
+        self.path.known.min_with(self.tx.rtt.min_rtt())
     }
 
     /// True if this connection began in a queue: whatever it has measured so far was longer than the empty
     /// path, and so was what the one before it measured. A single long round trip may be jitter.
     pub(crate) fn began_in_queue(&self) -> bool {
-        let is_long = |rtt: &PathRtt| is_queued(rtt.min_rtt, self.least_rtt());
+        let is_long = |rtt: &PathRtt| is_queued(rtt.min_rtt, self.min_rtt());
         self.path.known.rtt.is_some_and(|rtt| is_long(&rtt))
             && self.rtt_report().is_none_or(|(rtt, _)| is_long(&rtt))
     }
@@ -503,7 +503,7 @@ impl Connection {
         let settled = self.tx.rtt.srtt().filter(|_| self.tx.rtt.samples() >= SAMPLES);
         let queued = self.sees_queue()
             || self.began_in_queue()
-            || settled.is_some_and(|srtt| is_queued(srtt.into(), self.least_rtt()))
+            || settled.is_some_and(|srtt| is_queued(srtt.into(), self.min_rtt()))
             || self.tx.is_queue_full();
         // The box stays away while there is nothing to count.
         if queued && (lost > 0 || runs > 0) {

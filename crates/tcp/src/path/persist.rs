@@ -82,7 +82,7 @@ fn read_path(words: &mut Words<'_>, clock: &Clock, now: Instant) -> Option<Path>
     let rtt = PathRtt { srtt: micros()?, rttvar: micros()?, min_rtt: micros()? };
     let rtt = words.read_time(clock)?.map(|until| Aging { fact: rtt, until });
     // The minimum over all connections is learnt again, starting from that of the last one.
-    let least_rtt = rtt.map(|Aging { fact, until }| Aging { fact: fact.min_rtt, until });
+    let min_rtt = rtt.map(|Aging { fact, until }| Aging { fact: fact.min_rtt, until });
     // The congestion window of an older release shows only the effect of the last loss.
     for _ in 0..3 {
         words.next()?;
@@ -109,7 +109,7 @@ fn read_path(words: &mut Words<'_>, clock: &Clock, now: Instant) -> Option<Path>
             doubtful_rtt = words.read_time(clock)?.map(|until| Aging { fact, until });
         }
     }
-    Some(Path { rtt, doubtful_rtt, least_rtt, volume, losses, mss, mtu, large: None, handshake_failures })
+    Some(Path { rtt, doubtful_rtt, min_rtt, volume, losses, mss, mtu, large: None, handshake_failures })
 }
 
 fn write_rtt(rtt: &Aging<PathRtt>, now: Instant) -> String {
@@ -162,7 +162,7 @@ mod tests {
                 lost: 0,
                 lost_beyond: 0,
                 standard: (14_600, 10),
-                least_rtt: ms(99),
+                min_rtt: ms(99),
                 waited: ms(0),
                 waited_at_loss: ms(0),
                 times: LossTimes::default(),

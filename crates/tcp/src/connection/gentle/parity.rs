@@ -129,8 +129,8 @@ impl ParityTx {
     /// True if a queue stands on the path, and parity would make it longer.
     fn sees_standing_queue(&self, tx: &Sender, known: &PathFacts, now: Instant) -> bool {
         let Some(srtt) = tx.rtt.srtt().filter(|_| !self.config.into_queue) else { return false };
-        let min_rtt = || known.least_with(tx.rtt.min_rtt());
-        self.queue.least(srtt, now).map(Duration::from).is_some_and(|least| is_queued(least, min_rtt()))
+        let min_rtt = || known.min_with(tx.rtt.min_rtt());
+        self.queue.min_rtt(srtt, now).map(Duration::from).is_some_and(|least| is_queued(least, min_rtt()))
     }
 
     /// Payload that data segments give up.

@@ -209,7 +209,7 @@ impl Connection {
     pub(crate) fn record_loss_kind(&mut self) {
         self.sort_losses();
         // A sample that may span a lost SYN-ACK is long without a queue.
-        let least = self.rtt_report().and_then(|_| self.least_rtt());
+        let least = self.rtt_report().and_then(|_| self.min_rtt());
         let is_full = self.tx.is_queue_full();
         if let Some(planner) = &mut self.gentle.planner {
             planner.kinds.on_loss(least, is_full);
@@ -295,7 +295,7 @@ impl Connection {
         let lost = PRIOR_SEGMENTS * u64::from(assumed)
             + u64::from(known_segments) * u64::from(known_loss)
             + own.lost * 1_000_000;
-        let least = self.least_rtt();
+        let least = self.min_rtt();
         let seen = self.gentle.planner.as_ref().is_some_and(|planner| planner.kinds.is_queue(least));
         Losses {
             per_million: (lost / segments).min(500_000) as u32,
