@@ -504,7 +504,7 @@ impl Connection {
     }
 
     /// False if neither [`Connection::take_opened`] nor [`Connection::take_spoilt`] can have anything.
-    pub(crate) fn may_have_gentle_news(&self) -> bool {
+    pub(crate) fn may_have_gentle_outcome(&self) -> bool {
         let Handshake { active, established, reported, .. } = &self.handshake;
         let answered = established.is_some() || self.closed.is_some();
         *active && (!reported.opened && answered || !reported.spoilt && self.gentle.answered)

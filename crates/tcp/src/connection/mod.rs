@@ -465,7 +465,7 @@ impl Connection {
             memory: self.memory(),
             repair_memory: self.repair_memory(),
             has_drained_storage: self.has_drained_storage(),
-            has_gentle_report: self.may_have_gentle_news(),
+            has_gentle_report: self.may_have_gentle_outcome(),
             has_path_report: self.owes_path_report(now) || self.owes_flight_report() || self.asks_path(),
             wants_one_time_cookie: self.wants_one_time_cookie(),
             asks_to_join: self.asks_to_join(),

@@ -258,7 +258,7 @@ impl Scoreboard {
     }
 
     /// True if these blocks report data that no acknowledgement has reported before.
-    pub(crate) fn brings_news(&self, blocks: &SackBlocks) -> bool {
+    pub(crate) fn reports_new_data(&self, blocks: &SackBlocks) -> bool {
         let open = SeqRange::new(self.una, self.nxt);
         let news =
             |block: SeqRange| block.intersection(&open).is_some_and(|part| !self.tags.sacked.covers(&part));
