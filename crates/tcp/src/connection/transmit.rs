@@ -416,7 +416,8 @@ impl Connection {
     /// Largest payload of a data segment now: SACK blocks of our own, a cookie and flags take from it.
     pub(crate) fn payload_limit(&self) -> u32 {
         let fast_open = self.fast_open_option_len();
-        let blocks = if self.rx.sack.is_empty() { 0 } else { self.rx.sack.count(self.sack_room()) as u32 };
+        let blocks =
+            if self.rx.sack.is_empty() { 0 } else { self.rx.sack.count(self.sack_capacity()) as u32 };
         let sack = if blocks == 0 { 0 } else { 4 + 8 * blocks };
         let options = (sack + fast_open + self.gentle.option_len()).max(self.tx.option_reserve);
         let most = self.tx.mss().saturating_sub(options).min(self.tx.window.segment_bound());

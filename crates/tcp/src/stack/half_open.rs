@@ -373,7 +373,7 @@ impl Stack {
         };
         let deadline = connection.next_timeout();
         let tcp = connection.config();
-        let id = self.seat(connection, &tcp, Ownership::HalfOpen(listener), now);
+        let id = self.insert_slot(connection, &tcp, Ownership::HalfOpen(listener), now);
         self.deadlines.set(id.index, deadline);
         self.demux.point(&tuple, Some(Target::HalfOpen(index)), Target::Connection(id.index));
         if let Some(slot) = self.slots.at_mut(id) {

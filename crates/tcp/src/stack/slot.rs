@@ -133,14 +133,14 @@ impl Stack {
             connection.record_observations();
         }
         let tuple = connection.tuple();
-        let id = self.seat(connection, tcp, phase, now);
+        let id = self.insert_slot(connection, tcp, phase, now);
         self.demux.point(&tuple, None, Target::Connection(id.index));
         self.after_change(id, now);
         id
     }
 
     /// Gives a connection a slot. The caller makes room before and handles its aftermath.
-    pub(super) fn seat(
+    pub(super) fn insert_slot(
         &mut self,
         connection: Box<Connection>,
         tcp: &TcpConfig,

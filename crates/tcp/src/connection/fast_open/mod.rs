@@ -159,7 +159,7 @@ impl Connection {
     }
 
     /// Bytes that a SYN which waits for the first write would carry; `None` if it would carry none.
-    pub(crate) fn deferred_syn_room(&self) -> Option<u32> {
+    pub(crate) fn deferred_syn_capacity(&self) -> Option<u32> {
         let client = self.fast_client().filter(|client| client.is_deferred() && client.takes_data())?;
         Some(self.syn_payload_limit(&client.attempt))
     }
