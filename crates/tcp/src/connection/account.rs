@@ -38,15 +38,18 @@ impl Connection {
             Choice::SynCopy => self.account_syn_copy(now),
             Choice::AfterSyn(range) => self.account_after_syn(*range, now),
             Choice::Data(data) => self.account_data(data, segment, now),
-            Choice::Copy(range) => self.tell_gentle(&SentSegment::Copy(*range), now),
+            Choice::Copy(range) => self.pass_sent_to_gentle(&SentSegment::Copy(*range), now),
             Choice::Parity(plan) => self.account_parity(plan, segment, now),
             Choice::TailAck => {
-                self.tell_gentle(&SentSegment::TailAck, now);
+                self.pass_sent_to_gentle(&SentSegment::TailAck, now);
                 self.account_ack(&segment.header);
             }
             Choice::Ack { is_tail } => {
                 self.account_ack(&segment.header);
-                self.tell_gentle(&SentSegment::Ack { header: &segment.header, is_tail: *is_tail }, now);
+                self.pass_sent_to_gentle(
+                    &SentSegment::Ack { header: &segment.header, is_tail: *is_tail },
+                    now,
+                );
             }
         }
         self.count_packet(built, packet_len);
@@ -239,7 +242,7 @@ impl Connection {
         self.account_ack(&segment.header);
         self.observe(Observation::Sent { range: data.range, origin: data.origin });
         let urgent = self.gentle.active.is_some() && self.urgent.pointer(data.range.start).is_some();
-        self.tell_gentle(&SentSegment::Data { data, header: &segment.header, fresh, urgent }, now);
+        self.pass_sent_to_gentle(&SentSegment::Data { data, header: &segment.header, fresh, urgent }, now);
         if let Some(reactive) = &mut self.reactive {
             reactive.on_sent(&sent, fresh, &self.tx, now);
         }
@@ -253,7 +256,7 @@ impl Connection {
         self.tx.rate.on_sent(wire.len(), now);
         self.tx.on_redundancy(wire.len(), now);
         self.counters.redundant_bytes += u64::from(wire.len());
-        self.tell_gentle(&SentSegment::Parity(plan, segment.header.options.gentle), now);
+        self.pass_sent_to_gentle(&SentSegment::Parity(plan, segment.header.options.gentle), now);
         self.observe(Observation::Sent { range: wire, origin: Origin::Parity });
     }
 

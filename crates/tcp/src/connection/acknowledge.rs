@@ -64,7 +64,7 @@ impl Connection {
         );
         let watched = self.config.path_start.is_some() || self.tx.rate.delivery.is_some();
         let losses = watched.then(|| self.all_losses());
-        let report = self.tell_gentle_of_ack(segment, &mut ack, reported, now);
+        let report = self.pass_ack_to_gentle(segment, &mut ack, reported, now);
         // A duplicate has been delivered as well, if something was sent twice.
         let repeated = ack.dsack.filter(|dsack| dsack.of != DsackOf::NeverSentTwice);
         let repeated = repeated.map_or(0, |dsack| self.tx.segments_of(&dsack));

@@ -280,7 +280,7 @@ impl KeyRing {
     }
 
     /// Sets the time of day: seconds since 1970, if the stack knows it.
-    pub(crate) fn tell_time(&mut self, unix: Option<u64>) {
+    pub(crate) fn set_time(&mut self, unix: Option<u64>) {
         if let (CookieKeys::Derived(epochs), Some(unix)) = (&mut self.keys, unix) {
             epochs.turn(unix, self.mac);
         }
@@ -590,7 +590,7 @@ mod tests {
         let master = MasterSecret::new(&COUNTING).expect("long enough");
         let source = KeySource::Derived { master, rotate_s: 1000 };
         let mut ring = KeyRing::new(&source, CookieMac::Linux, CookieDst::Packet);
-        ring.tell_time(Some(unix));
+        ring.set_time(Some(unix));
         ring
     }
 
@@ -608,7 +608,7 @@ mod tests {
         let made = derived(5500).generate(client, server).expect("the time is known");
         let mut ring = derived(5500);
         let mut at = |unix| {
-            ring.tell_time(Some(unix));
+            ring.set_time(Some(unix));
             ring.check(&made, client, server)
         };
         assert_eq!(at(5999), Check::Primary);

@@ -186,7 +186,7 @@ impl Stack {
                 if events.contains(Events::CONNECTED) {
                     self.events.push(Event::Connected(id));
                 }
-                self.tell(id, events);
+                self.push_events(id, events);
                 if let Some(reason) = reason.filter(|_| events.contains(Events::CLOSED)) {
                     self.events.push(Event::Closed(id, reason));
                 }
@@ -213,7 +213,7 @@ impl Stack {
     }
 
     /// Tells the owner of a connection that there is something to read or room to write.
-    pub(super) fn tell(&mut self, id: ConnId, events: Events) {
+    pub(super) fn push_events(&mut self, id: ConnId, events: Events) {
         if events.contains(Events::READABLE) {
             self.events.push(Event::Readable(id));
         }

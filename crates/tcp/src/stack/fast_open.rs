@@ -305,7 +305,7 @@ impl Stack {
         }
         let FastOpenAt { config, ring, replays } = at.fast_open.as_deref_mut()?;
         let ring = ring.as_mut()?;
-        ring.tell_time(fast_open.unix(now));
+        ring.set_time(fast_open.unix(now));
         let facts = SynFacts {
             client: tuple.remote.ip(),
             server: tuple.local.ip(),
@@ -402,7 +402,7 @@ impl Stack {
                 if !matches!(report, FastOpenReport::Failed(_)) {
                     let heard = if shared { report.doubted() } else { report };
                     self.fast_open.on_report(&asker, &heard, now);
-                    self.shard.tell(|| Learnt::FastOpen(asker, heard));
+                    self.shard.publish(|| Learnt::FastOpen(asker, heard));
                 }
             }
         }

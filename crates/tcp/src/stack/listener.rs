@@ -218,7 +218,7 @@ impl Stack {
             let remote = slot.connection.tuple().remote;
             let deferred = core::mem::take(&mut slot.deferred);
             let closed = slot.connection.close_reason();
-            self.tell(id, deferred);
+            self.push_events(id, deferred);
             if let Some(reason) = closed {
                 self.events.push(Event::Closed(id, reason));
             }

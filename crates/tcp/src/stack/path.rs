@@ -108,17 +108,17 @@ impl Stack {
             self.controllers.end_look(member, connection);
         }
         if let Some(packet) = large.filter(|_| is_large_new) {
-            self.shard.tell(|| Learnt::LargePacket(to, packet));
+            self.shard.publish(|| Learnt::LargePacket(to, packet));
         }
         // The report stays in place: it is large.
         if let Some(report) = &report {
             self.paths.on_report(to, report, now);
-            self.shard.tell(|| Learnt::Path(to, Box::new(*report)));
+            self.shard.publish(|| Learnt::Path(to, Box::new(*report)));
         }
         if let Some(flight) = connection.take_flight_report() {
             let report = PathReport { flight: Some(flight), ..PathReport::default() };
             self.paths.on_report(to, &report, now);
-            self.shard.tell(|| Learnt::Path(to, Box::new(report)));
+            self.shard.publish(|| Learnt::Path(to, Box::new(report)));
         }
     }
 }
@@ -166,16 +166,16 @@ impl Stack {
         let to = destination(&slot.connection.tuple());
         if let Some(opened) = opened {
             let blame = self.gentle_memory.on_opened(to, &opened, now);
-            self.shard.tell(|| Learnt::Opened(to, opened));
+            self.shard.publish(|| Learnt::Opened(to, opened));
             self.stats.gentle_syn_drop += u64::from(opened.gentle && opened.answer != Answer::First);
             if let (Some(report), Some(asker)) = (blame, asker) {
                 self.fast_open.on_report(&asker, &report, now);
-                self.shard.tell(|| Learnt::FastOpen(asker, report));
+                self.shard.publish(|| Learnt::FastOpen(asker, report));
             }
         }
         if spoilt {
             self.gentle_memory.on_spoilt(to, now);
-            self.shard.tell(|| Learnt::Spoilt(to));
+            self.shard.publish(|| Learnt::Spoilt(to));
         }
     }
 }

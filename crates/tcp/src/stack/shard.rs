@@ -58,7 +58,7 @@ impl Shard {
     }
 
     /// The others should hear of this.
-    pub(super) fn tell(&mut self, learnt: impl FnOnce() -> Learnt) {
+    pub(super) fn publish(&mut self, learnt: impl FnOnce() -> Learnt) {
         if self.is_ours.is_none() {
             return;
         }

@@ -55,7 +55,7 @@ const FLAGS_LEN: u32 = 8;
 pub(crate) struct Gentle {
     willing: Option<Willing>,
     /// The capability byte of this end's first SYN or SYN-ACK.
-    spoken: Option<u8>,
+    sent_option: Option<u8>,
     /// An option was sent or received in the handshake.
     seen: bool,
     /// This end's first SYN had the option; the SYN-ACK had one.
@@ -208,7 +208,7 @@ impl Gentle {
         let willing = if accepts_parity { willing } else { willing.and_then(Willing::without_parity) };
         Gentle {
             willing,
-            spoken: None,
+            sent_option: None,
             seen: false,
             offered: false,
             answered: false,
@@ -253,7 +253,7 @@ impl Gentle {
     /// Ends both mechanisms on this connection for good.
     fn switch_off(&mut self, why: GentleOff) {
         self.outcome = GentleOutcome::Off(why);
-        (self.active, self.willing, self.spoken) = (None, None, None);
+        (self.active, self.willing, self.sent_option) = (None, None, None);
     }
 }
 
@@ -264,10 +264,10 @@ impl Gentle {
     /// path drops segments with it; the option is then off.
     pub(crate) fn syn_option(&self, syn: LeavingSyn, fits: impl FnOnce(GentleOption) -> bool) -> SynOption {
         if syn.again {
-            return if self.spoken.is_some() { SynOption::Withdrawn } else { SynOption::None };
+            return if self.sent_option.is_some() { SynOption::Withdrawn } else { SynOption::None };
         }
         let byte = if syn.answers {
-            self.spoken
+            self.sent_option
         } else {
             self.willing.and_then(|willing| willing.offer(syn.timestamps))
         };
@@ -284,7 +284,7 @@ impl Gentle {
             SynOption::None => {}
             SynOption::Capability(byte) => {
                 self.seen = true;
-                self.spoken = Some(byte);
+                self.sent_option = Some(byte);
                 if parts.state != State::SynReceived {
                     self.offered = true;
                     self.outcome = GentleOutcome::Pending;
@@ -296,8 +296,8 @@ impl Gentle {
     }
 
     /// Returns the option of this end's first SYN or SYN-ACK, while it is valid.
-    pub(crate) fn spoken(&self) -> Option<GentleOption> {
-        self.spoken.map(GentleOption::Capability)
+    pub(crate) fn sent_option(&self) -> Option<GentleOption> {
+        self.sent_option.map(GentleOption::Capability)
     }
 
     /// Processes the peer's SYN or SYN-ACK, after its other options.
@@ -324,14 +324,16 @@ impl Gentle {
         match (opens, byte.filter(|_| usable)) {
             (true, _) if !answers => self.switch_off(GentleOff::Simultaneous),
             (_, None) => self.switch_off(GentleOff::NotAnswered),
-            (true, Some(byte)) => match self.spoken.and_then(|offered| accept(offered, byte, timestamps)) {
-                Some(agreed) => self.start(agreed, parts),
-                None => self.switch_off(GentleOff::IllegalAnswer),
-            },
+            (true, Some(byte)) => {
+                match self.sent_option.and_then(|offered| accept(offered, byte, timestamps)) {
+                    Some(agreed) => self.start(agreed, parts),
+                    None => self.switch_off(GentleOff::IllegalAnswer),
+                }
+            }
             (false, Some(byte)) => match willing.answer(byte, timestamps) {
                 Some((answer, agreed)) => {
                     self.start(agreed, parts);
-                    self.spoken = Some(answer);
+                    self.sent_option = Some(answer);
                 }
                 None => self.switch_off(GentleOff::NotAnswered),
             },
@@ -457,7 +459,7 @@ impl Gentle {
 impl Connection {
     /// Passes a segment that left to the mechanisms.
     #[inline]
-    pub(crate) fn tell_gentle(&mut self, sent: &SentSegment<'_>, now: Instant) {
+    pub(crate) fn pass_sent_to_gentle(&mut self, sent: &SentSegment<'_>, now: Instant) {
         if self.gentle.active.is_some() {
             self.with_gentle(|gentle, parts| gentle.on_sent(sent, parts, now));
         }
@@ -657,7 +659,7 @@ impl Connection {
     /// Passes an acknowledgement to Corrective and Proactive after the scoreboard. `reported` is the end of
     /// the SACK blocks before it. Returns the peer's reports of repairs, if the mechanisms are in use.
     #[inline]
-    pub(crate) fn tell_gentle_of_ack(
+    pub(crate) fn pass_ack_to_gentle(
         &mut self,
         segment: &Arrived<'_>,
         ack: &mut AckOutcome,

@@ -176,9 +176,9 @@ impl Connection {
             (self.ecn.syn_flags(), SeqNum(0), self.copied_syn_data())
         };
         let gentle = if answer {
-            self.gentle.spoken()
+            self.gentle.sent_option()
         } else {
-            self.config.handshake_copies.and(self.gentle.spoken())
+            self.config.handshake_copies.and(self.gentle.sent_option())
         };
         let fast_open = match answer {
             true => self.served_option(),
@@ -228,7 +228,8 @@ impl Connection {
         if near && answered && self.handshake.syn.timeouts == 0 || !self.allow_repeated_syn_ack(now) {
             return;
         }
-        if syn.options.gentle.is_some() && self.gentle.spoken().is_some() && self.handshake.syn.sent == 1 {
+        if syn.options.gentle.is_some() && self.gentle.sent_option().is_some() && self.handshake.syn.sent == 1
+        {
             self.handshake.syn.copy = PlainCopy::Due;
         } else {
             self.handshake.syn.due = true;
