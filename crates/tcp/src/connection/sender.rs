@@ -9,6 +9,7 @@ use alloc::boxed::Box;
 
 use brisk_wire::SeqNum;
 
+use crate::auto_tuning::{self, SendSizing};
 use crate::config::{LossDetection, PrrBound, TcpConfig};
 use crate::congestion::Controller;
 use crate::congestion::sample::{ControllerStart, LostPacket};
@@ -30,7 +31,6 @@ use crate::send::rtt::RttEstimator;
 use crate::send::scoreboard::Scoreboard;
 use crate::send::window::SendWindow;
 use crate::seq_ranges::SeqRange;
-use crate::short_path::{self, SendSizing};
 use crate::time::{Instant, Micros};
 
 /// Segments of congestion window up to which each acknowledgement of a batch is answered on its own.
@@ -342,7 +342,7 @@ impl Sender {
     /// `acked` bytes were delivered: the queue follows what can be in flight, and on a short path what was.
     pub(crate) fn grow_queue(&mut self, acked: u32, now: Instant) {
         let window = self.rate.congestion.cwnd().min(self.window.max_snd_wnd());
-        let short = self.rtt.min_rtt().filter(|least| short_path::is_short(*least)).zip(self.rtt.srtt());
+        let short = self.rtt.min_rtt().filter(|least| auto_tuning::is_short(*least)).zip(self.rtt.srtt());
         let limit = self.queue.limit();
         let most =
             short.map_or(usize::MAX, |(least, srtt)| self.sizing.on_acked(acked, srtt, least, limit, now));

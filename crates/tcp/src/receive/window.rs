@@ -11,8 +11,8 @@
 use brisk_wire::SeqNum;
 use brisk_wire::gentle::{EARLY_SHIFT_MAX, EARLY_WINDOW};
 
+use crate::auto_tuning::{self, Trial};
 use crate::config::{BufferConfig, WindowRules};
-use crate::short_path::{self, Trial};
 use crate::time::{Duration, Instant, Micros};
 
 /// Largest shift (RFC 7323 section 2.3).
@@ -278,7 +278,7 @@ impl RightSizing {
         self.copied = 0;
         self.round_start = now;
         self.space = space.max(copied);
-        let wanted = match min_rtt.filter(|least| short_path::is_short(*least)) {
+        let wanted = match min_rtt.filter(|least| auto_tuning::is_short(*least)) {
             Some(least) => {
                 let (capacity, wanted) = (self.capacity as u64, wanted(copied, copied, mss));
                 self.trial.on_round(copied, round.into(), least, capacity, wanted)
