@@ -33,7 +33,7 @@ use filters::{Aggregation, MaxBandwidth, MinRtt, Rounds};
 use loss::{Evidence, LossRound};
 use probe_bw::Cycle;
 use probe_rtt::ProbeRtt;
-use recovery::Recovery;
+use recovery::BbrRecovery;
 use startup::FullPipe;
 
 mod bounds;
@@ -90,7 +90,7 @@ pub(crate) struct Bbr {
     idle_restart: bool,
     /// True if the window limited sending in this round.
     cwnd_limited: bool,
-    recovery: Recovery,
+    recovery: BbrRecovery,
     undo: Option<Undo>,
 }
 
@@ -163,7 +163,7 @@ impl Bbr {
             probe_rtt: ProbeRtt::default(),
             idle_restart: false,
             cwnd_limited: false,
-            recovery: Recovery::default(),
+            recovery: BbrRecovery::default(),
             undo: None,
         };
         bbr.pace_window_per(Micros::from_millis(1));
@@ -359,7 +359,7 @@ impl CongestionController for Bbr {
 
     fn on_recovery_exit(&mut self, _from: CongestionState) {
         if self.recovery.is_active {
-            self.recovery = Recovery::default();
+            self.recovery = BbrRecovery::default();
             self.cwnd = self.cwnd.max(self.prior_cwnd);
         }
     }
@@ -391,7 +391,7 @@ impl CongestionController for Bbr {
         };
         self.cwnd = self.cwnd.max(self.prior_cwnd);
         (self.loss_round.is_lossy, self.loss_round.is_heavy) = (false, false);
-        self.recovery = Recovery::default();
+        self.recovery = BbrRecovery::default();
         self.full_pipe.restart(0);
         self.bounds.bw_shortterm = self.bounds.bw_shortterm.max(undo.bw_shortterm);
         self.bounds.inflight_shortterm = self.bounds.inflight_shortterm.max(undo.inflight_shortterm);
