@@ -17,7 +17,7 @@ use arrayvec::ArrayVec;
 use brisk_wire::{Flags, Gentle, SeqNum, gentle};
 
 use super::code::{self, Code, Layout, Placed, ROWS_MAX};
-use super::repair::{HOLES_MAX, Holes, Parity};
+use super::repair::{HOLES_MAX, Holes, ReceivedParity};
 use crate::config::FecRule;
 use crate::mechanism::Profile;
 use crate::outcome::{Arrived, Rebuilt};
@@ -388,14 +388,14 @@ impl Decoder {
         &'a self,
         label: &Label,
         arriving: Option<&'a [u8]>,
-    ) -> ArrayVec<Parity<'a>, WAITING_MAX> {
-        let own = arriving.map(|payload| Parity { row: label.row, payload });
+    ) -> ArrayVec<ReceivedParity<'a>, WAITING_MAX> {
+        let own = arriving.map(|payload| ReceivedParity { row: label.row, payload });
         let waiting = self
             .waiting
             .iter()
             .filter(|other| other.label.same_group(label))
             .filter(|other| arriving.is_none() || other.label.row != label.row)
-            .map(|other| Parity { row: other.label.row, payload: &other.payload });
+            .map(|other| ReceivedParity { row: other.label.row, payload: &other.payload });
         let mut parities: ArrayVec<_, WAITING_MAX> =
             own.into_iter().chain(waiting).take(WAITING_MAX).collect();
         parities.sort_unstable_by_key(|parity| parity.row);
