@@ -16,7 +16,7 @@
 use alloc::format;
 use alloc::string::String;
 
-use super::{Aging, Ends, LossCount, Losses, NarrowPath, Path, PathMemory, PathRtt, Volume};
+use super::{Aging, DecayingLosses, Ends, LossCount, NarrowPath, Path, PathMemory, PathRtt, Volume};
 use crate::congestion::sample::Train;
 use crate::stored::{Clock, ImportError, Kind, Stored, Words, left, or_dash};
 use crate::time::{Duration, Instant};
@@ -92,7 +92,7 @@ fn read_path(words: &mut Words<'_>, clock: &Clock, now: Instant) -> Option<Path>
     let (low, high): (Option<u16>, Option<u16>) = (words.read_or_dash()?, words.read_or_dash()?);
     let mtu = words.read_time(clock)?.zip(low.zip(high));
     let mtu = mtu.map(|(until, (low, high))| Aging { fact: NarrowPath { low, high }, until });
-    let losses = Losses { count, halved: now };
+    let losses = DecayingLosses { count, halved: now };
     let handshake_failures = words.read()?;
     let (mut doubtful_rtt, mut volume) = (None, Volume::default());
     while let Some(word) = words.next() {
