@@ -192,7 +192,7 @@ impl Encoder {
         self.params = params;
     }
 
-    /// Returns the current plan.
+    /// Returns the current params.
     pub(crate) fn params(&self) -> GroupParams {
         self.params
     }
@@ -308,7 +308,7 @@ impl Encoder {
     /// Returns the next parity of the current group; confirm it by [`Encoder::sent`].
     pub(crate) fn next(&self, una: SeqNum, in_recovery: bool) -> Option<DueParity> {
         let params = self.ready.as_ref()?.parities.first()?;
-        self.still_whole(plan, una, in_recovery).then_some(*plan)
+        self.still_whole(params, una, in_recovery).then_some(*params)
     }
 
     /// True if there is a current group, or the parity of one is due. If [`Encoder::next`] returns none,
@@ -342,7 +342,7 @@ impl Encoder {
     /// False if acknowledgements have arrived since the parity was planned, so that its bytes may be gone.
     fn still_whole(&self, plan: &DueParity, una: SeqNum, in_recovery: bool) -> bool {
         let permitted = self.in_recovery || !in_recovery;
-        permitted && una.le(plan.layout.range().start)
+        permitted && una.le(params.layout.range().start)
     }
 
     /// Confirms that the next parity left or cannot leave.
@@ -423,7 +423,7 @@ impl Encoder {
 }
 
 fn max_blocks(plan: &GroupParams) -> u32 {
-    plan.blocks.min(plan.code.blocks_max())
+    params.blocks.min(params.code.blocks_max())
 }
 
 #[cfg(test)]
@@ -466,8 +466,8 @@ mod tests {
     ) -> Option<Result<DueParity, Unsent>> {
         encoder.close_by_time(RTT, now);
         loop {
-            if let Some(plan) = encoder.next(context.una, context.in_recovery) {
-                return Some(Ok(plan));
+            if let Some(params) = encoder.next(context.una, context.in_recovery) {
+                return Some(Ok(params));
             }
             if !encoder.is_due(RTT, now) {
                 return None;
@@ -484,10 +484,10 @@ mod tests {
         let una = SeqNum(0xffff_fc18);
         let mut encoder = three_segments(una);
         assert_eq!(poll(&mut encoder, &context(una), at(24)), None);
-        let plan = poll(&mut encoder, &context(una), at(25)).and_then(Result::ok).expect("parity");
-        let range = plan.layout.range();
-        assert_eq!(plan.wire(), SeqRange::new(SeqNum(0xffff_f830), una));
-        assert_eq!((range, range.start.since(plan.seq)), (SeqRange::with_len(una, 3000), 1000));
+        let params = poll(&mut encoder, &context(una), at(25)).and_then(Result::ok).expect("parity");
+        let range = params.layout.range();
+        assert_eq!(params.wire(), SeqRange::new(SeqNum(0xffff_f830), una));
+        assert_eq!((range, range.start.since(params.seq)), (SeqRange::with_len(una, 3000), 1000));
         assert!(range.contains(SeqNum(0)));
     }
 
@@ -530,7 +530,7 @@ mod tests {
             while let Some(due) = encoder.next_timeout(RTT).filter(|due| *due <= until) {
                 encoder.on_timeout(RTT, due);
                 while let Some(polled) = poll(encoder, &context(una), due) {
-                    bytes += polled.map_or(0, |plan| plan.layout.payload_len() as u64);
+                    bytes += polled.map_or(0, |plan| params.layout.payload_len() as u64);
                     encoder.sent();
                 }
             }
