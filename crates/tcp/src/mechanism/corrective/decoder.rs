@@ -122,7 +122,7 @@ pub enum Outcome {
     /// No covered byte is missing: no answer.
     Nothing,
     /// It is kept: together with later parities it may repair the missing bytes. No answer.
-    WaitingParity,
+    Waiting,
     /// Pass these to the assembler in this order, report `R_SUCC`, and acknowledge at once.
     Recovered(Recovered),
     /// Acknowledge at once with `R_FAIL` and this `lost_len`.
@@ -246,7 +246,7 @@ impl Decoder {
             Attempt::Short { by } => {
                 self.keep(label, segment.payload);
                 if by <= usize::from(label.rows - 1 - label.row) {
-                    Outcome::WaitingParity
+                    Outcome::Waiting
                 } else {
                     Outcome::Failed { lost_len, why: Failure::TooMuchLost }
                 }
