@@ -248,7 +248,7 @@ impl Connection {
         }
     }
 
-    fn account_parity(&mut self, plan: &DueParity, segment: &Segment, now: Instant) {
+    fn account_parity(&mut self, parity: &DueParity, segment: &Segment, now: Instant) {
         let wire = plan.wire();
         if segment.header.options.fast_open.is_some() {
             self.on_fast_open_option_sent();

@@ -194,7 +194,7 @@ impl Connection {
 
     /// The checksum of what a parity covers: the same for all parities of a group, which leave one after the
     /// other.
-    fn parity_checksum(&self, plan: &DueParity) -> u32 {
+    fn parity_checksum(&self, parity: &DueParity) -> u32 {
         let range = plan.layout.range();
         let tx = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref());
         let known = tx.and_then(|tx| tx.checksum).filter(|(of, _)| plan.row > 0 && *of == range);
@@ -208,7 +208,7 @@ impl Connection {
     }
 
     /// The option of a parity segment: what it covers, and in F1 the flags of every segment.
-    pub(crate) fn parity_option(&self, plan: &DueParity, flags: Option<GentleOption>) -> GentleOption {
+    pub(crate) fn parity_option(&self, parity: &DueParity, flags: Option<GentleOption>) -> GentleOption {
         let range = plan.layout.range();
         let (enc_len, start_off) = (range.len(), range.start.since(plan.seq));
         if self.gentle.is_f1() {
@@ -387,7 +387,7 @@ impl Active {
     /// A parity segment left with this option.
     pub(crate) fn on_parity_sent(
         &mut self,
-        plan: &DueParity,
+        parity: &DueParity,
         option: Option<GentleOption>,
         parts: &mut Parts<'_>,
         now: Instant,

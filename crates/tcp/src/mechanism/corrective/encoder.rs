@@ -192,7 +192,7 @@ impl Encoder {
         self.params = params;
     }
 
-    /// Returns the current params.
+    /// Returns the current parameters.
     pub(crate) fn params(&self) -> GroupParams {
         self.params
     }
@@ -307,8 +307,8 @@ impl Encoder {
 
     /// Returns the next parity of the current group; confirm it by [`Encoder::sent`].
     pub(crate) fn next(&self, una: SeqNum, in_recovery: bool) -> Option<DueParity> {
-        let params = self.ready.as_ref()?.parities.first()?;
-        self.still_whole(params, una, in_recovery).then_some(*params)
+        let parity = self.ready.as_ref()?.parities.first()?;
+        self.still_whole(parity, una, in_recovery).then_some(*parity)
     }
 
     /// True if there is a current group, or the parity of one is due. If [`Encoder::next`] returns none,
@@ -340,9 +340,9 @@ impl Encoder {
     }
 
     /// False if acknowledgements have arrived since the parity was planned, so that its bytes may be gone.
-    fn still_whole(&self, plan: &DueParity, una: SeqNum, in_recovery: bool) -> bool {
+    fn still_whole(&self, parity: &DueParity, una: SeqNum, in_recovery: bool) -> bool {
         let permitted = self.in_recovery || !in_recovery;
-        permitted && una.le(params.layout.range().start)
+        permitted && una.le(parity.layout.range().start)
     }
 
     /// Confirms that the next parity left or cannot leave.
@@ -422,7 +422,7 @@ impl Encoder {
     }
 }
 
-fn max_blocks(plan: &GroupParams) -> u32 {
+fn max_blocks(params: &GroupParams) -> u32 {
     params.blocks.min(params.code.blocks_max())
 }
 
@@ -466,8 +466,8 @@ mod tests {
     ) -> Option<Result<DueParity, Unsent>> {
         encoder.close_by_time(RTT, now);
         loop {
-            if let Some(params) = encoder.next(context.una, context.in_recovery) {
-                return Some(Ok(params));
+            if let Some(parity) = encoder.next(context.una, context.in_recovery) {
+                return Some(Ok(parity));
             }
             if !encoder.is_due(RTT, now) {
                 return None;
@@ -484,10 +484,10 @@ mod tests {
         let una = SeqNum(0xffff_fc18);
         let mut encoder = three_segments(una);
         assert_eq!(poll(&mut encoder, &context(una), at(24)), None);
-        let params = poll(&mut encoder, &context(una), at(25)).and_then(Result::ok).expect("parity");
-        let range = params.layout.range();
-        assert_eq!(params.wire(), SeqRange::new(SeqNum(0xffff_f830), una));
-        assert_eq!((range, range.start.since(params.seq)), (SeqRange::with_len(una, 3000), 1000));
+        let parity = poll(&mut encoder, &context(una), at(25)).and_then(Result::ok).expect("parity");
+        let range = parity.layout.range();
+        assert_eq!(parity.wire(), SeqRange::new(SeqNum(0xffff_f830), una));
+        assert_eq!((range, range.start.since(parity.seq)), (SeqRange::with_len(una, 3000), 1000));
         assert!(range.contains(SeqNum(0)));
     }
 
@@ -530,7 +530,7 @@ mod tests {
             while let Some(due) = encoder.next_timeout(RTT).filter(|due| *due <= until) {
                 encoder.on_timeout(RTT, due);
                 while let Some(polled) = poll(encoder, &context(una), due) {
-                    bytes += polled.map_or(0, |plan| params.layout.payload_len() as u64);
+                    bytes += polled.map_or(0, |parity| parity.layout.payload_len() as u64);
                     encoder.sent();
                 }
             }
