@@ -102,7 +102,7 @@ impl Allowances {
                 return;
             }
         }
-        self.ledgers.entry(remote).or_default().note(sent, spent, second);
+        self.ledgers.entry(remote).or_default().record(sent, spent, second);
     }
 }
 
