@@ -39,7 +39,7 @@ impl Connection {
             Choice::AfterSyn(range) => self.account_after_syn(*range, now),
             Choice::Data(data) => self.account_data(data, segment, now),
             Choice::Copy(range) => self.pass_sent_to_gentle(&SentSegment::Copy(*range), now),
-            Choice::Parity(plan) => self.account_parity(plan, segment, now),
+            Choice::Parity(parity) => self.account_parity(parity, segment, now),
             Choice::TailAck => {
                 self.pass_sent_to_gentle(&SentSegment::TailAck, now);
                 self.account_ack(&segment.header);
@@ -249,14 +249,14 @@ impl Connection {
     }
 
     fn account_parity(&mut self, parity: &DueParity, segment: &Segment, now: Instant) {
-        let wire = plan.wire();
+        let wire = parity.wire();
         if segment.header.options.fast_open.is_some() {
             self.on_fast_open_option_sent();
         }
         self.tx.rate.on_sent(wire.len(), now);
         self.tx.on_redundancy(wire.len(), now);
         self.counters.redundant_bytes += u64::from(wire.len());
-        self.pass_sent_to_gentle(&SentSegment::Parity(plan, segment.header.options.gentle), now);
+        self.pass_sent_to_gentle(&SentSegment::Parity(parity, segment.header.options.gentle), now);
         self.observe(Observation::Sent { range: wire, origin: Origin::Parity });
     }
 

@@ -195,13 +195,13 @@ impl Connection {
     /// The checksum of what a parity covers: the same for all parities of a group, which leave one after the
     /// other.
     fn parity_checksum(&self, parity: &DueParity) -> u32 {
-        let range = plan.layout.range();
+        let range = parity.layout.range();
         let tx = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref());
-        let known = tx.and_then(|tx| tx.checksum).filter(|(of, _)| plan.row > 0 && *of == range);
+        let known = tx.and_then(|tx| tx.checksum).filter(|(of, _)| parity.row > 0 && *of == range);
         known.map_or_else(
             || {
                 let pieces = self.tx.queue.pieces(range);
-                checksum(&plan.layout, self.handshake.iss + 1, placed_pieces(range.start, &pieces))
+                checksum(&parity.layout, self.handshake.iss + 1, placed_pieces(range.start, &pieces))
             },
             |(_, crc32c)| crc32c,
         )
@@ -209,16 +209,16 @@ impl Connection {
 
     /// The option of a parity segment: what it covers, and in F1 the flags of every segment.
     pub(crate) fn parity_option(&self, parity: &DueParity, flags: Option<GentleOption>) -> GentleOption {
-        let range = plan.layout.range();
-        let (enc_len, start_off) = (range.len(), range.start.since(plan.seq));
+        let range = parity.layout.range();
+        let (enc_len, start_off) = (range.len(), range.start.since(parity.seq));
         if self.gentle.is_f1() {
             let flags = flags.and_then(|option| option.flags()).unwrap_or(0);
             return GentleOption::EncF1 { flags: flags | ENC, enc_len };
         }
-        let flags = ENC | if plan.fin_end { FIN_END } else { 0 };
-        let crc32c = self.parity_checksum(plan);
-        if plan.parities > 1 {
-            let (parity, parities) = (plan.row, plan.parities);
+        let flags = ENC | if parity.fin_end { FIN_END } else { 0 };
+        let crc32c = self.parity_checksum(parity);
+        if parity.parities > 1 {
+            let (parity, parities) = (parity.row, parity.parities);
             return GentleOption::EncRs { flags, enc_len, start_off, crc32c, parity, parities };
         }
         GentleOption::EncF2 { flags, enc_len, start_off, crc32c }
@@ -258,13 +258,13 @@ impl Connection {
             return Step::Skip(None);
         }
         let una = self.tx.scoreboard.una();
-        let Some(plan) = tx.encoder.next(una, self.tx.recovery.in_recovery()) else {
+        let Some(parity) = tx.encoder.next(una, self.tx.recovery.in_recovery()) else {
             return Step::Prepare(Change::TakeGroup);
         };
         // Pacing lets parity wait, an exhausted allowance drops it.
-        let (len, budget) = (plan.wire().len(), self.budget(now));
+        let (len, budget) = (parity.wire().len(), self.budget(now));
         if len <= budget.of(Origin::Parity) {
-            Step::Send(Choice::Parity(plan))
+            Step::Send(Choice::Parity(parity))
         } else if budget.is_paced(len) {
             Step::Skip(Some(Change::PaceParity))
         } else {
@@ -365,9 +365,11 @@ impl Connection {
         if tx.hold(self.gentle.planner.is_some()) == FecHold::Off {
             return 0;
         }
-        let plan = tx.encoder.params();
-        let repairable = match plan.code {
-            Code::ReedSolomon if plan.parities > 1 => u32::from(plan.parities).saturating_mul(self.tx.mss()),
+        let params = tx.encoder.params();
+        let repairable = match params.code {
+            Code::ReedSolomon if params.parities > 1 => {
+                u32::from(params.parities).saturating_mul(self.tx.mss())
+            }
             Code::ReedSolomon | Code::Xor | Code::XorInterleaved => 0,
         };
         let board = &self.tx.scoreboard;
@@ -394,18 +396,18 @@ impl Active {
     ) {
         let nxt = parts.tx.scoreboard.nxt();
         parts.counters.parity.sent += 1;
-        parts.counters.parity.sent_bytes += u64::from(plan.wire().len());
+        parts.counters.parity.sent_bytes += u64::from(parity.wire().len());
         let Some(tx) = &mut self.tx else { return };
-        let range = plan.layout.range();
+        let range = parity.layout.range();
         if let Some(GentleOption::EncF2 { crc32c, .. } | GentleOption::EncRs { crc32c, .. }) = option {
             tx.checksum = Some((range, crc32c));
         }
         tx.encoder.sent();
-        tx.ring.push(range, plan.wire(), now);
-        let reaches_tail = range.end + u32::from(plan.fin_end) == nxt;
+        tx.ring.push(range, parity.wire(), now);
+        let reaches_tail = range.end + u32::from(parity.fin_end) == nxt;
         tx.tail_ack_due = tx.config.tail_ack
             && !tx.profile.is_f1()
-            && plan.row + 1 == plan.parities
+            && parity.row + 1 == parity.parities
             && reaches_tail
             && tx.spoken_at != Some(nxt);
     }
