@@ -97,7 +97,7 @@ impl Connection {
         // 5. SND.UNA has advanced: buffers, the retransmission timer, our FIN. The path has shown how large
         // its segments and flights may be.
         self.record_large(&ack);
-        self.on_progress_of_una(&ack, now);
+        self.on_una_advanced(&ack, now);
         if let Some(losses) = losses {
             self.watch_flight(&ack, losses, now);
         }
@@ -508,7 +508,7 @@ impl Connection {
     }
 
     /// SND.UNA advanced: buffers, timers, our FIN.
-    fn on_progress_of_una(&mut self, ack: &AckOutcome, now: Instant) {
+    fn on_una_advanced(&mut self, ack: &AckOutcome, now: Instant) {
         if ack.advanced == 0 {
             return;
         }
