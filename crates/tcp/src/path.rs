@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn large_packet_that_arrived_revises_a_smaller_mtu_reported_before_it_left() {
+    fn large_arrived_packet_revises_a_smaller_mtu_reported_earlier() {
         let narrow = MtuReport::Narrow(NarrowPath { low: 1064, high: 1400 });
         let after = |size, sent_at| {
             let mut memory = memory(1);

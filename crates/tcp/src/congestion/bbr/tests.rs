@@ -150,7 +150,7 @@ fn acknowledge(bbr: &mut Bbr, segments: u32, pipe: u32, prior: u32) {
 }
 
 #[test]
-fn heavy_losses_at_the_start_conserve_packets_for_a_round_then_double_them() {
+fn heavy_losses_at_start_conserve_packets_for_a_round_then_double() {
     let mut bbr = after_losses(Bbr::new(&start()), 15);
     assert_eq!(bbr.cwnd, 5 * MSS, "four in flight, and the one that was acknowledged");
     acknowledge(&mut bbr, 2, 3, 0);
@@ -164,7 +164,7 @@ fn heavy_losses_at_the_start_conserve_packets_for_a_round_then_double_them() {
 }
 
 #[test]
-fn losses_that_become_heavy_with_a_later_acknowledgement_conserve_packets_too() {
+fn losses_that_become_heavy_with_a_later_ack_conserve_packets() {
     let mut bbr = after_losses(Bbr::new(&start()), 4);
     assert_eq!(bbr.cwnd, 21 * MSS);
     lose(&mut bbr, 11);
@@ -214,7 +214,7 @@ fn losses_that_a_timer_finds_leave_one_segment_beside_those_in_flight() {
 
 /// The timer fires between acknowledgements: data sent after the last one is not sent after the losses.
 #[test]
-fn first_round_that_a_timer_begins_outlasts_the_flight_in_which_losses_happened() {
+fn first_round_begun_by_a_timer_outlasts_the_flight_with_the_losses() {
     let mut bbr = Bbr::new(&start());
     (bbr.cwnd, bbr.delivered) = (20 * MSS, u64::from(10 * MSS) - 1);
     lose(&mut bbr, 15);
