@@ -214,7 +214,7 @@ mod tests {
     /// Exponential waits with mean 1: mean 1, median ln 2, 90th percentile ln 10. A 95 % interval holds the
     /// true value in 95 % of samples, those of a bootstrap in a few less.
     #[test]
-    fn intervals_hold_the_truth_of_a_known_distribution_as_often_as_they_claim() {
+    fn intervals_of_a_known_distribution_cover_as_often_as_claimed() {
         const SAMPLES: u64 = 200;
         let truth = [1.0, 2f64.ln(), 10f64.ln()];
         let wanted = [Statistic::Mean, Statistic::Quantile(0.5), Statistic::Quantile(0.9)];
