@@ -339,7 +339,7 @@ impl PathMemory {
             let knew = path.volume.queued_from().is_some();
             path.volume.on_flight(flight, &history, WINDOW_LIFETIME, now);
             if !knew && path.volume.queued_from().is_some() {
-                // DecayingLosses of the queue counted as random before.
+                // Losses of the queue counted as random before.
                 path.losses = DecayingLosses::default();
             }
         }

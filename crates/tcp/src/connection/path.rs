@@ -58,7 +58,7 @@ pub(crate) struct OnPath {
     granted: u32,
     /// Bytes of data that it last asked for.
     asked: u32,
-    /// LossLog before it.
+    /// Losses before it.
     before_trust: LossCount,
     /// When it tells again what it has measured, if it has told something, and what of that must not be told
     /// twice.
@@ -86,7 +86,7 @@ struct LossLog {
     repaired: (u64, u64),
     /// Repaired segments whose originals came after all.
     refuted: u64,
-    /// LossLog that a queue caused.
+    /// Losses that a queue caused.
     queued: LossCount,
 }
 
