@@ -11,7 +11,7 @@
 //! ```
 //!
 //! A ring holds a primary key, which generates and checks cookies, and optionally a backup key, which only
-//! checks. CookieKeys are erased when dropped, never printed, and cannot be read back.
+//! checks. Keys are erased when dropped, never printed, and cannot be read back.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -171,7 +171,7 @@ pub enum KeySource {
         /// Checks only.
         backup: Option<CookieKey>,
     },
-    /// CookieKeys derived from a secret and the time of day, so that a farm rotates without communication. The
+    /// Keys derived from a secret and the time of day, so that a farm rotates without communication. The
     /// driver sets the time with [`crate::Stack::set_unix_time`]; before that no cookie is generated.
     Derived {
         /// The shared secret of the farm.
@@ -252,7 +252,7 @@ enum MacKey {
     AesPaper(Box<Aes128>),
 }
 
-/// CookieKeys derived from the time of day.
+/// Keys derived from the time of day.
 struct Epochs {
     master: MasterSecret,
     rotate_s: u64,
