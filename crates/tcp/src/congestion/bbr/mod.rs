@@ -53,7 +53,7 @@ const MIN_PIPE_SEGMENTS: u64 = 4;
 pub(crate) struct Bbr {
     mss: u32,
     initial_window: u32,
-    /// BbrState of the generator (SplitMix64).
+    /// State of the generator (SplitMix64).
     random: u64,
     state: BbrState,
     /// Congestion window, bytes.
