@@ -33,7 +33,7 @@ pub(crate) struct RttEstimator {
     latest: Option<Micros>,
 }
 
-/// RtoBounds of the timeout.
+/// Bounds of the timeout.
 #[derive(Clone, Copy, Debug)]
 struct RtoBounds {
     /// Minimum of the variance term: `max(G, var_floor)`.
