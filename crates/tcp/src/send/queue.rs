@@ -174,7 +174,7 @@ impl SendQueue {
         }
     }
 
-    /// RecordEnds a record at the last byte: later data shares no segment with it.
+    /// Ends a record at the last byte: later data shares no segment with it.
     pub(crate) fn end_record(&mut self) {
         let end = self.end();
         if !self.bytes.is_empty() && self.records.0.back() != Some(&end) {
