@@ -136,8 +136,8 @@ impl Filter {
         })
     }
 
-    /// Decides on a segment with data or a FIN. A processed segment is recorded only when [`Filter::on_taken`]
-    /// reports that the receiver accepted it.
+    /// Decides on a segment with data or a FIN. A processed segment is recorded only when
+    /// [`Filter::on_taken`] reports that the receiver accepted it.
     pub(crate) fn check(&mut self, instance: &Instance, now: Instant) -> FilterVerdict {
         let marked = instance.marked && !self.is_marked_retransmission(instance);
         let verdict = match (marked, instance.new) {
@@ -179,8 +179,8 @@ impl Filter {
         }
     }
 
-    /// Decides on an acknowledgement without data. `news`: the acknowledgement advances SND.UNA, opens the window
-    /// or reports new data by SACK.
+    /// Decides on an acknowledgement without data. `news`: the acknowledgement advances SND.UNA, opens the
+    /// window or reports new data by SACK.
     pub(crate) fn check_ack(
         &mut self,
         ack: BareAck,
