@@ -1,8 +1,8 @@
 //! The decoder: processes a parity segment and returns the lost bytes, or the reason why it cannot.
 //!
 //! It does not know the connection. It reads the arrived bytes through [`ReceivedBytes`] and returns an
-//! [`Outcome`]; the connection feeds rebuilt bytes to the assembler, acknowledges and reports. A parity segment is never
-//! data: its payload is never delivered.
+//! [`Outcome`]; the connection feeds rebuilt bytes to the assembler, acknowledges and reports. A parity
+//! segment is never data: its payload is never delivered.
 //!
 //! In profile F2 the CRC-32C that the sender computed over its own copy of the whole range must match the
 //! arrived and the rebuilt bytes together; otherwise nothing is delivered. With the XOR codes the checksum
