@@ -33,7 +33,7 @@ use crate::proxy::ProxyVersion;
 use crate::relay::{Carry, OriginRequest, carry};
 use crate::roaming::{Moved, Roaming, Secret};
 use crate::service::{
-    Arrived, BACKLOG, Door, Listening, Phase, ServiceConfig, Serving, Summary, accept_failed, first_bytes,
+    Arrived, BACKLOG, Door, OpenSocket, Phase, ServiceConfig, Serving, Summary, accept_failed, first_bytes,
     hop_tcp, on_each, reached, serve_until,
 };
 use crate::settings::{BackendSettings, HopSettings};
@@ -216,7 +216,7 @@ fn back_doors(
     }
     let is_only = kernel.len() < count;
     for (door, listener) in doors.iter_mut().zip(kernel) {
-        door.kernel = Some(Listening { listener, is_only });
+        door.kernel = Some(OpenSocket { listener, is_only });
     }
     doors
 }
@@ -224,8 +224,8 @@ fn back_doors(
 /// The listeners of one core.
 struct BackDoor {
     shared: Arc<Shared>,
-    listeners: Vec<Listening<TcpListener>>,
-    kernel: Option<Listening<tokio::net::TcpListener>>,
+    listeners: Vec<OpenSocket<TcpListener>>,
+    kernel: Option<OpenSocket<tokio::net::TcpListener>>,
     /// Index of the listener to try first, and of the core that serves the next connection of a shared stack.
     turn: usize,
 }
@@ -256,7 +256,7 @@ impl Door for BackDoor {
 
 /// Waits for the next frontend over the kernel's TCP; never resolves without a listener.
 async fn accept_kernel(
-    listening: Option<&Listening<tokio::net::TcpListener>>,
+    listening: Option<&OpenSocket<tokio::net::TcpListener>>,
     turn: usize,
     log: &Log,
 ) -> Arrived<(Line, SocketAddr)> {

@@ -188,13 +188,13 @@ pub(crate) struct Arrived<G> {
 
 /// A listener of one core.
 #[derive(Debug)]
-pub(crate) struct Listening<L> {
+pub(crate) struct OpenSocket<L> {
     pub(crate) listener: L,
     /// The only listener: the other cores have none, and its connections are served on all cores in turn.
     pub(crate) is_only: bool,
 }
 
-impl<L> Listening<L> {
+impl<L> OpenSocket<L> {
     /// Returns a connection that was accepted in the turn of core `turn`.
     pub(crate) fn arrived<G>(&self, guest: G, turn: usize) -> Arrived<G> {
         Arrived { guest, core: self.is_only.then_some(turn) }
