@@ -134,7 +134,7 @@ impl BackendConfig {
 /// A backend that listens.
 #[derive(Debug)]
 pub struct Backend {
-    shared: Arc<Shared>,
+    shared: Arc<BackendShared>,
     /// At least one.
     listeners: Vec<TcpListener>,
     local: SocketAddr,
@@ -170,7 +170,7 @@ impl Backend {
         let run = Run::begin(tolerance, config.ephemeral_lifetime)?;
         let rejections = RateLimit::new(Duration::from_secs(1));
         let current = Mutex::new(Arc::new(config));
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(BackendShared {
             current,
             endpoint: endpoint.clone(),
             run,
@@ -204,7 +204,7 @@ impl Backend {
 
 /// Returns a door for each of `count` cores, with the listeners of the existing stacks.
 fn back_doors(
-    shared: &Arc<Shared>,
+    shared: &Arc<BackendShared>,
     listeners: Vec<TcpListener>,
     kernel: Vec<tokio::net::TcpListener>,
     count: usize,
@@ -223,7 +223,7 @@ fn back_doors(
 
 /// The listeners of one core.
 struct BackDoor {
-    shared: Arc<Shared>,
+    shared: Arc<BackendShared>,
     listeners: Vec<OpenSocket<TcpListener>>,
     kernel: Option<OpenSocket<tokio::net::TcpListener>>,
     /// Index of the listener to try first, and of the core that serves the next connection of a shared stack.
@@ -267,7 +267,7 @@ async fn accept_kernel(
 
 /// A handle to a running backend.
 #[derive(Clone, Debug)]
-pub struct BackendControl(Arc<Shared>);
+pub struct BackendControl(Arc<BackendShared>);
 
 impl BackendControl {
     /// Applies `config` to new connections; existing ones keep theirs. Listeners, device, limits and the log
@@ -285,7 +285,7 @@ impl BackendControl {
 
 /// State that the connections of a backend share.
 #[derive(Debug)]
-struct Shared {
+struct BackendShared {
     current: Mutex<Arc<BackendConfig>>,
     /// The stack of the hop.
     endpoint: Endpoint,
@@ -295,7 +295,7 @@ struct Shared {
 }
 
 async fn serve(
-    shared: Arc<Shared>,
+    shared: Arc<BackendShared>,
     line: Line,
     peer: SocketAddr,
     mut signal: watch::Receiver<Phase>,
@@ -341,7 +341,7 @@ async fn hear(mut line: Line, config: &BackendConfig, run: &Run) -> Result<Asked
     tokio::time::timeout(header, receive(line, arrived, &config.hop, run)).await.map_err(late)?
 }
 
-impl Shared {
+impl BackendShared {
     fn config(&self) -> Arc<BackendConfig> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -492,7 +492,7 @@ async fn carry_on(
 
 /// Answers a frontend's watch until it ends.
 async fn answer_watch(
-    shared: &Shared,
+    shared: &BackendShared,
     asked: Asked,
     peer: SocketAddr,
     signal: &mut watch::Receiver<Phase>,
