@@ -33,7 +33,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::privileges::OpenError;
 use crate::reactor::Reactor;
 use crate::sockopt;
-use batch::{Batch, Batches};
+use batch::{Batches, UdpBatch};
 use layout::{Assembly, HEADER_LEN, INNER_HEADERS, Incoming, Outgoing};
 pub use peers::{LOCAL_INNER, inner_address};
 use peers::{Peers, Route, canonical};
@@ -208,7 +208,7 @@ fn transmit_step(
     socket: &UdpSocket,
     state: &UdpSocketState,
     v6: bool,
-    batch: &Batch,
+    batch: &UdpBatch,
 ) -> io::Result<Step> {
     let contents = batch.next(state.max_gso_segments() > 1);
     if contents.is_empty() {
