@@ -46,7 +46,7 @@ pub(super) enum Payload<'a> {
 /// A message of ARP or neighbour discovery, for both families.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Message {
-    pub(super) kind: Kind,
+    pub(super) kind: QueryKind,
     /// Sender; unspecified in a probe for duplicate addresses (RFC 5227, RFC 4862 section 5.4).
     pub(super) sender: IpAddr,
     /// The hardware address of the sender, or of the target in an advertisement.
@@ -57,7 +57,7 @@ pub(super) struct Message {
 
 /// Query or answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum QueryKind {
     Query,
     Answer,
 }
@@ -94,15 +94,15 @@ fn parse_arp(body: &[u8]) -> Option<Message> {
         return None;
     }
     let kind = match body[7] {
-        ARP_REQUEST => Kind::Query,
-        ARP_REPLY => Kind::Answer,
+        ARP_REQUEST => QueryKind::Query,
+        ARP_REPLY => QueryKind::Answer,
         _ => return None,
     };
     let v4 = |at: usize| Some(IpAddr::V4(Ipv4Addr::from(*body.get(at..at + 4)?.first_chunk::<4>()?)));
     let mac = body.get(8..14)?.first_chunk().copied().filter(is_unicast);
     let (sender, told) = (v4(14)?, v4(24)?);
     // A reply is about its sender.
-    let target = if kind == Kind::Answer { sender } else { told };
+    let target = if kind == QueryKind::Answer { sender } else { told };
     Some(Message { kind, sender, mac, target })
 }
 
@@ -111,14 +111,14 @@ fn parse_arp(body: &[u8]) -> Option<Message> {
 fn discovery(packet: &[u8]) -> Option<Option<Message>> {
     let icmp = packet.get(IPV6_HEADER..)?;
     let kind = match (packet.get(6)?, icmp.first()?) {
-        (&ICMPV6, &SOLICITATION) => Kind::Query,
-        (&ICMPV6, &ADVERTISEMENT) => Kind::Answer,
+        (&ICMPV6, &SOLICITATION) => QueryKind::Query,
+        (&ICMPV6, &ADVERTISEMENT) => QueryKind::Answer,
         _ => return None,
     };
     Some(checked_discovery(kind, packet, icmp))
 }
 
-fn checked_discovery(kind: Kind, packet: &[u8], icmp: &[u8]) -> Option<Message> {
+fn checked_discovery(kind: QueryKind, packet: &[u8], icmp: &[u8]) -> Option<Message> {
     let address = |bytes: &[u8]| Some(Ipv6Addr::from(*bytes.first_chunk::<16>()?));
     let sender = address(packet.get(8..)?)?;
     let target = address(icmp.get(8..)?)?;
@@ -126,7 +126,7 @@ fn checked_discovery(kind: Kind, packet: &[u8], icmp: &[u8]) -> Option<Message> 
     if !untouched || target.is_multicast() || icmp_checksum(packet, icmp) != 0 {
         return None;
     }
-    let wanted = if kind == Kind::Query { OPTION_SOURCE } else { OPTION_TARGET };
+    let wanted = if kind == QueryKind::Query { OPTION_SOURCE } else { OPTION_TARGET };
     let mac = hardware_option(icmp.get(24..)?, wanted)?;
     Some(Message { kind, sender: sender.into(), mac, target: target.into() })
 }
@@ -283,13 +283,16 @@ mod tests {
         for (own, other) in [("10.1.0.2", "10.1.0.1"), ("fd00::2", "fd00::ab:cdef")] {
             let (own, other): (IpAddr, IpAddr) = (own.parse().unwrap(), other.parse().unwrap());
             let question = message(&query(OURS, own, other).unwrap());
-            assert_eq!(question, Message { kind: Kind::Query, sender: own, mac: Some(OURS), target: other });
+            assert_eq!(
+                question,
+                Message { kind: QueryKind::Query, sender: own, mac: Some(OURS), target: other }
+            );
             let frame = answer(THEIRS, &question).unwrap();
             assert_eq!(frame[..6], OURS);
             let answer = message(&frame);
             assert_eq!(
                 answer,
-                Message { kind: Kind::Answer, sender: other, mac: Some(THEIRS), target: other }
+                Message { kind: QueryKind::Answer, sender: other, mac: Some(THEIRS), target: other }
             );
         }
     }
@@ -310,7 +313,8 @@ mod tests {
     fn duplicate_address_probe_is_answered_to_all_nodes() {
         let target: IpAddr = "fd00::7".parse().unwrap();
         let mac = Some(THEIRS);
-        let question = Message { kind: Kind::Query, sender: Ipv6Addr::UNSPECIFIED.into(), mac: None, target };
+        let question =
+            Message { kind: QueryKind::Query, sender: Ipv6Addr::UNSPECIFIED.into(), mac: None, target };
         let frame = answer(OURS, &question).unwrap();
         assert_eq!(frame[..6], [0x33, 0x33, 0, 0, 0, 1]);
         assert_eq!(frame[38..54], "ff02::1".parse::<Ipv6Addr>().unwrap().octets());

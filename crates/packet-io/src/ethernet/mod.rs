@@ -21,7 +21,7 @@ use crate::interface::Interface;
 use crate::privileges::OpenError;
 use crate::reactor::Reactor;
 use crate::vnet::VnetHeader;
-use frame::{Kind, Mac, Message, Payload};
+use frame::{Mac, Message, Payload, QueryKind};
 use neighbours::Neighbours;
 
 /// Maximum number of frames that wait for the interface's queue; beyond it the oldest is dropped.
@@ -147,8 +147,8 @@ impl EthernetDevice {
     /// Processes a query or an advertisement of a neighbour.
     fn on_message(&mut self, message: &Message) {
         let now = Instant::now();
-        let asks_us = message.kind == Kind::Query && self.is_ours(message.target);
-        let about = if message.kind == Kind::Query { message.sender } else { message.target };
+        let asks_us = message.kind == QueryKind::Query && self.is_ours(message.target);
+        let about = if message.kind == QueryKind::Query { message.sender } else { message.target };
         if let Some(mac) = message.mac.filter(|_| !about.is_unspecified() && !self.is_ours(about)) {
             for packet in self.neighbours.learn(about, mac, asks_us, now) {
                 let mut bytes = Vec::with_capacity(frame::HEADER + packet.len());
