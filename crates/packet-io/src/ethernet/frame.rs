@@ -38,14 +38,14 @@ pub(super) enum Payload<'a> {
     /// An IP packet for the stack.
     Ip(&'a [u8]),
     /// A message of ARP or neighbour discovery.
-    Neighbour(Message),
+    Neighbour(NeighbourMessage),
     /// Any other or malformed frame.
     Other,
 }
 
 /// A message of ARP or neighbour discovery, for both families.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Message {
+pub(super) struct NeighbourMessage {
     pub(super) kind: QueryKind,
     /// Sender; unspecified in a probe for duplicate addresses (RFC 5227, RFC 4862 section 5.4).
     pub(super) sender: IpAddr,
@@ -88,7 +88,7 @@ fn trimmed<'a>(body: &'a [u8], length: Option<&[u8]>, beyond: usize) -> &'a [u8]
     if length == 0 { body } else { body.get(..length + beyond).unwrap_or(body) }
 }
 
-fn parse_arp(body: &[u8]) -> Option<Message> {
+fn parse_arp(body: &[u8]) -> Option<NeighbourMessage> {
     let body: &[u8; 28] = body.first_chunk()?;
     if body[..6] != ARP_HEAD || body[6] != 0 {
         return None;
@@ -103,12 +103,12 @@ fn parse_arp(body: &[u8]) -> Option<Message> {
     let (sender, told) = (v4(14)?, v4(24)?);
     // A reply is about its sender.
     let target = if kind == QueryKind::Answer { sender } else { told };
-    Some(Message { kind, sender, mac, target })
+    Some(NeighbourMessage { kind, sender, mac, target })
 }
 
 /// Parses a message of neighbour discovery. `None`: another message; `Some(None)`: a message that must be
 /// ignored (RFC 4861 section 7.1).
-fn discovery(packet: &[u8]) -> Option<Option<Message>> {
+fn discovery(packet: &[u8]) -> Option<Option<NeighbourMessage>> {
     let icmp = packet.get(IPV6_HEADER..)?;
     let kind = match (packet.get(6)?, icmp.first()?) {
         (&ICMPV6, &SOLICITATION) => QueryKind::Query,
@@ -118,7 +118,7 @@ fn discovery(packet: &[u8]) -> Option<Option<Message>> {
     Some(checked_discovery(kind, packet, icmp))
 }
 
-fn checked_discovery(kind: QueryKind, packet: &[u8], icmp: &[u8]) -> Option<Message> {
+fn checked_discovery(kind: QueryKind, packet: &[u8], icmp: &[u8]) -> Option<NeighbourMessage> {
     let address = |bytes: &[u8]| Some(Ipv6Addr::from(*bytes.first_chunk::<16>()?));
     let sender = address(packet.get(8..)?)?;
     let target = address(icmp.get(8..)?)?;
@@ -128,7 +128,7 @@ fn checked_discovery(kind: QueryKind, packet: &[u8], icmp: &[u8]) -> Option<Mess
     }
     let wanted = if kind == QueryKind::Query { OPTION_SOURCE } else { OPTION_TARGET };
     let mac = hardware_option(icmp.get(24..)?, wanted)?;
-    Some(Message { kind, sender: sender.into(), mac, target: target.into() })
+    Some(NeighbourMessage { kind, sender: sender.into(), mac, target: target.into() })
 }
 
 /// Returns the hardware address in the option `wanted`, if there is one; `None` if an option is malformed.
@@ -185,7 +185,7 @@ pub(super) fn query(mac: Mac, from: IpAddr, target: IpAddr) -> Option<Vec<u8>> {
 }
 
 /// Returns the frame that answers `question`: its target is at `mac`.
-pub(super) fn answer(mac: Mac, question: &Message) -> Option<Vec<u8>> {
+pub(super) fn answer(mac: Mac, question: &NeighbourMessage) -> Option<Vec<u8>> {
     match (question.sender, question.target) {
         (IpAddr::V4(asker), IpAddr::V4(target)) => {
             let to = question.mac?;
@@ -271,7 +271,7 @@ mod tests {
     const OURS: Mac = [2, 0, 0, 0, 0, 1];
     const THEIRS: Mac = [2, 0, 0, 0, 0, 2];
 
-    fn message(frame: &[u8]) -> Message {
+    fn message(frame: &[u8]) -> NeighbourMessage {
         match parse(frame) {
             Payload::Neighbour(message) => message,
             other => panic!("{other:?}"),
@@ -285,14 +285,14 @@ mod tests {
             let question = message(&query(OURS, own, other).unwrap());
             assert_eq!(
                 question,
-                Message { kind: QueryKind::Query, sender: own, mac: Some(OURS), target: other }
+                NeighbourMessage { kind: QueryKind::Query, sender: own, mac: Some(OURS), target: other }
             );
             let frame = answer(THEIRS, &question).unwrap();
             assert_eq!(frame[..6], OURS);
             let answer = message(&frame);
             assert_eq!(
                 answer,
-                Message { kind: QueryKind::Answer, sender: other, mac: Some(THEIRS), target: other }
+                NeighbourMessage { kind: QueryKind::Answer, sender: other, mac: Some(THEIRS), target: other }
             );
         }
     }
@@ -313,16 +313,20 @@ mod tests {
     fn duplicate_address_probe_is_answered_to_all_nodes() {
         let target: IpAddr = "fd00::7".parse().unwrap();
         let mac = Some(THEIRS);
-        let question =
-            Message { kind: QueryKind::Query, sender: Ipv6Addr::UNSPECIFIED.into(), mac: None, target };
+        let question = NeighbourMessage {
+            kind: QueryKind::Query,
+            sender: Ipv6Addr::UNSPECIFIED.into(),
+            mac: None,
+            target,
+        };
         let frame = answer(OURS, &question).unwrap();
         assert_eq!(frame[..6], [0x33, 0x33, 0, 0, 0, 1]);
         assert_eq!(frame[38..54], "ff02::1".parse::<Ipv6Addr>().unwrap().octets());
         // The flag S would mean an answer to a solicitation with a sender address.
         assert_eq!(frame[58], OVERRIDE);
-        let known = Message { sender: "fd00::9".parse().unwrap(), mac, ..question };
+        let known = NeighbourMessage { sender: "fd00::9".parse().unwrap(), mac, ..question };
         assert_eq!(answer(OURS, &known).unwrap()[58], SOLICITED | OVERRIDE);
-        let silent = Message { mac: None, ..known };
+        let silent = NeighbourMessage { mac: None, ..known };
         assert_eq!(answer(OURS, &silent), None);
     }
 

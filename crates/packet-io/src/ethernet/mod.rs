@@ -21,7 +21,7 @@ use crate::interface::Interface;
 use crate::privileges::OpenError;
 use crate::reactor::Reactor;
 use crate::vnet::VnetHeader;
-use frame::{Mac, Message, Payload, QueryKind};
+use frame::{Mac, NeighbourMessage, Payload, QueryKind};
 use neighbours::Neighbours;
 
 /// Maximum number of frames that wait for the interface's queue; beyond it the oldest is dropped.
@@ -145,7 +145,7 @@ impl EthernetDevice {
     }
 
     /// Processes a query or an advertisement of a neighbour.
-    fn on_message(&mut self, message: &Message) {
+    fn on_message(&mut self, message: &NeighbourMessage) {
         let now = Instant::now();
         let asks_us = message.kind == QueryKind::Query && self.is_ours(message.target);
         let about = if message.kind == QueryKind::Query { message.sender } else { message.target };
