@@ -460,7 +460,7 @@ impl Connection {
 
     /// The SYN leaves without the option of Corrective and Proactive, for this reason.
     pub(crate) fn withhold_gentle(&mut self, why: GentleOff) {
-        self.gentle.withhold(why);
+        self.gentle.switch_off(why);
     }
 
     /// Returns the fate of the first SYN of an active open; `None` as long as nobody knows.

@@ -76,11 +76,6 @@ impl Stack {
         }
     }
 
-    /// Subtracts the bytes of a connection that has ended.
-    pub(super) fn release_repair_memory(&mut self, bytes: usize) {
-        self.repair_memory.account(bytes, 0);
-    }
-
     fn forget_history(&mut self, id: ConnId) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         slot.connection.forget_history();

@@ -236,7 +236,7 @@ impl Stack {
         let gone: Option<Slot> = self.slots.remove(id);
         let (memory, repair_memory) = gone.map_or((0, 0), |gone| (gone.memory, gone.repair_memory));
         self.memory = self.memory.saturating_sub(memory);
-        self.release_repair_memory(repair_memory);
+        self.repair_memory.account(repair_memory, 0);
         self.wake_memory_waiters();
     }
 }

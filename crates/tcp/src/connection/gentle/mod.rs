@@ -235,11 +235,6 @@ impl Gentle {
         self.agreed().is_some_and(|agreed| agreed.profile.is_f1())
     }
 
-    /// Omits the option from the SYN, for this reason.
-    pub(crate) fn withhold(&mut self, why: GentleOff) {
-        self.switch_off(why);
-    }
-
     /// True if the SYN of an active open will have the option, provided that it fits.
     pub(crate) fn is_willing(&self, timestamps: bool) -> bool {
         self.willing.is_some_and(|willing| willing.offer(timestamps).is_some())
@@ -251,7 +246,7 @@ impl Gentle {
     }
 
     /// Ends both mechanisms on this connection for good.
-    fn switch_off(&mut self, why: GentleOff) {
+    pub(crate) fn switch_off(&mut self, why: GentleOff) {
         self.outcome = GentleOutcome::Off(why);
         (self.active, self.willing, self.sent_option) = (None, None, None);
     }
