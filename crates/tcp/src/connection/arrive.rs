@@ -124,7 +124,7 @@ impl Connection {
             return self.answer_unacceptable(segment, now);
         }
         if !self.rx.window.acceptable(self.rx.rcv_nxt(), segment.seq, segment.len())
-            && !self.repeats_what_is_not_acknowledged(segment)
+            && !self.is_tail_probe_of_peer(segment)
         {
             self.counters.out_of_window += 1;
             // "If the RCV.WND is zero, no segments will be acceptable, but special allowance should be made
@@ -338,7 +338,7 @@ impl Connection {
     /// that has not heard from here probes the tail of what it sent, and that segment may be the only one to
     /// say what it has received: its acknowledgement and time stamp count, as in Linux. Anything older is a
     /// stray.
-    fn repeats_what_is_not_acknowledged(&self, segment: &Arrived<'_>) -> bool {
+    fn is_tail_probe_of_peer(&self, segment: &Arrived<'_>) -> bool {
         let rcv_nxt = self.rx.rcv_nxt();
         let end = segment.end();
         self.state.is_synchronized()

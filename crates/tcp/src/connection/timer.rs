@@ -136,7 +136,7 @@ impl Connection {
         self.counters.timeouts += 1;
         self.detect_black_hole_by_timeout();
         self.give_parity_up();
-        if self.has_waited_too_long(now) {
+        if self.is_over_user_timeout(now) {
             return self.give_up(CloseReason::TimedOut);
         }
         // RFC 2018 section 8: "after a retransmit timeout the data sender SHOULD turn off all of the
@@ -201,7 +201,7 @@ impl Connection {
     }
 
     /// R2 of RFC 9293 section 3.8.3, or the user timeout of RFC 5482.
-    fn has_waited_too_long(&self, now: Instant) -> bool {
+    fn is_over_user_timeout(&self, now: Instant) -> bool {
         match self.user_timeout {
             Some(limit) => self.tx.waiting_since.is_some_and(|since| now.saturating_since(since) >= limit),
             None => self.tx.timeouts_in_row > self.retries(),

@@ -340,7 +340,7 @@ impl Stack {
         if known != PathFacts::default() {
             half_open.rare.get_or_insert_default().known = known;
         }
-        debug_assert!(self.is_made_again(id, &half_open), "{half_open:?}");
+        debug_assert!(self.is_restored_equal(id, &half_open), "{half_open:?}");
         let tuple = FourTuple::from(&half_open.tuple);
         self.deadlines.set(id.index, None);
         self.free(id);
@@ -353,7 +353,7 @@ impl Stack {
 /// Back to a connection.
 impl Stack {
     /// True if the connection that is made again is the one that there is.
-    fn is_made_again(&self, id: ConnId, half_open: &HalfOpen) -> bool {
+    fn is_restored_equal(&self, id: ConnId, half_open: &HalfOpen) -> bool {
         let slot = self.slots.at(id);
         self.unfolded(half_open).zip(slot).is_some_and(|(again, slot)| {
             alloc::format!("{again:?}") == alloc::format!("{:?}", slot.connection)
@@ -441,7 +441,7 @@ impl Stack {
     /// Sends the answer again, into the void, and lets the timer fire again. A connection remembers when its
     /// last retransmission left; of those before it is enough that they did.
     fn relive(&self, connection: &mut Connection, half_open: &HalfOpen) {
-        self.send_into_the_void(connection, half_open.at(half_open.answered));
+        self.discard_transmissions(connection, half_open.at(half_open.answered));
         let last = half_open.at(half_open.timed_out);
         for timeout in 1..=half_open.timeouts {
             let is_last = timeout == half_open.timeouts;
@@ -450,11 +450,11 @@ impl Stack {
             let _ = connection.on_timeout(timed_out);
             let late = Duration::from_micros(half_open.repeated_after.into());
             let repeated = if is_last { last + late } else { timed_out };
-            self.send_into_the_void(connection, repeated);
+            self.discard_transmissions(connection, repeated);
         }
     }
 
-    fn send_into_the_void(&self, connection: &mut Connection, at: Instant) {
+    fn discard_transmissions(&self, connection: &mut Connection, at: Instant) {
         let env = Env {
             challenge: &mut |_| false,
             super_segment: self.config.max_super_segment,

@@ -268,7 +268,7 @@ impl CongestionController for Bbr {
                 BbrState::ProbeBw(_) if self.bandwidth() > 0 => {
                     self.pacing_rate = self.paced(self.bandwidth_of_flights(), (1, 1));
                 }
-                BbrState::ProbeRtt => self.leave_probe_rtt_when_over(sent.at),
+                BbrState::ProbeRtt => self.check_probe_rtt_done(sent.at),
                 BbrState::Startup | BbrState::Drain | BbrState::ProbeBw(_) => {}
             }
         }

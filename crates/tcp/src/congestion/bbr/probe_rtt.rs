@@ -29,7 +29,7 @@ impl Bbr {
         let first = ack.rtt.or(ack.srtt).filter(|_| self.min_rtt.get().is_none());
         let expired = self.min_rtt.update(ack.now, rtt.or(first));
         if self.state == BbrState::ProbeRtt {
-            self.go_on_with_probe_rtt(ack.now, ack.pipe);
+            self.handle_probe_rtt(ack.now, ack.pipe);
         } else if expired && !self.idle_restart {
             self.save_cwnd();
             self.probe_rtt = ProbeRtt {
@@ -39,14 +39,14 @@ impl Bbr {
             self.state = BbrState::ProbeRtt;
             self.cycle.stop_probe();
             self.rounds.restart(self.delivered);
-            self.go_on_with_probe_rtt(ack.now, ack.pipe);
+            self.handle_probe_rtt(ack.now, ack.pipe);
         }
         if ack.left_path() > 0 {
             self.idle_restart = false;
         }
     }
 
-    fn go_on_with_probe_rtt(&mut self, now: Instant, pipe: u32) {
+    fn handle_probe_rtt(&mut self, now: Instant, pipe: u32) {
         // Deliveries during the probe show nothing about the bandwidth.
         self.app_limited_until = (self.delivered + u64::from(pipe)).max(1);
         match self.probe_rtt.ends_at {
@@ -59,13 +59,13 @@ impl Bbr {
             Some(_) => {
                 self.probe_rtt.has_had_round |= self.rounds.start;
                 if self.probe_rtt.has_had_round {
-                    self.leave_probe_rtt_when_over(now);
+                    self.check_probe_rtt_done(now);
                 }
             }
         }
     }
 
-    pub(super) fn leave_probe_rtt_when_over(&mut self, now: Instant) {
+    pub(super) fn check_probe_rtt_done(&mut self, now: Instant) {
         if self.probe_rtt.ends_at.is_none_or(|ends_at| now <= ends_at) {
             return;
         }

@@ -566,7 +566,7 @@ impl Gentle {
     fn on_dsack(&mut self, report: &RepairReport, ack: &mut AckOutcome, parts: &mut Parts<'_>) {
         let Some(Dsack { range, of, sent_twice, .. }) = ack.dsack else { return };
         let Some(tx) = self.parity_tx() else { return };
-        if of == DsackOf::NeverSentTwice && tx.ring.stood_at(&range) {
+        if of == DsackOf::NeverSentTwice && tx.ring.has_wire_range(&range) {
             // The network may have doubled the segment that has the same numbers: one such report proves
             // nothing.
             if core::mem::replace(&mut tx.taken_for_data, true) {
