@@ -218,9 +218,9 @@ mod tests {
     use crate::log::LogFormat;
 
     #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
+    struct AccessLines(Arc<Mutex<Vec<u8>>>);
 
-    impl std::io::Write for Lines {
+    impl std::io::Write for AccessLines {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn the_line_has_client_bytes_duration_and_reason() {
-        let lines = Lines::default();
+        let lines = AccessLines::default();
         let access = Access {
             role: Role::Backend,
             peer: "192.0.2.1:5000".parse().unwrap(),

@@ -33,7 +33,7 @@ use crate::proxy::ProxyVersion;
 use crate::relay::{Carry, OriginRequest, carry};
 use crate::roaming::{Moved, Roaming, Secret};
 use crate::service::{
-    Arrived, BACKLOG, Door, Listening, Phase, ServiceConfig, Serving, Summary, accept_failed, first_bytes,
+    Arrived, BACKLOG, Door, OpenSocket, Phase, ServiceConfig, Serving, Summary, accept_failed, first_bytes,
     hop_tcp, on_each, reached, serve_until,
 };
 use crate::settings::{BackendSettings, HopSettings};
@@ -135,7 +135,7 @@ impl BackendConfig {
 /// A backend that listens.
 #[derive(Debug)]
 pub struct Backend {
-    shared: Arc<Shared>,
+    shared: Arc<BackendShared>,
     /// At least one.
     listeners: Vec<TcpListener>,
     local: SocketAddr,
@@ -171,7 +171,7 @@ impl Backend {
         let run = Run::begin(tolerance, config.ephemeral_lifetime)?;
         let rejections = RateLimit::new(Duration::from_secs(1));
         let current = Mutex::new(Arc::new(config));
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(BackendShared {
             current,
             endpoint: endpoint.clone(),
             run,
@@ -205,7 +205,7 @@ impl Backend {
 
 /// Returns a door for each of `count` cores, with the listeners of the existing stacks.
 fn back_doors(
-    shared: &Arc<Shared>,
+    shared: &Arc<BackendShared>,
     listeners: Vec<TcpListener>,
     kernel: Vec<tokio::net::TcpListener>,
     count: usize,
@@ -217,16 +217,16 @@ fn back_doors(
     }
     let is_only = kernel.len() < count;
     for (door, listener) in doors.iter_mut().zip(kernel) {
-        door.kernel = Some(Listening { listener, is_only });
+        door.kernel = Some(OpenSocket { listener, is_only });
     }
     doors
 }
 
 /// The listeners of one core.
 struct BackDoor {
-    shared: Arc<Shared>,
-    listeners: Vec<Listening<TcpListener>>,
-    kernel: Option<Listening<tokio::net::TcpListener>>,
+    shared: Arc<BackendShared>,
+    listeners: Vec<OpenSocket<TcpListener>>,
+    kernel: Option<OpenSocket<tokio::net::TcpListener>>,
     /// Index of the listener to try first, and of the core that serves the next connection of a shared stack.
     turn: usize,
 }
@@ -257,7 +257,7 @@ impl Door for BackDoor {
 
 /// Waits for the next frontend over the kernel's TCP; never resolves without a listener.
 async fn accept_kernel(
-    listening: Option<&Listening<tokio::net::TcpListener>>,
+    listening: Option<&OpenSocket<tokio::net::TcpListener>>,
     turn: usize,
     log: &Log,
 ) -> Arrived<(Line, SocketAddr)> {
@@ -268,7 +268,7 @@ async fn accept_kernel(
 
 /// A handle to a running backend.
 #[derive(Clone, Debug)]
-pub struct BackendControl(Arc<Shared>);
+pub struct BackendControl(Arc<BackendShared>);
 
 impl BackendControl {
     /// Applies `config` to new connections; existing ones keep theirs. Listeners, device, limits and the log
@@ -286,7 +286,7 @@ impl BackendControl {
 
 /// State that the connections of a backend share.
 #[derive(Debug)]
-struct Shared {
+struct BackendShared {
     current: Mutex<Arc<BackendConfig>>,
     /// The stack of the hop.
     endpoint: Endpoint,
@@ -296,7 +296,7 @@ struct Shared {
 }
 
 async fn serve(
-    shared: Arc<Shared>,
+    shared: Arc<BackendShared>,
     line: Line,
     peer: SocketAddr,
     mut signal: watch::Receiver<Phase>,
@@ -342,7 +342,7 @@ async fn hear(mut line: Line, config: &BackendConfig, run: &Run) -> Result<Asked
     tokio::time::timeout(header, receive(line, arrived, &config.hop, run)).await.map_err(late)?
 }
 
-impl Shared {
+impl BackendShared {
     fn config(&self) -> Arc<BackendConfig> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -493,7 +493,7 @@ async fn carry_on(
 
 /// Answers a frontend's watch until it ends.
 async fn answer_watch(
-    shared: &Shared,
+    shared: &BackendShared,
     asked: Asked,
     peer: SocketAddr,
     signal: &mut watch::Receiver<Phase>,

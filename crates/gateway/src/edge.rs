@@ -75,7 +75,7 @@ impl EdgeConfig {
 /// An edge that listens.
 #[derive(Debug)]
 pub struct Edge {
-    shared: Arc<Shared>,
+    shared: Arc<EdgeShared>,
     sockets: Sockets,
 }
 
@@ -88,7 +88,7 @@ impl Edge {
         let sockets = Sockets::on_stacks(places, &config.clients, config.service.cores.len())?;
         config.service.metrics.expect_clients();
         let current = Mutex::new(Arc::new(config));
-        Ok(Edge { shared: Arc::new(Shared { current }), sockets })
+        Ok(Edge { shared: Arc::new(EdgeShared { current }), sockets })
     }
 
     /// Returns a handle to change the edge while it runs.
@@ -109,7 +109,7 @@ impl Edge {
 
 /// A handle to a running edge.
 #[derive(Clone, Debug)]
-pub struct EdgeControl(Arc<Shared>);
+pub struct EdgeControl(Arc<EdgeShared>);
 
 impl EdgeControl {
     /// Applies `config` to new connections: its origins, its routes and its PROXY header. Open connections
@@ -123,11 +123,11 @@ impl EdgeControl {
 
 /// State that the connections of an edge share.
 #[derive(Debug)]
-struct Shared {
+struct EdgeShared {
     current: Mutex<Arc<EdgeConfig>>,
 }
 
-impl Shared {
+impl EdgeShared {
     fn config(&self) -> Arc<EdgeConfig> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -135,7 +135,7 @@ impl Shared {
 
 /// The sockets of one core.
 struct EdgeDoor {
-    shared: Arc<Shared>,
+    shared: Arc<EdgeShared>,
     sockets: Vec<Arc<Socket>>,
     /// Index of the socket to try first, and of the core that serves the next connection of a shared stack.
     turn: usize,

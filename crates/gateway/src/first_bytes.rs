@@ -175,7 +175,7 @@ impl Habits {
         round_trip: Option<Duration>,
     ) -> Guess {
         let port = origin.and_then(|origin| origin.rsplit_once(':')).and_then(|(_, port)| port.parse().ok());
-        let own = self.hasher.hash_one(Key::Origin(origin));
+        let own = self.hasher.hash_one(HabitKey::Origin(origin));
         let habit = self.habit(&self.lock(), own, port);
         let learns = !limit.is_zero();
         let expected = habit.expected().filter(|_| learns);
@@ -220,7 +220,7 @@ impl Habits {
     }
 
     fn of_port(&self, port: u16) -> u64 {
-        self.hasher.hash_one(Key::Port(port))
+        self.hasher.hash_one(HabitKey::Port(port))
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
@@ -231,7 +231,7 @@ impl Habits {
 
 /// Key of a habit.
 #[derive(Hash)]
-enum Key<'a> {
+enum HabitKey<'a> {
     /// `HOST:PORT`, or the default origin.
     Origin(Option<&'a str>),
     /// The port, for origins without a habit.

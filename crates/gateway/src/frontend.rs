@@ -121,7 +121,7 @@ impl FrontendConfig {
 /// A frontend that listens.
 #[derive(Debug)]
 pub struct Frontend {
-    shared: Arc<Shared>,
+    shared: Arc<FrontendShared>,
 }
 
 impl Frontend {
@@ -179,7 +179,12 @@ impl Frontend {
         let current = Current::new(config, endpoint, own, upstreams, Arc::default());
         let current = Mutex::new(Arc::new(current));
         Frontend {
-            shared: Arc::new(Shared { current, sockets, watches: Mutex::default(), look_up: Notify::new() }),
+            shared: Arc::new(FrontendShared {
+                current,
+                sockets,
+                watches: Mutex::default(),
+                look_up: Notify::new(),
+            }),
         }
     }
 
@@ -217,7 +222,7 @@ impl Frontend {
 
 /// The listeners of one core.
 struct FrontDoor {
-    shared: Arc<Shared>,
+    shared: Arc<FrontendShared>,
     core: usize,
     /// The sockets of all cores; a reload changes them.
     all: watch::Receiver<Option<Sockets>>,
@@ -229,7 +234,7 @@ struct FrontDoor {
 }
 
 impl FrontDoor {
-    fn new(shared: Arc<Shared>, core: usize) -> FrontDoor {
+    fn new(shared: Arc<FrontendShared>, core: usize) -> FrontDoor {
         let all = shared.sockets.subscribe();
         let mut door = FrontDoor { shared, core, all, own: Vec::new(), turn: 0 };
         door.renew();
@@ -292,7 +297,7 @@ pub struct OpenListener {
 
 /// A handle to a running frontend.
 #[derive(Clone, Debug)]
-pub struct FrontendControl(Arc<Shared>);
+pub struct FrontendControl(Arc<FrontendShared>);
 
 impl FrontendControl {
     /// Returns the backends.
@@ -361,7 +366,7 @@ impl FrontendControl {
 
 /// Current state of a frontend, and the watchers of its backends.
 #[derive(Debug)]
-struct Shared {
+struct FrontendShared {
     current: Mutex<Arc<Current>>,
     /// Sockets of clients; `None` once no more are accepted.
     sockets: watch::Sender<Option<Sockets>>,
@@ -370,7 +375,7 @@ struct Shared {
     look_up: Notify,
 }
 
-impl Shared {
+impl FrontendShared {
     fn current(&self) -> Arc<Current> {
         lock(&self.current).clone()
     }
@@ -393,7 +398,7 @@ impl Shared {
 
 type Routed = Result<(HopStream, Option<(PathState, Transport)>), Unrouted>;
 
-impl Shared {
+impl FrontendShared {
     /// Opens a connection for a client; also returns the settings that it used. While no backend is up, the
     /// client is held for a limited time; then the current backends are tried.
     async fn route(
@@ -514,7 +519,7 @@ impl Current {
 }
 
 async fn serve(
-    frontend: &Shared,
+    frontend: &FrontendShared,
     mut shared: Arc<Current>,
     entry: Arc<Entry>,
     mut client: Line,

@@ -36,8 +36,8 @@ pub(crate) fn reset(socket: &TcpStream) {
 pub(crate) async fn failed(socket: &TcpStream) -> io::Error {
     let ready = socket.ready(Interest::ERROR).await;
     // The kernel reports the error once: a concurrent write may have received it.
-    let told = ready.and_then(|_| socket.take_error()).unwrap_or_else(Some);
-    told.unwrap_or_else(|| io::ErrorKind::ConnectionReset.into())
+    let error = ready.and_then(|_| socket.take_error()).unwrap_or_else(Some);
+    error.unwrap_or_else(|| io::ErrorKind::ConnectionReset.into())
 }
 
 /// The reading half of a connection, whose failure can be awaited without a read.

@@ -19,7 +19,7 @@ use crate::log::Log;
 use crate::origins::OriginName;
 use crate::outgoing::Direct;
 use crate::routes::Route;
-use crate::service::{Arrived, BACKLOG, Listening, accept_failed, on_each};
+use crate::service::{Arrived, BACKLOG, OpenSocket, accept_failed, on_each};
 
 /// Pause after a failed accept (usually: out of descriptors), so that it is not tried in a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -80,7 +80,7 @@ enum Failed {
 pub(crate) struct Socket {
     /// The configured address; its port may be 0.
     address: SocketAddr,
-    listening: Listening<ClientListener>,
+    listening: OpenSocket<ClientListener>,
 }
 
 /// The sockets where clients connect, by core. An address has one, or one on each core.
@@ -127,9 +127,9 @@ impl Sockets {
     ) -> io::Result<Sockets> {
         let mut sockets = Sockets::default();
         for (address, endpoint) in places {
-            let socket = |Listening { listener, is_only }| {
+            let socket = |OpenSocket { listener, is_only }| {
                 let listener = ClientListener::Brisk(listener);
-                Arc::new(Socket { address: *address, listening: Listening { listener, is_only } })
+                Arc::new(Socket { address: *address, listening: OpenSocket { listener, is_only } })
             };
             let spread = spread(listen_on(endpoint, *address, &side.listen())?, cores.max(1));
             for (core, listeners) in spread.into_iter().enumerate() {
@@ -142,7 +142,7 @@ impl Sockets {
     fn add(&mut self, listeners: Vec<TcpListener>, address: SocketAddr, cores: &[Handle]) {
         let is_only = listeners.len() < cores.len();
         for (core, listener) in listeners.into_iter().enumerate() {
-            let listening = Listening { listener: ClientListener::Kernel(listener), is_only };
+            let listening = OpenSocket { listener: ClientListener::Kernel(listener), is_only };
             self.of_core_mut(core).push(Arc::new(Socket { address, listening }));
         }
     }
@@ -240,12 +240,12 @@ pub(crate) fn listen_on(
 pub(crate) fn spread(
     listeners: Vec<brisk_runtime::TcpListener>,
     count: usize,
-) -> Vec<Vec<Listening<brisk_runtime::TcpListener>>> {
+) -> Vec<Vec<OpenSocket<brisk_runtime::TcpListener>>> {
     let mut of_cores: Vec<Vec<_>> = (0..count).map(|_| Vec::new()).collect();
     for parts in listeners.into_iter().map(brisk_runtime::TcpListener::split) {
         let is_only = parts.len() == 1;
         for (stack, listener) in parts.into_iter().enumerate() {
-            of_cores[stack % count].push(Listening { listener, is_only });
+            of_cores[stack % count].push(OpenSocket { listener, is_only });
         }
     }
     of_cores
@@ -253,7 +253,7 @@ pub(crate) fn spread(
 
 /// Waits for the next connection on any of the stacks, beginning with the listener at index `turn`.
 pub(crate) async fn accept_on_stacks(
-    listeners: &[Listening<brisk_runtime::TcpListener>],
+    listeners: &[OpenSocket<brisk_runtime::TcpListener>],
     turn: usize,
 ) -> io::Result<Arrived<(brisk_runtime::TcpStream, SocketAddr)>> {
     poll_fn(|cx| {

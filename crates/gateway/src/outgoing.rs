@@ -39,8 +39,8 @@ struct Ports {
 }
 
 static PORTS: LazyLock<Ports> = LazyLock::new(|| {
-    let told = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok();
-    Ports::new(told.as_deref().and_then(range).unwrap_or(USUAL), std::process::id())
+    let range_of_kernel = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok();
+    Ports::new(range_of_kernel.as_deref().and_then(range).unwrap_or(USUAL), std::process::id())
 });
 
 /// Parses `FIRST LAST`.

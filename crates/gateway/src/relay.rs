@@ -121,11 +121,11 @@ pub(crate) async fn carry(
 ) -> End {
     let Carry { first, lost, heard, timeouts, signal, slot, exchanges, unprepared } = with;
     let mut ends = Ends { outside, hop, have_ended: false };
-    let mut told = None;
+    let mut reason = None;
     let role = access.role;
-    let told_first = |side| heard(role.speaker(side));
+    let on_first = |side| heard(role.speaker(side));
     let unprepared = AtomicBool::new(unprepared);
-    let doings = Doings { slot, exchanges, unprepared, ..Doings::new(&told_first) };
+    let doings = Doings { slot, exchanges, unprepared, ..Doings::new(&on_first) };
     if access.spoke_first.is_some() {
         let _ = doings.first.set(Side::Outside);
         doings.activity.moved();
@@ -134,7 +134,7 @@ pub(crate) async fn carry(
         let order = async {
             tokio::select! {
                 why = lost => {
-                    told = Some(why);
+                    reason = Some(why);
                     Stopped::Lost
                 }
                 timeout = doings.activity.exceeds(timeouts) => Stopped::TimedOut(timeout),
@@ -164,7 +164,7 @@ pub(crate) async fn carry(
         }
         Stopped::Failed(Side::Outside, error) => access.role.outside_failed(&error),
         Stopped::Failed(Side::Hop, error) => access.role.hop_failed(error.to_string()),
-        Stopped::Lost => access.role.hop_failed(told.unwrap_or_default().to_owned()),
+        Stopped::Lost => access.role.hop_failed(reason.unwrap_or_default().to_owned()),
         Stopped::Cut => End::Drained,
         Stopped::TimedOut(timeout) => End::TimedOut(timeout),
     }
@@ -206,7 +206,7 @@ struct Copied {
 struct Doings<'a> {
     /// Side that sent first.
     first: OnceLock<Side>,
-    told: &'a (dyn Fn(Side) + Sync),
+    on_first: &'a (dyn Fn(Side) + Sync),
     activity: Activity,
     /// One direction has ended, and the end was forwarded.
     half_done: AtomicBool,
@@ -219,10 +219,10 @@ struct Doings<'a> {
 }
 
 impl<'a> Doings<'a> {
-    fn new(told: &'a (dyn Fn(Side) + Sync)) -> Doings<'a> {
+    fn new(on_first: &'a (dyn Fn(Side) + Sync)) -> Doings<'a> {
         Doings {
             first: OnceLock::new(),
-            told,
+            on_first,
             activity: Activity::begin(),
             half_done: AtomicBool::new(false),
             slot: None,
@@ -250,7 +250,7 @@ impl<'a> Doings<'a> {
             exchanges.asked(Instant::now());
         }
         if self.first.get().is_none() && self.first.set(side).is_ok() {
-            (self.told)(side);
+            (self.on_first)(side);
         }
     }
 }

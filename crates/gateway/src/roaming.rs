@@ -73,7 +73,7 @@ pub(crate) struct Moved {
 
 /// The changes that a registration causes in the stack.
 #[derive(PartialEq, Eq, Debug, Default)]
-struct Change {
+struct AddressChange {
     moved: Option<(IpAddr, Moved)>,
     forgotten: Vec<IpAddr>,
 }
@@ -89,7 +89,7 @@ impl Roaming {
         (at, outside): (IpAddr, SocketAddr),
     ) -> Option<Moved> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Change { moved, forgotten } = known.register(secret, frontend, at, outside);
+        let AddressChange { moved, forgotten } = known.register(secret, frontend, at, outside);
         forgotten.into_iter().for_each(|address| endpoint.forget_peer(address));
         match moved {
             Some((before, moved)) => endpoint.move_peer(before, at, moved.is_other_path),
@@ -106,8 +106,8 @@ impl Known {
         frontend: Option<Arc<str>>,
         at: IpAddr,
         outside: SocketAddr,
-    ) -> Change {
-        let (mut change, heard) = (Change::default(), self.turn);
+    ) -> AddressChange {
+        let (mut change, heard) = (AddressChange::default(), self.turn);
         self.turn += 1;
         match self.frontends.get_mut(&secret) {
             Some(known) if known.frontend == frontend => {
@@ -133,7 +133,7 @@ impl Known {
         change
     }
 
-    fn forget_oldest(&mut self, change: &mut Change) {
+    fn forget_oldest(&mut self, change: &mut AddressChange) {
         if self.frontends.len() <= MAX_FRONTENDS {
             return;
         }
@@ -154,7 +154,7 @@ mod tests {
         [10, 0, 0, last].into()
     }
 
-    fn register(known: &mut Known, secret: u8, label: &str, inside: u8, outside: &str) -> Change {
+    fn register(known: &mut Known, secret: u8, label: &str, inside: u8, outside: &str) -> AddressChange {
         known.register(Secret([secret; 32]), Some(label.into()), at(inside), outside.parse().unwrap())
     }
 
@@ -162,7 +162,7 @@ mod tests {
     fn frontend_that_is_heard_elsewhere_has_moved() {
         let mut known = Known::default();
         for _ in 0..2 {
-            assert_eq!(register(&mut known, 1, "a", 1, "192.0.2.1:1"), Change::default());
+            assert_eq!(register(&mut known, 1, "a", 1, "192.0.2.1:1"), AddressChange::default());
         }
         let moved = |before: &str, is_other_path| Moved { before: before.parse().unwrap(), is_other_path };
         let change = register(&mut known, 1, "a", 2, "192.0.2.1:2");
@@ -179,7 +179,7 @@ mod tests {
     fn frontend_with_another_key_does_not_move_this_one() {
         let mut known = Known::default();
         register(&mut known, 1, "a", 1, "192.0.2.1:1");
-        assert_eq!(register(&mut known, 1, "b", 2, "192.0.2.2:1"), Change::default());
+        assert_eq!(register(&mut known, 1, "b", 2, "192.0.2.2:1"), AddressChange::default());
         assert!(register(&mut known, 1, "a", 3, "192.0.2.3:1").moved.is_some());
     }
 

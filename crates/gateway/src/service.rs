@@ -188,13 +188,13 @@ pub(crate) struct Arrived<G> {
 
 /// A listener of one core.
 #[derive(Debug)]
-pub(crate) struct Listening<L> {
+pub(crate) struct OpenSocket<L> {
     pub(crate) listener: L,
     /// The only listener: the other cores have none, and its connections are served on all cores in turn.
     pub(crate) is_only: bool,
 }
 
-impl<L> Listening<L> {
+impl<L> OpenSocket<L> {
     /// Returns a connection that was accepted in the turn of core `turn`.
     pub(crate) fn arrived<G>(&self, guest: G, turn: usize) -> Arrived<G> {
         Arrived { guest, core: self.is_only.then_some(turn) }
@@ -211,7 +211,7 @@ pub(crate) async fn serve_until(
     doors: Vec<impl Door>,
 ) -> Summary {
     let farewell = farewell.min(config.drain_timeout);
-    let side = Arc::new(Side::new(config));
+    let side = Arc::new(Service::new(config));
     let mut keepers = JoinSet::new();
     for (core, door) in doors.into_iter().enumerate() {
         match side.config.cores.get(core) {
@@ -271,7 +271,7 @@ pub(crate) fn accept_failed(log: &Log, error: &io::Error) {
 }
 
 /// The state of a running side that its cores share.
-struct Side {
+struct Service {
     config: ServiceConfig,
     /// Permits for the connections that may still be accepted.
     slots: Arc<Semaphore>,
@@ -283,7 +283,7 @@ struct Side {
 
 /// Serves the connections of `door` on the current core until the side is closed, and waits for their end;
 /// returns their number.
-async fn keep(mut door: impl Door, side: Arc<Side>) -> u64 {
+async fn keep(mut door: impl Door, side: Arc<Service>) -> u64 {
     let (mut tasks, mut accepted) = (JoinSet::new(), 0);
     let mut phase = side.phase.subscribe();
     let mut closed = pin!(reached(Phase::Closed, &mut phase));
@@ -319,11 +319,11 @@ async fn keep(mut door: impl Door, side: Arc<Side>) -> u64 {
     accepted
 }
 
-impl Side {
-    fn new(config: ServiceConfig) -> Side {
+impl Service {
+    fn new(config: ServiceConfig) -> Service {
         let most = config.max_connections.clamp(1, Semaphore::MAX_PERMITS);
         let (phase, _) = watch::channel(Phase::Serving);
-        Side { config, slots: Arc::new(Semaphore::new(most)), most, phase, broken: Notify::new() }
+        Service { config, slots: Arc::new(Semaphore::new(most)), most, phase, broken: Notify::new() }
     }
 
     /// Waits for `end` and returns true; returns false if a door fails first.

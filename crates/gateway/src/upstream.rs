@@ -551,8 +551,8 @@ impl Upstream {
     /// nothing over brisk's TCP.
     async fn look_for_process(&self) {
         let Some(kernel) = self.spec.kernel else { return };
-        let knock = tokio::time::timeout(PATIENCE, tokio::net::TcpStream::connect(kernel));
-        if let Ok(Err(error)) = knock.await
+        let attempt = tokio::time::timeout(PATIENCE, tokio::net::TcpStream::connect(kernel));
+        if let Ok(Err(error)) = attempt.await
             && error.kind() == std::io::ErrorKind::ConnectionRefused
         {
             self.changes.process_gone();

@@ -101,10 +101,10 @@ impl Users {
     /// Returns the user with this name and password. The time does not depend on which of the two is wrong,
     /// nor on the position of the wrong byte.
     pub(crate) fn login(&self, name: &[u8], password: &[u8]) -> Option<Arc<str>> {
-        let told = Digest::of(name, password)?;
+        let given = Digest::of(name, password)?;
         let mut found = None;
         for user in &*self.0 {
-            if told.0.ct_eq(&user.digest.0).into() {
+            if given.0.ct_eq(&user.digest.0).into() {
                 found = Some(&user.name);
             }
         }
@@ -113,12 +113,12 @@ impl Users {
 
     /// Returns the user of a `Proxy-Authorization` field (RFC 7617).
     pub(crate) fn basic(&self, field: &str) -> Option<Arc<str>> {
-        let (scheme, told) = field.trim().split_once(' ')?;
-        let told = Zeroizing::new(
-            STANDARD.decode(told.trim()).ok().filter(|_| scheme.eq_ignore_ascii_case("basic"))?,
+        let (scheme, given) = field.trim().split_once(' ')?;
+        let given = Zeroizing::new(
+            STANDARD.decode(given.trim()).ok().filter(|_| scheme.eq_ignore_ascii_case("basic"))?,
         );
-        let colon = told.iter().position(|byte| *byte == b':')?;
-        self.login(&told[..colon], &told[colon + 1..])
+        let colon = given.iter().position(|byte| *byte == b':')?;
+        self.login(&given[..colon], &given[colon + 1..])
     }
 
     /// Returns the number of users.

@@ -37,7 +37,7 @@ use crate::netns::Namespace;
 use crate::privileges::OpenError;
 use crate::reactor::Reactor;
 use crate::vnet::{Gso, VnetHeader};
-use batch::Batch;
+use batch::TunBatch;
 use big::Locals;
 
 /// Options of a TUN device.
@@ -77,7 +77,7 @@ pub struct TunDevice {
     /// Destinations of super-packets beyond 64 kB; `None`: none.
     big: Option<Locals>,
     /// Passes several packets in one call; `None` if the system does not support it.
-    batch: Option<Batch>,
+    batch: Option<TunBatch>,
     buffers: Buffers,
     cut: Cut,
     counters: Counters,
@@ -178,7 +178,7 @@ impl TunDevice {
             mtu,
             vnet,
             big: None,
-            batch: vnet.then(Batch::open).flatten(),
+            batch: vnet.then(TunBatch::open).flatten(),
             buffers: Buffers::of(TunDevice::READ_BUFFER),
             cut: Cut::default(),
             counters: Counters::default(),

@@ -33,7 +33,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::privileges::OpenError;
 use crate::reactor::Reactor;
 use crate::sockopt;
-use batch::{Batch, Batches};
+use batch::{Batches, UdpBatch};
 use layout::{Assembly, HEADER_LEN, INNER_HEADERS, Incoming, Outgoing};
 pub use peers::{LOCAL_INNER, inner_address};
 use peers::{Peers, Route, canonical};
@@ -171,18 +171,18 @@ impl UdpDevice {
             let Some(batch) = self.batches.oldest() else { break };
             let step = transmit_step(&self.reactor, &self.socket, &self.state, self.local.is_ipv6(), batch)?;
             match step {
-                Step::Went(bytes) => batch.advance(bytes),
-                Step::WithoutSource => {
+                SendStep::Went(bytes) => batch.advance(bytes),
+                SendStep::WithoutSource => {
                     batch.route.from = None;
                     self.peers.forget_source(batch.route.outer);
                 }
-                Step::WithoutSegmentation => {}
-                Step::AfterError => self.has_errors = true,
-                Step::Refused(bytes) => {
+                SendStep::WithoutSegmentation => {}
+                SendStep::AfterError => self.has_errors = true,
+                SendStep::Refused(bytes) => {
                     batch.advance(bytes);
                     self.counters.send_refused += 1;
                 }
-                Step::Done => self.batches.pop(),
+                SendStep::Done => self.batches.pop(),
             }
         }
         Ok(())
@@ -190,7 +190,7 @@ impl UdpDevice {
 }
 
 /// The result of one attempt to send from a chain.
-enum Step {
+enum SendStep {
     Went(usize),
     /// Nothing was sent; try again without a source address.
     WithoutSource,
@@ -208,11 +208,11 @@ fn transmit_step(
     socket: &UdpSocket,
     state: &UdpSocketState,
     v6: bool,
-    batch: &Batch,
-) -> io::Result<Step> {
+    batch: &UdpBatch,
+) -> io::Result<SendStep> {
     let contents = batch.next(state.max_gso_segments() > 1);
     if contents.is_empty() {
-        return Ok(Step::Done);
+        return Ok(SendStep::Done);
     }
     let transmit = Transmit {
         destination: for_socket(batch.route.outer, v6),
@@ -223,19 +223,19 @@ fn transmit_step(
     };
     let len = contents.len();
     match reactor.write(|| state.try_send(UdpSockRef::from(socket), &transmit)) {
-        Ok(()) => Ok(Step::Went(len)),
+        Ok(()) => Ok(SendStep::Went(len)),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(error),
-        Err(error) if errors::is_pending(&error) => Ok(Step::AfterError),
+        Err(error) if errors::is_pending(&error) => Ok(SendStep::AfterError),
         Err(error) => match error.raw_os_error() {
             Some(libc::EBADF | libc::ENOTSOCK) => Err(error),
-            Some(code) if transmit.src_ip.is_some() && is_about_source(code) => Ok(Step::WithoutSource),
+            Some(code) if transmit.src_ip.is_some() && is_about_source(code) => Ok(SendStep::WithoutSource),
             // The socket's state has recorded that the outgoing interface cannot segment.
             Some(libc::EINVAL | libc::EIO)
                 if transmit.segment_size.is_some() && state.max_gso_segments() == 1 =>
             {
-                Ok(Step::WithoutSegmentation)
+                Ok(SendStep::WithoutSegmentation)
             }
-            _ => Ok(Step::Refused(len)),
+            _ => Ok(SendStep::Refused(len)),
         },
     }
 }

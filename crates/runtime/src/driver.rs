@@ -430,7 +430,7 @@ impl Driver {
         if self.readers.all_wait {
             self.due = self.due.filter(|due| *due > now);
         } else {
-            inner.stack.note_deadlines();
+            inner.stack.refresh_deadlines();
             self.due = inner.stack.next_timeout();
             self.readers.first = self.readers.first.filter(|_| stack_has_more);
         }

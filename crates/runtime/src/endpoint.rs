@@ -551,7 +551,7 @@ fn stacks(
             stack.set_unix_time(unix.as_secs(), clock.now());
         }
         if let Some(steering) = steering {
-            stack.set_share(move |tuple| steering.queue_of(tuple.local, tuple.remote) == index);
+            stack.set_shard(move |tuple| steering.queue_of(tuple.local, tuple.remote) == index);
         }
         // All stacks must accept each other's cookies.
         config.fast_open.keys.get_or_insert_with(|| stack.fast_open_keys().clone());

@@ -219,8 +219,8 @@ fn share_replays(parts: &[Part]) {
 struct SharedReplays(Arc<Mutex<Box<dyn ReplayMemory>>>);
 
 impl ReplayMemory for SharedReplays {
-    fn judge(&mut self, syn: &FirstData<'_>, now: Instant) -> ReplayVerdict {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).judge(syn, now)
+    fn check(&mut self, syn: &FirstData<'_>, now: Instant) -> ReplayVerdict {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).check(syn, now)
     }
 }
 

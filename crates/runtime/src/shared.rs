@@ -298,10 +298,10 @@ impl Inner {
     }
 
     pub(crate) fn waiting(&mut self, id: ConnId) -> &mut Waiting {
-        if self.connections.len() <= id.place() {
-            self.connections.resize_with(id.place() + 1, || None);
+        if self.connections.len() <= id.index() {
+            self.connections.resize_with(id.index() + 1, || None);
         }
-        let at = &mut self.connections[id.place()];
+        let at = &mut self.connections[id.index()];
         if let Some((_, forgotten)) = at.take_if(|(known, _)| *known != id) {
             forgotten.take_into(&mut self.retired);
         }
@@ -310,7 +310,7 @@ impl Inner {
     }
 
     pub(crate) fn forget(&mut self, id: ConnId) {
-        let at = self.connections.get_mut(id.place());
+        let at = self.connections.get_mut(id.index());
         if let Some((_, forgotten)) = at.and_then(|at| at.take_if(|(known, _)| *known == id)) {
             forgotten.take_into(&mut self.retired);
         }
@@ -481,7 +481,7 @@ impl Inner {
     }
 
     fn tell(&mut self, id: ConnId, what: impl FnOnce(&mut Waiting)) {
-        if let Some(Some((known, waiting))) = self.connections.get_mut(id.place())
+        if let Some(Some((known, waiting))) = self.connections.get_mut(id.index())
             && *known == id
         {
             what(waiting);

@@ -22,22 +22,22 @@ impl<T> ByConnection<T> {
 
     /// Sets the value of a connection. The value of its predecessor in the same place is dropped.
     pub(crate) fn insert(&mut self, id: ConnId, value: T) {
-        if self.places.len() <= id.place() {
-            self.places.resize_with(id.place() + 1, || None);
+        if self.places.len() <= id.index() {
+            self.places.resize_with(id.index() + 1, || None);
         }
-        self.places[id.place()] = Some((id, value));
+        self.places[id.index()] = Some((id, value));
     }
 
     pub(crate) fn get(&self, id: ConnId) -> Option<&T> {
-        self.places.get(id.place())?.as_ref().filter(|(of, _)| *of == id).map(|(_, value)| value)
+        self.places.get(id.index())?.as_ref().filter(|(of, _)| *of == id).map(|(_, value)| value)
     }
 
     pub(crate) fn get_mut(&mut self, id: ConnId) -> Option<&mut T> {
-        self.places.get_mut(id.place())?.as_mut().filter(|(of, _)| *of == id).map(|(_, value)| value)
+        self.places.get_mut(id.index())?.as_mut().filter(|(of, _)| *of == id).map(|(_, value)| value)
     }
 
     pub(crate) fn remove(&mut self, id: ConnId) {
-        if let Some(place) = self.places.get_mut(id.place())
+        if let Some(place) = self.places.get_mut(id.index())
             && place.as_ref().is_some_and(|(of, _)| *of == id)
         {
             *place = None;
@@ -76,7 +76,7 @@ mod tests {
         values.insert(first, 'a');
         assert_eq!(values.iter().collect::<Vec<_>>(), [(first, &'a'), (second, &'b')]);
         let third = open(Some(first));
-        assert_eq!((third.place(), values.get(third)), (first.place(), None));
+        assert_eq!((third.index(), values.get(third)), (first.index(), None));
         values.remove(third);
         assert_eq!(values.get(first), Some(&'a'));
         values.insert(third, 'c');

@@ -11,7 +11,7 @@ use std::time::Instant;
 use brisk_tcp::config::FecRule;
 use brisk_tcp::mechanism::Profile;
 use brisk_tcp::mechanism::corrective::code::{Code, Layout, checksum, parity, placed};
-use brisk_tcp::mechanism::corrective::decoder::{Decoder, DecoderConfig, Edges, Held, Outcome};
+use brisk_tcp::mechanism::corrective::decoder::{Decoder, DecoderConfig, Edges, Outcome, ReceivedBytes};
 use brisk_tcp::outcome::Arrived;
 use brisk_tcp::seq_ranges::{SeqRange, SeqRanges};
 use brisk_wire::{Ecn, Flags, Gentle, Options, SeqNum};
@@ -72,7 +72,7 @@ struct Receiver<'a> {
     arrived: &'a SeqRanges,
 }
 
-impl Held for Receiver<'_> {
+impl ReceivedBytes for Receiver<'_> {
     fn oldest(&self) -> SeqNum {
         SeqNum(1)
     }

@@ -27,7 +27,7 @@ pub struct ListenerId {
 impl ConnId {
     /// Returns its index in the stack, which is below the highest number of simultaneous connections. The
     /// next connection in the slot has the same index, but another handle.
-    pub fn place(self) -> usize {
+    pub fn index(self) -> usize {
         self.index as usize
     }
 }
@@ -45,7 +45,7 @@ impl core::fmt::Display for ListenerId {
 }
 
 /// A handle of a [`Slots`].
-pub(crate) trait Key: Copy {
+pub(crate) trait SlotKey: Copy {
     /// Returns the handle of slot `index` in `generation`.
     fn new(index: u32, generation: u32) -> Self;
     /// Returns the index of the slot.
@@ -54,7 +54,7 @@ pub(crate) trait Key: Copy {
     fn generation(self) -> u32;
 }
 
-impl Key for ConnId {
+impl SlotKey for ConnId {
     fn new(index: u32, generation: u32) -> Self {
         ConnId { index, generation }
     }
@@ -66,7 +66,7 @@ impl Key for ConnId {
     }
 }
 
-impl Key for ListenerId {
+impl SlotKey for ListenerId {
     fn new(index: u32, generation: u32) -> Self {
         ListenerId { index, generation }
     }
@@ -79,7 +79,7 @@ impl Key for ListenerId {
 }
 
 #[derive(Debug)]
-struct Slot<T> {
+struct SlotEntry<T> {
     generation: u32,
     tenant: Option<T>,
 }
@@ -92,7 +92,7 @@ pub(crate) fn first_generation(hash: &KeyedHash) -> u32 {
 /// A slab whose keys carry a generation.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
-    slots: Vec<Slot<T>>,
+    slots: Vec<SlotEntry<T>>,
     free: Vec<u32>,
     /// The first generation of every slot.
     first: u32,
@@ -116,7 +116,7 @@ impl<T> Slots<T> {
     }
 
     /// Inserts a value and returns its key. The caller bounds the number of values below 2^32.
-    pub(crate) fn insert<K: Key>(&mut self, tenant: T) -> K {
+    pub(crate) fn insert<K: SlotKey>(&mut self, tenant: T) -> K {
         if let Some(index) = self.free.pop()
             && let Some(slot) = self.slots.get_mut(index as usize)
         {
@@ -124,12 +124,12 @@ impl<T> Slots<T> {
             return K::new(index, slot.generation);
         }
         let index = self.slots.len() as u32;
-        self.slots.push(Slot { generation: self.first, tenant: Some(tenant) });
+        self.slots.push(SlotEntry { generation: self.first, tenant: Some(tenant) });
         K::new(index, self.first)
     }
 
     /// Removes the value; its key is invalid from now on.
-    pub(crate) fn remove<K: Key>(&mut self, key: K) -> Option<T> {
+    pub(crate) fn remove<K: SlotKey>(&mut self, key: K) -> Option<T> {
         let slot = self.slots.get_mut(key.index() as usize)?;
         if slot.generation != key.generation() {
             return None;
@@ -141,13 +141,13 @@ impl<T> Slots<T> {
     }
 
     /// Returns the value of `key`.
-    pub(crate) fn at<K: Key>(&self, key: K) -> Option<&T> {
+    pub(crate) fn at<K: SlotKey>(&self, key: K) -> Option<&T> {
         let slot = self.slots.get(key.index() as usize)?;
         if slot.generation == key.generation() { slot.tenant.as_ref() } else { None }
     }
 
     /// Returns the value of `key`, mutable.
-    pub(crate) fn at_mut<K: Key>(&mut self, key: K) -> Option<&mut T> {
+    pub(crate) fn at_mut<K: SlotKey>(&mut self, key: K) -> Option<&mut T> {
         let slot = self.slots.get_mut(key.index() as usize)?;
         if slot.generation == key.generation() { slot.tenant.as_mut() } else { None }
     }
@@ -158,13 +158,13 @@ impl<T> Slots<T> {
     }
 
     /// Returns the key of the value in slot `index`.
-    pub(crate) fn key_at<K: Key>(&self, index: u32) -> Option<K> {
+    pub(crate) fn key_at<K: SlotKey>(&self, index: u32) -> Option<K> {
         let slot = self.slots.get(index as usize)?;
         slot.tenant.as_ref().map(|_| K::new(index, slot.generation))
     }
 
     /// Returns all values with their keys, in slot order.
-    pub(crate) fn iter<K: Key>(&self) -> impl Iterator<Item = (K, &T)> {
+    pub(crate) fn iter<K: SlotKey>(&self) -> impl Iterator<Item = (K, &T)> {
         self.slots
             .iter()
             .enumerate()

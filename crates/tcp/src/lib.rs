@@ -78,6 +78,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub(crate) mod auto_tuning;
 pub mod config;
 pub mod congestion;
 mod conn_id;
@@ -96,7 +97,6 @@ pub mod path;
 pub(crate) mod receive;
 pub(crate) mod send;
 pub mod seq_ranges;
-pub(crate) mod short_path;
 pub mod stack;
 mod stored;
 pub mod time;

@@ -1,7 +1,7 @@
 //! A table of bounded size that evicts the least recently used entry.
 //!
 //! Entries are in one vector and linked in order of use. A hash table of their indices finds them, except the
-//! latest one, which is checked first. Every entry has a generation, so that the holder of a [`Place`]
+//! latest one, which is checked first. Every entry has a generation, so that the holder of a [`EntryId`]
 //! notices that its entry was evicted and the index reused.
 
 use alloc::vec::Vec;
@@ -13,13 +13,13 @@ const NOWHERE: u32 = u32::MAX;
 
 /// Index and generation of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
+pub(crate) struct EntryId {
     index: u32,
     generation: u64,
 }
 
 #[derive(Debug)]
-struct Entry<K, V> {
+struct LruEntry<K, V> {
     key: K,
     value: V,
     generation: u64,
@@ -33,7 +33,7 @@ pub(crate) struct Lru<K, V, S> {
     hash: S,
     /// Indices of all entries, by the hash of their keys.
     index: HashTable<u32>,
-    entries: Vec<Option<Entry<K, V>>>,
+    entries: Vec<Option<LruEntry<K, V>>>,
     free: Vec<u32>,
     oldest: u32,
     newest: u32,
@@ -85,7 +85,7 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
 
     /// Returns the entry of this key, created if there is none; the least recently used one is evicted.
     /// `None` if the table keeps nothing.
-    pub(crate) fn touch_or_insert(&mut self, key: K, make: impl FnOnce() -> V) -> Option<(Place, &mut V)> {
+    pub(crate) fn touch_or_insert(&mut self, key: K, make: impl FnOnce() -> V) -> Option<(EntryId, &mut V)> {
         let at = match self.find(&key) {
             Some(at) => {
                 self.make_newest(at);
@@ -94,7 +94,7 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
             None => self.place_for(key, make)?,
         };
         let entry = self.entry_mut(at)?;
-        Some((Place { index: at, generation: entry.generation }, &mut entry.value))
+        Some((EntryId { index: at, generation: entry.generation }, &mut entry.value))
     }
 
     /// Returns the index of the entry of this key.
@@ -131,7 +131,7 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
         }
         self.generations += 1;
         let entry =
-            Entry { key, value: make(), generation: self.generations, older: NOWHERE, newer: NOWHERE };
+            LruEntry { key, value: make(), generation: self.generations, older: NOWHERE, newer: NOWHERE };
         let at = match self.free.pop() {
             Some(at) => at,
             None => {
@@ -151,14 +151,14 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
     }
 
     /// Returns the entry at `place`, if it is still the same one.
-    pub(crate) fn at(&mut self, place: Place) -> Option<&mut V> {
-        let entry = self.entry_mut(place.index).filter(|entry| entry.generation == place.generation)?;
+    pub(crate) fn at(&mut self, id: EntryId) -> Option<&mut V> {
+        let entry = self.entry_mut(id.index).filter(|entry| entry.generation == id.generation)?;
         Some(&mut entry.value)
     }
 
     /// Removes the entry at `place`, if it is still the same one.
-    pub(crate) fn remove_at(&mut self, place: Place) {
-        let key = self.entry(place.index).filter(|entry| entry.generation == place.generation);
+    pub(crate) fn remove_at(&mut self, id: EntryId) {
+        let key = self.entry(id.index).filter(|entry| entry.generation == id.generation);
         if let Some(key) = key.map(|entry| entry.key) {
             self.remove(&key);
         }
@@ -194,11 +194,11 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
         })
     }
 
-    fn entry(&self, at: u32) -> Option<&Entry<K, V>> {
+    fn entry(&self, at: u32) -> Option<&LruEntry<K, V>> {
         self.entries.get(at as usize)?.as_ref()
     }
 
-    fn entry_mut(&mut self, at: u32) -> Option<&mut Entry<K, V>> {
+    fn entry_mut(&mut self, at: u32) -> Option<&mut LruEntry<K, V>> {
         self.entries.get_mut(at as usize)?.as_mut()
     }
 

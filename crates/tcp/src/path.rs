@@ -97,7 +97,7 @@ pub struct PathFacts {
     /// answer arrived. The next certain duration replaces it.
     pub doubtful_rtt: Option<Duration>,
     /// Minimum over all connections: the path without a queue.
-    pub least_rtt: Option<Duration>,
+    pub min_rtt: Option<Duration>,
     /// Round-trip time from which a loss counts as a queue's, if losses have shown it.
     pub queued_from: Option<Duration>,
     /// Volume and rate of a start above the standard window.
@@ -114,8 +114,8 @@ pub struct PathFacts {
 
 impl PathFacts {
     /// Returns the minimum round-trip time of the path and of a connection that measured `own`.
-    pub(crate) fn least_with(&self, own: Option<Micros>) -> Option<Duration> {
-        own.map(Duration::from).into_iter().chain(self.least_rtt).min()
+    pub(crate) fn min_with(&self, own: Option<Micros>) -> Option<Duration> {
+        own.map(Duration::from).into_iter().chain(self.min_rtt).min()
     }
 
     /// Returns the round-trip time for timers of a handshake. A doubtful time counts while nothing better is
@@ -270,9 +270,9 @@ impl Aging<NarrowPath> {
 struct Path {
     rtt: Option<Aging<PathRtt>>,
     doubtful_rtt: Option<Aging<Duration>>,
-    least_rtt: Option<Aging<Duration>>,
+    min_rtt: Option<Aging<Duration>>,
     volume: Volume,
-    losses: Losses,
+    losses: DecayingLosses,
     mss: Option<u16>,
     mtu: Option<Aging<NarrowPath>>,
     large: Option<LargePacket>,
@@ -281,7 +281,7 @@ struct Path {
 
 /// Counts that decay, in [`FRACTION`]s of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Losses {
+struct DecayingLosses {
     count: LossCount,
     /// Time of the last halving.
     halved: Instant,
@@ -340,7 +340,7 @@ impl PathMemory {
             path.volume.on_flight(flight, &history, WINDOW_LIFETIME, now);
             if !knew && path.volume.queued_from().is_some() {
                 // Losses of the queue counted as random before.
-                path.losses = Losses::default();
+                path.losses = DecayingLosses::default();
             }
         }
         if report.saw_queue {
@@ -382,8 +382,8 @@ impl PathMemory {
     /// has several stacks, each grants separately.
     pub(crate) fn grant(&mut self, ends: &Ends, request: &StartRequest, now: Instant) -> Option<u32> {
         let path = self.paths.touch(ends)?;
-        let least_rtt = Aging::at(path.least_rtt, now);
-        path.volume.grant(request, least_rtt, now)
+        let min_rtt = Aging::at(path.min_rtt, now);
+        path.volume.grant(request, min_rtt, now)
     }
 
     /// Forgets every path. Called when the network changes.
@@ -397,9 +397,9 @@ impl Path {
         PathFacts {
             rtt: Aging::at(self.rtt, now),
             doubtful_rtt: Aging::at(self.doubtful_rtt, now),
-            least_rtt: Aging::at(self.least_rtt, now),
+            min_rtt: Aging::at(self.min_rtt, now),
             queued_from: self.volume.queued_from(),
-            volume: self.volume.start(Aging::at(self.least_rtt, now), WINDOW_LIFETIME, now),
+            volume: self.volume.start(Aging::at(self.min_rtt, now), WINDOW_LIFETIME, now),
             loss: self.losses.estimate(now, LOSS_HALF_LIFE),
             mss: self.mss,
             mtu: Aging::at(self.mtu, now),
@@ -425,13 +425,13 @@ impl Path {
         self.rtt = Some(Aging { fact: rtt, until });
         // A longer time does not refresh the stored one: a path that became longer is adopted when the stored
         // time expires.
-        if Aging::at(self.least_rtt, now).is_none_or(|least| new.min_rtt <= least) {
-            self.least_rtt = Some(Aging { fact: new.min_rtt, until });
+        if Aging::at(self.min_rtt, now).is_none_or(|least| new.min_rtt <= least) {
+            self.min_rtt = Some(Aging { fact: new.min_rtt, until });
         }
     }
 }
 
-impl Losses {
+impl DecayingLosses {
     fn add(&mut self, new: LossCount, now: Instant, half_life: Duration) {
         *self = self.decayed(now, half_life);
         if new.sent == 0 && new.lost == 0 {
@@ -451,7 +451,7 @@ impl Losses {
         }
     }
 
-    fn decayed(self, now: Instant, half_life: Duration) -> Losses {
+    fn decayed(self, now: Instant, half_life: Duration) -> DecayingLosses {
         let passed = now.saturating_since(self.halved);
         // The usual case, because a division costs more than the rest of a report.
         if passed < half_life {
@@ -461,7 +461,7 @@ impl Losses {
         let times = (passed.as_micros() / half_life).min(63) as u32;
         let passed = Duration::from_micros((half_life as u64).saturating_mul(u64::from(times)));
         let halved = if times == 63 { now } else { self.halved + passed };
-        Losses { count: self.count.shifted(times), halved }
+        DecayingLosses { count: self.count.shifted(times), halved }
     }
 
     fn history(&self, now: Instant, half_life: Duration) -> LossHistory {
@@ -565,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn large_packet_that_arrived_revises_a_smaller_mtu_reported_before_it_left() {
+    fn large_arrived_packet_revises_a_smaller_mtu_reported_earlier() {
         let narrow = MtuReport::Narrow(NarrowPath { low: 1064, high: 1400 });
         let after = |size, sent_at| {
             let mut memory = memory(1);
@@ -626,7 +626,7 @@ mod tests {
 
     #[test]
     fn the_least_round_trip_is_that_of_all_connections_until_it_is_too_old() {
-        let least = |reports: &[PathReport], now| after(reports, now).least_rtt;
+        let least = |reports: &[PathReport], now| after(reports, now).min_rtt;
         let queue = [measured(50, 5, 9), measured(120, 5, 9), measured(90, 5, 9)];
         assert_eq!((least(&queue, 599), least(&queue, 600)), (Some(ms(50)), None));
         assert_eq!(after(&queue, 9).rtt.map(|rtt| rtt.min_rtt), Some(ms(90)), "of the last connection");

@@ -83,7 +83,7 @@ fn curl_reaches_nginx_over_two_lossy_hops_with_and_without_fast_open() {
 }
 
 #[test]
-fn frontend_serves_clients_beside_the_kernels_services_and_leaves_nothing_behind() {
+fn frontend_serves_clients_next_to_kernel_services_and_cleans_up() {
     require!("nginx", "curl");
     let ((near, far), pages) = (ethernet(), Pages::new());
     let (page, small) = (pages.write("page", 3_000_000), pages.path("small"));

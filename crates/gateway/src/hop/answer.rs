@@ -89,12 +89,12 @@ pub(crate) struct Asked {
     pub(crate) first: Zeroizing<Vec<u8>>,
     /// The label of the frontend's key, if it has its own.
     pub(crate) frontend: Option<Arc<str>>,
-    reply: Reply,
+    reply: HopReply,
 }
 
 /// The form in which the verdict is sent.
 #[derive(Debug)]
-enum Reply {
+enum HopReply {
     /// In the second message.
     Message { line: Line, responder: Option<Responder>, arrived: Vec<u8> },
     /// In the first record, because the second message has requested a confirmation.
@@ -128,8 +128,8 @@ pub(crate) async fn receive(
     let (opening, first) = Opening::decode(&payload)?;
     let first = Zeroizing::new(first.to_vec());
     let reply = match run.judge(id, opening.stamp) {
-        Freshness::Fresh => Reply::Message { line, responder: Some(responder), arrived },
-        Freshness::Unknown => Reply::Record(confirmed(line, responder, arrived, run).await?),
+        Freshness::Fresh => HopReply::Message { line, responder: Some(responder), arrived },
+        Freshness::Unknown => HopReply::Record(confirmed(line, responder, arrived, run).await?),
         Freshness::Repeated => return Err(Rejected::Repeated { frontend }),
     };
     Ok(Asked { opening, first, frontend, reply })
@@ -138,7 +138,7 @@ pub(crate) async fn receive(
 fn plain(line: Line, message: &[u8], arrived: Vec<u8>) -> Result<Asked, Rejected> {
     let (opening, first) = Opening::decode(message)?;
     let first = Zeroizing::new(first.to_vec());
-    let reply = Reply::Message { line, responder: None, arrived };
+    let reply = HopReply::Message { line, responder: None, arrived };
     Ok(Asked { opening, first, frontend: None, reply })
 }
 
@@ -162,22 +162,22 @@ impl Asked {
     /// Returns the transport of the connection.
     pub(crate) fn line(&self) -> &Line {
         match &self.reply {
-            Reply::Message { line, .. } => line,
-            Reply::Record(stream) => stream.line(),
+            HopReply::Message { line, .. } => line,
+            HopReply::Record(stream) => stream.line(),
         }
     }
 
     /// Sends the verdict. It leaves with the first written bytes, or when the stream is flushed.
     pub(crate) async fn tell(self, verdict: Verdict, run: &Run) -> Result<HopStream, Rejected> {
         match self.reply {
-            Reply::Message { line, responder: Some(responder), arrived } => {
+            HopReply::Message { line, responder: Some(responder), arrived } => {
                 let (sealing, answer) = responder.finish(verdict, run.stamp())?;
                 Ok(HopStream::new(line, Some(sealing), arrived, framed(&answer), 0))
             }
-            Reply::Message { line, responder: None, arrived } => {
+            HopReply::Message { line, responder: None, arrived } => {
                 Ok(HopStream::new(line, None, arrived, framed(&verdict.answer(run.stamp())), 0))
             }
-            Reply::Record(mut stream) => {
+            HopReply::Record(mut stream) => {
                 let (_, mut write) = stream.split();
                 write.write_all(&[verdict.byte()]).await?;
                 Ok(stream)
@@ -297,7 +297,7 @@ mod tests {
         // From now on the frontend knows the run.
         let (_, message) = dial(&key, &opening(clock.stamp(Instant::now())), b"").unwrap();
         let asked = received(&message, &key, &run).await.unwrap().unwrap();
-        assert!(matches!(asked.reply, Reply::Message { .. }));
+        assert!(matches!(asked.reply, HopReply::Message { .. }));
     }
 
     /// True if the first bit of the length, the flag on the wire, is set.

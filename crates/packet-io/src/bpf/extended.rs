@@ -27,7 +27,7 @@ pub(crate) enum Kind {
 
 /// How a program reads the bytes of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Reading {
+enum FrameAccess {
     /// With the kernel's instructions for its own buffers.
     Buffer,
     /// In the frame's memory ([`Kind::Xdp`]): the kernel requires a comparison with the end of the frame
@@ -133,14 +133,14 @@ impl Instruction {
 /// Translates a classic program into one that returns the same number; `None` if an instruction has no
 /// translation.
 pub(crate) fn answering(program: &[sock_filter]) -> Option<Vec<Instruction>> {
-    translated(program, Reading::Buffer, |answer| vec![Instruction::set(A, answer), Instruction::exit()])
+    translated(program, FrameAccess::Buffer, |answer| vec![Instruction::set(A, answer), Instruction::exit()])
 }
 
 /// Translates a filter to a program that redirects accepted frames to the interface `to`, and copies frames
 /// for which the filter returns `copied`. Other frames pass unchanged.
 pub(crate) fn redirecting(program: &[sock_filter], to: u32, copied: u32) -> Option<Vec<Instruction>> {
     let on = [Instruction::set(A, NEXT), Instruction::exit()];
-    translated(program, Reading::Buffer, |answer| match answer {
+    translated(program, FrameAccess::Buffer, |answer| match answer {
         0 => on.to_vec(),
         _ if answer == copied => {
             let arguments =
@@ -162,7 +162,7 @@ pub(crate) fn to_sockets(
     sockets: BorrowedFd<'_>,
     copied: u32,
 ) -> Option<Vec<Instruction>> {
-    translated(program, Reading::InPlace, |answer| {
+    translated(program, FrameAccess::InPlace, |answer| {
         if answer == 0 || answer == copied {
             return pass().to_vec();
         }
@@ -182,7 +182,7 @@ pub(crate) fn to_sockets(
 /// Like [`answering`], for frames that are read in place.
 #[cfg(test)]
 pub(crate) fn answering_in_place(program: &[sock_filter]) -> Option<Vec<Instruction>> {
-    translated(program, Reading::InPlace, |answer| vec![Instruction::set(A, answer), Instruction::exit()])
+    translated(program, FrameAccess::InPlace, |answer| vec![Instruction::set(A, answer), Instruction::exit()])
 }
 
 fn pass() -> [Instruction; 2] {
@@ -213,7 +213,7 @@ pub(crate) fn sending_out(to: u32) -> Vec<Instruction> {
 /// Translates the program, with `answer` in place of `RET k`.
 fn translated(
     program: &[sock_filter],
-    reading: Reading,
+    reading: FrameAccess,
     answer: impl Fn(u32) -> Vec<Instruction>,
 ) -> Option<Vec<Instruction>> {
     let mut parts: Vec<Vec<Instruction>> =
@@ -237,7 +237,7 @@ fn translated(
         Instruction::set(A, 0),
         Instruction::set(X, 0),
     ];
-    if reading == Reading::InPlace {
+    if reading == FrameAccess::InPlace {
         start.push(Instruction::load(libc::BPF_W, DATA, PACKET, XDP_DATA));
         start.push(Instruction::load(libc::BPF_W, END, PACKET, XDP_END));
     }
@@ -269,11 +269,11 @@ fn in_place(size: u32, base: u8, k: u32) -> Vec<Instruction> {
 /// Translates one instruction; the targets of jumps follow later.
 fn part(
     classic: &sock_filter,
-    reading: Reading,
+    reading: FrameAccess,
     answer: impl Fn(u32) -> Vec<Instruction>,
 ) -> Option<Vec<Instruction>> {
     let (code, k) = (u32::from(classic.code), classic.k);
-    let read_in_place = reading == Reading::InPlace;
+    let read_in_place = reading == FrameAccess::InPlace;
     let one = match code {
         LDW if k == PROTOCOL && read_in_place => return Some(in_place(libc::BPF_H, DATA, ETHERNET_PROTOCOL)),
         LDW if k == PROTOCOL => {
@@ -282,8 +282,8 @@ fn part(
         }
         LDX_IP => {
             let first = match reading {
-                Reading::Buffer => vec![Instruction::new(LDB, 0, 0, k)],
-                Reading::InPlace => in_place(libc::BPF_B, DATA, k),
+                FrameAccess::Buffer => vec![Instruction::new(LDB, 0, 0, k)],
+                FrameAccess::InPlace => in_place(libc::BPF_B, DATA, k),
             };
             let times_four = [
                 Instruction::new(AND32, A, 0, 15),

@@ -43,7 +43,7 @@ enum Label {
 }
 
 /// An instruction, with the jump targets for a true and for a false condition.
-type Step = (u32, Label, Label, u32);
+type Instruction = (u32, Label, Label, u32);
 
 /// Accepted packets: segments to certain ports, and ICMP errors.
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,7 +68,7 @@ pub(crate) fn program(wanted: Wanted<'_>) -> Vec<sock_filter> {
         (_, Some(at)) => (at - from - 1) as u8,
         (_, None) => 0,
     };
-    let instruction = |(n, (code, yes, no, k)): (usize, &Step)| sock_filter {
+    let instruction = |(n, (code, yes, no, k)): (usize, &Instruction)| sock_filter {
         code: *code as u16,
         jt: distance(n, *yes),
         jf: distance(n, *no),
@@ -77,12 +77,12 @@ pub(crate) fn program(wanted: Wanted<'_>) -> Vec<sock_filter> {
     steps.iter().enumerate().map(instruction).collect()
 }
 
-fn steps(wanted: Wanted<'_>) -> (Vec<Step>, Vec<(Label, usize)>) {
+fn steps(wanted: Wanted<'_>) -> (Vec<Instruction>, Vec<(Label, usize)>) {
     let Wanted { link, served, own, addresses } = wanted;
     use Label::{Accept, Copy, Drop, Icmp4, Icmp6, Next, Ports, Range, V6};
     let mut steps = Vec::new();
     let mut places = Vec::new();
-    let mut part = |label: Option<Label>, part: &[Step]| {
+    let mut part = |label: Option<Label>, part: &[Instruction]| {
         places.extend(label.map(|label| (label, steps.len())));
         steps.extend_from_slice(part);
     };
@@ -116,7 +116,7 @@ fn steps(wanted: Wanted<'_>) -> (Vec<Step>, Vec<(Label, usize)>) {
 }
 
 /// Continues if a packet of this IP version is addressed to one of `addresses`, or if `addresses` is empty.
-fn addressed_to(addresses: &[IpAddr], link: u32, v6: bool) -> Vec<Step> {
+fn addressed_to(addresses: &[IpAddr], link: u32, v6: bool) -> Vec<Instruction> {
     let of_version: Vec<Vec<u32>> = addresses.iter().filter(|ip| ip.is_ipv6() == v6).map(words_of).collect();
     if of_version.is_empty() {
         // Always true: the kernel rejects extended programs with unreachable instructions.

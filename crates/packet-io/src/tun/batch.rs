@@ -18,7 +18,7 @@ use crate::vnet::{Gso, VnetHeader};
 
 /// Packets of one write.
 #[derive(Debug)]
-pub(super) struct Batch {
+pub(super) struct TunBatch {
     uring: Uring,
     /// Start of each packet.
     starts: Vec<Start>,
@@ -31,11 +31,11 @@ struct Start {
     len: usize,
 }
 
-impl Batch {
+impl TunBatch {
     /// Returns `None` if `io_uring` is missing or not permitted.
-    pub(super) fn open() -> Option<Batch> {
+    pub(super) fn open() -> Option<TunBatch> {
         let start = Start { bytes: [0; VnetHeader::LEN + Headers::MAX], len: 0 };
-        Uring::open().ok().map(|uring| Batch { uring, starts: vec![start; MAX] })
+        Uring::open().ok().map(|uring| TunBatch { uring, starts: vec![start; MAX] })
     }
 
     /// Describes the packets up to the first that needs another path; returns their number. Packets marked as
@@ -50,8 +50,8 @@ impl Batch {
 
     /// Writes described packets in one call, and marks those that were written. Returns itself for the next
     /// call; `None` if `io_uring` cannot write here.
-    fn write(self, fd: BorrowedFd<'_>, packets: &mut [Gathered<'_>]) -> Option<Batch> {
-        let Batch { uring, starts } = self;
+    fn write(self, fd: BorrowedFd<'_>, packets: &mut [Gathered<'_>]) -> Option<TunBatch> {
+        let TunBatch { uring, starts } = self;
         let described = packets.iter().zip(&starts).enumerate().filter(|(_, (packet, _))| !packet.taken);
         let messages: Vec<_> = described.map(|(n, (packet, start))| (n, start.pieces(packet))).collect();
         let messages =
@@ -63,7 +63,7 @@ impl Batch {
                 is_unknown |= written.is_err_and(|error| error.raw_os_error() == Some(libc::EOPNOTSUPP));
             }
         });
-        uring.filter(|_| !is_unknown).map(|uring| Batch { uring, starts })
+        uring.filter(|_| !is_unknown).map(|uring| TunBatch { uring, starts })
     }
 }
 
@@ -124,7 +124,7 @@ impl TunDevice {
     }
 
     /// Writes described packets, and counts those that were written.
-    fn write_together(&mut self, batch: Batch, packets: &mut [Gathered<'_>]) {
+    fn write_together(&mut self, batch: TunBatch, packets: &mut [Gathered<'_>]) {
         let before: Vec<bool> = packets.iter().map(|packet| packet.taken).collect();
         self.batch = batch.write(self.fd.as_fd(), packets);
         let written = packets.iter().zip(before).filter(|(packet, before)| packet.taken && !before);
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn batch_ends_without_nonblocking_writes() {
-        let Some(mut batch) = Batch::open() else { return println!("skipped: no io_uring here") };
+        let Some(mut batch) = TunBatch::open() else { return println!("skipped: no io_uring here") };
         let name = std::fs::File::options().write(true).open("/proc/self/comm").unwrap();
         let packets = stream(&Tcp::v4(), 1);
         let mut together = gathered(&packets);

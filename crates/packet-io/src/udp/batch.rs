@@ -16,7 +16,7 @@ const SPARE: usize = 16;
 
 /// A chain of datagrams to one peer.
 #[derive(Debug)]
-pub(super) struct Batch {
+pub(super) struct UdpBatch {
     pub(super) route: Route,
     pub(super) ecn: u8,
     /// Length of every datagram but the last.
@@ -29,7 +29,7 @@ pub(super) struct Batch {
     closed: bool,
 }
 
-impl Batch {
+impl UdpBatch {
     /// Returns the unsent bytes: all of them, or one datagram if the kernel cannot segment.
     pub(super) fn next(&self, segmentation: bool) -> &[u8] {
         let rest = self.buffer.get(self.sent..).unwrap_or_default();
@@ -60,7 +60,7 @@ impl Batch {
 /// All waiting chains, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Batches {
-    queue: VecDeque<Batch>,
+    queue: VecDeque<UdpBatch>,
     spare: Vec<Vec<u8>>,
 }
 
@@ -88,12 +88,13 @@ impl Batches {
 
     /// Returns the chain for a datagram: the youngest chain to its peer, or a new one if that chain cannot
     /// take it. With an older chain, datagrams would overtake each other.
-    fn chain_for(&mut self, route: Route, ecn: u8, len: usize, max_datagrams: usize) -> &mut Batch {
+    fn chain_for(&mut self, route: Route, ecn: u8, len: usize, max_datagrams: usize) -> &mut UdpBatch {
         let youngest = self.queue.iter().rposition(|batch| batch.route.outer == route.outer);
         let takes = |at: &usize| self.queue[*at].takes(route.outer, ecn, len, max_datagrams);
         let at = youngest.filter(takes).unwrap_or_else(|| {
             let buffer = self.spare.pop().unwrap_or_default();
-            let empty = Batch { route, ecn, segment_size: len, buffer, sent: 0, datagrams: 0, closed: false };
+            let empty =
+                UdpBatch { route, ecn, segment_size: len, buffer, sent: 0, datagrams: 0, closed: false };
             self.queue.push_back(empty);
             self.queue.len() - 1
         });
@@ -101,17 +102,17 @@ impl Batches {
     }
 
     /// Returns the waiting chains, oldest first.
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Batch> {
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut UdpBatch> {
         self.queue.iter_mut()
     }
 
-    pub(super) fn oldest(&mut self) -> Option<&mut Batch> {
+    pub(super) fn oldest(&mut self) -> Option<&mut UdpBatch> {
         self.queue.front_mut()
     }
 
     /// Removes the oldest chain after it was sent.
     pub(super) fn pop(&mut self) {
-        if let Some(Batch { mut buffer, .. }) = self.queue.pop_front()
+        if let Some(UdpBatch { mut buffer, .. }) = self.queue.pop_front()
             && self.spare.len() < SPARE
         {
             buffer.clear();

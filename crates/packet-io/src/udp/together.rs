@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use socket2::SockAddr;
 
-use super::batch::Batch;
+use super::batch::UdpBatch;
 use super::{UdpDevice, for_socket};
 use crate::message::Message;
 use crate::sockopt;
@@ -34,7 +34,7 @@ impl Together {
 
     /// Sends chains, and advances those that were sent. Returns their number, and itself for the next call;
     /// `None` if `io_uring` cannot send here.
-    fn send(self, fd: BorrowedFd<'_>, v6: bool, chains: &mut [&mut Batch]) -> (usize, Option<Together>) {
+    fn send(self, fd: BorrowedFd<'_>, v6: bool, chains: &mut [&mut UdpBatch]) -> (usize, Option<Together>) {
         let mut went = [false; MAX];
         let (mut is_proven, mut is_invalid) = (self.is_proven, false);
         let messages: Vec<_> = chains.iter().map(|chain| message(chain, v6)).collect();
@@ -53,8 +53,8 @@ impl Together {
 }
 
 /// Returns the kernel's message for a chain, with the same control messages as in quinn-udp.
-fn message(chain: &Batch, v6: bool) -> Message<'_> {
-    let Batch { route, segment_size, .. } = *chain;
+fn message(chain: &UdpBatch, v6: bool) -> Message<'_> {
+    let UdpBatch { route, segment_size, .. } = *chain;
     let data = chain.next(true);
     let mut message = Message::new(SockAddr::from(for_socket(route.outer, v6)), data);
     let ecn = i32::from(chain.ecn).to_ne_bytes();

@@ -25,7 +25,7 @@ pub struct Browser {
     servers: Vec<SocketAddr>,
     connect: ConnectConfig,
     started: Instant,
-    progress: Vec<Progress>,
+    progress: Vec<ActivityProgress>,
     /// Downloads that wait for a connection, for each host.
     queues: Vec<VecDeque<usize>>,
     connections: BTreeMap<ConnId, Connection>,
@@ -37,7 +37,7 @@ pub struct Browser {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Progress {
+struct ActivityProgress {
     began: Option<Instant>,
     ended: Option<Instant>,
     /// Received bytes of the response.
@@ -57,7 +57,7 @@ impl Browser {
     /// Returns a browser that has not started; `servers` are the hosts of the page.
     pub fn new(page: Page, servers: Vec<SocketAddr>, connect: ConnectConfig) -> Browser {
         Browser {
-            progress: vec![Progress::default(); page.activities().len()],
+            progress: vec![ActivityProgress::default(); page.activities().len()],
             queues: vec![VecDeque::new(); servers.len()],
             page,
             servers,
@@ -84,7 +84,7 @@ impl Browser {
     /// Returns the time from the start to the end of the first download.
     pub fn first_object(&self) -> Option<std::time::Duration> {
         let download =
-            |(activity, _): &(&Activity, &Progress)| matches!(activity.work, Work::Download { .. });
+            |(activity, _): &(&Activity, &ActivityProgress)| matches!(activity.work, Work::Download { .. });
         let ends = self.page.activities().iter().zip(&self.progress).filter(download);
         ends.filter_map(|(_, progress)| progress.ended).min().map(|ended| ended - self.started)
     }

@@ -69,7 +69,7 @@ pub enum Failed {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
+enum ClientPhase {
     /// Pausing before the next exchange, which begins at this time.
     Pausing(Instant),
     /// In the handshake, with [`Connections::Established`].
@@ -86,7 +86,7 @@ enum Phase {
 #[derive(Debug)]
 pub struct Client {
     plan: ClientPlan,
-    phase: Phase,
+    phase: ClientPhase,
     next: usize,
     connection: Option<ConnId>,
     request: Vec<u8>,
@@ -100,7 +100,7 @@ impl Client {
         let outcomes = Vec::with_capacity(plan.exchanges.len());
         Client {
             plan,
-            phase: Phase::Pausing(Instant::ZERO),
+            phase: ClientPhase::Pausing(Instant::ZERO),
             next: 0,
             connection: None,
             request: Vec::new(),
@@ -116,7 +116,7 @@ impl Client {
 
     /// True once every exchange is complete or has failed.
     pub fn is_over(&self) -> bool {
-        self.phase == Phase::Done
+        self.phase == ClientPhase::Done
     }
 
     /// Returns the connection in use.
@@ -127,12 +127,12 @@ impl Client {
     /// Proceeds to the next exchange, without delay if it has no pause.
     fn proceed(&mut self, host: &mut HostView<'_>) {
         let Some(exchange) = self.plan.exchanges.get(self.next).copied() else {
-            self.phase = Phase::Done;
+            self.phase = ClientPhase::Done;
             self.release(host);
             return;
         };
         if exchange.pause > Duration::ZERO {
-            self.phase = Phase::Pausing(host.now + exchange.pause);
+            self.phase = ClientPhase::Pausing(host.now + exchange.pause);
         } else {
             self.begin(host);
         }
@@ -150,7 +150,7 @@ impl Client {
             stats: None,
         });
         if self.connection.is_some() {
-            self.phase = Phase::Asking { received: 0 };
+            self.phase = ClientPhase::Asking { received: 0 };
             self.write(host);
             return;
         }
@@ -160,8 +160,8 @@ impl Client {
                 self.connection = Some(id);
                 self.written = taken;
                 self.phase = match self.plan.greeting {
-                    0 => Phase::Asking { received: 0 },
-                    _ => Phase::Greeted { received: 0 },
+                    0 => ClientPhase::Asking { received: 0 },
+                    _ => ClientPhase::Greeted { received: 0 },
                 };
             }
             Err(error) => self.fail(Failed::Connect(error), host),
@@ -172,7 +172,7 @@ impl Client {
         match host.connect(self.plan.server, &[], &self.plan.connect) {
             Ok((id, _)) => {
                 self.connection = Some(id);
-                self.phase = Phase::Opening;
+                self.phase = ClientPhase::Opening;
             }
             Err(error) => self.fail(Failed::Connect(error), host),
         }
@@ -180,7 +180,7 @@ impl Client {
 
     /// Writes the remaining bytes of the request during an exchange.
     fn write(&mut self, host: &mut HostView<'_>) {
-        let (Some(id), Phase::Asking { .. }) = (self.connection, self.phase) else { return };
+        let (Some(id), ClientPhase::Asking { .. }) = (self.connection, self.phase) else { return };
         while self.written < self.request.len() {
             match host.stack.write(id, &self.request[self.written..], host.now) {
                 Ok(taken) => self.written += taken,
@@ -193,7 +193,7 @@ impl Client {
 
     fn read(&mut self, host: &mut HostView<'_>) {
         while let Some(id) = self.connection
-            && matches!(self.phase, Phase::Greeted { .. } | Phase::Asking { .. })
+            && matches!(self.phase, ClientPhase::Greeted { .. } | ClientPhase::Asking { .. })
         {
             let (len, intact) = match host.read(id) {
                 Ok([]) => return self.fail(Failed::EndOfStream, host),
@@ -210,23 +210,23 @@ impl Client {
 
     fn offset(&self) -> u64 {
         match self.phase {
-            Phase::Greeted { received } | Phase::Asking { received } => received,
-            Phase::Pausing(_) | Phase::Opening | Phase::Done => 0,
+            ClientPhase::Greeted { received } | ClientPhase::Asking { received } => received,
+            ClientPhase::Pausing(_) | ClientPhase::Opening | ClientPhase::Done => 0,
         }
     }
 
     fn received(&mut self, len: u64, host: &mut HostView<'_>) {
         match self.phase {
-            Phase::Greeted { received } if received + len < self.plan.greeting => {
-                self.phase = Phase::Greeted { received: received + len };
+            ClientPhase::Greeted { received } if received + len < self.plan.greeting => {
+                self.phase = ClientPhase::Greeted { received: received + len };
             }
-            Phase::Greeted { .. } => {
-                self.phase = Phase::Asking { received: 0 };
+            ClientPhase::Greeted { .. } => {
+                self.phase = ClientPhase::Asking { received: 0 };
                 self.write(host);
             }
-            Phase::Asking { received } => {
+            ClientPhase::Asking { received } => {
                 let received = received + len;
-                self.phase = Phase::Asking { received };
+                self.phase = ClientPhase::Asking { received };
                 if let Some(outcome) = self.outcomes.last_mut() {
                     outcome.first_byte.get_or_insert(host.now);
                 }
@@ -234,7 +234,7 @@ impl Client {
                     self.complete(host);
                 }
             }
-            Phase::Pausing(_) | Phase::Opening | Phase::Done => {}
+            ClientPhase::Pausing(_) | ClientPhase::Opening | ClientPhase::Done => {}
         }
     }
 
@@ -293,10 +293,10 @@ impl Application for Client {
     fn on_event(&mut self, event: Event, host: &mut HostView<'_>) {
         match event {
             Event::Connected(_) => {
-                if let (Phase::Opening, Connections::Established(settle)) =
+                if let (ClientPhase::Opening, Connections::Established(settle)) =
                     (self.phase, self.plan.connections)
                 {
-                    self.phase = Phase::Pausing(host.now + settle);
+                    self.phase = ClientPhase::Pausing(host.now + settle);
                 } else {
                     self.write(host);
                 }
@@ -308,11 +308,11 @@ impl Application for Client {
                 self.read(host);
                 if self.connection == Some(id) {
                     match self.phase {
-                        Phase::Pausing(_) => self.release(host),
-                        Phase::Opening | Phase::Greeted { .. } | Phase::Asking { .. } => {
+                        ClientPhase::Pausing(_) => self.release(host),
+                        ClientPhase::Opening | ClientPhase::Greeted { .. } | ClientPhase::Asking { .. } => {
                             self.fail(Failed::Closed(reason), host);
                         }
-                        Phase::Done => self.release(host),
+                        ClientPhase::Done => self.release(host),
                     }
                 }
             }
@@ -322,8 +322,11 @@ impl Application for Client {
 
     fn next_wake(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Pausing(until) => Some(until),
-            Phase::Opening | Phase::Greeted { .. } | Phase::Asking { .. } | Phase::Done => None,
+            ClientPhase::Pausing(until) => Some(until),
+            ClientPhase::Opening
+            | ClientPhase::Greeted { .. }
+            | ClientPhase::Asking { .. }
+            | ClientPhase::Done => None,
         }
     }
 

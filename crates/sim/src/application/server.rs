@@ -79,8 +79,8 @@ impl Server {
         while let Some((id, remote)) = host.accept(listener) {
             host.note(|| format!("accepted {remote}"));
             let phase = match self.greeting {
-                0 => Phase::Reading,
-                length => Phase::Writing { offset: 0, length },
+                0 => ServerPhase::Reading,
+                length => ServerPhase::Writing { offset: 0, length },
             };
             self.connections.insert(id, Serving { phase, ..Serving::default() });
             self.advance(id, host);
@@ -92,13 +92,13 @@ impl Server {
         let Some(serving) = self.connections.get_mut(id) else { return };
         loop {
             let progress = match serving.phase {
-                Phase::Reading => serving.read(id, host, &mut self.received, &mut self.corrupted),
-                Phase::Thinking { until, response } if until <= host.now => {
-                    serving.phase = Phase::Writing { offset: 0, length: response };
+                ServerPhase::Reading => serving.read(id, host, &mut self.received, &mut self.corrupted),
+                ServerPhase::Thinking { until, response } if until <= host.now => {
+                    serving.phase = ServerPhase::Writing { offset: 0, length: response };
                     Progress::On
                 }
-                Phase::Thinking { .. } => Progress::Waits,
-                Phase::Writing { .. } => serving.write(id, host, &mut self.sent),
+                ServerPhase::Thinking { .. } => Progress::Waits,
+                ServerPhase::Writing { .. } => serving.write(id, host, &mut self.sent),
             };
             match progress {
                 Progress::On => {}
@@ -159,7 +159,7 @@ enum Progress {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum Phase {
+enum ServerPhase {
     #[default]
     Reading,
     Thinking {
@@ -174,7 +174,7 @@ enum Phase {
 
 #[derive(Debug, Default)]
 struct Serving {
-    phase: Phase,
+    phase: ServerPhase,
     /// Received bytes of the current request's header.
     header: [u8; HEADER],
     arrived: usize,
@@ -185,8 +185,8 @@ struct Serving {
 impl Serving {
     fn wakes(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Thinking { until, .. } => Some(until),
-            Phase::Reading | Phase::Writing { .. } => None,
+            ServerPhase::Thinking { until, .. } => Some(until),
+            ServerPhase::Reading | ServerPhase::Writing { .. } => None,
         }
     }
 
@@ -235,12 +235,12 @@ impl Serving {
         if self.arrived == asked.request as usize {
             self.arrived = 0;
             self.ahead = ahead.to_vec();
-            self.phase = Phase::Thinking { until: now + asked.think, response: asked.response };
+            self.phase = ServerPhase::Thinking { until: now + asked.think, response: asked.response };
         }
     }
 
     fn write(&mut self, id: ConnId, host: &mut HostView<'_>, sent: &mut u64) -> Progress {
-        let Phase::Writing { offset, length } = &mut self.phase else { return Progress::On };
+        let ServerPhase::Writing { offset, length } = &mut self.phase else { return Progress::On };
         while offset < length {
             match host.stack.write(id, content::from(*offset, *length - *offset), host.now) {
                 Ok(taken) => {
@@ -253,7 +253,7 @@ impl Serving {
                 }
             }
         }
-        self.phase = Phase::Reading;
+        self.phase = ServerPhase::Reading;
         Progress::On
     }
 }

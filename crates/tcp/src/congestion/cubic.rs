@@ -7,7 +7,7 @@
 
 use alloc::boxed::Box;
 
-use super::hystart::{HyStart, Phase};
+use super::hystart::{HyStart, HystartPhase};
 use super::loss_based::Window;
 use super::reno::SLOW_START_BURST;
 use super::sample::AckSample;
@@ -95,9 +95,12 @@ impl Cubic {
     /// Slow start (RFC 9438 section 4.10). Returns the bytes left for congestion avoidance.
     fn slow_start(&mut self, acked: &AckSample) -> u32 {
         let first = self.curve.ssthresh == u32::MAX;
-        let phase =
-            if first { self.hystart.on_ack(acked.rtt, acked.una, acked.nxt) } else { Phase::SlowStart };
-        if phase == Phase::Done {
+        let phase = if first {
+            self.hystart.on_ack(acked.rtt, acked.una, acked.nxt)
+        } else {
+            HystartPhase::SlowStart
+        };
+        if phase == HystartPhase::Done {
             // RFC 9406 section 4.2: "If CSS_ROUNDS rounds are complete, enter congestion avoidance by
             // setting the ssthresh to the current cwnd."
             self.curve.ssthresh = self.cwnd;
@@ -580,7 +583,7 @@ mod tests {
             }
             let before = flow.cubic.cwnd();
             flow.round(rtt, |_, _| ());
-            if matches!(flow.cubic.hystart.phase(), Phase::Conservative { .. }) {
+            if matches!(flow.cubic.hystart.phase(), HystartPhase::Conservative { .. }) {
                 conservative += 1;
             } else if round < 3 {
                 assert_eq!(flow.cubic.cwnd(), before + before / (2 * MSS) * 2 * MSS, "doubles");
@@ -603,7 +606,7 @@ mod tests {
             rtt += Duration::from_millis(30);
             flow.round(rtt, |_, _| ());
         }
-        assert_eq!(flow.cubic.hystart.phase(), Phase::SlowStart);
+        assert_eq!(flow.cubic.hystart.phase(), HystartPhase::SlowStart);
     }
 
     /// RFC 7661: a window that is not used is not grown.

@@ -17,7 +17,7 @@ const CSS_ROUNDS: u32 = 5;
 
 /// The phase of the first slow start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Phase {
+pub(crate) enum HystartPhase {
     /// Standard slow start.
     SlowStart,
     /// Conservative slow start.
@@ -34,7 +34,7 @@ pub(crate) enum Phase {
 /// See the [module](self).
 #[derive(Clone, Debug)]
 pub(crate) struct HyStart {
-    phase: Phase,
+    phase: HystartPhase,
     /// windowEnd: SND.NXT when the round began.
     window_end: Option<SeqNum>,
     /// lastRoundMinRTT.
@@ -55,7 +55,7 @@ impl HyStart {
     /// Returns the state at the start of a connection.
     pub(crate) fn new() -> Self {
         HyStart {
-            phase: Phase::SlowStart,
+            phase: HystartPhase::SlowStart,
             window_end: None,
             last_round_min: None,
             current_round_min: None,
@@ -64,27 +64,27 @@ impl HyStart {
     }
 
     #[cfg(test)]
-    pub(crate) fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> HystartPhase {
         self.phase
     }
 
     /// Returns the growth of the window for `bytes` acknowledged (already limited to L segments).
     pub(crate) fn growth(&self, bytes: u32) -> u32 {
         match self.phase {
-            Phase::SlowStart => bytes,
-            Phase::Conservative { .. } => bytes / CSS_GROWTH_DIVISOR,
-            Phase::Done => 0,
+            HystartPhase::SlowStart => bytes,
+            HystartPhase::Conservative { .. } => bytes / CSS_GROWTH_DIVISOR,
+            HystartPhase::Done => 0,
         }
     }
 
     /// Processes an acknowledgement in slow start; returns the phase after it.
-    pub(crate) fn on_ack(&mut self, rtt: Option<Micros>, una: SeqNum, nxt: SeqNum) -> Phase {
+    pub(crate) fn on_ack(&mut self, rtt: Option<Micros>, una: SeqNum, nxt: SeqNum) -> HystartPhase {
         let window_end = *self.window_end.get_or_insert(nxt);
         if let Some(rtt) = rtt {
             self.current_round_min = Some(self.current_round_min.map_or(rtt, |min| min.min(rtt)));
             self.samples += 1;
         }
-        self.judge();
+        self.compare_rounds();
         if una.ge(window_end) {
             self.end_round(nxt);
         }
@@ -92,18 +92,18 @@ impl HyStart {
     }
 
     /// Compares the current round with the previous one, once it has enough samples.
-    fn judge(&mut self) {
+    fn compare_rounds(&mut self) {
         let Some(current) = self.current_round_min.filter(|_| self.samples >= N_RTT_SAMPLE) else {
             return;
         };
         match (self.phase, self.last_round_min) {
-            (Phase::SlowStart, Some(last)) if current >= last + rtt_thresh(last) => {
-                self.phase = Phase::Conservative { baseline: current, rounds: 0 };
+            (HystartPhase::SlowStart, Some(last)) if current >= last + rtt_thresh(last) => {
+                self.phase = HystartPhase::Conservative { baseline: current, rounds: 0 };
             }
-            (Phase::Conservative { baseline, .. }, _) if current < baseline => {
-                self.phase = Phase::SlowStart;
+            (HystartPhase::Conservative { baseline, .. }, _) if current < baseline => {
+                self.phase = HystartPhase::SlowStart;
             }
-            (Phase::SlowStart | Phase::Conservative { .. } | Phase::Done, _) => {}
+            (HystartPhase::SlowStart | HystartPhase::Conservative { .. } | HystartPhase::Done, _) => {}
         }
     }
 
@@ -111,10 +111,13 @@ impl HyStart {
         self.window_end = Some(nxt);
         self.last_round_min = self.current_round_min.take();
         self.samples = 0;
-        if let Phase::Conservative { baseline, rounds } = self.phase {
+        if let HystartPhase::Conservative { baseline, rounds } = self.phase {
             let rounds = rounds + 1;
-            self.phase =
-                if rounds >= CSS_ROUNDS { Phase::Done } else { Phase::Conservative { baseline, rounds } };
+            self.phase = if rounds >= CSS_ROUNDS {
+                HystartPhase::Done
+            } else {
+                HystartPhase::Conservative { baseline, rounds }
+            };
         }
     }
 }
@@ -145,7 +148,7 @@ mod tests {
             Rounds { hystart: HyStart::new(), una: SeqNum(0), nxt: SeqNum(Self::PER_ROUND) }
         }
 
-        fn ack(&mut self, rtt: Option<Micros>) -> Phase {
+        fn ack(&mut self, rtt: Option<Micros>) -> HystartPhase {
             self.una += 1;
             if self.una == self.nxt {
                 self.nxt += Self::PER_ROUND;
@@ -154,13 +157,13 @@ mod tests {
         }
 
         /// Acknowledges `count` segments with the same round-trip time.
-        fn acks(&mut self, count: u32, rtt: Micros) -> Phase {
+        fn acks(&mut self, count: u32, rtt: Micros) -> HystartPhase {
             (0..count).map(|_| self.ack(Some(rtt))).last().unwrap_or(self.hystart.phase())
         }
     }
 
-    fn conservative(baseline: Micros, rounds: u32) -> Phase {
-        Phase::Conservative { baseline, rounds }
+    fn conservative(baseline: Micros, rounds: u32) -> HystartPhase {
+        HystartPhase::Conservative { baseline, rounds }
     }
 
     /// RFC 9406 section 4.2: "RttThresh = max(MIN_RTT_THRESH, min(lastRoundMinRTT / MIN_RTT_DIVISOR,
@@ -176,8 +179,12 @@ mod tests {
     fn a_steady_round_trip_time_stays_in_slow_start() {
         let mut rounds = Rounds::new();
         for _ in 0..20 {
-            assert_eq!(rounds.acks(Rounds::PER_ROUND, MS * 80), Phase::SlowStart);
-            assert_eq!(rounds.acks(Rounds::PER_ROUND, MS * 89), Phase::SlowStart, "below the threshold");
+            assert_eq!(rounds.acks(Rounds::PER_ROUND, MS * 80), HystartPhase::SlowStart);
+            assert_eq!(
+                rounds.acks(Rounds::PER_ROUND, MS * 89),
+                HystartPhase::SlowStart,
+                "below the threshold"
+            );
         }
         assert_eq!(rounds.hystart.growth(1_000), 1_000);
     }
@@ -188,7 +195,7 @@ mod tests {
     fn a_rise_over_a_round_enters_conservative_slow_start() {
         let mut rounds = Rounds::new();
         rounds.acks(Rounds::PER_ROUND, MS * 80);
-        assert_eq!(rounds.acks(7, MS * 90), Phase::SlowStart, "seven samples do not tell");
+        assert_eq!(rounds.acks(7, MS * 90), HystartPhase::SlowStart, "seven samples do not tell");
         assert_eq!(rounds.acks(1, MS * 90), conservative(MS * 90, 0));
         assert_eq!(rounds.hystart.growth(1_000), 250, "CSS_GROWTH_DIVISOR");
     }
@@ -198,7 +205,7 @@ mod tests {
         let mut rounds = Rounds::new();
         rounds.acks(Rounds::PER_ROUND, MS * 80);
         rounds.acks(1, MS * 81);
-        assert_eq!(rounds.acks(9, MS * 200), Phase::SlowStart);
+        assert_eq!(rounds.acks(9, MS * 200), HystartPhase::SlowStart);
     }
 
     #[test]
@@ -206,7 +213,7 @@ mod tests {
         let mut rounds = Rounds::new();
         rounds.acks(Rounds::PER_ROUND, MS * 80);
         rounds.acks(7, MS * 90);
-        assert_eq!(rounds.ack(None), Phase::SlowStart);
+        assert_eq!(rounds.ack(None), HystartPhase::SlowStart);
         assert_eq!(rounds.acks(1, MS * 90), conservative(MS * 90, 0));
     }
 
@@ -220,7 +227,7 @@ mod tests {
             assert_eq!(rounds.acks(Rounds::PER_ROUND, MS * 95), conservative(MS * 95, round));
         }
         assert_eq!(rounds.acks(Rounds::PER_ROUND - 1, MS * 95), conservative(MS * 95, CSS_ROUNDS - 1));
-        assert_eq!(rounds.acks(1, MS * 95), Phase::Done);
+        assert_eq!(rounds.acks(1, MS * 95), HystartPhase::Done);
         assert_eq!(rounds.hystart.growth(1_000), 0);
     }
 
@@ -232,7 +239,7 @@ mod tests {
         rounds.acks(Rounds::PER_ROUND, MS * 80);
         rounds.acks(Rounds::PER_ROUND, MS * 95);
         assert_eq!(rounds.acks(7, MS * 94), conservative(MS * 95, 1));
-        assert_eq!(rounds.acks(1, MS * 94), Phase::SlowStart);
+        assert_eq!(rounds.acks(1, MS * 94), HystartPhase::SlowStart);
         rounds.acks(2, MS * 94);
         assert_eq!(rounds.acks(8, MS * 120), conservative(MS * 120, 0), "and HyStart++ goes on");
     }

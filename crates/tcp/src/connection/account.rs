@@ -9,7 +9,7 @@ use crate::connection::gentle::SentSegment;
 use crate::connection::segment::{Built, Segment};
 use crate::connection::state::State;
 use crate::event::Observation;
-use crate::mechanism::ParityPlan;
+use crate::mechanism::DueParity;
 use crate::outcome::{CongestionState, Origin, Sent};
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
@@ -38,15 +38,18 @@ impl Connection {
             Choice::SynCopy => self.account_syn_copy(now),
             Choice::AfterSyn(range) => self.account_after_syn(*range, now),
             Choice::Data(data) => self.account_data(data, segment, now),
-            Choice::Copy(range) => self.tell_gentle(&SentSegment::Copy(*range), now),
-            Choice::Parity(plan) => self.account_parity(plan, segment, now),
+            Choice::Copy(range) => self.pass_sent_to_gentle(&SentSegment::Copy(*range), now),
+            Choice::Parity(parity) => self.account_parity(parity, segment, now),
             Choice::TailAck => {
-                self.tell_gentle(&SentSegment::TailAck, now);
+                self.pass_sent_to_gentle(&SentSegment::TailAck, now);
                 self.account_ack(&segment.header);
             }
             Choice::Ack { is_tail } => {
                 self.account_ack(&segment.header);
-                self.tell_gentle(&SentSegment::Ack { header: &segment.header, is_tail: *is_tail }, now);
+                self.pass_sent_to_gentle(
+                    &SentSegment::Ack { header: &segment.header, is_tail: *is_tail },
+                    now,
+                );
             }
         }
         self.count_packet(built, packet_len);
@@ -60,15 +63,15 @@ impl Connection {
                 let more = self.tx.may_send_new(&self.budget(now));
                 self.with_gentle(|gentle, parts| gentle.drop_copy(more, parts));
             }
-            Change::HoldCopy { paced } => {
+            Change::LimitCopy { paced } => {
                 self.tx.paced |= paced;
-                self.gentle.hold_copy();
+                self.gentle.defer_copy();
             }
             Change::CloseGroup => self.gentle.close_group(),
             Change::TakeGroup => self.with_gentle(|gentle, parts| gentle.take_group(parts, now)),
             Change::DropParity => self.with_gentle(|gentle, parts| gentle.drop_parity(parts)),
             Change::PaceParity => self.tx.paced = true,
-            Change::HoldLost { paced } => (self.tx.paced, self.tx.held) = (paced, true),
+            Change::LimitLost { paced } => (self.tx.paced, self.tx.send_limited) = (paced, true),
             Change::RestartWindow(window) => {
                 self.tx.rate.congestion.on_idle_restart(now, window);
                 self.tx.last_sent = now;
@@ -85,13 +88,13 @@ impl Connection {
             }
             Change::SearchMtu => self.tx.mtu.search_again(now),
             Change::PlanFlight => self.plan_flight(now),
-            Change::HoldNew { paced } => {
-                (self.tx.paced, self.tx.held) = (paced, true);
+            Change::LimitNew { paced } => {
+                (self.tx.paced, self.tx.send_limited) = (paced, true);
                 self.tx.end_burst(true);
             }
             Change::EndBurst { corked } => {
                 if corked {
-                    self.tx.hold.start_cork(self.tx.rtt.rto_base(), now);
+                    self.tx.nagle.start_cork(self.tx.rtt.rto_base(), now);
                 }
                 self.tx.end_burst(false);
             }
@@ -100,7 +103,7 @@ impl Connection {
 
     /// Clears the marks of held-back data before a new decision.
     pub(crate) fn begin_poll(&mut self, now: Instant) {
-        (self.tx.paced, self.tx.held) = (false, false);
+        (self.tx.paced, self.tx.send_limited) = (false, false);
         if self.gentle.proactive().is_some_and(|proactive| proactive.copies.are_waiting()) {
             let more = self.tx.may_send_new(&self.budget(now));
             self.with_gentle(|gentle, parts| gentle.refresh_copies(more, parts));
@@ -110,7 +113,7 @@ impl Connection {
     /// Records that nothing waits to be sent: no limit holds data back, and the burst is over.
     #[inline]
     pub(crate) fn become_idle(&mut self, now: Instant) {
-        (self.tx.paced, self.tx.held) = (false, false);
+        (self.tx.paced, self.tx.send_limited) = (false, false);
         if self.state.sends() && !self.tx.scoreboard.is_empty() {
             self.tx.end_burst(false);
         }
@@ -193,7 +196,7 @@ impl Connection {
             self.tx.recovery.on_repeating_probe(data.range.len(), self.tx.scoreboard.nxt());
         }
         if was_empty {
-            self.tx.note_transfer_start(data.range.start, now);
+            self.tx.detect_transfer_start(data.range.start, now);
             self.tx.waiting_since = Some(now);
         }
         // RFC 6675 section 6: the timer of the first segment restarts with its retransmission; otherwise it
@@ -229,7 +232,7 @@ impl Connection {
             self.observe(Observation::ProbeSent { range: data.range, new_data: fresh });
         }
         if fresh {
-            self.tx.hold.on_sent(data.range.end, partial);
+            self.tx.nagle.on_sent(data.range.end, partial);
             self.tx.queue.on_sent(data.range.end);
         }
         if data.mtu_probe {
@@ -240,21 +243,21 @@ impl Connection {
         self.account_ack(&segment.header);
         self.observe(Observation::Sent { range: data.range, origin: data.origin });
         let urgent = self.gentle.active.is_some() && self.urgent.pointer(data.range.start).is_some();
-        self.tell_gentle(&SentSegment::Data { data, header: &segment.header, fresh, urgent }, now);
+        self.pass_sent_to_gentle(&SentSegment::Data { data, header: &segment.header, fresh, urgent }, now);
         if let Some(reactive) = &mut self.reactive {
             reactive.on_sent(&sent, fresh, &self.tx, now);
         }
     }
 
-    fn account_parity(&mut self, plan: &ParityPlan, segment: &Segment, now: Instant) {
-        let wire = plan.wire();
+    fn account_parity(&mut self, parity: &DueParity, segment: &Segment, now: Instant) {
+        let wire = parity.wire();
         if segment.header.options.fast_open.is_some() {
             self.on_fast_open_option_sent();
         }
         self.tx.rate.on_sent(wire.len(), now);
         self.tx.on_redundancy(wire.len(), now);
         self.counters.redundant_bytes += u64::from(wire.len());
-        self.tell_gentle(&SentSegment::Parity(plan, segment.header.options.gentle), now);
+        self.pass_sent_to_gentle(&SentSegment::Parity(parity, segment.header.options.gentle), now);
         self.observe(Observation::Sent { range: wire, origin: Origin::Parity });
     }
 

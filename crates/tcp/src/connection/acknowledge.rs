@@ -38,7 +38,7 @@ impl Connection {
             self.tx.window.on_probe_answered();
             self.soft_error = None;
         }
-        self.tx.hold.on_ack();
+        self.tx.nagle.on_ack();
         self.tx.count_answer_beyond_window(now);
         self.tx.queue.set_max_window(self.tx.window.max_snd_wnd());
         if self.acknowledges_nothing(segment) {
@@ -64,7 +64,7 @@ impl Connection {
         );
         let watched = self.config.path_start.is_some() || self.tx.rate.delivery.is_some();
         let losses = watched.then(|| self.all_losses());
-        let report = self.tell_gentle_of_ack(segment, &mut ack, reported, now);
+        let report = self.pass_ack_to_gentle(segment, &mut ack, reported, now);
         // A duplicate was delivered as well, if it was a retransmission.
         let repeated = ack.dsack.filter(|dsack| dsack.of != DsackOf::NeverSentTwice);
         let repeated = repeated.map_or(0, |dsack| self.tx.segments_of(&dsack));
@@ -78,9 +78,9 @@ impl Connection {
             delivery.count(&ack, repeated_bytes);
         }
         if ack.repaired {
-            self.tx.report_repairs(&ack, reported, now);
+            self.tx.pass_repairs(&ack, reported, now);
         }
-        self.note_rtt(&ack, now);
+        self.take_rtt_sample(&ack, now);
         self.undo(&ack, now);
 
         // 3. Loss detection marks segments as lost. Losses that a mechanism has repaired reduce the window.
@@ -96,15 +96,15 @@ impl Connection {
 
         // 5. SND.UNA has advanced: update buffers, the retransmission timer and the state of our FIN. The
         // path has shown which sizes of segments and flights pass.
-        self.note_large(&ack);
-        self.note_progress(&ack, now);
+        self.record_large(&ack);
+        self.on_una_advanced(&ack, now);
         if let Some(losses) = losses {
             self.watch_flight(&ack, losses, now);
         }
         self.doubt_size(&loss);
 
         // 6. The probe timer restarts, and Corrective and Proactive evaluate the reports of repairs.
-        self.note_probes(&ack);
+        self.count_probes(&ack);
         if let Some(reactive) = &mut self.reactive {
             reactive.on_ack(&ack, &self.tx, now);
         }
@@ -126,7 +126,7 @@ impl Connection {
 
     /// Counts the probes that were needed. A probed segment counts as delivered by the probe unless the
     /// echoed timestamp is older than the probe.
-    fn note_probes(&mut self, ack: &AckOutcome) {
+    fn count_probes(&mut self, ack: &AckOutcome) {
         if self.counters.probes == 0 {
             return;
         }
@@ -177,7 +177,7 @@ impl Connection {
         }
         self.counters.masked_losses += 1;
         self.watch_losses(&[]);
-        self.note_loss();
+        self.record_loss_kind();
         self.observe(Observation::MaskedLoss { by });
         self.begin_reduction(episode, CongestionCause::Repaired(by), recover_fs, now);
         let at_once = match reaction {
@@ -198,7 +198,7 @@ impl Connection {
             self.tx.rate.on_spurious(now);
             self.counters.undos += 1;
             self.observe(Observation::Undone { why: UndoCause::Dsack });
-            self.report_recovery();
+            self.observe_recovery();
         }
     }
 
@@ -207,11 +207,11 @@ impl Connection {
         self.rx.timestamps.rtt(timestamps.echo, self.handshake.opened, now)
     }
 
-    fn note_rtt(&mut self, ack: &AckOutcome, now: Instant) {
+    fn take_rtt_sample(&mut self, ack: &AckOutcome, now: Instant) {
         if let Some(rtt) = ack.rtt {
             self.tx.rtt.on_sample(rtt, now);
             self.tx.rto.reset_backoff();
-            self.gentle.note_planner_rtt(rtt);
+            self.gentle.add_planner_rtt(rtt);
             self.watch_queue(rtt, now);
             if let Some(srtt) = self.tx.rtt.srtt() {
                 self.observe(Observation::RttSample { rtt: rtt.into(), srtt: srtt.into() });
@@ -239,7 +239,7 @@ impl Connection {
         #[cfg(not(feature = "historical"))]
         let counted = None;
         let loss = if let Some((verdict, cause)) = counted {
-            self.mark_lost(verdict, cause, now)
+            self.apply_loss_verdict(verdict, cause, now)
         } else if self.handshake.agreed.sack {
             self.tx.rack.on_ack(ack, &self.tx.scoreboard, srtt, min_rtt, in_recovery, now);
             let verdict = if self.tx.rack.has_advanced() || self.tx.scoreboard.is_empty() {
@@ -252,12 +252,12 @@ impl Connection {
                 }
                 RackVerdict::default()
             };
-            self.mark_lost(verdict, LossCause::Rack, now)
+            self.apply_loss_verdict(verdict, LossCause::Rack, now)
         } else {
             self.detect_by_duplicates(ack)
         };
         if loss.newly_lost > 0 {
-            self.report_loss(&loss);
+            self.count_loss(&loss);
         }
         loss
     }
@@ -296,7 +296,12 @@ impl Connection {
     }
 
     /// Marks the segments that RACK found as lost on the scoreboard, and counts them.
-    pub(crate) fn mark_lost(&mut self, verdict: RackVerdict, cause: LossCause, now: Instant) -> LossOutcome {
+    pub(crate) fn apply_loss_verdict(
+        &mut self,
+        verdict: RackVerdict,
+        cause: LossCause,
+        now: Instant,
+    ) -> LossOutcome {
         if verdict.lost.is_empty() {
             return LossOutcome { newly_lost: 0, lost_again: 0, cause: Some(cause) };
         }
@@ -319,12 +324,12 @@ impl Connection {
         LossOutcome { newly_lost, lost_again: verdict.lost_again, cause: Some(cause) }
     }
 
-    pub(crate) fn report_loss(&mut self, loss: &LossOutcome) {
+    pub(crate) fn count_loss(&mut self, loss: &LossOutcome) {
         if let Some(by) = loss.cause.filter(|_| loss.newly_lost > 0) {
             let too_big = by == LossCause::TooBig;
             let segments = if too_big { 0 } else { loss.newly_lost.div_ceil(self.tx.mss()) };
             self.counters.segments_lost += u64::from(segments);
-            self.note_loss();
+            self.record_loss_kind();
             self.counters.early_retransmits += u64::from(by == LossCause::EarlyRetransmit);
             self.counters.fack_losses += u64::from(by == LossCause::Fack);
             self.counters.lost_again_bytes += u64::from(loss.lost_again);
@@ -334,20 +339,20 @@ impl Connection {
 
     /// Undoes a reduction that turns out to be spurious (RFC 3522, 3708, 4015, 5682).
     fn undo(&mut self, ack: &AckOutcome, now: Instant) {
-        self.tx.recovery.release_retransmissions();
+        self.tx.recovery.resume_retransmissions();
         let scoreboard = &self.tx.scoreboard;
         if ack.reneged {
             // Either this acknowledgement is old, or the receiver has discarded data. The state stays, and
             // nothing is retransmitted until the next acknowledgement or the timer shows which (Linux:
             // tcp_check_sack_reneging).
-            self.tx.recovery.hold_retransmissions();
+            self.tx.recovery.suspend_retransmissions();
         } else if self.handshake.agreed.sack && self.tx.recovery.shows_overtaken_segment(ack) {
             // The highest SACK shows how far the segment was overtaken (Linux: tcp_try_undo_partial).
             let highest = scoreboard.highest_sacked().unwrap_or(scoreboard.una());
             self.tx.rack.on_overtaken(highest.since(ack.una_before));
             // Other retransmitted data that is outstanding may be merely late too, so nothing more is
             // retransmitted.
-            self.tx.recovery.hold_retransmissions();
+            self.tx.recovery.suspend_retransmissions();
         }
         let repairs_in_flight = || scoreboard.resent().next().is_some();
         let Some(why) = self.tx.recovery.spurious(ack, repairs_in_flight) else { return };
@@ -369,13 +374,13 @@ impl Connection {
         }
         self.counters.undos += 1;
         self.observe(Observation::Undone { why });
-        self.report_recovery();
+        self.observe_recovery();
     }
 
     /// Updates recovery state and congestion window. `redundancy`: bytes of redundancy in flight before the
     /// acknowledgement.
     fn recover(&mut self, ack: &AckOutcome, loss: &LossOutcome, redundancy: u32, now: Instant) {
-        self.tx.report_losses(now);
+        self.tx.pass_losses(now);
         let nxt = self.tx.scoreboard.nxt();
         let was = self.tx.recovery.state();
         // If nothing was outstanding, ECE is the repetition of an old echo, which lasts until the peer sees
@@ -461,7 +466,7 @@ impl Connection {
         if in_recovery {
             let resent = self.tx.scoreboard.resent().filter(|record| record.origin != Origin::TailLossProbe);
             let bytes = resent.map(|record| record.range.len()).sum();
-            self.tx.recovery.on_entered_with_repairs(bytes);
+            self.tx.recovery.on_entered_with_retransmissions(bytes);
         }
         let delivered_while_held = if in_recovery { self.delivered_while_held() } else { 0 };
         let max_ssthresh = self.retreat();
@@ -470,7 +475,7 @@ impl Connection {
         {
             // ECN marks of all members within a round trip cause one reduction.
             if !others.may_answer_mark {
-                return self.report_recovery();
+                return self.observe_recovery();
             }
             others.has_answered_mark = true;
         }
@@ -483,7 +488,7 @@ impl Connection {
         });
         self.counters.reductions += 1;
         self.counters.recoveries += u64::from(in_recovery);
-        self.report_recovery();
+        self.observe_recovery();
     }
 
     fn end_reduction(&mut self, was: CongestionState) {
@@ -491,10 +496,10 @@ impl Connection {
             self.tx.rate.congestion.on_recovery_exit(was);
         }
         self.tx.rack.on_recovery_exit();
-        self.report_recovery();
+        self.observe_recovery();
     }
 
-    pub(crate) fn report_recovery(&mut self) {
+    pub(crate) fn observe_recovery(&mut self) {
         let (state, congestion) = (self.tx.recovery.state(), &self.tx.rate.congestion);
         let ssthresh = congestion.ssthresh().unwrap_or(u32::MAX);
         let observation = Observation::Recovery { state, cwnd: congestion.cwnd(), ssthresh };
@@ -502,7 +507,7 @@ impl Connection {
     }
 
     /// Processes the advance of SND.UNA: buffers, timers, our FIN.
-    fn note_progress(&mut self, ack: &AckOutcome, now: Instant) {
+    fn on_una_advanced(&mut self, ack: &AckOutcome, now: Instant) {
         if ack.advanced == 0 {
             return;
         }

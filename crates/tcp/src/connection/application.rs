@@ -67,7 +67,7 @@ impl Connection {
         if taken == 0 {
             return Err(WriteError::WouldBlock);
         }
-        if self.tx.hold.more {
+        if self.tx.nagle.more {
             self.tx.queue.leave_open();
         } else {
             self.tx.queue.mark_push();
@@ -320,14 +320,14 @@ impl Connection {
     /// Switches Nagle's algorithm off (`true`) or on. Switching it off releases the queued data, corked or
     /// not (Linux: the same).
     pub(crate) fn set_nodelay(&mut self, nodelay: bool) {
-        self.tx.hold.nodelay = nodelay;
-        self.tx.hold.overridden |= nodelay && self.tx.unsent() > 0;
+        self.tx.nagle.nodelay = nodelay;
+        self.tx.nagle.overridden |= nodelay && self.tx.unsent() > 0;
     }
 
     /// Holds partial segments back (`true`), or leaves them to Nagle's algorithm.
     pub(crate) fn set_cork(&mut self, cork: bool) {
-        self.tx.hold.cork = cork;
-        self.tx.hold.cork_until = None;
+        self.tx.nagle.cork = cork;
+        self.tx.nagle.cork_until = None;
     }
 
     /// Ends a record with the last byte written.
@@ -338,8 +338,8 @@ impl Connection {
     /// Holds a partial segment back for data that is about to be written, but only until an acknowledgement
     /// arrives (Linux: MSG_MORE).
     pub(crate) fn set_more(&mut self, more: bool) {
-        self.tx.hold.more = more;
-        self.tx.hold.cork_until = None;
+        self.tx.nagle.more = more;
+        self.tx.nagle.cork_until = None;
     }
 
     /// Switches keepalive on or off. The timer starts when the handshake is complete.

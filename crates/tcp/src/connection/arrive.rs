@@ -79,7 +79,7 @@ impl Connection {
         // Fifth, if neither of the SYN or RST bits is set, drop the segment. Fast Open: an answer to the data
         // of our SYN may have overtaken the SYN-ACK.
         else if has_ack {
-            self.hold_early(segment);
+            self.queue_early(segment);
         }
     }
 
@@ -124,7 +124,7 @@ impl Connection {
             return self.answer_unacceptable(segment, now);
         }
         if !self.rx.window.acceptable(self.rx.rcv_nxt(), segment.seq, segment.len())
-            && !self.repeats_what_is_not_acknowledged(segment)
+            && !self.is_tail_probe_of_peer(segment)
         {
             self.counters.out_of_window += 1;
             // "If the RCV.WND is zero, no segments will be acceptable, but special allowance should be made
@@ -134,7 +134,7 @@ impl Connection {
                 self.rx.ack.force();
             } else if !(at_edge && has(Flags::RST)) {
                 if self.is_syn_ack_again(segment) {
-                    self.judge_repeated_syn_ack(now);
+                    self.detect_black_hole_by_syn_ack(now);
                 }
                 if !has(Flags::RST) {
                     self.answer_unacceptable(segment, now);
@@ -151,7 +151,7 @@ impl Connection {
                 return self.challenge(now, env);
             }
             self.outbox.clear();
-            self.judge_reset(now);
+            self.detect_reset_by_path(now);
             let refuses = self.state == State::SynReceived && !self.is_opened_by_syn();
             return self.end(if refuses { CloseReason::Refused } else { CloseReason::Reset });
         }
@@ -177,8 +177,8 @@ impl Connection {
                 return self.reset_limited(segment.ack, now);
             }
             self.rewind_syn_data(segment.ack);
-            self.judge_syn_ack_delivery(segment, now);
-            self.judge_handshake_losses(segment, now);
+            self.detect_lost_syn_ack_data(segment, now);
+            self.reduce_initial_window(segment, now);
             self.establish(now);
             self.acknowledge_parts();
         } else if segment.ack.gt(nxt) || segment.ack.lt(una - self.tx.window.max_snd_wnd()) {
@@ -249,7 +249,7 @@ impl Connection {
         self.urgent.on_payload(range.start, payload);
         let arrival = self.rx.take(range, payload, fin);
         if !matches!(arrival.kind, ArrivalKind::Duplicate | ArrivalKind::Empty) {
-            self.note_taken(segment, now);
+            self.record_taken(segment, now);
         }
         let rcv_nxt = self.rx.rcv_nxt();
         self.rx.sack.on_arrival(&arrival, rcv_nxt);
@@ -276,7 +276,7 @@ impl Connection {
             self.events.insert(Events::READABLE);
         }
         let early_fin = segment.flags.contains(Flags::FIN) && arrival.kind == ArrivalKind::OutOfOrder;
-        self.judge_arrival(arrival.advanced > 0, early_fin && segment.payload.is_empty());
+        self.on_data_after_syn_ack(arrival.advanced > 0, early_fin && segment.payload.is_empty());
         // Eighth, check the FIN bit.
         if arrival.fin_reached {
             self.end_history();
@@ -285,7 +285,7 @@ impl Connection {
         if slow_sender {
             self.rx.ack.on_slow_sender(self.rx.rcv_wnd());
         }
-        self.repair_with_more(segment, now);
+        self.retry_decoding(segment, now);
     }
 
     /// Moves through the closing states.
@@ -327,7 +327,7 @@ impl Connection {
             } else {
                 self.config.challenge_interval
             };
-            if !self.answers.permits(interval, now) {
+            if !self.answers.allow(interval, now) {
                 return;
             }
         }
@@ -338,7 +338,7 @@ impl Connection {
     /// peer that has received no acknowledgement probes the tail of its data, and this segment may be the
     /// only one that shows what the peer has received: its acknowledgement and timestamp are processed, as in
     /// Linux. Older segments are ignored.
-    fn repeats_what_is_not_acknowledged(&self, segment: &Arrived<'_>) -> bool {
+    fn is_tail_probe_of_peer(&self, segment: &Arrived<'_>) -> bool {
         let rcv_nxt = self.rx.rcv_nxt();
         let end = segment.end();
         self.state.is_synchronized()
@@ -358,9 +358,9 @@ impl Connection {
     }
 
     /// True if a repeated SYN may be answered now; counts the answer as sent.
-    pub(crate) fn permits_repeated_syn_ack(&mut self, now: Instant) -> bool {
+    pub(crate) fn allow_repeated_syn_ack(&mut self, now: Instant) -> bool {
         let interval = self.repeated_handshake_interval();
-        self.answers.permits(interval, now)
+        self.answers.allow(interval, now)
     }
 
     /// True for a repetition of the SYN-ACK that was answered before.
@@ -388,7 +388,7 @@ impl Connection {
 
     /// Sends a challenge ACK if the limits of this connection and of the host permit.
     fn challenge(&mut self, now: Instant, env: &mut Env<'_>) {
-        if self.answers.permits(self.config.challenge_interval, now) && (env.challenge)(now) {
+        if self.answers.allow(self.config.challenge_interval, now) && (env.challenge)(now) {
             self.counters.challenge_acks += 1;
             self.outbox.push(Control::ChallengeAck);
         }
@@ -397,7 +397,7 @@ impl Connection {
     /// Answers an unacceptable acknowledgement of our SYN by a reset, at a limited rate against floods of
     /// forged ones.
     pub(crate) fn reset_limited(&mut self, seq: SeqNum, now: Instant) {
-        if self.resets.permits(now) {
+        if self.resets.allow(now) {
             self.outbox.push(Control::Reset(seq));
         }
     }
@@ -479,7 +479,7 @@ pub(crate) struct AnswerInterval {
 
 impl AnswerInterval {
     /// True if an answer may be sent at `now`, at least `interval` after the last; counts it as sent.
-    pub(crate) fn permits(&mut self, interval: Duration, now: Instant) -> bool {
+    pub(crate) fn allow(&mut self, interval: Duration, now: Instant) -> bool {
         let permitted = self.last.is_none_or(|last| now.saturating_since(last) >= interval);
         if permitted {
             self.last = Some(now);
@@ -501,7 +501,7 @@ impl ResetLimit {
     const PER_SECOND: u32 = 10;
 
     /// True if a reset may be sent now; counts it as sent.
-    pub(crate) fn permits(&mut self, now: Instant) -> bool {
+    pub(crate) fn allow(&mut self, now: Instant) -> bool {
         if now.saturating_since(self.second) >= Duration::from_secs(1) {
             *self = ResetLimit { second: now, sent: 0 };
         }
@@ -519,16 +519,16 @@ mod tests {
         let mut limit = AnswerInterval::default();
         let interval = Duration::from_millis(500);
         let permitted =
-            [0, 1, 499, 500, 999, 1_000].map(|at| limit.permits(interval, Instant::from_millis(at)));
+            [0, 1, 499, 500, 999, 1_000].map(|at| limit.allow(interval, Instant::from_millis(at)));
         assert_eq!(permitted, [true, false, false, true, false, true]);
-        assert!(limit.permits(Duration::ZERO, Instant::from_millis(1_000)), "no limit");
+        assert!(limit.allow(Duration::ZERO, Instant::from_millis(1_000)), "no limit");
     }
 
     #[test]
     fn a_connection_sends_ten_resets_a_second() {
         let mut limit = ResetLimit::default();
         let permitted =
-            |limit: &mut ResetLimit, at| (0..50).filter(|_| limit.permits(Instant::from_millis(at))).count();
+            |limit: &mut ResetLimit, at| (0..50).filter(|_| limit.allow(Instant::from_millis(at))).count();
         assert_eq!(permitted(&mut limit, 500), 10);
         assert_eq!(permitted(&mut limit, 999), 0);
         assert_eq!(permitted(&mut limit, 1_500), 10);

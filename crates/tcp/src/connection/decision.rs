@@ -5,7 +5,7 @@
 use arrayvec::ArrayVec;
 use brisk_wire::{Gentle, SeqNum};
 
-use crate::mechanism::ParityPlan;
+use crate::mechanism::DueParity;
 use crate::on_demand::{Initial, OnDemand};
 use crate::outcome::Origin;
 use crate::send::push::BurstPush;
@@ -49,13 +49,13 @@ pub(crate) enum Step {
     /// This change must be applied first. Then the same turn decides again.
     Prepare(Change),
     /// Nothing leaves in this turn; the change records the reason, if necessary.
-    Pass(Option<Change>),
+    Skip(Option<Change>),
 }
 
 impl Step {
     /// Returns a step that sends the choice, if there is one.
     pub(crate) fn send(choice: Option<Choice>) -> Step {
-        choice.map_or(Step::Pass(None), Step::Send)
+        choice.map_or(Step::Skip(None), Step::Send)
     }
 }
 
@@ -65,7 +65,7 @@ pub(crate) enum Change {
     /// Drop the next copy: it is needless, or will never be permitted.
     DropCopy,
     /// Pacing (`paced`) or the congestion window holds the next copy back.
-    HoldCopy { paced: bool },
+    LimitCopy { paced: bool },
     /// Close the open group of the encoder.
     CloseGroup,
     /// Let the encoder take the next group whose parity is due.
@@ -75,7 +75,7 @@ pub(crate) enum Change {
     /// Pacing holds parity back.
     PaceParity,
     /// Pacing (`paced`) or the congestion window holds lost data back.
-    HoldLost { paced: bool },
+    LimitLost { paced: bool },
     /// New data leaves after an idle time: set the congestion window to this.
     RestartWindow(u32),
     /// A FIN leaves after an idle time: set the congestion window to this.
@@ -87,7 +87,7 @@ pub(crate) enum Change {
     /// Make a plan for the flight that begins.
     PlanFlight,
     /// Pacing (`paced`) or the congestion window holds new data back.
-    HoldNew { paced: bool },
+    LimitNew { paced: bool },
     /// No more new data leaves: all is sent, or a limit other than the congestion window holds the rest back.
     /// `corked`: that limit is the cork.
     EndBurst { corked: bool },
@@ -109,7 +109,7 @@ pub(crate) enum Choice {
     /// The next of the copies that wait, of this range.
     Copy(SeqRange),
     /// A parity segment.
-    Parity(ParityPlan),
+    Parity(DueParity),
     /// An acknowledgement that only shows the end of the sequence numbers.
     TailAck,
     /// An acknowledgement alone. `is_tail`: it was owed anyway and serves as [`Choice::TailAck`].
@@ -186,21 +186,21 @@ pub(crate) enum Control {
 /// tell the peer more.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Outbox {
-    waiting: OnDemand<Waiting>,
+    waiting: OnDemand<WaitingControls>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Waiting(ArrayVec<Control, 4>);
+struct WaitingControls(ArrayVec<Control, 4>);
 
-impl Initial for Waiting {
-    const INITIAL: Waiting = Waiting(ArrayVec::new_const());
-    const SHARED: &'static Waiting = &Self::INITIAL;
+impl Initial for WaitingControls {
+    const INITIAL: WaitingControls = WaitingControls(ArrayVec::new_const());
+    const SHARED: &'static WaitingControls = &Self::INITIAL;
 }
 
 impl Outbox {
     /// Queues `control` unless the same one is queued already or the outbox is full.
     pub(crate) fn push(&mut self, control: Control) {
-        let Waiting(waiting) = &mut *self.waiting;
+        let WaitingControls(waiting) = &mut *self.waiting;
         if !waiting.contains(&control) && !waiting.is_full() {
             waiting.push(control);
         }

@@ -154,7 +154,7 @@ impl Connection {
             return;
         }
         let (una, nxt, mss) = (self.tx.scoreboard.una(), self.tx.scoreboard.nxt(), self.tx.mss());
-        let (waited, least_rtt) = (self.waited(), self.least_rtt());
+        let (waited, min_rtt) = (self.waited(), self.min_rtt());
         let Some(round) = self.flights.as_mut().and_then(|watch| watch.round.take()) else { return };
         let train = round.train.rate(mss);
         if let Some(train) = train {
@@ -173,7 +173,7 @@ impl Connection {
             lost: u32::try_from(lost.lost).unwrap_or(u32::MAX),
             lost_beyond: round.lost_beyond,
             standard: (initial_window(STANDARD_WINDOW, mss), STANDARD_WINDOW),
-            least_rtt: least_rtt.unwrap_or_default(),
+            min_rtt: min_rtt.unwrap_or_default(),
             waited,
             waited_at_loss: round.waited_at_loss,
             times: round.times,
@@ -198,7 +198,7 @@ impl Connection {
 
     /// True if all round trips of the flight are longer than the round trip of the path without a queue.
     pub(crate) fn sees_queue(&self) -> bool {
-        self.least_rtt().is_some_and(|least| shows_queue(least + self.waited(), least))
+        self.min_rtt().is_some_and(|least| shows_queue(least + self.waited(), least))
     }
 
     /// Returns the minimum time that a segment of the flight spent in queues: its minimum round-trip time
@@ -206,7 +206,7 @@ impl Connection {
     fn waited(&self) -> Duration {
         let Some(watch) = &self.flights else { return Duration::ZERO };
         let enough = watch.round.as_ref().filter(|round| round.rtt_samples >= QUEUE_SAMPLES);
-        match enough.and_then(|round| round.min_rtt).zip(self.least_rtt()) {
+        match enough.and_then(|round| round.min_rtt).zip(self.min_rtt()) {
             Some((rtt, least)) => Duration::from(rtt).saturating_sub(least),
             None => watch.waited,
         }
@@ -214,7 +214,7 @@ impl Connection {
 
     /// Records segments that have been declared lost.
     pub(crate) fn watch_losses(&mut self, lost: &[SeqRange]) {
-        let least = self.least_rtt();
+        let least = self.min_rtt();
         let standard = initial_window(STANDARD_WINDOW, self.tx.mss());
         let Some(watch) = &mut self.flights else { return };
         let Some(round) = &mut watch.round else { return };
@@ -247,7 +247,7 @@ impl Connection {
             lost: segments,
             lost_beyond: 0,
             standard: (initial_window(STANDARD_WINDOW, mss), STANDARD_WINDOW),
-            least_rtt: self.least_rtt().unwrap_or_default(),
+            min_rtt: self.min_rtt().unwrap_or_default(),
             waited: Duration::ZERO,
             waited_at_loss: Duration::ZERO,
             times: LossTimes::default(),

@@ -46,7 +46,7 @@ pub(crate) struct Handshake {
     known_drops: u8,
     /// Our SYN or SYN-ACK.
     pub(crate) syn: OwnSyn,
-    reported: Reported,
+    reported: ReportedOpening,
 }
 
 /// Result of the negotiation.
@@ -83,7 +83,7 @@ pub(crate) struct OwnSyn {
 
 /// Facts that were already reported to the memory of destinations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Reported {
+struct ReportedOpening {
     opened: bool,
     spoilt: bool,
 }
@@ -146,7 +146,7 @@ impl Handshake {
             rtt_in_doubt: false,
             known_drops: 0,
             syn: OwnSyn { copy, ..OwnSyn::default() },
-            reported: Reported::default(),
+            reported: ReportedOpening::default(),
         }
     }
 
@@ -343,8 +343,8 @@ impl Connection {
         self.handshake.rtt_in_doubt =
             self.handshake.syn.sent > 1 && self.tx.rtt.srtt().is_some_and(|srtt| srtt > since);
         self.suspect_longer_path(since.into());
-        self.judge_syn_ack(segment, now);
-        self.judge_handshake_losses(segment, now);
+        self.on_syn_ack_acked(segment, now);
+        self.reduce_initial_window(segment, now);
         self.establish(now);
         // Data or a FIN on the SYN-ACK is accepted like any other.
         if !segment.payload.is_empty() || segment.flags.contains(Flags::FIN) {
@@ -465,7 +465,7 @@ impl Connection {
 
     /// Omits the option of Corrective and Proactive from the SYN, for this reason.
     pub(crate) fn withhold_gentle(&mut self, why: GentleOff) {
-        self.gentle.withhold(why);
+        self.gentle.switch_off(why);
     }
 
     /// Returns the fate of the first SYN of an active open; `None` while it is unknown.
@@ -509,7 +509,7 @@ impl Connection {
     }
 
     /// False if neither [`Connection::take_opened`] nor [`Connection::take_spoilt`] can return a report.
-    pub(crate) fn may_have_gentle_news(&self) -> bool {
+    pub(crate) fn may_have_gentle_outcome(&self) -> bool {
         let Handshake { active, established, reported, .. } = &self.handshake;
         let answered = established.is_some() || self.closed.is_some();
         *active && (!reported.opened && answered || !reported.spoilt && self.gentle.answered)

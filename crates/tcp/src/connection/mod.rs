@@ -91,7 +91,7 @@ pub(crate) struct Host {
     /// Clock granularity of the driver: G of RFC 6298.
     pub(crate) granularity: Duration,
     /// True if there is memory for repairs by parity.
-    pub(crate) repairs: bool,
+    pub(crate) accepts_parity: bool,
 }
 
 /// Interface of a connection to the stack around it.
@@ -277,7 +277,7 @@ impl Connection {
             fast_open: None,
             fast_open_outcome: FastOpenOutcome::Off(OffReason::NotAsked),
             syn_data_taken: false,
-            gentle: Gentle::new(config, host.repairs),
+            gentle: Gentle::new(config, host.accepts_parity),
             keepalive: None,
             user_timeout: config.user_timeout,
             fin_wait_2_until: None,
@@ -388,7 +388,7 @@ impl Connection {
         // A half-open connection has its SYN-ACK in flight and may wait a minute for the answer.
         let waits = match self.state {
             State::SynSent => false,
-            State::SynReceived => !self.holds_early(),
+            State::SynReceived => !self.has_early(),
             _ => self.tx.scoreboard.is_empty(),
         };
         waits && self.tx.queue.is_empty() && self.readable() == 0 && !self.has_events()
@@ -427,7 +427,7 @@ impl Connection {
     /// Ends the connection: only the outbox is still sent.
     fn end(&mut self, reason: CloseReason) {
         if self.closed.is_none() {
-            self.judge_end(reason);
+            self.learn_from_end(reason);
             self.closed = Some(reason);
             self.events.insert(Events::CLOSED | Events::READABLE | Events::WRITABLE);
         }
@@ -460,7 +460,7 @@ impl Connection {
             memory: self.memory(),
             repair_memory: self.repair_memory(),
             has_drained_storage: self.has_drained_storage(),
-            has_gentle_report: self.may_have_gentle_news(),
+            has_gentle_report: self.may_have_gentle_outcome(),
             has_path_report: self.owes_path_report(now) || self.owes_flight_report() || self.asks_path(),
             wants_one_time_cookie: self.wants_one_time_cookie(),
             asks_to_join: self.asks_to_join(),

@@ -74,12 +74,12 @@ pub(crate) struct OnPath {
     over: bool,
     /// All losses at the time when they were last attributed to a queue or not.
     sorted: LossCount,
-    losses: OnDemand<Losses>,
+    losses: OnDemand<LossLog>,
 }
 
 /// State that counts each loss once, by its cause.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Losses {
+struct LossLog {
     /// End of the last run of lost segments.
     lost_to: Option<SeqNum>,
     /// Repaired segments, and runs of them, that are not counted as masked losses.
@@ -90,14 +90,14 @@ struct Losses {
     queued: LossCount,
 }
 
-impl Initial for Losses {
-    const INITIAL: Losses = Losses {
+impl Initial for LossLog {
+    const INITIAL: LossLog = LossLog {
         lost_to: None,
         repaired: (0, 0),
         refuted: 0,
         queued: LossCount { sent: 0, lost: 0, runs: 0 },
     };
-    const SHARED: &'static Losses = &Self::INITIAL;
+    const SHARED: &'static LossLog = &Self::INITIAL;
 }
 
 /// A start with a window larger than RFC 6928 permits on any path.
@@ -165,8 +165,8 @@ impl Connection {
     /// segment left. If the measured time is in doubt, an answer within the known round-trip time of the path
     /// shows that an earlier segment was lost; any other shows a longer path.
     pub(crate) fn suspect_longer_path(&mut self, since: Duration) {
-        let PathFacts { rtt, least_rtt, .. } = self.path.known;
-        let as_known = rtt.zip(least_rtt).is_some_and(|(rtt, least)| {
+        let PathFacts { rtt, min_rtt, .. } = self.path.known;
+        let as_known = rtt.zip(min_rtt).is_some_and(|(rtt, least)| {
             let alike = rtt.srtt.saturating_mul(ALIKE_PERCENT) / 100;
             (least..=alike).contains(&since)
         });
@@ -214,10 +214,10 @@ impl Connection {
     pub(crate) fn wants_path_window(&self) -> bool {
         match self.path.start {
             Start::Over => false,
-            Start::Open => self.is_held_at_start(),
+            Start::Open => self.is_limited_at_start(),
             Start::OnTrust { end, window } => {
                 let nothing_arrived = self.tx.scoreboard.una() + window == end;
-                nothing_arrived && self.is_held_at_start() && self.offered() > self.path.asked
+                nothing_arrived && self.is_limited_at_start() && self.offered() > self.path.asked
             }
         }
     }
@@ -227,7 +227,7 @@ impl Connection {
         self.tx.scoreboard.pipe().saturating_add(self.tx.unsent())
     }
 
-    fn is_held_at_start(&self) -> bool {
+    fn is_limited_at_start(&self) -> bool {
         let may_send = self.state.sends() || (self.state == State::SynReceived && self.sends_early());
         let left =
             self.tx.rate.congestion.cwnd().saturating_sub(self.tx.rate.pipe_with(self.tx.scoreboard.pipe()));
@@ -245,11 +245,11 @@ impl Connection {
         let remembered = known.volume.map_or(0, |volume| self.remembered_window(&volume, known));
         let window = if self.state == State::SynReceived {
             // Nothing is acknowledged: no round trip is measured, and a cookie may be stolen.
-            let is_free = !shows_queue(rtt.min_rtt, known.least_rtt?);
+            let is_free = !shows_queue(rtt.min_rtt, known.min_rtt?);
             if is_free && self.is_authenticated() { remembered.max(configured) } else { 0 }
         } else {
             let (own, smoothed) = (self.tx.rtt.min_rtt()?.into(), self.tx.rtt.srtt()?.into());
-            let least = known.least_rtt.map_or(own, |least| least.min(own));
+            let least = known.min_rtt.map_or(own, |least| least.min(own));
             let is_alike = own >= rtt.srtt / 2;
             // Neither this connection nor the last one began in a queue. Their own data may have filled one
             // since. That does not matter to a volume that the path has carried; a configured window also
@@ -273,10 +273,10 @@ impl Connection {
     fn remembered_window(&self, volume: &PathVolume, known: &PathFacts) -> u32 {
         let of_path = |segments| initial_window(segments, self.tx.mss());
         let rate = volume.rate.filter(|_| volume.is_rate_limited).unwrap_or(0);
-        let holds = u128::from(rate) * known.least_rtt.unwrap_or_default().as_micros() / 1_000_000;
-        let holds = u32::try_from(holds).unwrap_or(u32::MAX).max(of_path(UNMEASURED_WINDOW));
+        let bdp = u128::from(rate) * known.min_rtt.unwrap_or_default().as_micros() / 1_000_000;
+        let bdp = u32::try_from(bdp).unwrap_or(u32::MAX).max(of_path(UNMEASURED_WINDOW));
         let most = self.config.path_start.map_or(0, |start| of_path(start.max_window));
-        volume.bytes.min(holds).min(most)
+        volume.bytes.min(bdp).min(most)
     }
 
     /// Starts with `window` bytes, at the rate of the path if it is known, else at one window per round trip.
@@ -340,7 +340,7 @@ impl Connection {
     /// section 2 recommends to "refrain from resetting the initial window to 1 segment, unless there have
     /// been more than one SYN or SYN/ACK retransmissions or true loss detection has been made". If the answer
     /// echoes an earlier SYN, the timer was too short and nothing was lost.
-    pub(crate) fn judge_handshake_losses(&mut self, segment: &Arrived<'_>, now: Instant) {
+    pub(crate) fn reduce_initial_window(&mut self, segment: &Arrived<'_>, now: Instant) {
         // The plain SYN that follows one with data is a response to middleboxes, not to congestion; early
         // retries are guesses and do not count.
         let repeated = self.handshake.syn.timeouts.saturating_sub(self.syns_before_plain());
@@ -467,7 +467,7 @@ impl Connection {
     /// True if every round trip of this connection was longer than that of the path without a queue.
     fn saw_queue(&self) -> bool {
         let own = self.rtt_report().map(|(rtt, _)| rtt.min_rtt);
-        own.zip(self.path.known.least_rtt).is_some_and(|(own, least)| shows_queue(own, least))
+        own.zip(self.path.known.min_rtt).is_some_and(|(own, least)| shows_queue(own, least))
     }
 
     /// Returns the round-trip time to report; none if it may include the timer of a lost SYN-ACK.
@@ -481,14 +481,14 @@ impl Connection {
 
     /// Returns the minimum round-trip time of this connection and of earlier ones: if it began in a queue,
     /// only others have measured the empty path.
-    pub(crate) fn least_rtt(&self) -> Option<Duration> {
-        self.path.known.least_with(self.tx.rtt.min_rtt())
+    pub(crate) fn min_rtt(&self) -> Option<Duration> {
+        self.path.known.min_with(self.tx.rtt.min_rtt())
     }
 
     /// True if this connection began in a queue: all of its round trips, and those of the connection before
     /// it, were longer than that of the empty path. A single long round trip may be jitter.
     pub(crate) fn began_in_queue(&self) -> bool {
-        let is_long = |rtt: &PathRtt| is_queued(rtt.min_rtt, self.least_rtt());
+        let is_long = |rtt: &PathRtt| is_queued(rtt.min_rtt, self.min_rtt());
         self.path.known.rtt.is_some_and(|rtt| is_long(&rtt))
             && self.rtt_report().is_none_or(|(rtt, _)| is_long(&rtt))
     }
@@ -503,7 +503,7 @@ impl Connection {
         let settled = self.tx.rtt.srtt().filter(|_| self.tx.rtt.samples() >= SAMPLES);
         let queued = self.sees_queue()
             || self.began_in_queue()
-            || settled.is_some_and(|srtt| is_queued(srtt.into(), self.least_rtt()))
+            || settled.is_some_and(|srtt| is_queued(srtt.into(), self.min_rtt()))
             || self.tx.is_queue_full();
         // The box is not allocated while there is nothing to count.
         if queued && (lost > 0 || runs > 0) {
@@ -602,7 +602,7 @@ mod tests {
         let tuple =
             FourTuple::new(SocketAddr::from(([10, 0, 0, 1], 1000)), SocketAddr::from(([10, 0, 0, 2], 80)));
         let secrets = Secrets { iss: SeqNum(7), ts_offset: 0 };
-        let host = Host { mtu: 1500, granularity: Duration::from_micros(1), repairs: true };
+        let host = Host { mtu: 1500, granularity: Duration::from_micros(1), accepts_parity: true };
         Connection::connect(tuple, &config, secrets, host, Instant::ZERO)
     }
 

@@ -39,7 +39,7 @@ impl Connection {
 
     /// Judges the segment size when the retransmission timer has fired; `full_sized`: time at which the
     /// segment at SND.UNA last left, if it is full-sized.
-    pub(crate) fn judge_size_at_timeout(&mut self, full_sized: Option<Instant>, now: Instant) {
+    pub(crate) fn suspect_size_at_timeout(&mut self, full_sized: Option<Instant>, now: Instant) {
         let suspect = self.tx.suspects_size(UNANSWERED_AT_TIMEOUT);
         let vanished = self.tx.mtu.on_timeout(full_sized, now);
         if suspect {
@@ -79,7 +79,7 @@ impl Connection {
 
     /// Suspects the segment size if it is in doubt and no large packet of another connection has arrived;
     /// `arrived`: the newest one that has.
-    pub(crate) fn judge_size(&mut self, arrived: Option<LargePacket>, now: Instant) {
+    pub(crate) fn suspect_size(&mut self, arrived: Option<LargePacket>, now: Instant) {
         self.tx.mtu.on_arrival(arrived);
         if !self.tx.mtu.take_doubt() || !self.tx.suspects_size(UNANSWERED) {
             return;
@@ -93,7 +93,7 @@ impl Connection {
     }
 
     /// Processes the arrival of large segments: it is reported to the path, and may end a suspicion.
-    pub(crate) fn note_large(&mut self, ack: &AckOutcome) {
+    pub(crate) fn record_large(&mut self, ack: &AckOutcome) {
         let is_due = self.tx.mtu.is_probing() && self.path.large_due <= ack.at;
         if !is_due && !self.tx.mtu.awaits_large() {
             return;
@@ -157,6 +157,6 @@ impl Connection {
         if newly_lost > 0 {
             self.tx.recovery.on_too_big(self.tx.scoreboard.nxt());
         }
-        self.report_loss(&LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::TooBig) });
+        self.count_loss(&LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::TooBig) });
     }
 }

@@ -143,9 +143,9 @@ impl Receiver {
     }
 
     /// Removes `count` bytes that the application has read (or must not see).
-    pub(crate) fn consumed(&mut self, count: usize, least_rtt: Option<Micros>, now: Instant) {
+    pub(crate) fn consumed(&mut self, count: usize, min_rtt: Option<Micros>, now: Instant) {
         self.read_next += count as u32;
-        if let Some(capacity) = self.window.on_read(count, least_rtt, now) {
+        if let Some(capacity) = self.window.on_read(count, min_rtt, now) {
             self.queue.grow(capacity);
         }
     }

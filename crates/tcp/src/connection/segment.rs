@@ -201,7 +201,7 @@ impl Connection {
         let reports = !self.rx.sack.is_empty() && ack == self.rx.rcv_nxt();
         let options = Options {
             timestamps: self.handshake.agreed.timestamps.then(|| self.rx.timestamps.option(now)),
-            sack: if reports { self.rx.sack.blocks(self.sack_room()) } else { SackBlocks::new() },
+            sack: if reports { self.rx.sack.blocks(self.sack_capacity()) } else { SackBlocks::new() },
             fast_open: self.fast_open_option(),
             gentle: self.gentle.option(),
             ..Options::default()
@@ -220,7 +220,7 @@ impl Connection {
 
     /// Returns the number of SACK blocks that fit with the other options (RFC 2018 section 3); 0 without
     /// SACK.
-    pub(crate) fn sack_room(&self) -> usize {
+    pub(crate) fn sack_capacity(&self) -> usize {
         let beside_flags = usize::from(self.gentle.option_len() > 0);
         match (self.handshake.agreed.sack, self.handshake.agreed.timestamps) {
             (false, _) => 0,

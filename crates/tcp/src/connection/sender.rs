@@ -9,6 +9,7 @@ use alloc::boxed::Box;
 
 use brisk_wire::SeqNum;
 
+use crate::auto_tuning::{self, SendSizing};
 use crate::config::{LossDetection, PrrBound, TcpConfig};
 use crate::congestion::Controller;
 use crate::congestion::sample::{ControllerStart, LostPacket};
@@ -30,7 +31,6 @@ use crate::send::rtt::RttEstimator;
 use crate::send::scoreboard::Scoreboard;
 use crate::send::window::SendWindow;
 use crate::seq_ranges::SeqRange;
-use crate::short_path::{self, SendSizing};
 use crate::time::{Instant, Micros};
 
 /// Largest congestion window, in segments, with which new data leaves after each acknowledgement of a batch.
@@ -69,7 +69,7 @@ pub(crate) struct Sender {
     pub(crate) rate: RateControl,
     pub(crate) sharing: Sharing,
     /// True if the window holds the next segment back.
-    pub(crate) held: bool,
+    pub(crate) send_limited: bool,
     /// The counters of the delivery rate at each transmission, if the controller uses the rate.
     pub(crate) snapshots: Option<Box<Snapshots>>,
     pub(crate) mtu: PathMtu,
@@ -79,7 +79,7 @@ pub(crate) struct Sender {
     announced: u16,
     /// Options on every data segment, bytes.
     option_len: u32,
-    pub(crate) hold: Hold,
+    pub(crate) nagle: Nagle,
     pub(crate) usage: WindowUsage,
     /// Retransmission timeouts since the last progress.
     pub(crate) timeouts_in_row: u32,
@@ -109,7 +109,7 @@ pub(crate) struct Sender {
     pub(crate) charges: Charges,
     /// Bytes by which the payload of every data segment is reduced, so that a parity segment with its longer
     /// option fits the same packet.
-    pub(crate) reserved: u32,
+    pub(crate) option_reserve: u32,
     /// Size of the send queue on a short path.
     sizing: SendSizing,
 }
@@ -141,7 +141,7 @@ pub(crate) struct MemberState {
 
 /// Reasons to hold back a partial segment: Nagle's algorithm in Minshall's form, and the cork.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Hold {
+pub(crate) struct Nagle {
     /// Nagle's algorithm is off.
     pub(crate) nodelay: bool,
     /// Only full segments leave.
@@ -156,13 +156,13 @@ pub(crate) struct Hold {
     pub(crate) small_end: Option<SeqNum>,
 }
 
-impl Hold {
+impl Nagle {
     /// True if a partial segment that empties the queue may leave now.
     ///
     /// RFC 9293 section 3.7.4 (Nagle): "if there is unacknowledged data [...] the sending TCP
     /// endpoint buffers all user data"; Minshall's form, which Linux uses, waits only for an
     /// unacknowledged *partial* segment. A cork holds it until its time is over.
-    pub(crate) fn permits_partial(&self, una: SeqNum, fin: bool, now: Instant) -> bool {
+    pub(crate) fn allows_partial(&self, una: SeqNum, fin: bool, now: Instant) -> bool {
         if fin || self.overridden {
             return true;
         }
@@ -183,7 +183,7 @@ impl Hold {
     }
 
     /// True if a partial segment that empties the queue has to wait, unless the time of a cork is over.
-    fn holds_partial(&self, una: SeqNum, fin: bool) -> bool {
+    fn defers_partial(&self, una: SeqNum, fin: bool) -> bool {
         let waits =
             self.cork || self.more || (!self.nodelay && self.small_end.is_some_and(|end| end.gt(una)));
         waits && !fin && !self.overridden
@@ -303,13 +303,13 @@ impl Sender {
             window: SendWindow::new(),
             rate,
             sharing: if config.share_path { Sharing::Apart { asks: true } } else { Sharing::Off },
-            held: false,
+            send_limited: false,
             snapshots,
             mtu,
             largest_segment: largest,
             announced,
             option_len: 0,
-            hold: Hold { nodelay: config.nodelay, ..Hold::default() },
+            nagle: Nagle { nodelay: config.nodelay, ..Nagle::default() },
             usage: WindowUsage {
                 limited: false,
                 max_outstanding: 0,
@@ -333,7 +333,7 @@ impl Sender {
                 copies: config.mechanisms.proactive.is_some_and(|proactive| proactive.charge_cwnd),
                 parity: config.mechanisms.corrective.is_some_and(|corrective| corrective.charge_cwnd),
             },
-            reserved: 0,
+            option_reserve: 0,
             sizing: SendSizing::default(),
         }
     }
@@ -342,7 +342,7 @@ impl Sender {
     /// short path to the data that was.
     pub(crate) fn grow_queue(&mut self, acked: u32, now: Instant) {
         let window = self.rate.congestion.cwnd().min(self.window.max_snd_wnd());
-        let short = self.rtt.min_rtt().filter(|least| short_path::is_short(*least)).zip(self.rtt.srtt());
+        let short = self.rtt.min_rtt().filter(|least| auto_tuning::is_short(*least)).zip(self.rtt.srtt());
         let limit = self.queue.limit();
         let most =
             short.map_or(usize::MAX, |(least, srtt)| self.sizing.on_acked(acked, srtt, least, limit, now));
@@ -387,7 +387,7 @@ impl Sender {
 
     /// Returns the largest payload of a parity segment.
     pub(crate) fn parity_limit(&self) -> u32 {
-        self.mss().saturating_sub(self.reserved)
+        self.mss().saturating_sub(self.option_reserve)
     }
 
     /// Returns the bytes of options on every segment.
@@ -507,7 +507,7 @@ impl Sender {
 
     /// Starts a transfer at `start` if a segment leaves with nothing in flight and after a round trip of
     /// silence.
-    pub(crate) fn note_transfer_start(&mut self, start: SeqNum, now: Instant) {
+    pub(crate) fn detect_transfer_start(&mut self, start: SeqNum, now: Instant) {
         if self.rtt.srtt().is_some_and(|srtt| self.last_sent + srtt < now) {
             self.transfer_start = start;
             if let Sharing::Apart { asks } = &mut self.sharing {
@@ -583,7 +583,7 @@ impl Sender {
     }
 
     /// Reports newly marked losses to the controller, in the order of sending.
-    pub(crate) fn report_losses(&mut self, now: Instant) {
+    pub(crate) fn pass_losses(&mut self, now: Instant) {
         let is_queued = self.is_queue_full();
         let (Some(delivery), Some(snapshots)) = (&mut self.rate.delivery, &self.snapshots) else { return };
         let mut lost = self.scoreboard.take_lost_log();
@@ -606,7 +606,7 @@ impl Sender {
 
     /// Reports to the controller the originals whose loss redundancy has repaired: the holes below the SACK
     /// blocks `reported` before, or one segment if no hole was known.
-    pub(crate) fn report_repairs(&mut self, ack: &AckOutcome, reported: Option<SeqNum>, now: Instant) {
+    pub(crate) fn pass_repairs(&mut self, ack: &AckOutcome, reported: Option<SeqNum>, now: Instant) {
         let (mss, is_queued) = (self.mss(), self.is_queue_full());
         let (Some(delivery), Some(snapshots)) = (&mut self.rate.delivery, &self.snapshots) else { return };
         let covered = || ack.delivered.iter().filter(|one| one.range.end.le(ack.ack) && !one.retransmitted);
@@ -696,7 +696,7 @@ impl Sender {
             min_rtt: self.rtt.min_rtt(),
         };
         let is_held =
-            left < budget.mss && self.hold.holds_partial(self.scoreboard.una(), self.queue.fin_queued());
+            left < budget.mss && self.nagle.defers_partial(self.scoreboard.una(), self.queue.fin_queued());
         self.burst_push.with_segment(&pace, left > 0 && !is_held && budget.takes_behind(range.len(), left))
     }
 
@@ -758,8 +758,8 @@ impl Sender {
         self.disarm_reordering();
         self.window.disarm_persist();
         self.paced = false;
-        self.held = false;
-        self.hold.cork_until = None;
+        self.send_limited = false;
+        self.nagle.cork_until = None;
     }
 }
 
@@ -793,8 +793,8 @@ impl Sender {
     }
 
     /// True if the window or the pacer of the path holds a segment back.
-    pub(crate) fn is_held(&self) -> bool {
-        self.held || self.paced
+    pub(crate) fn is_send_limited(&self) -> bool {
+        self.send_limited || self.paced
     }
 
     /// True if the sender may request the window remembered for its path: it has the path for itself, or the
@@ -911,7 +911,7 @@ mod tests {
     #[test]
     fn a_peer_that_names_a_tiny_mss_does_not_get_a_segment_for_every_byte() {
         let (config, host) =
-            (TcpConfig::default(), Host { mtu: 1500, granularity: Duration::ZERO, repairs: true });
+            (TcpConfig::default(), Host { mtu: 1500, granularity: Duration::ZERO, accepts_parity: true });
         let mss = |peer, timestamps| {
             let mut sender = Sender::new(&config, SeqNum(0), host, false, Instant::ZERO);
             sender.on_handshake(peer, timestamps);
@@ -924,14 +924,14 @@ mod tests {
     #[test]
     fn a_search_for_the_mtu_does_not_make_less_be_announced() {
         let config = TcpConfig { mtu_probing: MtuProbing::Always, ..TcpConfig::default() };
-        let host = Host { mtu: 1500, granularity: Duration::ZERO, repairs: true };
+        let host = Host { mtu: 1500, granularity: Duration::ZERO, accepts_parity: true };
         let sender = Sender::new(&config, SeqNum(0), host, false, Instant::ZERO);
         assert_eq!((sender.advertised_mss(), sender.mss()), (1460, 1024));
     }
 
     #[test]
     fn a_small_window_is_urgent_only_while_data_waits() {
-        let host = Host { mtu: 1500, granularity: Duration::ZERO, repairs: true };
+        let host = Host { mtu: 1500, granularity: Duration::ZERO, accepts_parity: true };
         let mut sender = Sender::new(&TcpConfig::default(), SeqNum(0), host, false, Instant::ZERO);
         assert!(!sender.is_urgent(), "nothing is written");
         sender.queue.write(b"waits");
@@ -942,22 +942,22 @@ mod tests {
 
     #[test]
     fn nagle_waits_for_an_unacknowledged_partial_segment_only() {
-        let mut hold = Hold::default();
-        assert!(hold.permits_partial(SeqNum(1), false, Instant::ZERO));
-        hold.on_sent(SeqNum(101), true);
-        assert!(!hold.permits_partial(SeqNum(1), false, Instant::ZERO));
-        assert!(hold.permits_partial(SeqNum(1), true, Instant::ZERO), "a FIN goes at once");
-        assert!(hold.permits_partial(SeqNum(101), false, Instant::ZERO));
+        let mut nagle = Nagle::default();
+        assert!(nagle.allows_partial(SeqNum(1), false, Instant::ZERO));
+        nagle.on_sent(SeqNum(101), true);
+        assert!(!nagle.allows_partial(SeqNum(1), false, Instant::ZERO));
+        assert!(nagle.allows_partial(SeqNum(1), true, Instant::ZERO), "a FIN goes at once");
+        assert!(nagle.allows_partial(SeqNum(101), false, Instant::ZERO));
     }
 
     #[test]
     fn a_cork_ends_after_200_ms() {
-        let mut hold = Hold { cork: true, nodelay: true, ..Hold::default() };
-        assert!(!hold.permits_partial(SeqNum(1), false, Instant::ZERO));
-        hold.start_cork(RTO, Instant::ZERO);
-        hold.start_cork(RTO, Instant::from_millis(100));
-        assert!(!hold.permits_partial(SeqNum(1), false, Instant::from_millis(199)));
-        assert!(hold.permits_partial(SeqNum(1), false, Instant::from_millis(200)));
+        let mut nagle = Nagle { cork: true, nodelay: true, ..Nagle::default() };
+        assert!(!nagle.allows_partial(SeqNum(1), false, Instant::ZERO));
+        nagle.start_cork(RTO, Instant::ZERO);
+        nagle.start_cork(RTO, Instant::from_millis(100));
+        assert!(!nagle.allows_partial(SeqNum(1), false, Instant::from_millis(199)));
+        assert!(nagle.allows_partial(SeqNum(1), false, Instant::from_millis(200)));
     }
 
     fn usage() -> WindowUsage {
@@ -1012,7 +1012,7 @@ mod tests {
 
     #[test]
     fn new_data_earns_its_percentage_of_redundancy() {
-        let host = Host { mtu: 1500, granularity: Duration::ZERO, repairs: true };
+        let host = Host { mtu: 1500, granularity: Duration::ZERO, accepts_parity: true };
         let mut sender = Sender::new(&TcpConfig::default(), SeqNum(0), host, false, Instant::ZERO);
         sender.earn_redundancy(1_000, Some(25));
         assert_eq!(sender.redundancy_left(), u32::MAX, "nothing limits it yet");

@@ -474,7 +474,7 @@ impl Connection {
             send_room: self.tx.queue.free(),
             window_limited: unsent > 0
                 && self.tx.window.usable(board.una(), board.nxt()) < self.tx.mss().min(unsent),
-            syn_room: self.deferred_syn_room(),
+            syn_room: self.deferred_syn_capacity(),
             last_sent: self.tx.last_sent,
             pacing_rate: self.tx.rate.pacer.rate(),
         }

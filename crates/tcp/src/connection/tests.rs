@@ -19,7 +19,7 @@ mod model;
 mod reactive;
 mod recovery;
 
-const HOST: Host = Host { mtu: 1500, granularity: Duration::from_micros(1), repairs: true };
+const HOST: Host = Host { mtu: 1500, granularity: Duration::from_micros(1), accepts_parity: true };
 const ONE_WAY: Duration = Duration::from_millis(50);
 
 const PROFILE: OptionProfile = OptionProfile::DEFAULT;

@@ -28,7 +28,7 @@ impl Connection {
             self.plain_copy_timeout(),
             self.tx.window.next_timeout(),
             self.tx.pacing_timeout(),
-            self.tx.hold.cork_until,
+            self.tx.nagle.cork_until,
             self.user_limit(),
             self.keepalive.as_ref().map(|keepalive| keepalive.next_timeout()),
             self.fin_wait_2_until,
@@ -79,9 +79,9 @@ impl Connection {
         if due(self.tx.window.next_timeout()) {
             self.on_persist_timeout(now);
         }
-        if due(self.tx.hold.cork_until) {
-            self.tx.hold.cork_until = None;
-            self.tx.hold.overridden = true;
+        if due(self.tx.nagle.cork_until) {
+            self.tx.nagle.cork_until = None;
+            self.tx.nagle.overridden = true;
         }
         if due(self.keepalive.as_ref().map(|keepalive| keepalive.next_timeout())) {
             self.on_keepalive_timeout(now);
@@ -104,10 +104,10 @@ impl Connection {
     fn on_reordering_timeout(&mut self, now: Instant) {
         self.refresh_holds();
         let (verdict, cause) = self.tx.lost_at_reordering_timeout(now);
-        let loss = self.mark_lost(verdict, cause, now);
-        self.report_loss(&loss);
+        let loss = self.apply_loss_verdict(verdict, cause, now);
+        self.count_loss(&loss);
         if loss.newly_lost > 0 {
-            self.tx.report_losses(now);
+            self.tx.pass_losses(now);
             let undelivered =
                 self.tx.scoreboard.outstanding().saturating_sub(self.tx.scoreboard.sacked_bytes());
             let was_recovering = self.tx.recovery.state() == CongestionState::Recovery;
@@ -133,9 +133,9 @@ impl Connection {
         }
         self.tx.timeouts_in_row += 1;
         self.counters.timeouts += 1;
-        self.judge_timeout();
+        self.detect_black_hole_by_timeout();
         self.give_parity_up();
-        if self.has_waited_too_long(now) {
+        if self.is_over_user_timeout(now) {
             return self.give_up(CloseReason::TimedOut);
         }
         // RFC 2018 section 8: "after a retransmit timeout the data sender SHOULD turn off all of the
@@ -155,14 +155,14 @@ impl Connection {
             self.counters.loss_runs += 1;
             self.tx.scoreboard.mark_all_lost()
         };
-        self.report_loss(&LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::Rto) });
+        self.count_loss(&LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::Rto) });
         let first = self.tx.recovery.on_timeout(self.tx.scoreboard.nxt());
         if first {
             self.watch_timeout(now);
         }
         let max_ssthresh = self.retreat();
         let pipe = self.tx.rate.pipe_with(self.tx.scoreboard.pipe());
-        self.tx.report_losses(now);
+        self.tx.pass_losses(now);
         let last_sent = self.tx.last_sent;
         if self.tx.rate.others.is_some_and(|others| others.newest_delivered > last_sent) {
             // The path has delivered later data of other members, so only this member has lost segments.
@@ -182,9 +182,9 @@ impl Connection {
         self.back_off();
         self.tx.rto.arm(now, self.tx.rtt.rto_base());
         let head = self.tx.scoreboard.head().filter(|head| head.range.len() >= self.tx.mss());
-        self.judge_size_at_timeout(head.map(|head| head.sent_at), now);
+        self.suspect_size_at_timeout(head.map(|head| head.sent_at), now);
         self.observe(Observation::Timeout { rto: self.tx.timeout().into() });
-        self.report_recovery();
+        self.observe_recovery();
     }
 
     /// Returns the time at which the user timeout (RFC 5482) ends the connection, once a timer has expired:
@@ -200,7 +200,7 @@ impl Connection {
     }
 
     /// True if R2 of RFC 9293 section 3.8.3, or the user timeout of RFC 5482, is exceeded.
-    fn has_waited_too_long(&self, now: Instant) -> bool {
+    fn is_over_user_timeout(&self, now: Instant) -> bool {
         match self.user_timeout {
             Some(limit) => self.tx.waiting_since.is_some_and(|since| now.saturating_since(since) >= limit),
             None => self.tx.timeouts_in_row > self.retries(),
@@ -233,7 +233,7 @@ impl Connection {
     /// 3.8.6.1).
     fn on_persist_timeout(&mut self, now: Instant) {
         if self.tx.usable_window() > 0 {
-            self.tx.hold.overridden = true;
+            self.tx.nagle.overridden = true;
             self.tx.window.disarm_persist();
             return;
         }

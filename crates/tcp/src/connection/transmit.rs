@@ -24,13 +24,13 @@ use crate::time::{Instant, Micros};
 
 /// Length of new data that may leave, or the reason that nothing may.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Extent {
+enum NewData {
     /// This many payload bytes, perhaps with the FIN.
     Send { len: u32, fin: bool },
     /// Nothing, because of pacing (`paced`) or the congestion window.
-    Congestion { paced: bool },
+    CwndLimited { paced: bool },
     /// Nothing, because of the peer's window, Nagle's algorithm or the cork (`corked`).
-    Nothing { corked: bool },
+    Blocked { corked: bool },
 }
 
 /// The order of [`Connection::turns`] in each situation.
@@ -91,9 +91,9 @@ impl Connection {
                     turns = self.turns(now);
                 }
                 Step::Prepare(change) => self.change(change, now),
-                Step::Pass(reason) => {
-                    if let Some(reason) = reason {
-                        self.change(reason, now);
+                Step::Skip(change) => {
+                    if let Some(change) = change {
+                        self.change(change, now);
                     }
                     turns = later;
                 }
@@ -184,18 +184,18 @@ impl Connection {
 
     /// Selects the first range that is declared lost.
     fn decide_lost(&self, now: Instant) -> Step {
-        if !self.tx.scoreboard.has_lost() || self.tx.recovery.holds_retransmissions() {
-            return Step::Pass(None);
+        if !self.tx.scoreboard.has_lost() || self.tx.recovery.has_suspended_retransmissions() {
+            return Step::Skip(None);
         }
         let limit = self.payload_limit();
-        let Some(mut lost) = self.tx.scoreboard.next_lost(limit) else { return Step::Pass(None) };
+        let Some(mut lost) = self.tx.scoreboard.next_lost(limit) else { return Step::Skip(None) };
         // Beyond a window that the peer has shrunk, only the first segment is retransmitted (RFC 9293 section
         // 3.8.6).
         let una = self.tx.scoreboard.una();
         let window = self.tx.window.snd_wnd().saturating_sub(lost.start.since(una));
         if lost.start != una && window < lost.len() {
             let Some(within) = self.tx.scoreboard.next_lost(limit.min(window)) else {
-                return Step::Pass(None);
+                return Step::Skip(None);
             };
             lost = within;
         }
@@ -210,7 +210,7 @@ impl Connection {
         if charged <= budget.of(Origin::Retransmit) {
             return Step::Send(self.again(range, Origin::Retransmit));
         }
-        Step::Pass(Some(Change::HoldLost { paced: budget.is_paced(range.len()) }))
+        Step::Skip(Some(Change::LimitLost { paced: budget.is_paced(range.len()) }))
     }
 
     /// Retransmits a range.
@@ -254,7 +254,7 @@ impl Connection {
     /// restarts after an idle time before any new data, so also before a probe.
     fn decide_mtu_probe(&self, now: Instant) -> Step {
         if self.tx.unsent() == 0 && !self.tx.fin_unsent() {
-            return Step::Pass(None);
+            return Step::Skip(None);
         }
         if let Some(restart) = self.restart_after_idle(now) {
             return Step::Prepare(restart);
@@ -262,18 +262,18 @@ impl Connection {
         if self.tx.mtu.is_stale(now) {
             return Step::Prepare(Change::RaiseMtu);
         }
-        if !self.tx.mtu.is_searching() || self.payload_limit() + self.tx.reserved < self.tx.mss() {
-            return Step::Pass(None);
+        if !self.tx.mtu.is_searching() || self.payload_limit() + self.tx.option_reserve < self.tx.mss() {
+            return Step::Skip(None);
         }
         let size = match self.tx.next_mtu_probe(now) {
-            NextProbe::Wait => return Step::Pass(None),
-            NextProbe::SearchAgain => return Step::Pass(Some(Change::SearchMtu)),
+            NextProbe::Wait => return Step::Skip(None),
+            NextProbe::SearchAgain => return Step::Skip(Some(Change::SearchMtu)),
             NextProbe::Payload(size) => size,
         };
         let range = SeqRange::with_len(self.tx.scoreboard.nxt(), size);
         let budget = self.budget(now);
         if self.tx.queue.within_record(range) != range || size > budget.of(Origin::New) {
-            return Step::Pass(None);
+            return Step::Skip(None);
         }
         let burst = self.burst_with(range, &budget);
         Step::Send(Choice::Data(Data { mtu_probe: true, burst, ..Data::new(range, size, Origin::New) }))
@@ -284,23 +284,23 @@ impl Connection {
         if self.tx.unsent() == 0 && !self.tx.fin_unsent() {
             // The usage of the window counts even if the data ended before the window did.
             let in_flight = !self.tx.scoreboard.is_empty();
-            return Step::Pass(in_flight.then_some(Change::EndBurst { corked: false }));
+            return Step::Skip(in_flight.then_some(Change::EndBurst { corked: false }));
         }
         if self.needs_plan() {
             return Step::Prepare(Change::PlanFlight);
         }
         let budget = self.budget(now);
         let mss = self.payload_limit();
-        let (max, twice) = self.longest_run(mss, &budget, env, now);
-        match self.extent(&budget, mss, max, now) {
-            Extent::Send { len, fin } => {
+        let (max, twice) = self.gso_size(mss, &budget, env, now);
+        match self.new_data(&budget, mss, max, now) {
+            NewData::Send { len, fin } => {
                 let range = SeqRange::with_len(self.tx.scoreboard.nxt(), len + u32::from(fin));
                 let burst = self.burst_with(SeqRange::with_len(range.start, len), &budget);
                 let twice = twice && len > mss;
                 Step::Send(Choice::Data(Data { fin, twice, burst, ..Data::new(range, mss, Origin::New) }))
             }
-            Extent::Congestion { paced } => Step::Pass(Some(Change::HoldNew { paced })),
-            Extent::Nothing { corked } => Step::Pass(Some(Change::EndBurst { corked })),
+            NewData::CwndLimited { paced } => Step::Skip(Some(Change::LimitNew { paced })),
+            NewData::Blocked { corked } => Step::Skip(Some(Change::EndBurst { corked })),
         }
     }
 
@@ -341,7 +341,7 @@ impl Connection {
     /// Returns the bytes that one transmission may hold, and whether the device sends each segment twice. The
     /// bytes are whole segments up to the limit of the device. A segment with an urgent pointer travels
     /// alone, since the pointer is relative to its own header.
-    fn longest_run(&self, mss: u32, budget: &Budget, env: &Env<'_>, now: Instant) -> (u32, bool) {
+    fn gso_size(&self, mss: u32, budget: &Budget, env: &Env<'_>, now: Instant) -> (u32, bool) {
         if self.urgent.pointer(self.tx.scoreboard.nxt()).is_some()
             || self.is_amplification_limited()
             || self.gentle.plans_copies()
@@ -369,7 +369,7 @@ impl Connection {
         if in_place >= run / 4 { (in_place / mss * mss).max(mss) } else { run }
     }
 
-    fn extent(&self, budget: &Budget, mss: u32, max: u32, now: Instant) -> Extent {
+    fn new_data(&self, budget: &Budget, mss: u32, max: u32, now: Instant) -> NewData {
         let nxt = self.tx.scoreboard.nxt();
         let record = self.tx.queue.record_end(nxt);
         let unsent = record.map_or(self.tx.unsent(), |end| end.since(nxt));
@@ -378,8 +378,8 @@ impl Connection {
         if offered > allowed {
             let whole = allowed / mss * mss;
             return match whole {
-                0 => Extent::Congestion { paced: budget.is_paced(mss) },
-                len => Extent::Send { len, fin: false },
+                0 => NewData::CwndLimited { paced: budget.is_paced(mss) },
+                len => NewData::Send { len, fin: false },
             };
         }
         let fin = record.is_none() && self.tx.fin_unsent() && offered == unsent && offered < budget.peer;
@@ -390,15 +390,15 @@ impl Connection {
         if partial == 0 || ends_record || self.may_send_partial(offered, unsent, fin, budget, now) {
             let sends = offered > 0 || fin;
             return if sends {
-                Extent::Send { len: offered, fin }
+                NewData::Send { len: offered, fin }
             } else {
-                Extent::Nothing { corked: false }
+                NewData::Blocked { corked: false }
             };
         }
         match offered - partial {
             // Nagle's algorithm or the cork holds the rest back.
-            0 => Extent::Nothing { corked: offered == unsent && self.tx.hold.is_corked() },
-            len => Extent::Send { len, fin: false },
+            0 => NewData::Blocked { corked: offered == unsent && self.tx.nagle.is_corked() },
+            len => NewData::Send { len, fin: false },
         }
     }
 
@@ -406,22 +406,23 @@ impl Connection {
     fn may_send_partial(&self, offered: u32, unsent: u32, fin: bool, budget: &Budget, now: Instant) -> bool {
         if offered < unsent {
             // "(3) or if at least a fraction Fs of the maximum window can be sent"; Fs = 1/2.
-            return self.tx.hold.overridden
+            return self.tx.nagle.overridden
                 || (budget.pipe == 0 && offered >= self.tx.window.max_snd_wnd() / 2 && offered > 0);
         }
         let una = self.tx.scoreboard.una();
         // Urgent data does not wait for Nagle's algorithm (Linux: the same).
         let urgent = self.urgent.pointer(una).is_some();
-        urgent || self.tx.hold.permits_partial(una, fin, now)
+        urgent || self.tx.nagle.allows_partial(una, fin, now)
     }
 
     /// Returns the largest payload of a data segment now: the MSS less the options, or the planned size if
     /// smaller.
     pub(crate) fn payload_limit(&self) -> u32 {
         let fast_open = self.fast_open_option_len();
-        let blocks = if self.rx.sack.is_empty() { 0 } else { self.rx.sack.count(self.sack_room()) as u32 };
+        let blocks =
+            if self.rx.sack.is_empty() { 0 } else { self.rx.sack.count(self.sack_capacity()) as u32 };
         let sack = if blocks == 0 { 0 } else { 4 + 8 * blocks };
-        let options = (sack + fast_open + self.gentle.option_len()).max(self.tx.reserved);
+        let options = (sack + fast_open + self.gentle.option_len()).max(self.tx.option_reserve);
         let most = self.tx.mss().saturating_sub(options).min(self.tx.window.segment_bound());
         most.min(self.gentle.planned_segment(self.tx.scoreboard.nxt())).max(1)
     }

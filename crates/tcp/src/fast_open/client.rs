@@ -269,9 +269,9 @@ pub(crate) enum Mode {
     DataNoCookie,
 }
 
-/// The plan for opening a connection.
+/// How to open a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct OpenAttempt {
     pub(crate) mode: Mode,
     /// The option of the SYN.
     pub(crate) option: Option<FastOpen>,
@@ -306,13 +306,13 @@ impl Failures {
 
 /// A connection's report on its opening.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Report {
+pub(crate) enum FastOpenReport {
     /// The first acceptable SYN-ACK.
     SynAck {
         class: SynAckClass,
         /// Its Fast Open option, if the SYN had one too.
         cookie: Option<FastOpen>,
-        /// [`Plan::known`] of the connection.
+        /// [`OpenAttempt::known`] of the connection.
         known: Failures,
     },
     /// A one-time cookie arrived outside the handshake.
@@ -328,24 +328,23 @@ pub(crate) enum Report {
     Works,
 }
 
-impl Report {
+impl FastOpenReport {
     /// Returns the same report for a SYN that had another option which may be the cause.
-    pub(crate) fn doubted(self) -> Report {
+    pub(crate) fn doubted(self) -> FastOpenReport {
         match self {
-            Report::SynAck { class: SynAckClass::SynDrop | SynAckClass::ReqDrop, .. } | Report::Failed(_) => {
-                Report::Doubted
-            }
-            Report::SynAck { .. }
-            | Report::OneTime(_)
-            | Report::Doubted
-            | Report::BlackHole(_)
-            | Report::Works => self,
+            FastOpenReport::SynAck { class: SynAckClass::SynDrop | SynAckClass::ReqDrop, .. }
+            | FastOpenReport::Failed(_) => FastOpenReport::Doubted,
+            FastOpenReport::SynAck { .. }
+            | FastOpenReport::OneTime(_)
+            | FastOpenReport::Doubted
+            | FastOpenReport::BlackHole(_)
+            | FastOpenReport::Works => self,
         }
     }
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Path {
+pub(super) struct FastOpenPath {
     pub(super) cookie: Option<FastOpen>,
     pub(super) one_time: VecDeque<Cookie>,
     pub(super) soft: u8,
@@ -389,7 +388,7 @@ pub(super) struct Breaker {
 pub(crate) struct ClientCache {
     memory: ClientMemory,
     hash: KeyedHash,
-    pub(super) paths: Lru<PathKey, Path, KeyedHash>,
+    pub(super) paths: Lru<PathKey, FastOpenPath, KeyedHash>,
     /// The most recently used is last.
     pub(super) breakers: Vec<Breaker>,
 }
@@ -422,14 +421,14 @@ impl ClientCache {
         user_mss: Option<u16>,
         known: &PathFacts,
         now: Instant,
-    ) -> Result<Plan, OffReason> {
+    ) -> Result<OpenAttempt, OffReason> {
         let later = |until: Option<Instant>| until.is_some_and(|until| until > now);
         let family = usize::from(asker.path.remote.is_ipv6());
         if self.breaker(asker.attachment).is_some_and(|breaker| later(breaker.off_until)) {
             return Err(OffReason::BlackHole);
         }
         let cap = if self.memory.cap_syn_mss { MSS_CAP[family] } else { u16::MAX };
-        let none = Path::default();
+        let none = FastOpenPath::default();
         let path = self.paths.touch(&asker.path).map_or(&none, |path| path);
         let port = path.port(asker.port);
         if later(port.disabled_until) {
@@ -447,7 +446,7 @@ impl ClientCache {
             None if later(port.request_after) => return Err(OffReason::NoCookieThere),
             None => (Mode::Request, Some(form(Cookie::REQUEST))),
         };
-        let plan = Plan {
+        let attempt = OpenAttempt {
             mode,
             option,
             data_limit: mss.saturating_sub(OPTION_SPACE),
@@ -459,33 +458,39 @@ impl ClientCache {
                 drops: if mode == Mode::Request { port.req_fail } else { port.syn_fail },
             },
         };
-        if plan.option.is_some_and(|option| cookie == Some(option))
+        if attempt.option.is_some_and(|option| cookie == Some(option))
             && let Some(path) = self.paths.touch(&asker.path)
         {
             path.one_time.pop_front();
         }
-        Ok(plan)
+        Ok(attempt)
     }
 
     /// Records a connection's report.
-    pub(crate) fn on_report(&mut self, asker: &Asker, report: &Report, now: Instant) {
+    pub(crate) fn on_report(&mut self, asker: &Asker, report: &FastOpenReport, now: Instant) {
         match *report {
-            Report::SynAck { class, cookie, known } => {
+            FastOpenReport::SynAck { class, cookie, known } => {
                 let memory = self.memory;
-                let Some((_, path)) = self.paths.touch_or_insert(asker.path, Path::default) else { return };
+                let Some((_, path)) = self.paths.touch_or_insert(asker.path, FastOpenPath::default) else {
+                    return;
+                };
                 path.cookie = cookie.filter(|option| !option.cookie.is_empty()).or(path.cookie);
-                path.judge(asker.port, class, known, &memory, now);
+                path.learn(asker.port, class, known, &memory, now);
             }
-            Report::OneTime(cookie) => {
-                let Some((_, path)) = self.paths.touch_or_insert(asker.path, Path::default) else { return };
+            FastOpenReport::OneTime(cookie) => {
+                let Some((_, path)) = self.paths.touch_or_insert(asker.path, FastOpenPath::default) else {
+                    return;
+                };
                 if path.one_time.len() == MAX_ONE_TIME {
                     path.one_time.pop_front();
                 }
                 path.one_time.push_back(cookie);
             }
-            Report::Failed(mode) => {
+            FastOpenReport::Failed(mode) => {
                 let memory = self.memory;
-                let Some((_, path)) = self.paths.touch_or_insert(asker.path, Path::default) else { return };
+                let Some((_, path)) = self.paths.touch_or_insert(asker.path, FastOpenPath::default) else {
+                    return;
+                };
                 match mode {
                     Mode::Request => path.request_dropped(asker.port, u8::MAX, &memory, now),
                     Mode::Data | Mode::CookieOnly | Mode::DataNoCookie => {
@@ -493,15 +498,15 @@ impl ClientCache {
                     }
                 }
             }
-            Report::Doubted => {
+            FastOpenReport::Doubted => {
                 if let Some(path) = self.paths.touch(&asker.path) {
                     let port = path.port_mut(asker.port);
                     (port.takes_data, port.proven) = (false, false);
                 }
             }
-            Report::BlackHole(sign) => self.on_black_hole(asker, sign, now),
-            Report::Works => {
-                if let Some((_, path)) = self.paths.touch_or_insert(asker.path, Path::default) {
+            FastOpenReport::BlackHole(sign) => self.on_black_hole(asker, sign, now),
+            FastOpenReport::Works => {
+                if let Some((_, path)) = self.paths.touch_or_insert(asker.path, FastOpenPath::default) {
                     let port = path.port_mut(asker.port);
                     (port.proven, port.answered, port.outrun) = (true, true, false);
                 }
@@ -529,7 +534,7 @@ impl ClientCache {
 
     fn on_black_hole(&mut self, asker: &Asker, sign: BlackHoleSign, now: Instant) {
         let memory = self.memory;
-        if let Some((_, path)) = self.paths.touch_or_insert(asker.path, Path::default) {
+        if let Some((_, path)) = self.paths.touch_or_insert(asker.path, FastOpenPath::default) {
             if sign == BlackHoleSign::Outrun && !path.was_outrun_before(asker.port) {
                 return;
             }
@@ -573,7 +578,7 @@ impl ClientCache {
     }
 }
 
-impl Path {
+impl FastOpenPath {
     fn port(&self, port: u16) -> Port {
         self.ports.iter().find(|known| known.port == port).copied().unwrap_or_default()
     }
@@ -593,7 +598,7 @@ impl Path {
         &mut self.ports[at]
     }
 
-    fn judge(&mut self, port: u16, class: SynAckClass, known: Failures, memory: &ClientMemory, now: Instant) {
+    fn learn(&mut self, port: u16, class: SynAckClass, known: Failures, memory: &ClientMemory, now: Instant) {
         match class {
             SynAckClass::Accepted => {
                 let port = self.port_mut(port);

@@ -153,7 +153,7 @@ pub enum KeyError {
     Digits,
     /// There are more than a primary and a backup key on one line.
     #[error("a line holds one Fast Open key, or two as primary,backup")]
-    Keys,
+    CookieKeys,
     /// The master secret is too short.
     #[error("a master secret has at least 16 bytes; this one has {0}")]
     Short(usize),
@@ -192,7 +192,7 @@ impl KeySource {
         let backup = keys.next().map(CookieKey::parse).transpose()?;
         match keys.next() {
             None => Ok(KeySource::Fixed { primary, backup }),
-            Some(_) => Err(KeyError::Keys),
+            Some(_) => Err(KeyError::CookieKeys),
         }
     }
 }
@@ -237,17 +237,17 @@ pub(crate) enum Check {
 pub(crate) struct KeyRing {
     dst: CookieDst,
     mac: CookieMac,
-    keys: Keys,
+    keys: CookieKeys,
 }
 
 #[derive(Debug)]
-enum Keys {
-    Fixed { primary: Code, backup: Option<Code> },
+enum CookieKeys {
+    Fixed { primary: MacKey, backup: Option<MacKey> },
     Derived(Epochs),
 }
 
 /// A key in the form for its code.
-enum Code {
+enum MacKey {
     Linux(CookieKey),
     AesPaper(Box<Aes128>),
 }
@@ -258,18 +258,18 @@ struct Epochs {
     rotate_s: u64,
     unix: Option<u64>,
     /// The epoch of `keys[2]`; the keys are those of the two epochs before it, of itself and of the next.
-    turned: Option<(u64, [Code; 4])>,
+    turned: Option<(u64, [MacKey; 4])>,
 }
 
 impl KeyRing {
     /// Returns the ring of these keys.
     pub(crate) fn new(source: &KeySource, mac: CookieMac, dst: CookieDst) -> Self {
         let keys = match source {
-            KeySource::Fixed { primary, backup } => Keys::Fixed {
-                primary: Code::new(primary, mac),
-                backup: backup.as_ref().map(|backup| Code::new(backup, mac)),
+            KeySource::Fixed { primary, backup } => CookieKeys::Fixed {
+                primary: MacKey::new(primary, mac),
+                backup: backup.as_ref().map(|backup| MacKey::new(backup, mac)),
             },
-            KeySource::Derived { master, rotate_s } => Keys::Derived(Epochs {
+            KeySource::Derived { master, rotate_s } => CookieKeys::Derived(Epochs {
                 master: master.clone(),
                 rotate_s: (*rotate_s).max(1),
                 unix: None,
@@ -280,8 +280,8 @@ impl KeyRing {
     }
 
     /// Sets the time of day: seconds since 1970, if the stack knows it.
-    pub(crate) fn tell_time(&mut self, unix: Option<u64>) {
-        if let (Keys::Derived(epochs), Some(unix)) = (&mut self.keys, unix) {
+    pub(crate) fn set_time(&mut self, unix: Option<u64>) {
+        if let (CookieKeys::Derived(epochs), Some(unix)) = (&mut self.keys, unix) {
             epochs.turn(unix, self.mac);
         }
     }
@@ -289,10 +289,10 @@ impl KeyRing {
     /// Returns a cookie for a client; `None` if the key depends on the time of day and that is unknown.
     pub(crate) fn generate(&self, client: IpAddr, server: IpAddr) -> Option<Cookie> {
         let code = match &self.keys {
-            Keys::Fixed { primary, .. } => primary,
-            Keys::Derived(epochs) => epochs.current()?,
+            CookieKeys::Fixed { primary, .. } => primary,
+            CookieKeys::Derived(epochs) => epochs.current()?,
         };
-        Cookie::new(&code.cookie(&Ends::of(client, self.bound_to(server))))
+        Cookie::new(&code.cookie(&AddressPair::of(client, self.bound_to(server))))
     }
 
     /// Checks a cookie. Every key is tried, and the comparison takes the same time for every content; the
@@ -301,14 +301,14 @@ impl KeyRing {
         let Ok(cookie) = <[u8; COOKIE_LEN]>::try_from(cookie.as_slice()) else {
             return Check::Invalid;
         };
-        let ends = Ends::of(client, self.bound_to(server));
+        let ends = AddressPair::of(client, self.bound_to(server));
         // Compared as numbers in one step.
         let cookie = u64::from_ne_bytes(cookie);
-        let is_of = |code: &Code| u64::from_ne_bytes(code.cookie(&ends)).ct_eq(&cookie);
+        let is_of = |code: &MacKey| u64::from_ne_bytes(code.cookie(&ends)).ct_eq(&cookie);
         let none = Choice::from(0);
         let (primary, backup) = match &self.keys {
-            Keys::Fixed { primary, backup } => (is_of(primary), backup.as_ref().map_or(none, is_of)),
-            Keys::Derived(epochs) => epochs.check(is_of),
+            CookieKeys::Fixed { primary, backup } => (is_of(primary), backup.as_ref().map_or(none, is_of)),
+            CookieKeys::Derived(epochs) => epochs.check(is_of),
         };
         match (bool::from(primary), bool::from(backup)) {
             (true, _) => Check::Primary,
@@ -332,21 +332,21 @@ impl Epochs {
         self.unix = Some(unix);
         let epoch = unix / self.rotate_s;
         if self.turned.as_ref().is_none_or(|(turned, _)| *turned != epoch) {
-            let code = |epoch| Code::new(&self.master.key_of(epoch), mac);
+            let code = |epoch| MacKey::new(&self.master.key_of(epoch), mac);
             let before = |back| epoch.saturating_sub(back);
             self.turned =
                 Some((epoch, [code(before(2)), code(before(1)), code(epoch), code(epoch.saturating_add(1))]));
         }
     }
 
-    fn current(&self) -> Option<&Code> {
+    fn current(&self) -> Option<&MacKey> {
         self.turned.as_ref().map(|(_, [_, _, current, _])| current)
     }
 
     /// Checks with the current epoch as primary and the previous one as backup. Around the change of an
     /// epoch, a server whose clock is ahead has already generated cookies of the next epoch, and one whose
     /// clock is behind still accepts those of the epoch before the last.
-    fn check(&self, is_of: impl Fn(&Code) -> Choice) -> (Choice, Choice) {
+    fn check(&self, is_of: impl Fn(&MacKey) -> Choice) -> (Choice, Choice) {
         let (Some((_, [oldest, last, current, next])), Some(unix)) = (&self.turned, self.unix) else {
             return (Choice::from(0), Choice::from(0));
         };
@@ -357,18 +357,18 @@ impl Epochs {
     }
 }
 
-impl Code {
+impl MacKey {
     fn new(key: &CookieKey, mac: CookieMac) -> Self {
         match mac {
-            CookieMac::Linux => Code::Linux(key.clone()),
-            CookieMac::AesPaper => Code::AesPaper(Box::new(Aes128::new(&key.0.into()))),
+            CookieMac::Linux => MacKey::Linux(key.clone()),
+            CookieMac::AesPaper => MacKey::AesPaper(Box::new(Aes128::new(&key.0.into()))),
         }
     }
 
-    fn cookie(&self, ends: &Ends) -> [u8; COOKIE_LEN] {
+    fn cookie(&self, ends: &AddressPair) -> [u8; COOKIE_LEN] {
         match self {
-            Code::Linux(key) => ends.hash(&key.0).to_le_bytes(),
-            Code::AesPaper(cipher) => {
+            MacKey::Linux(key) => ends.hash(&key.0).to_le_bytes(),
+            MacKey::AesPaper(cipher) => {
                 let mut block = [0; 16];
                 let client = ends.client();
                 block[..client.len()].copy_from_slice(client);
@@ -381,9 +381,9 @@ impl Code {
     }
 }
 
-impl fmt::Debug for Code {
+impl fmt::Debug for MacKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Code(..)")
+        f.write_str("MacKey(..)")
     }
 }
 
@@ -395,20 +395,20 @@ impl fmt::Debug for Epochs {
 
 /// Returns SipHash-2-4 over the first address and then the second, in network byte order.
 pub(crate) fn addresses_hash(key: &[u8; 16], first: IpAddr, second: IpAddr) -> u64 {
-    Ends::of(first, second).hash(key)
+    AddressPair::of(first, second).hash(key)
 }
 
 /// Two addresses in network byte order, one after the other.
-struct Ends {
+struct AddressPair {
     bytes: [u8; 32],
     /// Length of the first, and of both, bytes.
     first: usize,
     len: usize,
 }
 
-impl Ends {
-    fn of(first: IpAddr, second: IpAddr) -> Ends {
-        let mut ends = Ends { bytes: [0; 32], first: 0, len: 0 };
+impl AddressPair {
+    fn of(first: IpAddr, second: IpAddr) -> AddressPair {
+        let mut ends = AddressPair { bytes: [0; 32], first: 0, len: 0 };
         ends.append(first);
         ends.first = ends.len;
         ends.append(second);
@@ -490,7 +490,7 @@ mod tests {
         ] {
             assert_eq!(CookieKey::parse(text), Err(error), "{text:?}");
         }
-        assert_eq!(KeySource::parse("1-2-3-4,5-6-7-8,9-0-1-2"), Err(KeyError::Keys));
+        assert_eq!(KeySource::parse("1-2-3-4,5-6-7-8,9-0-1-2"), Err(KeyError::CookieKeys));
         let two = KeySource::Fixed { primary: parsed("1-2-3-4"), backup: Some(parsed("5-6-7-8")) };
         assert_eq!(KeySource::parse("1-2-3-4,5-6-7-8\n"), Ok(two));
         assert_eq!(MasterSecret::new(&[1; 15]), Err(KeyError::Short(15)));
@@ -590,7 +590,7 @@ mod tests {
         let master = MasterSecret::new(&COUNTING).expect("long enough");
         let source = KeySource::Derived { master, rotate_s: 1000 };
         let mut ring = KeyRing::new(&source, CookieMac::Linux, CookieDst::Packet);
-        ring.tell_time(Some(unix));
+        ring.set_time(Some(unix));
         ring
     }
 
@@ -608,7 +608,7 @@ mod tests {
         let made = derived(5500).generate(client, server).expect("the time is known");
         let mut ring = derived(5500);
         let mut at = |unix| {
-            ring.tell_time(Some(unix));
+            ring.set_time(Some(unix));
             ring.check(&made, client, server)
         };
         assert_eq!(at(5999), Check::Primary);

@@ -37,7 +37,7 @@
 
 pub(crate) mod client;
 pub(crate) mod cookie;
-pub(crate) mod hold;
+pub(crate) mod last_ack;
 pub(crate) mod one_time;
 pub(crate) mod outcome;
 pub(crate) mod persist;
@@ -47,7 +47,7 @@ mod switches;
 
 pub use client::{ClientMemory, FastOpenConnect};
 pub use cookie::{CookieDst, CookieKey, CookieMac, KeyError, KeySource, MasterSecret};
-pub use hold::LastAckHold;
+pub use last_ack::LastAckHold;
 pub(crate) use outcome::BlackHoleSign;
 pub use outcome::{FastOpenOutcome, OffReason, SynAckClass};
 pub use replay::{FirstData, ReplayMemory, ReplayVerdict, ReplayWindow};

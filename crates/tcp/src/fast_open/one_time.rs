@@ -61,7 +61,7 @@ impl OneTimeCookies {
     /// Returns the next cookie for this client.
     pub(crate) fn issue(&mut self, client: IpAddr, server: IpAddr) -> Cookie {
         self.issued += 1;
-        if let Some((word, bit)) = self.place(self.issued) {
+        if let Some((word, bit)) = self.locate(self.issued) {
             *word &= !bit;
         }
         let mut block = [0; 16];
@@ -86,7 +86,7 @@ impl OneTimeCookies {
         if self.issued - counter >= WINDOW {
             return Redeemed::Reused;
         }
-        match self.place(counter) {
+        match self.locate(counter) {
             Some((word, bit)) if *word & bit == 0 => {
                 *word |= bit;
                 Redeemed::Accepted
@@ -95,7 +95,7 @@ impl OneTimeCookies {
         }
     }
 
-    fn place(&mut self, counter: u64) -> Option<(&mut u64, u64)> {
+    fn locate(&mut self, counter: u64) -> Option<(&mut u64, u64)> {
         let at = counter % WINDOW;
         self.used.get_mut((at / 64) as usize).map(|word| (word, 1 << (at % 64)))
     }

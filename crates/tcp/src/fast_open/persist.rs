@@ -154,7 +154,7 @@ fn unhex(text: &str) -> Option<Cookie> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::client::{Asker, ClientMemory, Failures, FastOpenConnect, Mode, Report};
+    use super::super::client::{Asker, ClientMemory, Failures, FastOpenConnect, FastOpenReport, Mode};
     use super::super::outcome::{BlackHoleSign, SynAckClass};
     use super::*;
     use crate::fast_open::OffReason;
@@ -181,7 +181,7 @@ mod tests {
 
     fn choose(cache: &mut ClientCache, remote: &str, now: u64) -> Result<Mode, OffReason> {
         let (connect, known) = (FastOpenConnect::default(), PathFacts::default());
-        cache.choose(&asker(remote), &connect, None, &known, at(now)).map(|plan| plan.mode)
+        cache.choose(&asker(remote), &connect, None, &known, at(now)).map(|attempt| attempt.mode)
     }
 
     /// Returns a cache with a server that works, one that is avoided, one without Fast Open, and an
@@ -189,13 +189,17 @@ mod tests {
     fn full() -> ClientCache {
         let mut cache = cache();
         let cookie = Cookie::new(&[0xab; 8]).map(FastOpen::with_cookie);
-        let granted = Report::SynAck { class: SynAckClass::Granted, cookie, known: Failures::default() };
+        let granted =
+            FastOpenReport::SynAck { class: SynAckClass::Granted, cookie, known: Failures::default() };
         cache.on_report(&asker("[2001:db8::9]:80"), &granted, at(0));
         for _ in 0..2 {
-            cache.on_report(&asker("198.51.100.9:80"), &Report::Failed(Mode::Data), at(0));
+            cache.on_report(&asker("198.51.100.9:80"), &FastOpenReport::Failed(Mode::Data), at(0));
         }
-        let none =
-            Report::SynAck { class: SynAckClass::NotSupported, cookie: None, known: Failures::default() };
+        let none = FastOpenReport::SynAck {
+            class: SynAckClass::NotSupported,
+            cookie: None,
+            known: Failures::default(),
+        };
         cache.on_report(&asker("198.51.100.10:80"), &none, at(0));
         cache
     }
@@ -216,37 +220,38 @@ mod tests {
     fn proven_and_accepted_cookies_stay_apart() {
         let mut before = cache();
         let cookie = Cookie::new(&[0xab; 8]).map(FastOpen::with_cookie);
-        let granted = Report::SynAck { class: SynAckClass::Granted, cookie, known: Failures::default() };
+        let granted =
+            FastOpenReport::SynAck { class: SynAckClass::Granted, cookie, known: Failures::default() };
         let accepted =
-            Report::SynAck { class: SynAckClass::Accepted, cookie: None, known: Failures::default() };
-        let plan = |cache: &mut ClientCache, remote: &str| {
+            FastOpenReport::SynAck { class: SynAckClass::Accepted, cookie: None, known: Failures::default() };
+        let attempt = |cache: &mut ClientCache, remote: &str| {
             let (connect, known) = (FastOpenConnect::default(), PathFacts::default());
             cache
                 .choose(&asker(remote), &connect, None, &known, at(1))
-                .map(|plan| (plan.untried, plan.proven))
+                .map(|attempt| (attempt.untried, attempt.proven))
         };
         before.on_report(&asker("198.51.100.9:80"), &granted, at(0));
         before.on_report(&asker("198.51.100.9:80"), &accepted, at(0));
-        let known = plan(&mut before, "198.51.100.9:80");
+        let known = attempt(&mut before, "198.51.100.9:80");
         let mut later = cache();
         later.import(&before.export(None, at(0)), None, at(0)).expect("as written");
-        assert_eq!(plan(&mut later, "198.51.100.9:80"), known);
+        assert_eq!(attempt(&mut later, "198.51.100.9:80"), known);
         assert_eq!(known.map(|(untried, _)| untried), Ok(false));
 
         // A server of which only a lost SYN is known.
         before.on_report(&asker("198.51.100.10:80"), &granted, at(0));
-        before.on_report(&asker("198.51.100.10:80"), &Report::Failed(Mode::Data), at(0));
+        before.on_report(&asker("198.51.100.10:80"), &FastOpenReport::Failed(Mode::Data), at(0));
         later = cache();
         later.import(&before.export(None, at(0)), None, at(0)).expect("as written");
-        assert_eq!(plan(&mut later, "198.51.100.10:80"), plan(&mut before, "198.51.100.10:80"));
-        assert_eq!(plan(&mut later, "198.51.100.10:80").map(|(untried, _)| untried), Ok(true));
+        assert_eq!(attempt(&mut later, "198.51.100.10:80"), attempt(&mut before, "198.51.100.10:80"));
+        assert_eq!(attempt(&mut later, "198.51.100.10:80").map(|(untried, _)| untried), Ok(true));
     }
 
     #[test]
     fn a_black_hole_survives_a_restart() {
         let mut before = cache();
         for remote in ["198.51.100.9:80", "198.51.100.10:80"] {
-            before.on_report(&asker(remote), &Report::BlackHole(BlackHoleSign::Timeouts), at(0));
+            before.on_report(&asker(remote), &FastOpenReport::BlackHole(BlackHoleSign::Timeouts), at(0));
         }
         let mut later = cache();
         later.import(&before.export(None, at(0)), None, at(7)).expect("as written");
@@ -257,7 +262,8 @@ mod tests {
     fn own_knowledge_goes_before_stored_knowledge() {
         let mut here = cache();
         let cookie = Cookie::new(&[1; 4]).map(FastOpen::with_cookie);
-        let granted = Report::SynAck { class: SynAckClass::Granted, cookie, known: Failures::default() };
+        let granted =
+            FastOpenReport::SynAck { class: SynAckClass::Granted, cookie, known: Failures::default() };
         here.on_report(&asker("198.51.100.9:80"), &granted, at(0));
         here.import(&full().export(None, at(0)), None, at(1)).expect("as written");
         assert_eq!(choose(&mut here, "198.51.100.9:80", 2), Ok(Mode::Data));

@@ -70,8 +70,8 @@ pub enum ReplayVerdict {
 
 /// Memory of the SYNs of a listener: its own, or one for several stacks.
 pub trait ReplayMemory: fmt::Debug + Send {
-    /// Judges a SYN whose data is about to be accepted, and remembers it if it is fresh.
-    fn judge(&mut self, syn: &FirstData<'_>, now: Instant) -> ReplayVerdict;
+    /// Checks a SYN whose data is about to be accepted, and remembers it if it is fresh.
+    fn check(&mut self, syn: &FirstData<'_>, now: Instant) -> ReplayVerdict;
 }
 
 /// The SYNs that one listener remembers.
@@ -93,7 +93,7 @@ impl Replays {
 }
 
 impl ReplayMemory for Replays {
-    fn judge(&mut self, syn: &FirstData<'_>, now: Instant) -> ReplayVerdict {
+    fn check(&mut self, syn: &FirstData<'_>, now: Instant) -> ReplayVerdict {
         while let Some((_, mark)) = self.order.pop_front_if(|(expiry, _)| *expiry <= now) {
             self.seen.remove(&mark);
         }
@@ -130,14 +130,14 @@ mod tests {
     #[test]
     fn a_copy_is_known_for_the_lifetime_and_not_longer() {
         let mut replays = replays(10);
-        assert_eq!(replays.judge(&syn(7, b"GET /"), at(0)), ReplayVerdict::Fresh);
-        assert_eq!(replays.judge(&syn(7, b"GET /"), at(61)), ReplayVerdict::Replayed);
+        assert_eq!(replays.check(&syn(7, b"GET /"), at(0)), ReplayVerdict::Fresh);
+        assert_eq!(replays.check(&syn(7, b"GET /"), at(61)), ReplayVerdict::Replayed);
         assert_eq!(
-            replays.judge(&syn(7, b"GET /"), at(119)),
+            replays.check(&syn(7, b"GET /"), at(119)),
             ReplayVerdict::Replayed,
             "a copy renews nothing"
         );
-        assert_eq!(replays.judge(&syn(7, b"GET /"), at(120)), ReplayVerdict::Fresh);
+        assert_eq!(replays.check(&syn(7, b"GET /"), at(120)), ReplayVerdict::Fresh);
     }
 
     #[test]
@@ -145,17 +145,17 @@ mod tests {
         let mut replays = replays(10);
         let other = FirstData { client: IpAddr::from([192, 0, 2, 2]), ..syn(7, b"GET /") };
         for syn in [syn(7, b"GET /"), syn(8, b"GET /"), syn(7, b"GET /a"), other] {
-            assert_eq!(replays.judge(&syn, at(0)), ReplayVerdict::Fresh, "{syn:?}");
+            assert_eq!(replays.check(&syn, at(0)), ReplayVerdict::Fresh, "{syn:?}");
         }
     }
 
     #[test]
     fn a_full_window_takes_nothing_new_and_forgets_nothing() {
         let mut replays = replays(2);
-        assert_eq!(replays.judge(&syn(1, b"x"), at(0)), ReplayVerdict::Fresh);
-        assert_eq!(replays.judge(&syn(2, b"x"), at(60)), ReplayVerdict::Fresh);
-        assert_eq!(replays.judge(&syn(3, b"x"), at(61)), ReplayVerdict::Full);
-        assert_eq!(replays.judge(&syn(1, b"x"), at(61)), ReplayVerdict::Replayed);
-        assert_eq!(replays.judge(&syn(3, b"x"), at(120)), ReplayVerdict::Fresh, "the first has gone");
+        assert_eq!(replays.check(&syn(1, b"x"), at(0)), ReplayVerdict::Fresh);
+        assert_eq!(replays.check(&syn(2, b"x"), at(60)), ReplayVerdict::Fresh);
+        assert_eq!(replays.check(&syn(3, b"x"), at(61)), ReplayVerdict::Full);
+        assert_eq!(replays.check(&syn(1, b"x"), at(61)), ReplayVerdict::Replayed);
+        assert_eq!(replays.check(&syn(3, b"x"), at(120)), ReplayVerdict::Fresh, "the first has gone");
     }
 }

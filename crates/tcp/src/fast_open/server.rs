@@ -23,7 +23,7 @@ use super::replay::ReplayWindow;
 use crate::conn_id::ListenerId;
 use crate::error::ConfigError;
 use crate::four_tuple::KeyedHash;
-use crate::lru::{Lru, Place};
+use crate::lru::{EntryId, Lru};
 use crate::time::{Duration, Instant};
 
 /// Time for which a slot stays occupied after a reset.
@@ -187,7 +187,7 @@ pub(crate) enum Plain {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ticket {
     listener: ListenerId,
-    per_ip: Option<Place>,
+    per_ip: Option<EntryId>,
     bytes: usize,
 }
 
@@ -196,7 +196,7 @@ pub(crate) struct Ticket {
 struct Penalty {
     expiry: Instant,
     listener: ListenerId,
-    per_ip: Option<Place>,
+    per_ip: Option<EntryId>,
 }
 
 /// The SYNs with data that the listeners of a stack have admitted, within the limits.
@@ -235,8 +235,8 @@ impl Admission {
         per_ip.renew(by.per_ip_entries, hash);
     }
 
-    /// Judges a SYN. It checks the limits before the cookie, so that an overload costs no cryptography.
-    pub(crate) fn judge(
+    /// Decides on a SYN. It checks the limits before the cookie, so that an overload costs no cryptography.
+    pub(crate) fn admit(
         &mut self,
         listener: ListenerId,
         config: &FastOpenListen,
@@ -303,9 +303,9 @@ impl Admission {
         option: Option<FastOpen>,
         key: Check,
     ) -> Verdict {
-        let per_ip = self.per_ip.touch_or_insert(client_key(syn.client), || 0).map(|(place, count)| {
+        let per_ip = self.per_ip.touch_or_insert(client_key(syn.client), || 0).map(|(entry, count)| {
             *count += 1;
-            place
+            entry
         });
         *self.pending.entry(listener).or_insert(0) += 1;
         self.total += 1;
@@ -350,7 +350,7 @@ impl Admission {
         }
     }
 
-    fn free(&mut self, listener: ListenerId, per_ip: Option<Place>) {
+    fn free(&mut self, listener: ListenerId, per_ip: Option<EntryId>) {
         self.total = self.total.saturating_sub(1);
         if let Some(pending) = self.pending.get_mut(&listener) {
             *pending -= 1;
@@ -358,12 +358,12 @@ impl Admission {
                 self.pending.remove(&listener);
             }
         }
-        if let Some(place) = per_ip
-            && let Some(count) = self.per_ip.at(place)
+        if let Some(entry) = per_ip
+            && let Some(count) = self.per_ip.at(entry)
         {
             *count = count.saturating_sub(1);
             if *count == 0 {
-                self.per_ip.remove_at(place);
+                self.per_ip.remove_at(entry);
             }
         }
     }
@@ -420,15 +420,15 @@ mod tests {
             FastOpen::with_cookie(cookie)
         }
 
-        fn judge(&mut self, client: &str, option: Option<FastOpen>, payload: usize, now: u64) -> Verdict {
+        fn admit(&mut self, client: &str, option: Option<FastOpen>, payload: usize, now: u64) -> Verdict {
             let syn = SynFacts { client: ip(client), server: ip(SERVER), option, payload };
-            self.server.judge(LISTENER, &self.config, &self.keys, None, &syn, at(now))
+            self.server.admit(LISTENER, &self.config, &self.keys, None, &syn, at(now))
         }
 
         /// Sends a SYN with 100 bytes and a valid cookie.
         fn open(&mut self, client: &str, now: u64) -> Result<Ticket, Plain> {
             let option = Some(self.cookie(client));
-            match self.judge(client, option, 100, now) {
+            match self.admit(client, option, 100, now) {
                 Verdict::Accept { ticket, option: None, key: Check::Primary } => Ok(ticket),
                 Verdict::Plain { why, option: None } => Err(why),
                 other => panic!("{other:?}"),
@@ -442,7 +442,7 @@ mod tests {
         let made = bench.cookie("192.0.2.1");
         for experimental in [false, true] {
             let request = FastOpen { experimental, ..FastOpen::REQUEST };
-            let verdict = bench.judge("192.0.2.1", Some(request), 0, 0);
+            let verdict = bench.admit("192.0.2.1", Some(request), 0, 0);
             let option = Some(FastOpen { experimental, ..made });
             assert_eq!(verdict, Verdict::Plain { why: Plain::Request, option });
         }
@@ -453,7 +453,7 @@ mod tests {
         let mut bench = Bench::new(8);
         let good = Some(bench.cookie("192.0.2.1"));
         for payload in [100, 0] {
-            let verdict = bench.judge("192.0.2.1", good, payload, 0);
+            let verdict = bench.admit("192.0.2.1", good, payload, 0);
             assert!(matches!(verdict, Verdict::Accept { option: None, key: Check::Primary, .. }));
         }
     }
@@ -462,7 +462,7 @@ mod tests {
     fn a_bad_cookie_is_answered_by_a_good_one() {
         let mut bench = Bench::new(8);
         let (bad, good) = (bench.cookie("192.0.2.2"), bench.cookie("192.0.2.1"));
-        let verdict = bench.judge("192.0.2.1", Some(bad), 100, 0);
+        let verdict = bench.admit("192.0.2.1", Some(bad), 100, 0);
         assert_eq!(verdict, Verdict::Plain { why: Plain::Invalid, option: Some(good) });
     }
 
@@ -473,7 +473,7 @@ mod tests {
         let old = KeyRing::new(&source, CookieMac::Linux, CookieDst::Packet);
         let stale = old.generate(ip("192.0.2.1"), ip(SERVER)).expect("a fixed key");
         let fresh = bench.cookie("192.0.2.1");
-        let verdict = bench.judge("192.0.2.1", Some(FastOpen::with_cookie(stale)), 100, 0);
+        let verdict = bench.admit("192.0.2.1", Some(FastOpen::with_cookie(stale)), 100, 0);
         assert!(
             matches!(verdict, Verdict::Accept { option, key: Check::Backup, .. } if option == Some(fresh))
         );
@@ -483,17 +483,17 @@ mod tests {
     fn data_without_a_cookie_needs_explicit_permission() {
         let mut bench = Bench::new(8);
         assert_eq!(
-            bench.judge("192.0.2.1", None, 100, 0),
+            bench.admit("192.0.2.1", None, 100, 0),
             Verdict::Plain { why: Plain::NoCookie, option: None }
         );
         assert_eq!(
-            bench.judge("192.0.2.1", None, 0, 0),
+            bench.admit("192.0.2.1", None, 0, 0),
             Verdict::Plain { why: Plain::NotAsked, option: None }
         );
         bench.config.require_cookie = false;
-        assert!(matches!(bench.judge("192.0.2.1", None, 100, 0), Verdict::Accept { option: None, .. }));
+        assert!(matches!(bench.admit("192.0.2.1", None, 100, 0), Verdict::Accept { option: None, .. }));
         assert_eq!(
-            bench.judge("192.0.2.1", None, 0, 0),
+            bench.admit("192.0.2.1", None, 0, 0),
             Verdict::Plain { why: Plain::NotAsked, option: None }
         );
     }
@@ -505,7 +505,7 @@ mod tests {
         bench.open("192.0.2.2", 1).expect("room");
         assert_eq!(bench.open("192.0.2.3", 2), Err(Plain::Overflow));
         assert_eq!(
-            bench.judge("192.0.2.3", Some(FastOpen::REQUEST), 0, 2),
+            bench.admit("192.0.2.3", Some(FastOpen::REQUEST), 0, 2),
             Verdict::Plain { why: Plain::Overflow, option: None },
             "not even a cookie: that costs cryptography"
         );
@@ -574,14 +574,14 @@ mod tests {
         let key = CookieKey::new([7; 16]);
         let mut one_time = OneTimeCookies::new(&key, &key);
         let cookie = one_time.issue(ip("192.0.2.1"), ip(SERVER));
-        let mut judge = |cookie| {
+        let mut admit = |cookie| {
             let option = Some(FastOpen::with_cookie(cookie));
             let syn = SynFacts { client: ip("192.0.2.1"), server: ip(SERVER), option, payload: 10 };
-            bench.server.judge(LISTENER, &bench.config, &bench.keys, Some(&mut one_time), &syn, at(0))
+            bench.server.admit(LISTENER, &bench.config, &bench.keys, Some(&mut one_time), &syn, at(0))
         };
-        assert!(matches!(judge(cookie), Verdict::Accept { option: None, .. }));
-        assert_eq!(judge(cookie), Verdict::Plain { why: Plain::Reused, option: None });
-        assert_eq!(judge(Cookie::REQUEST), Verdict::Plain { why: Plain::Request, option: None });
+        assert!(matches!(admit(cookie), Verdict::Accept { option: None, .. }));
+        assert_eq!(admit(cookie), Verdict::Plain { why: Plain::Reused, option: None });
+        assert_eq!(admit(Cookie::REQUEST), Verdict::Plain { why: Plain::Request, option: None });
     }
 
     #[test]

@@ -25,7 +25,7 @@
 //! itself: the server may be down, or started later than its client. The next connection has neither option.
 //! If it opens, the SYN before it counts as dropped; if it fails as well, the server was to blame.
 
-use crate::fast_open::client::{Mode, Report};
+use crate::fast_open::client::{FastOpenReport, Mode};
 use crate::four_tuple::KeyedHash;
 use crate::lru::Lru;
 use crate::path::Ends;
@@ -104,15 +104,15 @@ impl Opened {
     }
 
     /// Returns the report for the memory of Fast Open about a dropped SYN.
-    fn blame_of_fast_open(&self) -> Option<Report> {
-        let report = Report::Failed(self.fast_open?);
+    fn blame_of_fast_open(&self) -> Option<FastOpenReport> {
+        let report = FastOpenReport::Failed(self.fast_open?);
         Some(if self.shares_blame() { report.doubted() } else { report })
     }
 }
 
 /// State of the search for the rejected option.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum Search {
+enum OptionSearch {
     /// No search: both options are sent together.
     #[default]
     Idle,
@@ -125,7 +125,7 @@ enum Search {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Record {
+struct OptionRecord {
     /// Answered SYNs with the option, up to [`KNOWN`].
     passed: u8,
     /// Dropped SYNs with the option, in a row.
@@ -133,7 +133,7 @@ struct Record {
     /// Searches in a row with the result that only the combination is blocked.
     rounds: u8,
     away_until: Option<Instant>,
-    search: Search,
+    search: OptionSearch,
     /// The first SYN of a failed connection, until a plain SYN shows whether the server is up.
     suspect: Option<Opened>,
 }
@@ -141,7 +141,7 @@ struct Record {
 /// The memory of a stack.
 #[derive(Debug)]
 pub(crate) struct GentleMemory {
-    records: Lru<Destination, Record, KeyedHash>,
+    records: Lru<Destination, OptionRecord, KeyedHash>,
 }
 
 impl GentleMemory {
@@ -164,12 +164,17 @@ impl GentleMemory {
 
     /// Records the outcome of a first SYN. Returns a report for the memory of Fast Open if this outcome
     /// explains the failure of an earlier connection.
-    pub(crate) fn on_opened(&mut self, to: Destination, opened: &Opened, now: Instant) -> Option<Report> {
+    pub(crate) fn on_opened(
+        &mut self,
+        to: Destination,
+        opened: &Opened,
+        now: Instant,
+    ) -> Option<FastOpenReport> {
         let is_suspect = opened.answer == Answer::Never && !opened.is_plain();
         if !opened.gentle && !is_suspect && self.records.peek(&to).is_none() {
             return None;
         }
-        let (_, record) = self.records.touch_or_insert(to, Record::default)?;
+        let (_, record) = self.records.touch_or_insert(to, OptionRecord::default)?;
         match (opened.answer, opened.is_plain()) {
             (Answer::Never, false) => {
                 record.suspect.get_or_insert(*opened);
@@ -181,12 +186,12 @@ impl GentleMemory {
             }
             (Answer::First | Answer::Later, true) => {
                 let dropped = Opened { answer: Answer::Later, ..record.suspect.take()? };
-                record.judge(&dropped, now);
+                record.learn(&dropped, now);
                 dropped.blame_of_fast_open()
             }
             (Answer::First | Answer::Later, false) => {
                 record.suspect = None;
-                record.judge(opened, now);
+                record.learn(opened, now);
                 None
             }
         }
@@ -194,7 +199,7 @@ impl GentleMemory {
 
     /// Records that the path passed the option in the handshake and damaged later segments.
     pub(crate) fn on_spoilt(&mut self, to: Destination, now: Instant) {
-        if let Some((_, record)) = self.records.touch_or_insert(to, Record::default) {
+        if let Some((_, record)) = self.records.touch_or_insert(to, OptionRecord::default) {
             record.stay_away(AWAY_LONG, now);
         }
     }
@@ -205,7 +210,7 @@ impl GentleMemory {
     }
 }
 
-impl Record {
+impl OptionRecord {
     fn syn_options(&self, now: Instant) -> SynOptions {
         if self.suspect.is_some() {
             return SynOptions::Plain;
@@ -214,25 +219,25 @@ impl Record {
             return SynOptions::NoGentle;
         }
         match self.search {
-            Search::Idle | Search::OnceMore => SynOptions::Together,
-            Search::FastOpenNext => SynOptions::FastOpen,
-            Search::GentleNext { .. } => SynOptions::Gentle,
+            OptionSearch::Idle | OptionSearch::OnceMore => SynOptions::Together,
+            OptionSearch::FastOpenNext => SynOptions::FastOpen,
+            OptionSearch::GentleNext { .. } => SynOptions::Gentle,
         }
     }
 
-    fn judge(&mut self, opened: &Opened, now: Instant) {
+    fn learn(&mut self, opened: &Opened, now: Instant) {
         let swallowed = opened.answer != Answer::First;
         match (opened.fast_open.is_some(), opened.gentle, swallowed) {
             (true, true, false) => {
-                self.note_pass();
-                *self = Record { passed: self.passed, ..Record::default() };
+                self.record_pass();
+                *self = OptionRecord { passed: self.passed, ..OptionRecord::default() };
             }
-            (true, true, true) if self.search == Search::OnceMore => self.blame_both(now),
-            (true, true, true) if self.search == Search::Idle => self.suspect(opened.known_drops),
+            (true, true, true) if self.search == OptionSearch::OnceMore => self.blame_both(now),
+            (true, true, true) if self.search == OptionSearch::Idle => self.suspect(opened.known_drops),
             // The connection began before the search.
             (true, true, true) => {}
-            (true, false, _) if self.search == Search::FastOpenNext => {
-                self.search = Search::GentleNext { fast_open_passed: !swallowed };
+            (true, false, _) if self.search == OptionSearch::FastOpenNext => {
+                self.search = OptionSearch::GentleNext { fast_open_passed: !swallowed };
             }
             (true, false, _) => {}
             (false, true, true) => self.blame(opened.known_drops, now),
@@ -246,7 +251,7 @@ impl Record {
         self.passed >= KNOWN
     }
 
-    fn note_pass(&mut self) {
+    fn record_pass(&mut self) {
         self.passed = KNOWN.min(self.passed + 1);
         self.swallowed = 0;
     }
@@ -257,18 +262,18 @@ impl Record {
         if self.is_known() && known_drops.min(self.swallowed) == 0 {
             self.swallowed = 1;
         } else {
-            (self.swallowed, self.search) = (0, Search::FastOpenNext);
+            (self.swallowed, self.search) = (0, OptionSearch::FastOpenNext);
         }
     }
 
     fn blame_both(&mut self, now: Instant) {
         self.rounds += 1;
         if self.rounds < if self.is_known() { ROUNDS_OF_KNOWN } else { ROUNDS } {
-            self.search = Search::FastOpenNext;
+            self.search = OptionSearch::FastOpenNext;
             return;
         }
         self.stay_away(AWAY_LONG, now);
-        (self.rounds, self.search) = (0, Search::Idle);
+        (self.rounds, self.search) = (0, OptionSearch::Idle);
     }
 
     fn blame(&mut self, known_drops: u8, now: Instant) {
@@ -282,19 +287,19 @@ impl Record {
         match (beyond, self.search) {
             (Some(beyond), _) => {
                 self.stay_away(AWAY.saturating_mul(1 << beyond.min(MAX_DOUBLINGS)), now);
-                self.search = Search::Idle;
+                self.search = OptionSearch::Idle;
             }
-            (None, Search::Idle) => {}
-            (None, _) => self.search = Search::FastOpenNext,
+            (None, OptionSearch::Idle) => {}
+            (None, _) => self.search = OptionSearch::FastOpenNext,
         }
     }
 
     fn acquit(&mut self) {
-        self.note_pass();
+        self.record_pass();
         self.search = match self.search {
-            Search::GentleNext { fast_open_passed: true } => Search::OnceMore,
-            Search::GentleNext { fast_open_passed: false } => Search::FastOpenNext,
-            search @ (Search::Idle | Search::FastOpenNext | Search::OnceMore) => search,
+            OptionSearch::GentleNext { fast_open_passed: true } => OptionSearch::OnceMore,
+            OptionSearch::GentleNext { fast_open_passed: false } => OptionSearch::FastOpenNext,
+            search @ (OptionSearch::Idle | OptionSearch::FastOpenNext | OptionSearch::OnceMore) => search,
         };
     }
 
@@ -333,7 +338,7 @@ mod tests {
             self.answered(carried, if swallowed { Answer::Later } else { Answer::First });
         }
 
-        fn answered(&mut self, carried: (bool, bool), answer: Answer) -> Option<Report> {
+        fn answered(&mut self, carried: (bool, bool), answer: Answer) -> Option<FastOpenReport> {
             let known_drops = self.known_drops();
             self.answered_knowing(known_drops, carried, answer)
         }
@@ -343,7 +348,7 @@ mod tests {
             known_drops: u8,
             (fast_open, gentle): (bool, bool),
             answer: Answer,
-        ) -> Option<Report> {
+        ) -> Option<FastOpenReport> {
             let fast_open = fast_open.then_some(Mode::Data);
             self.memory.on_opened(to(80), &Opened { fast_open, gentle, answer, known_drops }, self.now)
         }
@@ -444,10 +449,10 @@ mod tests {
     fn plain_connection_that_opens_blames_the_options_of_the_one_that_failed() {
         let mut world = World::new();
         world.answered(BOTH, Answer::Never);
-        assert_eq!(world.answered(PLAIN, Answer::First), Some(Report::Doubted));
+        assert_eq!(world.answered(PLAIN, Answer::First), Some(FastOpenReport::Doubted));
         assert_eq!(world.turn(), SynOptions::FastOpen, "the search begins");
         world.answered(FAST_OPEN, Answer::Never);
-        assert_eq!(world.answered(PLAIN, Answer::First), Some(Report::Failed(Mode::Data)));
+        assert_eq!(world.answered(PLAIN, Answer::First), Some(FastOpenReport::Failed(Mode::Data)));
         assert_eq!(world.turn(), SynOptions::Gentle);
         world.answered(GENTLE, Answer::Never);
         assert_eq!(world.answered(PLAIN, Answer::First), None);
@@ -471,7 +476,7 @@ mod tests {
         world.opened(GENTLE, false);
         world.opened(BOTH, false);
         let record = world.memory.records.peek(&to(80)).copied();
-        let clean = Record { passed: KNOWN, ..Record::default() };
+        let clean = OptionRecord { passed: KNOWN, ..OptionRecord::default() };
         assert_eq!(record, Some(clean), "nothing is held against it any more");
     }
 

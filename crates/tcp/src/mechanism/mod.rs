@@ -15,5 +15,5 @@ pub(crate) mod signal;
 
 pub use capability::{Agreed, GentleOff, GentleOutcome, ParityOff, Profile};
 pub(crate) use capability::{Willing, accept};
-pub(crate) use corrective::encoder::ParityPlan;
+pub(crate) use corrective::encoder::DueParity;
 pub use proactive::copies::CopiesOff;

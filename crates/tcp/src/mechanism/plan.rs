@@ -166,7 +166,7 @@ pub struct Plan {
 
 /// Decides the plan of a flight. `allowance`: bytes that may be spent on it.
 pub fn plan(flight: &Flight, losses: &Losses, means: &Means, allowance: u32) -> Plan {
-    let mut tally = Tally::of(losses, means.parity.map_or(0, parities_max));
+    let mut tally = LossOdds::of(losses, means.parity.map_or(0, parities_max));
     let plain = Form::nothing(flight).possible().weighed(flight, &mut tally);
     let without = |reason| Plan { reason, ..plain };
     if losses.queue {
@@ -275,11 +275,11 @@ impl Form {
             Protection::Nothing | Protection::Copies { .. } => 0,
             Protection::Parity { parities, .. } => parities,
         };
-        form.weighed(flight, &mut Tally::of(losses, parities))
+        form.weighed(flight, &mut LossOdds::of(losses, parities))
     }
 
     /// Like [`Form::weigh`], for a possible form, with the tally of losses.
-    fn weighed(&self, flight: &Flight, tally: &mut Tally) -> Plan {
+    fn weighed(&self, flight: &Flight, tally: &mut LossOdds) -> Plan {
         let odds = match self.protection {
             Protection::Nothing => without(self.segments, &tally.chain),
             Protection::Parity { parities, group, pause } => {
@@ -364,7 +364,7 @@ fn with_copies(segments: u32, last: u32, pause: bool, chain: &Chain) -> Odds {
     odds(&[(tail, LATE_TAIL), (hole, LATE_HOLE), (used, pause_late)], (tail + hole).min(ONE))
 }
 
-fn with_parity(segments: u32, parities: u32, group: u32, pause: bool, tally: &mut Tally) -> Odds {
+fn with_parity(segments: u32, parities: u32, group: u32, pause: bool, tally: &mut LossOdds) -> Odds {
     let groups = segments.div_ceil(group);
     let blocks = segments.div_ceil(groups);
     let lost = tally.lost(blocks, parities + 1);
@@ -414,19 +414,19 @@ impl Chain {
     }
 
     /// Returns the probability that the next packet is delivered, after `so_far`.
-    fn delivered(&self, so_far: Ends) -> u64 {
+    fn delivered(&self, so_far: TailOdds) -> u64 {
         mul(so_far.good, ONE - self.enter) + mul(so_far.bad, ONE - self.stay)
     }
 
     /// Returns the probability that the next packet is lost, after `so_far`.
-    fn lost(&self, so_far: Ends) -> u64 {
+    fn lost(&self, so_far: TailOdds) -> u64 {
         mul(so_far.good, self.enter) + mul(so_far.bad, self.stay)
     }
 }
 
 /// Probabilities of a number of losses, with the last packet delivered or lost.
 #[derive(Clone, Copy, Default, Debug)]
-struct Ends {
+struct TailOdds {
     good: u64,
     bad: u64,
 }
@@ -434,19 +434,19 @@ struct Ends {
 /// Probabilities of the number of losses among consecutive packets. The forms of a flight use the same few
 /// numbers of packets repeatedly, and each number is computed from the one before.
 #[derive(Clone, Debug)]
-struct Tally {
+struct LossOdds {
     chain: Chain,
     /// Maximum number of losses that is distinguished from more.
     most: usize,
     /// By the number of packets: the probabilities of exactly each number of losses, and of at least each
     /// number.
-    rows: Vec<[[Ends; COUNTS]; 2]>,
+    rows: Vec<[[TailOdds; COUNTS]; 2]>,
 }
 
-impl Tally {
+impl LossOdds {
     /// Creates the tally for groups of at most this number of parities.
-    fn of(losses: &Losses, parities: u32) -> Tally {
-        Tally { chain: Chain::of(losses), most: (parities as usize + 1).min(COUNTS - 1), rows: Vec::new() }
+    fn of(losses: &Losses, parities: u32) -> LossOdds {
+        LossOdds { chain: Chain::of(losses), most: (parities as usize + 1).min(COUNTS - 1), rows: Vec::new() }
     }
 
     /// Returns the probabilities of 0, 1, ... losses among `packets` consecutive ones. `most` and more losses
@@ -466,9 +466,9 @@ impl Tally {
         shares
     }
 
-    fn next_row(&self) -> [[Ends; COUNTS]; 2] {
-        let Tally { chain, most, ref rows } = *self;
-        let mut row = [[Ends::default(); COUNTS]; 2];
+    fn next_row(&self) -> [[TailOdds; COUNTS]; 2] {
+        let LossOdds { chain, most, ref rows } = *self;
+        let mut row = [[TailOdds::default(); COUNTS]; 2];
         let [exactly, or_more] = &mut row;
         match rows.last() {
             None => exactly[0].good = ONE,
@@ -481,8 +481,8 @@ impl Tally {
                 for count in 1..=most.min(rows.len()) {
                     let first = chain.lost(before[count - 1]);
                     let (same, more) = (before[count], or_more_before[count]);
-                    exactly[count] = Ends { good: chain.delivered(same), bad: first };
-                    or_more[count] = Ends { good: chain.delivered(more), bad: first + chain.lost(more) };
+                    exactly[count] = TailOdds { good: chain.delivered(same), bad: first };
+                    or_more[count] = TailOdds { good: chain.delivered(more), bad: first + chain.lost(more) };
                 }
                 exactly[0].good = chain.delivered(before[0]);
             }
@@ -675,13 +675,13 @@ mod tests {
         }
     }
 
-    fn tally(chain: Chain) -> Tally {
-        Tally { chain, most: COUNTS - 1, rows: Vec::new() }
+    fn tally(chain: Chain) -> LossOdds {
+        LossOdds { chain, most: COUNTS - 1, rows: Vec::new() }
     }
 
     /// Returns the result of a tally for one number of packets.
     fn lost_of(chain: &Chain, packets: u32, most: usize) -> Vec<u64> {
-        let mut ends = [Ends::default(); COUNTS];
+        let mut ends = [TailOdds::default(); COUNTS];
         match packets {
             0 => ends[0].good = ONE,
             _ => (ends[0].good, ends[1.min(most)].bad) = (ONE - chain.loss, chain.loss),
@@ -690,11 +690,11 @@ mod tests {
             for count in (1..=most).rev() {
                 let more = if count == most { chain.lost(ends[most]) } else { 0 };
                 ends[count] =
-                    Ends { good: chain.delivered(ends[count]), bad: chain.lost(ends[count - 1]) + more };
+                    TailOdds { good: chain.delivered(ends[count]), bad: chain.lost(ends[count - 1]) + more };
             }
-            ends[0] = Ends { good: chain.delivered(ends[0]), bad: 0 };
+            ends[0] = TailOdds { good: chain.delivered(ends[0]), bad: 0 };
         }
-        ends[..=most].iter().map(|Ends { good, bad }| good + bad).collect()
+        ends[..=most].iter().map(|TailOdds { good, bad }| good + bad).collect()
     }
 
     #[test]
@@ -702,7 +702,7 @@ mod tests {
         for (per_million, burst_milli) in [(0, 1_000), (20_000, 1_000), (50_000, 2_700), (600_000, 9_000)] {
             let chain = Chain::of(&Losses { per_million, burst_milli, queue: false });
             for most in 1..COUNTS {
-                let mut tally = Tally { most, ..tally(chain) };
+                let mut tally = LossOdds { most, ..tally(chain) };
                 for packets in [7, 0, 1, 2, 40, 3, 39] {
                     for fewer in 1..=most {
                         let expected = lost_of(&chain, packets, fewer);

@@ -16,7 +16,7 @@
 use alloc::format;
 use alloc::string::String;
 
-use super::{Aging, Ends, LossCount, Losses, NarrowPath, Path, PathMemory, PathRtt, Volume};
+use super::{Aging, DecayingLosses, Ends, LossCount, NarrowPath, Path, PathMemory, PathRtt, Volume};
 use crate::congestion::sample::Train;
 use crate::stored::{Clock, ImportError, Kind, Stored, Words, left, or_dash};
 use crate::time::{Duration, Instant};
@@ -82,7 +82,7 @@ fn read_path(words: &mut Words<'_>, clock: &Clock, now: Instant) -> Option<Path>
     let rtt = PathRtt { srtt: micros()?, rttvar: micros()?, min_rtt: micros()? };
     let rtt = words.read_time(clock)?.map(|until| Aging { fact: rtt, until });
     // The minimum over all connections is learnt again, starting from that of the last one.
-    let least_rtt = rtt.map(|Aging { fact, until }| Aging { fact: fact.min_rtt, until });
+    let min_rtt = rtt.map(|Aging { fact, until }| Aging { fact: fact.min_rtt, until });
     // The congestion window of an older release shows only the effect of the last loss.
     for _ in 0..3 {
         words.next()?;
@@ -92,7 +92,7 @@ fn read_path(words: &mut Words<'_>, clock: &Clock, now: Instant) -> Option<Path>
     let (low, high): (Option<u16>, Option<u16>) = (words.read_or_dash()?, words.read_or_dash()?);
     let mtu = words.read_time(clock)?.zip(low.zip(high));
     let mtu = mtu.map(|(until, (low, high))| Aging { fact: NarrowPath { low, high }, until });
-    let losses = Losses { count, halved: now };
+    let losses = DecayingLosses { count, halved: now };
     let handshake_failures = words.read()?;
     let (mut doubtful_rtt, mut volume) = (None, Volume::default());
     while let Some(word) = words.next() {
@@ -109,7 +109,7 @@ fn read_path(words: &mut Words<'_>, clock: &Clock, now: Instant) -> Option<Path>
             doubtful_rtt = words.read_time(clock)?.map(|until| Aging { fact, until });
         }
     }
-    Some(Path { rtt, doubtful_rtt, least_rtt, volume, losses, mss, mtu, large: None, handshake_failures })
+    Some(Path { rtt, doubtful_rtt, min_rtt, volume, losses, mss, mtu, large: None, handshake_failures })
 }
 
 fn write_rtt(rtt: &Aging<PathRtt>, now: Instant) -> String {
@@ -162,7 +162,7 @@ mod tests {
                 lost: 0,
                 lost_beyond: 0,
                 standard: (14_600, 10),
-                least_rtt: ms(99),
+                min_rtt: ms(99),
                 waited: ms(0),
                 waited_at_loss: ms(0),
                 times: LossTimes::default(),

@@ -55,7 +55,7 @@ pub(crate) struct FlightReport {
     /// The standard window, bytes and segments, with which any connection may begin.
     pub(crate) standard: (u32, u32),
     /// Round-trip time of the path without a queue; 0 if unknown.
-    pub(crate) least_rtt: Duration,
+    pub(crate) min_rtt: Duration,
     /// Minimum time that its segments spent in queues.
     pub(crate) waited: Duration,
     /// Longest time in queues, from round-trip times around one of its losses.
@@ -126,7 +126,7 @@ pub(super) struct Volume {
     is_measured: bool,
     dose: Dose,
     dose_until: Instant,
-    grants: VecDeque<Grant>,
+    grants: VecDeque<TrustedBurst>,
     /// Time of a refused request. After the fate of the data on trust at that time is known, more may be
     /// granted.
     refused: Option<Instant>,
@@ -179,7 +179,7 @@ pub(crate) struct StartRequest {
 
 /// A burst on trust, with the time when its fate is known at the latest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Grant {
+struct TrustedBurst {
     until: Instant,
     burst: Burst,
 }
@@ -194,7 +194,7 @@ impl Volume {
     /// Returns the volume and the rate of a start; `None` if only the standard window is permitted.
     pub(super) fn start(
         &self,
-        least_rtt: Option<Duration>,
+        min_rtt: Option<Duration>,
         lifetime: Duration,
         now: Instant,
     ) -> Option<PathVolume> {
@@ -209,10 +209,10 @@ impl Volume {
             None => (None, false),
         };
         // Without contrary evidence, half of the path's capacity is tried, as in careful resume.
-        let holds = self.holds(least_rtt).unwrap_or(0);
+        let bdp = self.bdp(min_rtt).unwrap_or(0);
         let bytes = match left + AGED < lifetime || self.is_queued() {
             true => self.carried / 2,
-            false => self.carried.max(holds / 2),
+            false => self.carried.max(bdp / 2),
         };
         Some(PathVolume { bytes, rate, is_rate_limited })
     }
@@ -229,8 +229,8 @@ impl Volume {
 
     /// Returns the capacity of the path without a queue, bytes, if it is known and none of the latest 16
     /// flights saw a queue.
-    fn holds(&self, least_rtt: Option<Duration>) -> Option<u32> {
-        let (rate, rtt) = self.rate().filter(|_| self.is_measured).zip(least_rtt)?;
+    fn bdp(&self, min_rtt: Option<Duration>) -> Option<u32> {
+        let (rate, rtt) = self.rate().filter(|_| self.is_measured).zip(min_rtt)?;
         let is_quiet = !self.latest(4).any(|verdict| verdict == FlightVerdict::Excess);
         let bytes = u128::from(rate.rate) * rtt.as_micros() / 1_000_000;
         (is_quiet && self.queued == 0).then(|| u32::try_from(bytes).unwrap_or(u32::MAX))
@@ -264,7 +264,7 @@ impl Volume {
     pub(super) fn grant(
         &mut self,
         request: &StartRequest,
-        least_rtt: Option<Duration>,
+        min_rtt: Option<Duration>,
         now: Instant,
     ) -> Option<u32> {
         let until = now + request.rtt * 2;
@@ -272,7 +272,7 @@ impl Volume {
         let held = self.give_back(request.granted);
         let out: u32 = self.grants.iter().map(|grant| grant.burst.bytes).fold(0, u32::saturating_add);
         let carried = if self.is_queued() { self.carried / 2 } else { self.carried };
-        let together = self.together.max(carried).max(request.window).max(self.holds(least_rtt).unwrap_or(0));
+        let together = self.together.max(carried).max(request.window).max(self.bdp(min_rtt).unwrap_or(0));
         let granted = request.window.min(together.saturating_sub(out));
         if granted <= request.has {
             self.grants.extend(held);
@@ -280,11 +280,11 @@ impl Volume {
             return None;
         }
         let (began, at_once) =
-            held.map_or((now, request.at_once), |Grant { burst, .. }| (burst.began, burst.at_once));
+            held.map_or((now, request.at_once), |TrustedBurst { burst, .. }| (burst.began, burst.at_once));
         let paced = granted.saturating_sub(at_once);
         let spread = self.rate().map_or(request.rtt, |train| at_rate(paced.into(), train.rate));
         let burst = Burst { began, until: began + spread, bytes: granted, at_once };
-        self.grants.push_back(Grant { until, burst });
+        self.grants.push_back(TrustedBurst { until, burst });
         Some(granted)
     }
 
@@ -318,7 +318,7 @@ impl Volume {
     /// longer than this host's data explains. The first segments of a flight do not wait for the rest of it;
     /// segments around a loss may. `at_once`: bytes of it that left at once.
     fn is_queued_by_others(&mut self, flight: &FlightReport, at_once: u32) -> bool {
-        let FlightReport { began, sent_until, bytes, least_rtt: least, waited, waited_at_loss, .. } = *flight;
+        let FlightReport { began, sent_until, bytes, min_rtt: least, waited, waited_at_loss, .. } = *flight;
         let all = |own| shows_queue(least + waited.saturating_sub(own), least);
         let learned = self.times.queued_from().zip(flight.times.mean_at_losses());
         let at_loss = |own| {
@@ -334,7 +334,7 @@ impl Volume {
     }
 
     /// Removes a connection's grant, if its fate is not known yet.
-    fn give_back(&mut self, granted: u32) -> Option<Grant> {
+    fn give_back(&mut self, granted: u32) -> Option<TrustedBurst> {
         let at = self.grants.iter().position(|grant| grant.burst.bytes == granted)?;
         self.grants.remove(at)
     }
@@ -380,7 +380,7 @@ impl Volume {
         if is_queued {
             self.on_queue();
         }
-        let verdict = self.judge(flight, is_queued, history, now);
+        let verdict = self.classify(flight, is_queued, history, now);
         let is_large = flight.bytes >= self.carried / 2;
         match verdict {
             FlightVerdict::Whole | FlightVerdict::Random => {
@@ -423,7 +423,7 @@ impl Volume {
         }
     }
 
-    fn judge(
+    fn classify(
         &self,
         flight: &FlightReport,
         is_queued: bool,
@@ -488,7 +488,7 @@ mod tests {
             lost,
             lost_beyond: 0,
             standard: (10 * MSS, 10),
-            least_rtt: Duration::from_millis(100),
+            min_rtt: Duration::from_millis(100),
             waited: Duration::ZERO,
             waited_at_loss: Duration::ZERO,
             times: LossTimes::default(),
@@ -625,13 +625,12 @@ mod tests {
         let rtt = Duration::from_millis(40);
         let waits = |at_once| {
             let mut volume = Volume::default();
-            let known = FlightReport { train, least_rtt: rtt, ..flight(20, 0, 0) };
+            let known = FlightReport { train, min_rtt: rtt, ..flight(20, 0, 0) };
             volume.on_flight(&known, &LossHistory::default(), LIFETIME, ms(200));
             let request = StartRequest { window: 30_000, has: 10 * MSS, granted: 0, at_once, rtt };
             assert_eq!(volume.grant(&request, Some(rtt), ms(1000)), Some(30_000));
             let until = ms(1012);
-            let beside =
-                FlightReport { began: ms(1000), sent_until: until, least_rtt: rtt, ..flight(8, 0, 1) };
+            let beside = FlightReport { began: ms(1000), sent_until: until, min_rtt: rtt, ..flight(8, 0, 1) };
             let waited = Duration::from_millis(7);
             volume.on_flight(&FlightReport { waited, ..beside }, &LossHistory::default(), LIFETIME, ms(1060));
             volume.is_queued()

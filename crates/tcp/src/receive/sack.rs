@@ -18,21 +18,21 @@ const BLOCKS: usize = 4;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SackReporter {
     reports_duplicates: bool,
-    report: OnDemand<Report>,
+    pending: OnDemand<PendingSack>,
 }
 
 /// The report of the next acknowledgement.
 #[derive(Clone, PartialEq, Debug)]
-struct Report {
+struct PendingSack {
     /// A duplicate that has not been reported yet.
     dsack: Option<SeqRange>,
     /// Blocks above RCV.NXT, the most recently changed first.
     recent: ArrayVec<SeqRange, BLOCKS>,
 }
 
-impl Initial for Report {
-    const INITIAL: Report = Report { dsack: None, recent: ArrayVec::new_const() };
-    const SHARED: &'static Report = &Self::INITIAL;
+impl Initial for PendingSack {
+    const INITIAL: PendingSack = PendingSack { dsack: None, recent: ArrayVec::new_const() };
+    const SHARED: &'static PendingSack = &Self::INITIAL;
 }
 
 impl SackReporter {
@@ -49,13 +49,13 @@ impl SackReporter {
     /// Records the effect of a segment; `rcv_nxt` is RCV.NXT after it.
     pub(crate) fn on_arrival(&mut self, arrival: &Arrival, rcv_nxt: SeqNum) {
         if arrival.duplicate.is_some() && self.reports_duplicates {
-            self.report.dsack = arrival.duplicate;
+            self.pending.dsack = arrival.duplicate;
         }
-        if let Some(report) = self.report.get_mut() {
-            report.recent.retain(|known| known.start.gt(rcv_nxt));
+        if let Some(pending) = self.pending.get_mut() {
+            pending.recent.retain(|known| known.start.gt(rcv_nxt));
         }
         if let Some(block) = arrival.block {
-            let recent = &mut self.report.recent;
+            let recent = &mut self.pending.recent;
             recent.retain(|known| !block.covers(known));
             if recent.is_full() {
                 recent.pop();
@@ -66,28 +66,28 @@ impl SackReporter {
 
     /// Records a duplicate that the assembler did not process, because it was outside the window.
     pub(crate) fn on_duplicate(&mut self, range: SeqRange) {
-        self.report.dsack = Some(range).filter(|_| self.reports_duplicates);
+        self.pending.dsack = Some(range).filter(|_| self.reports_duplicates);
     }
 
     /// Frees memory that an idle receiver does not need.
     pub(crate) fn release_memory(&mut self) {
-        self.report.release();
+        self.pending.release();
     }
 
     /// True if there is nothing to report.
     pub(crate) fn is_empty(&self) -> bool {
-        self.report.dsack.is_none() && self.report.recent.is_empty()
+        self.pending.dsack.is_none() && self.pending.recent.is_empty()
     }
 
     /// Returns the number of [`SackReporter::blocks`] for this `room`.
     pub(crate) fn count(&self, room: usize) -> usize {
-        let Report { dsack, recent } = &*self.report;
+        let PendingSack { dsack, recent } = &*self.pending;
         (usize::from(dsack.is_some()) + recent.len()).min(room.min(BLOCKS))
     }
 
     /// Returns the blocks of the next acknowledgement, at most `room`.
     pub(crate) fn blocks(&self, room: usize) -> SackBlocks {
-        let Report { dsack, recent } = &*self.report;
+        let PendingSack { dsack, recent } = &*self.pending;
         dsack
             .iter()
             .chain(recent)
@@ -99,8 +99,8 @@ impl SackReporter {
     /// Records that an acknowledgement with these blocks left: a duplicate is reported once (RFC 2883 section
     /// 4).
     pub(crate) fn on_ack_sent(&mut self) {
-        if let Some(report) = self.report.get_mut() {
-            report.dsack = None;
+        if let Some(pending) = self.pending.get_mut() {
+            pending.dsack = None;
         }
     }
 }

@@ -11,8 +11,8 @@
 use brisk_wire::SeqNum;
 use brisk_wire::gentle::{EARLY_SHIFT_MAX, EARLY_WINDOW};
 
+use crate::auto_tuning::{self, Trial};
 use crate::config::{BufferConfig, WindowRules};
-use crate::short_path::{self, Trial};
 use crate::time::{Duration, Instant, Micros};
 
 /// Largest shift (RFC 7323 section 2.3).
@@ -186,10 +186,10 @@ impl RecvWindow {
         self.sizing.on_data(rcv_nxt, wnd, now);
     }
 
-    /// Processes a read of `count` bytes; `least_rtt` is the minimum round trip to the peer. Returns the new
+    /// Processes a read of `count` bytes; `min_rtt` is the minimum round trip to the peer. Returns the new
     /// capacity if the buffer should grow.
-    pub(crate) fn on_read(&mut self, count: usize, least_rtt: Option<Micros>, now: Instant) -> Option<usize> {
-        self.sizing.on_read(count, self.mss, least_rtt, now)
+    pub(crate) fn on_read(&mut self, count: usize, min_rtt: Option<Micros>, now: Instant) -> Option<usize> {
+        self.sizing.on_read(count, self.mss, min_rtt, now)
     }
 }
 
@@ -268,7 +268,7 @@ impl RightSizing {
         self.measure = Some((rcv_nxt + wnd, now));
     }
 
-    fn on_read(&mut self, count: usize, mss: u32, least_rtt: Option<Micros>, now: Instant) -> Option<usize> {
+    fn on_read(&mut self, count: usize, mss: u32, min_rtt: Option<Micros>, now: Instant) -> Option<usize> {
         self.copied += count as u64;
         let round = now.saturating_since(self.round_start);
         if round < self.rtt? {
@@ -278,7 +278,7 @@ impl RightSizing {
         self.copied = 0;
         self.round_start = now;
         self.space = space.max(copied);
-        let wanted = match least_rtt.filter(|least| short_path::is_short(*least)) {
+        let wanted = match min_rtt.filter(|least| auto_tuning::is_short(*least)) {
             Some(least) => {
                 let (capacity, wanted) = (self.capacity as u64, wanted(copied, copied, mss));
                 self.trial.on_round(copied, round.into(), least, capacity, wanted)
@@ -583,12 +583,12 @@ mod tests {
 
     #[test]
     fn on_a_short_path_the_buffer_does_not_follow_its_own_queue() {
-        let grown = |least_rtt| {
+        let grown = |min_rtt| {
             let mut sizing = RightSizing::new(BUFFER, 65_535);
             sizing.on_rtt(Duration::from_millis(1));
             // 2 GB a second, for any buffer.
             let rounds =
-                (1..500).filter_map(|ms| sizing.on_read(2 << 20, MSS, least_rtt, Instant::from_millis(ms)));
+                (1..500).filter_map(|ms| sizing.on_read(2 << 20, MSS, min_rtt, Instant::from_millis(ms)));
             rounds.last().unwrap_or(BUFFER.initial)
         };
         assert_eq!(grown(None), BUFFER.max);

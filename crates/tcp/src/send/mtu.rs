@@ -46,7 +46,7 @@ pub(crate) struct PathMtu {
     local: u32,
     /// Current size, bytes of IP packet.
     mtu: u32,
-    search: Option<Box<Search>>,
+    search: Option<Box<MtuSearch>>,
     timeouts: u32,
     /// The path seems to carry less than the device: a router reported it, large packets vanished, or an
     /// earlier connection found it.
@@ -64,7 +64,7 @@ pub(crate) struct PathMtu {
 
 /// Packetization-layer search (RFC 4821 section 7).
 #[derive(Clone, Debug)]
-struct Search {
+struct MtuSearch {
     /// Largest size known to get through.
     low: u32,
     /// Largest size not known to fail.
@@ -132,7 +132,7 @@ impl PathMtu {
         self.narrow = true;
         if self.probing != MtuProbing::Off {
             let retest = self.probing == MtuProbing::Early && high == self.local;
-            self.search = Some(Box::new(Search { low, high, probe: None, retest, since: now }));
+            self.search = Some(Box::new(MtuSearch { low, high, probe: None, retest, since: now }));
         }
         self.stale_at = Some(now + RAISE_AFTER);
         self.lower(low)
@@ -483,7 +483,7 @@ impl PathMtu {
     fn begin_search(&mut self, now: Instant) {
         let base = self.base();
         self.search =
-            Some(Box::new(Search { low: base, high: self.mtu, probe: None, retest: false, since: now }));
+            Some(Box::new(MtuSearch { low: base, high: self.mtu, probe: None, retest: false, since: now }));
         self.mtu = base;
     }
 

@@ -47,7 +47,7 @@ pub(crate) struct BurstPush {
 impl BurstPush {
     /// Returns the burst with one more segment of new data; `more`: another full one may follow at once.
     pub(crate) fn with_segment(&self, pace: &Pace, more: bool) -> Self {
-        let (sent, most) = if self.is_over() { (0, longest(pace)) } else { (self.sent, self.most) };
+        let (sent, most) = if self.is_over() { (0, burst_segments(pace)) } else { (self.sent, self.most) };
         BurstPush { sent: sent + 1, most, stalled: !more }
     }
 
@@ -63,7 +63,7 @@ impl BurstPush {
 }
 
 /// Returns the number of segments of a burst that begins now.
-fn longest(pace: &Pace) -> u32 {
+fn burst_segments(pace: &Pace) -> u32 {
     let mss = u64::from(pace.mss.max(1));
     let percent = if pace.slow_start { SLOW_START_PERCENT } else { AVOIDANCE_PERCENT };
     let window = u64::from(pace.cwnd.max(pace.pipe));

@@ -30,7 +30,7 @@ pub(crate) struct SendQueue {
     max: usize,
     fin: bool,
     /// One past the last byte of each record, in ascending order: no segment crosses it.
-    records: OnDemand<Ends>,
+    records: OnDemand<RecordEnds>,
     /// One past the last pushed byte of each message, in ascending order.
     pushes: SmallVec<[SeqNum; 4]>,
     /// The mark that the last [`SendQueue::mark_push`] set, unless a record ends there.
@@ -46,11 +46,11 @@ pub(crate) struct SendQueue {
 
 /// The ends of records.
 #[derive(Clone, PartialEq, Debug)]
-struct Ends(VecDeque<SeqNum>);
+struct RecordEnds(VecDeque<SeqNum>);
 
-impl Initial for Ends {
-    const INITIAL: Ends = Ends(VecDeque::new());
-    const SHARED: &'static Ends = &Self::INITIAL;
+impl Initial for RecordEnds {
+    const INITIAL: RecordEnds = RecordEnds(VecDeque::new());
+    const SHARED: &'static RecordEnds = &Self::INITIAL;
 }
 
 impl SendQueue {
@@ -75,7 +75,7 @@ impl SendQueue {
     /// Sets the sequence number of the first byte: ISS + 1. Queued bytes move along.
     pub(crate) fn set_start(&mut self, seq: SeqNum) {
         let shift = seq.since(self.start);
-        let records = self.records.get_mut().into_iter().flat_map(|Ends(ends)| ends);
+        let records = self.records.get_mut().into_iter().flat_map(|RecordEnds(ends)| ends);
         for mark in self.pushes.iter_mut().chain(records) {
             *mark += shift;
         }
@@ -245,7 +245,7 @@ impl SendQueue {
         if passed > 0 {
             self.pushes.drain(..passed);
         }
-        if let Some(Ends(records)) = self.records.get_mut() {
+        if let Some(RecordEnds(records)) = self.records.get_mut() {
             while records.front().is_some_and(|end| end.le(to)) {
                 records.pop_front();
             }

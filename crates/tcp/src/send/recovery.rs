@@ -50,7 +50,7 @@ pub(crate) struct Recovery {
     /// An undo was due during that time and is withheld.
     withheld: bool,
     /// Nothing is retransmitted until the next acknowledgement.
-    repairs_held: bool,
+    suspended: bool,
     /// Length of the tail loss probe in flight that repeats data, with SND.NXT when it left.
     probe: Option<(u32, SeqNum)>,
 }
@@ -77,7 +77,7 @@ impl Recovery {
             masked: false,
             beside: false,
             withheld: false,
-            repairs_held: false,
+            suspended: false,
             probe: None,
         }
     }
@@ -196,18 +196,18 @@ impl Recovery {
 
     /// Holds retransmissions until the next acknowledgement or timeout, unless the recovery is undone or ends
     /// now.
-    pub(crate) fn hold_retransmissions(&mut self) {
-        self.repairs_held = true;
+    pub(crate) fn suspend_retransmissions(&mut self) {
+        self.suspended = true;
     }
 
     /// Ends the hold before an acknowledgement or a timeout is judged.
-    pub(crate) fn release_retransmissions(&mut self) {
-        self.repairs_held = false;
+    pub(crate) fn resume_retransmissions(&mut self) {
+        self.suspended = false;
     }
 
     /// True while retransmissions are held.
-    pub(crate) fn holds_retransmissions(&self) -> bool {
-        self.repairs_held
+    pub(crate) fn has_suspended_retransmissions(&self) -> bool {
+        self.suspended
     }
 
     /// True if the undone reduction is a fast recovery: then data was overtaken and not lost.
@@ -246,7 +246,7 @@ impl Recovery {
     ) -> Episode {
         self.una = ack.una_before + ack.advanced;
         self.probe = self.probe.filter(|(_, nxt)| self.una.lt(*nxt));
-        self.repairs_held &= self.state == CongestionState::Recovery || ack.reneged;
+        self.suspended &= self.state == CongestionState::Recovery || ack.reneged;
         self.progressed |= ack.advanced > 0;
         self.follow();
         if ack.reneged {
@@ -273,7 +273,7 @@ impl Recovery {
                 Episode::Exited
             }
             CongestionState::Cwr if lost => {
-                self.repair_within_cwr(nxt);
+                self.enter_recovery_from_cwr(nxt);
                 Episode::Stayed
             }
             // RFC 5681 section 4.3: "the loss of a retransmission, should be taken as two indications of
@@ -286,7 +286,7 @@ impl Recovery {
     /// Processes a loss that the reordering timer declared, like [`Recovery::on_ack`] after an
     /// acknowledgement.
     pub(crate) fn on_loss(&mut self, nxt: SeqNum) -> Episode {
-        self.release_retransmissions();
+        self.resume_retransmissions();
         match self.state {
             // After a timeout it is another sign of congestion, like the loss of a retransmission (Linux:
             // tcp_rack_reo_timeout).
@@ -294,7 +294,7 @@ impl Recovery {
                 self.enter_recovery(nxt)
             }
             CongestionState::Cwr => {
-                self.repair_within_cwr(nxt);
+                self.enter_recovery_from_cwr(nxt);
                 Episode::Stayed
             }
             CongestionState::Recovery => Episode::Stayed,
@@ -305,7 +305,7 @@ impl Recovery {
     /// section 3.1 lowers it when the segment "has not yet been resent by way of the retransmission timer"; a
     /// fast recovery that ends this way has lowered it already.
     pub(crate) fn on_timeout(&mut self, nxt: SeqNum) -> bool {
-        self.release_retransmissions();
+        self.resume_retransmissions();
         let first = match self.state {
             CongestionState::Open | CongestionState::Disorder => true,
             CongestionState::Cwr | CongestionState::Recovery => false,
@@ -338,7 +338,7 @@ impl Recovery {
     /// smaller ones, which is no sign of congestion (RFC 1191 section 6.4).
     pub(crate) fn on_too_big(&mut self, nxt: SeqNum) {
         if !self.reducing() {
-            self.repair(nxt);
+            self.enter_loss(nxt);
         }
     }
 
@@ -346,10 +346,10 @@ impl Recovery {
     /// The other segments were probably too large, so the repair uses the current window instead of beginning
     /// with one segment.
     pub(crate) fn on_flight_vanished(&mut self, nxt: SeqNum) {
-        self.repair(nxt);
+        self.enter_loss(nxt);
     }
 
-    fn repair(&mut self, nxt: SeqNum) {
+    fn enter_loss(&mut self, nxt: SeqNum) {
         self.state = CongestionState::Loss;
         self.progressed = true;
         (self.recovery_point, self.recover) = (nxt, nxt);
@@ -439,7 +439,7 @@ impl Recovery {
     }
 
     /// Continues the current reduction as a recovery: it covers this loss too, and now has data to repair.
-    fn repair_within_cwr(&mut self, nxt: SeqNum) {
+    fn enter_recovery_from_cwr(&mut self, nxt: SeqNum) {
         self.state = CongestionState::Recovery;
         self.set_points(nxt);
         self.forbid_undo();
@@ -478,7 +478,7 @@ impl Recovery {
 
     /// Records that `bytes` retransmitted before this recovery are in flight: they must also prove
     /// unnecessary (Linux: tcp_init_undo).
-    pub(crate) fn on_entered_with_repairs(&mut self, bytes: u32) {
+    pub(crate) fn on_entered_with_retransmissions(&mut self, bytes: u32) {
         if self.undo_marker.is_some() {
             self.undo_retrans = self.undo_retrans.saturating_add(bytes);
         }

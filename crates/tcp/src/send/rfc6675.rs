@@ -138,7 +138,7 @@ impl Rfc6675 {
         let mut sacked_above = count.sacked;
         for record in board.records().take(count.spanned as usize) {
             sacked_above -= u32::from(record.sacked);
-            if sacked_above >= self.dup_thresh && counts_as_sent_once(record) {
+            if sacked_above >= self.dup_thresh && is_sent_once(record) {
                 verdict.add(record);
             }
         }
@@ -149,7 +149,7 @@ impl Rfc6675 {
     /// in RFC 6675 would send it.
     fn after_partial_ack(&self, ack: &AckOutcome, board: &Scoreboard, count: &Count) -> RackVerdict {
         let mut verdict = RackVerdict::default();
-        let next = board.head().filter(|head| counts_as_sent_once(head));
+        let next = board.head().filter(|head| is_sent_once(head));
         if let (true, true, Some(head)) = (ack.advanced > 0, count.sacked > 0, next) {
             verdict.add(head);
         }
@@ -203,16 +203,12 @@ impl Count {
 fn holes(board: &Scoreboard, distance: u32, count: &Count) -> RackVerdict {
     let mut verdict = RackVerdict::default();
     let below = count.spanned.saturating_sub(distance) as usize;
-    board
-        .records()
-        .take(below)
-        .filter(|record| counts_as_sent_once(record))
-        .for_each(|record| verdict.add(record));
+    board.records().take(below).filter(|record| is_sent_once(record)).for_each(|record| verdict.add(record));
     verdict
 }
 
 /// True if it is in flight and not retransmitted yet; counting cannot detect a second loss.
-fn counts_as_sent_once(record: &Record) -> bool {
+fn is_sent_once(record: &Record) -> bool {
     !record.sacked && !record.lost && record.origin != Origin::Retransmit
 }
 

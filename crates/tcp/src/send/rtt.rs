@@ -15,7 +15,7 @@ const MIN_SAMPLE: Micros = Micros(1);
 /// per sample.
 #[derive(Clone, Debug)]
 pub(crate) struct RttEstimator {
-    bounds: Bounds,
+    bounds: RtoBounds,
     granularity: Micros,
     /// SRTT and RTTVAR of an earlier connection over the path.
     prior: Option<(Micros, Micros)>,
@@ -35,17 +35,17 @@ pub(crate) struct RttEstimator {
 
 /// Bounds of the timeout.
 #[derive(Clone, Copy, Debug)]
-struct Bounds {
+struct RtoBounds {
     /// Minimum of the variance term: `max(G, var_floor)`.
     variance: Micros,
     min: Micros,
     max: Micros,
 }
 
-impl Bounds {
+impl RtoBounds {
     fn new(config: &RtoConfig, granularity: Micros) -> Self {
         let variance = granularity.max(config.var_floor.into());
-        Bounds { variance, min: config.min.into(), max: config.max.into() }
+        RtoBounds { variance, min: config.min.into(), max: config.max.into() }
     }
 
     /// Returns the timeout for SRTT and `four_rttvar`, K*RTTVAR of RFC 6298.
@@ -59,7 +59,7 @@ impl RttEstimator {
     /// Returns an estimator without a sample. `granularity` is G of RFC 6298.
     pub(crate) fn new(config: &RtoConfig, granularity: Duration) -> Self {
         RttEstimator {
-            bounds: Bounds::new(config, granularity.into()),
+            bounds: RtoBounds::new(config, granularity.into()),
             granularity: granularity.into(),
             prior: None,
             srtt: None,
@@ -159,7 +159,7 @@ impl RttEstimator {
 
     /// Changes the limits; the timeout follows at once.
     pub(crate) fn set_bounds(&mut self, config: &RtoConfig) {
-        self.bounds = Bounds::new(config, self.granularity);
+        self.bounds = RtoBounds::new(config, self.granularity);
         self.rto_base = match self.srtt {
             Some(srtt) => self.bounds.timeout(srtt, Micros::from_micros(self.rttvar4)),
             None => self.rto_base.min(self.bounds.max),

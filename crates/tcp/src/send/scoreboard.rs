@@ -92,15 +92,15 @@ pub(crate) struct Scoreboard {
     sacked_segments: u32,
     missing_segments: u32,
     dupacks: u32,
-    repair: OnDemand<Repair>,
-    reno: Reno,
+    tags: OnDemand<Tags>,
+    reno: DupAcks,
     /// A controller needs the ranges that were marked lost.
     logs_losses: bool,
 }
 
 /// All records except originals in flight, as sets of ranges and in order of transmission.
 #[derive(Clone, PartialEq, Debug)]
-struct Repair {
+struct Tags {
     sacked: SeqRanges,
     lost: SeqRanges,
     /// Ranges that are sacked, lost or were sent more than once.
@@ -113,8 +113,8 @@ struct Repair {
     lost_log: Vec<(SeqRange, Instant)>,
 }
 
-impl Initial for Repair {
-    const INITIAL: Repair = Repair {
+impl Initial for Tags {
+    const INITIAL: Tags = Tags {
         sacked: SeqRanges::new(),
         lost: SeqRanges::new(),
         aside: SeqRanges::new(),
@@ -123,13 +123,13 @@ impl Initial for Repair {
         sack_splits: 0,
         lost_log: Vec::new(),
     };
-    const SHARED: &'static Repair = &Self::INITIAL;
+    const SHARED: &'static Tags = &Self::INITIAL;
 }
 
 /// Substitute for SACK on a connection without it: each duplicate acknowledgement shows that one segment
 /// arrived, but not which (RFC 6582; DeliveredData of RFC 9937).
 #[derive(Clone, Copy, Debug)]
-struct Reno {
+struct DupAcks {
     /// Bytes counted by duplicate acknowledgements.
     arrived: u32,
     /// SND.NXT when the first loss of a recovery was declared: until SND.UNA reaches it, `arrived` persists
@@ -161,7 +161,7 @@ struct Sample {
 impl Scoreboard {
     /// Frees memory that an idle sender does not need.
     pub(crate) fn release_memory(&mut self) {
-        self.repair.release();
+        self.tags.release();
         self.records.shrink_to_fit();
     }
 
@@ -175,8 +175,8 @@ impl Scoreboard {
             sacked_segments: 0,
             missing_segments: 0,
             dupacks: 0,
-            repair: OnDemand::new(),
-            reno: Reno { arrived: 0, recover: None, announced_to: iss, mss: 536 },
+            tags: OnDemand::new(),
+            reno: DupAcks { arrived: 0, recover: None, announced_to: iss, mss: 536 },
             logs_losses: false,
         }
     }
@@ -189,7 +189,7 @@ impl Scoreboard {
     /// Returns and clears the ranges marked lost since the last call, unsorted, each with the time of its
     /// last transmission.
     pub(crate) fn take_lost_log(&mut self) -> Vec<(SeqRange, Instant)> {
-        self.repair.get_mut().map(|repair| mem::take(&mut repair.lost_log)).unwrap_or_default()
+        self.tags.get_mut().map(|tags| mem::take(&mut tags.lost_log)).unwrap_or_default()
     }
 
     /// Sets whether both ends use SACK, which is known after the handshake.
@@ -219,15 +219,15 @@ impl Scoreboard {
     /// Returns the bytes in flight (RFC 6675 SetPipe): outstanding, not sacked, not lost. Without SACK, the
     /// bytes counted by duplicate acknowledgements are subtracted.
     pub(crate) fn pipe(&self) -> u32 {
-        let repair = &*self.repair;
-        let gone = repair.sacked.bytes() + repair.lost.bytes();
+        let tags = &*self.tags;
+        let gone = tags.sacked.bytes() + tags.lost.bytes();
         self.outstanding().saturating_sub(gone).saturating_sub(self.reno.arrived)
     }
 
     /// True if outstanding data has arrived, according to SACK or, without it, to duplicate acknowledgements,
     /// or if data was retransmitted that is in flight or first.
     pub(crate) fn has_gaps(&self) -> bool {
-        !self.repair.sacked.is_empty()
+        !self.tags.sacked.is_empty()
             || self.reno.arrived > 0
             || self.head().is_some_and(|head| head.transmissions > 1)
             || self.resent().any(|record| record.origin != Origin::TailLossProbe)
@@ -235,7 +235,7 @@ impl Scoreboard {
 
     /// Returns the bytes that SACK reports and that are still outstanding.
     pub(crate) fn sacked_bytes(&self) -> u32 {
-        self.repair.sacked.bytes()
+        self.tags.sacked.bytes()
     }
 
     /// Returns the number of segments that have arrived and are still outstanding, according to SACK or,
@@ -251,14 +251,14 @@ impl Scoreboard {
 
     /// True if SACK reports all of `range`.
     pub(crate) fn is_sacked(&self, range: &SeqRange) -> bool {
-        !range.is_empty() && self.repair.sacked.covers(range)
+        !range.is_empty() && self.tags.sacked.covers(range)
     }
 
     /// True if these blocks report data that no acknowledgement has reported before.
-    pub(crate) fn brings_news(&self, blocks: &SackBlocks) -> bool {
+    pub(crate) fn reports_new_data(&self, blocks: &SackBlocks) -> bool {
         let open = SeqRange::new(self.una, self.nxt);
         let news =
-            |block: SeqRange| block.intersection(&open).is_some_and(|part| !self.repair.sacked.covers(&part));
+            |block: SeqRange| block.intersection(&open).is_some_and(|part| !self.tags.sacked.covers(&part));
         self.sack && blocks.iter().any(|block| news(SeqRange::new(block.start, block.end)))
     }
 
@@ -269,12 +269,12 @@ impl Scoreboard {
 
     /// Returns the bytes declared lost and not retransmitted.
     pub(crate) fn lost_bytes(&self) -> u32 {
-        self.repair.lost.bytes()
+        self.tags.lost.bytes()
     }
 
     /// True if data is declared lost and not retransmitted.
     pub(crate) fn has_lost(&self) -> bool {
-        !self.repair.lost.is_empty()
+        !self.tags.lost.is_empty()
     }
 
     /// Returns the number of segments that were declared lost and have not arrived, retransmitted or not.
@@ -284,7 +284,7 @@ impl Scoreboard {
 
     /// Returns the sequence number after the highest one that SACK reports.
     pub(crate) fn highest_sacked(&self) -> Option<SeqNum> {
-        self.repair.sacked.last().map(|range| range.end)
+        self.tags.sacked.last().map(|range| range.end)
     }
 
     /// Returns the number of duplicate acknowledgements in a row (RFC 5681).
@@ -314,7 +314,7 @@ impl Scoreboard {
         core::iter::from_fn(move || {
             loop {
                 let record = self.records.get(index)?;
-                let others = if record.sacked { &self.repair.sacked } else { &self.repair.lost };
+                let others = if record.sacked { &self.tags.sacked } else { &self.tags.lost };
                 if record.in_flight() {
                     index += 1;
                     return Some(record);
@@ -331,7 +331,7 @@ impl Scoreboard {
         let mut index = 0;
         core::iter::from_fn(move || {
             let record = self.records.get(index)?;
-            let record = match self.repair.aside.range_at(record.range.start) {
+            let record = match self.tags.aside.range_at(record.range.start) {
                 None => record,
                 Some(run) => {
                     index = self.index_of(run.end);
@@ -346,7 +346,7 @@ impl Scoreboard {
     /// Iterates over the records in flight that were sent more than once, in the order of their last
     /// transmission.
     pub(crate) fn resent(&self) -> impl Iterator<Item = &Record> {
-        self.repair.resent.iter().flat_map(|resent| self.records_of(resent))
+        self.tags.resent.iter().flat_map(|resent| self.records_of(resent))
     }
 
     fn records_of(&self, resent: &Resent) -> impl Iterator<Item = &Record> {
@@ -426,12 +426,12 @@ impl Scoreboard {
             record.origin = sent.origin;
             record.lost = false;
         }
-        self.repair.lost.remove(range);
+        self.tags.lost.remove(range);
         let Some(range) = range.intersection(&SeqRange::new(self.una, self.nxt)) else { return };
-        self.repair.aside.insert(range);
-        match self.repair.resent.back_mut() {
+        self.tags.aside.insert(range);
+        match self.tags.resent.back_mut() {
             Some(last) if last.at == sent.at && last.range.end == range.start => last.range.end = range.end,
-            Some(_) | None => self.repair.resent.push_back(Resent { at: sent.at, range }),
+            Some(_) | None => self.tags.resent.push_back(Resent { at: sent.at, range }),
         }
     }
 
@@ -449,7 +449,7 @@ impl Scoreboard {
             delivered_segments: 0,
             delivered: SmallVec::new(),
             pipe_before: self.pipe(),
-            undelivered_before: (self.outstanding() - self.repair.sacked.bytes())
+            undelivered_before: (self.outstanding() - self.tags.sacked.bytes())
                 .saturating_sub(self.reno.arrived),
             rtt: None,
             echoed_rtt: info.ts_echo_rtt,
@@ -490,20 +490,20 @@ impl Scoreboard {
     #[inline]
     fn forget_resent(&mut self) {
         // Usually there are none.
-        if self.repair.resent.capacity() > 0 {
+        if self.tags.resent.capacity() > 0 {
             self.strike_out_resent();
         }
     }
 
     fn strike_out_resent(&mut self) {
-        while let Some(oldest) = self.repair.resent.front() {
+        while let Some(oldest) = self.tags.resent.front() {
             if self.records_of(oldest).next().is_some() {
                 return;
             }
-            self.repair.resent.pop_front();
+            self.tags.resent.pop_front();
         }
         if self.is_empty() {
-            self.repair.resent = VecDeque::new();
+            self.tags.resent = VecDeque::new();
         }
     }
 
@@ -530,12 +530,12 @@ impl Scoreboard {
         }
         outcome.advanced = ack.since(self.una);
         self.una = ack;
-        if let Some(repair) = self.repair.get_mut() {
-            repair.sacked.remove_before(ack);
-            repair.lost.remove_before(ack);
-            repair.aside.remove_before(ack);
-            if repair.sacked.is_empty() {
-                repair.sack_splits = 0;
+        if let Some(tags) = self.tags.get_mut() {
+            tags.sacked.remove_before(ack);
+            tags.lost.remove_before(ack);
+            tags.aside.remove_before(ack);
+            if tags.sacked.is_empty() {
+                tags.sack_splits = 0;
             }
         }
     }
@@ -583,7 +583,7 @@ impl Scoreboard {
         let is_possible = |range: &&SeqRange| believable.covers(range) && range.start.gt(una);
         for range in ranges.iter().skip(skip).filter(is_possible) {
             let Some(above) = range.intersection(&SeqRange::new(self.una, self.nxt)) else { continue };
-            let news: SmallVec<[SeqRange; 4]> = self.repair.sacked.gaps(above).collect();
+            let news: SmallVec<[SeqRange; 4]> = self.tags.sacked.gaps(above).collect();
             for gap in news {
                 self.mark_sacked(gap, outcome, sample);
             }
@@ -621,9 +621,9 @@ impl Scoreboard {
             run = Some(SeqRange::new(run.map_or(record.range.start, |run| run.start), record.range.end));
         }
         if let Some(run) = run {
-            self.repair.sacked.insert(run);
-            self.repair.aside.insert(run);
-            self.repair.lost.remove(run);
+            self.tags.sacked.insert(run);
+            self.tags.aside.insert(run);
+            self.tags.lost.remove(run);
         }
     }
 
@@ -634,8 +634,8 @@ impl Scoreboard {
         let index = self.index_of(seq);
         match self.records.get(index) {
             Some(record) if record.range.start.lt(seq) => {
-                if self.repair.sack_splits < MAX_SACK_SPLITS {
-                    self.repair.sack_splits += 1;
+                if self.tags.sack_splits < MAX_SACK_SPLITS {
+                    self.tags.sack_splits += 1;
                     self.cut(seq)
                 } else {
                     index + usize::from(round_up)

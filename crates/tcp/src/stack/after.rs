@@ -8,7 +8,7 @@
 use alloc::boxed::Box;
 
 use super::Stack;
-use super::slot::{Phase, Reported, Slot};
+use super::slot::{Ownership, ReportedLifecycle, Slot};
 use super::spares::Spares;
 use crate::conn_id::ConnId;
 use crate::connection::{Aftermath, Connection, Events, Urgency};
@@ -19,12 +19,12 @@ use crate::time::Instant;
 const MAX_REPORTS: usize = 65_536;
 
 impl Slot {
-    /// Replaces the counted bytes of its buffers by `held`, in the sum `all`.
+    /// Replaces the counted bytes` of its buffers by `held`, in the sum `all`.
     #[inline]
-    pub(super) fn count_memory(&mut self, held: usize, all: &mut usize) {
-        if held != self.memory {
-            *all = all.saturating_sub(self.memory).saturating_add(held);
-            self.memory = held;
+    pub(super) fn count_memory(&mut self, bytes: usize, all: &mut usize) {
+        if bytes != self.memory {
+            *all = all.saturating_sub(self.memory).saturating_add(bytes);
+            self.memory = bytes;
         }
     }
 
@@ -32,10 +32,10 @@ impl Slot {
     fn give_storage(&mut self, spares: &mut Spares, all: &mut usize) {
         let connection = &mut *self.connection;
         let (received, sent) = connection.take_drained_storage();
-        let held = connection.memory();
+        let bytes = connection.memory();
         spares.put(received);
         spares.put_sent(sent);
-        self.count_memory(held, all);
+        self.count_memory(bytes, all);
     }
 }
 
@@ -129,11 +129,11 @@ impl Stack {
     fn take_observations(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         for observation in slot.connection.take_observations() {
-            self.note_observation(id, now, observation);
+            self.record_observation(id, now, observation);
         }
     }
 
-    fn note_observation(&mut self, id: ConnId, now: Instant, observation: Observation) {
+    fn record_observation(&mut self, id: ConnId, now: Instant, observation: Observation) {
         if self.observations.len() < MAX_REPORTS {
             self.observations.push_back((id, now, observation));
         } else {
@@ -145,8 +145,10 @@ impl Stack {
     fn report_lifecycle(&mut self, id: ConnId) {
         let Some(slot) = self.slots.at(id) else { return };
         let (before, connection) = (slot.reported, &slot.connection);
-        let reported =
-            Reported { established: connection.has_established(), end: connection.close_reason().is_some() };
+        let reported = ReportedLifecycle {
+            established: connection.has_established(),
+            end: connection.close_reason().is_some(),
+        };
         if reported == before {
             return;
         }
@@ -175,22 +177,22 @@ impl Stack {
 
     fn pass_events_on(&mut self, id: ConnId, events: Events) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        if slot.phase != Phase::Owned {
-            slot.held.insert(events);
+        if slot.phase != Ownership::Owned {
+            slot.deferred.insert(events);
         }
         match slot.phase {
-            Phase::Owned => {
+            Ownership::Owned => {
                 let reason = slot.connection.close_reason();
                 if events.contains(Events::CONNECTED) {
                     self.events.push(Event::Connected(id));
                 }
-                self.tell(id, events);
+                self.push_events(id, events);
                 if let Some(reason) = reason.filter(|_| events.contains(Events::CLOSED)) {
                     self.events.push(Event::Closed(id, reason));
                 }
             }
-            Phase::HalfOpen(listener) if events.contains(Events::CONNECTED) => {
-                slot.phase = Phase::Queued(listener);
+            Ownership::HalfOpen(listener) if events.contains(Events::CONNECTED) => {
+                slot.phase = Ownership::Queued(listener);
                 slot.half_open = None;
                 if let Some(at) = self.listeners.at_mut(listener) {
                     at.on_established(id);
@@ -198,20 +200,20 @@ impl Stack {
                 self.stats.handshakes_completed += 1;
                 self.events.push(Event::Incoming(listener));
             }
-            Phase::HalfOpen(listener) if events.contains(Events::CLOSED) => {
-                slot.phase = Phase::Released;
+            Ownership::HalfOpen(listener) if events.contains(Events::CLOSED) => {
+                slot.phase = Ownership::Released;
                 if let Some(at) = self.listeners.at_mut(listener) {
                     at.on_half_open_gone();
                 }
                 self.stats.handshakes_failed += 1;
             }
             // The program learns of these events when it accepts the connection.
-            Phase::HalfOpen(_) | Phase::Queued(_) | Phase::Released => {}
+            Ownership::HalfOpen(_) | Ownership::Queued(_) | Ownership::Released => {}
         }
     }
 
     /// Queues events for the owner of a connection: data to read, or space to write.
-    pub(super) fn tell(&mut self, id: ConnId, events: Events) {
+    pub(super) fn push_events(&mut self, id: ConnId, events: Events) {
         if events.contains(Events::READABLE) {
             self.events.push(Event::Readable(id));
         }

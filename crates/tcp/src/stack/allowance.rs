@@ -32,7 +32,7 @@ struct Page {
 }
 
 impl Ledger {
-    fn note(&mut self, sent: u64, spent: u64, second: u64) {
+    fn record(&mut self, sent: u64, spent: u64, second: u64) {
         if let Some(page) = self.pages.get_mut((second % SECONDS) as usize) {
             if page.second != second {
                 *page = Page { second, ..Page::default() };
@@ -76,7 +76,7 @@ impl Allowances {
     }
 
     /// Records a packet of `bytes` IP bytes to `remote`.
-    pub(super) fn note(&mut self, remote: IpAddr, origin: Origin, bytes: usize, now: Instant) {
+    pub(super) fn record(&mut self, remote: IpAddr, origin: Origin, bytes: usize, now: Instant) {
         let bytes = bytes as u64;
         let (sent, spent) = if origin.is_redundancy() { (0, bytes) } else { (bytes, 0) };
         self.enter(remote, sent, spent, now);
@@ -102,7 +102,7 @@ impl Allowances {
                 return;
             }
         }
-        self.ledgers.entry(remote).or_default().note(sent, spent, second);
+        self.ledgers.entry(remote).or_default().record(sent, spent, second);
     }
 }
 
@@ -128,9 +128,9 @@ mod tests {
         let available =
             |allowances: &Allowances, at| allowances.available(peer(1), &PLANNER, Instant::from_millis(at));
         assert_eq!(available(&allowances, 0), 50_000);
-        allowances.note(peer(1), Origin::New, 20_000, Instant::from_millis(500));
+        allowances.record(peer(1), Origin::New, 20_000, Instant::from_millis(500));
         assert_eq!(available(&allowances, 600), 51_000);
-        allowances.note(peer(1), Origin::Parity, 50_900, Instant::from_millis(700));
+        allowances.record(peer(1), Origin::Parity, 50_900, Instant::from_millis(700));
         assert_eq!(available(&allowances, 800), 100);
         assert_eq!(available(&allowances, 9_900), 100);
         assert_eq!(available(&allowances, 10_000), 50_000, "ten seconds later nothing of it counts");
@@ -144,7 +144,7 @@ mod tests {
         let available = |allowances: &Allowances, now| allowances.available(peer(1), &PLANNER, now);
         allowances.reserve(peer(1), 49_900, at(900));
         assert_eq!(available(&allowances, at(900)), 100, "no other plan has it");
-        allowances.note(peer(1), Origin::Parity, 200, at(1_100));
+        allowances.record(peer(1), Origin::Parity, 200, at(1_100));
         allowances.release(peer(1), 200, at(900));
         assert_eq!(available(&allowances, at(1_100)), 100, "what left is not charged twice");
         allowances.release(peer(1), 49_700, at(900));
@@ -152,7 +152,7 @@ mod tests {
         allowances.reserve(peer(1), 49_800, at(2_000));
         assert_eq!(available(&allowances, at(12_000)), 50_000, "of a connection that vanished");
         allowances.release(peer(1), 49_800, at(2_000));
-        allowances.note(peer(1), Origin::Parity, 100, at(12_000));
+        allowances.record(peer(1), Origin::Parity, 100, at(12_000));
         allowances.release(peer(1), 49_800, at(2_000));
         assert_eq!(available(&allowances, at(12_000)), 49_900, "its page is another's by now");
     }
@@ -160,8 +160,8 @@ mod tests {
     #[test]
     fn overdrawn_allowance_leaves_nothing() {
         let mut allowances = Allowances::default();
-        allowances.note(peer(1), Origin::New, 1_000, Instant::ZERO);
-        allowances.note(peer(1), Origin::Duplicate, 55_000, Instant::ZERO);
+        allowances.record(peer(1), Origin::New, 1_000, Instant::ZERO);
+        allowances.record(peer(1), Origin::Duplicate, 55_000, Instant::ZERO);
         assert_eq!(allowances.available(peer(1), &PLANNER, Instant::ZERO), 0);
     }
 
@@ -169,11 +169,11 @@ mod tests {
     fn destinations_are_bounded_and_silent_ones_go_first() {
         let mut allowances = Allowances::default();
         for index in 0..2 * DESTINATIONS_MAX as u32 {
-            allowances.note(peer(index), Origin::New, 1_000, Instant::ZERO);
+            allowances.record(peer(index), Origin::New, 1_000, Instant::ZERO);
         }
         assert_eq!(allowances.ledgers.len(), DESTINATIONS_MAX);
         assert_eq!(allowances.available(peer(u32::MAX), &PLANNER, Instant::ZERO), 0);
-        allowances.note(peer(u32::MAX), Origin::New, 1_000, Instant::from_millis(20_000));
+        allowances.record(peer(u32::MAX), Origin::New, 1_000, Instant::from_millis(20_000));
         assert_eq!(allowances.ledgers.len(), 1);
     }
 }

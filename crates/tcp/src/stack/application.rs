@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::slot::Phase;
+use super::slot::Ownership;
 use super::spares::Spares;
 use super::{ConnId, Stack};
 use crate::connection::Connection;
@@ -45,7 +45,7 @@ impl Stack {
     /// Records that the program waits for the end of the handshake with data to write: the acknowledgement of
     /// the SYN-ACK waits for that data, at most as long as a delayed one.
     pub fn await_write(&mut self, id: ConnId) {
-        if let Some(slot) = self.slots.at_mut(id).filter(|slot| slot.phase == Phase::Owned) {
+        if let Some(slot) = self.slots.at_mut(id).filter(|slot| slot.phase == Ownership::Owned) {
             slot.connection.await_write();
         }
     }
@@ -77,7 +77,7 @@ impl Stack {
     ) -> Result<usize, WriteError> {
         let left = self.memory_left_to_writes();
         self.lend(id, now);
-        let owned = self.slots.at_mut(id).filter(|slot| slot.phase == Phase::Owned);
+        let owned = self.slots.at_mut(id).filter(|slot| slot.phase == Ownership::Owned);
         let connection = &mut owned.ok_or(WriteError::NoConnection)?.connection;
         if left == 0 && len > 0 && connection.writable() > 0 {
             self.wait_for_memory(id);

@@ -13,7 +13,7 @@ use super::demux::{Demux, Target};
 use super::half_open::{HalfOpen, HalfOpenTable};
 use super::listener::Listener;
 use super::moves::Earlier;
-use super::slot::{Phase, Slot, with_env};
+use super::slot::{Ownership, Slot, with_env};
 use super::stats::Refusal;
 use super::time_wait::{TimeWaitEntry, TimeWaitTable, TimeWaitVerdict};
 use super::{Rx, Stack, reset};
@@ -38,8 +38,8 @@ impl Owners<'_> {
     pub(super) fn of(&self, tuple: &FourTuple) -> Option<Target> {
         self.demux.get(tuple, |target| match target {
             Target::Connection(slot) => self.slots.at_index(slot).is_some_and(|slot| slot.tuple.is(tuple)),
-            Target::HalfOpen(place) => self.half_open.entry(place).is_some_and(|entry| entry.is_of(tuple)),
-            Target::TimeWait(place) => self.time_wait.entry(place).is_some_and(|entry| entry.is_of(tuple)),
+            Target::HalfOpen(index) => self.half_open.entry(index).is_some_and(|entry| entry.is_of(tuple)),
+            Target::TimeWait(index) => self.time_wait.entry(index).is_some_and(|entry| entry.is_of(tuple)),
         })
     }
 }
@@ -96,16 +96,16 @@ impl Stack {
                 let id = self.slots.key_at(slot).ok_or(Refusal::NoListener)?;
                 self.on_segment(id, &arrived, wire_len, now)
             }
-            Some(Target::HalfOpen(place)) => {
-                let listener = self.half_open.entry(place).map(HalfOpen::listener);
+            Some(Target::HalfOpen(index)) => {
+                let listener = self.half_open.entry(index).map(HalfOpen::listener);
                 let is_full = |slot| self.listeners.at_index(slot).is_some_and(Listener::is_full);
                 if ends_handshake(&arrived) && listener.is_some_and(is_full) {
                     return Err(Refusal::BacklogFull);
                 }
-                let id = self.unfold(place, now).ok_or(Refusal::NoListener)?;
+                let id = self.unfold(index, now).ok_or(Refusal::NoListener)?;
                 self.on_segment(id, &arrived, wire_len, now)
             }
-            Some(Target::TimeWait(place)) => self.on_segment_in_time_wait(place, &arrived, wire_len, now),
+            Some(Target::TimeWait(index)) => self.on_segment_in_time_wait(index, &arrived, wire_len, now),
             // The ends of a known four-tuple are valid.
             None => match self.check_ends(&tuple).map(|()| self.listener_for(tuple.local))? {
                 Some(listener) => {
@@ -113,8 +113,8 @@ impl Stack {
                     self.on_opened(&tuple, wire_len, &arrived, now);
                     Ok(())
                 }
-                None => match self.hold_request(tuple, &arrived, wire_len, None) {
-                    Some(held) => held,
+                None => match self.queue_request(tuple, &arrived, wire_len, None) {
+                    Some(queued) => queued,
                     None => self.answer_with_reset(segment, Refusal::NoListener, now),
                 },
             },
@@ -191,7 +191,7 @@ impl Stack {
     ) -> Result<(), Refusal> {
         let memory_left = self.memory_left();
         let slot = self.slots.at_mut(id).ok_or(Refusal::NoListener)?;
-        if let Phase::HalfOpen(listener) = slot.phase
+        if let Ownership::HalfOpen(listener) = slot.phase
             && ends_handshake(arrived)
             && let Some(at) = self.listeners.at(listener)
         {
@@ -244,36 +244,36 @@ impl Stack {
 
     fn on_segment_in_time_wait(
         &mut self,
-        place: u32,
+        index: u32,
         arrived: &Arrived<'_>,
         wire_len: usize,
         now: Instant,
     ) -> Result<(), Refusal> {
-        let entry = self.time_wait.entry(place).ok_or(Refusal::InTimeWait)?;
+        let entry = self.time_wait.entry(index).ok_or(Refusal::InTimeWait)?;
         let tuple = entry.tuple();
-        match entry.judge(arrived) {
+        match entry.check(arrived) {
             TimeWaitVerdict::Reset if self.config.time_wait_resets => {
-                self.time_wait.remove(place);
-                self.demux.remove(&tuple, Target::TimeWait(place));
+                self.time_wait.remove(index);
+                self.demux.remove(&tuple, Target::TimeWait(index));
             }
             TimeWaitVerdict::Ignore | TimeWaitVerdict::Reset => return Err(Refusal::InTimeWait),
             TimeWaitVerdict::AckAndRestart => {
-                self.time_wait.restart(place, now);
-                self.acknowledge_in_time_wait(place, now);
+                self.time_wait.restart(index, now);
+                self.acknowledge_in_time_wait(index, now);
             }
-            TimeWaitVerdict::Ack => self.challenge_in_time_wait(place, now),
+            TimeWaitVerdict::Ack => self.challenge_in_time_wait(index, now),
             TimeWaitVerdict::Reopen(floor) => match self.listener_for(tuple.local) {
                 Some(listener) => {
                     self.on_syn(listener, tuple, arrived, wire_len, Some(floor), now)?;
                     // The connection may have taken the slot of this entry.
-                    if self.time_wait.entry(place).is_some_and(|entry| entry.is_of(&tuple)) {
-                        self.end_time_wait(place);
+                    if self.time_wait.entry(index).is_some_and(|entry| entry.is_of(&tuple)) {
+                        self.end_time_wait(index);
                     }
                     self.stats.time_waits_reused += 1;
                 }
-                None => match self.hold_request(tuple, arrived, wire_len, Some(floor)) {
-                    Some(held) => return held,
-                    None => self.challenge_in_time_wait(place, now),
+                None => match self.queue_request(tuple, arrived, wire_len, Some(floor)) {
+                    Some(queued) => return queued,
+                    None => self.challenge_in_time_wait(index, now),
                 },
             },
         }
@@ -282,8 +282,8 @@ impl Stack {
 
     /// Checks the limit of the entry before that of the host, so that a flood on one TIME-WAIT does not use
     /// up the challenge ACKs of every connection.
-    fn challenge_in_time_wait(&mut self, place: u32, now: Instant) {
-        let Some(entry) = self.time_wait.entry_mut(place) else { return };
+    fn challenge_in_time_wait(&mut self, index: u32, now: Instant) {
+        let Some(entry) = self.time_wait.entry_mut(index) else { return };
         if !entry.may_answer(now) {
             return;
         }
@@ -296,8 +296,8 @@ impl Stack {
         }
     }
 
-    fn acknowledge_in_time_wait(&mut self, place: u32, now: Instant) {
-        let Some(entry) = self.time_wait.entry_mut(place) else { return };
+    fn acknowledge_in_time_wait(&mut self, index: u32, now: Instant) {
+        let Some(entry) = self.time_wait.entry_mut(index) else { return };
         if entry.may_answer(now) {
             let (ip, tcp) = time_wait_ack(entry, now);
             self.answer(&ip, &tcp);
@@ -367,7 +367,7 @@ impl Stack {
         let tuple = FourTuple { local: error.src, remote: error.dst };
         let id = match self.owners().of(&tuple) {
             Some(Target::Connection(slot)) => self.slots.key_at(slot),
-            Some(Target::HalfOpen(place)) => self.unfold(place, now),
+            Some(Target::HalfOpen(index)) => self.unfold(index, now),
             Some(Target::TimeWait(_)) | None => None,
         };
         let id = id.ok_or(Refusal::IcmpNoConnection)?;

@@ -144,10 +144,10 @@ fn level(attained: u64) -> usize {
     LEVELS.iter().filter(|limit| attained >= **limit).count()
 }
 
-fn rank(attained: u64, repairs: bool) -> usize {
+fn rank(attained: u64, retransmits: bool) -> usize {
     let level = level(attained);
     let upper = level / 2 * 3;
-    if repairs { upper } else { upper + 1 + level % 2 }
+    if retransmits { upper } else { upper + 1 + level % 2 }
 }
 
 impl PathController {
@@ -254,8 +254,8 @@ impl PathController {
     }
 
     /// Queues member `id`, which waits for the window or the pacer.
-    fn enqueue(&mut self, id: ConnId, member: &mut Member, repairs: bool, now: Instant) {
-        let rank = rank(member.attained, repairs);
+    fn enqueue(&mut self, id: ConnId, member: &mut Member, retransmits: bool, now: Instant) {
+        let rank = rank(member.attained, retransmits);
         if member.ticket != 0 && member.rank == rank {
             return;
         }
@@ -483,7 +483,7 @@ impl Controllers {
         }
         if let Some(grant) = path.grant.take_if(|grant| grant.id == id) {
             path.dequeue(member);
-            if !grant.is_used && connection.sender().is_held() {
+            if !grant.is_used && connection.sender().is_send_limited() {
                 path.fruitless += 1;
                 if path.fruitless >= MAX_FRUITLESS {
                     path.fruitless = 0;
@@ -491,7 +491,7 @@ impl Controllers {
                 }
             }
         }
-        if connection.sender().is_held() {
+        if connection.sender().is_send_limited() {
             path.enqueue(id, member, connection.sender().scoreboard.has_lost(), now);
         } else {
             path.dequeue(member);

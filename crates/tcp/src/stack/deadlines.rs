@@ -17,28 +17,28 @@ const NOWHERE: u32 = u32::MAX;
 pub(crate) struct Deadlines {
     heap: Vec<(Instant, u32)>,
     /// Position of each slot in `heap`.
-    place: Vec<u32>,
+    positions: Vec<u32>,
 }
 
 impl Deadlines {
     /// Removes all deadlines, and keeps the storage.
     pub(crate) fn clear(&mut self) {
         self.heap.clear();
-        self.place.clear();
+        self.positions.clear();
     }
 
     /// Sets, moves or (`None`) removes the deadline of `slot`.
     pub(crate) fn set(&mut self, slot: u32, at: Option<Instant>) {
-        match (self.place_of(slot), at) {
+        match (self.position_of(slot), at) {
             (None, None) => {}
             (None, Some(at)) => self.add(slot, at),
-            (Some(place), None) => self.remove(place),
-            (Some(place), Some(at)) => {
-                if let Some(entry) = self.heap.get_mut(place)
+            (Some(position), None) => self.remove(position),
+            (Some(position), Some(at)) => {
+                if let Some(entry) = self.heap.get_mut(position)
                     && entry.0 != at
                 {
                     entry.0 = at;
-                    self.sift(place);
+                    self.sift(position);
                 }
             }
         }
@@ -59,63 +59,63 @@ impl Deadlines {
         Some(slot)
     }
 
-    fn place_of(&self, slot: u32) -> Option<usize> {
-        let place = *self.place.get(slot as usize)?;
-        (place != NOWHERE).then_some(place as usize)
+    fn position_of(&self, slot: u32) -> Option<usize> {
+        let position = *self.positions.get(slot as usize)?;
+        (position != NOWHERE).then_some(position as usize)
     }
 
     fn add(&mut self, slot: u32, at: Instant) {
-        if self.place.len() <= slot as usize {
-            self.place.resize(slot as usize + 1, NOWHERE);
+        if self.positions.len() <= slot as usize {
+            self.positions.resize(slot as usize + 1, NOWHERE);
         }
         self.heap.push((at, slot));
-        let place = self.heap.len() - 1;
-        self.note(place);
-        self.sift(place);
+        let position = self.heap.len() - 1;
+        self.store_position(position);
+        self.sift(position);
     }
 
-    fn remove(&mut self, place: usize) {
-        let (_, slot) = self.heap.swap_remove(place);
-        if let Some(entry) = self.place.get_mut(slot as usize) {
+    fn remove(&mut self, position: usize) {
+        let (_, slot) = self.heap.swap_remove(position);
+        if let Some(entry) = self.positions.get_mut(slot as usize) {
             *entry = NOWHERE;
         }
-        if place < self.heap.len() {
-            self.note(place);
-            self.sift(place);
+        if position < self.heap.len() {
+            self.store_position(position);
+            self.sift(position);
         }
     }
 
-    /// Moves the entry at `place` to the position of its deadline.
-    fn sift(&mut self, mut place: usize) {
-        while place > 0 {
-            let parent = (place - 1) / ARITY;
-            if self.heap[parent] <= self.heap[place] {
+    /// Moves the entry at `position` to the position of its deadline.
+    fn sift(&mut self, mut position: usize) {
+        while position > 0 {
+            let parent = (position - 1) / ARITY;
+            if self.heap[parent] <= self.heap[position] {
                 break;
             }
-            self.exchange(parent, place);
-            place = parent;
+            self.exchange(parent, position);
+            position = parent;
         }
         loop {
-            let first = place * ARITY + 1;
+            let first = position * ARITY + 1;
             let children = first..(first + ARITY).min(self.heap.len());
             let Some(least) = children.min_by_key(|&child| self.heap[child]) else { return };
-            if self.heap[place] <= self.heap[least] {
+            if self.heap[position] <= self.heap[least] {
                 return;
             }
-            self.exchange(place, least);
-            place = least;
+            self.exchange(position, least);
+            position = least;
         }
     }
 
     fn exchange(&mut self, a: usize, b: usize) {
         self.heap.swap(a, b);
-        self.note(a);
-        self.note(b);
+        self.store_position(a);
+        self.store_position(b);
     }
 
-    fn note(&mut self, place: usize) {
-        let (_, slot) = self.heap[place];
-        self.place[slot as usize] = place as u32;
+    fn store_position(&mut self, position: usize) {
+        let (_, slot) = self.heap[position];
+        self.positions[slot as usize] = position as u32;
     }
 }
 

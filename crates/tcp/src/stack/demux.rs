@@ -33,9 +33,9 @@ pub(crate) const MAX_ENTRIES: usize = HALF_OPEN as usize;
 impl Target {
     fn pack(self) -> u32 {
         match self {
-            Target::Connection(place) => place,
-            Target::HalfOpen(place) => place | HALF_OPEN,
-            Target::TimeWait(place) => place | TIME_WAIT,
+            Target::Connection(index) => index,
+            Target::HalfOpen(index) => index | HALF_OPEN,
+            Target::TimeWait(index) => index | TIME_WAIT,
         }
     }
 
@@ -58,7 +58,7 @@ pub(crate) struct Demux {
     /// The last IPv4 four-tuple: a packet that opens or ends a connection uses the table several times, and
     /// packets of one connection arrive in a row.
     last: Cell<Option<Last>>,
-    entries: HashTable<Entry>,
+    entries: HashTable<TupleEntry>,
 }
 
 /// Result of the last lookup of a four-tuple.
@@ -71,12 +71,12 @@ struct Last {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Entry {
+struct TupleEntry {
     hash: u32,
     target: u32,
 }
 
-impl Entry {
+impl TupleEntry {
     /// Returns the hash in the width of the table, which selects the bucket by the low bits and compares the
     /// top ones.
     fn spread(&self) -> u64 {
@@ -103,8 +103,8 @@ impl Demux {
         self.entries.len()
     }
 
-    fn entry(&self, tuple: &FourTuple, target: Target) -> Entry {
-        Entry { hash: self.hash_of(tuple), target: target.pack() }
+    fn entry(&self, tuple: &FourTuple, target: Target) -> TupleEntry {
+        TupleEntry { hash: self.hash_of(tuple), target: target.pack() }
     }
 
     /// Returns the stored half of the hash of `tuple`.
@@ -124,7 +124,7 @@ impl Demux {
     }
 
     /// Records the last tuple and its target; `None` if that is unknown.
-    fn note(&self, tuple: &FourTuple, target: Option<Target>) {
+    fn cache_target(&self, tuple: &FourTuple, target: Option<Target>) {
         if tuple.v4().is_some() {
             self.last.set(self.last.get().map(|last| Last { target, ..last }));
         }
@@ -138,24 +138,24 @@ impl Demux {
             return Some(target);
         }
         let hash = known.map_or_else(|| self.hash_of(tuple), |known| known.hash);
-        let sought = Entry { hash, target: 0 };
-        let is_sought = |known: &Entry| known.hash == hash && is_of(Target::unpack(known.target));
+        let sought = TupleEntry { hash, target: 0 };
+        let is_sought = |known: &TupleEntry| known.hash == hash && is_of(Target::unpack(known.target));
         let found = self.entries.find(sought.spread(), is_sought).map(|found| Target::unpack(found.target));
-        self.note(tuple, found);
+        self.cache_target(tuple, found);
         found
     }
 
     /// Points `tuple` to `to`; `from` is the previous target.
     pub(crate) fn point(&mut self, tuple: &FourTuple, from: Option<Target>, to: Target) {
         let entry = self.entry(tuple, to);
-        let before = from.map(|from| Entry { target: from.pack(), ..entry });
+        let before = from.map(|from| TupleEntry { target: from.pack(), ..entry });
         match before.and_then(|before| self.entries.find_mut(entry.spread(), |known| *known == before)) {
             Some(known) => *known = entry,
             None => {
-                self.entries.insert_unique(entry.spread(), entry, Entry::spread);
+                self.entries.insert_unique(entry.spread(), entry, TupleEntry::spread);
             }
         }
-        self.note(tuple, None);
+        self.cache_target(tuple, None);
     }
 
     /// Removes `tuple`, which points to `target`.
@@ -164,7 +164,7 @@ impl Demux {
         if let Ok(found) = self.entries.find_entry(entry.spread(), |known| *known == entry) {
             found.remove();
         }
-        self.note(tuple, None);
+        self.cache_target(tuple, None);
     }
 }
 
@@ -184,23 +184,23 @@ mod tests {
         ];
         let mut demux = Demux::new(KeyedHash::new(&1.into()));
         let owner = |target| match target {
-            Target::Connection(place) => &tuples[place as usize],
-            Target::HalfOpen(place) => &tuples[place as usize - 5],
-            Target::TimeWait(place) => &tuples[place as usize - 10],
+            Target::Connection(index) => &tuples[index as usize],
+            Target::HalfOpen(index) => &tuples[index as usize - 5],
+            Target::TimeWait(index) => &tuples[index as usize - 10],
         };
         let found = |demux: &Demux, tuple| demux.get(tuple, |target| owner(target) == tuple);
-        for (place, tuple) in (0..).zip(&tuples) {
-            demux.point(tuple, None, Target::Connection(place));
-            demux.point(tuple, Some(Target::Connection(place)), Target::HalfOpen(place + 5));
-            assert_eq!(found(&demux, tuple), Some(Target::HalfOpen(place + 5)));
-            demux.point(tuple, Some(Target::HalfOpen(place + 5)), Target::TimeWait(place + 10));
+        for (index, tuple) in (0..).zip(&tuples) {
+            demux.point(tuple, None, Target::Connection(index));
+            demux.point(tuple, Some(Target::Connection(index)), Target::HalfOpen(index + 5));
+            assert_eq!(found(&demux, tuple), Some(Target::HalfOpen(index + 5)));
+            demux.point(tuple, Some(Target::HalfOpen(index + 5)), Target::TimeWait(index + 10));
         }
         assert_eq!(demux.len(), 3);
-        for (place, tuple) in (0..).zip(&tuples) {
-            assert_eq!(found(&demux, tuple), Some(Target::TimeWait(place + 10)));
-            demux.remove(tuple, Target::Connection(place));
+        for (index, tuple) in (0..).zip(&tuples) {
+            assert_eq!(found(&demux, tuple), Some(Target::TimeWait(index + 10)));
+            demux.remove(tuple, Target::Connection(index));
             assert!(found(&demux, tuple).is_some(), "it no longer leads there");
-            demux.remove(tuple, Target::TimeWait(place + 10));
+            demux.remove(tuple, Target::TimeWait(index + 10));
             assert!(found(&demux, tuple).is_none());
         }
         assert_eq!(demux.len(), 0);

@@ -214,7 +214,7 @@ impl Stack {
             in_place: built.in_place,
         });
         if let Some((transmit, (remote, _))) = transmit.as_ref().zip(planned) {
-            self.allowances.note(remote, transmit.origin, transmit.len, now);
+            self.allowances.record(remote, transmit.origin, transmit.len, now);
         }
         if transmit.is_none() || planned.is_some() {
             reserve(&mut self.allowances, connection, now);
@@ -222,7 +222,7 @@ impl Stack {
         let aftermath = connection.after_poll(transmit.is_some(), now);
         match transmit {
             Some(_) => {
-                slot.note_sent(now);
+                slot.record_sent(now);
                 self.stats.packets_out += 1;
             }
             None if is_queued => slot.urgency = Urgency::Normal,
@@ -279,10 +279,10 @@ impl Stack {
     /// Runs every timer that is due, each connection once.
     pub fn on_timeout(&mut self, now: Instant) {
         self.clock = self.clock.max(now);
-        while let Some((place, entry)) = self.time_wait.pop_expired(now) {
-            self.demux.remove(&entry.tuple(), Target::TimeWait(place));
+        while let Some((index, entry)) = self.time_wait.pop_expired(now) {
+            self.demux.remove(&entry.tuple(), Target::TimeWait(index));
         }
-        self.note_deadlines();
+        self.refresh_deadlines();
         let mut due = Vec::new();
         while let Some(index) = self.deadlines.pop_due(now) {
             due.push(index);
@@ -302,7 +302,7 @@ impl Stack {
         self.refresh_path(id, now);
         self.lend(id, now);
         if let Some(slot) = self.slots.at_mut(id) {
-            slot.note_timeout(now);
+            slot.record_timeout(now);
             let aftermath = slot.connection.on_timeout(now);
             self.after(id, aftermath, now);
         }

@@ -21,15 +21,15 @@ const INCOMING: u8 = 1;
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
     order: VecDeque<Event>,
-    connections: Waiting,
-    listeners: Waiting,
+    connections: PendingEvents,
+    listeners: PendingEvents,
 }
 
 /// The kinds of waiting events of each slot, with its generation.
 #[derive(Debug, Default)]
-struct Waiting(Vec<(u32, u8)>);
+struct PendingEvents(Vec<(u32, u8)>);
 
-impl Waiting {
+impl PendingEvents {
     /// Records an event; returns true unless it was already recorded. A new generation has none.
     fn insert(&mut self, index: u32, generation: u32, kind: u8) -> bool {
         let index = index as usize;
@@ -53,18 +53,18 @@ impl Waiting {
 }
 
 /// Position of an event.
-enum Place {
+enum EventKey {
     Connection(ConnId, u8),
     Listener(ListenerId, u8),
 }
 
-fn place(event: &Event) -> Place {
+fn key_of(event: &Event) -> EventKey {
     match *event {
-        Event::Connected(id) => Place::Connection(id, CONNECTED),
-        Event::Readable(id) => Place::Connection(id, READABLE),
-        Event::Writable(id) => Place::Connection(id, WRITABLE),
-        Event::Closed(id, _) => Place::Connection(id, CLOSED),
-        Event::Incoming(listener) => Place::Listener(listener, INCOMING),
+        Event::Connected(id) => EventKey::Connection(id, CONNECTED),
+        Event::Readable(id) => EventKey::Connection(id, READABLE),
+        Event::Writable(id) => EventKey::Connection(id, WRITABLE),
+        Event::Closed(id, _) => EventKey::Connection(id, CLOSED),
+        Event::Incoming(listener) => EventKey::Listener(listener, INCOMING),
     }
 }
 
@@ -78,9 +78,9 @@ impl EventQueue {
 
     /// Adds an event unless one of its kind is already queued.
     pub(crate) fn push(&mut self, event: Event) {
-        let is_new = match place(&event) {
-            Place::Connection(id, kind) => self.connections.insert(id.index, id.generation, kind),
-            Place::Listener(id, kind) => self.listeners.insert(id.index, id.generation, kind),
+        let is_new = match key_of(&event) {
+            EventKey::Connection(id, kind) => self.connections.insert(id.index, id.generation, kind),
+            EventKey::Listener(id, kind) => self.listeners.insert(id.index, id.generation, kind),
         };
         if is_new {
             self.order.push_back(event);
@@ -96,9 +96,9 @@ impl EventQueue {
     /// Removes the oldest event and returns it.
     pub(crate) fn pop(&mut self) -> Option<Event> {
         let event = self.order.pop_front()?;
-        match place(&event) {
-            Place::Connection(id, kind) => self.connections.remove(id.index, id.generation, kind),
-            Place::Listener(id, kind) => self.listeners.remove(id.index, id.generation, kind),
+        match key_of(&event) {
+            EventKey::Connection(id, kind) => self.connections.remove(id.index, id.generation, kind),
+            EventKey::Listener(id, kind) => self.listeners.remove(id.index, id.generation, kind),
         }
         Some(event)
     }

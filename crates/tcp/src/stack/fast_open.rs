@@ -9,14 +9,14 @@ use core::cell::OnceCell;
 use brisk_wire::{Flags, Gentle, IpMeta, TcpHeader, Timestamps as TimestampOption};
 
 use super::Stack;
-use super::share::Learnt;
+use super::shard::Learnt;
 use crate::config::{ConnectConfig, StackConfig, SynCookies};
 use crate::conn_id::{ConnId, ListenerId};
 use crate::connection::{Connection, MAX_EARLY_BYTES, SynAnswer};
 use crate::error::{CloseReason, ImportError};
-use crate::fast_open::client::{Asker, ClientCache, Mode, Report};
+use crate::fast_open::client::{Asker, ClientCache, FastOpenReport, Mode};
 use crate::fast_open::cookie::{Check, KeyRing};
-use crate::fast_open::hold::{Held, HoldTable, HoldVerdict};
+use crate::fast_open::last_ack::{LastAckEntry, LastAckTable, LastAckVerdict};
 use crate::fast_open::one_time::OneTimeCookies;
 use crate::fast_open::replay::{FirstData, ReplayMemory, ReplayVerdict, Replays};
 use crate::fast_open::server::{Admission, Plain, SynFacts, Ticket, Verdict};
@@ -39,7 +39,7 @@ pub(crate) struct FastOpen {
     /// Derived from the seed when the first listener needs them, unless keys were set: most stacks make no
     /// cookie.
     keys: OnceCell<KeySource>,
-    hold: HoldTable,
+    last_ack: LastAckTable,
     which: LastAckHold,
     pub(super) switches: FastOpenSwitches,
     hash: KeyedHash,
@@ -91,7 +91,7 @@ impl FastOpen {
             cache: ClientCache::new(of.memory, hash.clone()),
             admission: Admission::new(of.limits, hash.clone()),
             keys: of.keys.clone().map_or_else(OnceCell::new, OnceCell::from),
-            hold: HoldTable::new(of.last_ack_hold_entries, config.msl, hash.clone()),
+            last_ack: LastAckTable::new(of.last_ack_hold_entries, config.msl, hash.clone()),
             hash,
             which: of.last_ack_hold,
             switches: of.switches,
@@ -103,12 +103,12 @@ impl FastOpen {
     /// Returns to the state after [`FastOpen::new`], in the same storage.
     pub(crate) fn renew(&mut self, config: &StackConfig, by: &Seed, with: &KeyedHash) {
         let of = &config.fast_open;
-        let FastOpen { seed, cache, admission, keys, hold, which, switches, hash, one_time, unix } = self;
+        let FastOpen { seed, cache, admission, keys, last_ack, which, switches, hash, one_time, unix } = self;
         *seed = by.clone();
         cache.renew(of.memory, with.clone());
         admission.renew(of.limits, with.clone());
         *keys = of.keys.clone().map_or_else(OnceCell::new, OnceCell::from);
-        *hold = HoldTable::new(of.last_ack_hold_entries, config.msl, with.clone());
+        *last_ack = LastAckTable::new(of.last_ack_hold_entries, config.msl, with.clone());
         (*which, *switches, *hash) = (of.last_ack_hold, of.switches, with.clone());
         (*one_time, *unix) = (None, None);
     }
@@ -137,7 +137,7 @@ impl FastOpen {
     }
 
     /// Processes a report about a server, from this stack or another one of the host.
-    pub(super) fn on_report(&mut self, asker: &Asker, report: &Report, now: Instant) {
+    pub(super) fn on_report(&mut self, asker: &Asker, report: &FastOpenReport, now: Instant) {
         self.cache.on_report(asker, report, now);
     }
 
@@ -168,7 +168,7 @@ impl FastOpen {
             return verdict;
         }
         let first = FirstData { client: tuple.remote.ip(), isn: syn.seq, data: syn.payload };
-        let why = match replays.judge(&first, now) {
+        let why = match replays.check(&first, now) {
             ReplayVerdict::Fresh => return verdict,
             ReplayVerdict::Replayed => Plain::Replayed,
             ReplayVerdict::Full => Plain::WindowFull,
@@ -219,7 +219,7 @@ impl Stack {
 /// The client.
 impl Stack {
     /// Decides how an active open uses Fast Open, if requested.
-    pub(super) fn plan_fast_open(
+    pub(super) fn choose_fast_open(
         &mut self,
         connection: &mut Connection,
         config: &ConnectConfig,
@@ -239,8 +239,8 @@ impl Stack {
         }
         let known = *connection.known_path();
         match self.fast_open.cache.choose(&asker, &connect, config.tcp.max_segment, &known, now) {
-            Ok(plan) => {
-                connection.open_fast(plan, connect);
+            Ok(attempt) => {
+                connection.open_fast(attempt, connect);
                 Some(Box::new(asker))
             }
             Err(reason) => {
@@ -251,14 +251,16 @@ impl Stack {
         }
     }
 
-    fn count_report(&mut self, report: &Report, sent: Option<(Mode, u32)>) {
+    fn count_report(&mut self, report: &FastOpenReport, sent: Option<(Mode, u32)>) {
         let stats = &mut self.stats.fast_open;
-        if let (Report::SynAck { .. } | Report::Failed(_), Some((mode, data))) = (report, sent) {
+        if let (FastOpenReport::SynAck { .. } | FastOpenReport::Failed(_), Some((mode, data))) =
+            (report, sent)
+        {
             stats.requests_sent += u64::from(mode == Mode::Request);
             stats.data_sent += u64::from(data > 0);
         }
         match *report {
-            Report::SynAck { class, .. } => {
+            FastOpenReport::SynAck { class, .. } => {
                 let counter = match class {
                     SynAckClass::Accepted => &mut stats.accepted,
                     SynAckClass::Partial => &mut stats.partial,
@@ -272,12 +274,12 @@ impl Stack {
                 };
                 *counter += 1;
             }
-            Report::Failed(Mode::Request) => stats.req_drop += 1,
-            Report::Failed(Mode::Data | Mode::CookieOnly | Mode::DataNoCookie) => {
+            FastOpenReport::Failed(Mode::Request) => stats.req_drop += 1,
+            FastOpenReport::Failed(Mode::Data | Mode::CookieOnly | Mode::DataNoCookie) => {
                 stats.syn_drop += u64::from(sent.is_some_and(|(_, data)| data > 0));
             }
-            Report::BlackHole(_) => stats.black_holes += 1,
-            Report::OneTime(_) | Report::Works | Report::Doubted => {}
+            FastOpenReport::BlackHole(_) => stats.black_holes += 1,
+            FastOpenReport::OneTime(_) | FastOpenReport::Works | FastOpenReport::Doubted => {}
         }
     }
 }
@@ -285,7 +287,7 @@ impl Stack {
 /// The server.
 impl Stack {
     /// Decides about a SYN; returns `None` if it does not concern Fast Open.
-    pub(super) fn judge_fast_open(
+    pub(super) fn admit_syn_data(
         &mut self,
         listener: ListenerId,
         tuple: &FourTuple,
@@ -304,7 +306,7 @@ impl Stack {
         }
         let FastOpenAt { config, ring, replays } = at.fast_open.as_deref_mut()?;
         let ring = ring.as_mut()?;
-        ring.tell_time(fast_open.unix(now));
+        ring.set_time(fast_open.unix(now));
         let facts = SynFacts {
             client: tuple.remote.ip(),
             server: tuple.local.ip(),
@@ -316,7 +318,7 @@ impl Stack {
             return None;
         }
         let one_time = fast_open.one_time.as_mut().filter(|_| config.one_time);
-        let verdict = fast_open.admission.judge(listener, config, ring, one_time, &facts, now);
+        let verdict = fast_open.admission.admit(listener, config, ring, one_time, &facts, now);
         let verdict = fast_open.unless_replayed(verdict, replays.as_mut(), tuple, syn, now);
         let stats = &mut stats.fast_open;
         match verdict {
@@ -398,10 +400,10 @@ impl Stack {
             for report in slot.connection.take_fast_open_reports() {
                 self.count_report(&report, sent);
                 // The next connection shows if Fast Open is the reason: see `learn_gentle`.
-                if !matches!(report, Report::Failed(_)) {
+                if !matches!(report, FastOpenReport::Failed(_)) {
                     let heard = if shared { report.doubted() } else { report };
                     self.fast_open.on_report(&asker, &heard, now);
-                    self.share.tell(|| Learnt::FastOpen(asker, heard));
+                    self.shard.publish(|| Learnt::FastOpen(asker, heard));
                 }
             }
         }
@@ -466,7 +468,7 @@ fn outcome_of(why: Plain) -> FastOpenOutcome {
 /// Connections that have ended.
 impl Stack {
     /// Remembers a connection that leaves LAST-ACK, if a duplicate of its SYN could arrive.
-    pub(super) fn hold_closed(&mut self, id: ConnId, now: Instant) {
+    pub(super) fn remember_closed(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at(id) else { return };
         let Some((irs, numbers, syn_data)) = slot.connection.closed_last() else { return };
         let wanted = match self.fast_open.which {
@@ -476,7 +478,7 @@ impl Stack {
         };
         if wanted {
             let (tuple, hop_limit, dscp) = (slot.connection.tuple(), slot.hop_limit, slot.dscp);
-            self.fast_open.hold.insert(tuple, irs, numbers, hop_limit, dscp, now);
+            self.fast_open.last_ack.insert(tuple, irs, numbers, hop_limit, dscp, now);
         }
     }
 
@@ -484,12 +486,12 @@ impl Stack {
     /// acknowledgement.
     pub(super) fn is_replay(&mut self, tuple: &FourTuple, syn: &Arrived<'_>, now: Instant) -> bool {
         let timestamp = syn.options.timestamps.map(|timestamps| timestamps.value);
-        match self.fast_open.hold.judge(tuple, syn.seq, timestamp, now) {
-            HoldVerdict::Unknown | HoldVerdict::Fresh => false,
-            HoldVerdict::Duplicate { answer } => {
+        match self.fast_open.last_ack.check(tuple, syn.seq, timestamp, now) {
+            LastAckVerdict::Unknown | LastAckVerdict::Fresh => false,
+            LastAckVerdict::Duplicate { answer } => {
                 self.stats.fast_open.replay_blocked += 1;
-                if let Some(held) = answer {
-                    let (ip, tcp) = held_ack(tuple, &held, now);
+                if let Some(entry) = answer {
+                    let (ip, tcp) = ack_of_closed(tuple, &entry, now);
                     self.answer(&ip, &tcp);
                 }
                 true
@@ -499,21 +501,21 @@ impl Stack {
 }
 
 /// Returns `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>` of a connection that has ended.
-fn held_ack(tuple: &FourTuple, held: &Held, now: Instant) -> (IpMeta, TcpHeader) {
+fn ack_of_closed(tuple: &FourTuple, entry: &LastAckEntry, now: Instant) -> (IpMeta, TcpHeader) {
     let mut ip = IpMeta::new(tuple.local.ip(), tuple.remote.ip());
-    ip.hop_limit = held.hop_limit;
-    ip.dscp = held.dscp;
+    ip.hop_limit = entry.hop_limit;
+    ip.dscp = entry.dscp;
     let mut tcp = TcpHeader {
         src_port: tuple.local.port(),
         dst_port: tuple.remote.port(),
-        seq: held.numbers.snd_nxt,
-        ack: held.numbers.rcv_nxt,
+        seq: entry.numbers.snd_nxt,
+        ack: entry.numbers.rcv_nxt,
         flags: Flags::ACK,
-        window: held.numbers.window,
+        window: entry.numbers.window,
         ..TcpHeader::default()
     };
-    tcp.options.timestamps = held.numbers.ts_recent.map(|echo| {
-        let value = ((now.as_micros() / 1000) as u32).wrapping_add(held.numbers.ts_offset);
+    tcp.options.timestamps = entry.numbers.ts_recent.map(|echo| {
+        let value = ((now.as_micros() / 1000) as u32).wrapping_add(entry.numbers.ts_offset);
         TimestampOption { value, echo }
     });
     (ip, tcp)

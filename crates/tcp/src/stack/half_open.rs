@@ -18,8 +18,8 @@ use brisk_wire::{Ecn, Flags, Options, SeqNum, Timestamps, UnknownOptions};
 use super::Stack;
 use super::deadlines::Deadlines;
 use super::demux::Target;
-use super::places::Places;
-use super::slot::{Phase, Slot};
+use super::slab::Slab;
+use super::slot::{Ownership, Slot};
 use crate::conn_id::{ConnId, ListenerId};
 use crate::connection::{Connection, Env, Host, Secrets, Urgency};
 use crate::fast_open::server::Verdict;
@@ -69,7 +69,7 @@ impl Has {
     const SACK: u8 = 4;
     const TIMESTAMPS: u8 = 8;
     /// Not of the SYN: there was memory for repairs by parity.
-    const REPAIRS: u8 = 16;
+    const ACCEPTS_PARITY: u8 = 16;
 
     fn all(bits: [(u8, bool); 5]) -> Has {
         Has(bits.iter().filter(|(_, is_set)| *is_set).fold(0, |all, (bit, _)| all | bit))
@@ -146,7 +146,7 @@ impl HalfOpen {
                 (Has::WINDOW_SCALE, options.window_scale.is_some()),
                 (Has::SACK, options.sack_permitted),
                 (Has::TIMESTAMPS, options.timestamps.is_some()),
-                (Has::REPAIRS, host.repairs),
+                (Has::ACCEPTS_PARITY, host.accepts_parity),
             ]),
             stage: Stage::Made,
             ecn,
@@ -243,7 +243,7 @@ fn is_usual(options: &Options) -> bool {
 /// bound their number.
 #[derive(Debug)]
 pub(crate) struct HalfOpenTable {
-    entries: Places<HalfOpen>,
+    entries: Slab<HalfOpen>,
     deadlines: Deadlines,
     /// Timers up to this time fire in the next polls for packets.
     due: Instant,
@@ -254,7 +254,7 @@ pub(crate) struct HalfOpenTable {
 impl Default for HalfOpenTable {
     fn default() -> Self {
         HalfOpenTable {
-            entries: Places::default(),
+            entries: Slab::default(),
             deadlines: Deadlines::default(),
             due: Instant::ZERO,
             warm: VecDeque::new(),
@@ -282,8 +282,8 @@ impl HalfOpenTable {
     }
 
     /// Returns the record at `place`.
-    pub(crate) fn entry(&self, place: u32) -> Option<&HalfOpen> {
-        self.entries.get(place)
+    pub(crate) fn entry(&self, index: u32) -> Option<&HalfOpen> {
+        self.entries.get(index)
     }
 
     /// Returns the next timeout that is not due: due ones are processed by [`Stack::poll_transmit`].
@@ -294,19 +294,19 @@ impl HalfOpenTable {
     /// Returns the records of a listener.
     fn of(&self, listener: ListenerId) -> Vec<u32> {
         let all = self.entries.iter();
-        all.filter(|(_, entry)| entry.listener == listener.index).map(|(place, _)| place).collect()
+        all.filter(|(_, entry)| entry.listener == listener.index).map(|(index, _)| index).collect()
     }
 }
 
 /// Updates of a whole half-open connection.
 impl Slot {
     /// Records that the connection sent a segment.
-    pub(super) fn note_sent(&mut self, now: Instant) {
+    pub(super) fn record_sent(&mut self, now: Instant) {
         self.half_open.take_if(|half_open| half_open.sent(now).is_none());
     }
 
     /// Records a timeout of the connection.
-    pub(super) fn note_timeout(&mut self, now: Instant) {
+    pub(super) fn record_timeout(&mut self, now: Instant) {
         self.half_open.take_if(|half_open| half_open.timed_out(now).is_none());
     }
 }
@@ -326,7 +326,7 @@ impl Stack {
     fn fold(&mut self, id: ConnId) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         let connection = &slot.connection;
-        let waits = matches!(slot.phase, Phase::HalfOpen(_)) && slot.urgency == Urgency::Idle;
+        let waits = matches!(slot.phase, Ownership::HalfOpen(_)) && slot.urgency == Urgency::Idle;
         if !waits || !connection.is_bare() {
             return;
         }
@@ -338,20 +338,20 @@ impl Stack {
         if known != PathFacts::default() {
             half_open.rare.get_or_insert_default().known = known;
         }
-        debug_assert!(self.is_made_again(id, &half_open), "{half_open:?}");
+        debug_assert!(self.is_restored_equal(id, &half_open), "{half_open:?}");
         let tuple = FourTuple::from(&half_open.tuple);
         self.deadlines.set(id.index, None);
         self.free(id);
-        let place = self.half_open.entries.insert(*half_open);
-        self.half_open.deadlines.set(place, deadline);
-        self.demux.point(&tuple, Some(Target::Connection(id.index)), Target::HalfOpen(place));
+        let index = self.half_open.entries.insert(*half_open);
+        self.half_open.deadlines.set(index, deadline);
+        self.demux.point(&tuple, Some(Target::Connection(id.index)), Target::HalfOpen(index));
     }
 }
 
 /// From a record to a connection.
 impl Stack {
     /// True if the rebuilt connection equals the existing one.
-    fn is_made_again(&self, id: ConnId, half_open: &HalfOpen) -> bool {
+    fn is_restored_equal(&self, id: ConnId, half_open: &HalfOpen) -> bool {
         let slot = self.slots.at(id);
         self.unfolded(half_open).zip(slot).is_some_and(|(again, slot)| {
             alloc::format!("{again:?}") == alloc::format!("{:?}", slot.connection)
@@ -359,21 +359,21 @@ impl Stack {
     }
 
     /// Rebuilds the connection at `place`, for an event that concerns it.
-    pub(super) fn unfold(&mut self, place: u32, now: Instant) -> Option<ConnId> {
-        self.half_open.deadlines.set(place, None);
-        let half_open = self.half_open.entries.remove(place)?;
+    pub(super) fn unfold(&mut self, index: u32, now: Instant) -> Option<ConnId> {
+        self.half_open.deadlines.set(index, None);
+        let half_open = self.half_open.entries.remove(index)?;
         let tuple = FourTuple::from(&half_open.tuple);
         let connection = self.unfolded(&half_open);
         let listener: Option<ListenerId> = self.listeners.key_at(half_open.listener);
         let (Some(connection), Some(listener)) = (connection, listener) else {
-            self.demux.remove(&tuple, Target::HalfOpen(place));
+            self.demux.remove(&tuple, Target::HalfOpen(index));
             return None;
         };
         let deadline = connection.next_timeout();
         let tcp = connection.config();
-        let id = self.seat(connection, &tcp, Phase::HalfOpen(listener), now);
+        let id = self.insert_slot(connection, &tcp, Ownership::HalfOpen(listener), now);
         self.deadlines.set(id.index, deadline);
-        self.demux.point(&tuple, Some(Target::HalfOpen(place)), Target::Connection(id.index));
+        self.demux.point(&tuple, Some(Target::HalfOpen(index)), Target::Connection(id.index));
         if let Some(slot) = self.slots.at_mut(id) {
             slot.half_open = Some(Box::new(half_open));
         }
@@ -382,8 +382,8 @@ impl Stack {
 
     /// Rebuilds the connections of a listener.
     pub(super) fn unfold_all(&mut self, listener: ListenerId, now: Instant) {
-        for place in self.half_open.of(listener) {
-            self.unfold(place, now);
+        for index in self.half_open.of(listener) {
+            self.unfold(index, now);
         }
     }
 
@@ -397,8 +397,8 @@ impl Stack {
     /// are whole at once.
     pub(super) fn fire_half_open(&mut self, now: Instant) -> bool {
         let due = self.half_open.due.min(now);
-        let Some(place) = self.half_open.deadlines.pop_due(due) else { return false };
-        if let Some(id) = self.unfold(place, due) {
+        let Some(index) = self.half_open.deadlines.pop_due(due) else { return false };
+        if let Some(id) = self.unfold(index, due) {
             self.on_conn_timeout(id, due);
         }
         true
@@ -420,7 +420,7 @@ impl Stack {
             ecn: half_open.ecn,
             segment_size: 0,
         };
-        let host = Host { repairs: half_open.has.contains(Has::REPAIRS), ..self.host() };
+        let host = Host { accepts_parity: half_open.has.contains(Has::ACCEPTS_PARITY), ..self.host() };
         let secrets = Secrets { iss: half_open.iss, ts_offset: half_open.ts_offset };
         let tuple = FourTuple::from(&half_open.tuple);
         let mut connection = Connection::accept(tuple, tcp, secrets, host, &syn, half_open.opened);
@@ -439,7 +439,7 @@ impl Stack {
     /// Repeats the transmissions, whose packets are discarded, and the timeouts. A connection depends on the
     /// exact time only of its last retransmission.
     fn relive(&self, connection: &mut Connection, half_open: &HalfOpen) {
-        self.send_into_the_void(connection, half_open.at(half_open.answered));
+        self.discard_transmissions(connection, half_open.at(half_open.answered));
         let last = half_open.at(half_open.timed_out);
         for timeout in 1..=half_open.timeouts {
             let is_last = timeout == half_open.timeouts;
@@ -448,11 +448,11 @@ impl Stack {
             let _ = connection.on_timeout(timed_out);
             let late = Duration::from_micros(half_open.repeated_after.into());
             let repeated = if is_last { last + late } else { timed_out };
-            self.send_into_the_void(connection, repeated);
+            self.discard_transmissions(connection, repeated);
         }
     }
 
-    fn send_into_the_void(&self, connection: &mut Connection, at: Instant) {
+    fn discard_transmissions(&self, connection: &mut Connection, at: Instant) {
         let env = Env {
             challenge: &mut |_| false,
             super_segment: self.config.max_super_segment,

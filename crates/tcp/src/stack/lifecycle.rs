@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use super::Stack;
-use super::slot::{Phase, Slot};
+use super::slot::{Ownership, Slot};
 use crate::config::StackConfig;
 use crate::conn_id::{ConnId, ListenerId};
 use crate::connection::Connection;
@@ -55,7 +55,7 @@ impl Stack {
         for listener in listeners {
             self.close_listener(listener, now);
         }
-        let is_owned = |slot: &Slot| slot.phase == Phase::Owned;
+        let is_owned = |slot: &Slot| slot.phase == Ownership::Owned;
         self.act_on_all(now, is_owned, |connection| {
             // One that is closed already stays so.
             let _ = connection.shutdown(now);

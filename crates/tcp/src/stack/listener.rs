@@ -14,7 +14,7 @@ use brisk_wire::{Flags, Options, Segment, SeqNum};
 
 use super::fast_open::FastOpenAt;
 use super::half_open::{Beginning, HalfOpen};
-use super::slot::{Phase, with_env};
+use super::slot::{Ownership, with_env};
 use super::stats::Refusal;
 use super::{Stack, syn_cookie};
 use crate::config::{EcnMode, ListenConfig, MechanismConfig, SynCookies, TcpConfig};
@@ -52,7 +52,7 @@ pub(crate) struct Listener {
 
 /// A listener's decision on a SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Admission {
+enum SynDecision {
     /// Keep a half-open connection.
     Keep,
     /// Answer with a cookie.
@@ -87,14 +87,14 @@ impl Listener {
         }
     }
 
-    fn admission(&self) -> Admission {
+    fn admission(&self) -> SynDecision {
         let full = self.half_open >= self.max_half_open;
         match self.syn_cookies {
-            _ if self.is_full() => Admission::Refuse(Refusal::BacklogFull),
-            SynCookies::Always => Admission::Cookie,
-            SynCookies::UnderFlood if full => Admission::Cookie,
-            SynCookies::Off if full => Admission::Refuse(Refusal::HalfOpenFull),
-            SynCookies::UnderFlood | SynCookies::Off => Admission::Keep,
+            _ if self.is_full() => SynDecision::Refuse(Refusal::BacklogFull),
+            SynCookies::Always => SynDecision::Cookie,
+            SynCookies::UnderFlood if full => SynDecision::Cookie,
+            SynCookies::Off if full => SynDecision::Refuse(Refusal::HalfOpenFull),
+            SynCookies::UnderFlood | SynCookies::Off => SynDecision::Keep,
         }
     }
 
@@ -192,15 +192,15 @@ impl Stack {
             .slots
             .iter()
             .filter(|(_, slot)| match slot.phase {
-                Phase::HalfOpen(at) | Phase::Queued(at) => at == listener,
-                Phase::Owned | Phase::Released => false,
+                Ownership::HalfOpen(at) | Ownership::Queued(at) => at == listener,
+                Ownership::Owned | Ownership::Released => false,
             })
             .map(|(id, _)| id)
             .collect();
         for id in orphans {
             self.lend(id, now);
             if let Some(slot) = self.slots.at_mut(id) {
-                slot.phase = Phase::Released;
+                slot.phase = Ownership::Released;
                 slot.connection.abandon();
                 slot.connection.release(now);
             }
@@ -212,11 +212,11 @@ impl Stack {
         let queue = &mut self.listeners.at_mut(listener)?.queue;
         while let Some(id) = queue.pop_front() {
             let Some(slot) = self.slots.at_mut(id) else { continue };
-            slot.phase = Phase::Owned;
+            slot.phase = Ownership::Owned;
             let remote = slot.connection.tuple().remote;
-            let held = core::mem::take(&mut slot.held);
+            let deferred = core::mem::take(&mut slot.deferred);
             let closed = slot.connection.close_reason();
-            self.tell(id, held);
+            self.push_events(id, deferred);
             if let Some(reason) = closed {
                 self.events.push(Event::Closed(id, reason));
             }
@@ -277,18 +277,18 @@ impl Stack {
         floor: Option<SeqNum>,
         now: Instant,
     ) -> Result<(), Refusal> {
-        let verdict = self.judge_fast_open(listener, &tuple, syn, now);
+        let verdict = self.admit_syn_data(listener, &tuple, syn, now);
         let at = self.listeners.at_mut(listener).ok_or(Refusal::NoListener)?;
         match at.admission() {
             _ if matches!(verdict, Some(Verdict::Accept { .. })) => {}
-            Admission::Refuse(reason) => return Err(reason),
+            SynDecision::Refuse(reason) => return Err(reason),
             // A cookie cannot guarantee a sequence number above that of the old connection.
-            Admission::Cookie if floor.is_some() => return Err(Refusal::HalfOpenFull),
-            Admission::Cookie => return self.send_syn_cookie(listener, tuple, syn, now),
-            Admission::Keep => {}
+            SynDecision::Cookie if floor.is_some() => return Err(Refusal::HalfOpenFull),
+            SynDecision::Cookie => return self.send_syn_cookie(listener, tuple, syn, now),
+            SynDecision::Keep => {}
         }
         let tcp = Arc::clone(&at.tcp);
-        if !self.make_room() {
+        if !self.evict_if_full() {
             self.refuse_fast_open(verdict);
             return Err(Refusal::TooManyConnections);
         }
@@ -328,7 +328,7 @@ impl Stack {
         ticket: Box<Ticket>,
         now: Instant,
     ) {
-        let id = self.insert(connection, tcp, Phase::Queued(listener), now);
+        let id = self.insert(connection, tcp, Ownership::Queued(listener), now);
         if let Some(slot) = self.slots.at_mut(id) {
             slot.ticket = Some(ticket);
         }
@@ -348,7 +348,7 @@ impl Stack {
         if let Some(at) = self.listeners.at_mut(listener) {
             at.half_open += 1;
         }
-        self.insert(connection, tcp, Phase::HalfOpen(listener), now)
+        self.insert(connection, tcp, Ownership::HalfOpen(listener), now)
     }
 
     /// Answers a SYN without storing it. The SYN-ACK comes from a temporary connection, so that it has the
@@ -408,7 +408,7 @@ impl Stack {
             return Err(Refusal::BacklogFull);
         }
         let tcp = at.syn_cookie_config();
-        if !self.make_room() {
+        if !self.evict_if_full() {
             return Err(Refusal::TooManyConnections);
         }
         let secrets = Secrets { iss, ts_offset: self.secrets.timestamp_offset(&tuple) };
@@ -434,9 +434,9 @@ mod tests {
     #[test]
     fn a_full_half_open_table_bakes_cookies_or_refuses() {
         for (cookies, at_rest, in_flood) in [
-            (SynCookies::Off, Admission::Keep, Admission::Refuse(Refusal::HalfOpenFull)),
-            (SynCookies::UnderFlood, Admission::Keep, Admission::Cookie),
-            (SynCookies::Always, Admission::Cookie, Admission::Cookie),
+            (SynCookies::Off, SynDecision::Keep, SynDecision::Refuse(Refusal::HalfOpenFull)),
+            (SynCookies::UnderFlood, SynDecision::Keep, SynDecision::Cookie),
+            (SynCookies::Always, SynDecision::Cookie, SynDecision::Cookie),
         ] {
             let mut listener = listener(cookies);
             assert_eq!(listener.admission(), at_rest);
@@ -449,7 +449,7 @@ mod tests {
     fn a_full_accept_queue_refuses_even_cookies() {
         let mut listener = listener(SynCookies::Always);
         listener.on_established(ConnId { index: 0, generation: 0 });
-        assert_eq!(listener.admission(), Admission::Refuse(Refusal::BacklogFull));
+        assert_eq!(listener.admission(), SynDecision::Refuse(Refusal::BacklogFull));
     }
 
     #[test]

@@ -76,11 +76,6 @@ impl Stack {
         }
     }
 
-    /// Subtracts the bytes of a connection that has ended.
-    pub(super) fn release_repair_memory(&mut self, bytes: usize) {
-        self.repair_memory.account(bytes, 0);
-    }
-
     fn forget_history(&mut self, id: ConnId) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         slot.connection.forget_history();
@@ -137,7 +132,7 @@ impl Idle {
 impl Stack {
     /// Records that a connection is idle. It is examined when it may have been idle for long enough; until
     /// then its slot only records its last activity.
-    pub(super) fn note_idle(&mut self, id: ConnId, now: Instant) {
+    pub(super) fn queue_idle(&mut self, id: ConnId, now: Instant) {
         self.idle.order.push_back((now + RELEASE_AFTER, id));
     }
 
@@ -153,8 +148,8 @@ impl Stack {
                 self.idle.order.push_back((due, id));
             } else if is_idle && slot.urgency == Urgency::Idle {
                 slot.connection.release_memory();
-                let held = slot.connection.memory();
-                slot.count_memory(held, &mut self.memory);
+                let bytes = slot.connection.memory();
+                slot.count_memory(bytes, &mut self.memory);
                 self.wake_memory_waiters();
             }
         }

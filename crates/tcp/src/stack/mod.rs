@@ -28,8 +28,8 @@
 //! | `application`, `conn_mut` | reads and writes of the application; options of an open connection |
 //! | `moves` | peers whose address changes while they have connections |
 //! | `renew` | a new stack in the storage of an old one |
-//! | `share` | the part of one stack among several of the same host |
-//! | `places` | storage of half-open connections and TIME-WAITs |
+//! | `shard` | the part of one stack among several of the same host |
+//! | `slab` | storage of half-open connections and TIME-WAITs |
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -73,13 +73,13 @@ mod memory;
 mod moves;
 mod open;
 mod path;
-mod places;
 mod ports;
 mod ready;
 mod renew;
 mod request;
 mod reset;
-mod share;
+mod shard;
+mod slab;
 mod slot;
 mod spares;
 mod stats;
@@ -91,7 +91,7 @@ pub use crate::four_tuple::FourTuple;
 pub use conn_mut::ConnMut;
 pub use controllers::SharedPath;
 pub use request::Request;
-pub use share::Lesson;
+pub use shard::Lesson;
 pub use stats::{FastOpenStats, Refusal, StackStats};
 
 use crate::conn_id::{Slots, first_generation};
@@ -113,8 +113,8 @@ use moves::Moves;
 use ports::Ports;
 use ready::Ready;
 use request::Requests;
-use share::Share;
-use slot::{Phase, Slot};
+use shard::Shard;
+use slot::{Ownership, Slot};
 use spares::Spares;
 use syn_cookie::CookieJar;
 use time_wait::TimeWaitTable;
@@ -211,7 +211,7 @@ pub struct Stack {
     gentle_memory: GentleMemory,
     /// The controllers that connections between the same addresses share.
     controllers: Controllers,
-    share: Share,
+    shard: Shard,
     moves: Moves,
 }
 
@@ -266,7 +266,7 @@ impl Stack {
             resets: AnswerLimit::new(reset::RESETS_PER_SECOND, seed, Purpose::ResetLimit),
             allowances: Allowances::default(),
             controllers: Controllers::default(),
-            share: Share::default(),
+            shard: Shard::default(),
             moves: Moves::default(),
             config,
         })
@@ -365,7 +365,7 @@ impl Stack {
     /// handle is invalid afterwards.
     pub fn release(&mut self, id: ConnId, now: Instant) {
         if let Some(slot) = self.owned_mut(id) {
-            slot.phase = Phase::Released;
+            slot.phase = Ownership::Released;
             self.lend(id, now);
             let Some(slot) = self.slots.at_mut(id) else { return };
             let ((), aftermath) = slot.connection.act(now, |connection| connection.release(now));
@@ -483,7 +483,7 @@ impl Stack {
     /// Records that the request of this connection was answered on another one that began later. After the
     /// second time in a row its destination counts as a black hole for Fast Open.
     pub fn report_outrun(&mut self, id: ConnId, now: Instant) {
-        self.act(id, now, |connection| connection.judge_outrun());
+        self.act(id, now, |connection| connection.detect_black_hole_by_outrun());
     }
 
     /// Returns the details of one connection, for a diagnosis.
@@ -538,17 +538,17 @@ impl Stack {
 
     /// Returns the connection if the application owns this handle.
     fn owned(&self, id: ConnId) -> Option<&Slot> {
-        self.slots.at(id).filter(|slot| slot.phase == Phase::Owned)
+        self.slots.at(id).filter(|slot| slot.phase == Ownership::Owned)
     }
 
     fn owned_mut(&mut self, id: ConnId) -> Option<&mut Slot> {
-        self.slots.at_mut(id).filter(|slot| slot.phase == Phase::Owned)
+        self.slots.at_mut(id).filter(|slot| slot.phase == Ownership::Owned)
     }
 
     /// Returns the properties of the host for a connection.
     fn host(&self) -> Host {
-        let repairs = self.repair_memory.pressure() != Pressure::Full;
-        Host { mtu: self.config.mtu, granularity: self.config.granularity, repairs }
+        let accepts_parity = self.repair_memory.pressure() != Pressure::Full;
+        Host { mtu: self.config.mtu, granularity: self.config.granularity, accepts_parity }
     }
 
     fn partial_checksum(&self) -> bool {

@@ -158,7 +158,7 @@ impl Stack {
         let found = self.moves.before(tuple.remote.ip()).find_map(|before| {
             let remote = SocketAddr::new(before, tuple.remote.port());
             let earlier = FourTuple { local: tuple.local, remote };
-            match self.share.has(&earlier) {
+            match self.shard.has(&earlier) {
                 true => self.owners().of(&earlier).map(|_| Ok(earlier)),
                 false => Some(Err(before)),
             }

@@ -8,7 +8,7 @@ use brisk_wire::SeqNum;
 use super::Stack;
 use super::arrive::Owners;
 use super::demux::Target;
-use super::slot::Phase;
+use super::slot::Ownership;
 use crate::config::{ConnectConfig, TcpConfig};
 use crate::conn_id::ConnId;
 use crate::connection::Connection;
@@ -46,23 +46,23 @@ impl Stack {
         config.validate()?;
         let (tuple, floor) = self.choose_tuple(remote, config, now)?;
         if floor.is_some()
-            && let Some(Target::TimeWait(place)) = self.owners().of(&tuple)
+            && let Some(Target::TimeWait(index)) = self.owners().of(&tuple)
         {
-            self.end_time_wait(place);
+            self.end_time_wait(index);
             self.stats.time_waits_reused += 1;
         }
-        if !self.make_room() {
+        if !self.evict_if_full() {
             return Err(ConnectError::TooMany(self.config.max_connections));
         }
         let mut secrets = self.secrets.secrets(&tuple, now);
         secrets.iss = floor.map_or(secrets.iss, |floor| secrets.iss.max(floor));
-        let tcp = self.share(&config.tcp);
+        let tcp = self.intern_config(&config.tcp);
         let mut connection = Connection::connect(tuple, &tcp, secrets, self.host(), now);
         self.start_on_path(&mut connection, now);
         let options = self.syn_options_of(&mut connection, config, now);
-        let asker = self.plan_fast_open(&mut connection, config, options, now);
-        self.plan_gentle(&mut connection, options);
-        let id = self.insert(connection, &tcp, Phase::Owned, now);
+        let asker = self.choose_fast_open(&mut connection, config, options, now);
+        self.apply_syn_options(&mut connection, options);
+        let id = self.insert(connection, &tcp, Ownership::Owned, now);
         if let Some(slot) = self.slots.at_mut(id) {
             slot.asker = asker;
         }
@@ -72,7 +72,7 @@ impl Stack {
     }
 
     /// Returns one copy of a configuration for all successive connections that are opened with it.
-    fn share(&mut self, tcp: &TcpConfig) -> Arc<TcpConfig> {
+    fn intern_config(&mut self, tcp: &TcpConfig) -> Arc<TcpConfig> {
         match &self.latest_tcp {
             Some(latest) if **latest == *tcp => Arc::clone(latest),
             Some(_) | None => Arc::clone(self.latest_tcp.insert(Arc::new(tcp.clone()))),
@@ -126,14 +126,14 @@ impl Stack {
     ) -> Result<(FourTuple, Option<SeqNum>), ConnectError> {
         // The ports are taken out of the stack, because the search queries the rest of it about each.
         let tuple_of = |port| FourTuple::new(SocketAddr::new(ip, port), remote);
-        let Stack { ports, demux, slots, half_open, time_wait, listening, share, .. } = self;
+        let Stack { ports, demux, slots, half_open, time_wait, listening, shard, .. } = self;
         let owners = Owners { demux, slots, half_open, time_wait };
         let is_listened = |port| listening.contains_key(&SocketAddr::new(ip, port));
         let free = |port| !is_listened(port) && owners.of(&tuple_of(port)).is_none();
         // A connection to its own end would receive nothing.
-        let is_ours = |port| share.has(&tuple_of(port)) && !tuple_of(port).is_loop();
+        let is_ours = |port| shard.has(&tuple_of(port)) && !tuple_of(port).is_loop();
         let floor_of = |port| match owners.of(&tuple_of(port)) {
-            Some(Target::TimeWait(place)) => time_wait.entry(place)?.reusable_by_us(now),
+            Some(Target::TimeWait(index)) => time_wait.entry(index)?.reusable_by_us(now),
             Some(Target::Connection(_) | Target::HalfOpen(_)) | None => None,
         };
         if let Some(port) = ports.choose_among(PREFER_FREE, ip, remote, |port| is_ours(port) && free(port)) {
@@ -149,8 +149,8 @@ impl Stack {
         match self.owners().of(tuple) {
             None => Availability::Free,
             Some(Target::Connection(_) | Target::HalfOpen(_)) => Availability::Taken,
-            Some(Target::TimeWait(place)) => {
-                let floor = self.time_wait.entry(place).and_then(|entry| entry.reusable_by_us(now));
+            Some(Target::TimeWait(index)) => {
+                let floor = self.time_wait.entry(index).and_then(|entry| entry.reusable_by_us(now));
                 floor.map_or(Availability::Taken, Availability::Reusable)
             }
         }

@@ -6,7 +6,7 @@ use alloc::boxed::Box;
 use core::net::IpAddr;
 
 use super::Stack;
-use super::share::Learnt;
+use super::shard::Learnt;
 use crate::config::ConnectConfig;
 use crate::conn_id::ConnId;
 use crate::connection::Connection;
@@ -89,7 +89,7 @@ impl Stack {
         }
         if slot.connection.is_size_at_stake(now) {
             let arrived = self.paths.large_packet(&ends(&slot.connection.tuple()));
-            slot.connection.judge_size(arrived, now);
+            slot.connection.suspect_size(arrived, now);
         }
     }
 
@@ -103,22 +103,22 @@ impl Stack {
         let to = ends(&connection.tuple());
         let large = connection.take_large_arrival();
         let is_large_new = large.is_some_and(|packet| self.paths.on_large_packet(to, packet));
-        connection.judge_size(self.paths.large_packet(&to), now);
+        connection.suspect_size(self.paths.large_packet(&to), now);
         if let Some(member) = &slot.member {
             self.controllers.end_look(member, connection);
         }
         if let Some(packet) = large.filter(|_| is_large_new) {
-            self.share.tell(|| Learnt::LargePacket(to, packet));
+            self.shard.publish(|| Learnt::LargePacket(to, packet));
         }
         // The report stays in place: it is large.
         if let Some(report) = &report {
             self.paths.on_report(to, report, now);
-            self.share.tell(|| Learnt::Path(to, Box::new(*report)));
+            self.shard.publish(|| Learnt::Path(to, Box::new(*report)));
         }
         if let Some(flight) = connection.take_flight_report() {
             let report = PathReport { flight: Some(flight), ..PathReport::default() };
             self.paths.on_report(to, &report, now);
-            self.share.tell(|| Learnt::Path(to, Box::new(report)));
+            self.shard.publish(|| Learnt::Path(to, Box::new(report)));
         }
     }
 }
@@ -146,7 +146,7 @@ impl Stack {
 
     /// Omits the option of Corrective and Proactive if `options` excludes it. That of Fast Open is decided
     /// elsewhere.
-    pub(super) fn plan_gentle(&mut self, connection: &mut Connection, options: SynOptions) {
+    pub(super) fn apply_syn_options(&mut self, connection: &mut Connection, options: SynOptions) {
         let why = match options {
             SynOptions::NoGentle => GentleOff::Remembered,
             SynOptions::Plain if connection.wants_gentle() => GentleOff::OnTrial,
@@ -168,16 +168,16 @@ impl Stack {
         let to = destination(&slot.connection.tuple());
         if let Some(opened) = opened {
             let blame = self.gentle_memory.on_opened(to, &opened, now);
-            self.share.tell(|| Learnt::Opened(to, opened));
+            self.shard.publish(|| Learnt::Opened(to, opened));
             self.stats.gentle_syn_drop += u64::from(opened.gentle && opened.answer != Answer::First);
             if let (Some(report), Some(asker)) = (blame, asker) {
                 self.fast_open.on_report(&asker, &report, now);
-                self.share.tell(|| Learnt::FastOpen(asker, report));
+                self.shard.publish(|| Learnt::FastOpen(asker, report));
             }
         }
         if spoilt {
             self.gentle_memory.on_spoilt(to, now);
-            self.share.tell(|| Learnt::Spoilt(to));
+            self.shard.publish(|| Learnt::Spoilt(to));
         }
     }
 }

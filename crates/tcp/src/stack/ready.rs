@@ -90,7 +90,7 @@ impl Stack {
         slot.touched = now;
         if !slot.is_idle && slot.connection.is_bare() {
             slot.is_idle = true;
-            self.note_idle(id, now);
+            self.queue_idle(id, now);
         }
     }
 
@@ -138,7 +138,7 @@ impl Stack {
 
     /// Enters the deadlines that may have moved, so that [`Stack::next_timeout`] need not check each of them
     /// again. For a driver that lets ready connections wait.
-    pub fn note_deadlines(&mut self) {
+    pub fn refresh_deadlines(&mut self) {
         for id in &self.ready.all {
             let Some(slot) = self.slots.at_mut(*id).filter(|slot| slot.deadline_moved) else { continue };
             slot.deadline_moved = false;

@@ -10,7 +10,7 @@ use super::isn::SecretSource;
 use super::moves::Moves;
 use super::reset::RESETS_PER_SECOND;
 use super::syn_cookie::CookieJar;
-use super::{Allowances, Answers, Share, Stack, StackStats};
+use super::{Allowances, Answers, Shard, Stack, StackStats};
 use crate::config::StackConfig;
 use crate::conn_id::first_generation;
 use crate::error::ConfigError;
@@ -82,7 +82,7 @@ impl Stack {
 
     /// Clears the memories and the counters.
     fn renew_memories(&mut self, config: &StackConfig, seed: &Seed, hash: KeyedHash) {
-        let Stack { demux, fast_open, gentle_memory, paths, allowances, controllers, share, moves, .. } =
+        let Stack { demux, fast_open, gentle_memory, paths, allowances, controllers, shard, moves, .. } =
             self;
         demux.renew(hash.clone());
         fast_open.renew(config, seed, &hash);
@@ -90,7 +90,7 @@ impl Stack {
         paths.renew(config.path, hash);
         *allowances = Allowances::default();
         controllers.clear();
-        *share = Share::default();
+        *shard = Shard::default();
         *moves = Moves::default();
         let Stack { stats, clock, memory, repair_memory, repair_memory_swept, latest_tcp, .. } = self;
         *stats = StackStats::default();

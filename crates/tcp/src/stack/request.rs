@@ -12,7 +12,7 @@ use brisk_wire::{Ecn, Flags, IpMeta, Options, Segment, SeqNum, TcpHeader};
 
 use super::Stack;
 use super::demux::Target;
-use super::slot::Phase;
+use super::slot::Ownership;
 use super::stats::Refusal;
 use crate::config::TcpConfig;
 use crate::conn_id::ConnId;
@@ -34,7 +34,7 @@ pub struct Request {
 
 /// The SYN of a request.
 #[derive(Debug)]
-struct Held {
+struct PendingSyn {
     number: u64,
     seq: SeqNum,
     flags: Flags,
@@ -50,23 +50,23 @@ struct Held {
 #[derive(Debug)]
 pub(super) struct Requests {
     max_pending: usize,
-    held: BTreeMap<FourTuple, Held>,
+    pending: BTreeMap<FourTuple, PendingSyn>,
     /// Requests that were not handed out yet, the oldest first.
     fresh: VecDeque<FourTuple>,
     count: u64,
 }
 
 impl Requests {
-    fn hold(
+    fn insert(
         &mut self,
         tuple: FourTuple,
         syn: &Arrived<'_>,
         wire_len: usize,
         floor: Option<SeqNum>,
     ) -> Result<(), Refusal> {
-        let known = self.held.get(&tuple).map(|held| held.number);
+        let known = self.pending.get(&tuple).map(|pending| pending.number);
         if known.is_none() {
-            if self.held.len() >= self.max_pending {
+            if self.pending.len() >= self.max_pending {
                 return Err(Refusal::BacklogFull);
             }
             self.count += 1;
@@ -75,25 +75,25 @@ impl Requests {
         let number = known.unwrap_or(self.count);
         let Arrived { seq, flags, window, options, ecn, .. } = *syn;
         let options = options.clone();
-        self.held.insert(tuple, Held { number, seq, flags, window, options, ecn, wire_len, floor });
+        self.pending.insert(tuple, PendingSyn { number, seq, flags, window, options, ecn, wire_len, floor });
         Ok(())
     }
 
     fn next(&mut self) -> Option<Request> {
         while let Some(tuple) = self.fresh.pop_front() {
-            if let Some(held) = self.held.get(&tuple) {
-                return Some(Request { tuple, options: held.options.clone(), number: held.number });
+            if let Some(pending) = self.pending.get(&tuple) {
+                return Some(Request { tuple, options: pending.options.clone(), number: pending.number });
             }
         }
         None
     }
 
-    fn take(&mut self, request: &Request) -> Option<Held> {
-        let held = self.held.get(&request.tuple)?;
-        if held.number != request.number {
+    fn take(&mut self, request: &Request) -> Option<PendingSyn> {
+        let pending = self.pending.get(&request.tuple)?;
+        if pending.number != request.number {
             return None;
         }
-        self.held.remove(&request.tuple)
+        self.pending.remove(&request.tuple)
     }
 }
 
@@ -114,7 +114,7 @@ impl Stack {
             self.requests = None;
             return;
         }
-        let new = || Requests { max_pending, held: BTreeMap::new(), fresh: VecDeque::new(), count: 0 };
+        let new = || Requests { max_pending, pending: BTreeMap::new(), fresh: VecDeque::new(), count: 0 };
         self.requests.get_or_insert_with(|| Box::new(new())).max_pending = max_pending;
     }
 
@@ -144,50 +144,50 @@ impl Stack {
         config.validate()?;
         let tuple = request.tuple;
         let requests = self.requests.as_mut().ok_or(RequestError::Gone(tuple.remote))?;
-        let held = requests.take(request).ok_or(RequestError::Gone(tuple.remote))?;
-        if !self.make_room() {
+        let pending = requests.take(request).ok_or(RequestError::Gone(tuple.remote))?;
+        if !self.evict_if_full() {
             return Err(RequestError::TooMany(self.config.max_connections));
         }
         match self.owners().of(&tuple) {
             None => {}
-            Some(Target::TimeWait(place)) if held.floor.is_some() => {
-                self.end_time_wait(place);
+            Some(Target::TimeWait(index)) if pending.floor.is_some() => {
+                self.end_time_wait(index);
                 self.stats.time_waits_reused += 1;
             }
             Some(_) => return Err(RequestError::Gone(tuple.remote)),
         }
         let syn = Arrived {
-            seq: held.seq,
+            seq: pending.seq,
             ack: SeqNum(0),
-            flags: held.flags,
-            window: held.window,
+            flags: pending.flags,
+            window: pending.window,
             urgent: 0,
-            options: &held.options,
+            options: &pending.options,
             payload: &[],
-            ecn: held.ecn,
+            ecn: pending.ecn,
             segment_size: 0,
         };
         let mut secrets = self.secrets.secrets(&tuple, now);
-        secrets.iss = held.floor.map_or(secrets.iss, |floor| secrets.iss.max(floor));
+        secrets.iss = pending.floor.map_or(secrets.iss, |floor| secrets.iss.max(floor));
         let tcp = Arc::new(config.clone());
         let mut connection = Connection::accept(tuple, &tcp, secrets, self.host(), &syn, now);
         self.start_on_path(&mut connection, now);
-        let id = self.insert(connection, &tcp, Phase::Owned, now);
+        let id = self.insert(connection, &tcp, Ownership::Owned, now);
         self.stats.passive_opens += 1;
-        self.on_opened(&tuple, held.wire_len, &syn, now);
+        self.on_opened(&tuple, pending.wire_len, &syn, now);
         Ok(id)
     }
 
     /// Answers a request with a reset. Returns false if the request was already decided.
     pub fn refuse_request(&mut self, request: &Request, now: Instant) -> bool {
-        let Some(held) = self.requests.as_mut().and_then(|requests| requests.take(request)) else {
+        let Some(pending) = self.requests.as_mut().and_then(|requests| requests.take(request)) else {
             return false;
         };
         let FourTuple { local, remote } = request.tuple;
         let tcp = TcpHeader {
             src_port: remote.port(),
             dst_port: local.port(),
-            seq: held.seq,
+            seq: pending.seq,
             flags: Flags::SYN,
             ..TcpHeader::default()
         };
@@ -205,7 +205,7 @@ impl Stack {
     }
 
     /// Holds a SYN if this stack forwards; returns `None` if it does not.
-    pub(super) fn hold_request(
+    pub(super) fn queue_request(
         &mut self,
         tuple: FourTuple,
         syn: &Arrived<'_>,
@@ -213,6 +213,6 @@ impl Stack {
         floor: Option<SeqNum>,
     ) -> Option<Result<(), Refusal>> {
         let requests = self.requests.as_mut().filter(|_| is_request(syn))?;
-        Some(requests.hold(tuple, syn, wire_len, floor))
+        Some(requests.insert(tuple, syn, wire_len, floor))
     }
 }

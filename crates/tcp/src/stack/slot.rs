@@ -20,7 +20,7 @@ use crate::time::Instant;
 
 /// The owner of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Phase {
+pub(crate) enum Ownership {
     /// A listener, during the handshake.
     HalfOpen(ListenerId),
     /// A listener; the connection waits for `accept`.
@@ -37,9 +37,9 @@ pub(crate) struct Slot {
     /// Its ends.
     pub(crate) tuple: CompactTuple,
     pub(crate) connection: Box<Connection>,
-    pub(crate) phase: Phase,
+    pub(crate) phase: Ownership,
     /// Events that wait for its owner.
-    pub(crate) held: Events,
+    pub(crate) deferred: Events,
     pub(crate) hop_limit: u8,
     pub(crate) dscp: u8,
     /// Bytes of its buffers that the stack has counted.
@@ -65,14 +65,14 @@ pub(crate) struct Slot {
     /// Set if it is a member of its path.
     pub(super) member: Option<Box<Member>>,
     /// Changes of its life that were reported.
-    pub(super) reported: Reported,
+    pub(super) reported: ReportedLifecycle,
     /// Set while it has only answered a SYN: the record from which it can be rebuilt.
     pub(super) half_open: Option<Box<HalfOpen>>,
 }
 
 /// Changes of a connection's life that were reported to observers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Reported {
+pub(super) struct ReportedLifecycle {
     pub(super) established: bool,
     pub(super) end: bool,
 }
@@ -125,25 +125,25 @@ impl Stack {
         &mut self,
         mut connection: Box<Connection>,
         tcp: &TcpConfig,
-        phase: Phase,
+        phase: Ownership,
         now: Instant,
     ) -> ConnId {
         if self.config.observe {
             connection.record_observations();
         }
         let tuple = connection.tuple();
-        let id = self.seat(connection, tcp, phase, now);
+        let id = self.insert_slot(connection, tcp, phase, now);
         self.demux.point(&tuple, None, Target::Connection(id.index));
         self.after_change(id, now);
         id
     }
 
     /// Puts a connection into a slot. The caller makes space before and handles its aftermath.
-    pub(super) fn seat(
+    pub(super) fn insert_slot(
         &mut self,
         connection: Box<Connection>,
         tcp: &TcpConfig,
-        phase: Phase,
+        phase: Ownership,
         now: Instant,
     ) -> ConnId {
         let tuple = connection.tuple();
@@ -153,7 +153,7 @@ impl Stack {
             hop_limit: tcp.hop_limit,
             dscp: tcp.dscp,
             phase,
-            held: Events::default(),
+            deferred: Events::default(),
             memory: 0,
             repair_memory: 0,
             urgency: Urgency::Idle,
@@ -165,16 +165,16 @@ impl Stack {
             asker: None,
             ticket: None,
             member: None,
-            reported: Reported::default(),
+            reported: ReportedLifecycle::default(),
             half_open: None,
         })
     }
 
     /// Makes space for one more connection by ending the TIME-WAIT that expires first, if necessary. Returns
     /// false if the stack is full of connections.
-    pub(super) fn make_room(&mut self) -> bool {
+    pub(super) fn evict_if_full(&mut self) -> bool {
         let most = self.config.max_connections.min(demux::MAX_ENTRIES);
-        while self.held() >= most {
+        while self.count() >= most {
             if !self.evict_time_wait() {
                 return false;
             }
@@ -183,21 +183,21 @@ impl Stack {
     }
 
     /// Returns the number of connections of any kind.
-    fn held(&self) -> usize {
+    fn count(&self) -> usize {
         self.slots.len() + self.half_open.len() + self.time_wait.len()
     }
 
     fn evict_time_wait(&mut self) -> bool {
-        let Some((place, entry)) = self.time_wait.evict() else { return false };
-        self.demux.remove(&entry.tuple(), Target::TimeWait(place));
+        let Some((index, entry)) = self.time_wait.evict() else { return false };
+        self.demux.remove(&entry.tuple(), Target::TimeWait(index));
         self.stats.time_waits_evicted += 1;
         true
     }
 
     /// Ends a TIME-WAIT because a new connection takes its four-tuple.
-    pub(super) fn end_time_wait(&mut self, place: u32) {
-        if let Some(entry) = self.time_wait.remove(place) {
-            self.demux.remove(&entry.tuple(), Target::TimeWait(place));
+    pub(super) fn end_time_wait(&mut self, index: u32) {
+        if let Some(entry) = self.time_wait.remove(index) {
+            self.demux.remove(&entry.tuple(), Target::TimeWait(index));
         }
     }
 
@@ -214,20 +214,20 @@ impl Stack {
         if core::mem::take(&mut slot.reachable) {
             match remains {
                 Some(numbers) => {
-                    let place = self.time_wait.insert(tuple, numbers, hop_limit, dscp, now);
-                    self.demux.point(&tuple, Some(here), Target::TimeWait(place));
+                    let index = self.time_wait.insert(tuple, numbers, hop_limit, dscp, now);
+                    self.demux.point(&tuple, Some(here), Target::TimeWait(index));
                     self.stats.time_waits += 1;
                 }
                 None => {
                     self.demux.remove(&tuple, here);
-                    self.hold_closed(id, now);
+                    self.remember_closed(id, now);
                 }
             }
         }
-        if phase == Phase::Released {
+        if phase == Ownership::Released {
             self.free(id);
         }
-        while self.held() > self.config.max_connections && self.evict_time_wait() {}
+        while self.count() > self.config.max_connections && self.evict_time_wait() {}
     }
 
     /// Removes a connection from its slot.
@@ -235,7 +235,7 @@ impl Stack {
         let gone: Option<Slot> = self.slots.remove(id);
         let (memory, repair_memory) = gone.map_or((0, 0), |gone| (gone.memory, gone.repair_memory));
         self.memory = self.memory.saturating_sub(memory);
-        self.release_repair_memory(repair_memory);
+        self.repair_memory.account(repair_memory, 0);
         self.wake_memory_waiters();
     }
 }

@@ -46,11 +46,11 @@ const NO_SCALE: u8 = 15;
 pub(crate) struct CookieJar {
     seed: Seed,
     /// Derived for the first cookie: most stacks never send one.
-    keys: OnceCell<Keys>,
+    keys: OnceCell<SynCookieKeys>,
 }
 
 #[derive(Debug)]
-struct Keys {
+struct SynCookieKeys {
     mac: Key,
     mask: Key,
 }
@@ -61,10 +61,10 @@ impl CookieJar {
         CookieJar { seed: seed.clone(), keys: OnceCell::new() }
     }
 
-    fn keys(&self) -> &Keys {
+    fn keys(&self) -> &SynCookieKeys {
         self.keys.get_or_init(|| {
             let mut chance = Chance::new(&self.seed, Purpose::SynCookies);
-            Keys { mac: chance.key(), mask: chance.key() }
+            SynCookieKeys { mac: chance.key(), mask: chance.key() }
         })
     }
 

@@ -6,7 +6,7 @@
 
 use brisk_wire::{Flags, SeqNum};
 
-use super::places::Places;
+use super::slab::Slab;
 use crate::connection::{TimeWaitState, is_marked};
 use crate::four_tuple::{CompactTuple, FourTuple};
 use crate::outcome::Arrived;
@@ -85,7 +85,7 @@ impl TimeWaitEntry {
     }
 
     /// Decides about a segment.
-    pub(crate) fn judge(&self, segment: &Arrived<'_>) -> TimeWaitVerdict {
+    pub(crate) fn check(&self, segment: &Arrived<'_>) -> TimeWaitVerdict {
         let TimeWaitState { snd_nxt, rcv_nxt, window: _, ts_recent, ts_offset: _, copies } = self.numbers();
         let value = segment.options.timestamps.map(|timestamps| timestamps.value);
         let old_timestamp = ts_recent.zip(value).is_some_and(|(recent, value)| is_later(recent, value));
@@ -155,7 +155,7 @@ const NOWHERE: u32 = u32::MAX;
 /// All entries wait for the same time, so they form a list, and a new or restarted entry is appended.
 #[derive(Debug)]
 pub(crate) struct TimeWaitTable {
-    entries: Places<TimeWaitEntry>,
+    entries: Slab<TimeWaitEntry>,
     first: u32,
     last: u32,
     lifetime: Duration,
@@ -164,7 +164,7 @@ pub(crate) struct TimeWaitTable {
 impl TimeWaitTable {
     /// Returns an empty table whose entries last twice `msl`.
     pub(crate) fn new(msl: Duration) -> Self {
-        TimeWaitTable { entries: Places::default(), first: NOWHERE, last: NOWHERE, lifetime: msl * 2 }
+        TimeWaitTable { entries: Slab::default(), first: NOWHERE, last: NOWHERE, lifetime: msl * 2 }
     }
 
     /// Empties the table but keeps its storage, and sets the lifetime to twice `msl`.
@@ -205,26 +205,26 @@ impl TimeWaitTable {
             hop_limit,
             dscp,
         };
-        let place = self.entries.insert(entry);
-        self.append(place, now);
-        place
+        let index = self.entries.insert(entry);
+        self.append(index, now);
+        index
     }
 
     /// Appends the entry to the list.
-    fn append(&mut self, place: u32, now: Instant) {
+    fn append(&mut self, index: u32, now: Instant) {
         let last = self.last;
         let latest = self.entry(last).map_or(Instant::ZERO, |last| last.expires);
         let expires = latest.max(now + self.lifetime);
-        if let Some(entry) = self.entry_mut(place) {
+        if let Some(entry) = self.entry_mut(index) {
             (entry.earlier, entry.later, entry.expires) = (last, NOWHERE, expires);
         }
-        self.link(last, place);
-        self.last = place;
+        self.link(last, index);
+        self.last = index;
     }
 
     /// Removes the entry from the list.
-    fn unlink(&mut self, place: u32) {
-        let Some((earlier, later)) = self.entry(place).map(|entry| (entry.earlier, entry.later)) else {
+    fn unlink(&mut self, index: u32) {
+        let Some((earlier, later)) = self.entry(index).map(|entry| (entry.earlier, entry.later)) else {
             return;
         };
         self.link(earlier, later);
@@ -235,33 +235,33 @@ impl TimeWaitTable {
     }
 
     /// Links `place` after `earlier`, or at the front of the list.
-    fn link(&mut self, earlier: u32, place: u32) {
+    fn link(&mut self, earlier: u32, index: u32) {
         match self.entry_mut(earlier) {
-            Some(earlier) => earlier.later = place,
-            None => self.first = place,
+            Some(earlier) => earlier.later = index,
+            None => self.first = index,
         }
     }
 
-    pub(crate) fn entry_mut(&mut self, place: u32) -> Option<&mut TimeWaitEntry> {
-        self.entries.get_mut(place)
+    pub(crate) fn entry_mut(&mut self, index: u32) -> Option<&mut TimeWaitEntry> {
+        self.entries.get_mut(index)
     }
 
-    pub(crate) fn entry(&self, place: u32) -> Option<&TimeWaitEntry> {
-        self.entries.get(place)
+    pub(crate) fn entry(&self, index: u32) -> Option<&TimeWaitEntry> {
+        self.entries.get(index)
     }
 
     /// Restarts the wait of an entry.
-    pub(crate) fn restart(&mut self, place: u32, now: Instant) {
-        if self.entry(place).is_some() {
-            self.unlink(place);
-            self.append(place, now);
+    pub(crate) fn restart(&mut self, index: u32, now: Instant) {
+        if self.entry(index).is_some() {
+            self.unlink(index);
+            self.append(index, now);
         }
     }
 
     /// Removes an entry.
-    pub(crate) fn remove(&mut self, place: u32) -> Option<TimeWaitEntry> {
-        self.unlink(place);
-        self.entries.remove(place)
+    pub(crate) fn remove(&mut self, index: u32) -> Option<TimeWaitEntry> {
+        self.unlink(index);
+        self.entries.remove(index)
     }
 
     /// Returns the time at which the next entry expires.
@@ -277,8 +277,8 @@ impl TimeWaitTable {
 
     /// Removes the entry that expires first, and returns it with its place, because the stack is full.
     pub(crate) fn evict(&mut self) -> Option<(u32, TimeWaitEntry)> {
-        let place = self.first;
-        Some((place, self.remove(place)?))
+        let index = self.first;
+        Some((index, self.remove(index)?))
     }
 }
 
@@ -313,11 +313,11 @@ mod tests {
 
     fn entry(ts_recent: Option<u32>) -> TimeWaitEntry {
         let mut table = table();
-        let place = table.insert(tuple(), numbers(ts_recent), 64, 0, Instant::ZERO);
-        table.remove(place).expect("it has just been put in")
+        let index = table.insert(tuple(), numbers(ts_recent), 64, 0, Instant::ZERO);
+        table.remove(index).expect("it has just been put in")
     }
 
-    fn judge(
+    fn check(
         entry: &TimeWaitEntry,
         flags: Flags,
         seq: u32,
@@ -326,7 +326,7 @@ mod tests {
     ) -> TimeWaitVerdict {
         let options =
             Options { timestamps: value.map(|value| Timestamps { value, echo: 0 }), ..Options::default() };
-        entry.judge(&Arrived {
+        entry.check(&Arrived {
             seq: SeqNum(seq),
             ack: SeqNum(900),
             flags,
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn only_an_exact_reset_of_now_is_worth_a_question() {
-        let reset = |recent, seq, value| judge(&entry(recent), Flags::RST, seq, &[], value);
+        let reset = |recent, seq, value| check(&entry(recent), Flags::RST, seq, &[], value);
         assert_eq!(reset(None, 500, None), TimeWaitVerdict::Reset);
         assert_eq!(reset(Some(RECENT), 500, Some(RECENT)), TimeWaitVerdict::Reset);
         assert_eq!(reset(Some(RECENT), 500, Some(RECENT - 1)), TimeWaitVerdict::Ignore);
@@ -355,9 +355,9 @@ mod tests {
     #[test]
     fn a_repeated_fin_is_acknowledged_and_restarts_the_wait() {
         let fin = Flags::FIN | Flags::ACK;
-        assert_eq!(judge(&entry(None), fin, 499, &[], None), TimeWaitVerdict::AckAndRestart);
+        assert_eq!(check(&entry(None), fin, 499, &[], None), TimeWaitVerdict::AckAndRestart);
         assert_eq!(
-            judge(&entry(None), fin, 489, &[0; 10], None),
+            check(&entry(None), fin, 489, &[0; 10], None),
             TimeWaitVerdict::AckAndRestart,
             "with its data"
         );
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn a_syn_opens_a_new_connection_only_if_it_is_newer() {
-        let syn = |entry: &TimeWaitEntry, seq, value| judge(entry, Flags::SYN, seq, &[], value);
+        let syn = |entry: &TimeWaitEntry, seq, value| check(entry, Flags::SYN, seq, &[], value);
         assert_eq!(syn(&entry(None), 501, None), REOPEN);
         assert_eq!(syn(&entry(None), 500, None), TimeWaitVerdict::Ack);
         assert_eq!(
@@ -385,15 +385,15 @@ mod tests {
 
     #[test]
     fn a_syn_ack_is_challenged() {
-        assert_eq!(judge(&entry(None), Flags::SYN | Flags::ACK, 600, &[], None), TimeWaitVerdict::Ack);
+        assert_eq!(check(&entry(None), Flags::SYN | Flags::ACK, 600, &[], None), TimeWaitVerdict::Ack);
     }
 
     #[test]
     fn old_data_is_acknowledged_and_a_plain_acknowledgement_is_not() {
-        assert_eq!(judge(&entry(None), Flags::ACK, 490, &[0; 5], None), TimeWaitVerdict::Ack);
-        assert_eq!(judge(&entry(None), Flags::ACK, 500, &[], None), TimeWaitVerdict::Ignore);
+        assert_eq!(check(&entry(None), Flags::ACK, 490, &[0; 5], None), TimeWaitVerdict::Ack);
+        assert_eq!(check(&entry(None), Flags::ACK, 500, &[], None), TimeWaitVerdict::Ignore);
         assert_eq!(
-            judge(&entry(None), Flags::PSH, 500, &[0; 5], None),
+            check(&entry(None), Flags::PSH, 500, &[0; 5], None),
             TimeWaitVerdict::Ignore,
             "no ACK bit"
         );
@@ -434,14 +434,14 @@ mod tests {
     #[test]
     fn entries_leave_after_two_segment_lifetimes_from_their_last_restart() {
         let mut table = table();
-        let place = table.insert(tuple(), numbers(None), 64, 0, Instant::ZERO);
-        table.restart(place, Instant::from_millis(10_000));
+        let index = table.insert(tuple(), numbers(None), 64, 0, Instant::ZERO);
+        table.restart(index, Instant::from_millis(10_000));
         assert_eq!(table.next_timeout(), Some(Instant::from_millis(70_000)));
         assert_eq!(table.pop_expired(Instant::from_millis(69_999)), None);
         assert!(table.pop_expired(Instant::from_millis(70_000)).is_some());
         assert_eq!((table.len(), table.next_timeout()), (0, None));
         let again = table.insert(tuple(), numbers(None), 64, 0, Instant::ZERO);
-        assert_eq!(again, place, "the place is used again");
+        assert_eq!(again, index, "the place is used again");
     }
 
     proptest! {
@@ -452,31 +452,31 @@ mod tests {
             let mut table = table();
             let mut model: Vec<(u32, Instant)> = Vec::new();
             let mut now = Instant::ZERO;
-            for (what, place) in steps {
+            for (what, index) in steps {
                 now += Duration::from_millis(7);
-                let known = model.iter().position(|(known, _)| *known == place);
+                let known = model.iter().position(|(known, _)| *known == index);
                 match (what, known) {
                     (0 | 1, _) => model.push((table.insert(tuple(), numbers(None), 64, 0, now), now)),
                     (2, Some(at)) => {
-                        table.restart(place, now);
+                        table.restart(index, now);
                         model.remove(at);
-                        model.push((place, now));
+                        model.push((index, now));
                     }
                     (_, Some(at)) => {
-                        prop_assert!(table.remove(place).is_some());
+                        prop_assert!(table.remove(index).is_some());
                         model.remove(at);
                     }
                     (_, None) => {
-                        table.restart(place, now);
-                        prop_assert!(table.remove(place).is_none());
+                        table.restart(index, now);
+                        prop_assert!(table.remove(index).is_none());
                     }
                 }
                 prop_assert_eq!(table.len(), model.len());
                 let first = model.first().map(|(_, began)| *began + Duration::from_secs(60));
                 prop_assert_eq!(table.next_timeout(), first);
             }
-            for (place, _) in model {
-                prop_assert_eq!(table.evict().map(|(place, _)| place), Some(place));
+            for (index, _) in model {
+                prop_assert_eq!(table.evict().map(|(index, _)| index), Some(index));
             }
             prop_assert!(table.evict().is_none());
         }

@@ -192,7 +192,7 @@ fn losses_in_a_standing_queue_are_not_those_of_the_path() {
     world.lose_four();
     world.fetch(400_000);
     let facts = world.facts(B);
-    assert_eq!(facts.least_rtt, Some(Duration::from_millis(100)));
+    assert_eq!(facts.min_rtt, Some(Duration::from_millis(100)));
     assert_eq!(facts.loss.map(|loss| (loss.per_million, loss.burst_milli)), Some((0, 0)));
 }
 

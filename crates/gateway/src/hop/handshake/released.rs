@@ -52,13 +52,13 @@ impl CryptoResolver for Repeated {
 
 /// The kinds of keys between two gateways.
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum ReleasedKind {
     OneKey,
     Lasting,
     Pairs,
 }
 
-const KINDS: [Kind; 3] = [Kind::OneKey, Kind::Lasting, Kind::Pairs];
+const KINDS: [ReleasedKind; 3] = [ReleasedKind::OneKey, ReleasedKind::Lasting, ReleasedKind::Pairs];
 
 /// The messages of a connection, in order.
 const MESSAGES: [&str; 4] = ["first", "answer", "frontend-record", "backend-record"];
@@ -78,7 +78,7 @@ fn pairs(own: u8, peer: u8) -> StaticKeys {
 }
 
 /// Returns a side with the randomness `random`.
-fn state(kind: Kind, random: u8, is_frontend: bool) -> HandshakeState {
+fn state(kind: ReleasedKind, random: u8, is_frontend: bool) -> HandshakeState {
     let repeated = |rest: Box<dyn CryptoResolver + Send>| {
         Box::new(FallbackResolver::new(Box::new(Repeated(random)), rest))
     };
@@ -88,16 +88,16 @@ fn state(kind: Kind, random: u8, is_frontend: bool) -> HandshakeState {
     };
     let (own, peer) = if is_frontend { (0x44, 0x55) } else { (0x55, 0x44) };
     let state = match kind {
-        Kind::OneKey => {
+        ReleasedKind::OneKey => {
             let builder = Builder::with_resolver(ONE_KEY.clone(), repeated(Box::new(primitives())));
             builder.psk(0, key().bytes()).and_then(built)
         }
-        Kind::Lasting => {
+        ReleasedKind::Lasting => {
             let own = Lasting(Arc::new(Ephemerals::of([random; 32])));
             let builder = Builder::with_resolver(LASTING.clone(), repeated(Box::new(own)));
             builder.psk(0, key().bytes()).and_then(built)
         }
-        Kind::Pairs => {
+        ReleasedKind::Pairs => {
             let builder = Builder::with_resolver(PAIRS.clone(), repeated(Box::new(primitives())));
             let (own, peer) = (private(own), private(peer).public());
             let builder = builder.local_private_key(own.bytes()).expect("a private key");
@@ -138,7 +138,7 @@ fn opened(sealing: &mut Sealing, wire: &[u8]) -> Vec<u8> {
 }
 
 /// Returns the messages of a connection between two sides of the current code.
-fn conversation(kind: Kind) -> [Vec<u8>; 4] {
+fn conversation(kind: ReleasedKind) -> [Vec<u8>; 4] {
     let (initiator, first) = Initiator::say(Ok(state(kind, 0x21, true)), &payload()).expect("it is short");
     let accepted = Responder::first_that_fits([Ok(state(kind, 0x31, false))].into_iter(), &first);
     let (mut backend, answer) =
@@ -149,13 +149,13 @@ fn conversation(kind: Kind) -> [Vec<u8>; 4] {
 
 /// Opens the first message as the current backend does, with the keys of its files; its own randomness does
 /// not matter.
-fn accept(kind: Kind, first: &[u8]) -> FirstMessage {
+fn accept(kind: ReleasedKind, first: &[u8]) -> FirstMessage {
     let ring = KeyRing::of(key());
     let own = Arc::new(Ephemerals::new(ephemeral::USUAL_LIFETIME));
     match kind {
-        Kind::OneKey => Responder::accept(&ring, first),
-        Kind::Lasting => Responder::accept_lasting(&ring, &own, first),
-        Kind::Pairs => Responder::accept_with_pair(&pairs(0x55, 0x44), first),
+        ReleasedKind::OneKey => Responder::accept(&ring, first),
+        ReleasedKind::Lasting => Responder::accept_lasting(&ring, &own, first),
+        ReleasedKind::Pairs => Responder::accept_with_pair(&pairs(0x55, 0x44), first),
     }
     .expect("the present backend opens it")
 }
@@ -176,7 +176,7 @@ fn lines() -> String {
 }
 
 /// Returns the bytes of a message in a file.
-fn message(text: &str, kind: Kind, name: &str) -> Vec<u8> {
+fn message(text: &str, kind: ReleasedKind, name: &str) -> Vec<u8> {
     let begin = format!("{kind:?} {name} ");
     let hex = text.lines().find_map(|line| line.strip_prefix(&begin)).expect("the file has the message");
     let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).expect("two digits");

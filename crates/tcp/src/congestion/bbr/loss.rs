@@ -6,7 +6,7 @@
 //! ([`crate::evidence`]).
 
 use super::super::sample::{LostPacket, RateSample};
-use super::{Bbr, Phase, State};
+use super::{Bbr, BbrState, CyclePhase};
 use crate::evidence::LossHistory;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
@@ -140,7 +140,7 @@ impl Bbr {
         if !lost.app_limited {
             self.bounds.inflight_longterm = at_loss.max(times_beta(self.target_inflight()));
         }
-        if self.state == State::ProbeBw(Phase::Up) {
+        if self.state == BbrState::ProbeBw(CyclePhase::Up) {
             self.record_probe_ended_by_loss();
             self.start_down(lost.now);
         }
@@ -157,20 +157,22 @@ impl Bbr {
     /// Responds to an ECN mark (RFC 3168) once per window: as to a loss, but with the reduction of RFC 8511.
     pub(super) fn answer_mark(&mut self, now: Instant) {
         match self.state {
-            State::Startup => {
+            BbrState::Startup => {
                 self.full_pipe.reached = true;
                 self.bounds.inflight_longterm =
                     self.bdp(self.max_bw.get(), (1, 1)).max(self.bounds.inflight_latest);
                 self.start_drain();
             }
-            State::ProbeBw(Phase::Up) => {
+            BbrState::ProbeBw(CyclePhase::Up) => {
                 self.cycle.prev_too_high = true;
                 self.cycle.is_probe_sample = false;
                 self.bounds.inflight_longterm =
                     self.bounds.inflight_latest.max(times_beta(self.target_inflight()));
                 self.start_down(now);
             }
-            State::Drain | State::ProbeBw(Phase::Down | Phase::Cruise | Phase::Refill) | State::ProbeRtt => {
+            BbrState::Drain
+            | BbrState::ProbeBw(CyclePhase::Down | CyclePhase::Cruise | CyclePhase::Refill)
+            | BbrState::ProbeRtt => {
                 self.bounds.lower_inflight(self.cwnd, |inflight| inflight / 100 * 85);
             }
         }

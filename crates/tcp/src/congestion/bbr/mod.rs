@@ -33,7 +33,7 @@ use filters::{Aggregation, MaxBandwidth, MinRtt, Rounds};
 use loss::{Evidence, LossRound};
 use probe_bw::Cycle;
 use probe_rtt::ProbeRtt;
-use recovery::Recovery;
+use recovery::BbrRecovery;
 use startup::FullPipe;
 
 mod bounds;
@@ -55,7 +55,7 @@ pub(crate) struct Bbr {
     initial_window: u32,
     /// State of the generator (SplitMix64).
     random: u64,
-    state: State,
+    state: BbrState,
     /// Congestion window, bytes.
     cwnd: u32,
     /// The window before recovery or ProbeRTT, bytes.
@@ -90,26 +90,26 @@ pub(crate) struct Bbr {
     idle_restart: bool,
     /// True if the window limited sending in this round.
     cwnd_limited: bool,
-    recovery: Recovery,
+    recovery: BbrRecovery,
     undo: Option<Undo>,
 }
 
 /// The phase of BBR's model building.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum BbrState {
     /// Doubles the rate each round until the bandwidth no longer grows.
     Startup,
     /// Removes the queue that Startup has built.
     Drain,
     /// Cycles around the bandwidth.
-    ProbeBw(Phase),
+    ProbeBw(CyclePhase),
     /// Halves the flight to measure the round-trip time without a queue.
     ProbeRtt,
 }
 
 /// A phase of the bandwidth probing cycle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
+enum CyclePhase {
     /// Below the bandwidth, until the queue is gone and there is headroom.
     Down,
     /// At the bandwidth.
@@ -124,7 +124,7 @@ enum Phase {
 #[derive(Clone, Copy, Debug)]
 struct Undo {
     /// The probing state that a loss of this recovery has ended.
-    left: Option<State>,
+    left: Option<BbrState>,
     bw_shortterm: u64,
     inflight_shortterm: u64,
     inflight_longterm: u64,
@@ -140,7 +140,7 @@ impl Bbr {
             mss,
             initial_window,
             random: start.seed,
-            state: State::Startup,
+            state: BbrState::Startup,
             cwnd: initial_window,
             prior_cwnd: 0,
             pacing_rate: 1,
@@ -163,7 +163,7 @@ impl Bbr {
             probe_rtt: ProbeRtt::default(),
             idle_restart: false,
             cwnd_limited: false,
-            recovery: Recovery::default(),
+            recovery: BbrRecovery::default(),
             undo: None,
         };
         bbr.pace_window_per(Micros::from_millis(1));
@@ -215,13 +215,13 @@ impl Bbr {
     }
 
     fn save_cwnd(&mut self) {
-        let held = self.recovery.is_active || self.state == State::ProbeRtt;
+        let held = self.recovery.is_active || self.state == BbrState::ProbeRtt;
         self.prior_cwnd = if held { self.prior_cwnd.max(self.cwnd) } else { self.cwnd };
     }
 
     /// True in the states that search for more bandwidth, in which losses are expected.
     fn is_probing(&self) -> bool {
-        matches!(self.state, State::Startup | State::ProbeBw(Phase::Refill | Phase::Up))
+        matches!(self.state, BbrState::Startup | BbrState::ProbeBw(CyclePhase::Refill | CyclePhase::Up))
     }
 
     /// Returns a random number below `bound`.
@@ -265,11 +265,11 @@ impl CongestionController for Bbr {
             self.idle_restart = true;
             self.aggregation.restart(sent.at);
             match self.state {
-                State::ProbeBw(_) if self.bandwidth() > 0 => {
+                BbrState::ProbeBw(_) if self.bandwidth() > 0 => {
                     self.pacing_rate = self.paced(self.bandwidth_of_flights(), (1, 1));
                 }
-                State::ProbeRtt => self.leave_probe_rtt_when_over(sent.at),
-                State::Startup | State::Drain | State::ProbeBw(_) => {}
+                BbrState::ProbeRtt => self.check_probe_rtt_done(sent.at),
+                BbrState::Startup | BbrState::Drain | BbrState::ProbeBw(_) => {}
             }
         }
     }
@@ -280,7 +280,7 @@ impl CongestionController for Bbr {
         self.loss_round.is_queued |= lost.is_queued;
         self.loss_round.is_heavy |= self.is_loss_heavy(lost.tx_in_flight, lost.lost);
         self.recovery.is_heavy |= self.recovery.is_active && self.loss_round.is_heavy;
-        if lost.is_queued && self.state == State::Startup && !self.full_pipe.reached {
+        if lost.is_queued && self.state == BbrState::Startup && !self.full_pipe.reached {
             self.leave_startup_by_loss();
         }
         if self.cycle.is_probe_sample
@@ -359,7 +359,7 @@ impl CongestionController for Bbr {
 
     fn on_recovery_exit(&mut self, _from: CongestionState) {
         if self.recovery.is_active {
-            self.recovery = Recovery::default();
+            self.recovery = BbrRecovery::default();
             self.cwnd = self.cwnd.max(self.prior_cwnd);
         }
     }
@@ -391,21 +391,21 @@ impl CongestionController for Bbr {
         };
         self.cwnd = self.cwnd.max(self.prior_cwnd);
         (self.loss_round.is_lossy, self.loss_round.is_heavy) = (false, false);
-        self.recovery = Recovery::default();
+        self.recovery = BbrRecovery::default();
         self.full_pipe.restart(0);
         self.bounds.bw_shortterm = self.bounds.bw_shortterm.max(undo.bw_shortterm);
         self.bounds.inflight_shortterm = self.bounds.inflight_shortterm.max(undo.inflight_shortterm);
         self.bounds.inflight_longterm = self.bounds.inflight_longterm.max(undo.inflight_longterm);
-        if self.state == State::ProbeRtt || undo.left == Some(self.state) {
+        if self.state == BbrState::ProbeRtt || undo.left == Some(self.state) {
             return;
         }
         match undo.left {
-            Some(State::Startup) => {
+            Some(BbrState::Startup) => {
                 self.full_pipe.reached = false;
-                self.state = State::Startup;
+                self.state = BbrState::Startup;
             }
-            Some(State::ProbeBw(_)) => self.start_refill(),
-            Some(State::Drain | State::ProbeRtt) | None => {}
+            Some(BbrState::ProbeBw(_)) => self.start_refill(),
+            Some(BbrState::Drain | BbrState::ProbeRtt) | None => {}
         }
     }
 }

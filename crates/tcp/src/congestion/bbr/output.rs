@@ -2,7 +2,7 @@
 
 use super::super::sample::Train;
 use super::bounds::UNBOUNDED;
-use super::{Bbr, MIN_PIPE_SEGMENTS, Phase, State, bytes_in};
+use super::{Bbr, BbrState, CyclePhase, MIN_PIPE_SEGMENTS, bytes_in};
 use crate::time::Micros;
 
 /// A factor as numerator and denominator.
@@ -19,23 +19,23 @@ const MAX_QUANTUM: u64 = 64 << 10;
 /// Largest rate, bytes per second.
 pub(super) const MAX_RATE: u64 = 1 << 40;
 
-impl State {
+impl BbrState {
     fn pacing_gain(self) -> Gain {
         match self {
-            State::Startup => STARTUP_PACING,
-            State::Drain => (1, 2),
-            State::ProbeBw(Phase::Down) => (9, 10),
-            State::ProbeBw(Phase::Cruise | Phase::Refill) | State::ProbeRtt => (1, 1),
-            State::ProbeBw(Phase::Up) => (5, 4),
+            BbrState::Startup => STARTUP_PACING,
+            BbrState::Drain => (1, 2),
+            BbrState::ProbeBw(CyclePhase::Down) => (9, 10),
+            BbrState::ProbeBw(CyclePhase::Cruise | CyclePhase::Refill) | BbrState::ProbeRtt => (1, 1),
+            BbrState::ProbeBw(CyclePhase::Up) => (5, 4),
         }
     }
 
     fn cwnd_gain(self) -> Gain {
         match self {
-            State::Startup | State::Drain => (2, 1),
-            State::ProbeBw(Phase::Down | Phase::Cruise | Phase::Refill) => (2, 1),
-            State::ProbeBw(Phase::Up) => (9, 4),
-            State::ProbeRtt => (1, 2),
+            BbrState::Startup | BbrState::Drain => (2, 1),
+            BbrState::ProbeBw(CyclePhase::Down | CyclePhase::Cruise | CyclePhase::Refill) => (2, 1),
+            BbrState::ProbeBw(CyclePhase::Up) => (9, 4),
+            BbrState::ProbeRtt => (1, 2),
         }
     }
 }
@@ -78,7 +78,7 @@ impl Bbr {
     /// the flight, the bandwidth is only its volume per round-trip time, which would spread a flight over a
     /// third of a round trip.
     pub(super) fn follow_train(&mut self, train: &Train) {
-        if self.state != State::Startup || self.full_pipe.reached {
+        if self.state != BbrState::Startup || self.full_pipe.reached {
             return;
         }
         let gain = if train.is_limited { (1, 1) } else { STARTUP_PACING };
@@ -120,7 +120,7 @@ impl Bbr {
     fn with_room_for_bursts(&self, inflight: u64) -> u64 {
         let mss = u64::from(self.mss);
         let inflight = inflight.max(3 * self.quantum()).max(MIN_PIPE_SEGMENTS * mss);
-        inflight + if self.state == State::ProbeBw(Phase::Up) { 2 * mss } else { 0 }
+        inflight + if self.state == BbrState::ProbeBw(CyclePhase::Up) { 2 * mss } else { 0 }
     }
 
     fn max_inflight(&self) -> u64 {
@@ -145,10 +145,12 @@ impl Bbr {
             cwnd
         };
         let cap = match self.state {
-            State::Startup | State::Drain => UNBOUNDED,
-            State::ProbeBw(Phase::Down | Phase::Refill | Phase::Up) => self.bounds.inflight_longterm,
-            State::ProbeBw(Phase::Cruise) => self.headroom(),
-            State::ProbeRtt => self.headroom().min(self.probe_rtt.cwnd),
+            BbrState::Startup | BbrState::Drain => UNBOUNDED,
+            BbrState::ProbeBw(CyclePhase::Down | CyclePhase::Refill | CyclePhase::Up) => {
+                self.bounds.inflight_longterm
+            }
+            BbrState::ProbeBw(CyclePhase::Cruise) => self.headroom(),
+            BbrState::ProbeRtt => self.headroom().min(self.probe_rtt.cwnd),
         };
         let cwnd = grown.max(min).min(cap).min(self.bounds.inflight_shortterm).max(min);
         self.cwnd = u32::try_from(cwnd).unwrap_or(u32::MAX);

@@ -3,7 +3,7 @@
 
 use super::super::sample::{AckSample, RateSample};
 use super::bounds::UNBOUNDED;
-use super::{Bbr, MIN_PIPE_SEGMENTS, Phase, State};
+use super::{Bbr, BbrState, CyclePhase, MIN_PIPE_SEGMENTS};
 use crate::time::{Instant, Micros};
 
 /// Rounds after which a probe is due regardless of the time, so that a Reno flow can reach its share.
@@ -98,29 +98,29 @@ impl Bbr {
         if let Some(sample) = sample {
             self.adapt_longterm(ack, sample);
         }
-        let State::ProbeBw(phase) = self.state else {
+        let BbrState::ProbeBw(phase) = self.state else {
             return;
         };
         match phase {
-            Phase::Down if self.is_time_to_probe(ack.now) => self.start_refill(),
-            Phase::Down => {
+            CyclePhase::Down if self.is_time_to_probe(ack.now) => self.start_refill(),
+            CyclePhase::Down => {
                 let pipe = u64::from(ack.pipe);
                 if pipe <= self.headroom() && pipe <= self.inflight(self.max_bw.get(), (1, 1)) {
                     self.start_cruise();
                 }
             }
-            Phase::Cruise => {
+            CyclePhase::Cruise => {
                 if self.is_time_to_probe(ack.now) {
                     self.start_refill();
                 }
             }
-            Phase::Refill => {
+            CyclePhase::Refill => {
                 if self.rounds.start {
                     self.cycle.is_probe_sample = true;
                     self.start_up(ack.now, sample);
                 }
             }
-            Phase::Up => self.leave_up(ack, sample),
+            CyclePhase::Up => self.leave_up(ack, sample),
         }
     }
 
@@ -131,7 +131,7 @@ impl Bbr {
                 AckPhase::Stopping => {
                     self.cycle.is_probe_sample = false;
                     self.cycle.ack_phase = AckPhase::Init;
-                    if matches!(self.state, State::ProbeBw(_)) {
+                    if matches!(self.state, BbrState::ProbeBw(_)) {
                         if !sample.app_limited {
                             self.max_bw.advance();
                         }
@@ -149,7 +149,7 @@ impl Bbr {
             return;
         }
         self.bounds.inflight_longterm = self.bounds.inflight_longterm.max(u64::from(sample.tx_in_flight));
-        if self.state == State::ProbeBw(Phase::Up) {
+        if self.state == BbrState::ProbeBw(CyclePhase::Up) {
             if self.is_at_longterm() {
                 self.bounds.inflight_longterm += self.cycle.growth(ack.left_path(), self.mss);
             }
@@ -208,7 +208,7 @@ impl Bbr {
         self.cycle.began = now;
         self.cycle.stop_probe();
         self.rounds.restart(self.delivered);
-        self.state = State::ProbeBw(Phase::Down);
+        self.state = BbrState::ProbeBw(CyclePhase::Down);
     }
 
     pub(super) fn start_cruise(&mut self) {
@@ -216,7 +216,7 @@ impl Bbr {
             self.bounds.inflight_shortterm =
                 self.bounds.inflight_shortterm.min(self.bounds.inflight_longterm);
         }
-        self.state = State::ProbeBw(Phase::Cruise);
+        self.state = BbrState::ProbeBw(CyclePhase::Cruise);
     }
 
     pub(super) fn start_refill(&mut self) {
@@ -226,7 +226,7 @@ impl Bbr {
         self.cycle.prev_precautionary = false;
         self.cycle.ack_phase = AckPhase::Refilling;
         self.rounds.restart(self.delivered);
-        self.state = State::ProbeBw(Phase::Refill);
+        self.state = BbrState::ProbeBw(CyclePhase::Refill);
     }
 
     fn start_up(&mut self, now: Instant, sample: Option<&RateSample>) {
@@ -237,7 +237,7 @@ impl Bbr {
         self.cycle.rounds_since_probe = 0;
         self.cycle.up_start_round = self.rounds.count;
         self.cycle.raise_slope(self.cwnd, self.mss);
-        self.state = State::ProbeBw(Phase::Up);
+        self.state = BbrState::ProbeBw(CyclePhase::Up);
     }
 
     /// Returns the long-term limit less the headroom for others, bytes.

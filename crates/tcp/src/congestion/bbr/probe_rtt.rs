@@ -2,7 +2,7 @@
 //! already.
 
 use super::super::sample::{AckSample, RateSample};
-use super::{Bbr, MIN_PIPE_SEGMENTS, State};
+use super::{Bbr, BbrState, MIN_PIPE_SEGMENTS};
 use crate::time::{Instant, Micros};
 
 /// Time for which the flight stays small, in addition to a round.
@@ -28,25 +28,25 @@ impl Bbr {
         self.min_rtt.observe_round(ack.now, self.rounds.start, flight, rtt, half_bdp);
         let first = ack.rtt.or(ack.srtt).filter(|_| self.min_rtt.get().is_none());
         let expired = self.min_rtt.update(ack.now, rtt.or(first));
-        if self.state == State::ProbeRtt {
-            self.go_on_with_probe_rtt(ack.now, ack.pipe);
+        if self.state == BbrState::ProbeRtt {
+            self.handle_probe_rtt(ack.now, ack.pipe);
         } else if expired && !self.idle_restart {
             self.save_cwnd();
             self.probe_rtt = ProbeRtt {
                 cwnd: half_bdp.max(MIN_PIPE_SEGMENTS * u64::from(self.mss)),
                 ..ProbeRtt::default()
             };
-            self.state = State::ProbeRtt;
+            self.state = BbrState::ProbeRtt;
             self.cycle.stop_probe();
             self.rounds.restart(self.delivered);
-            self.go_on_with_probe_rtt(ack.now, ack.pipe);
+            self.handle_probe_rtt(ack.now, ack.pipe);
         }
         if ack.left_path() > 0 {
             self.idle_restart = false;
         }
     }
 
-    fn go_on_with_probe_rtt(&mut self, now: Instant, pipe: u32) {
+    fn handle_probe_rtt(&mut self, now: Instant, pipe: u32) {
         // Deliveries during the probe show nothing about the bandwidth.
         self.app_limited_until = (self.delivered + u64::from(pipe)).max(1);
         match self.probe_rtt.ends_at {
@@ -59,13 +59,13 @@ impl Bbr {
             Some(_) => {
                 self.probe_rtt.has_had_round |= self.rounds.start;
                 if self.probe_rtt.has_had_round {
-                    self.leave_probe_rtt_when_over(now);
+                    self.check_probe_rtt_done(now);
                 }
             }
         }
     }
 
-    pub(super) fn leave_probe_rtt_when_over(&mut self, now: Instant) {
+    pub(super) fn check_probe_rtt_done(&mut self, now: Instant) {
         if self.probe_rtt.ends_at.is_none_or(|ends_at| now <= ends_at) {
             return;
         }
@@ -76,7 +76,7 @@ impl Bbr {
             self.start_down(now);
             self.start_cruise();
         } else {
-            self.state = State::Startup;
+            self.state = BbrState::Startup;
         }
     }
 }

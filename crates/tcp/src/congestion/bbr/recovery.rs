@@ -9,7 +9,7 @@
 //! no such effect, and later the model of the path limits the flow.
 
 use super::super::sample::{AckSample, RateSample};
-use super::{Bbr, State};
+use super::{Bbr, BbrState};
 
 /// Segments at the start of a flow whose losses restrict the window: as many as a flow may have in flight on
 /// a path that it has not measured.
@@ -19,7 +19,7 @@ const HEAVY_LOSS: u64 = 4;
 
 /// A recovery: from a loss, a timeout or another reduction until all data in flight then is delivered.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Recovery {
+pub(super) struct BbrRecovery {
     /// True while it lasts.
     pub(super) is_active: bool,
     /// True if it began among the first segments of the flow.
@@ -35,7 +35,7 @@ pub(super) struct Recovery {
     has_fallen: bool,
 }
 
-impl Recovery {
+impl BbrRecovery {
     /// Begins the first round of a recovery after `delivered` bytes.
     pub(super) fn begin_first_round(&mut self, delivered: u64) {
         self.first_round = Some(delivered);
@@ -71,7 +71,7 @@ impl Recovery {
 impl Bbr {
     /// True if the flow is in Startup and has delivered few segments.
     pub(super) fn is_at_start(&self) -> bool {
-        self.state == State::Startup && self.delivered < FIRST_SEGMENTS * u64::from(self.mss)
+        self.state == BbrState::Startup && self.delivered < FIRST_SEGMENTS * u64::from(self.mss)
     }
 
     /// True if `lost` bytes are a quarter of a flight, and more than random loss explains.

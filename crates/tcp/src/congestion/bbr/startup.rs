@@ -2,7 +2,7 @@
 
 use super::super::sample::{AckSample, RateSample};
 use super::loss::MIN_RUNS_IN_STARTUP;
-use super::{Bbr, State};
+use super::{Bbr, BbrState};
 use crate::outcome::CongestionState;
 use crate::time::Instant;
 
@@ -55,7 +55,7 @@ impl FullPipe {
 impl Bbr {
     /// Ends Startup if the pipe is full, a round had too many losses, or a queue grows.
     pub(super) fn leave_startup(&mut self, ack: &AckSample, sample: Option<&RateSample>) {
-        if self.state != State::Startup {
+        if self.state != BbrState::Startup {
             return;
         }
         if let Some(sample) = sample.filter(|_| self.loss_round.start && !self.full_pipe.reached)
@@ -85,7 +85,7 @@ impl Bbr {
     }
 
     pub(super) fn start_drain(&mut self) {
-        self.state = State::Drain;
+        self.state = BbrState::Drain;
         self.drain_start_round = self.rounds.count;
         // Otherwise the losses that have ended Startup would cause a second response.
         self.reset_congestion_signals();
@@ -93,7 +93,7 @@ impl Bbr {
 
     /// Ends Drain when the bytes in flight are at most the path's capacity.
     pub(super) fn leave_drain(&mut self, now: Instant, pipe: u32) {
-        if self.state == State::Drain
+        if self.state == BbrState::Drain
             && (u64::from(pipe) <= self.inflight(self.max_bw.get(), (1, 1))
                 || self.rounds.count > self.drain_start_round + MAX_DRAIN_ROUNDS)
         {

@@ -40,12 +40,12 @@ fn rates_and_windows_follow_from_the_model() {
     assert_eq!(bbr.bdp(bbr.bandwidth(), (1, 1)), 50_000);
     bbr.set_pacing_rate(None);
     assert_eq!(bbr.pacing_rate, 3_427_875);
-    bbr.state = State::ProbeBw(Phase::Up);
+    bbr.state = BbrState::ProbeBw(CyclePhase::Up);
     bbr.set_pacing_rate(None);
     assert_eq!((bbr.pacing_rate, bbr.quantum()), (1_546_875, 2896));
     bbr.set_window(1 << 20);
     assert_eq!(bbr.cwnd(), 112_500 + 2 * MSS);
-    bbr.state = State::ProbeRtt;
+    bbr.state = BbrState::ProbeRtt;
     bbr.probe_rtt.cwnd = bbr.bdp(bbr.bandwidth(), (1, 2));
     bbr.set_window(MSS);
     assert_eq!(bbr.cwnd(), 25_000);
@@ -62,7 +62,7 @@ fn a_train_sets_the_pace_of_flights_that_the_application_limits() {
     assert_eq!(bbr.pacing_rate, 2_742_300, "before the pipe is full the rate only grows");
 
     let mut bbr = informed();
-    bbr.state = State::ProbeBw(Phase::Cruise);
+    bbr.state = BbrState::ProbeBw(CyclePhase::Cruise);
     bbr.on_train(&Train { rate: 2_500_000, is_limited: true });
     bbr.set_pacing_rate(None);
     assert_eq!(bbr.pacing_rate, 1_237_500, "the bandwidth sets the pace while data flows");
@@ -81,7 +81,7 @@ fn a_train_sets_the_pace_of_flights_that_the_application_limits() {
 #[test]
 fn a_mistaken_recovery_restores_limits_and_probes_again() {
     let mut bbr = informed();
-    bbr.state = State::ProbeBw(Phase::Up);
+    bbr.state = BbrState::ProbeBw(CyclePhase::Up);
     bbr.cwnd = 100_000;
     bbr.on_congestion(&event(CongestionCause::Loss));
     bbr.record_probe_ended_by_loss();
@@ -90,7 +90,7 @@ fn a_mistaken_recovery_restores_limits_and_probes_again() {
     bbr.start_down(Instant::ZERO);
     bbr.cwnd = 30_000;
     bbr.on_spurious(Instant::ZERO);
-    assert_eq!((bbr.cwnd, bbr.state), (100_000, State::ProbeBw(Phase::Refill)));
+    assert_eq!((bbr.cwnd, bbr.state), (100_000, BbrState::ProbeBw(CyclePhase::Refill)));
     assert_eq!((bbr.bounds.inflight_longterm, bbr.bandwidth()), (bounds::UNBOUNDED, 1_250_000));
     bbr.cwnd = 20_000;
     bbr.on_spurious(Instant::ZERO);
@@ -100,7 +100,7 @@ fn a_mistaken_recovery_restores_limits_and_probes_again() {
 #[test]
 fn a_timeout_starts_from_one_segment_and_keeps_the_model() {
     let mut bbr = informed();
-    bbr.state = State::ProbeBw(Phase::Cruise);
+    bbr.state = BbrState::ProbeBw(CyclePhase::Cruise);
     bbr.cwnd = 100_000;
     bbr.on_rto(&RtoEvent { now: Instant::ZERO, pipe: 0, first: true, max_ssthresh: None });
     assert_eq!((bbr.cwnd, bbr.bandwidth(), bbr.bounds.inflight_shortterm), (MSS, 1_250_000, 100_000));
@@ -149,7 +149,7 @@ fn acknowledge(bbr: &mut Bbr, segments: u32, pipe: u32, prior: u32) {
 }
 
 #[test]
-fn heavy_losses_at_the_start_conserve_packets_for_a_round_then_double_them() {
+fn heavy_losses_at_start_conserve_packets_for_a_round_then_double() {
     let mut bbr = after_losses(Bbr::new(&start()), 15);
     assert_eq!(bbr.cwnd, 5 * MSS, "four in flight, and the one that was acknowledged");
     acknowledge(&mut bbr, 2, 3, 0);
@@ -163,7 +163,7 @@ fn heavy_losses_at_the_start_conserve_packets_for_a_round_then_double_them() {
 }
 
 #[test]
-fn losses_that_become_heavy_with_a_later_acknowledgement_conserve_packets_too() {
+fn losses_that_become_heavy_with_a_later_ack_conserve_packets() {
     let mut bbr = after_losses(Bbr::new(&start()), 4);
     assert_eq!(bbr.cwnd, 21 * MSS);
     lose(&mut bbr, 11);
@@ -186,7 +186,7 @@ fn a_recovery_that_was_a_mistake_restricts_nothing_later() {
 fn few_losses_and_those_of_a_flow_that_knows_its_path_leave_the_window() {
     assert_eq!([1, 4].map(|lost| after_losses(Bbr::new(&start()), lost).cwnd), [21 * MSS; 2]);
     let later = Bbr { delivered: u64::from(64 * MSS), ..Bbr::new(&start()) };
-    let informed = Bbr { state: State::ProbeBw(Phase::Cruise), ..informed() };
+    let informed = Bbr { state: BbrState::ProbeBw(CyclePhase::Cruise), ..informed() };
     assert_eq!([later, informed].map(|bbr| after_losses(bbr, 15).cwnd), [21 * MSS; 2]);
 }
 
@@ -213,7 +213,7 @@ fn losses_that_a_timer_finds_leave_one_segment_beside_those_in_flight() {
 
 /// The timer fires between acknowledgements: data sent after the last one is not sent after the losses.
 #[test]
-fn first_round_that_a_timer_begins_outlasts_the_flight_in_which_losses_happened() {
+fn first_round_begun_by_a_timer_outlasts_the_flight_with_the_losses() {
     let mut bbr = Bbr::new(&start());
     (bbr.cwnd, bbr.delivered) = (20 * MSS, u64::from(10 * MSS) - 1);
     lose(&mut bbr, 15);
@@ -244,12 +244,12 @@ fn heavy_losses_in_the_round_after_a_mark_conserve_packets_too() {
 fn congestion_experienced_takes_15_percent_or_ends_a_probe() {
     let mut bbr = informed();
     bbr.cwnd = 100_000;
-    bbr.state = State::ProbeBw(Phase::Cruise);
+    bbr.state = BbrState::ProbeBw(CyclePhase::Cruise);
     bbr.on_congestion(&event(CongestionCause::Ecn));
     assert_eq!((bbr.bounds.inflight_shortterm, bbr.bandwidth()), (85_000, 1_250_000));
-    bbr.state = State::ProbeBw(Phase::Up);
+    bbr.state = BbrState::ProbeBw(CyclePhase::Up);
     bbr.on_congestion(&event(CongestionCause::Ecn));
-    assert_eq!((bbr.state, bbr.bounds.inflight_longterm), (State::ProbeBw(Phase::Down), 35_000));
+    assert_eq!((bbr.state, bbr.bounds.inflight_longterm), (BbrState::ProbeBw(CyclePhase::Down), 35_000));
 }
 
 fn event(cause: CongestionCause) -> CongestionEvent {
@@ -302,7 +302,7 @@ struct Flow {
     /// second since; data is endless before.
     application: Option<(Instant, u64, u64)>,
     largest_queue: Micros,
-    states: Vec<State>,
+    states: Vec<BbrState>,
 }
 
 impl Flow {
@@ -492,7 +492,7 @@ fn a_clean_path_is_filled_without_loss_and_without_a_standing_queue() {
     flow.run_to(2);
     assert_eq!(
         flow.states.get(..3),
-        Some(&[State::Startup, State::Drain, State::ProbeBw(Phase::Refill)][..]),
+        Some(&[BbrState::Startup, BbrState::Drain, BbrState::ProbeBw(CyclePhase::Refill)][..]),
         "a queue ended Startup, and the next probe does not wait"
     );
     assert!(flow.largest_queue < Micros::from_millis(60), "{:?}", flow.largest_queue);
@@ -501,7 +501,9 @@ fn a_clean_path_is_filled_without_loss_and_without_a_standing_queue() {
     assert!(flow.percent_of_rate(delivered, 30) >= 95, "{}", flow.percent_of_rate(delivered, 30));
     assert!(flow.largest_queue <= Micros::from_millis(48), "{:?}", flow.largest_queue);
     assert_eq!(flow.lost, 0);
-    assert!(flow.states.contains(&State::ProbeRtt) && flow.states.contains(&State::ProbeBw(Phase::Up)));
+    assert!(
+        flow.states.contains(&BbrState::ProbeRtt) && flow.states.contains(&BbrState::ProbeBw(CyclePhase::Up))
+    );
     let bandwidth = flow.bbr.bandwidth() * 100 / flow.rate;
     assert!((99..=101).contains(&bandwidth), "{bandwidth}");
 }
@@ -550,12 +552,12 @@ fn a_step_of_the_rate_is_found() {
 fn the_round_trip_time_is_measured_every_five_seconds_of_a_full_path_only() {
     let mut flow = Flow::new(10, Micros::from_millis(40), 100_000, 0);
     flow.run_to(30);
-    let probes = flow.states.iter().filter(|state| **state == State::ProbeRtt).count();
+    let probes = flow.states.iter().filter(|state| **state == BbrState::ProbeRtt).count();
     assert!((4..=6).contains(&probes), "{probes}");
     flow.states.clear();
     flow.application = Some((flow.now, flow.sent, 300_000));
     flow.run_to(60);
-    assert!(!flow.states.contains(&State::ProbeRtt), "the application leaves the path half empty");
+    assert!(!flow.states.contains(&BbrState::ProbeRtt), "the application leaves the path half empty");
 }
 
 /// Nothing else of one loss is above what random loss explains.
@@ -564,7 +566,7 @@ fn one_loss_in_a_queue_that_the_path_is_known_for_ends_startup() {
     for is_queued in [false, true] {
         let mut flow = Flow::new(20, Micros::from_millis(50), 250_000, 0);
         flow.run_until(Instant::from_millis(120));
-        assert_eq!(flow.bbr.state, State::Startup);
+        assert_eq!(flow.bbr.state, BbrState::Startup);
         flow.bbr.on_lost(&LostPacket {
             now: flow.now,
             range: SeqRange::with_len(SeqNum(0), MSS),
@@ -575,7 +577,7 @@ fn one_loss_in_a_queue_that_the_path_is_known_for_ends_startup() {
             is_queued,
         });
         flow.run_until(Instant::from_millis(125));
-        assert_eq!(flow.bbr.state != State::Startup, is_queued);
+        assert_eq!(flow.bbr.state != BbrState::Startup, is_queued);
     }
 }
 

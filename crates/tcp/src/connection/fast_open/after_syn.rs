@@ -60,7 +60,7 @@ impl Connection {
             return None;
         }
         let start = self.tx.scoreboard.nxt();
-        let room = self.syn_payload_limit(&client.plan);
+        let room = self.syn_payload_limit(&client.attempt);
         let range = SeqRange::with_len(start, self.tx.queue.end().since(start).min(room));
         (!range.is_empty()).then_some(Choice::AfterSyn(range))
     }

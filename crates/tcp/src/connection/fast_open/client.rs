@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 use brisk_wire::{Ecn, FastOpen, Flags, Options, SeqNum};
 
-use crate::fast_open::client::{Mode, Plan, Report};
+use crate::fast_open::client::{FastOpenReport, Mode, OpenAttempt};
 use crate::fast_open::outcome::SynSent;
 use crate::fast_open::{BlackHoleSign, FastOpenConnect, FastOpenOutcome, OffReason, SynAckClass};
 use crate::outcome::Arrived;
@@ -48,7 +48,7 @@ impl Repeats {
 /// State of the client.
 #[derive(Debug)]
 pub(crate) struct Client {
-    pub(crate) plan: Plan,
+    pub(crate) attempt: OpenAttempt,
     pub(crate) connect: FastOpenConnect,
     /// Number of segments that left after the SYN.
     pub(crate) followed: u8,
@@ -74,7 +74,7 @@ pub(crate) struct Client {
     /// True if a verdict on the path was reported.
     judged: bool,
     pub(super) requests_left: u8,
-    reports: ArrayVec<Report, 4>,
+    reports: ArrayVec<FastOpenReport, 4>,
 }
 
 /// A segment that arrived before the SYN-ACK.
@@ -139,9 +139,9 @@ pub(super) struct SynAckVerdict {
 
 /// Until the SYN-ACK.
 impl Client {
-    pub(super) fn new(plan: Plan, connect: FastOpenConnect, iss: SeqNum) -> Self {
+    pub(super) fn new(attempt: OpenAttempt, connect: FastOpenConnect, iss: SeqNum) -> Self {
         Client {
-            plan,
+            attempt,
             connect,
             reset: false,
             followed: 0,
@@ -173,7 +173,7 @@ impl Client {
 
     /// True if the first SYN takes data.
     pub(super) fn takes_data(&self) -> bool {
-        match self.plan.mode {
+        match self.attempt.mode {
             Mode::Data | Mode::DataNoCookie => true,
             Mode::Request | Mode::CookieOnly => false,
         }
@@ -185,7 +185,7 @@ impl Client {
 
     /// Returns the option of the next SYN.
     pub(super) fn syn_option(&self) -> Option<FastOpen> {
-        self.plan.option.filter(|_| !self.plain)
+        self.attempt.option.filter(|_| !self.plain)
     }
 
     /// True if the SYN in flight carries data.
@@ -199,13 +199,13 @@ impl Client {
     }
 
     pub(super) fn proven_data(&self) -> Option<u32> {
-        (!self.plan.untried && !self.plain).then_some(self.data)
+        (!self.attempt.untried && !self.plain).then_some(self.data)
     }
 
     /// Returns the time that the first SYN waits for its answer before a plain one follows.
     fn wait(&self) -> Duration {
         let percent = u32::from(self.connect.syn_rto_percent.clamp(100, 300));
-        let wait = self.plan.srtt.map(|srtt| srtt.saturating_mul(percent) / 100);
+        let wait = self.attempt.srtt.map(|srtt| srtt.saturating_mul(percent) / 100);
         wait.map_or(SYN_TIMEOUT, |wait| wait.max(self.connect.syn_rto_floor).min(SYN_TIMEOUT))
     }
 
@@ -221,11 +221,11 @@ impl Client {
     /// Adapts to a path that is longer than it was when the SYN left; returns the additional time to wait for
     /// the answer.
     pub(super) fn on_longer_path(&mut self, srtt: Duration) -> Option<Duration> {
-        if self.plain || self.plan.srtt.is_none_or(|known| srtt <= known) {
+        if self.plain || self.attempt.srtt.is_none_or(|known| srtt <= known) {
             return None;
         }
         let before = self.wait();
-        self.plan.srtt = Some(srtt);
+        self.attempt.srtt = Some(srtt);
         Some(self.wait().saturating_sub(before))
     }
 
@@ -253,11 +253,11 @@ impl Client {
         FastOpenOutcome::Off(OffReason::Simultaneous)
     }
 
-    pub(super) fn holds_early(&self) -> bool {
+    pub(super) fn has_early(&self) -> bool {
         !self.early.is_empty()
     }
 
-    pub(super) fn hold_early(&mut self, segment: &Arrived<'_>) {
+    pub(super) fn queue_early(&mut self, segment: &Arrived<'_>) {
         let parity = segment.options.gentle.is_some_and(|option| option.is_encoded());
         let held = self.connect.hold_early && self.data > 0 && !self.plain && !parity;
         let bytes = self.early_bytes + segment.payload.len();
@@ -285,7 +285,7 @@ impl Client {
     /// SYN.
     pub(super) fn on_syn_ack(&mut self, segment: &Arrived<'_>, acked: u32, by_copy: bool) -> FastOpenOutcome {
         let sent = SynSent {
-            request: self.plan.mode == Mode::Request,
+            request: self.attempt.mode == Mode::Request,
             data: self.data,
             plain: by_copy || self.plain && !self.too_big,
         };
@@ -295,9 +295,9 @@ impl Client {
         self.una = segment.ack;
         // A SYN-ACK that echoes no timestamp of ours could be forged by a host that does not see our packets.
         let echoes_nothing = segment.options.timestamps.is_some_and(|timestamps| timestamps.echo == 0);
-        let cookie = option.filter(|_| self.plan.option.is_some() && !echoes_nothing);
-        self.report(Report::SynAck { class, cookie, known: self.plan.known });
-        match (class, self.plan.mode) {
+        let cookie = option.filter(|_| self.attempt.option.is_some() && !echoes_nothing);
+        self.report(FastOpenReport::SynAck { class, cookie, known: self.attempt.known });
+        match (class, self.attempt.mode) {
             (SynAckClass::NoData, Mode::CookieOnly) => FastOpenOutcome::Off(OffReason::Suspended),
             _ => class.outcome(),
         }
@@ -325,7 +325,7 @@ impl Client {
 
     /// Returns the outcome of a SYN that was never answered.
     pub(super) fn on_syn_lost(&mut self) -> FastOpenOutcome {
-        self.report(Report::Failed(self.plan.mode));
+        self.report(FastOpenReport::Failed(self.attempt.mode));
         FastOpenOutcome::SynLost
     }
 
@@ -360,8 +360,8 @@ impl Client {
     /// accepted.
     pub(super) fn hedge_wait(&self) -> Option<Duration> {
         let unanswered = matches!(self.class, None | Some(SynAckClass::Accepted));
-        (self.takes_data() && unanswered && !self.judged && !self.plan.proven)
-            .then(|| PlainCopy::half_of(self.plan.srtt).max(HEDGE_MIN))
+        (self.takes_data() && unanswered && !self.judged && !self.attempt.proven)
+            .then(|| PlainCopy::half_of(self.attempt.srtt).max(HEDGE_MIN))
     }
 
     /// Processes a path that drops all segments after the SYN; returns `None` if a verdict was reported
@@ -370,7 +370,7 @@ impl Client {
         if core::mem::replace(&mut self.judged, true) {
             return None;
         }
-        self.report(Report::BlackHole(sign));
+        self.report(FastOpenReport::BlackHole(sign));
         Some(FastOpenOutcome::Blackholed)
     }
 
@@ -378,17 +378,17 @@ impl Client {
         self.fin_early |= fin_out_of_order;
         if advanced && self.class == Some(SynAckClass::Accepted) && !self.judged {
             self.judged = true;
-            self.report(Report::Works);
+            self.report(FastOpenReport::Works);
         }
     }
 
     /// Takes the reports that are due to the cache.
-    pub(super) fn take_reports(&mut self) -> ArrayVec<Report, 4> {
+    pub(super) fn take_reports(&mut self) -> ArrayVec<FastOpenReport, 4> {
         core::mem::take(&mut self.reports)
     }
 
     /// Queues a report. A connection has no more reports than the queue has space; more are dropped.
-    pub(super) fn report(&mut self, report: Report) {
+    pub(super) fn report(&mut self, report: FastOpenReport) {
         let _ = self.reports.try_push(report);
     }
 }

@@ -17,7 +17,7 @@ use crate::connection::path::STANDARD_WINDOW;
 use crate::connection::sender::initial_window;
 use crate::connection::{Connection, Env, State};
 use crate::error::CloseReason;
-use crate::fast_open::client::{Mode, Plan, Report};
+use crate::fast_open::client::{FastOpenReport, Mode, OpenAttempt};
 use crate::fast_open::{BlackHoleSign, FastOpenConnect, FastOpenOutcome, OffReason, SynAckClass};
 use crate::outcome::Arrived;
 use crate::seq_ranges::SeqRange;
@@ -97,14 +97,14 @@ impl Connection {
 /// Start of a connection.
 impl Connection {
     /// Starts an active open with Fast Open. Must be called before any segment is sent.
-    pub(crate) fn open_fast(&mut self, plan: Plan, connect: FastOpenConnect) {
+    pub(crate) fn open_fast(&mut self, attempt: OpenAttempt, connect: FastOpenConnect) {
         self.fast_open_outcome = FastOpenOutcome::Pending;
         self.handshake.syn.due = !connect.defer;
-        let insurance = PlainCopy::of(&plan, &connect);
+        let insurance = PlainCopy::of(&attempt, &connect);
         if self.config.handshake_copies.is_none() || (self.gentle.plans() && insurance != PlainCopy::Off) {
             self.handshake.syn.copy = insurance;
         }
-        self.fast_open = Some(Box::new(Role::Client(Client::new(plan, connect, self.handshake.iss))));
+        self.fast_open = Some(Box::new(Role::Client(Client::new(attempt, connect, self.handshake.iss))));
     }
 
     /// Records the reason why an active open cannot use Fast Open.
@@ -152,23 +152,23 @@ impl Connection {
     pub(crate) fn syn_data(&self) -> SeqRange {
         let start = self.handshake.iss + 1;
         let client = self.fast_client().filter(|client| client.is_fast() && client.takes_data());
-        let len = client
-            .filter(|_| self.state == State::SynSent)
-            .map_or(0, |client| self.tx.queue.end().since(start).min(self.syn_payload_limit(&client.plan)));
+        let len = client.filter(|_| self.state == State::SynSent).map_or(0, |client| {
+            self.tx.queue.end().since(start).min(self.syn_payload_limit(&client.attempt))
+        });
         SeqRange::with_len(start, len)
     }
 
     /// Returns the bytes that a deferred SYN would carry; `None` if it would carry none.
-    pub(crate) fn deferred_syn_room(&self) -> Option<u32> {
+    pub(crate) fn deferred_syn_capacity(&self) -> Option<u32> {
         let client = self.fast_client().filter(|client| client.is_deferred() && client.takes_data())?;
-        Some(self.syn_payload_limit(&client.plan))
+        Some(self.syn_payload_limit(&client.attempt))
     }
 
     /// Returns the maximum payload of a SYN, or of a segment that directly follows it.
-    pub(super) fn syn_payload_limit(&self, plan: &Plan) -> u32 {
+    pub(super) fn syn_payload_limit(&self, attempt: &OpenAttempt) -> u32 {
         let of_path = self.tx.mtu.payload(self.tx.mtu.path(), 0);
         let mss = of_path.min(self.tx.advertised_mss().into());
-        mss.saturating_sub(OPTION_SPACE).min(plan.data_limit.into())
+        mss.saturating_sub(OPTION_SPACE).min(attempt.data_limit.into())
     }
 
     /// Returns the shift of a scaled window that the SYN announces in addition to its 16 bits, for the
@@ -238,15 +238,15 @@ impl Connection {
     }
 
     /// True if segments wait for the SYN-ACK.
-    pub(crate) fn holds_early(&self) -> bool {
-        self.fast_client().is_some_and(Client::holds_early)
+    pub(crate) fn has_early(&self) -> bool {
+        self.fast_client().is_some_and(Client::has_early)
     }
 
     /// Keeps a segment without SYN that arrived before the SYN-ACK: a response to the data of our SYN that
     /// overtook it.
-    pub(crate) fn hold_early(&mut self, segment: &Arrived<'_>) {
+    pub(crate) fn queue_early(&mut self, segment: &Arrived<'_>) {
         if let Some(client) = self.fast_client_mut() {
-            client.hold_early(segment);
+            client.queue_early(segment);
         }
     }
 
@@ -288,7 +288,7 @@ impl Connection {
     }
 
     /// Evaluates the SYN-ACK after its acknowledgement has been processed.
-    pub(crate) fn judge_syn_ack(&mut self, segment: &Arrived<'_>, now: Instant) {
+    pub(crate) fn on_syn_ack_acked(&mut self, segment: &Arrived<'_>, now: Instant) {
         let acked = segment.ack.since(self.handshake.iss + 1);
         let by_copy = self.answers_plain_copy(segment, now);
         let Some(client) = self.fast_client_mut() else { return };
@@ -300,44 +300,44 @@ impl Connection {
     }
 
     /// Evaluates the end of the connection: a SYN without an answer, or a path that broke.
-    pub(crate) fn judge_end(&mut self, reason: CloseReason) {
+    pub(crate) fn learn_from_end(&mut self, reason: CloseReason) {
         let only_fin = self.rx.assembler.holds_only_fin() && self.counters.payload_bytes_received == 0;
         let by_us = matches!(reason, CloseReason::Aborted | CloseReason::ListenerClosed);
         let lost = !by_us && self.handshake.syn.sent > 0;
         let Some(client) = self.fast_client_mut() else { return };
         match client.class() {
             None if lost => self.fast_open_outcome = client.on_syn_lost(),
-            Some(_) if client.saw_early_fin() && only_fin => self.note_black_hole(BlackHoleSign::FinOnly),
+            Some(_) if client.saw_early_fin() && only_fin => self.record_black_hole(BlackHoleSign::FinOnly),
             None | Some(_) => {}
         }
     }
 
     /// Evaluates a reset, from the peer or from a device in its name.
-    pub(crate) fn judge_reset(&mut self, now: Instant) {
+    pub(crate) fn detect_reset_by_path(&mut self, now: Instant) {
         let times = self.handshake.established.zip(self.tx.rtt.srtt());
         let young = times.is_some_and(|(since, srtt)| Micros::between(since, now) <= srtt);
         if young
             && self.counters.payload_bytes_received == 0
             && self.syn_ack_class() == Some(SynAckClass::Accepted)
         {
-            self.note_black_hole(BlackHoleSign::EarlyReset);
+            self.record_black_hole(BlackHoleSign::EarlyReset);
         }
     }
 
     /// Evaluates a retransmission timeout: the second in a row without progress since the connection opened
     /// shows a black hole.
-    pub(crate) fn judge_timeout(&mut self) {
+    pub(crate) fn detect_black_hole_by_timeout(&mut self) {
         let una = self.tx.scoreboard.una();
         let stuck = self.fast_client().is_some_and(|client| client.is_stuck_at(una));
         if stuck && self.tx.timeouts_in_row == 2 {
-            self.note_black_hole(BlackHoleSign::Timeouts);
+            self.record_black_hole(BlackHoleSign::Timeouts);
         }
     }
 
     /// Evaluates a repeated SYN-ACK: our acknowledgement did not arrive. Several over some seconds, without
     /// any other segment, show that the path passes SYNs but no later segments. The request is acknowledged,
     /// so none of our timers would detect it.
-    pub(crate) fn judge_repeated_syn_ack(&mut self, now: Instant) {
+    pub(crate) fn detect_black_hole_by_syn_ack(&mut self, now: Instant) {
         let since = self.handshake.established.map_or(Duration::ZERO, |at| now.saturating_since(at));
         let heard = self.counters.payload_bytes_received > 0 || self.rx.assembler.is_complete();
         if heard {
@@ -349,7 +349,7 @@ impl Connection {
         let Some(client) = self.fast_client_mut() else { return };
         let verdict = client.on_repeated_syn_ack(RepeatedSynAck { since, explained });
         if verdict.black_hole {
-            self.note_black_hole(BlackHoleSign::RepeatedSynAck);
+            self.record_black_hole(BlackHoleSign::RepeatedSynAck);
         }
         if verdict.give_up {
             self.give_up(CloseReason::TimedOut);
@@ -364,27 +364,27 @@ impl Connection {
 
     /// Records that the request was answered on another connection, which began later: either the response
     /// here was lost, or the path passes no segments after such a SYN.
-    pub(crate) fn judge_outrun(&mut self) {
+    pub(crate) fn detect_black_hole_by_outrun(&mut self) {
         if self.counters.payload_bytes_received == 0 && self.syn_ack_class() == Some(SynAckClass::Accepted) {
-            self.note_black_hole(BlackHoleSign::Outrun);
+            self.record_black_hole(BlackHoleSign::Outrun);
         }
     }
 
-    fn note_black_hole(&mut self, sign: BlackHoleSign) {
+    fn record_black_hole(&mut self, sign: BlackHoleSign) {
         if let Some(outcome) = self.fast_client_mut().and_then(|client| client.on_black_hole(sign)) {
             self.fast_open_outcome = outcome;
         }
     }
 
     /// Records that data or a FIN arrived after the SYN-ACK.
-    pub(crate) fn judge_arrival(&mut self, advanced: bool, fin_out_of_order: bool) {
+    pub(crate) fn on_data_after_syn_ack(&mut self, advanced: bool, fin_out_of_order: bool) {
         if let Some(client) = self.fast_client_mut() {
             client.on_arrival(advanced, fin_out_of_order);
         }
     }
 
     /// Takes the reports that the cache has not received yet.
-    pub(crate) fn take_fast_open_reports(&mut self) -> ArrayVec<Report, 4> {
+    pub(crate) fn take_fast_open_reports(&mut self) -> ArrayVec<FastOpenReport, 4> {
         self.fast_client_mut().map(Client::take_reports).unwrap_or_default()
     }
 
@@ -404,7 +404,7 @@ impl Connection {
     /// Returns the mode and the data length of the first SYN, once it has left.
     pub(crate) fn fast_open_syn(&self) -> Option<(Mode, u32)> {
         let client = self.fast_client().filter(|_| self.handshake.syn.sent > 0)?;
-        Some((client.plan.mode, client.data()))
+        Some((client.attempt.mode, client.data()))
     }
 
     /// Returns the class of the first SYN-ACK.
@@ -493,7 +493,7 @@ impl Connection {
     /// SYN-SENT when earlier data arrived and dropped it: the data is sent again at once, which is no sign of
     /// congestion. If it answers the original, the timeout was spurious. The echoed timestamp shows which one
     /// was answered: there may be several, since a repeated SYN is answered independently of the timer.
-    pub(crate) fn judge_syn_ack_delivery(&mut self, segment: &Arrived<'_>, now: Instant) {
+    pub(crate) fn detect_lost_syn_ack_data(&mut self, segment: &Arrived<'_>, now: Instant) {
         let Some(server) = self.fast_server() else { return };
         let (accepted, reduced) = (server.is_accepted(), server.has_reduced());
         let Some(syn_ack) = self.tx.scoreboard.head().copied().filter(|head| head.syn) else { return };
@@ -533,7 +533,7 @@ impl Connection {
             }
         } else if let Some(client) = self.fast_client_mut().filter(|client| client.requests_left > 0) {
             client.requests_left = 0;
-            client.report(Report::OneTime(option.cookie));
+            client.report(FastOpenReport::OneTime(option.cookie));
         }
     }
 

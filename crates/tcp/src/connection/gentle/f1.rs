@@ -8,7 +8,7 @@
 use brisk_wire::Flags;
 
 use crate::connection::Connection;
-use crate::connection::gentle::{Gentle, Parts, SegmentFate};
+use crate::connection::gentle::{Gentle, Parts, SegmentVerdict};
 use crate::mechanism::GentleOff;
 use crate::outcome::{Arrived, CongestionSignal, Reaction, Repair};
 use crate::receive::timestamps::older;
@@ -30,28 +30,28 @@ impl Gentle {
         segment: &Arrived<'_>,
         parts: &mut Parts<'_>,
         now: Instant,
-    ) -> SegmentFate {
+    ) -> SegmentVerdict {
         let counts = !segment.flags.intersects(Flags::SYN | Flags::RST);
         if counts && self.is_held(segment) {
             parts.counters.gentle_dropped += 1;
             return self.answer_held(segment, parts, now);
         }
         if !self.is_f1() || !counts {
-            return SegmentFate::Process;
+            return SegmentVerdict::Process;
         }
         if segment.options.gentle.is_some() {
             if let Some(active) = self.active() {
                 active.confirmed = true;
             }
-            return SegmentFate::Process;
+            return SegmentVerdict::Process;
         }
         self.leave_f1(parts, now);
         if segment.is_empty() {
-            return SegmentFate::Process;
+            return SegmentVerdict::Process;
         }
         // It may be parity: it is ignored, including its acknowledgement.
         parts.counters.gentle_dropped += 1;
-        SegmentFate::Drop
+        SegmentVerdict::Drop
     }
 
     /// True if the peer does not know of the fall-back yet, so that its payload is held off.
@@ -65,7 +65,7 @@ impl Gentle {
     /// the peer that this end has switched F1 off. If only accepted segments updated the timestamp, two ends
     /// with data outstanding would wait for each other's echo for ever: data at RCV.NXT is discarded, and
     /// acknowledgements without data have later sequence numbers.
-    fn answer_held(&mut self, segment: &Arrived<'_>, parts: &mut Parts<'_>, now: Instant) -> SegmentFate {
+    fn answer_held(&mut self, segment: &Arrived<'_>, parts: &mut Parts<'_>, now: Instant) -> SegmentVerdict {
         let within = parts.rx.window.acceptable(parts.rx.rcv_nxt(), segment.seq, segment.len());
         let valid = within && parts.is_believable(segment, now);
         if let Some(stamps) = segment.options.timestamps.filter(|_| valid) {
@@ -73,13 +73,13 @@ impl Gentle {
             parts.rx.timestamps.on_accepted(segment.seq, stamps.value, last_ack, now);
         }
         let interval = parts.config.challenge_interval;
-        let Some(F1Hold { notified, .. }) = &mut self.f1_hold else { return SegmentFate::Drop };
+        let Some(F1Hold { notified, .. }) = &mut self.f1_hold else { return SegmentVerdict::Drop };
         // The peer may have missed the acknowledgement that notified it.
         if now.saturating_since(*notified) < interval {
-            return SegmentFate::Drop;
+            return SegmentVerdict::Drop;
         }
         *notified = now;
-        SegmentFate::Answer
+        SegmentVerdict::Answer
     }
 
     /// Switches F1 off after the option was removed from a segment.

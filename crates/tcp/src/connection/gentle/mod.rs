@@ -30,7 +30,7 @@ use crate::mechanism::corrective::code::Code;
 use crate::mechanism::corrective::decoder::{Edges, Recovered};
 use crate::mechanism::proactive::copies::Copies;
 use crate::mechanism::signal::{RepairReport, Signals};
-use crate::mechanism::{Agreed, GentleOff, GentleOutcome, ParityPlan, Willing, accept};
+use crate::mechanism::{Agreed, DueParity, GentleOff, GentleOutcome, Willing, accept};
 use crate::outcome::{AckOutcome, Arrived, Dsack, DsackOf, LossCause, LossOutcome, Repair};
 use crate::path::PathFacts;
 use crate::seq_ranges::SeqRange;
@@ -55,7 +55,7 @@ const FLAGS_LEN: u32 = 8;
 pub(crate) struct Gentle {
     willing: Option<Willing>,
     /// Capability byte of this end's first SYN or SYN-ACK.
-    spoken: Option<u8>,
+    sent_option: Option<u8>,
     /// An option was sent or received in the handshake.
     seen: bool,
     /// This end's first SYN had the option; the SYN-ACK had one.
@@ -124,7 +124,7 @@ pub(crate) enum SentSegment<'a> {
     /// The next copy, of this range.
     Copy(SeqRange),
     /// Parity, with this option.
-    Parity(&'a ParityPlan, Option<GentleOption>),
+    Parity(&'a DueParity, Option<GentleOption>),
     /// An acknowledgement that shows the end of the sequence numbers.
     TailAck,
     /// An acknowledgement without data. `is_tail`: it also shows the end of the sequence numbers.
@@ -145,7 +145,7 @@ impl<'a> SentSegment<'a> {
 
 /// The decision of Corrective and Proactive on an arriving segment.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum SegmentFate {
+pub(crate) enum SegmentVerdict {
     /// Process it by the steps of RFC 9293.
     Process,
     Drop,
@@ -199,13 +199,13 @@ impl Connection {
 }
 
 impl Gentle {
-    pub(crate) fn new(config: &TcpConfig, repairs: bool) -> Self {
+    pub(crate) fn new(config: &TcpConfig, accepts_parity: bool) -> Self {
         // Without SACK the sender does not know which segments were lost, and nothing could be repaired.
         let willing = Willing::of(&config.mechanisms).filter(|_| config.sack);
-        let willing = if repairs { willing } else { willing.and_then(Willing::without_parity) };
+        let willing = if accepts_parity { willing } else { willing.and_then(Willing::without_parity) };
         Gentle {
             willing,
-            spoken: None,
+            sent_option: None,
             seen: false,
             offered: false,
             answered: false,
@@ -232,11 +232,6 @@ impl Gentle {
         self.agreed().is_some_and(|agreed| agreed.profile.is_f1())
     }
 
-    /// Omits the option from the SYN, for this reason.
-    pub(crate) fn withhold(&mut self, why: GentleOff) {
-        self.switch_off(why);
-    }
-
     /// True if the SYN of an active open will have the option, provided that it fits.
     pub(crate) fn is_willing(&self, timestamps: bool) -> bool {
         self.willing.is_some_and(|willing| willing.offer(timestamps).is_some())
@@ -248,9 +243,9 @@ impl Gentle {
     }
 
     /// Ends both mechanisms on this connection for good.
-    fn switch_off(&mut self, why: GentleOff) {
+    pub(crate) fn switch_off(&mut self, why: GentleOff) {
         self.outcome = GentleOutcome::Off(why);
-        (self.active, self.willing, self.spoken) = (None, None, None);
+        (self.active, self.willing, self.sent_option) = (None, None, None);
     }
 }
 
@@ -261,10 +256,10 @@ impl Gentle {
     /// path drops segments with it; the option is then off.
     pub(crate) fn syn_option(&self, syn: LeavingSyn, fits: impl FnOnce(GentleOption) -> bool) -> SynOption {
         if syn.again {
-            return if self.spoken.is_some() { SynOption::Withdrawn } else { SynOption::None };
+            return if self.sent_option.is_some() { SynOption::Withdrawn } else { SynOption::None };
         }
         let byte = if syn.answers {
-            self.spoken
+            self.sent_option
         } else {
             self.willing.and_then(|willing| willing.offer(syn.timestamps))
         };
@@ -281,7 +276,7 @@ impl Gentle {
             SynOption::None => {}
             SynOption::Capability(byte) => {
                 self.seen = true;
-                self.spoken = Some(byte);
+                self.sent_option = Some(byte);
                 if parts.state != State::SynReceived {
                     self.offered = true;
                     self.outcome = GentleOutcome::Pending;
@@ -293,8 +288,8 @@ impl Gentle {
     }
 
     /// Returns the option of this end's first SYN or SYN-ACK, while it is valid.
-    pub(crate) fn spoken(&self) -> Option<GentleOption> {
-        self.spoken.map(GentleOption::Capability)
+    pub(crate) fn sent_option(&self) -> Option<GentleOption> {
+        self.sent_option.map(GentleOption::Capability)
     }
 
     /// Processes the peer's SYN or SYN-ACK, after its other options.
@@ -321,14 +316,16 @@ impl Gentle {
         match (opens, byte.filter(|_| usable)) {
             (true, _) if !answers => self.switch_off(GentleOff::Simultaneous),
             (_, None) => self.switch_off(GentleOff::NotAnswered),
-            (true, Some(byte)) => match self.spoken.and_then(|offered| accept(offered, byte, timestamps)) {
-                Some(agreed) => self.start(agreed, parts),
-                None => self.switch_off(GentleOff::IllegalAnswer),
-            },
+            (true, Some(byte)) => {
+                match self.sent_option.and_then(|offered| accept(offered, byte, timestamps)) {
+                    Some(agreed) => self.start(agreed, parts),
+                    None => self.switch_off(GentleOff::IllegalAnswer),
+                }
+            }
             (false, Some(byte)) => match willing.answer(byte, timestamps) {
                 Some((answer, agreed)) => {
                     self.start(agreed, parts);
-                    self.spoken = Some(answer);
+                    self.sent_option = Some(answer);
                 }
                 None => self.switch_off(GentleOff::NotAnswered),
             },
@@ -343,7 +340,7 @@ impl Gentle {
         let origin = parts.irs + 1;
         let tx = corrective.map(|(code, config)| ParityTx::new(&agreed, code, config));
         let rx = corrective.map(|(code, config)| ParityRx::new(&agreed, code, &config, rmss, origin));
-        parts.tx.reserved = tx.as_ref().map_or(0, ParityTx::reserved);
+        parts.tx.option_reserve = tx.as_ref().map_or(0, ParityTx::option_reserve);
         parts.rx.queue.retain(rx.as_ref().map_or(0, ParityRx::history));
         self.outcome = GentleOutcome::On(agreed);
         let proactive = parts.config.mechanisms.proactive.filter(|_| agreed.proactive);
@@ -361,7 +358,7 @@ impl Gentle {
     /// Ends both mechanisms on this connection.
     pub(crate) fn stop(&mut self, why: GentleOff, parts: &mut Parts<'_>) {
         self.switch_off(why);
-        parts.tx.reserved = 0;
+        parts.tx.option_reserve = 0;
         parts.rx.queue.retain(0);
         parts.tx.rack.hold(false, []);
     }
@@ -454,7 +451,7 @@ impl Gentle {
 impl Connection {
     /// Passes a segment that left to the mechanisms.
     #[inline]
-    pub(crate) fn tell_gentle(&mut self, sent: &SentSegment<'_>, now: Instant) {
+    pub(crate) fn pass_sent_to_gentle(&mut self, sent: &SentSegment<'_>, now: Instant) {
         if self.gentle.active.is_some() {
             self.with_gentle(|gentle, parts| gentle.on_sent(sent, parts, now));
         }
@@ -499,26 +496,26 @@ impl Gentle {
         segment: &Arrived<'_>,
         parts: &mut Parts<'_>,
         now: Instant,
-    ) -> SegmentFate {
+    ) -> SegmentVerdict {
         #[cfg(feature = "historical")]
         match self.check_f1(segment, parts, now) {
-            SegmentFate::Process => {}
-            fate => return fate,
+            SegmentVerdict::Process => {}
+            verdict => return verdict,
         }
         if segment.options.malformed_gentle {
             parts.counters.gentle_dropped += 1;
-            return SegmentFate::Drop;
+            return SegmentVerdict::Drop;
         }
         if segment.options.gentle.is_some_and(|option| option.is_encoded()) {
             return self.on_parity(segment, parts, now);
         }
-        let Some(active) = self.active.as_deref_mut() else { return SegmentFate::Process };
+        let Some(active) = self.active.as_deref_mut() else { return SegmentVerdict::Process };
         active.check_late_original(segment, parts);
         active.filter_copy(segment, parts, now)
     }
 
     /// True if [`Gentle::on_segment`] has to decide: there is an agreement, or the segment has the option.
-    fn judges(&self, segment: &Arrived<'_>) -> bool {
+    fn decides(&self, segment: &Arrived<'_>) -> bool {
         let options = segment.options;
         #[cfg(feature = "historical")]
         if self.f1_hold.is_some() {
@@ -532,15 +529,15 @@ impl Connection {
     /// Passes a segment to Corrective and Proactive, and carries out their decision. True if it continues to
     /// the other steps.
     pub(crate) fn passes_gentle(&mut self, segment: &Arrived<'_>, now: Instant) -> bool {
-        if !self.gentle.seen || !self.gentle.judges(segment) {
+        if !self.gentle.seen || !self.gentle.decides(segment) {
             return true;
         }
         match self.with_gentle(|gentle, parts| gentle.on_segment(segment, parts, now)) {
-            SegmentFate::Process => return true,
-            SegmentFate::Drop => {}
+            SegmentVerdict::Process => return true,
+            SegmentVerdict::Drop => {}
             #[cfg(feature = "historical")]
-            SegmentFate::Answer => self.answer_at_once(),
-            SegmentFate::Parity(recovered) => {
+            SegmentVerdict::Answer => self.answer_at_once(),
+            SegmentVerdict::Parity(recovered) => {
                 if let Some(recovered) = recovered {
                     self.take_repair(recovered, segment, true, now);
                 }
@@ -655,7 +652,7 @@ impl Connection {
     /// Passes an acknowledgement to Corrective and Proactive after the scoreboard. `reported` is the end of
     /// the SACK blocks before it. Returns the peer's reports of repairs, if the mechanisms are in use.
     #[inline]
-    pub(crate) fn tell_gentle_of_ack(
+    pub(crate) fn pass_ack_to_gentle(
         &mut self,
         segment: &Arrived<'_>,
         ack: &mut AckOutcome,
@@ -681,7 +678,7 @@ impl Connection {
             self.with_gentle(|gentle, parts| gentle.after_ack(report, ack, parts, now));
         if newly_lost > 0 {
             let cause = Some(LossCause::Mechanism);
-            self.report_loss(&LossOutcome { newly_lost, lost_again: 0, cause });
+            self.count_loss(&LossOutcome { newly_lost, lost_again: 0, cause });
         }
         match refuted {
             Refuted::Nothing => {}

@@ -13,12 +13,12 @@ use crate::connection::{Connection, State};
 use crate::event::Observation;
 use crate::evidence::is_queued;
 use crate::mechanism::corrective::code::{Code, checksum, placed_pieces};
-use crate::mechanism::corrective::encoder::{Encoder, EncoderContext, GroupPlan, Unsent};
+use crate::mechanism::corrective::encoder::{Encoder, EncoderContext, GroupParams, Unsent};
 use crate::mechanism::corrective::queue::QueueWatch;
 use crate::mechanism::corrective::ring::{Ring, SentParity};
 use crate::mechanism::plan::{self, Parity};
 use crate::mechanism::signal::RepairReport;
-use crate::mechanism::{Agreed, ParityOff, ParityPlan, Profile};
+use crate::mechanism::{Agreed, DueParity, ParityOff, Profile};
 use crate::outcome::{
     AckOutcome, CongestionState, Delivered, Dsack, DsackOf, LossCause, LossOutcome, Origin,
 };
@@ -90,7 +90,7 @@ impl ParityTx {
     /// Returns how loss detection waits for data that parity may repair. With a planner the shorter hold
     /// applies.
     fn hold(&self, planned: bool) -> FecHold {
-        self.config.hold.unwrap_or(match self.encoder.plan().code {
+        self.config.hold.unwrap_or(match self.encoder.params().code {
             Code::ReedSolomon if !planned => FecHold::Full,
             Code::Xor | Code::XorInterleaved | Code::ReedSolomon => FecHold::Reordering,
         })
@@ -130,12 +130,12 @@ impl ParityTx {
     /// True if there is a queue on the path that parity would make longer.
     fn sees_standing_queue(&self, tx: &Sender, known: &PathFacts, now: Instant) -> bool {
         let Some(srtt) = tx.rtt.srtt().filter(|_| !self.config.into_queue) else { return false };
-        let min_rtt = || known.least_with(tx.rtt.min_rtt());
-        self.queue.least(srtt, now).map(Duration::from).is_some_and(|least| is_queued(least, min_rtt()))
+        let min_rtt = || known.min_with(tx.rtt.min_rtt());
+        self.queue.min_rtt(srtt, now).map(Duration::from).is_some_and(|least| is_queued(least, min_rtt()))
     }
 
     /// Returns the bytes by which the payload of data segments is reduced.
-    pub(crate) fn reserved(&self) -> u32 {
+    pub(crate) fn option_reserve(&self) -> u32 {
         if self.profile.is_f1() { RESERVED_F1 } else { RESERVED_F2 }
     }
 }
@@ -154,7 +154,7 @@ impl Gentle {
     /// Returns the forms that the planner may choose from.
     pub(crate) fn planned_parity(&self) -> Option<Parity> {
         let tx = self.active.as_ref()?.tx.as_ref()?;
-        Some(match tx.encoder.plan().code {
+        Some(match tx.encoder.params().code {
             Code::Xor => Parity::Xor,
             Code::XorInterleaved => Parity::Interleaved,
             Code::ReedSolomon => Parity::ReedSolomon,
@@ -166,11 +166,11 @@ impl Gentle {
     pub(crate) fn plan_parity(&mut self, parities: u32, group: u32, pause: bool) {
         if let Some(ParityTx { encoder, config, .. }) = self.parity_tx() {
             encoder.close();
-            encoder.set_plan(GroupPlan {
+            encoder.set_params(GroupParams {
                 blocks: group.max(2),
                 parities: parities.min(plan::PARITIES_MAX) as u8,
                 delay_divisor: if pause { config.delay_divisor } else { 0 },
-                ..encoder.plan()
+                ..encoder.params()
             });
         }
     }
@@ -195,31 +195,31 @@ impl Connection {
 
     /// Returns the checksum of the data that a parity covers. All parities of a group have the same one, and
     /// leave one after the other.
-    fn parity_checksum(&self, plan: &ParityPlan) -> u32 {
-        let range = plan.layout.range();
+    fn parity_checksum(&self, parity: &DueParity) -> u32 {
+        let range = parity.layout.range();
         let tx = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref());
-        let known = tx.and_then(|tx| tx.checksum).filter(|(of, _)| plan.row > 0 && *of == range);
+        let known = tx.and_then(|tx| tx.checksum).filter(|(of, _)| parity.row > 0 && *of == range);
         known.map_or_else(
             || {
                 let pieces = self.tx.queue.pieces(range);
-                checksum(&plan.layout, self.handshake.iss + 1, placed_pieces(range.start, &pieces))
+                checksum(&parity.layout, self.handshake.iss + 1, placed_pieces(range.start, &pieces))
             },
             |(_, crc32c)| crc32c,
         )
     }
 
     /// Returns the option of a parity segment: the covered range, and in F1 the flags of every segment.
-    pub(crate) fn parity_option(&self, plan: &ParityPlan, flags: Option<GentleOption>) -> GentleOption {
-        let range = plan.layout.range();
-        let (enc_len, start_off) = (range.len(), range.start.since(plan.seq));
+    pub(crate) fn parity_option(&self, parity: &DueParity, flags: Option<GentleOption>) -> GentleOption {
+        let range = parity.layout.range();
+        let (enc_len, start_off) = (range.len(), range.start.since(parity.seq));
         if self.gentle.is_f1() {
             let flags = flags.and_then(|option| option.flags()).unwrap_or(0);
             return GentleOption::EncF1 { flags: flags | ENC, enc_len };
         }
-        let flags = ENC | if plan.fin_end { FIN_END } else { 0 };
-        let crc32c = self.parity_checksum(plan);
-        if plan.parities > 1 {
-            let (parity, parities) = (plan.row, plan.parities);
+        let flags = ENC | if parity.fin_end { FIN_END } else { 0 };
+        let crc32c = self.parity_checksum(parity);
+        if parity.parities > 1 {
+            let (parity, parities) = (parity.row, parity.parities);
             return GentleOption::EncRs { flags, enc_len, start_off, crc32c, parity, parities };
         }
         GentleOption::EncF2 { flags, enc_len, start_off, crc32c }
@@ -237,8 +237,8 @@ impl Connection {
 impl Connection {
     /// Decides whether parity leaves, before new data.
     pub(crate) fn decide_parity(&self, now: Instant) -> Step {
-        let Some(active) = &self.gentle.active else { return Step::Pass(None) };
-        let Some(tx) = &active.tx else { return Step::Pass(None) };
+        let Some(active) = &self.gentle.active else { return Step::Skip(None) };
+        let Some(tx) = &active.tx else { return Step::Skip(None) };
         if tx.tail_ack_due {
             // A stateful device that did not see the lost tail drops the acknowledgement of its repair. A
             // bare acknowledgement at SND.NXT shows it the end of the sequence numbers; an owed one serves as
@@ -249,27 +249,27 @@ impl Connection {
         // A host that reflects options seems to agree to F1: it must first show that it uses the format.
         let early = self.state == State::SynReceived;
         if tx.profile.is_f1() && (early || !active.confirmed) {
-            return Step::Pass(None);
+            return Step::Skip(None);
         }
         let rtt = self.parity_rtt();
         if tx.encoder.is_open_group_over(rtt, now) {
             return Step::Prepare(Change::CloseGroup);
         }
         if !tx.encoder.is_due(rtt, now) {
-            return Step::Pass(None);
+            return Step::Skip(None);
         }
         let una = self.tx.scoreboard.una();
-        let Some(plan) = tx.encoder.next(una, self.tx.recovery.in_recovery()) else {
+        let Some(parity) = tx.encoder.next(una, self.tx.recovery.in_recovery()) else {
             return Step::Prepare(Change::TakeGroup);
         };
         // Parity waits for pacing, but is dropped if the allowance is exhausted.
-        let (len, budget) = (plan.wire().len(), self.budget(now));
+        let (len, budget) = (parity.wire().len(), self.budget(now));
         if len <= budget.of(Origin::Parity) {
-            Step::Send(Choice::Parity(plan))
+            Step::Send(Choice::Parity(parity))
         } else if budget.is_paced(len) {
-            Step::Pass(Some(Change::PaceParity))
+            Step::Skip(Some(Change::PaceParity))
         } else {
-            Step::Pass(budget.is_spent(len).then_some(Change::DropParity))
+            Step::Skip(budget.is_spent(len).then_some(Change::DropParity))
         }
     }
 
@@ -278,10 +278,10 @@ impl Connection {
         let tx = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref());
         match tx {
             // The burst continues when pacing permits.
-            Some(_) if self.tx.paced => Step::Pass(None),
+            Some(_) if self.tx.paced => Step::Skip(None),
             Some(tx) if tx.encoder.ends_with_burst() => Step::Prepare(Change::CloseGroup),
             Some(_) => self.decide_parity(now),
-            None => Step::Pass(None),
+            None => Step::Skip(None),
         }
     }
 }
@@ -294,7 +294,7 @@ impl Gentle {
         known: &PathFacts,
         now: Instant,
     ) -> EncoderContext {
-        // A planner judges a standing queue itself.
+        // A planner decides a standing queue itself.
         let sees_queue = self.planner.is_none() && parity.sees_standing_queue(tx, known, now);
         EncoderContext {
             una: tx.scoreboard.una(),
@@ -365,9 +365,11 @@ impl Connection {
         if tx.hold(self.gentle.planner.is_some()) == FecHold::Off {
             return 0;
         }
-        let plan = tx.encoder.plan();
-        let repairable = match plan.code {
-            Code::ReedSolomon if plan.parities > 1 => u32::from(plan.parities).saturating_mul(self.tx.mss()),
+        let params = tx.encoder.params();
+        let repairable = match params.code {
+            Code::ReedSolomon if params.parities > 1 => {
+                u32::from(params.parities).saturating_mul(self.tx.mss())
+            }
             Code::ReedSolomon | Code::Xor | Code::XorInterleaved => 0,
         };
         let board = &self.tx.scoreboard;
@@ -387,25 +389,25 @@ impl Active {
     /// Records a parity segment that left with this option.
     pub(crate) fn on_parity_sent(
         &mut self,
-        plan: &ParityPlan,
+        parity: &DueParity,
         option: Option<GentleOption>,
         parts: &mut Parts<'_>,
         now: Instant,
     ) {
         let nxt = parts.tx.scoreboard.nxt();
         parts.counters.parity.sent += 1;
-        parts.counters.parity.sent_bytes += u64::from(plan.wire().len());
+        parts.counters.parity.sent_bytes += u64::from(parity.wire().len());
         let Some(tx) = &mut self.tx else { return };
-        let range = plan.layout.range();
+        let range = parity.layout.range();
         if let Some(GentleOption::EncF2 { crc32c, .. } | GentleOption::EncRs { crc32c, .. }) = option {
             tx.checksum = Some((range, crc32c));
         }
         tx.encoder.sent();
-        tx.ring.push(range, plan.wire(), now);
-        let reaches_tail = range.end + u32::from(plan.fin_end) == nxt;
+        tx.ring.push(range, parity.wire(), now);
+        let reaches_tail = range.end + u32::from(parity.fin_end) == nxt;
         tx.tail_ack_due = tx.config.tail_ack
             && !tx.profile.is_f1()
-            && plan.row + 1 == plan.parities
+            && parity.row + 1 == parity.parities
             && reaches_tail
             && tx.spoken_at != Some(nxt);
     }
@@ -468,8 +470,8 @@ impl Connection {
         }
         let unrepaired = self.with_gentle(|gentle, parts| gentle.on_failure(report, ack, parts, now));
         let Some(Unrepaired { verdict, hopeless }) = unrepaired else { return };
-        let found = self.mark_lost(verdict, LossCause::Mechanism, now);
-        self.report_loss(&found);
+        let found = self.apply_loss_verdict(verdict, LossCause::Mechanism, now);
+        self.count_loss(&found);
         loss.newly_lost += found.newly_lost;
         loss.lost_again += found.lost_again;
         loss.cause = loss.cause.or(found.cause);
@@ -499,9 +501,9 @@ impl Gentle {
             ack.withhold_times();
             parts.counters.parity.repairs_reported += 1;
         }
-        self.judge_duplicate(report, ack, parts);
+        self.on_dsack(report, ack, parts);
         if report.reported {
-            self.note_refutable(report, ack, reported, parts);
+            self.record_refutable(report, ack, reported, parts);
         }
         let mut may_have_repaired = false;
         if let Some(tx) = self.parity_tx().filter(|_| report.reported) {
@@ -525,7 +527,7 @@ impl Gentle {
     /// left less than a reordering window after the data, the original may only be late, and the reduction is
     /// undone if it arrives after all. Parity that left later repairs data that RACK too would have declared
     /// lost; that reduction stays, unless configured otherwise.
-    fn note_refutable(
+    fn record_refutable(
         &mut self,
         report: &RepairReport,
         ack: &AckOutcome,
@@ -558,10 +560,10 @@ impl Gentle {
 
     /// Evaluates a DSACK, which may show that a device removes the option from parity, or that an original
     /// was only late. It does not show that a repaired segment was not lost.
-    fn judge_duplicate(&mut self, report: &RepairReport, ack: &mut AckOutcome, parts: &mut Parts<'_>) {
+    fn on_dsack(&mut self, report: &RepairReport, ack: &mut AckOutcome, parts: &mut Parts<'_>) {
         let Some(Dsack { range, of, sent_twice, .. }) = ack.dsack else { return };
         let Some(tx) = self.parity_tx() else { return };
-        if of == DsackOf::NeverSentTwice && tx.ring.stood_at(&range) {
+        if of == DsackOf::NeverSentTwice && tx.ring.has_wire_range(&range) {
             // The network may have duplicated a segment with these numbers: a single report proves nothing.
             if core::mem::replace(&mut tx.taken_for_data, true) {
                 self.stop_parity(ParityOff::Stripped, parts);
@@ -684,7 +686,7 @@ impl Gentle {
         if let Some(active) = self.active()
             && active.tx.take().is_some()
         {
-            parts.tx.reserved = 0;
+            parts.tx.option_reserve = 0;
             parts.counters.parity.tx_off = Some(why);
             parts.tx.rack.hold(false, []);
             parts.observe(Observation::ParityOff { sending: true, why });

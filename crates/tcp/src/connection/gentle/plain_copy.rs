@@ -8,7 +8,7 @@
 //! the same sequence number. If the first SYN arrived, the server sees a repeated SYN and answers it again,
 //! which changes nothing at the client. If not, the copy opens the connection, half a round trip late instead
 //! of one and a half. The cost is two small packets, and only until the path has passed data once, which the
-//! memory of the client records ([`Plan::untried`](crate::fast_open::client::Plan)).
+//! memory of the client records ([`OpenAttempt::untried`](crate::fast_open::client::OpenAttempt)).
 //!
 //! The copy is not a retransmission: option and data are still offered, no mechanism falls back, and the
 //! timer of the SYN restarts with it. The echoed timestamp, or the time of the answer, shows which of the two
@@ -28,7 +28,7 @@ use brisk_wire::{Flags, Options, SeqNum, TcpHeader};
 use crate::connection::decision::Choice;
 use crate::connection::{Connection, State};
 use crate::fast_open::FastOpenConnect;
-use crate::fast_open::client::{Mode, Plan};
+use crate::fast_open::client::{Mode, OpenAttempt};
 use crate::outcome::{Arrived, Origin, Sent};
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant, Micros, TIMESTAMP_TICK};
@@ -60,17 +60,17 @@ pub(crate) enum PlainCopy {
 
 impl PlainCopy {
     /// Returns the copy for a SYN with this plan, and its delay.
-    pub(crate) fn of(plan: &Plan, connect: &FastOpenConnect) -> Self {
+    pub(crate) fn of(attempt: &OpenAttempt, connect: &FastOpenConnect) -> Self {
         let share = |srtt: Duration| {
             let wait = srtt.saturating_mul(u32::from(connect.plain_copy_percent.min(100))) / 100;
             // With a shorter delay the timestamps of both would be equal.
             wait.max((TIMESTAMP_TICK * 2).into())
         };
-        let wait = match plan.mode {
-            _ if connect.plain_copy_percent == 0 || !plan.untried => return PlainCopy::Off,
-            Mode::Data | Mode::DataNoCookie => plan.srtt.map_or(WAIT_UNKNOWN, share),
+        let wait = match attempt.mode {
+            _ if connect.plain_copy_percent == 0 || !attempt.untried => return PlainCopy::Off,
+            Mode::Data | Mode::DataNoCookie => attempt.srtt.map_or(WAIT_UNKNOWN, share),
             // A first contact does not justify a copy of every SYN.
-            Mode::Request | Mode::CookieOnly => match plan.srtt {
+            Mode::Request | Mode::CookieOnly => match attempt.srtt {
                 Some(srtt) => share(srtt),
                 None => return PlainCopy::Off,
             },
@@ -145,7 +145,7 @@ impl Connection {
 
     /// True if the copy guards against devices that drop SYNs with data.
     fn insures_syn_data(&self) -> bool {
-        let of = self.fast_client().map(|client| PlainCopy::of(&client.plan, &client.connect));
+        let of = self.fast_client().map(|client| PlainCopy::of(&client.attempt, &client.connect));
         of.is_some_and(|copy| copy != PlainCopy::Off)
     }
 
@@ -177,9 +177,9 @@ impl Connection {
             (self.ecn.syn_flags(), SeqNum(0), self.copied_syn_data())
         };
         let gentle = if answer {
-            self.gentle.spoken()
+            self.gentle.sent_option()
         } else {
-            self.config.handshake_copies.and(self.gentle.spoken())
+            self.config.handshake_copies.and(self.gentle.sent_option())
         };
         let fast_open = match answer {
             true => self.served_option(),
@@ -226,10 +226,11 @@ impl Connection {
         let half_way = self.known_path().rtt.map_or(COPIES_MEET, |rtt| COPIES_MEET.max(rtt.srtt / 2));
         let near = self.handshake.syn.last_sent.is_some_and(|at| now.saturating_since(at) <= half_way);
         let answered = self.handshake.syn.copy != PlainCopy::Off || self.gentle.plans();
-        if near && answered && self.handshake.syn.timeouts == 0 || !self.permits_repeated_syn_ack(now) {
+        if near && answered && self.handshake.syn.timeouts == 0 || !self.allow_repeated_syn_ack(now) {
             return;
         }
-        if syn.options.gentle.is_some() && self.gentle.spoken().is_some() && self.handshake.syn.sent == 1 {
+        if syn.options.gentle.is_some() && self.gentle.sent_option().is_some() && self.handshake.syn.sent == 1
+        {
             self.handshake.syn.copy = PlainCopy::Due;
         } else {
             self.handshake.syn.due = true;
@@ -258,7 +259,7 @@ impl Connection {
             return false;
         }
         let since = now.saturating_since(left);
-        match (self.echo_rtt(syn_ack, now), client.plan.srtt) {
+        match (self.echo_rtt(syn_ack, now), client.attempt.srtt) {
             (Some(echoed), _) => echoed <= Micros::from(since) + TIMESTAMP_TICK,
             // Without timestamps: the answer belongs to the SYN to which it is nearer in time.
             (None, Some(srtt)) => since + left.saturating_since(self.handshake.opened) / 2 >= srtt,

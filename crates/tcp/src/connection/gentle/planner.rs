@@ -117,7 +117,7 @@ impl Planner {
 /// The plan in force.
 impl Gentle {
     /// Processes a round-trip sample.
-    pub(crate) fn note_planner_rtt(&mut self, rtt: Micros) {
+    pub(crate) fn add_planner_rtt(&mut self, rtt: Micros) {
         if let Some(planner) = &mut self.planner {
             planner.kinds.recent.push(rtt);
         }
@@ -205,10 +205,10 @@ impl Connection {
     }
 
     /// Records a loss, repaired or not.
-    pub(crate) fn note_loss(&mut self) {
+    pub(crate) fn record_loss_kind(&mut self) {
         self.sort_losses();
         // A sample that may include the timer of a lost SYN-ACK is long without a queue.
-        let least = self.rtt_report().and_then(|_| self.least_rtt());
+        let least = self.rtt_report().and_then(|_| self.min_rtt());
         let is_full = self.tx.is_queue_full();
         if let Some(planner) = &mut self.gentle.planner {
             planner.kinds.on_loss(least, is_full);
@@ -295,7 +295,7 @@ impl Connection {
         let lost = PRIOR_SEGMENTS * u64::from(assumed)
             + u64::from(known_segments) * u64::from(known_loss)
             + own.lost * 1_000_000;
-        let least = self.least_rtt();
+        let least = self.min_rtt();
         let seen = self.gentle.planner.as_ref().is_some_and(|planner| planner.kinds.is_queue(least));
         Losses {
             per_million: (lost / segments).min(500_000) as u32,

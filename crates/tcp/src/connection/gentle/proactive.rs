@@ -5,11 +5,11 @@ use brisk_wire::{Flags, TcpHeader, gentle};
 
 use crate::config::{CopyScope, ProactiveConfig};
 use crate::connection::decision::{Change, Choice, Data, Step};
-use crate::connection::gentle::{Active, Gentle, Parts, Refuted, SegmentFate};
+use crate::connection::gentle::{Active, Gentle, Parts, Refuted, SegmentVerdict};
 use crate::connection::{Connection, Env};
 use crate::event::Observation;
 use crate::mechanism::proactive::copies::{Copies, CopyPolicy, Original, Scope};
-use crate::mechanism::proactive::filter::{BareAck, Fate, Filter, Instance};
+use crate::mechanism::proactive::filter::{BareAck, Filter, FilterVerdict, Instance};
 use crate::mechanism::signal::RepairReport;
 use crate::outcome::{Arrived, Origin, Sent};
 use crate::receive::Paws;
@@ -80,7 +80,7 @@ impl Connection {
     /// Decides whether the copy that is due leaves.
     pub(crate) fn decide_copy(&self, now: Instant) -> Step {
         let next = self.gentle.proactive().and_then(|proactive| proactive.copies.next(now));
-        let Some(range) = next.map(|copy| copy.range) else { return Step::Pass(None) };
+        let Some(range) = next.map(|copy| copy.range) else { return Step::Skip(None) };
         if self.tx.scoreboard.is_sacked(&range) {
             return Step::Prepare(Change::DropCopy);
         }
@@ -90,7 +90,7 @@ impl Connection {
         } else if budget.is_spent(range.len()) {
             Step::Prepare(Change::DropCopy)
         } else {
-            Step::Pass(Some(Change::HoldCopy { paced: budget.is_paced(range.len()) }))
+            Step::Skip(Some(Change::LimitCopy { paced: budget.is_paced(range.len()) }))
         }
     }
 
@@ -129,9 +129,9 @@ impl Gentle {
     }
 
     /// Records that the next copy waits for something other than its time.
-    pub(crate) fn hold_copy(&mut self) {
+    pub(crate) fn defer_copy(&mut self) {
         if let Some(copies) = self.copies() {
-            copies.hold();
+            copies.defer();
         }
     }
 
@@ -162,7 +162,7 @@ impl Gentle {
 
 /// Segments that arrive.
 impl Connection {
-    /// Splits a segment that a device has coalesced from several; the filter judges them one by one. Returns
+    /// Splits a segment that a device has coalesced from several; the filter decides them one by one. Returns
     /// true if the segment was split and processed.
     pub(crate) fn take_apart(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) -> bool {
         let size = segment.segment_size;
@@ -204,7 +204,7 @@ impl Connection {
     }
 
     /// Records that the receiver accepted new data of this segment.
-    pub(crate) fn note_taken(&mut self, segment: &Arrived<'_>, now: Instant) {
+    pub(crate) fn record_taken(&mut self, segment: &Arrived<'_>, now: Instant) {
         if self.gentle.proactive().is_none() {
             return;
         }
@@ -234,26 +234,38 @@ impl Proactive {
         [copies, filter].into_iter().flatten().min()
     }
 
-    fn judge_bare(&mut self, segment: &Arrived<'_>, tsval: u32, parts: &Parts<'_>, now: Instant) -> Fate {
+    fn check_bare(
+        &mut self,
+        segment: &Arrived<'_>,
+        tsval: u32,
+        parts: &Parts<'_>,
+        now: Instant,
+    ) -> FilterVerdict {
         let age = Filter::pend_age(parts.tx.rtt.srtt());
         let edge = segment.ack + parts.tx.window.scaled(segment.window);
         let una = parts.tx.scoreboard.una();
         let opens = edge.gt(una + parts.tx.window.snd_wnd());
         let advances = segment.ack.gt(una);
-        let news = advances || opens || parts.tx.scoreboard.brings_news(&segment.options.sack);
+        let news = advances || opens || parts.tx.scoreboard.reports_new_data(&segment.options.sack);
         let ack =
             BareAck { ack: segment.ack, window: segment.window, sack: segment.options.sack.clone(), tsval };
-        self.filter.judge_ack(ack, is_marked(segment), news, age, now)
+        self.filter.check_ack(ack, is_marked(segment), news, age, now)
     }
 
-    fn judge_data(&mut self, segment: &Arrived<'_>, tsval: u32, parts: &Parts<'_>, now: Instant) -> Fate {
+    fn check_data(
+        &mut self,
+        segment: &Arrived<'_>,
+        tsval: u32,
+        parts: &Parts<'_>,
+        now: Instant,
+    ) -> FilterVerdict {
         let range = SeqRange::with_len(segment.seq, segment.len());
         let new = parts.rx.assembler.brings_new(&range);
         // A segment with new data is processed like any segment.
         if new && parts.rx.timestamps.paws(tsval, now) == Paws::Old {
-            return Fate::Process;
+            return FilterVerdict::Process;
         }
-        self.filter.judge(&Instance { range, marked: is_marked(segment), tsval, new }, now)
+        self.filter.check(&Instance { range, marked: is_marked(segment), tsval, new }, now)
     }
 }
 
@@ -354,28 +366,28 @@ impl Active {
         segment: &Arrived<'_>,
         parts: &mut Parts<'_>,
         now: Instant,
-    ) -> SegmentFate {
+    ) -> SegmentVerdict {
         let (Some(proactive), Some(timestamps)) = (&mut self.proactive, segment.options.timestamps) else {
-            return SegmentFate::Process;
+            return SegmentVerdict::Process;
         };
         if segment.flags.intersects(Flags::SYN | Flags::RST) {
-            return SegmentFate::Process;
+            return SegmentVerdict::Process;
         }
-        let fate = if segment.is_empty() {
-            proactive.judge_bare(segment, timestamps.value, parts, now)
+        let verdict = if segment.is_empty() {
+            proactive.check_bare(segment, timestamps.value, parts, now)
         } else {
-            proactive.judge_data(segment, timestamps.value, parts, now)
+            proactive.check_data(segment, timestamps.value, parts, now)
         };
-        match fate {
-            Fate::Process => return SegmentFate::Process,
-            Fate::Refute => {
+        match verdict {
+            FilterVerdict::Process => return SegmentVerdict::Process,
+            FilterVerdict::Refute => {
                 self.signals.on_refuted();
-                return SegmentFate::Process;
+                return SegmentVerdict::Process;
             }
-            Fate::DropCopy => parts.counters.copies_dropped += 1,
-            Fate::DropOriginal => parts.counters.originals_dropped += 1,
+            FilterVerdict::DropCopy => parts.counters.copies_dropped += 1,
+            FilterVerdict::DropOriginal => parts.counters.originals_dropped += 1,
         }
-        SegmentFate::Drop
+        SegmentVerdict::Drop
     }
 
     /// Processes timers: copies may be due, and overdue originals are reported to the peer as losses.

@@ -6,7 +6,7 @@ use brisk_wire::{Flags, Options, SeqNum};
 
 use crate::config::{CorrectiveConfig, FecRule};
 use crate::connection::gentle::proactive::is_marked;
-use crate::connection::gentle::{Active, Gentle, Parts, SegmentFate};
+use crate::connection::gentle::{Active, Gentle, Parts, SegmentVerdict};
 use crate::connection::receiver::Receiver;
 use crate::connection::{Connection, State};
 use crate::event::Observation;
@@ -93,20 +93,20 @@ impl Gentle {
         segment: &Arrived<'_>,
         parts: &mut Parts<'_>,
         now: Instant,
-    ) -> SegmentFate {
+    ) -> SegmentVerdict {
         let receiving = matches!(parts.state, State::Established | State::FinWait1 | State::FinWait2);
         if !receiving || !parts.is_believable(segment, now) {
             parts.counters.parity.dropped += 1;
-            return SegmentFate::Drop;
+            return SegmentVerdict::Drop;
         }
         let edges = parts.edges();
         let Some(rx) = self.active.as_deref_mut().and_then(|active| active.rx.as_mut()) else {
             parts.counters.gentle_dropped += 1;
-            return SegmentFate::Drop;
+            return SegmentVerdict::Drop;
         };
         parts.counters.parity.received += 1;
-        let outcome = rx.decoder.on_segment(segment, &edges, &held(parts.rx), now);
-        SegmentFate::Parity(self.take_verdict(outcome, segment, parts, now))
+        let outcome = rx.decoder.on_segment(segment, &edges, &received(parts.rx), now);
+        SegmentVerdict::Parity(self.take_verdict(outcome, segment, parts, now))
     }
 
     /// Retries waiting parities after data arrived, because fewer bytes are missing now. Returns the
@@ -115,7 +115,7 @@ impl Gentle {
         let edges = parts.edges();
         let rx = self.active.as_deref_mut()?.rx.as_mut()?;
         rx.history.on_arrival(now);
-        let outcome = rx.decoder.on_data(&edges, &held(parts.rx), now)?;
+        let outcome = rx.decoder.on_data(&edges, &received(parts.rx), now)?;
         self.take_verdict(outcome, segment, parts, now)
     }
 
@@ -224,13 +224,13 @@ impl Gentle {
 }
 
 /// Returns the part of the stream that the decoder may read.
-fn held(rx: &Receiver) -> Reception<'_> {
+fn received(rx: &Receiver) -> Reception<'_> {
     Reception { queue: &rx.queue, assembler: &rx.assembler, read_next: rx.read_next }
 }
 
 impl Connection {
     /// Retries waiting parities after data arrived, because fewer bytes are missing now.
-    pub(crate) fn repair_with_more(&mut self, segment: &Arrived<'_>, now: Instant) {
+    pub(crate) fn retry_decoding(&mut self, segment: &Arrived<'_>, now: Instant) {
         if self.gentle.active.is_some()
             && let Some(recovered) = self.with_gentle(|gentle, parts| gentle.on_data(segment, parts, now))
         {
@@ -254,7 +254,7 @@ impl Connection {
         for Rebuilt { seq, payload, fin } in &runs {
             self.counters.parity.repaired_bytes += payload.len() as u64;
             if parity {
-                self.note_timestamp_of_repair(*seq, segment, now);
+                self.accept_repaired_timestamp(*seq, segment, now);
             }
             let flags = if *fin { Flags::ACK | Flags::FIN } else { Flags::ACK };
             let repaired = Arrived {
@@ -274,7 +274,7 @@ impl Connection {
     }
 
     /// Updates TS.Recent from a parity that repaired data at RCV.NXT.
-    fn note_timestamp_of_repair(&mut self, seq: SeqNum, segment: &Arrived<'_>, now: Instant) {
+    fn accept_repaired_timestamp(&mut self, seq: SeqNum, segment: &Arrived<'_>, now: Instant) {
         let stamps = segment.options.timestamps;
         let rcv_nxt = self.rx.rcv_nxt();
         if let Some(stamps) = stamps.filter(|_| self.handshake.agreed.timestamps && seq == rcv_nxt) {

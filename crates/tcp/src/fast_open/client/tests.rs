@@ -34,31 +34,31 @@ impl Bench {
     }
 
     fn answer(&mut self, class: SynAckClass, cookie: Option<FastOpen>, now: u64) {
-        let known = self.choose(now).map_or_else(|_| Failures::default(), |plan| plan.known);
-        self.report(&Report::SynAck { class, cookie, known }, now);
+        let known = self.choose(now).map_or_else(|_| Failures::default(), |attempt| attempt.known);
+        self.report(&FastOpenReport::SynAck { class, cookie, known }, now);
     }
 
-    fn report(&mut self, report: &Report, now: u64) {
+    fn report(&mut self, report: &FastOpenReport, now: u64) {
         self.0.on_report(&self.1, report, at(now));
     }
 
-    fn choose(&mut self, now: u64) -> Result<Plan, OffReason> {
+    fn choose(&mut self, now: u64) -> Result<OpenAttempt, OffReason> {
         self.0.choose(&self.1, &FastOpenConnect::default(), None, &PathFacts::default(), at(now))
     }
 
     fn mode(&mut self, now: u64) -> Result<Mode, OffReason> {
-        self.choose(now).map(|plan| plan.mode)
+        self.choose(now).map(|attempt| attempt.mode)
     }
 }
 
 #[test]
 fn without_a_cookie_one_is_asked_for_and_then_used() {
     let mut bench = Bench::new();
-    let plan = bench.choose(0).expect("nothing speaks against it");
-    assert_eq!((plan.mode, plan.option, plan.srtt), (Mode::Request, Some(FastOpen::REQUEST), None));
+    let attempt = bench.choose(0).expect("nothing speaks against it");
+    assert_eq!((attempt.mode, attempt.option, attempt.srtt), (Mode::Request, Some(FastOpen::REQUEST), None));
     bench.answer(SynAckClass::Granted, Some(cookie(&C1)), 100);
-    let plan = bench.choose(200).expect("nothing speaks against it");
-    assert_eq!((plan.mode, plan.option), (Mode::Data, Some(cookie(&C1))));
+    let attempt = bench.choose(200).expect("nothing speaks against it");
+    assert_eq!((attempt.mode, attempt.option), (Mode::Data, Some(cookie(&C1))));
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn a_cookie_belongs_to_a_pair_of_addresses_and_a_partition() {
     let mode = |bench: &mut Bench, asker, partition| {
         let connect = FastOpenConnect { partition, ..FastOpenConnect::default() };
         let asker = Asker { path: PathKey { partition, ..asker }, ..bench.1 };
-        bench.0.choose(&asker, &connect, None, &PathFacts::default(), at(1)).map(|plan| plan.mode)
+        bench.0.choose(&asker, &connect, None, &PathFacts::default(), at(1)).map(|attempt| attempt.mode)
     };
     let path = bench.1.path;
     assert_eq!(mode(&mut bench, path, 0), Ok(Mode::Data));
@@ -85,8 +85,8 @@ fn the_amount_of_data_follows_the_mss_less_the_option_space() {
     let limit = |mss: Option<u16>, user_mss| {
         let mut bench = Bench::known();
         let facts = PathFacts { mss, ..PathFacts::default() };
-        let plan = bench.0.choose(&bench.1, &FastOpenConnect::default(), user_mss, &facts, at(1));
-        plan.expect("nothing speaks against it").data_limit
+        let attempt = bench.0.choose(&bench.1, &FastOpenConnect::default(), user_mss, &facts, at(1));
+        attempt.expect("nothing speaks against it").data_limit
     };
     assert_eq!(limit(Some(940), None), 900);
     assert_eq!(limit(Some(1460), None), 1420);
@@ -118,7 +118,7 @@ fn the_second_swallowed_syn_disables_for_240_s_and_the_third_for_480() {
     assert_eq!(bench.mode(20_000), Err(OffReason::Disabled));
     assert_eq!(bench.mode(250_249), Err(OffReason::Disabled));
     assert_eq!(bench.mode(251_000), Ok(Mode::Data));
-    bench.report(&Report::Failed(Mode::Data), 300_000);
+    bench.report(&FastOpenReport::Failed(Mode::Data), 300_000);
     assert_eq!(bench.mode(779_999), Err(OffReason::Disabled));
     assert_eq!(bench.mode(780_000), Ok(Mode::Data));
     bench.answer(SynAckClass::Accepted, None, 780_001);
@@ -129,7 +129,7 @@ fn the_second_swallowed_syn_disables_for_240_s_and_the_third_for_480() {
 #[test]
 fn known_server_is_left_alone_after_six_failures_in_a_row() {
     let mut bench = Bench::known();
-    bench.report(&Report::Works, 0);
+    bench.report(&FastOpenReport::Works, 0);
     for lost in 1..=5 {
         bench.answer(SynAckClass::SynDrop, None, lost);
         assert_eq!(bench.mode(lost), Ok(Mode::Data), "{lost} in a row");
@@ -141,8 +141,8 @@ fn known_server_is_left_alone_after_six_failures_in_a_row() {
     assert_eq!(bench.mode(240_008), Err(OffReason::Disabled), "and then it is one");
     // A black hole is not a matter of chance.
     let mut bench = Bench::known();
-    bench.report(&Report::Works, 0);
-    bench.report(&Report::BlackHole(BlackHoleSign::Timeouts), 1);
+    bench.report(&FastOpenReport::Works, 0);
+    bench.report(&FastOpenReport::BlackHole(BlackHoleSign::Timeouts), 1);
     assert_eq!(bench.mode(2), Err(OffReason::Disabled));
 }
 
@@ -150,7 +150,7 @@ fn known_server_is_left_alone_after_six_failures_in_a_row() {
 /// row it is a sign.
 #[test]
 fn an_answer_that_was_outrun_tells_something_the_second_time() {
-    let outrun = Report::BlackHole(BlackHoleSign::Outrun);
+    let outrun = FastOpenReport::BlackHole(BlackHoleSign::Outrun);
     let mut bench = Bench::known();
     bench.report(&outrun, 0);
     assert_eq!(bench.mode(1), Ok(Mode::Data));
@@ -159,7 +159,7 @@ fn an_answer_that_was_outrun_tells_something_the_second_time() {
     // An answer in between interrupts the row.
     let mut bench = Bench::known();
     bench.report(&outrun, 0);
-    bench.report(&Report::Works, 1);
+    bench.report(&FastOpenReport::Works, 1);
     bench.report(&outrun, 2);
     assert_eq!(bench.mode(3), Ok(Mode::Data));
 }
@@ -167,14 +167,14 @@ fn an_answer_that_was_outrun_tells_something_the_second_time() {
 #[test]
 fn a_failure_concerns_one_port() {
     let mut bench = Bench::known();
-    bench.report(&Report::Failed(Mode::Data), 0);
-    bench.report(&Report::Failed(Mode::Data), 1);
+    bench.report(&FastOpenReport::Failed(Mode::Data), 0);
+    bench.report(&FastOpenReport::Failed(Mode::Data), 1);
     assert_eq!(bench.mode(2), Err(OffReason::Disabled));
     bench.1.port = 443;
     assert_eq!(bench.mode(2), Ok(Mode::Data));
     for port in 1000..1000 + MAX_PORTS as u16 {
         bench.1.port = port;
-        bench.report(&Report::Failed(Mode::Data), 3);
+        bench.report(&FastOpenReport::Failed(Mode::Data), 3);
     }
     bench.1.port = 80;
     assert_eq!(bench.mode(4), Ok(Mode::Data), "the memory is bounded");
@@ -208,7 +208,7 @@ fn answers_to_syns_that_did_not_know_of_each_other_count_once() {
         let known = bench.choose(100 * burst).expect("nothing speaks against it").known;
         assert_eq!(u64::from(known.refusals), burst);
         for _ in 0..5 {
-            let report = Report::SynAck { class: SynAckClass::SoftReject, cookie: None, known };
+            let report = FastOpenReport::SynAck { class: SynAckClass::SoftReject, cookie: None, known };
             bench.report(&report, 100 * burst + 50);
         }
     }
@@ -220,12 +220,15 @@ fn answers_to_syns_that_did_not_know_of_each_other_count_once() {
 fn syns_that_left_together_count_as_one_drop() {
     let mut bench = Bench::known();
     bench.answer(SynAckClass::Accepted, None, 0);
-    bench.report(&Report::Works, 0);
+    bench.report(&FastOpenReport::Works, 0);
     for generation in 1..=6 {
         let now = 1000 * generation;
         let known = bench.choose(now).expect("six in a row are needed").known;
         for _ in 0..50 {
-            bench.report(&Report::SynAck { class: SynAckClass::SynDrop, cookie: None, known }, now + 100);
+            bench.report(
+                &FastOpenReport::SynAck { class: SynAckClass::SynDrop, cookie: None, known },
+                now + 100,
+            );
         }
     }
     assert_eq!(bench.mode(6101), Err(OffReason::Disabled));
@@ -243,7 +246,7 @@ fn data_accepted_meanwhile_counts() {
     bench.answer(SynAckClass::SoftReject, None, 1);
     let known = bench.choose(2).expect("nothing speaks against it").known;
     bench.answer(SynAckClass::Accepted, None, 3);
-    bench.report(&Report::SynAck { class: SynAckClass::SoftReject, cookie: None, known }, 4);
+    bench.report(&FastOpenReport::SynAck { class: SynAckClass::SoftReject, cookie: None, known }, 4);
     assert_eq!((known.refusals, bench.mode(5)), (2, Ok(Mode::Data)));
 }
 
@@ -275,7 +278,7 @@ fn after_two_swallowed_requests_the_next_waits_an_hour_and_then_two() {
     bench.answer(SynAckClass::ReqDrop, None, 0);
     assert_eq!(bench.mode(3_599_999), Err(OffReason::NoCookieThere));
     assert_eq!(bench.mode(3_600_000), Ok(Mode::Request));
-    bench.report(&Report::Failed(Mode::Request), 3_600_000);
+    bench.report(&FastOpenReport::Failed(Mode::Request), 3_600_000);
     assert_eq!(bench.mode(10_799_999), Err(OffReason::NoCookieThere));
     assert_eq!(bench.mode(10_800_000), Ok(Mode::Request));
 }
@@ -284,11 +287,11 @@ fn after_two_swallowed_requests_the_next_waits_an_hour_and_then_two() {
 fn two_black_holes_switch_the_attachment_off_and_one_does_not() {
     let mut cache = cache();
     let (a, b) = (asker("198.51.100.9:80"), asker("203.0.113.7:80"));
-    let hole = Report::BlackHole(BlackHoleSign::Timeouts);
+    let hole = FastOpenReport::BlackHole(BlackHoleSign::Timeouts);
     let choose = |cache: &mut ClientCache, remote, attachment, now| {
         let connect = FastOpenConnect { attachment, ..FastOpenConnect::default() };
         let asker = Asker { attachment, ..asker(remote) };
-        cache.choose(&asker, &connect, None, &PathFacts::default(), at(now)).map(|plan| plan.mode)
+        cache.choose(&asker, &connect, None, &PathFacts::default(), at(now)).map(|attempt| attempt.mode)
     };
     cache.on_report(&a, &hole, at(0));
     cache.on_report(&a, &hole, at(1));
@@ -301,7 +304,7 @@ fn two_black_holes_switch_the_attachment_off_and_one_does_not() {
     cache.on_report(&a, &hole, at(3_900_000));
     cache.on_report(&b, &hole, at(3_900_001));
     assert_eq!(choose(&mut cache, "203.0.113.99:80", 0, 11_100_000), Err(OffReason::BlackHole), "doubled");
-    cache.on_report(&a, &Report::Works, at(11_200_000));
+    cache.on_report(&a, &FastOpenReport::Works, at(11_200_000));
     cache.on_report(&a, &hole, at(11_260_001));
     cache.on_report(&b, &hole, at(11_260_002));
     assert_eq!(choose(&mut cache, "203.0.113.99:80", 0, 14_800_003), Err(OffReason::BlackHole));
@@ -311,20 +314,20 @@ fn two_black_holes_switch_the_attachment_off_and_one_does_not() {
 #[test]
 fn answers_to_others_within_a_minute_blame_the_destination() {
     let mut cache = cache();
-    let hole = Report::BlackHole(BlackHoleSign::RepeatedSynAck);
+    let hole = FastOpenReport::BlackHole(BlackHoleSign::RepeatedSynAck);
     let stranger = asker("203.0.113.99:80");
     let mode = |cache: &mut ClientCache, asker: &Asker, now| {
         let connect = FastOpenConnect::default();
-        cache.choose(asker, &connect, None, &PathFacts::default(), at(now)).map(|plan| plan.mode)
+        cache.choose(asker, &connect, None, &PathFacts::default(), at(now)).map(|attempt| attempt.mode)
     };
-    cache.on_report(&asker("192.0.2.1:80"), &Report::Works, at(0));
+    cache.on_report(&asker("192.0.2.1:80"), &FastOpenReport::Works, at(0));
     for remote in ["198.51.100.9:80", "203.0.113.7:80", "203.0.113.8:80"] {
         cache.on_report(&asker(remote), &hole, at(60_000));
         assert_eq!(mode(&mut cache, &asker(remote), 60_001), Err(OffReason::Disabled));
     }
     assert_eq!(mode(&mut cache, &stranger, 60_001), Ok(Mode::Request));
     // Loopback shows nothing about the attachment.
-    cache.on_report(&asker("127.0.0.1:80"), &Report::Works, at(119_000));
+    cache.on_report(&asker("127.0.0.1:80"), &FastOpenReport::Works, at(119_000));
     cache.on_report(&asker("198.51.100.10:80"), &hole, at(120_001));
     cache.on_report(&asker("198.51.100.11:80"), &hole, at(120_001));
     assert_eq!(mode(&mut cache, &stranger, 120_002), Err(OffReason::BlackHole));
@@ -333,14 +336,14 @@ fn answers_to_others_within_a_minute_blame_the_destination() {
 #[test]
 fn loopback_and_old_signs_switch_nothing_off() {
     let mut cache = cache();
-    let hole = Report::BlackHole(BlackHoleSign::FinOnly);
+    let hole = FastOpenReport::BlackHole(BlackHoleSign::FinOnly);
     cache.on_report(&asker("127.0.0.1:80"), &hole, at(0));
     cache.on_report(&asker("127.0.0.2:80"), &hole, at(1));
     cache.on_report(&asker("198.51.100.9:80"), &hole, at(2));
     cache.on_report(&asker("203.0.113.7:80"), &hole, at(600_003));
     let other = asker("203.0.113.99:80");
-    let plan = cache.choose(&other, &FastOpenConnect::default(), None, &PathFacts::default(), at(600_004));
-    assert_eq!(plan.map(|plan| plan.mode), Ok(Mode::Request));
+    let attempt = cache.choose(&other, &FastOpenConnect::default(), None, &PathFacts::default(), at(600_004));
+    assert_eq!(attempt.map(|attempt| attempt.mode), Ok(Mode::Request));
 }
 
 #[test]
@@ -348,7 +351,7 @@ fn a_one_time_cookie_is_taken_out_when_it_is_used() {
     let mut bench = Bench::new();
     let one_time = FastOpenConnect { one_time: true, ..FastOpenConnect::default() };
     let cookies: Vec<FastOpen> = (0..10).map(|n| cookie(&[n; 16])).collect();
-    cookies.iter().for_each(|option| bench.report(&Report::OneTime(option.cookie), 0));
+    cookies.iter().for_each(|option| bench.report(&FastOpenReport::OneTime(option.cookie), 0));
     let known = PathFacts::default();
     let mut option = || bench.0.choose(&bench.1, &one_time, None, &known, at(1)).expect("asked").option;
     for expected in &cookies[2..] {

@@ -1,8 +1,8 @@
 //! The decoder: processes a parity segment and returns the lost bytes, or the reason why it cannot.
 //!
-//! It does not know the connection. It reads the arrived bytes through [`Held`] and returns an [`Outcome`];
-//! the connection feeds rebuilt bytes to the assembler, acknowledges and reports. A parity segment is never
-//! data: its payload is never delivered.
+//! It does not know the connection. It reads the arrived bytes through [`ReceivedBytes`] and returns an
+//! [`Outcome`]; the connection feeds rebuilt bytes to the assembler, acknowledges and reports. A parity
+//! segment is never data: its payload is never delivered.
 //!
 //! In profile F2 the CRC-32C that the sender computed over its own copy of the whole range must match the
 //! arrived and the rebuilt bytes together; otherwise nothing is delivered. With the XOR codes the checksum
@@ -17,7 +17,7 @@ use arrayvec::ArrayVec;
 use brisk_wire::{Flags, Gentle, SeqNum, gentle};
 
 use super::code::{self, Code, Layout, Placed, ROWS_MAX};
-use super::repair::{HOLES_MAX, Holes, Parity};
+use super::repair::{HOLES_MAX, Holes, ReceivedParity};
 use crate::config::FecRule;
 use crate::mechanism::Profile;
 use crate::outcome::{Arrived, Rebuilt};
@@ -74,7 +74,7 @@ pub struct Edges {
 }
 
 /// Part of the stream that the receiver still holds.
-pub trait Held {
+pub trait ReceivedBytes {
     /// Returns the oldest readable byte; all bytes from it to RCV.NXT are readable. RCV.NXT if there is none.
     fn oldest(&self) -> SeqNum;
     /// Iterates over the parts of `within`, which begins at or after RCV.NXT, that have not arrived, in
@@ -167,7 +167,7 @@ impl Label {
 
 /// A parity that waits for others of its group.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Waiting {
+struct WaitingParity {
     label: Label,
     payload: Vec<u8>,
 }
@@ -183,7 +183,7 @@ enum Attempt {
 #[derive(Clone, Debug)]
 pub struct Decoder {
     config: DecoderConfig,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingParity>,
     mismatches: u32,
     span_start: Instant,
     decoded_in_span: u32,
@@ -222,23 +222,23 @@ impl Decoder {
         &mut self,
         segment: &Arrived<'_>,
         edges: &Edges,
-        held: &impl Held,
+        received: &impl ReceivedBytes,
         now: Instant,
     ) -> Outcome {
         let label = match self.read(segment, edges) {
             Ok(label) => label,
             Err(unfit) => return Outcome::Dropped(unfit),
         };
-        let missing = missing(&label, edges, held);
+        let missing = missing(&label, edges, received);
         if missing.is_empty() && !lacks_fin(&label, edges) {
             return Outcome::Nothing;
         }
-        if !self.permits(now) {
+        if !self.allow(now) {
             return Outcome::Dropped(Unfit::Rate);
         }
         self.forget_complete(edges);
         let lost_len = label.layout.range().end.since(edges.rcv_nxt).min(gentle::STOP - 1);
-        match self.attempt(&label, Some(segment.payload), &missing, edges, held) {
+        match self.attempt(&label, Some(segment.payload), &missing, edges, received) {
             Attempt::Done(recovered) => {
                 self.forget(&label);
                 Outcome::Recovered(recovered)
@@ -257,17 +257,17 @@ impl Decoder {
     }
 
     /// Tries again after the arrival of data. `None` if no parities wait or they still do not suffice.
-    pub fn on_data(&mut self, edges: &Edges, held: &impl Held, now: Instant) -> Option<Outcome> {
+    pub fn on_data(&mut self, edges: &Edges, received: &impl ReceivedBytes, now: Instant) -> Option<Outcome> {
         self.forget_complete(edges);
         for index in 0..self.waiting.len() {
             let label = self.waiting.get(index)?.label;
-            let missing = missing(&label, edges, held);
+            let missing = missing(&label, edges, received);
             let depth = Holes::new(&label.layout, &missing).map(|holes| holes.depth());
             let parities = self.waiting.iter().filter(|other| other.label.same_group(&label)).count();
-            if missing.is_empty() || depth.is_none_or(|depth| depth > parities) || !self.permits(now) {
+            if missing.is_empty() || depth.is_none_or(|depth| depth > parities) || !self.allow(now) {
                 continue;
             }
-            match self.attempt(&label, None, &missing, edges, held) {
+            match self.attempt(&label, None, &missing, edges, received) {
                 Attempt::Done(recovered) => {
                     self.forget(&label);
                     return Some(Outcome::Recovered(recovered));
@@ -329,11 +329,11 @@ impl Decoder {
         arriving: Option<&[u8]>,
         missing: &[SeqRange],
         edges: &Edges,
-        held: &impl Held,
+        received: &impl ReceivedBytes,
     ) -> Attempt {
         let layout = &label.layout;
         let range = layout.range();
-        if range.start.lt(held.oldest()) && range.start.lt(edges.rcv_nxt) {
+        if range.start.lt(received.oldest()) && range.start.lt(edges.rcv_nxt) {
             return Attempt::Failed(Failure::History);
         }
         let contiguous = missing.len() <= 1 && missing.iter().all(|run| run.len() <= layout.block());
@@ -348,16 +348,16 @@ impl Decoder {
             return Attempt::Short { by: holes.depth() - parities.len() };
         }
         let spans = spans(layout, missing);
-        if !self.is_placed(&spans, range.start, edges, held) {
+        if !self.is_placed(&spans, range.start, edges, received) {
             return Attempt::Failed(Failure::TooMuchLost);
         }
-        let arrived = spans.iter().filter(|span| span.1.is_none()).flat_map(|span| placed(held, span.0));
+        let arrived = spans.iter().filter(|span| span.1.is_none()).flat_map(|span| placed(received, span.0));
         let Some(mut runs) = holes.repair(layout, missing, &parities, arrived) else {
             return Attempt::Failed(Failure::History);
         };
         let rebuilt = |run: usize| runs.get(run).map_or(&[][..], |run| &run.payload);
         let all = spans.iter().flat_map(|(span, run)| match *run {
-            None => placed(held, *span),
+            None => placed(received, *span),
             Some(run) => code::placed(span.start, (rebuilt(run), &[])),
         });
         if label.crc32c.is_some_and(|crc32c| crc32c != code::checksum(layout, self.config.origin, all)) {
@@ -371,7 +371,7 @@ impl Decoder {
 
     /// True if arrived data, or the checksum, confirms the position of the range; see the [module](self). F1
     /// needs no confirmation.
-    fn is_placed(&self, spans: &[Span], start: SeqNum, edges: &Edges, held: &impl Held) -> bool {
+    fn is_placed(&self, spans: &[Span], start: SeqNum, edges: &Edges, received: &impl ReceivedBytes) -> bool {
         let by_checksum = match self.config.code {
             Code::Xor | Code::XorInterleaved => false,
             Code::ReedSolomon => true,
@@ -380,7 +380,7 @@ impl Decoder {
             || self.config.profile.is_f1()
             || spans.iter().any(|(_, run)| run.is_none())
             || start.le(edges.rcv_nxt)
-            || held.gaps(SeqRange::new(start - 1, start)).next().is_none()
+            || received.gaps(SeqRange::new(start - 1, start)).next().is_none()
     }
 
     /// Returns the parities of a group, the `arriving` one and the waiting ones, sorted by row.
@@ -388,14 +388,14 @@ impl Decoder {
         &'a self,
         label: &Label,
         arriving: Option<&'a [u8]>,
-    ) -> ArrayVec<Parity<'a>, WAITING_MAX> {
-        let own = arriving.map(|payload| Parity { row: label.row, payload });
+    ) -> ArrayVec<ReceivedParity<'a>, WAITING_MAX> {
+        let own = arriving.map(|payload| ReceivedParity { row: label.row, payload });
         let waiting = self
             .waiting
             .iter()
             .filter(|other| other.label.same_group(label))
             .filter(|other| arriving.is_none() || other.label.row != label.row)
-            .map(|other| Parity { row: other.label.row, payload: &other.payload });
+            .map(|other| ReceivedParity { row: other.label.row, payload: &other.payload });
         let mut parities: ArrayVec<_, WAITING_MAX> =
             own.into_iter().chain(waiting).take(WAITING_MAX).collect();
         parities.sort_unstable_by_key(|parity| parity.row);
@@ -412,7 +412,7 @@ impl Decoder {
         if self.waiting.len() == WAITING_MAX {
             self.waiting.pop_front();
         }
-        self.waiting.push_back(Waiting { label, payload: payload.to_vec() });
+        self.waiting.push_back(WaitingParity { label, payload: payload.to_vec() });
     }
 
     fn forget(&mut self, label: &Label) {
@@ -444,7 +444,7 @@ impl Decoder {
     }
 
     /// Counts a decoding; false if the rate limit is reached.
-    fn permits(&mut self, now: Instant) -> bool {
+    fn allow(&mut self, now: Instant) -> bool {
         if now.saturating_since(self.span_start) >= RATE_SPAN {
             self.span_start = now;
             self.decoded_in_span = 0;
@@ -456,10 +456,14 @@ impl Decoder {
 
 /// Returns the encoded bytes that have not arrived, as disjoint runs in ascending order. Returns at most
 /// [`HOLES_MAX`] + 1 runs, because so many cannot be repaired.
-fn missing(label: &Label, edges: &Edges, held: &impl Held) -> ArrayVec<SeqRange, { HOLES_MAX + 1 }> {
+fn missing(
+    label: &Label,
+    edges: &Edges,
+    received: &impl ReceivedBytes,
+) -> ArrayVec<SeqRange, { HOLES_MAX + 1 }> {
     let ahead = |range: SeqRange| SeqRange::new(range.start.max(edges.rcv_nxt), range.end);
     let encoded = label.layout.encoded().map(ahead).filter(|range| !range.is_empty());
-    encoded.flat_map(|range| held.gaps(range)).take(HOLES_MAX + 1).collect()
+    encoded.flat_map(|range| received.gaps(range)).take(HOLES_MAX + 1).collect()
 }
 
 /// True if the parity announces a FIN that the receiver does not know yet.
@@ -494,8 +498,8 @@ fn spans(layout: &Layout, missing: &[SeqRange]) -> Vec<Span> {
     spans
 }
 
-fn placed<'a>(held: &'a impl Held, range: SeqRange) -> [Placed<'a>; 2] {
-    code::placed(range.start, held.slices(range))
+fn placed<'a>(received: &'a impl ReceivedBytes, range: SeqRange) -> [Placed<'a>; 2] {
+    code::placed(range.start, received.slices(range))
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ const PAUSE_GROUPS: u32 = 16;
 
 /// Protection of the next groups. It may change between groups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct GroupPlan {
+pub(crate) struct GroupParams {
     /// The code, which the connection must have agreed on.
     pub(crate) code: Code,
     /// Maximum number of blocks of a group, at most the code's limit.
@@ -46,7 +46,7 @@ pub(crate) struct GroupPlan {
 
 /// A parity segment that may leave now: its coverage and its position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct ParityPlan {
+pub(crate) struct DueParity {
     /// Covered range, form, and length of the payload.
     pub(crate) layout: Layout,
     /// Index of the parity in its group, from 0.
@@ -59,7 +59,7 @@ pub(crate) struct ParityPlan {
     pub(crate) fin_end: bool,
 }
 
-impl ParityPlan {
+impl DueParity {
     /// Returns the sequence range that the segment seems to occupy.
     pub(crate) fn wire(&self) -> SeqRange {
         SeqRange::with_len(self.seq, self.layout.payload_len() as u32)
@@ -100,13 +100,13 @@ pub(crate) struct EncoderContext {
 #[derive(Clone, Debug)]
 pub(crate) struct Encoder {
     profile: Profile,
-    plan: GroupPlan,
+    params: GroupParams,
     in_recovery: bool,
     left_margin: u32,
     open: Option<Group>,
     closed: VecDeque<Group>,
     /// A group whose parity is due, and its parities that have not left yet.
-    ready: Option<Ready>,
+    ready: Option<ReadyGroup>,
     /// Latest time passed to the encoder: parity due by then waits for the connection, not for the clock.
     woken: Option<Instant>,
     failures_in_row: u32,
@@ -123,14 +123,14 @@ struct Group {
     block: u32,
     first: Instant,
     last: Instant,
-    plan: GroupPlan,
+    params: GroupParams,
 }
 
 #[derive(Clone, Debug)]
-struct Ready {
+struct ReadyGroup {
     group: Group,
     /// Parities that have not left yet.
-    parities: ArrayVec<ParityPlan, 8>,
+    parities: ArrayVec<DueParity, 8>,
 }
 
 impl Group {
@@ -140,7 +140,7 @@ impl Group {
 
     /// Returns the delay of parity, a fraction of a round trip.
     fn delay(&self, rtt: Option<Duration>) -> Duration {
-        match (self.plan.delay_divisor, rtt) {
+        match (self.params.delay_divisor, rtt) {
             (0, _) => Duration::ZERO,
             (divisor, Some(rtt)) => rtt / divisor,
             (_, None) => DELAY_WITHOUT_SAMPLE,
@@ -155,7 +155,7 @@ impl Group {
     /// Returns the time at which its parity leaves.
     fn due(&self, rtt: Option<Duration>) -> Instant {
         let delay = self.delay(rtt);
-        match self.plan.due {
+        match self.params.due {
             FecDue::FirstPacket => self.first + delay,
             FecDue::LastPacket => (self.last + delay).min(self.first + delay.saturating_mul(2)),
         }
@@ -165,7 +165,7 @@ impl Group {
 impl Encoder {
     /// Returns an encoder without a group.
     pub(crate) fn new(profile: Profile, code: Code, config: &CorrectiveConfig) -> Self {
-        let plan = GroupPlan {
+        let params = GroupParams {
             code,
             blocks: config.blocks,
             parities: config.parities,
@@ -174,7 +174,7 @@ impl Encoder {
         };
         Encoder {
             profile,
-            plan,
+            params,
             in_recovery: config.in_recovery,
             left_margin: u32::from(config.left_margin),
             open: None,
@@ -188,13 +188,13 @@ impl Encoder {
     }
 
     /// Sets the protection of the groups that begin from now on.
-    pub(crate) fn set_plan(&mut self, plan: GroupPlan) {
-        self.plan = plan;
+    pub(crate) fn set_params(&mut self, params: GroupParams) {
+        self.params = params;
     }
 
-    /// Returns the current plan.
-    pub(crate) fn plan(&self) -> GroupPlan {
-        self.plan
+    /// Returns the current parameters.
+    pub(crate) fn params(&self) -> GroupParams {
+        self.params
     }
 
     /// Records data that left for the first time, in segments of `segment_size` bytes. `recovering`: losses
@@ -208,7 +208,7 @@ impl Encoder {
         now: Instant,
     ) {
         self.close_by_time(rtt, now);
-        if self.plan.parities == 0 || (recovering && !self.in_recovery) {
+        if self.params.parities == 0 || (recovering && !self.in_recovery) {
             return self.close();
         }
         let mut start = range.start;
@@ -227,19 +227,19 @@ impl Encoder {
                 last: now,
                 ..*group
             };
-            if group.range.end == segment.start && grown.blocks() <= max_blocks(&group.plan) {
+            if group.range.end == segment.start && grown.blocks() <= max_blocks(&group.params) {
                 *group = grown;
                 return self.close_if_full();
             }
             self.close();
         }
-        let plan = self.plan;
-        self.open = Some(Group { range: segment, block: segment.len(), first: now, last: now, plan });
+        let params = self.params;
+        self.open = Some(Group { range: segment, block: segment.len(), first: now, last: now, params });
         self.close_if_full();
     }
 
     fn close_if_full(&mut self) {
-        if self.open.is_some_and(|group| group.blocks() >= max_blocks(&group.plan)) {
+        if self.open.is_some_and(|group| group.blocks() >= max_blocks(&group.params)) {
             self.close();
         }
     }
@@ -277,7 +277,7 @@ impl Encoder {
 
     /// Returns the time for [`Encoder::on_timeout`].
     pub(crate) fn next_timeout(&self, rtt: Option<Duration>) -> Option<Instant> {
-        let open = self.open.filter(|group| group.plan.delay_divisor > 0);
+        let open = self.open.filter(|group| group.params.delay_divisor > 0);
         let closes = open.map(|group| group.closes(rtt));
         let due = self.closed.front().filter(|_| self.ready.is_none()).map(|group| group.due(rtt));
         let ahead = |at: &Instant| self.woken.is_none_or(|woken| *at > woken);
@@ -297,18 +297,18 @@ impl Encoder {
 
     /// True if the open group accepts no more segments at `now`.
     pub(crate) fn is_open_group_over(&self, rtt: Option<Duration>, now: Instant) -> bool {
-        self.open.is_some_and(|group| group.plan.delay_divisor > 0 && group.closes(rtt) <= now)
+        self.open.is_some_and(|group| group.params.delay_divisor > 0 && group.closes(rtt) <= now)
     }
 
     /// True if the open group is complete when no more data leaves for now, because its parity has no delay.
     pub(crate) fn ends_with_burst(&self) -> bool {
-        self.open.is_some_and(|group| group.plan.delay_divisor == 0)
+        self.open.is_some_and(|group| group.params.delay_divisor == 0)
     }
 
     /// Returns the next parity of the current group; confirm it by [`Encoder::sent`].
-    pub(crate) fn next(&self, una: SeqNum, in_recovery: bool) -> Option<ParityPlan> {
-        let plan = self.ready.as_ref()?.parities.first()?;
-        self.still_whole(plan, una, in_recovery).then_some(*plan)
+    pub(crate) fn next(&self, una: SeqNum, in_recovery: bool) -> Option<DueParity> {
+        let parity = self.ready.as_ref()?.parities.first()?;
+        self.still_whole(parity, una, in_recovery).then_some(*parity)
     }
 
     /// True if there is a current group, or the parity of one is due. If [`Encoder::next`] returns none,
@@ -332,7 +332,7 @@ impl Encoder {
         let group = self.closed.pop_front_if(|group| group.due(rtt) <= now)?;
         match self.parities(&group, context, &sacked) {
             Ok(parities) => {
-                self.ready = Some(Ready { group, parities });
+                self.ready = Some(ReadyGroup { group, parities });
                 None
             }
             Err(why) => Some(why),
@@ -340,9 +340,9 @@ impl Encoder {
     }
 
     /// False if acknowledgements have arrived since the parity was planned, so that its bytes may be gone.
-    fn still_whole(&self, plan: &ParityPlan, una: SeqNum, in_recovery: bool) -> bool {
+    fn still_whole(&self, parity: &DueParity, una: SeqNum, in_recovery: bool) -> bool {
         let permitted = self.in_recovery || !in_recovery;
-        permitted && una.le(plan.layout.range().start)
+        permitted && una.le(parity.layout.range().start)
     }
 
     /// Confirms that the next parity left or cannot leave.
@@ -360,7 +360,7 @@ impl Encoder {
         group: &Group,
         context: &EncoderContext,
         sacked: impl Fn(SeqRange) -> bool,
-    ) -> Result<ArrayVec<ParityPlan, 8>, Unsent> {
+    ) -> Result<ArrayVec<DueParity, 8>, Unsent> {
         let range = SeqRange::new(group.range.start.max(context.una), group.range.end);
         if range.is_empty() || !range.start.lt(range.end) || sacked(range) {
             return Err(Unsent::Delivered);
@@ -374,19 +374,19 @@ impl Encoder {
         if group.block > context.limit {
             return Err(Unsent::TooBig);
         }
-        let code = group.plan.code;
+        let code = group.params.code;
         // More parities than blocks would protect only each other.
         let blocks = range.len().div_ceil(group.block.max(1)).min(8) as u8;
-        let rows = if code == Code::ReedSolomon { group.plan.parities.min(blocks) } else { 1 };
+        let rows = if code == Code::ReedSolomon { group.params.parities.min(blocks) } else { 1 };
         let plans = Layout::of_group(code, range, group.block)
             .into_iter()
-            .flat_map(|layout| (0..rows).filter_map(move |row| self.place(layout, row, rows, context)));
+            .flat_map(|layout| (0..rows).filter_map(move |row| self.position(layout, row, rows, context)));
         Ok(plans.take(8).collect())
     }
 
     /// Determines the position of a parity in the sequence space: left of the window, where it cannot be
     /// mistaken for data, or in F1 at its first byte.
-    fn place(&self, layout: Layout, row: u8, parities: u8, context: &EncoderContext) -> Option<ParityPlan> {
+    fn position(&self, layout: Layout, row: u8, parities: u8, context: &EncoderContext) -> Option<DueParity> {
         let range = layout.range();
         let seq = match self.profile.is_f1() {
             true => range.start,
@@ -394,7 +394,7 @@ impl Encoder {
         };
         let fin_end = !self.profile.is_f1() && context.fin == Some(range.end);
         let within = range.start.since(seq) < MAX_OFFSET;
-        within.then_some(ParityPlan { layout, row, parities, seq, fin_end })
+        within.then_some(DueParity { layout, row, parities, seq, fin_end })
     }
 
     /// Records that the peer could not repair a group. True if parity does not suit this path.
@@ -422,8 +422,8 @@ impl Encoder {
     }
 }
 
-fn max_blocks(plan: &GroupPlan) -> u32 {
-    plan.blocks.min(plan.code.blocks_max())
+fn max_blocks(params: &GroupParams) -> u32 {
+    params.blocks.min(params.code.blocks_max())
 }
 
 #[cfg(test)]
@@ -463,11 +463,11 @@ mod tests {
         encoder: &mut Encoder,
         context: &EncoderContext,
         now: Instant,
-    ) -> Option<Result<ParityPlan, Unsent>> {
+    ) -> Option<Result<DueParity, Unsent>> {
         encoder.close_by_time(RTT, now);
         loop {
-            if let Some(plan) = encoder.next(context.una, context.in_recovery) {
-                return Some(Ok(plan));
+            if let Some(parity) = encoder.next(context.una, context.in_recovery) {
+                return Some(Ok(parity));
             }
             if !encoder.is_due(RTT, now) {
                 return None;
@@ -483,10 +483,10 @@ mod tests {
         let una = SeqNum(0xffff_fc18);
         let mut encoder = three_segments(una);
         assert_eq!(poll(&mut encoder, &context(una), at(24)), None);
-        let plan = poll(&mut encoder, &context(una), at(25)).and_then(Result::ok).expect("parity");
-        let range = plan.layout.range();
-        assert_eq!(plan.wire(), SeqRange::new(SeqNum(0xffff_f830), una));
-        assert_eq!((range, range.start.since(plan.seq)), (SeqRange::with_len(una, 3000), 1000));
+        let parity = poll(&mut encoder, &context(una), at(25)).and_then(Result::ok).expect("parity");
+        let range = parity.layout.range();
+        assert_eq!(parity.wire(), SeqRange::new(SeqNum(0xffff_f830), una));
+        assert_eq!((range, range.start.since(parity.seq)), (SeqRange::with_len(una, 3000), 1000));
         assert!(range.contains(SeqNum(0)));
     }
 
@@ -529,7 +529,7 @@ mod tests {
             while let Some(due) = encoder.next_timeout(RTT).filter(|due| *due <= until) {
                 encoder.on_timeout(RTT, due);
                 while let Some(polled) = poll(encoder, &context(una), due) {
-                    bytes += polled.map_or(0, |plan| plan.layout.payload_len() as u64);
+                    bytes += polled.map_or(0, |parity| parity.layout.payload_len() as u64);
                     encoder.sent();
                 }
             }

@@ -7,7 +7,7 @@
 
 use brisk_wire::SeqNum;
 
-use super::decoder::Held;
+use super::decoder::ReceivedBytes;
 use crate::receive::{Assembler, RecvQueue};
 use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
@@ -27,7 +27,7 @@ pub(crate) struct Reception<'a> {
     pub(crate) read_next: SeqNum,
 }
 
-impl Held for Reception<'_> {
+impl ReceivedBytes for Reception<'_> {
     fn oldest(&self) -> SeqNum {
         self.read_next - self.queue.retained() as u32
     }

@@ -19,7 +19,7 @@ const WINDOW_WITHOUT_SAMPLE: Micros = Micros::from_millis(10);
 
 /// A repair.
 #[derive(Clone, Copy, Debug)]
-struct Repair {
+struct PendingRepair {
     /// The part whose original has not arrived.
     range: SeqRange,
     /// TSval of the segment that made the repair possible: the original left no later, a retransmission
@@ -32,7 +32,7 @@ struct Repair {
 /// See the [module](self).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Overtaken {
-    repairs: VecDeque<Repair>,
+    repairs: VecDeque<PendingRepair>,
     /// An original arrived after its repair.
     seen: bool,
     /// Number of times that the window was too short.
@@ -51,7 +51,7 @@ impl Overtaken {
         let report_at = self.seen.then(|| now + self.window(rtt));
         let full = self.repairs.len() == ENTRIES;
         let oldest = if full { self.repairs.pop_front() } else { None };
-        self.repairs.push_back(Repair { range, tsval, report_at });
+        self.repairs.push_back(PendingRepair { range, tsval, report_at });
         report_at.is_none() || oldest.is_some_and(|oldest| oldest.report_at.is_some())
     }
 
@@ -64,7 +64,7 @@ impl Overtaken {
 
     /// Processes a segment that is no copy. Returns true if it shows that no reported range had been lost.
     pub(crate) fn on_original(&mut self, segment: SeqRange, tsval: u32) -> bool {
-        let is_original = |repair: &&mut Repair| {
+        let is_original = |repair: &&mut PendingRepair| {
             repair.range.intersection(&segment).is_some() && !older(repair.tsval, tsval)
         };
         let Some(repair) = self.repairs.iter_mut().find(is_original) else { return false };
@@ -93,7 +93,7 @@ impl Overtaken {
     /// Ends the waits that are over by `now`; `None`: all. Returns true if there is something to report.
     pub(crate) fn on_timeout(&mut self, now: Option<Instant>) -> bool {
         let is_over =
-            |repair: &&mut Repair| repair.report_at.is_some_and(|at| now.is_none_or(|now| at <= now));
+            |repair: &&mut PendingRepair| repair.report_at.is_some_and(|at| now.is_none_or(|now| at <= now));
         self.repairs.iter_mut().filter(is_over).fold(false, |_, repair| {
             repair.report_at = None;
             true

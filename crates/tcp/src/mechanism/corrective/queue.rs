@@ -34,7 +34,7 @@ impl QueueWatch {
 
     /// Returns the minimum since the last complete round began; `None` without a sample for a round trip,
     /// because an idle path shows nothing.
-    pub(crate) fn least(&self, srtt: Micros, now: Instant) -> Option<Micros> {
+    pub(crate) fn min_rtt(&self, srtt: Micros, now: Instant) -> Option<Micros> {
         self.sampled_at.filter(|at| Micros::between(*at, now) <= srtt)?;
         self.last.into_iter().chain(self.current).min()
     }
@@ -57,12 +57,12 @@ mod tests {
     #[test]
     fn a_burst_that_fills_the_queue_is_no_standing_queue() {
         let mut watch = QueueWatch::default();
-        assert_eq!(watch.least(SRTT, at(0)), None);
+        assert_eq!(watch.min_rtt(SRTT, at(0)), None);
         // The handshake, then a flight of three: the first finds no queue, the others each other.
         watch.on_sample(ms(40), SeqNum(1), SeqNum(1), at(40));
         for (una, rtt) in [(1001, 40), (2001, 60), (3001, 80)] {
             watch.on_sample(ms(rtt), SeqNum(una), SeqNum(3001), at(100 + rtt));
-            assert_eq!(watch.least(SRTT, at(100 + rtt)), Some(ms(40)));
+            assert_eq!(watch.min_rtt(SRTT, at(100 + rtt)), Some(ms(40)));
         }
     }
 
@@ -79,10 +79,10 @@ mod tests {
                 at(100 + 20 * u64::from(una)),
             );
         }
-        assert_eq!(watch.least(SRTT, at(300)), Some(ms(70)));
-        assert_eq!(watch.least(SRTT, at(280 + 61)), None);
+        assert_eq!(watch.min_rtt(SRTT, at(300)), Some(ms(70)));
+        assert_eq!(watch.min_rtt(SRTT, at(280 + 61)), None);
         // The queue is gone, as one segment shows.
         watch.on_sample(ms(41), SeqNum(10_000), SeqNum(13_000), at(310));
-        assert_eq!(watch.least(SRTT, at(310)), Some(ms(41)));
+        assert_eq!(watch.min_rtt(SRTT, at(310)), Some(ms(41)));
     }
 }

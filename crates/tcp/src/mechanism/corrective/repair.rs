@@ -23,7 +23,7 @@ const ROWS: usize = ROWS_MAX as usize;
 
 /// A received parity: its row and its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Parity<'a> {
+pub(super) struct ReceivedParity<'a> {
     pub(super) row: u8,
     pub(super) payload: &'a [u8],
 }
@@ -75,17 +75,17 @@ impl Holes {
     }
 
     /// Returns the missing runs with their bytes. Needs at least [`Holes::depth`] parities of different rows,
-    /// and all encoded bytes that are not missing in `held`; otherwise returns `None`.
+    /// and all encoded bytes that are not missing in `received`; otherwise returns `None`.
     pub(super) fn repair<'a>(
         &self,
         layout: &Layout,
         missing: &[SeqRange],
-        parities: &[Parity<'_>],
-        held: impl Iterator<Item = Placed<'a>> + Clone,
+        parities: &[ReceivedParity<'_>],
+        received: impl Iterator<Item = Placed<'a>> + Clone,
     ) -> Option<Vec<Rebuilt>> {
         let parities = parities.get(..self.depth)?;
         let syndromes: ArrayVec<Vec<u8>, ROWS> =
-            parities.iter().take(ROWS).map(|parity| syndrome(layout, parity, held.clone())).collect();
+            parities.iter().take(ROWS).map(|parity| syndrome(layout, parity, received.clone())).collect();
         let empty =
             |run: &SeqRange| Rebuilt { seq: run.start, payload: vec![0; run.len() as usize], fin: false };
         let mut runs: Vec<Rebuilt> = missing.iter().map(empty).collect();
@@ -109,11 +109,11 @@ impl Holes {
 /// Returns the part of a parity that depends on the missing bytes alone.
 fn syndrome<'a>(
     layout: &Layout,
-    parity: &Parity<'_>,
-    held: impl Iterator<Item = Placed<'a>> + Clone,
+    parity: &ReceivedParity<'_>,
+    received: impl Iterator<Item = Placed<'a>> + Clone,
 ) -> Vec<u8> {
     let mut out = vec![0; layout.payload_len()];
-    code::parity(layout, parity.row, held, &mut out);
+    code::parity(layout, parity.row, received, &mut out);
     gf256::add(&mut out, parity.payload);
     out
 }
@@ -141,7 +141,7 @@ type Row = ArrayVec<u8, ROWS>;
 /// Inverts the matrix of factors of these blocks (columns) in these parities (rows) by Gauss-Jordan
 /// elimination. `None` if it is singular, which [`code::coefficient`] rules out for different rows and
 /// different blocks.
-fn invert(layout: &Layout, parities: &[Parity<'_>], blocks: &[u32]) -> Option<ArrayVec<Row, ROWS>> {
+fn invert(layout: &Layout, parities: &[ReceivedParity<'_>], blocks: &[u32]) -> Option<ArrayVec<Row, ROWS>> {
     let size = blocks.len();
     let mut left: ArrayVec<Row, ROWS> = parities
         .iter()
@@ -182,7 +182,8 @@ mod tests {
         let layout = Layout::new(Code::ReedSolomon, SeqRange::with_len(SeqNum(0), 32), 1).expect("32 blocks");
         for rows in 1u32..256 {
             let chosen = (0..ROWS_MAX).filter(|row| rows >> row & 1 == 1);
-            let parities: Vec<Parity<'_>> = chosen.map(|row| Parity { row, payload: &[] }).collect();
+            let parities: Vec<ReceivedParity<'_>> =
+                chosen.map(|row| ReceivedParity { row, payload: &[] }).collect();
             for seed in 0..64 {
                 let step = 1 + 2 * (seed % 16);
                 let blocks: Vec<u32> =

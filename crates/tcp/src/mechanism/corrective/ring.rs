@@ -59,7 +59,7 @@ impl Ring {
     }
 
     /// True if a parity segment had exactly this position.
-    pub(crate) fn stood_at(&self, wire: &SeqRange) -> bool {
+    pub(crate) fn has_wire_range(&self, wire: &SeqRange) -> bool {
         self.entries.iter().any(|entry| entry.wire == *wire)
     }
 

@@ -133,7 +133,7 @@ pub(crate) struct Copies {
     /// More originals may join the waiting copies; see [`CopyPolicy::aggregate`].
     gathering: bool,
     /// The next copy is due, but something else delays it.
-    held: bool,
+    deferred: bool,
     off: Option<CopiesOff>,
 }
 
@@ -148,7 +148,7 @@ impl Copies {
             recent: VecDeque::new(),
             needless: 0,
             gathering: false,
-            held: false,
+            deferred: false,
             off: None,
         }
     }
@@ -227,7 +227,7 @@ impl Copies {
     /// Removes the copies of data acknowledged up to `una`, and ends the delay of the next one until it is
     /// tried again. `more`: further originals could leave first.
     pub(crate) fn refresh(&mut self, una: SeqNum, more: bool) {
-        self.held = false;
+        self.deferred = false;
         let obsolete = |copy: &Copy| !copy.range.is_empty() && copy.range.start.lt(una);
         while self.waiting.front().is_some_and(obsolete) {
             self.waiting.pop_front();
@@ -251,8 +251,8 @@ impl Copies {
     }
 
     /// Delays the copy of [`Copies::next`], although it is due.
-    pub(crate) fn hold(&mut self) {
-        self.held = true;
+    pub(crate) fn defer(&mut self) {
+        self.deferred = true;
     }
 
     /// Records that the copy of [`Copies::next`] left.
@@ -276,12 +276,12 @@ impl Copies {
 
     /// Returns the time when the next copy is due, if it waits for that.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        self.waiting.front().filter(|_| !self.held && !self.gathering).map(|copy| copy.due)
+        self.waiting.front().filter(|_| !self.deferred && !self.gathering).map(|copy| copy.due)
     }
 
     /// Marks copies as due at `now`, so that only [`Copies::next`] is needed.
     pub(crate) fn on_timeout(&mut self, now: Instant) {
-        self.held |= self.next_timeout().is_some_and(|due| due <= now);
+        self.deferred |= self.next_timeout().is_some_and(|due| due <= now);
     }
 
     /// Records that the peer reported a copy as a duplicate, because it did not see the mark. After two of

@@ -54,7 +54,7 @@ pub(crate) struct BareAck {
 
 /// Decision on an instance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Fate {
+pub(crate) enum FilterVerdict {
     /// Process it like any segment.
     Process,
     /// It is a copy of data that has arrived: drop it without effect.
@@ -133,22 +133,22 @@ impl Filter {
         })
     }
 
-    /// Judges a segment with data or a FIN. A processed segment is recorded only when [`Filter::on_taken`]
-    /// reports that the receiver accepted it.
-    pub(crate) fn judge(&mut self, instance: &Instance, now: Instant) -> Fate {
+    /// Decides on a segment with data or a FIN. A processed segment is recorded only when
+    /// [`Filter::on_taken`] reports that the receiver accepted it.
+    pub(crate) fn check(&mut self, instance: &Instance, now: Instant) -> FilterVerdict {
         let marked = instance.marked && !self.is_marked_retransmission(instance);
-        let fate = match (marked, instance.new) {
-            (true, true) | (false, true) => Fate::Process,
-            (true, false) => Fate::DropCopy,
-            (false, false) => self.judge_repeated(instance, now),
+        let verdict = match (marked, instance.new) {
+            (true, true) | (false, true) => FilterVerdict::Process,
+            (true, false) => FilterVerdict::DropCopy,
+            (false, false) => self.check_repeated(instance, now),
         };
         if !marked {
-            self.note_original(instance.range.start);
+            self.count_overtaken(instance.range.start);
         }
         if self.rule == CopyRule::Paper {
-            self.note_mark(instance.range.start, instance.marked);
+            self.record_mark(instance.range.start, instance.marked);
         }
-        fate
+        verdict
     }
 
     /// True if no original is awaited, so that new unmarked segments need not be recorded one by one.
@@ -176,25 +176,25 @@ impl Filter {
         }
     }
 
-    /// Judges an acknowledgement without data. `news`: the acknowledgement advances SND.UNA, opens the window
-    /// or reports new data by SACK.
-    pub(crate) fn judge_ack(
+    /// Decides on an acknowledgement without data. `news`: the acknowledgement advances SND.UNA, opens the
+    /// window or reports new data by SACK.
+    pub(crate) fn check_ack(
         &mut self,
         ack: BareAck,
         marked: bool,
         news: bool,
         age: Duration,
         now: Instant,
-    ) -> Fate {
+    ) -> FilterVerdict {
         if !marked {
             let awaited = self.last_ack.take_if(|(last, until)| *last == ack && now <= *until);
-            return if awaited.is_some() { Fate::DropOriginal } else { Fate::Process };
+            return if awaited.is_some() { FilterVerdict::DropOriginal } else { FilterVerdict::Process };
         }
         if !news {
-            return Fate::DropCopy;
+            return FilterVerdict::DropCopy;
         }
         self.last_ack = Some((ack, now + age));
-        Fate::Process
+        FilterVerdict::Process
     }
 
     /// Returns the time at which the next wait for an original ends.
@@ -233,14 +233,14 @@ impl Filter {
         self.pending.len()
     }
 
-    /// Judges an unmarked segment without new bytes: the original of a copy, or a retransmission.
-    fn judge_repeated(&mut self, instance: &Instance, now: Instant) -> Fate {
+    /// Decides on an unmarked segment without new bytes: the original of a copy, or a retransmission.
+    fn check_repeated(&mut self, instance: &Instance, now: Instant) -> FilterVerdict {
         match self.rule {
             CopyRule::Paper => {
                 let previous = self.last_marks.iter().rev().find(|(seq, _)| *seq == instance.range.start);
                 match previous {
-                    Some((_, true)) => Fate::DropOriginal,
-                    Some((_, false)) | None => Fate::Process,
+                    Some((_, true)) => FilterVerdict::DropOriginal,
+                    Some((_, false)) | None => FilterVerdict::Process,
                 }
             }
             CopyRule::Ledger => {
@@ -248,10 +248,10 @@ impl Filter {
                 match found.and_then(|index| self.pending.remove(index)) {
                     Some(entry) if now < entry.until => {
                         self.reordering_seen |= entry.overtaken > 0;
-                        Fate::DropOriginal
+                        FilterVerdict::DropOriginal
                     }
-                    Some(_) => Fate::Process,
-                    None => self.judge_late(instance),
+                    Some(_) => FilterVerdict::Process,
+                    None => self.check_late(instance),
                 }
             }
         }
@@ -259,12 +259,12 @@ impl Filter {
 
     /// Decides whether an instance is the original of a reported loss, which has the timestamp of its copy; a
     /// retransmission has a later one.
-    fn judge_late(&mut self, instance: &Instance) -> Fate {
+    fn check_late(&mut self, instance: &Instance) -> FilterVerdict {
         let found = self.reported.iter().position(|range| *range == instance.range);
-        let Some(index) = found.filter(|_| !self.is_younger(instance)) else { return Fate::Process };
+        let Some(index) = found.filter(|_| !self.is_younger(instance)) else { return FilterVerdict::Process };
         self.reported.remove(index);
         self.reordering_seen = true;
-        if self.reported.is_empty() { Fate::Refute } else { Fate::DropOriginal }
+        if self.reported.is_empty() { FilterVerdict::Refute } else { FilterVerdict::DropOriginal }
     }
 
     /// True if the instance left after the first one of its range, or no first instance is remembered.
@@ -283,7 +283,7 @@ impl Filter {
         self.is_younger(instance)
     }
 
-    fn note_original(&mut self, seq: SeqNum) {
+    fn count_overtaken(&mut self, seq: SeqNum) {
         for entry in self.pending.iter_mut().filter(|entry| seq.ge(entry.range.end)) {
             entry.overtaken += 1;
         }
@@ -305,7 +305,7 @@ impl Filter {
         self.firsts.push_back(First { range, tsval });
     }
 
-    fn note_mark(&mut self, seq: SeqNum, marked: bool) {
+    fn record_mark(&mut self, seq: SeqNum, marked: bool) {
         self.last_marks.retain(|(noted, _)| *noted != seq);
         if self.last_marks.len() == ENTRIES_MAX {
             self.last_marks.pop_front();
@@ -345,7 +345,7 @@ mod tests {
     /// Processes a new instance, which the receiver accepts.
     fn take(filter: &mut Filter, segment: u32, marked: bool, now: Instant) {
         let instance = instance(segment, marked, true);
-        assert_eq!(filter.judge(&instance, now), Fate::Process);
+        assert_eq!(filter.check(&instance, now), FilterVerdict::Process);
         filter.on_taken(&instance, AGE, now);
     }
 
@@ -353,7 +353,7 @@ mod tests {
     fn a_copy_of_what_arrived_is_dropped_and_leaves_no_trace() {
         let mut filter = filter();
         take(&mut filter, 1, false, at(50));
-        assert_eq!(filter.judge(&instance(1, true, false), at(50)), Fate::DropCopy);
+        assert_eq!(filter.check(&instance(1, true, false), at(50)), FilterVerdict::DropCopy);
         assert_eq!((filter.awaited(), filter.next_timeout()), (0, None));
     }
 
@@ -361,8 +361,12 @@ mod tests {
     fn the_original_that_a_copy_overtook_is_dropped_once() {
         let mut filter = filter();
         take(&mut filter, 1, true, at(50));
-        assert_eq!(filter.judge(&instance(1, false, false), at(55)), Fate::DropOriginal);
-        assert_eq!(filter.judge(&instance(1, false, false), at(56)), Fate::Process, "a retransmission");
+        assert_eq!(filter.check(&instance(1, false, false), at(55)), FilterVerdict::DropOriginal);
+        assert_eq!(
+            filter.check(&instance(1, false, false), at(56)),
+            FilterVerdict::Process,
+            "a retransmission"
+        );
         assert_eq!(filter.next_timeout(), None);
     }
 
@@ -375,7 +379,7 @@ mod tests {
         assert_eq!(filter.next_timeout(), Some(at(75)), "a quarter of the round-trip time");
         assert_eq!(filter.on_timeout(at(74)), Masked::default());
         assert_eq!(filter.on_timeout(at(75)), Masked { losses: 1, report: true });
-        assert_eq!(filter.judge(&instance(2, false, false), at(76)), Fate::Refute, "too late");
+        assert_eq!(filter.check(&instance(2, false, false), at(76)), FilterVerdict::Refute, "too late");
     }
 
     #[test]
@@ -384,7 +388,7 @@ mod tests {
         take(&mut filter, 1, true, at(50));
         for segment in 2..=4 {
             take(&mut filter, segment, false, at(50));
-            assert_eq!(filter.judge(&instance(segment, true, false), at(50)), Fate::DropCopy);
+            assert_eq!(filter.check(&instance(segment, true, false), at(50)), FilterVerdict::DropCopy);
         }
         assert_eq!(filter.next_timeout(), Some(at(51)));
         assert_eq!(filter.on_timeout(at(50)), Masked::default());
@@ -402,7 +406,7 @@ mod tests {
     fn after_reordering_later_originals_do_not_end_the_wait() {
         let mut filter = filter();
         overtake(&mut filter, 50);
-        assert_eq!(filter.judge(&instance(1, false, false), at(50)), Fate::DropOriginal);
+        assert_eq!(filter.check(&instance(1, false, false), at(50)), FilterVerdict::DropOriginal);
         assert_eq!(filter.next_timeout(), Some(at(75)), "of segment 2");
     }
 
@@ -411,10 +415,14 @@ mod tests {
         let mut filter = filter();
         overtake(&mut filter, 50);
         assert_eq!(filter.on_timeout(at(51)), Masked { losses: 2, report: true });
-        assert_eq!(filter.judge(&instance(1, false, false), at(52)), Fate::DropOriginal, "2 may be lost");
+        assert_eq!(
+            filter.check(&instance(1, false, false), at(52)),
+            FilterVerdict::DropOriginal,
+            "2 may be lost"
+        );
         let again = Instance { tsval: 5400, ..instance(2, false, false) };
-        assert_eq!(filter.judge(&again, at(53)), Fate::Process, "a retransmission");
-        assert_eq!(filter.judge(&instance(2, false, false), at(53)), Fate::Refute);
+        assert_eq!(filter.check(&again, at(53)), FilterVerdict::Process, "a retransmission");
+        assert_eq!(filter.check(&instance(2, false, false), at(53)), FilterVerdict::Refute);
         take(&mut filter, 6, true, at(100));
         (7..=9).for_each(|segment| take(&mut filter, segment, false, at(100)));
         assert_eq!(filter.next_timeout(), Some(at(125)), "reordering was seen");
@@ -426,7 +434,7 @@ mod tests {
         overtake(&mut filter, 50);
         filter.on_timeout(at(75));
         filter.on_confirmed();
-        assert_eq!(filter.judge(&instance(1, false, false), at(176)), Fate::Process);
+        assert_eq!(filter.check(&instance(1, false, false), at(176)), FilterVerdict::Process);
     }
 
     #[test]
@@ -440,14 +448,14 @@ mod tests {
     /// carrying the same sequence did not have the flag set either".
     #[test]
     fn retransmission_after_a_lost_ack_is_acked_except_by_the_papers_rule() {
-        let fate = |rule| {
+        let verdict = |rule| {
             let mut filter = Filter::new(rule, CopyReport::Original);
             take(&mut filter, 1, false, at(50));
-            filter.judge(&instance(1, true, false), at(50));
-            filter.judge(&Instance { tsval: 5400, ..instance(1, false, false) }, at(450))
+            filter.check(&instance(1, true, false), at(50));
+            filter.check(&Instance { tsval: 5400, ..instance(1, false, false) }, at(450))
         };
-        assert_eq!(fate(CopyRule::Ledger), Fate::Process);
-        assert_eq!(fate(CopyRule::Paper), Fate::DropOriginal);
+        assert_eq!(verdict(CopyRule::Ledger), FilterVerdict::Process);
+        assert_eq!(verdict(CopyRule::Paper), FilterVerdict::DropOriginal);
     }
 
     #[test]
@@ -455,9 +463,17 @@ mod tests {
         let mut filter = filter();
         take(&mut filter, 1, true, at(50));
         let again = Instance { tsval: 5400, ..instance(1, true, false) };
-        assert_eq!(filter.judge(&again, at(450)), Fate::Process);
-        assert_eq!(filter.judge(&instance(1, true, false), at(451)), Fate::DropCopy, "same timestamp");
-        assert_eq!(filter.judge(&instance(9, true, false), at(452)), Fate::Process, "of an unknown first");
+        assert_eq!(filter.check(&again, at(450)), FilterVerdict::Process);
+        assert_eq!(
+            filter.check(&instance(1, true, false), at(451)),
+            FilterVerdict::DropCopy,
+            "same timestamp"
+        );
+        assert_eq!(
+            filter.check(&instance(9, true, false), at(452)),
+            FilterVerdict::Process,
+            "of an unknown first"
+        );
     }
 
     #[test]
@@ -477,12 +493,16 @@ mod tests {
     fn the_copy_of_an_acknowledgement_counts_only_if_it_says_something_new() {
         let mut filter = filter();
         let ack = BareAck { ack: SeqNum(1001), window: 100, sack: SackBlocks::default(), tsval: 7 };
-        assert_eq!(filter.judge_ack(ack.clone(), false, true, AGE, at(0)), Fate::Process);
-        assert_eq!(filter.judge_ack(ack.clone(), true, false, AGE, at(0)), Fate::DropCopy);
+        assert_eq!(filter.check_ack(ack.clone(), false, true, AGE, at(0)), FilterVerdict::Process);
+        assert_eq!(filter.check_ack(ack.clone(), true, false, AGE, at(0)), FilterVerdict::DropCopy);
         let ack = BareAck { ack: SeqNum(2001), ..ack };
-        assert_eq!(filter.judge_ack(ack.clone(), true, true, AGE, at(10)), Fate::Process);
-        assert_eq!(filter.judge_ack(ack.clone(), false, false, AGE, at(12)), Fate::DropOriginal);
-        assert_eq!(filter.judge_ack(ack, false, false, AGE, at(13)), Fate::Process, "a duplicate ACK");
+        assert_eq!(filter.check_ack(ack.clone(), true, true, AGE, at(10)), FilterVerdict::Process);
+        assert_eq!(filter.check_ack(ack.clone(), false, false, AGE, at(12)), FilterVerdict::DropOriginal);
+        assert_eq!(
+            filter.check_ack(ack, false, false, AGE, at(13)),
+            FilterVerdict::Process,
+            "a duplicate ACK"
+        );
     }
 
     #[test]

@@ -16,11 +16,11 @@ impl Scoreboard {
             if record.in_flight() {
                 record.lost = true;
                 if self.logs_losses {
-                    self.repair.lost_log.push((record.range, record.sent_at));
+                    self.tags.lost_log.push((record.range, record.sent_at));
                 }
                 self.missing_segments += u32::from(!mem::replace(&mut record.missing, true));
-                newly += self.repair.lost.insert(record.range);
-                self.repair.aside.insert(record.range);
+                newly += self.tags.lost.insert(record.range);
+                self.tags.aside.insert(record.range);
             }
         }
         newly
@@ -37,7 +37,7 @@ impl Scoreboard {
 
     /// Begins or continues a repair without SACK. Later duplicates can only be about data that is outstanding
     /// now.
-    fn repairing(&mut self) {
+    fn begin_reno_recovery(&mut self) {
         self.reno.recover.get_or_insert(self.nxt);
         self.reno.announced_to = self.nxt;
     }
@@ -46,7 +46,7 @@ impl Scoreboard {
     /// acknowledgements on a connection without SACK (RFC 6582). Returns the number of bytes newly declared
     /// lost.
     pub(crate) fn mark_head_lost(&mut self, mss: u32) -> u32 {
-        self.repairing();
+        self.begin_reno_recovery();
         let Some(head) = self.head() else { return 0 };
         let len = if head.payload() <= mss { head.range.len() } else { mss.max(1) };
         self.mark_lost(SeqRange::with_len(self.una, len))
@@ -55,7 +55,7 @@ impl Scoreboard {
     /// Undoes every declaration of loss, because the reduction was a mistake. Returns the bytes that are in
     /// flight again.
     pub(crate) fn unmark_lost(&mut self) -> u32 {
-        let lost = mem::take(&mut self.repair.lost);
+        let lost = mem::take(&mut self.tags.lost);
         // No recovery remains in which duplicates would count.
         self.reno.recover = None;
         if mem::take(&mut self.missing_segments) > 0 {
@@ -66,7 +66,7 @@ impl Scoreboard {
             for record in self.records.range_mut(from..to.max(from)) {
                 record.lost = false;
                 if record.transmissions == 1 {
-                    self.repair.aside.remove(record.range);
+                    self.tags.aside.remove(record.range);
                 }
             }
         }
@@ -79,12 +79,12 @@ impl Scoreboard {
         for record in self.records.iter_mut().filter(|record| record.sacked) {
             (record.sacked, record.taken_back) = (false, true);
             if record.transmissions == 1 {
-                self.repair.aside.remove(record.range);
+                self.tags.aside.remove(record.range);
             }
         }
-        self.repair.sacked.clear();
+        self.tags.sacked.clear();
         self.sacked_segments = 0;
-        self.repair.sack_splits = 0;
+        self.tags.sack_splits = 0;
         self.list_resent();
     }
 
@@ -94,14 +94,14 @@ impl Scoreboard {
         let mut resent: Vec<Resent> =
             again.map(|record| Resent { at: record.sent_at, range: record.range }).collect();
         resent.sort_by_key(|resent| resent.at);
-        self.repair.resent = resent.into();
+        self.tags.resent = resent.into();
     }
 
     /// Returns the next range to retransmit: from the first lost segment, consecutive lost segments while
     /// their payload fits into `max_len` bytes. A longer segment is cut. A SYN is alone; a FIN does not count
     /// towards `max_len`.
     pub(crate) fn next_lost(&self, max_len: u32) -> Option<SeqRange> {
-        let start = self.repair.lost.first()?.start;
+        let start = self.tags.lost.first()?.start;
         let first = self.records.get(self.index_of(start)).filter(|_| max_len > 0)?;
         if first.payload() > max_len {
             return Some(SeqRange::with_len(start, max_len));

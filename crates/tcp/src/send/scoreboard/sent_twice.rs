@@ -16,17 +16,17 @@ pub(super) struct SentTwice {
 
 impl Scoreboard {
     pub(super) fn log_sent_twice(&mut self, range: SeqRange, of: DsackOf) {
-        if let Some(last) = self.repair.sent_twice.back_mut()
+        if let Some(last) = self.tags.sent_twice.back_mut()
             && last.of == of
             && last.range.end == range.start
         {
             last.range.end = range.end;
             return;
         }
-        if self.repair.sent_twice.len() == MAX_SENT_TWICE {
-            self.repair.sent_twice.pop_front();
+        if self.tags.sent_twice.len() == MAX_SENT_TWICE {
+            self.tags.sent_twice.pop_front();
         }
-        self.repair.sent_twice.push_back(SentTwice { range, of });
+        self.tags.sent_twice.push_back(SentTwice { range, of });
     }
 
     /// Returns the cause of the duplicate `range`, which is the earliest transmission in the log that
@@ -36,9 +36,9 @@ impl Scoreboard {
     pub(super) fn take_sent_twice(&mut self, range: SeqRange) -> (DsackOf, u32) {
         let overlaps = |entry: &SentTwice| entry.range.intersection(&range).is_some();
         let again = |entry: &SentTwice| entry.of != DsackOf::Duplicate && overlaps(entry);
-        let log = &self.repair.sent_twice;
+        let log = &self.tags.sent_twice;
         let found = log.iter().position(again).or_else(|| log.iter().position(overlaps));
-        let Some(entry) = found.and_then(|index| self.repair.sent_twice.remove(index)) else {
+        let Some(entry) = found.and_then(|index| self.tags.sent_twice.remove(index)) else {
             return (DsackOf::NeverSentTwice, 0);
         };
         let index = found.unwrap_or(0);
@@ -46,8 +46,8 @@ impl Scoreboard {
         let before = SeqRange::new(entry.range.start, common.start);
         let after = SeqRange::new(common.end, entry.range.end);
         for rest in [after, before].into_iter().filter(|rest| !rest.is_empty()) {
-            if self.repair.sent_twice.len() < MAX_SENT_TWICE {
-                self.repair.sent_twice.insert(index, SentTwice { range: rest, of: entry.of });
+            if self.tags.sent_twice.len() < MAX_SENT_TWICE {
+                self.tags.sent_twice.insert(index, SentTwice { range: rest, of: entry.of });
             }
         }
         let mut bytes = common.len();

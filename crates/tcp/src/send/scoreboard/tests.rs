@@ -381,12 +381,12 @@ fn the_log_of_what_was_sent_twice_is_bounded() {
     for index in 0..250 {
         board.on_sent(&sent(Origin::Retransmit, index * 2000, index * 2000 + 1000, ms(600)));
     }
-    assert_eq!(board.repair.sent_twice.len(), MAX_SENT_TWICE);
+    assert_eq!(board.tags.sent_twice.len(), MAX_SENT_TWICE);
     let mut board = self::board(500, true);
     for index in 0..500 {
         board.on_sent(&sent(Origin::Retransmit, index * 1000, index * 1000 + 1000, ms(600)));
     }
-    assert_eq!(board.repair.sent_twice.len(), 1, "a window sent again in order is one entry");
+    assert_eq!(board.tags.sent_twice.len(), 1, "a window sent again in order is one entry");
 }
 
 #[test]

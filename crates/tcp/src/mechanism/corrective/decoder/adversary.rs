@@ -20,7 +20,7 @@ use crate::mechanism::corrective::history::Reception;
 use crate::receive::{Assembler, RecvQueue};
 
 /// Faults of the path, in thousandths.
-struct Path {
+struct LossyPath {
     loss: u32,
     overtaken: u32,
     doubled: u32,
@@ -195,7 +195,7 @@ struct Sender {
     code: Code,
     block: u32,
     rows: u8,
-    path: Path,
+    path: LossyPath,
 }
 
 impl Sender {
@@ -333,7 +333,7 @@ fn run(seed: u64, hostile: bool) -> Tally {
         code: codes[below(rng, 3) as usize],
         block: 1 + below(rng, 60),
         rows: 1 + below(rng, u32::from(ROWS_MAX)) as u8,
-        path: Path {
+        path: LossyPath {
             loss: [20, 100, 300][below(rng, 3) as usize],
             overtaken: below(rng, 200),
             doubled: below(rng, 50),

@@ -75,7 +75,7 @@ impl Peer {
     }
 }
 
-impl Held for Peer {
+impl ReceivedBytes for Peer {
     fn oldest(&self) -> SeqNum {
         self.oldest
     }

@@ -33,7 +33,7 @@ pub enum LastAckHold {
 
 /// A connection that has left LAST-ACK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Held {
+pub(crate) struct LastAckEntry {
     /// Its initial receive sequence number.
     pub(crate) irs: SeqNum,
     /// Its final sequence numbers.
@@ -48,30 +48,30 @@ pub(crate) struct Held {
 
 /// Decision on a SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum HoldVerdict {
+pub(crate) enum LastAckVerdict {
     /// Nothing is held: process it like any other.
     Unknown,
     /// A new connection: the entry has been removed.
     Fresh,
     /// An old duplicate: drop it, and send the answer if there is one.
-    Duplicate { answer: Option<Held> },
+    Duplicate { answer: Option<LastAckEntry> },
 }
 
 /// The held connections.
 #[derive(Debug)]
-pub(crate) struct HoldTable {
-    held: HashMap<FourTuple, Held, KeyedHash>,
+pub(crate) struct LastAckTable {
+    entries: HashMap<FourTuple, LastAckEntry, KeyedHash>,
     /// In the order of expiry; entries may remain after their connection is removed.
     order: VecDeque<(Instant, FourTuple)>,
     capacity: usize,
     lifetime: Duration,
 }
 
-impl HoldTable {
+impl LastAckTable {
     /// Returns an empty table of `capacity` entries, which last two times `msl`.
     pub(crate) fn new(capacity: usize, msl: Duration, hash: KeyedHash) -> Self {
-        let held = HashMap::with_hasher(hash);
-        HoldTable { held, order: VecDeque::new(), capacity, lifetime: msl * 2 }
+        let entries = HashMap::with_hasher(hash);
+        LastAckTable { entries, order: VecDeque::new(), capacity, lifetime: msl * 2 }
     }
 
     /// Holds a connection; if the table is full, it replaces the oldest.
@@ -90,36 +90,36 @@ impl HoldTable {
             self.drop_if(&oldest, expiry);
         }
         let expiry = now + self.lifetime;
-        self.held.insert(tuple, Held { irs, numbers, hop_limit, dscp, expiry, answered: None });
+        self.entries.insert(tuple, LastAckEntry { irs, numbers, hop_limit, dscp, expiry, answered: None });
         self.order.push_back((expiry, tuple));
     }
 
-    /// Judges a SYN for this four-tuple.
-    pub(crate) fn judge(
+    /// Checks a SYN for this four-tuple.
+    pub(crate) fn check(
         &mut self,
         tuple: &FourTuple,
         seq: SeqNum,
         timestamp: Option<u32>,
         now: Instant,
-    ) -> HoldVerdict {
+    ) -> LastAckVerdict {
         self.expire(now);
-        let Some(held) = self.held.get_mut(tuple) else { return HoldVerdict::Unknown };
-        let later = held.numbers.ts_recent.zip(timestamp).map(|(recent, value)| is_later(value, recent));
-        let fresh = seq != held.irs && (later == Some(true) || seq.gt(held.numbers.rcv_nxt));
+        let Some(entry) = self.entries.get_mut(tuple) else { return LastAckVerdict::Unknown };
+        let later = entry.numbers.ts_recent.zip(timestamp).map(|(recent, value)| is_later(value, recent));
+        let fresh = seq != entry.irs && (later == Some(true) || seq.gt(entry.numbers.rcv_nxt));
         if fresh {
-            self.held.remove(tuple);
-            return HoldVerdict::Fresh;
+            self.entries.remove(tuple);
+            return LastAckVerdict::Fresh;
         }
-        let due = held.answered.is_none_or(|last| now.saturating_since(last) >= ANSWER_INTERVAL);
+        let due = entry.answered.is_none_or(|last| now.saturating_since(last) >= ANSWER_INTERVAL);
         if due {
-            held.answered = Some(now);
+            entry.answered = Some(now);
         }
-        HoldVerdict::Duplicate { answer: due.then_some(*held) }
+        LastAckVerdict::Duplicate { answer: due.then_some(*entry) }
     }
 
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.held.len()
+        self.entries.len()
     }
 
     fn expire(&mut self, now: Instant) {
@@ -129,8 +129,8 @@ impl HoldTable {
     }
 
     fn drop_if(&mut self, tuple: &FourTuple, expiry: Instant) {
-        if self.held.get(tuple).is_some_and(|held| held.expiry == expiry) {
-            self.held.remove(tuple);
+        if self.entries.get(tuple).is_some_and(|entry| entry.expiry == expiry) {
+            self.entries.remove(tuple);
         }
     }
 }
@@ -154,8 +154,8 @@ mod tests {
         FourTuple::new(SocketAddr::from(([10, 0, 0, 1], 80)), SocketAddr::from(([10, 0, 0, 2], port)))
     }
 
-    fn table(capacity: usize, ts_recent: Option<u32>) -> HoldTable {
-        let mut table = HoldTable::new(capacity, Duration::from_secs(30), KeyedHash::new(&1.into()));
+    fn table(capacity: usize, ts_recent: Option<u32>) -> LastAckTable {
+        let mut table = LastAckTable::new(capacity, Duration::from_secs(30), KeyedHash::new(&1.into()));
         table.insert(tuple(1), IRS, numbers(ts_recent), 64, 0, at(600));
         table
     }
@@ -168,33 +168,33 @@ mod tests {
     #[test]
     fn a_duplicate_is_held_off_for_twice_the_segment_lifetime() {
         let mut table = table(10, Some(50));
-        let first = table.judge(&tuple(1), IRS, Some(40), at(5600));
-        assert!(matches!(first, HoldVerdict::Duplicate { answer: Some(held) } if held.irs == IRS));
-        let again = table.judge(&tuple(1), IRS, Some(40), at(5650));
-        assert_eq!(again, HoldVerdict::Duplicate { answer: None }, "answers are limited");
+        let first = table.check(&tuple(1), IRS, Some(40), at(5600));
+        assert!(matches!(first, LastAckVerdict::Duplicate { answer: Some(entry) } if entry.irs == IRS));
+        let again = table.check(&tuple(1), IRS, Some(40), at(5650));
+        assert_eq!(again, LastAckVerdict::Duplicate { answer: None }, "answers are limited");
         assert!(matches!(
-            table.judge(&tuple(1), IRS, Some(40), at(60_599)),
-            HoldVerdict::Duplicate { answer: Some(_) }
+            table.check(&tuple(1), IRS, Some(40), at(60_599)),
+            LastAckVerdict::Duplicate { answer: Some(_) }
         ));
-        assert_eq!(table.judge(&tuple(1), IRS, Some(40), at(60_601)), HoldVerdict::Unknown);
+        assert_eq!(table.check(&tuple(1), IRS, Some(40), at(60_601)), LastAckVerdict::Unknown);
     }
 
     #[test]
     fn a_later_timestamp_or_sequence_number_is_a_new_connection() {
-        assert_eq!(table(10, Some(50)).judge(&tuple(1), IRS - 7, Some(51), at(5600)), HoldVerdict::Fresh);
-        assert_eq!(table(10, None).judge(&tuple(1), IRS + 103, None, at(5600)), HoldVerdict::Fresh);
-        let old = table(10, None).judge(&tuple(1), IRS + 102, None, at(5600));
-        assert!(matches!(old, HoldVerdict::Duplicate { .. }));
-        let older = table(10, Some(50)).judge(&tuple(1), IRS - 7, Some(50), at(5600));
-        assert!(matches!(older, HoldVerdict::Duplicate { .. }));
-        assert_eq!(table(10, None).judge(&tuple(2), IRS, None, at(5600)), HoldVerdict::Unknown);
+        assert_eq!(table(10, Some(50)).check(&tuple(1), IRS - 7, Some(51), at(5600)), LastAckVerdict::Fresh);
+        assert_eq!(table(10, None).check(&tuple(1), IRS + 103, None, at(5600)), LastAckVerdict::Fresh);
+        let old = table(10, None).check(&tuple(1), IRS + 102, None, at(5600));
+        assert!(matches!(old, LastAckVerdict::Duplicate { .. }));
+        let older = table(10, Some(50)).check(&tuple(1), IRS - 7, Some(50), at(5600));
+        assert!(matches!(older, LastAckVerdict::Duplicate { .. }));
+        assert_eq!(table(10, None).check(&tuple(2), IRS, None, at(5600)), LastAckVerdict::Unknown);
     }
 
     #[test]
     fn a_new_connection_ends_the_hold() {
         let mut table = table(10, Some(50));
-        assert_eq!(table.judge(&tuple(1), IRS - 7, Some(51), at(5600)), HoldVerdict::Fresh);
-        assert_eq!(table.judge(&tuple(1), IRS, Some(40), at(5600)), HoldVerdict::Unknown);
+        assert_eq!(table.check(&tuple(1), IRS - 7, Some(51), at(5600)), LastAckVerdict::Fresh);
+        assert_eq!(table.check(&tuple(1), IRS, Some(40), at(5600)), LastAckVerdict::Unknown);
     }
 
     #[test]
@@ -204,10 +204,13 @@ mod tests {
         table.insert(tuple(1), IRS + 1, numbers(None), 64, 0, at(800));
         assert_eq!(table.len(), 2, "the old entry of these ends made way for the new");
         table.insert(tuple(3), IRS, numbers(None), 64, 0, at(900));
-        assert_eq!(table.judge(&tuple(2), IRS, None, at(1000)), HoldVerdict::Unknown);
-        assert!(matches!(table.judge(&tuple(1), IRS + 1, None, at(1000)), HoldVerdict::Duplicate { .. }));
-        assert!(matches!(table.judge(&tuple(1), IRS + 1, None, at(60_799)), HoldVerdict::Duplicate { .. }));
-        let mut none = HoldTable::new(0, Duration::from_secs(30), KeyedHash::new(&1.into()));
+        assert_eq!(table.check(&tuple(2), IRS, None, at(1000)), LastAckVerdict::Unknown);
+        assert!(matches!(table.check(&tuple(1), IRS + 1, None, at(1000)), LastAckVerdict::Duplicate { .. }));
+        assert!(matches!(
+            table.check(&tuple(1), IRS + 1, None, at(60_799)),
+            LastAckVerdict::Duplicate { .. }
+        ));
+        let mut none = LastAckTable::new(0, Duration::from_secs(30), KeyedHash::new(&1.into()));
         none.insert(tuple(1), IRS, numbers(None), 64, 0, at(0));
         assert_eq!(none.len(), 0);
     }

@@ -23,8 +23,8 @@ const BETTER: u64 = 4;
 const PATIENCE: u8 = 127;
 
 /// True if a path with this minimum round-trip time is short in the sense of the [module](self).
-pub(crate) fn is_short(least_rtt: Micros) -> bool {
-    least_rtt < SHORT
+pub(crate) fn is_short(min_rtt: Micros) -> bool {
+    min_rtt < SHORT
 }
 
 /// Measurements of a buffer on a short path, and the result of its last doubling.
@@ -52,7 +52,7 @@ impl Trial {
         &mut self,
         bytes: u64,
         within: Micros,
-        least_rtt: Micros,
+        min_rtt: Micros,
         capacity: u64,
         wanted: u64,
     ) -> u64 {
@@ -72,10 +72,10 @@ impl Trial {
         if !is_full {
             return capacity;
         }
-        let held = u64::try_from(TIMES * rate * u128::from(least_rtt.0) / 1_000_000).unwrap_or(u64::MAX);
+        let bdp = u64::try_from(TIMES * rate * u128::from(min_rtt.0) / 1_000_000).unwrap_or(u64::MAX);
         let rate = u64::try_from(rate).unwrap_or(u64::MAX);
-        if capacity < held {
-            return capacity.saturating_mul(2).min(held);
+        if capacity < bdp {
+            return capacity.saturating_mul(2).min(bdp);
         }
         self.try_more(rate, capacity)
     }
@@ -107,12 +107,12 @@ pub(crate) struct SendSizing {
 
 impl SendSizing {
     /// Records `acked` acknowledged bytes of a send buffer of `limit` bytes. `srtt` includes the time in
-    /// queues, `least_rtt` does not. Returns the new limit.
+    /// queues, `min_rtt` does not. Returns the new limit.
     pub(crate) fn on_acked(
         &mut self,
         acked: u32,
         srtt: Micros,
-        least_rtt: Micros,
+        min_rtt: Micros,
         limit: usize,
         now: Instant,
     ) -> usize {
@@ -124,7 +124,7 @@ impl SendSizing {
         let acked = core::mem::take(&mut self.acked);
         self.round_start = now;
         let wanted = acked.saturating_mul(2);
-        let limit = self.trial.on_round(acked, round, least_rtt, limit as u64, wanted);
+        let limit = self.trial.on_round(acked, round, min_rtt, limit as u64, wanted);
         usize::try_from(limit).unwrap_or(usize::MAX)
     }
 }

@@ -1,6 +1,6 @@
-//! Several stacks on one host: the share of the four-tuples of each, and the knowledge that they exchange.
+//! Several stacks on one host: the shard of the four-tuples of each, and the knowledge that they exchange.
 //!
-//! A driver that runs a stack on every core gives each a share of all four-tuples ([`Stack::set_share`]) and
+//! A driver that runs a stack on every core gives each a shard of all four-tuples ([`Stack::set_shard`]) and
 //! passes it only the packets of its share. The stacks share their knowledge of servers and paths: each
 //! returns it as [`Lesson`]s ([`Stack::poll_lesson`]), which the driver passes to the others
 //! ([`Stack::on_lesson`]). So every stack has the whole memory, and none waits for another. A stack without a
@@ -12,7 +12,7 @@ use core::fmt;
 
 use super::{ListenerId, Stack};
 use crate::fast_open::KeySource;
-use crate::fast_open::client::{Asker, Report};
+use crate::fast_open::client::{Asker, FastOpenReport};
 use crate::fast_open::replay::ReplayMemory;
 use crate::four_tuple::FourTuple;
 use crate::mechanism::memory::{Destination, Opened};
@@ -38,7 +38,7 @@ pub(super) enum Learnt {
     /// The path passes large packets.
     LargePacket(Ends, LargePacket),
     /// A report about the server's Fast Open.
-    FastOpen(Asker, Report),
+    FastOpen(Asker, FastOpenReport),
     /// The fate of the option of Corrective and Proactive on a SYN.
     Opened(Destination, Opened),
     /// The path damages segments with the option.
@@ -47,19 +47,19 @@ pub(super) enum Learnt {
 
 /// The part of one stack among several.
 #[derive(Default)]
-pub(super) struct Share {
+pub(super) struct Shard {
     is_ours: Option<IsOurs>,
     lessons: VecDeque<Learnt>,
 }
 
-impl Share {
+impl Shard {
     /// True if connections over this four-tuple belong to this stack.
     pub(super) fn has(&self, tuple: &FourTuple) -> bool {
         self.is_ours.as_ref().is_none_or(|is_ours| is_ours(tuple))
     }
 
     /// Queues a lesson for the other stacks.
-    pub(super) fn tell(&mut self, learnt: impl FnOnce() -> Learnt) {
+    pub(super) fn publish(&mut self, learnt: impl FnOnce() -> Learnt) {
         if self.is_ours.is_none() {
             return;
         }
@@ -70,9 +70,9 @@ impl Share {
     }
 }
 
-impl fmt::Debug for Share {
+impl fmt::Debug for Shard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Share").field("lessons", &self.lessons.len()).finish_non_exhaustive()
+        f.debug_struct("Shard").field("lessons", &self.lessons.len()).finish_non_exhaustive()
     }
 }
 
@@ -80,14 +80,14 @@ impl fmt::Debug for Share {
 impl Stack {
     /// Makes this stack one of several with the same addresses: from now on it opens connections only over
     /// four-tuples for which `is_ours` returns true, if it chooses the port itself, and returns lessons.
-    pub fn set_share(&mut self, is_ours: impl Fn(&FourTuple) -> bool + Send + 'static) {
-        self.share.is_ours = Some(Box::new(is_ours));
+    pub fn set_shard(&mut self, is_ours: impl Fn(&FourTuple) -> bool + Send + 'static) {
+        self.shard.is_ours = Some(Box::new(is_ours));
     }
 
     /// Returns the next lesson for the other stacks of the host; `None` if there is none, and always without
-    /// a share.
+    /// a shard.
     pub fn poll_lesson(&mut self) -> Option<Lesson> {
-        self.share.lessons.pop_front().map(Lesson)
+        self.shard.lessons.pop_front().map(Lesson)
     }
 
     /// Processes a lesson of another stack of the host.
