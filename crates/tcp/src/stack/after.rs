@@ -19,7 +19,7 @@ use crate::time::Instant;
 const MAX_REPORTS: usize = 65_536;
 
 impl Slot {
-    /// Replaces the counted bytes` of its buffers by `held`, in the sum `all`.
+    /// Replaces the counted bytes of its buffers by `bytes`, in the sum `all`.
     #[inline]
     pub(super) fn count_memory(&mut self, bytes: usize, all: &mut usize) {
         if bytes != self.memory {

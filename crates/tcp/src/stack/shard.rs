@@ -1,10 +1,10 @@
 //! Several stacks on one host: the shard of the four-tuples of each, and the knowledge that they exchange.
 //!
 //! A driver that runs a stack on every core gives each a shard of all four-tuples ([`Stack::set_shard`]) and
-//! passes it only the packets of its share. The stacks share their knowledge of servers and paths: each
+//! passes it only the packets of its shard. The stacks share their knowledge of servers and paths: each
 //! returns it as [`Lesson`]s ([`Stack::poll_lesson`]), which the driver passes to the others
 //! ([`Stack::on_lesson`]). So every stack has the whole memory, and none waits for another. A stack without a
-//! share returns no lessons and otherwise behaves the same.
+//! shard returns no lessons and otherwise behaves the same.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
