@@ -1,13 +1,13 @@
 //! Brisk's TCP towards unmodified clients, for `edge` and for `frontend --client-device`.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 
 use brisk_gateway::clients::client_tcp;
 use brisk_gateway::settings::{CLIENT_MECHANISMS, HopSettings, ListenerSettings};
 use brisk_gateway::{ClientSide, MechanismState};
 use brisk_runtime::attach::{AttachConfig, Queues};
 use brisk_runtime::profile::Profile;
-use brisk_runtime::{Cores, DeviceSpec, Endpoint, TcpConfig};
+use brisk_runtime::{Cores, DeviceSpec, Endpoint, Share, TcpConfig};
 
 use crate::failure::Failure;
 use crate::hop_args;
@@ -37,6 +37,14 @@ pub(crate) struct ClientDevice {
     attach: AttachConfig,
     side: ClientSide,
     settings: HopSettings,
+    share: Share,
+}
+
+/// An open device.
+pub(crate) struct OpenDevice {
+    pub(crate) places: Places,
+    /// The kernel's listeners for the clients outside the share.
+    pub(crate) others: Vec<(SocketAddr, TcpListener)>,
 }
 
 impl ClientDevice {
@@ -74,7 +82,13 @@ impl ClientDevice {
             fast_open: fast_open.filter(|_| profile.fast_open),
             tcp: TcpConfig { nodelay, keepalive, ..profile.tcp },
         };
-        Ok(ClientDevice { attach, side, settings: settings.clone() })
+        Ok(ClientDevice { attach, side, settings: settings.clone(), share: Share::ALL })
+    }
+
+    /// Leaves the clients outside `share` to the kernel, if the device can.
+    pub(crate) fn sharing(self, share: Share) -> Result<ClientDevice, Failure> {
+        self.attach.check_share(share).map_err(|error| Failure::from(error).about("edge.share"))?;
+        Ok(ClientDevice { share, ..self })
     }
 
     /// Returns brisk's TCP towards the clients.
@@ -88,10 +102,11 @@ impl ClientDevice {
     }
 
     /// Opens the device. On `tun:` one stack serves all addresses; otherwise each address has a stack, and
-    /// its port is hidden from the kernel.
-    pub(crate) fn open(&self, places: &[SocketAddr], cores: &Cores) -> Result<Places, Failure> {
+    /// its port is hidden from the kernel as far as the clients in the share are concerned.
+    pub(crate) fn open(&self, places: &[SocketAddr], cores: &Cores) -> Result<OpenDevice, Failure> {
         let is_shared = matches!(self.attach.device, DeviceSpec::Tun { .. });
         let mut opened: Places = Vec::new();
+        let mut others = Vec::new();
         for &place in places {
             let endpoint = match opened.first() {
                 Some((_, endpoint)) if is_shared => endpoint.clone(),
@@ -99,13 +114,14 @@ impl ClientDevice {
                     let queues = Queues::UpTo(cores.count());
                     let attach =
                         AttachConfig { serve: Some(place), local_ports: 0, queues, ..self.attach.clone() };
-                    let (builder, _) = attach.open()?;
+                    let (builder, _, kernel) = attach.open_share(self.share)?;
+                    others.extend(kernel.map(|listener| (place, listener)));
                     builder.stack(|stack| stack.path.entries = PATHS).cores(cores).build()?
                 }
             };
             opened.push((place, endpoint));
         }
-        Ok(opened)
+        Ok(OpenDevice { places: opened, others })
     }
 
     /// Returns the state of each mechanism that needs nothing at the client.

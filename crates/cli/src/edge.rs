@@ -12,7 +12,7 @@ use brisk_gateway::{
 };
 
 use crate::Common;
-use crate::clients::{self, ClientDevice, Keys};
+use crate::clients::{self, ClientDevice, Keys, OpenDevice};
 use crate::confine::confine;
 use crate::cookie_keys::CookieKeyArgs;
 use crate::failure::Failure;
@@ -27,6 +27,7 @@ Examples:
   sudo brisk edge --listen 192.0.2.1:443 --device packet:eth0 --to 127.0.0.1:8443
   sudo brisk edge --listen :443 --device packet:eth0 --to 127.0.0.1:8443 --send-proxy v2
   sudo brisk edge --listener :443=web --listener :25=mail --origin web=10.0.0.5:443 --origin mail=10.0.0.6:25 --device packet:eth0
+  sudo brisk edge --listen :443 --device packet:eth0 --to 127.0.0.1:8443 --share 10%
   sudo brisk edge -c /etc/brisk/edge.toml";
 
 /// The settings of the device towards the clients.
@@ -61,12 +62,12 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     service::run_on_one_thread(async move {
         let Opened { cores, stop, admin } = Opened::by(&settings)?;
         let device = device(&settings)?;
-        let places = device.open(&places(&settings), &cores)?;
+        let OpenDevice { places, others } = device.open(&places(&settings), &cores)?;
         let metrics = Arc::<Metrics>::default();
         let usual = configured(&settings, &log, &metrics)?;
         let service = ServiceConfig { cores: cores.handles().to_vec(), ..usual.service };
         let config = EdgeConfig { service, ..usual };
-        let edge = Edge::bind(config.clone(), &places)?;
+        let edge = Edge::bind(config.clone(), &places)?.with_kernel(others)?;
         for (_, endpoint) in &places {
             args.cookie_keys.clone().install(endpoint, &log).await?;
         }
@@ -120,7 +121,7 @@ impl Side for Reloadable {
     async fn reload(&self) -> Result<Reloaded, Failure> {
         let read = self.args.settings()?;
         hop_args::tell_ignored(&read, &self.log);
-        let mut fixed = vec!["edge.listen", "hop.mechanisms"];
+        let mut fixed = vec!["edge.listen", "edge.share", "hop.mechanisms"];
         if !places(&read).eq(&places(&self.started)) {
             fixed.push("listener");
         }
@@ -135,7 +136,7 @@ impl Side for Reloadable {
 /// over the new settings for its address.
 fn as_opened(read: Settings, started: &Settings) -> Settings {
     let listeners = clients::as_opened(&read.listeners, &started.listeners);
-    let edge = EdgeSettings { listen: started.edge.listen, ..read.edge };
+    let edge = EdgeSettings { listen: started.edge.listen, share: started.edge.share, ..read.edge };
     let HopSettings { mechanisms, .. } = started.hop.clone();
     Settings { listeners, edge, hop: HopSettings { mechanisms, ..read.hop }, ..read }
 }
@@ -149,7 +150,7 @@ fn places(settings: &Settings) -> Vec<SocketAddr> {
 /// Returns the device towards the clients.
 fn device(settings: &Settings) -> Result<ClientDevice, Failure> {
     match settings.hop.device {
-        Some(_) => ClientDevice::of(&settings.hop, KEYS, &places(settings)),
+        Some(_) => ClientDevice::of(&settings.hop, KEYS, &places(settings))?.sharing(settings.edge.share()),
         None => Err(Failure::usage(
             "an edge needs a device towards the clients: --device packet:eth0, or hop.device",
         )
@@ -195,7 +196,7 @@ fn check_origins(edge: &EdgeSettings, listeners: &[ListenerSettings]) -> Result<
 
 /// Converts the settings into those of an edge.
 fn configured(settings: &Settings, log: &Log, metrics: &Arc<Metrics>) -> Result<EdgeConfig, Failure> {
-    let EdgeSettings { listen, to, origins, send_proxy } = settings.edge.clone();
+    let EdgeSettings { listen, to, origins, send_proxy, share: _ } = settings.edge.clone();
     let plain = listen.map(|address| ListenerSettings {
         listen: Listen::from(address),
         origin: None,
@@ -242,6 +243,10 @@ mod tests {
                 "on xdp:eth0 has at most 1",
             ),
             (format!("{edge}{device}mechanisms = 'fast'"), "mechanisms: "),
+            (
+                format!("{edge}share = '10%'\n[hop]\ndevice = 'tun:t0'\naddr = ['10.7.0.2/24']"),
+                "tun:t0 cannot serve a share of 10%",
+            ),
         ] {
             let said = checked(&text).expect_err(&text);
             assert!(said.contains(says) && said.lines().count() == 1, "{text}: {said}");

@@ -2,13 +2,16 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use brisk_packet_io::sockopt::TcpInfo;
 use brisk_runtime::ConnStats;
 
 use crate::end::End;
 use crate::first_bytes::Speaker;
+use crate::hop::line::Line;
 use crate::hop::opening::plain;
 use crate::log::{Level, Log, Value};
 use crate::peer::Redundancy;
@@ -91,8 +94,32 @@ pub struct Access {
     pub first_byte: Option<Duration>,
     /// From accept to close.
     pub duration: Duration,
+    /// The TCP that served the client, at an edge.
+    pub tcp: Option<ClientTcp>,
     /// The reason for its end.
     pub end: End,
+}
+
+/// The TCP that serves a client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ClientTcp {
+    /// Brisk's.
+    Brisk,
+    /// The kernel's, with the statistics of the connection at its end.
+    Kernel(TcpInfo),
+}
+
+impl ClientTcp {
+    /// The names of both.
+    pub(crate) const NAMES: [&'static str; 2] = ["brisk", "kernel"];
+
+    /// Returns one word.
+    pub fn name(self) -> &'static str {
+        match self {
+            ClientTcp::Brisk => ClientTcp::NAMES[0],
+            ClientTcp::Kernel(_) => ClientTcp::NAMES[1],
+        }
+    }
 }
 
 /// Returns the retransmissions of a connection, with those of its handshake.
@@ -107,6 +134,14 @@ impl Access {
             Role::Frontend => self.outside.as_ref(),
             Role::Edge => self.hop.as_ref(),
             Role::Backend => None,
+        }
+    }
+
+    /// Takes the statistics of the hop's connection, at an edge of the client's, at its end.
+    pub(crate) fn end_hop(&mut self, line: &Line) {
+        self.hop = line.stats();
+        if let Some(ClientTcp::Kernel(stats)) = &mut self.tcp {
+            *stats = line.socket().and_then(|socket| TcpInfo::of(socket.as_fd()).ok()).unwrap_or_default();
         }
     }
 
@@ -130,6 +165,7 @@ impl Access {
             began: Instant::now(),
             first_byte: None,
             duration: Duration::ZERO,
+            tcp: None,
             end: End::Closed,
         }
     }
@@ -143,6 +179,9 @@ impl Access {
             ("role", Value::Text(self.role.name().into())),
             ("peer", Value::Text(self.peer.to_string())),
         ];
+        if let Some(tcp) = self.tcp {
+            fields.push(("tcp", Value::Text(tcp.name().into())));
+        }
         if let Some(client) = self.client {
             fields.push(("client", Value::Text(client.to_string())));
         }
@@ -179,6 +218,12 @@ impl Access {
             fields.push(("timeouts", Value::Count(hop.counters.timeouts)));
             fields.push(("fast_open", Value::Text(hop.fast_open.name().into())));
             fields.push(("redundancy", Value::Text(Redundancy::of(hop.gentle).name().into())));
+        }
+        if let Some(ClientTcp::Kernel(stats)) = self.tcp {
+            if let Some(rtt) = stats.srtt {
+                fields.push(("rtt_ms", Value::Millis(millis(rtt))));
+            }
+            fields.push(("retransmits", Value::Count(stats.retransmits)));
         }
         if let Some(client) = &self.outside {
             if let Some(rtt) = client.srtt {
@@ -251,6 +296,7 @@ mod tests {
             began: Instant::now(),
             first_byte: Some(Duration::from_millis(110)),
             duration: Duration::from_millis(120),
+            tcp: None,
             end: End::HopUnreachable("connection refused by the peer".into()),
         };
         access.write(&Log::to(lines.clone(), LogFormat::Text, Level::Info));

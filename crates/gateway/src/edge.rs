@@ -1,23 +1,29 @@
 //! The edge, near the origin, without another gateway. It accepts clients over brisk's TCP, which needs no
-//! change of the clients, and opens ordinary TCP to the origin.
+//! change of the clients, and opens ordinary TCP to the origin. If its device serves only a share of the
+//! clients, the edge accepts the others over the kernel's TCP and serves them in the same way.
 
+use std::convert::Infallible;
 use std::future::{Future, poll_fn, ready};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
+use brisk_packet_io::sockopt::TcpInfo;
 use brisk_runtime::Endpoint;
 use tokio::io::AsyncWriteExt;
-use tokio::sync::watch;
+use tokio::net::TcpListener;
+use tokio::sync::{oneshot, watch};
 
-use crate::access::{Access, Role};
+use crate::access::{Access, ClientTcp, Role};
 use crate::clients::ClientSide;
 use crate::end::End;
 use crate::first_bytes::Speaker;
 use crate::hop::line::Line;
 use crate::hop::opening::{ClientAddresses, plain};
 use crate::hop::stream::HopStream;
+use crate::io::reset;
 use crate::listeners::{Client, Listener, Socket, Sockets, accept_any};
 use crate::origins::{OriginName, Origins};
 use crate::proxy::ProxyVersion;
@@ -77,6 +83,8 @@ impl EdgeConfig {
 pub struct Edge {
     shared: Arc<EdgeShared>,
     sockets: Sockets,
+    /// The kernel's listeners, which stay open while their device exists.
+    kernel: Vec<std::net::TcpListener>,
 }
 
 impl Edge {
@@ -86,9 +94,27 @@ impl Edge {
     /// If an address is not the endpoint's, or a port is in use.
     pub fn bind(config: EdgeConfig, places: &[(SocketAddr, Endpoint)]) -> io::Result<Edge> {
         let sockets = Sockets::on_stacks(places, &config.clients, config.service.cores.len())?;
-        config.service.metrics.expect_clients();
+        config.service.metrics.expect_clients(ClientTcp::NAMES[0]);
         let current = Mutex::new(Arc::new(config));
-        Ok(Edge { shared: Arc::new(EdgeShared { current }), sockets })
+        Ok(Edge { shared: Arc::new(EdgeShared { current }), sockets, kernel: Vec::new() })
+    }
+
+    /// Also serves the clients that the kernel accepts at these listeners, each for the listener with this
+    /// configured address ([`AttachConfig::open_share`](brisk_runtime::attach::AttachConfig::open_share)).
+    ///
+    /// # Errors
+    /// If there are no descriptors.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn with_kernel(mut self, listeners: Vec<(SocketAddr, std::net::TcpListener)>) -> io::Result<Edge> {
+        let service = self.shared.config().service.clone();
+        for (address, listener) in listeners {
+            self.kernel.push(listener.try_clone()?);
+            self.sockets.inherit(TcpListener::from_std(listener)?, address, &service.cores);
+            service.metrics.expect_clients(ClientTcp::NAMES[1]);
+        }
+        Ok(self)
     }
 
     /// Returns a handle to change the edge while it runs.
@@ -98,13 +124,43 @@ impl Edge {
 
     /// Serves until `shutdown` resolves or a device fails, then drains.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Summary {
-        let Edge { shared, sockets } = self;
+        let Edge { shared, sockets, kernel } = self;
         let service = shared.config().service.clone();
         let door = |core| EdgeDoor { shared: shared.clone(), sockets: sockets.of_core(core), turn: 0 };
         let doors = (0..service.cores.len().max(1)).map(door).collect();
         drop(sockets);
-        serve_until(shutdown, service, Duration::ZERO, doors).await
+        let (stopped, is_stopped) = oneshot::channel();
+        let shutdown = async {
+            shutdown.await;
+            let _ = stopped.send(());
+        };
+        let serving = serve_until(shutdown, service, Duration::ZERO, doors);
+        let refusing = async {
+            // Without the signal a device has failed.
+            let _ = is_stopped.await;
+            refuse(kernel).await
+        };
+        tokio::select! {
+            summary = serving => summary,
+            never = refusing => match never {},
+        }
     }
+}
+
+/// Resets all connections that the kernel accepts. While the edge drains, its device needs these listeners:
+/// they keep the kernel from resetting the connections of brisk's TCP.
+async fn refuse(listeners: Vec<std::net::TcpListener>) -> Infallible {
+    let listeners: Vec<_> = listeners.into_iter().filter_map(|one| TcpListener::from_std(one).ok()).collect();
+    poll_fn(|cx| {
+        for listener in &listeners {
+            // An error of accept would repeat at once; the kernel resets what is left when the process ends.
+            while let Poll::Ready(Ok((client, _))) = listener.poll_accept(cx) {
+                reset(&client);
+            }
+        }
+        Poll::Pending
+    })
+    .await
 }
 
 /// A handle to a running edge.
@@ -167,6 +223,10 @@ async fn serve(
     mut signal: watch::Receiver<Phase>,
 ) -> Option<Access> {
     let mut access = Access::begin(Role::Edge, peer);
+    access.tcp = Some(match client.socket() {
+        None => ClientTcp::Brisk,
+        Some(_) => ClientTcp::Kernel(TcpInfo::default()),
+    });
     access.end = carry_on(&config, client, listen, &mut signal, &mut access).await;
     access.duration = access.began.elapsed();
     Some(access)
@@ -189,7 +249,7 @@ async fn carry_on(
     let address = match route(config, listen, &mut client, &mut first, access).await {
         Ok(address) => address,
         Err(end) => {
-            access.hop = client.stats();
+            access.end_hop(&client);
             return end;
         }
     };
@@ -212,7 +272,7 @@ async fn carry_on(
     let origin = match sent {
         Ok(origin) => origin,
         Err(end) => {
-            access.hop = client.stats();
+            access.end_hop(&client);
             client.reset();
             return end;
         }

@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
-use crate::access::{Access, Role};
+use crate::access::{Access, ClientTcp, Role};
 use crate::clients::ClientSide;
 use crate::end::End;
 use crate::entrance::{Admitted, Entrance};
@@ -168,7 +168,7 @@ impl Frontend {
     ) -> io::Result<Frontend> {
         let clients = config.clients.clone().unwrap_or_default();
         let sockets = Sockets::on_stacks(places, &clients, config.service.cores.len())?;
-        config.service.metrics.expect_clients();
+        config.service.metrics.expect_clients(ClientTcp::NAMES[0]);
         Ok(Frontend::with(sockets, FrontendConfig { clients: Some(clients), ..config }, endpoint))
     }
 

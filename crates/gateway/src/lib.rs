@@ -86,7 +86,7 @@ pub mod upstream;
 pub mod users;
 mod warm;
 
-pub use access::{Access, Role};
+pub use access::{Access, ClientTcp, Role};
 pub use admin::{Admin, Shown};
 pub use allow::Allow;
 pub use backend::{Backend, BackendConfig, BackendControl};

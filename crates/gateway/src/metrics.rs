@@ -15,7 +15,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::access::{Access, retransmits};
+use crate::access::{Access, ClientTcp, retransmits};
 use crate::end::End;
 use crate::first_bytes::Speaker;
 use crate::frontends::{Account, Frontends};
@@ -338,9 +338,9 @@ impl Metrics {
         self.rejected.inc();
     }
 
-    /// Creates the series of clients' connections.
-    pub(crate) fn expect_clients(&self) {
-        self.clients.expect();
+    /// Creates the series of clients' connections over this TCP, one of [`ClientTcp::NAMES`].
+    pub(crate) fn expect_clients(&self, tcp: &'static str) {
+        self.clients.expect(tcp);
     }
 
     /// Counts a connection that exceeded a time limit.
@@ -562,7 +562,8 @@ impl Metrics {
     }
 }
 
-/// The series of clients' connections at a gateway that serves clients over brisk's TCP.
+/// The series of clients' connections at a gateway that serves clients over brisk's TCP, and at an edge also
+/// of those that it serves over the kernel's.
 #[derive(Debug)]
 struct Clients {
     connections: Family<Labels, Counter>,
@@ -587,26 +588,26 @@ impl Clients {
     }
 
     fn register(&self, registry: &mut Registry) {
-        let connections = "Connections of clients over brisk's TCP that have ended, by result";
+        let connections = "Connections of clients that have ended, by the TCP that served them and by result";
         registry.register("client_connections", connections, self.connections.clone());
-        let segments = "Segments with data to clients over brisk's TCP; retransmit: sent again";
+        let segments = "Segments with data to clients, by the TCP that sent them; retransmit: sent again";
         registry.register("client_segments", segments, self.segments.clone());
         let fast_open = "Connections of clients over brisk's TCP, by outcome of Fast Open";
         registry.register("client_tfo_attempts", fast_open, self.fast_open.clone());
         for (name, help, times) in [
             (
                 "client_time_to_first_byte",
-                "Time from the accept of a client over brisk's TCP to the first byte of the answer",
+                "Time from the accept of a client to the first byte of the answer, by the TCP that served it",
                 &self.first_byte,
             ),
             (
                 "client_response",
-                "Time from the accept of a client over brisk's TCP to the end of the connection",
+                "Time from the accept of a client to the end of the connection, by the TCP that served it",
                 &self.response,
             ),
             (
                 "client_rtt",
-                "Smoothed round-trip time of a client over brisk's TCP, at the end of the connection",
+                "Smoothed round-trip time of a client at the end of the connection, by the TCP that served it",
                 &self.round_trip,
             ),
         ] {
@@ -614,36 +615,45 @@ impl Clients {
         }
     }
 
-    /// Creates the series.
-    fn expect(&self) {
+    /// Creates the series of a TCP.
+    fn expect(&self, tcp: &'static str) {
         for result in End::NAMES {
-            drop(self.connections.get_or_create(&vec![label("result", result)]));
+            drop(self.connections.get_or_create(&vec![label("tcp", tcp), label("result", result)]));
         }
         for kind in ["first", "retransmit"] {
-            drop(self.segments.get_or_create(&vec![label("kind", kind)]));
+            drop(self.segments.get_or_create(&vec![label("tcp", tcp), label("kind", kind)]));
         }
         for times in [&self.first_byte, &self.response, &self.round_trip] {
-            drop(times.get_or_create(&Vec::new()));
+            drop(times.get_or_create(&vec![label("tcp", tcp)]));
         }
     }
 
     /// Counts a connection that has ended.
     fn observe(&self, access: &Access) {
-        let Some(client) = access.of_client() else { return };
-        self.connections.get_or_create(&vec![label("result", access.end.name())]).inc();
-        let (sent, again) = (client.counters.data_segments_out, retransmits(client));
+        let (tcp, sent, again, srtt) = match (access.tcp, access.of_client()) {
+            (Some(tcp @ ClientTcp::Kernel(stats)), _) => {
+                (tcp.name(), stats.data_segments_out, stats.retransmits, stats.srtt)
+            }
+            (_, Some(client)) => {
+                self.fast_open.get_or_create(&vec![label("result", client.fast_open.name())]).inc();
+                let sent = client.counters.data_segments_out;
+                (ClientTcp::Brisk.name(), sent, retransmits(client), client.srtt)
+            }
+            (_, None) => return,
+        };
+        let result = label("result", access.end.name());
+        self.connections.get_or_create(&vec![label("tcp", tcp), result]).inc();
         for (kind, count) in [("first", sent.saturating_sub(again)), ("retransmit", again)] {
-            self.segments.get_or_create(&vec![label("kind", kind)]).inc_by(count);
+            self.segments.get_or_create(&vec![label("tcp", tcp), label("kind", kind)]).inc_by(count);
         }
-        self.fast_open.get_or_create(&vec![label("result", client.fast_open.name())]).inc();
         let is_closed = access.end == End::Closed;
         for (times, took) in [
             (&self.first_byte, access.first_byte),
             (&self.response, is_closed.then_some(access.duration)),
-            (&self.round_trip, client.srtt),
+            (&self.round_trip, srtt),
         ] {
             if let Some(took) = took {
-                times.get_or_create(&Vec::new()).observe(took.as_secs_f64());
+                times.get_or_create(&vec![label("tcp", tcp)]).observe(took.as_secs_f64());
             }
         }
     }

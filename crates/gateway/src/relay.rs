@@ -151,7 +151,7 @@ pub(crate) async fn carry(
     };
     access.bytes_up += up.bytes;
     access.bytes_down += down.bytes;
-    access.hop = ends.hop.line().stats();
+    access.end_hop(ends.hop.line());
     access.outside = ends.outside.stats();
     access.first_byte = down.first.map(|at| at.saturating_duration_since(access.began));
     match relayed.stopped {

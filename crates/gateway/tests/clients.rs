@@ -152,11 +152,11 @@ async fn client_reaches_the_origin_and_both_connections_are_recorded() {
     assert!(access.hop.is_some_and(|hop| hop.counters.data_segments_out > 100), "and so is the hop");
     let text = pair.metrics.text(None);
     for line in [
-        "brisk_client_connections_total{result=\"closed\"} 1",
-        "brisk_client_connections_total{result=\"client_failed\"} 0",
-        "brisk_client_segments_total{kind=\"retransmit\"} 0",
-        "brisk_client_response_seconds_count{} 1",
-        "brisk_client_rtt_seconds_bucket{le=\"0.01\"} 0",
+        "brisk_client_connections_total{tcp=\"brisk\",result=\"closed\"} 1",
+        "brisk_client_connections_total{tcp=\"brisk\",result=\"client_failed\"} 0",
+        "brisk_client_segments_total{tcp=\"brisk\",kind=\"retransmit\"} 0",
+        "brisk_client_response_seconds_count{tcp=\"brisk\"} 1",
+        "brisk_client_rtt_seconds_bucket{le=\"0.01\",tcp=\"brisk\"} 0",
     ] {
         assert!(text.contains(line), "{line} is not in\n{text}");
     }

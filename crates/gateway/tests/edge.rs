@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use brisk_gateway::{
-    Access, Edge, EdgeConfig, EdgeControl, End, Listener, Log, ProxyVersion, Role, Route, ServiceConfig,
+    Access, ClientTcp, Edge, EdgeConfig, EdgeControl, End, Listener, Log, ProxyVersion, Role, Route,
+    ServiceConfig,
 };
 use brisk_link::LinkSpec;
 use brisk_runtime::{ConnectConfig, Endpoint, FastOpenConnect, TcpStream, memory};
@@ -38,6 +39,10 @@ fn listener(at: &str) -> Listener {
 
 impl Fixture {
     async fn start(config: EdgeConfig) -> Fixture {
+        Fixture::with_kernel(config, Vec::new()).await
+    }
+
+    async fn with_kernel(config: EdgeConfig, kernel: Vec<(SocketAddr, std::net::TcpListener)>) -> Fixture {
         let link = LinkSpec::parse("--rtt 10ms").unwrap();
         let (near, far) = memory::network(&link, 1).unwrap();
         let places: Vec<(SocketAddr, Endpoint)> = config
@@ -54,7 +59,8 @@ impl Fixture {
             drain_timeout: Duration::from_millis(200),
             ..config.service
         };
-        let edge = Edge::bind(EdgeConfig { service, ..config }, &places).unwrap();
+        let edge =
+            Edge::bind(EdgeConfig { service, ..config }, &places).unwrap().with_kernel(kernel).unwrap();
         let control = edge.control();
         let (stop, stopped) = oneshot::channel();
         let running = tokio::spawn(async move {
@@ -128,6 +134,76 @@ async fn client_reaches_the_origin_and_half_close_passes_both_ways() {
     assert_eq!((access.bytes_up, access.bytes_down), (300_000, 300_000));
     assert!(access.hop.is_some_and(|stats| stats.srtt.is_some()), "the client's connection is reported");
     edge.finish().await;
+}
+
+#[tokio::test]
+async fn client_that_the_kernel_accepts_is_served_and_counted_next_to_the_others() {
+    let (listening, address) = origin().await;
+    let config = EdgeConfig { origin: Some(address), ..EdgeConfig::new(vec![listener(AT)]) };
+    let metrics = config.service.metrics.clone();
+    let kernel = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    kernel.set_nonblocking(true).unwrap();
+    let at = kernel.local_addr().unwrap();
+    // The device keeps its handle of the listener.
+    let _device = kernel.try_clone().unwrap();
+    let edge = Fixture::with_kernel(config, vec![(AT.parse().unwrap(), kernel)]).await;
+    let mut client = tokio::net::TcpStream::connect(at).await.unwrap();
+    let exchange = async {
+        client.write_all(&[7; 3000]).await.unwrap();
+        client.shutdown().await.unwrap();
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).await.unwrap();
+        answer
+    };
+    let (heard, answer) = tokio::join!(echo(&listening), exchange);
+    assert!(heard == [7; 3000] && answer == heard);
+    let Access { tcp: Some(ClientTcp::Kernel(stats)), end: End::Closed, hop: None, .. } = edge.ended().await
+    else {
+        panic!("the kernel has served it");
+    };
+    assert!(stats.data_segments_out > 0 && stats.retransmits == 0 && stats.srtt.is_some(), "{stats:?}");
+    let mut client = edge.connect(AT).await;
+    client.shutdown().await.unwrap();
+    let (_, ended) = tokio::join!(echo(&listening), edge.ended());
+    assert_eq!(ended.tcp, Some(ClientTcp::Brisk));
+    let text = metrics.text(None);
+    for tcp in ["brisk", "kernel"] {
+        for line in [
+            format!("brisk_client_connections_total{{tcp=\"{tcp}\",result=\"closed\"}} 1"),
+            format!("brisk_client_segments_total{{tcp=\"{tcp}\",kind=\"retransmit\"}} 0"),
+            format!("brisk_client_response_seconds_count{{tcp=\"{tcp}\"}} 1"),
+        ] {
+            assert!(text.contains(&line), "{line} is not in\n{text}");
+        }
+    }
+    edge.finish().await;
+}
+
+#[tokio::test]
+async fn draining_edge_resets_new_connections_of_the_kernel() {
+    let (listening, address) = origin().await;
+    let config = EdgeConfig { origin: Some(address), ..EdgeConfig::new(vec![listener(AT)]) };
+    let kernel = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    kernel.set_nonblocking(true).unwrap();
+    let at = kernel.local_addr().unwrap();
+    let _device = kernel.try_clone().unwrap();
+    let edge = Fixture::with_kernel(config, vec![(AT.parse().unwrap(), kernel)]).await;
+    let mut open = edge.connect(AT).await;
+    open.write_all(b"a request").await.unwrap();
+    let (_server, _) = listening.accept().await.unwrap();
+    edge.stop.send(()).unwrap();
+    // An open connection keeps the edge for its drain limit.
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let refused = async {
+        loop {
+            let Ok(mut late) = tokio::net::TcpStream::connect(at).await else { continue };
+            if late.read_u8().await.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset) {
+                return;
+            }
+        }
+    };
+    timeout(PATIENCE, refused).await.expect("it is reset");
+    edge.running.await.unwrap();
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@
 //! | [`netns`] | network namespaces: open, create, run a closure inside |
 //! | [`interface`] | addresses, MTU and routes of a network interface |
 //! | [`realtime`] | waiting for a due time with microsecond precision |
+//! | [`share`] | the share of the clients that the stack serves, where the kernel serves the others |
 //! | [`sockopt`] | options of the kernel's sockets, by number |
 //! | [`privileges`] | errors with advice for a user who lacks a capability |
 //!
@@ -34,6 +35,7 @@ mod queue_program;
 mod reactor;
 pub mod realtime;
 mod routes;
+pub mod share;
 pub mod sockopt;
 pub mod spec;
 #[cfg(test)]

@@ -19,7 +19,7 @@ mod redirect;
 
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -35,6 +35,7 @@ use crate::headers::Headers;
 use crate::interface::Interface;
 use crate::privileges::OpenError;
 use crate::reactor::Reactor;
+use crate::share::Share;
 use crate::vnet::VnetHeader;
 use filter::Wanted;
 use guard::Guards;
@@ -46,6 +47,9 @@ use redirect::RedirectDevice;
 pub struct PacketOptions {
     /// Address and port that the stack listens on; `[::]` or `0.0.0.0` for every address. Default none.
     pub serve: Option<SocketAddr>,
+    /// The clients of `serve` whose packets the stack gets. The kernel gets those of the others
+    /// ([`Opened::others`]). Default all.
+    pub share: Share,
     /// Number of ports to claim, from 61056 to 65535, for connections that the stack opens. They come in
     /// blocks of 64; there are fewer if other processes use the other blocks. Each port that is used takes a
     /// descriptor. Default 256.
@@ -59,7 +63,13 @@ pub struct PacketOptions {
 
 impl Default for PacketOptions {
     fn default() -> Self {
-        PacketOptions { serve: None, local_ports: 256, buffer_bytes: 4 << 20, redirect: true }
+        PacketOptions {
+            serve: None,
+            share: Share::ALL,
+            local_ports: 256,
+            buffer_bytes: 4 << 20,
+            redirect: true,
+        }
     }
 }
 
@@ -97,6 +107,9 @@ pub struct Opened {
     pub local_ports: Option<RangeInclusive<u16>>,
     /// True if the kernel redirects the frames; false if packet sockets receive them.
     pub redirected: bool,
+    /// The kernel's listener at the served address for the clients outside the share, if there are any. It
+    /// does not block.
+    pub others: Option<TcpListener>,
 }
 
 /// Opens `count` queues for the stack on `addresses`, which the host must have and which are reached over
@@ -112,13 +125,15 @@ pub fn open(
 ) -> Result<Opened, OpenError> {
     let guards = claim(interface, options)?;
     let local_ports = guards.ports();
+    let failed = |error| OpenError::packet(interface, "the kernel's listener cannot be used", error);
+    let others = guards.others().map_err(failed)?;
     if options.redirect
         && let Ok(queues) = RedirectDevice::open_queues(interface, addresses, options, &guards, count)
     {
-        return Ok(Opened { queues: boxed(queues), local_ports, redirected: true });
+        return Ok(Opened { queues: boxed(queues), local_ports, redirected: true, others });
     }
     let queues = PacketDevice::queues(interface, options, guards, count)?;
-    Ok(Opened { queues: boxed(queues), local_ports, redirected: false })
+    Ok(Opened { queues: boxed(queues), local_ports, redirected: false, others })
 }
 
 fn boxed(queues: Vec<impl Device + 'static>) -> Vec<Box<dyn Device>> {
@@ -126,7 +141,8 @@ fn boxed(queues: Vec<impl Device + 'static>) -> Vec<Box<dyn Device>> {
 }
 
 fn claim(interface: &str, options: PacketOptions) -> Result<Arc<Guards>, OpenError> {
-    Guards::claim_for(&format!("packet:{interface}"), interface, options.serve, options.local_ports)
+    let PacketOptions { serve, share, local_ports, .. } = options;
+    Guards::claim_for(&format!("packet:{interface}"), interface, serve, share, local_ports)
 }
 
 impl PacketDevice {
@@ -319,7 +335,8 @@ fn prepare(socket: &Socket, link: usize, options: PacketOptions, guards: &Guards
     describe_arrivals(socket)?;
     let served = options.serve.map(|served| served.port());
     let own = guards.ports();
-    let wanted = Wanted { link: link as u32, served, own: own.as_ref(), addresses: &[] };
+    let share = options.share;
+    let wanted = Wanted { link: link as u32, served, own: own.as_ref(), addresses: &[], share };
     let program = filter::program(wanted);
     bpf::set_program(socket.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
     crate::sockopt::wish_for_buffers(socket.as_fd(), options.buffer_bytes);

@@ -101,6 +101,7 @@ impl OpenError {
             Some(served) => served.port().to_string(),
         };
         let remedy = match source.raw_os_error() {
+            Some(libc::EPERM) => "a share of the clients needs CAP_NET_ADMIN (run as root)",
             Some(libc::EACCES) => "ports below 1024 need CAP_NET_BIND_SERVICE; choose a higher one",
             Some(libc::EADDRNOTAVAIL) => {
                 "this host does not have the address; `ip address` shows its addresses"

@@ -3,6 +3,7 @@
 use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
 
 /// Sets an option to the bytes of `value`.
 pub fn set(fd: BorrowedFd<'_>, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
@@ -51,6 +52,41 @@ pub fn allow_foreign_address(fd: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
     set(fd, level, name, &1i32.to_ne_bytes())
 }
 
+/// Statistics of a connection of the kernel's TCP (`struct tcp_info` of linux/tcp.h).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TcpInfo {
+    /// Segments with data that this side sent, with those that it sent again.
+    pub data_segments_out: u64,
+    /// Segments that this side sent again, with those of the handshake.
+    pub retransmits: u64,
+    /// Smoothed round-trip time.
+    pub srtt: Option<Duration>,
+}
+
+impl TcpInfo {
+    /// Returns the statistics of a socket.
+    ///
+    /// # Errors
+    /// It is no socket of TCP.
+    pub fn of(fd: BorrowedFd<'_>) -> io::Result<TcpInfo> {
+        // Offsets of tcpi_rtt (microseconds), tcpi_total_retrans and tcpi_data_segs_out (Linux 4.6).
+        const RTT: usize = 68;
+        const TOTAL_RETRANS: usize = 100;
+        const DATA_SEGS_OUT: usize = 156;
+        let info = get(fd, libc::SOL_TCP, libc::TCP_INFO, DATA_SEGS_OUT + 4)?;
+        let word = |at: usize| {
+            let bytes = info.get(at..).and_then(<[u8]>::first_chunk::<4>);
+            bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
+        };
+        let srtt = Duration::from_micros(word(RTT).into());
+        Ok(TcpInfo {
+            data_segments_out: word(DATA_SEGS_OUT).into(),
+            retransmits: word(TOTAL_RETRANS).into(),
+            srtt: (!srtt.is_zero()).then_some(srtt),
+        })
+    }
+}
+
 /// Makes a request such as SIOCINQ and returns the resulting number.
 pub fn request(fd: BorrowedFd<'_>, request: u64) -> io::Result<i32> {
     let mut number: libc::c_int = 0;
@@ -96,6 +132,7 @@ fn memory(fd: BorrowedFd<'_>) -> Option<[u32; 9]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
     use std::os::fd::AsFd;
 
     #[test]
@@ -108,6 +145,21 @@ mod tests {
         socket.connect(&listener.local_addr().unwrap().into()).unwrap();
         let local = socket.local_addr().unwrap().as_socket().unwrap();
         assert!((40_000..=40_100).contains(&local.port()), "{local}");
+    }
+
+    #[test]
+    fn kernel_reports_segments_and_the_round_trip_time() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        for _ in 0..3 {
+            server.write_all(b"data").unwrap();
+            client.read_exact(&mut [0; 4]).unwrap();
+        }
+        let TcpInfo { data_segments_out, retransmits, srtt } = TcpInfo::of(server.as_fd()).unwrap();
+        assert_eq!((data_segments_out, retransmits), (3, 0));
+        assert!(srtt.is_some_and(|srtt| srtt < Duration::from_secs(1)), "{srtt:?}");
+        assert!(TcpInfo::of(std::net::UdpSocket::bind("127.0.0.1:0").unwrap().as_fd()).is_err());
     }
 
     #[test]

@@ -33,7 +33,7 @@ mod socket;
 mod survey;
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -46,6 +46,7 @@ use crate::packet::filter::{MAX_ADDRESSES, Wanted};
 use crate::packet::guard::Guards;
 use crate::packet::{ETHERNET_HEADER, PacketOptions};
 use crate::privileges::OpenError;
+use crate::share::Share;
 use device::{Host, Port, XdpDevice};
 use errors::Errors;
 use program::Running;
@@ -57,6 +58,8 @@ pub use survey::{Survey, survey};
 pub struct XdpOptions {
     /// As [`PacketOptions::serve`]. Default none.
     pub serve: Option<SocketAddr>,
+    /// As [`PacketOptions::share`]. Default all.
+    pub share: Share,
     /// As [`PacketOptions::local_ports`]. Default 256.
     pub local_ports: u16,
     /// Frames that may wait for the stack on each queue of the interface: 64 to 65,536, rounded up to a power
@@ -78,6 +81,7 @@ impl Default for XdpOptions {
     fn default() -> Self {
         XdpOptions {
             serve: None,
+            share: Share::ALL,
             local_ports: PacketOptions::default().local_ports,
             receive_frames: 2048,
             send_frames: 1024,
@@ -103,6 +107,8 @@ pub struct Opened {
     pub local_ports: Option<RangeInclusive<u16>>,
     /// How frames reach the stack.
     pub path: Path,
+    /// As [`packet::Opened::others`](crate::packet::Opened::others).
+    pub others: Option<TcpListener>,
 }
 
 /// How frames reach the stack from the interface.
@@ -143,7 +149,10 @@ pub fn open(
 ) -> Result<Opened, OpenError> {
     let subject = format!("xdp:{interface}");
     let unsupported = |problem: String| Err(OpenError::unsupported(subject.clone(), problem));
-    let guards = Guards::claim_for(&subject, interface, options.serve, options.local_ports)?;
+    let XdpOptions { serve, share, local_ports, .. } = options;
+    let guards = Guards::claim_for(&subject, interface, serve, share, local_ports)?;
+    let unusable = |error| OpenError::xdp(interface, "the kernel's listener cannot be used", error);
+    let others = guards.others().map_err(unusable)?;
     let interface = Interface::named(interface)?;
     let (mtu, mac) = (interface.mtu()?, interface.hardware_address()?);
     if mtu > MAX_MTU {
@@ -161,8 +170,8 @@ pub fn open(
     }
     let sockets = sockets(&interface, mtu, &options)?;
     let own = guards.ports();
-    let served = options.serve.map(|served| served.port());
-    let wanted = Wanted { link: ETHERNET_HEADER as u32, served, own: own.as_ref(), addresses };
+    let served = serve.map(|served| served.port());
+    let wanted = Wanted { link: ETHERNET_HEADER as u32, served, own: own.as_ref(), addresses, share };
     let descriptors: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
     let running = Arc::new(Running::start(&interface, wanted, &descriptors, options.native)?);
     let path = match running.mode() {
@@ -184,7 +193,7 @@ pub fn open(
         first.listen_to(Errors::open(&host.interface).map_err(failed)?);
     }
     let queues = devices.into_iter().map(|device| Box::new(device) as Box<dyn Device>).collect();
-    Ok(Opened { queues, local_ports: guards.ports(), path })
+    Ok(Opened { queues, local_ports: guards.ports(), path, others })
 }
 
 /// Opens a socket for each queue of the interface: frames of a queue can go only to its own socket.

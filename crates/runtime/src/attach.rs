@@ -8,11 +8,12 @@
 //! stack has the addresses of the interface.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::RangeInclusive;
 
 use brisk_packet_io::interface::Interface;
 use brisk_packet_io::packet::{self, PacketOptions};
+use brisk_packet_io::share::Share;
 use brisk_packet_io::tun::{TunDevice, TunOptions};
 use brisk_packet_io::udp::{self, UdpDevice, UdpOptions};
 use brisk_packet_io::xdp::{self, XdpOptions};
@@ -168,12 +169,40 @@ impl AttachConfig {
     /// # Panics
     /// Outside a tokio runtime.
     pub fn open(&self) -> Result<(Builder, Attached), AttachError> {
+        self.open_share(Share::ALL).map(|(builder, attached, _)| (builder, attached))
+    }
+
+    /// Like [`open`](AttachConfig::open); of the clients of `serve`, the stack serves only those in `share`.
+    /// Also returns the kernel's listener for the others, if there are any. It does not block.
+    ///
+    /// # Errors
+    /// Those of [`open`](AttachConfig::open) and of [`check_share`](AttachConfig::check_share).
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn open_share(&self, share: Share) -> Result<(Builder, Attached, Option<TcpListener>), AttachError> {
         self.check()?;
+        self.check_share(share)?;
+        let all = |(builder, attached)| (builder, attached, None);
         match &self.device {
-            DeviceSpec::Tun { name } => self.open_tun(name),
-            DeviceSpec::Udp { bind } => self.open_udp(*bind),
-            DeviceSpec::Packet { interface } => self.open_packet(interface),
-            DeviceSpec::Xdp { interface } => self.open_xdp(interface),
+            DeviceSpec::Tun { name } => self.open_tun(name).map(all),
+            DeviceSpec::Udp { bind } => self.open_udp(*bind).map(all),
+            DeviceSpec::Packet { interface } => self.open_packet(interface, share),
+            DeviceSpec::Xdp { interface } => self.open_xdp(interface, share),
+        }
+    }
+
+    /// Checks whether the device can leave the clients outside `share` to the kernel.
+    ///
+    /// # Errors
+    /// [`AttachError::Usage`] if it cannot.
+    pub fn check_share(&self, share: Share) -> Result<(), AttachError> {
+        match &self.device {
+            DeviceSpec::Packet { .. } | DeviceSpec::Xdp { .. } => Ok(()),
+            DeviceSpec::Tun { .. } | DeviceSpec::Udp { .. } if share.is_all() => Ok(()),
+            device @ (DeviceSpec::Tun { .. } | DeviceSpec::Udp { .. }) => Err(AttachError::Usage(format!(
+                "{device} cannot serve a share of {share}: the kernel has no clients at its address; use packet: or xdp:"
+            ))),
         }
     }
 
@@ -259,21 +288,29 @@ impl AttachConfig {
         Ok((self.builder(boxed(queues), &[udp::LOCAL_INNER.into()], None), Attached::Udp { local }))
     }
 
-    fn open_packet(&self, interface: &str) -> Result<(Builder, Attached), AttachError> {
+    fn open_packet(
+        &self,
+        interface: &str,
+        share: Share,
+    ) -> Result<(Builder, Attached, Option<TcpListener>), AttachError> {
         let addresses = self.host_addresses(interface)?;
-        let options =
-            PacketOptions { serve: self.serve, local_ports: self.local_ports, ..PacketOptions::default() };
+        let AttachConfig { serve, local_ports, .. } = *self;
+        let options = PacketOptions { serve, share, local_ports, ..PacketOptions::default() };
         let (Queues::Exactly(count) | Queues::UpTo(count)) = self.queues;
         let opened = packet::open(interface, &addresses, options, count)?;
         let builder = self.builder(opened.queues, &addresses, opened.local_ports);
         let frames = if opened.redirected { Frames::Redirected } else { Frames::Copied };
-        Ok((builder, Attached::Native { addresses, frames }))
+        Ok((builder, Attached::Native { addresses, frames }, opened.others))
     }
 
-    fn open_xdp(&self, interface: &str) -> Result<(Builder, Attached), AttachError> {
+    fn open_xdp(
+        &self,
+        interface: &str,
+        share: Share,
+    ) -> Result<(Builder, Attached, Option<TcpListener>), AttachError> {
         let addresses = self.host_addresses(interface)?;
-        let options =
-            XdpOptions { serve: self.serve, local_ports: self.local_ports, ..XdpOptions::default() };
+        let AttachConfig { serve, local_ports, .. } = *self;
+        let options = XdpOptions { serve, share, local_ports, ..XdpOptions::default() };
         let (Queues::Exactly(count) | Queues::UpTo(count)) = self.queues;
         let opened = xdp::open(interface, &addresses, options, count)?;
         let there = opened.queues.len();
@@ -284,7 +321,7 @@ impl AttachConfig {
             )));
         }
         let builder = self.builder(opened.queues, &addresses, opened.local_ports);
-        Ok((builder, Attached::Native { addresses, frames: Frames::Xdp(opened.path) }))
+        Ok((builder, Attached::Native { addresses, frames: Frames::Xdp(opened.path) }, opened.others))
     }
 
     /// Returns the addresses of the host that the stack shares with the kernel.
@@ -428,6 +465,18 @@ mod tests {
         let own = config("tun:t0", &["10.0.0.1/24"], Some("10.0.0.1"));
         assert!(refused(&own).contains("own address"));
         assert!(config("tun:t0", &["10.0.0.1/24"], Some("10.0.0.9")).check().is_ok());
+    }
+
+    #[test]
+    fn only_devices_on_addresses_of_the_host_serve_a_share() {
+        let part: Share = "10%".parse().unwrap();
+        for (device, serves) in
+            [("tun:t0", false), ("udp:0.0.0.0:1", false), ("packet:eth0", true), ("xdp:eth0", true)]
+        {
+            let config = config(device, &[], None);
+            assert_eq!(config.check_share(part).is_ok(), serves, "{device}");
+            assert!(config.check_share(Share::ALL).is_ok());
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::process::{Process, eventually, run, text};
 
 /// The key of the hop.
 const KEY: &str = "6f1c0dd5a1f3b6b6e0a7f0c59f5d6b1c3a9e8d7c6b5a49382716054f3e2d1c0b";
-const ADMIN: &str = "127.0.0.1:9413";
+pub(crate) const ADMIN: &str = "127.0.0.1:9413";
 
 fn backend(host: &Namespace, listen: &str) -> Process {
     let words = ["backend", "--listen", listen, "--to", "127.0.0.1:80"];
@@ -29,8 +29,8 @@ fn frontend(host: &Namespace, peer: &str, device: &[&str]) -> Process {
     frontend
 }
 
-/// The value of a series of the frontend's metrics.
-fn series(host: &Namespace, labelled: &str) -> u64 {
+/// The value of a series of a gateway's metrics.
+pub(crate) fn series(host: &Namespace, labelled: &str) -> u64 {
     let metrics = text(&run(&mut curl(host, &[&format!("http://{ADMIN}/metrics")])).stdout);
     let value = metrics.lines().find_map(|line| line.strip_prefix(labelled)?.trim().parse().ok());
     value.unwrap_or_else(|| panic!("{labelled} is not in\n{metrics}"))
@@ -67,10 +67,10 @@ fn curl_reaches_nginx_over_two_lossy_hops_with_and_without_fast_open() {
     }
     assert!(counters(near)["Active"] > 4, "requests have travelled on SYNs: {:?}", counters(near));
     assert_eq!(resets(middle), before, "the kernel has answered for us");
-    let of = |more: &str| series(middle, &format!("brisk_client_connections_total{{{more}}}"));
+    let of = |more: &str| series(middle, &format!("brisk_client_connections_total{{tcp=\"brisk\",{more}}}"));
     eventually("every connection has ended", || (of("result=\"closed\"") == count).then_some(()));
     assert!(series(middle, "brisk_client_tfo_attempts_total{result=\"used\"}") > 4);
-    assert!(series(middle, "brisk_client_segments_total{kind=\"retransmit\"}") > 0);
+    assert!(series(middle, "brisk_client_segments_total{tcp=\"brisk\",kind=\"retransmit\"}") > 0);
     let ended = frontend.stop();
     assert_eq!(ended.status, Some(0), "{}", ended.said);
     let lines: Vec<&str> = ended.said.lines().filter(|line| line.contains("event=access")).collect();

@@ -1,12 +1,20 @@
 //! `brisk edge` on the host's own address: kernel clients on one side, nginx over the kernel's TCP on the
 //! other, next to services of the kernel on the same address.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::process::Command;
+
+use brisk_packet_io::share::Share;
+
+use crate::clients::{ADMIN, series};
 use crate::fast_open::{allow, counters};
+use crate::machine::skipped;
 use crate::namespace::Namespace;
 use crate::nginx;
 use crate::packet::{ethernet, has_interface, resets};
 use crate::pages::{Pages, curl, fetches};
 use crate::process::{Process, eventually, run, text};
+use crate::xdp;
 
 /// The edge's address for clients.
 const AT: &str = "10.66.0.2:8000";
@@ -124,5 +132,186 @@ fn failed_start_of_an_edge_is_reported_with_the_remedy() {
         assert_eq!(out.status.code(), Some(1), "{said}");
         let last = said.lines().last().unwrap_or_default();
         assert!(last.starts_with("brisk: ") && last.contains(says), "{said}");
+    }
+}
+
+/// Clients of the near host: in the share of 50 % and outside, for both address families.
+struct Clients {
+    inside: [IpAddr; 2],
+    outside: [IpAddr; 2],
+}
+
+impl Clients {
+    fn on((near, far): &(Namespace, Namespace)) -> Clients {
+        let share: Share = "50%".parse().expect("a share");
+        let v4 = |inside: bool| {
+            let all = (10..100).map(|n| IpAddr::from(Ipv4Addr::new(10, 66, 0, n)));
+            all.clone().find(|ip| share.contains(*ip) == inside).expect("one of many")
+        };
+        let v6 = |inside: bool| {
+            let all = (1..100).map(|n| IpAddr::from(Ipv6Addr::new(0xfd66, 0, 0, n, 0, 0, 0, 1)));
+            all.clone().find(|ip| share.contains(*ip) == inside).expect("one of many")
+        };
+        let clients = Clients { inside: [v4(true), v6(true)], outside: [v4(false), v6(false)] };
+        for [v4, v6] in [clients.inside, clients.outside] {
+            near.ip(&["addr", "add", &format!("{v4}/24"), "dev", "eth"]);
+            near.ip(&["addr", "add", &format!("{v6}/64"), "dev", "eth", "nodad"]);
+            let IpAddr::V6(network) = v6 else { unreachable!() };
+            let [a, b, c, d, ..] = network.segments();
+            far.route(&format!("{a:x}:{b:x}:{c:x}:{d:x}::/64"), "fd66::1".parse().expect("an address"));
+        }
+        clients
+    }
+
+    /// Returns the clients with the TCP that serves them.
+    fn all(&self) -> impl Iterator<Item = (IpAddr, &'static str)> {
+        let of = |clients: [IpAddr; 2], tcp| clients.into_iter().map(move |client| (client, tcp));
+        of(self.inside, "brisk").chain(of(self.outside, "kernel"))
+    }
+}
+
+/// Returns a curl from the address `client`.
+fn curl_from(near: &Namespace, client: IpAddr, words: &[&str], page: &str) -> Command {
+    let host = if client.is_ipv4() { "10.66.0.2" } else { "[fd66::2]" };
+    let from = ["--interface", &client.to_string()];
+    curl(near, &[&from[..], words, &[&format!("http://{host}:8000/{page}")]].concat())
+}
+
+/// Returns true if no one answers this client with a connection.
+fn is_refused(near: &Namespace, client: IpAddr) -> bool {
+    let ended = curl_from(near, client, &["-m", "1"], "small").output().expect("curl starts");
+    ended.status.code() == Some(7)
+}
+
+/// The clients with which the kernel has a connection at the edge's port.
+fn served_by_kernel(far: &Namespace) -> String {
+    text(&run(far.command("ss").args(["-tnH", "state", "established", "sport = :8000"])).stdout)
+}
+
+/// Checks that both TCPs serve their clients, side by side, and that nothing remains after SIGKILL.
+fn both_shares_are_served(host: &(Namespace, Namespace), pages: &Pages, command: &mut Command) {
+    let ((near, far), clients) = (host, Clients::on(host));
+    let page = pages.write("page", 3_000_000);
+    let edge = Process::start("brisk edge", command);
+    edge.until_it_says("event=confined");
+    let before = resets(far);
+    for (client, tcp) in clients.all() {
+        for _ in 0..3 {
+            fetches(&mut curl_from(near, client, &[], "page"), &page, 1);
+        }
+        let peer = if client.is_ipv4() { format!("{client}:") } else { format!("[{client}]:") };
+        let line = edge.until_it_says(&peer);
+        assert!(line.contains(&format!(" tcp={tcp} ")) && line.contains(" rtt_ms="), "{line}");
+    }
+    for tcp in ["brisk", "kernel"] {
+        let of = |name: &str, more: &str| series(far, &format!("brisk_client_{name}{{tcp=\"{tcp}\"{more}}}"));
+        let closed = || of("connections_total", ",result=\"closed\"");
+        eventually("every connection has ended", || (closed() == 6).then_some(()));
+        assert_eq!(of("time_to_first_byte_seconds_count", ""), 6, "{tcp}");
+        assert_eq!(of("rtt_seconds_count", ""), 6, "{tcp}");
+        assert!(of("segments_total", ",kind=\"first\"") > 50, "{tcp}");
+    }
+    assert_eq!(resets(far), before, "the kernel has answered for us");
+    for (client, tcp) in clients.all() {
+        let copy = pages.path("copy");
+        let mut slow =
+            curl_from(near, client, &["--limit-rate", "1M", "-o", copy.to_str().expect("a name")], "page");
+        let mut slow = slow.spawn().expect("curl starts");
+        eventually("the answer has begun", || std::fs::metadata(&copy).is_ok().then_some(()));
+        let kernel = served_by_kernel(far);
+        assert_eq!(kernel.contains(&client.to_string()), tcp == "kernel", "{client}: {kernel}");
+        slow.kill().expect("it runs");
+        slow.wait().expect("it ends");
+        std::fs::remove_file(copy).expect("a copy");
+        // The client resets its connections.
+        eventually("the kernel has no connection", || served_by_kernel(far).is_empty().then_some(()));
+    }
+    edge.signal("-KILL");
+    for (client, _) in clients.all() {
+        eventually("the kernel answers for the port", || is_refused(near, client).then_some(()));
+    }
+    eventually("the device has gone", || (!has_interface(far, "brisk0")).then_some(()));
+}
+
+const SHARED: [&str; 11] = [
+    "edge",
+    "--listen",
+    ":8000",
+    "--to",
+    "127.0.0.1:80",
+    "--share",
+    "50%",
+    "--admin",
+    ADMIN,
+    "--device",
+    "packet:eth",
+];
+
+#[test]
+fn kernel_serves_the_clients_outside_the_share_of_redirected_frames() {
+    require!("nginx", "curl", "ss");
+    let (host, pages) = (ethernet(), Pages::new());
+    let _nginx = nginx::serve(&host.1, &pages);
+    both_shares_are_served(&host, &pages, &mut host.1.brisk(&SHARED));
+}
+
+#[test]
+fn kernel_serves_the_clients_outside_the_share_of_copied_frames() {
+    require!("nginx", "curl", "ss", "setpriv");
+    let (host, pages) = (ethernet(), Pages::new());
+    let _nginx = nginx::serve(&host.1, &pages);
+    let mut command = host.1.command("setpriv");
+    // Without these rights no frames are redirected.
+    command.args(["--bounding-set", "-bpf,-sys_admin", env!("CARGO_BIN_EXE_brisk")]).args(SHARED);
+    both_shares_are_served(&host, &pages, &mut command);
+}
+
+#[test]
+fn kernel_serves_the_clients_outside_the_share_of_af_xdp() {
+    require!("nginx", "curl", "ss");
+    let (host, pages) = (ethernet(), Pages::new());
+    if let Some(why) = xdp::refusal(&host.1) {
+        return skipped(&why);
+    }
+    let _nginx = nginx::serve(&host.1, &pages);
+    let words = [&SHARED[..SHARED.len() - 1], &["xdp:eth"]].concat();
+    both_shares_are_served(&host, &pages, &mut host.1.brisk(&words));
+}
+
+#[test]
+fn connections_of_both_shares_end_in_order_and_new_ones_are_refused() {
+    require!("nginx", "curl", "setpriv");
+    for rights in ["+bpf", "-bpf,-sys_admin"] {
+        let (host, pages) = (ethernet(), Pages::new());
+        let ((near, far), clients) = (&host, Clients::on(&host));
+        let page = pages.write("page", 3_000_000);
+        let _nginx = nginx::serve(far, &pages);
+        let mut command = far.command("setpriv");
+        command.args(["--bounding-set", rights, env!("CARGO_BIN_EXE_brisk")]).args(SHARED);
+        let edge = Process::start("brisk edge", &mut command);
+        edge.until_it_says("event=confined");
+        let slow = clients.all().map(|(client, _)| {
+            let copy = pages.path(&client.to_string());
+            let words = ["--limit-rate", "1M", "-o", copy.to_str().expect("a name")];
+            let running = curl_from(near, client, &words, "page").spawn().expect("curl starts");
+            eventually("the answer has begun", || std::fs::metadata(&copy).is_ok().then_some(()));
+            (running, copy)
+        });
+        let slow: Vec<_> = slow.collect();
+        edge.signal("-TERM");
+        edge.until_it_says("event=draining");
+        for (client, tcp) in clients.all() {
+            let ended = curl_from(near, client, &["-m", "1"], "small").output().expect("curl starts");
+            // The kernel accepts the connection before the edge can reset it.
+            let reset = [Some(52), Some(55), Some(56)].contains(&ended.status.code());
+            assert!(ended.status.code() == Some(7) || (reset && tcp == "kernel"), "{tcp}: {ended:?}");
+        }
+        for (mut running, copy) in slow {
+            assert!(running.wait().expect("it ends").success(), "{}", copy.display());
+            assert_eq!(std::fs::read(copy).expect("a copy"), std::fs::read(&page).expect("the page"));
+        }
+        let ended = edge.ended();
+        assert_eq!(ended.status, Some(0), "{}", ended.said);
+        assert!(ended.said.contains("event=stopped accepted=4 cut=0"), "{}", ended.said);
     }
 }

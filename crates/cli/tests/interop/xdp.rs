@@ -23,7 +23,8 @@ macro_rules! require_xdp {
     };
 }
 
-fn refusal(host: &Namespace) -> Option<String> {
+/// Returns why the interface of this host cannot be used.
+pub(crate) fn refusal(host: &Namespace) -> Option<String> {
     let found = host.inside(|| xdp::survey("eth")).expect("the interface is there");
     found.refused.map(|why| why.to_string())
 }

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use brisk_runtime::Prefix;
 use brisk_runtime::profile::DEFAULT_MAX_OVERHEAD;
+use brisk_runtime::{Prefix, Share};
 
 use super::Fallback;
 use super::key::{Key, NameOf, ValueOf, section};
@@ -307,6 +307,12 @@ section! {
         help: "Tell the origin the client's address in a PROXY header: v1 or v2",
         unset: "none",
         example: "\"v2\"",
+    };
+    share: Share, default Share::ALL, {
+        flag: Some("share"),
+        help: "Share of the clients, chosen by their address, that brisk's TCP serves; the kernel's TCP serves the \
+               others; needs packet: or xdp:",
+        more: "[Roll-out](edge.md#roll-out)",
     };
 }
 

@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 use libc::sock_filter;
 
 use crate::bpf::{JEQ, JGE, JGT, JSET, LDB, LDB_X, LDH, LDH_X, LDW, LDX_IP, PROTOCOL, RET};
+use crate::share::{Share, hash_of_source};
 
 /// Ethernet protocol of IPv4 (`linux/if_ether.h`).
 const ETH_P_IP: u32 = 0x0800;
@@ -34,6 +35,7 @@ enum Label {
     Icmp4,
     Icmp6,
     Ports,
+    Share6,
     Range,
     Accept,
     Copy,
@@ -46,7 +48,7 @@ enum Label {
 type Instruction = (u32, Label, Label, u32);
 
 /// Accepted packets: segments to certain ports, and ICMP errors.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted<'a> {
     /// Length of the link header, bytes.
     pub(crate) link: u32,
@@ -54,6 +56,14 @@ pub(crate) struct Wanted<'a> {
     pub(crate) own: Option<&'a RangeInclusive<u16>>,
     /// Destination addresses of accepted segments, at most [`MAX_ADDRESSES`]; all if empty.
     pub(crate) addresses: &'a [IpAddr],
+    /// The clients whose segments to `served` are accepted.
+    pub(crate) share: Share,
+}
+
+impl Default for Wanted<'_> {
+    fn default() -> Self {
+        Wanted { link: 0, served: None, own: None, addresses: &[], share: Share::ALL }
+    }
 }
 
 /// Limit because a jump spans 255 instructions and an IPv6 address takes eight.
@@ -78,8 +88,8 @@ pub(crate) fn program(wanted: Wanted<'_>) -> Vec<sock_filter> {
 }
 
 fn steps(wanted: Wanted<'_>) -> (Vec<Instruction>, Vec<(Label, usize)>) {
-    let Wanted { link, served, own, addresses } = wanted;
-    use Label::{Accept, Copy, Drop, Icmp4, Icmp6, Next, Ports, Range, V6};
+    let Wanted { link, served, own, addresses, share } = wanted;
+    use Label::{Accept, Copy, Drop, Icmp4, Icmp6, Next, Ports, Range, Share6, V6};
     let mut steps = Vec::new();
     let mut places = Vec::new();
     let mut part = |label: Option<Label>, part: &[Instruction]| {
@@ -102,7 +112,20 @@ fn steps(wanted: Wanted<'_>) -> (Vec<Instruction>, Vec<(Label, usize)>) {
     part(Some(Icmp6), &[(LDB, Next, Next, link + 40), (JGT, Drop, Copy, TOO_BIG_V6)]);
     part(Some(Ports), &[]);
     if let Some(port) = served {
-        part(None, &[(JEQ, Accept, Range, port.into())]);
+        let matches = if share.is_all() { Accept } else { Next };
+        part(None, &[(JEQ, matches, Range, port.into())]);
+        if !share.is_all() {
+            let hash = |start, words| -> Vec<Step> {
+                let hash = hash_of_source(link + start, words).into_iter();
+                hash.map(|(code, k)| (code, Next, Next, k)).collect()
+            };
+            let decide = (JGE, Drop, Accept, share.limit());
+            part(None, &[(LDW, Next, Next, PROTOCOL), (JEQ, Next, Share6, ETH_P_IP)]);
+            part(None, &hash(12, 1));
+            part(None, &[decide]);
+            part(Some(Share6), &hash(8, 2));
+            part(None, &[decide]);
+        }
     }
     part(Some(Range), &[]);
     if let Some(own) = own {
@@ -153,11 +176,11 @@ mod tests {
 
     use super::*;
     use crate::bpf::extended::{self, Kind};
-    use crate::bpf::set_program;
+    use crate::bpf::{LDX, MUL, RSH, TAX, TXA, XOR_X, set_program};
     use crate::testing::Tcp;
 
     fn accepts(link: u32, served: Option<u16>, own: Option<RangeInclusive<u16>>, frame: &[u8]) -> bool {
-        answer(Wanted { link, served, own: own.as_ref(), addresses: &[] }, frame) > 0
+        answer(Wanted { link, served, own: own.as_ref(), ..Wanted::default() }, frame) > 0
     }
 
     /// Returns the program's verdict on a frame, and checks that its translation for XDP has the same one in
@@ -207,11 +230,16 @@ mod tests {
                 LDH_X => half(x + k),
                 LDX_IP => byte(k).map(|byte| (byte & 15) * 4),
                 RET => return k,
+                LDX => Some(k),
+                TXA => Some(x),
+                XOR_X => Some(a ^ x),
+                MUL => Some(a.wrapping_mul(k)),
+                RSH => Some(a >> k),
                 _ => Some(a),
             };
             // A load beyond the end rejects the frame.
             let Some(loaded) = loaded else { return 0 };
-            if code == LDX_IP {
+            if matches!(code, LDX_IP | LDX | TAX) {
                 x = loaded
             } else {
                 a = loaded
@@ -260,7 +288,7 @@ mod tests {
         others.insert(5, own[0]);
         others.push(own[1]);
         for addresses in [&own[..], &others, &own[..1], &own[1..]] {
-            let wanted = Wanted { link: 14, served: Some(80), own: None, addresses };
+            let wanted = Wanted { link: 14, served: Some(80), addresses, ..Wanted::default() };
             for template in [Tcp::v4(), Tcp::v6()] {
                 let dst = template.dst;
                 assert_eq!(answer(wanted, &to(80, template.clone())) > 0, addresses.contains(&dst), "{dst}");
@@ -271,9 +299,37 @@ mod tests {
             }
         }
         let addresses = [own[1]; MAX_ADDRESSES];
-        let wanted = Wanted { link: 14, served: Some(80), own: Some(&(1000..=1009)), addresses: &addresses };
+        let share = "50%".parse().unwrap();
+        let wanted =
+            Wanted { link: 14, served: Some(80), own: Some(&(1000..=1009)), addresses: &addresses, share };
         assert!(program(wanted).len() < 256);
+        let wanted = Wanted { share: Share::ALL, ..wanted };
         assert!(answer(wanted, &to(80, Tcp::v6())) > 0);
+    }
+
+    #[test]
+    fn segments_of_clients_outside_the_share_do_not_pass_to_the_served_port() {
+        for text in ["0%", "30%", "50%", "99.99%"] {
+            let share: Share = text.parse().unwrap();
+            for link in [0, 14] {
+                let wanted =
+                    Wanted { link, served: Some(80), own: Some(&(1000..=1009)), share, ..Wanted::default() };
+                for n in 0..20u16 {
+                    let v4 = Tcp {
+                        src: Ipv4Addr::from_bits(0x0A00_0000 + u32::from(n) * 7777).into(),
+                        ..Tcp::v4()
+                    };
+                    let v6 = Tcp { src: Ipv6Addr::new(0xFD00, n, 3, n, 5, 6, n, 8).into(), ..Tcp::v6() };
+                    for client in [v4, v6] {
+                        let is_in = share.contains(client.src);
+                        let passes =
+                            |port| answer(wanted, &to(port, client.clone())[14 - link as usize..]) > 0;
+                        assert_eq!(passes(80), is_in, "{} {text}", client.src);
+                        assert!(passes(1005) && !passes(81), "the share is about the served port");
+                    }
+                }
+            }
+        }
     }
 
     #[test]
@@ -309,7 +365,7 @@ mod tests {
     #[test]
     fn kernel_accepts_the_program() {
         let any = Wanted { link: 0, ..Wanted::default() };
-        let whole = Wanted { link: 14, served: Some(80), own: Some(&(1000..=1009)), addresses: &[] };
+        let whole = Wanted { link: 14, served: Some(80), own: Some(&(1000..=1009)), ..any };
         assert!(program(whole).len() < 64, "{}", program(whole).len());
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let addresses = [Tcp::v4().dst, Tcp::v6().dst];
@@ -317,7 +373,10 @@ mod tests {
         let some = Wanted { addresses: &addresses, ..whole };
         let (serving, dialling) = (Wanted { own: None, ..some }, Wanted { served: None, ..some });
         let own = Wanted { own: Some(&(1..=2)), ..any };
-        for wanted in [whole, own, Wanted { served: Some(1), ..any }, some, v4, v6, serving, dialling] {
+        let share = |text: &str| Wanted { share: text.parse().unwrap(), ..some };
+        let shares = [share("0%"), share("50%"), Wanted { own: None, ..share("99.99%") }];
+        let all = [whole, own, Wanted { served: Some(1), ..any }, some, v4, v6, serving, dialling];
+        for wanted in all.into_iter().chain(shares) {
             let program = program(wanted);
             set_program(socket.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program).unwrap();
             match extended::load(Kind::SchedCls, &extended::redirecting(&program, 1, COPY).unwrap()) {

@@ -4,9 +4,12 @@
 //! discards packets with a TTL below 255 (`IP_MINTTL`, `IPV6_MINHOPCOUNT`): all packets from beyond the link,
 //! and those from the link unless their sender sets the TTL to 255. It also keeps other programs from using
 //! the port, is shown by `ss`, and ends with the process. It needs no privilege.
+//!
+//! If the stack serves only a share of the clients, the guard of the served port is a listener that serves the
+//! others, with a program that discards the packets of the share.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
 use std::sync::{Arc, OnceLock};
@@ -14,8 +17,10 @@ use std::sync::{Arc, OnceLock};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::source_port;
+use crate::bpf;
 use crate::interface::name_problem;
 use crate::privileges::OpenError;
+use crate::share::{self, Share};
 use crate::sockopt;
 
 /// Number of ports in a block. The guard of its first port claims a block, so that other processes of brisk
@@ -26,11 +31,15 @@ const FIRST: u16 = 61_056;
 const BLOCKS: u16 = (u16::MAX - FIRST) / BLOCK + 1;
 /// Minimum TTL of a segment that the kernel processes.
 const MIN_TTL: i32 = 255;
+/// Limit of clients outside the share that wait to be accepted.
+const BACKLOG: i32 = 4096;
 
 #[derive(Debug, Default)]
 pub(crate) struct Guards {
     /// The guard of the served port.
     served: Option<(u16, Socket)>,
+    /// The clients of the served port whose packets are for the stack.
+    share: Share,
     /// First of the ports that are claimed for connections of the stack.
     first: u16,
     /// Guards of these ports, each opened when the port is first used.
@@ -43,20 +52,23 @@ impl Guards {
         subject: &str,
         interface: &str,
         served: Option<SocketAddr>,
+        share: Share,
         wanted: u16,
     ) -> Result<Arc<Guards>, OpenError> {
         if let Some(problem) = name_problem(interface) {
             return Err(OpenError::bad_name(subject, problem));
         }
-        let claimed = Guards::claim(served, wanted);
+        let claimed = Guards::claim(served, share, wanted);
         claimed.map(Arc::new).map_err(|error| OpenError::guard(subject, served, error))
     }
 
-    /// Guards the port of `served`, and claims `wanted` ports, rounded up to whole blocks. It claims fewer if
-    /// other processes use the other blocks.
-    pub(crate) fn claim(served: Option<SocketAddr>, wanted: u16) -> io::Result<Guards> {
-        let served = served.map(|served| guard(served).map(|guard| (served.port(), guard))).transpose()?;
-        let mut guards = Guards { served, ..Guards::default() };
+    /// Guards the port of `served` for the clients in `share`, and claims `wanted` ports, rounded up to whole
+    /// blocks. It claims fewer if other processes use the other blocks.
+    pub(crate) fn claim(served: Option<SocketAddr>, share: Share, wanted: u16) -> io::Result<Guards> {
+        let guarded =
+            |served: SocketAddr| anywhere(served, |at| listen(at, share)).map(|guard| (served.port(), guard));
+        let served = served.map(guarded).transpose()?;
+        let mut guards = Guards { served, share, ..Guards::default() };
         let blocks = usize::from(wanted.div_ceil(BLOCK).min(BLOCKS));
         let mut anchors = Anchors::default();
         let mut best = Anchors::default();
@@ -85,7 +97,16 @@ impl Guards {
         }
     }
 
-    /// Returns the ports for connections of the stack.
+    /// Returns a handle of the kernel's listener for the clients outside the share, which does not block;
+    /// `None` if there are no such clients.
+    pub(crate) fn others(&self) -> io::Result<Option<TcpListener>> {
+        let Some((_, listener)) = self.served.as_ref().filter(|_| !self.share.is_all()) else {
+            return Ok(None);
+        };
+        listener.try_clone().map(|listener| Some(listener.into()))
+    }
+
+    /// Returns the ports for connections of ours.
     pub(crate) fn ports(&self) -> Option<RangeInclusive<u16>> {
         let more = u16::try_from(self.own.len().checked_sub(1)?).ok()?;
         Some(self.first..=self.first + more)
@@ -126,9 +147,14 @@ impl Anchors {
     }
 }
 
-/// Opens a listener that receives nothing. `[::]` means every address of both families, or of IPv4 on a host
-/// without IPv6.
+/// Opens a listener that receives nothing.
 fn guard(address: SocketAddr) -> io::Result<Socket> {
+    anywhere(address, |address| listen(address, Share::ALL))
+}
+
+/// Calls `listen` with `address`. `[::]` means every address of both families, or of IPv4 on a host without
+/// IPv6.
+fn anywhere(address: SocketAddr, listen: impl Fn(SocketAddr) -> io::Result<Socket>) -> io::Result<Socket> {
     let everywhere = address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED);
     match listen(address) {
         Err(error) if everywhere && has_no_ipv6(&error) => {
@@ -142,25 +168,71 @@ fn has_no_ipv6(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
 }
 
-fn listen(address: SocketAddr) -> io::Result<Socket> {
+/// Opens a listener that discards the packets of the clients in `share`.
+fn listen(address: SocketAddr, share: Share) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {
         socket.set_only_v6(false)?;
-        sockopt::set(socket.as_fd(), libc::SOL_IPV6, libc::IPV6_MINHOPCOUNT, &MIN_TTL.to_ne_bytes())?;
     }
-    sockopt::set(socket.as_fd(), libc::SOL_IP, libc::IP_MINTTL, &MIN_TTL.to_ne_bytes())?;
-    // The guard accepts nothing, so connections of an earlier process to this port do not matter.
+    if share.is_all() {
+        discard_by_ttl(&socket, address)?;
+    } else {
+        // It needs CAP_NET_ADMIN. Connections inherit the program, which accepts all their packets.
+        let program = share::rejecting(share);
+        bpf::set_program(socket.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
+        socket.set_nonblocking(true)?;
+    }
+    // Connections of an earlier process to this port do not matter.
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
-    socket.listen(1)?;
+    socket.listen(if share.is_all() { 1 } else { BACKLOG })?;
     Ok(socket)
+}
+
+fn discard_by_ttl(socket: &Socket, address: SocketAddr) -> io::Result<()> {
+    if address.is_ipv6() {
+        sockopt::set(socket.as_fd(), libc::SOL_IPV6, libc::IPV6_MINHOPCOUNT, &MIN_TTL.to_ne_bytes())?;
+    }
+    sockopt::set(socket.as_fd(), libc::SOL_IP, libc::IP_MINTTL, &MIN_TTL.to_ne_bytes())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::netns::Namespace;
-    use crate::privileges::has_sys_admin;
+    use crate::privileges::{has_net_admin, has_sys_admin};
+
+    #[test]
+    fn listener_for_the_others_ignores_the_clients_in_the_share() {
+        if !has_net_admin() {
+            println!("skipped: a program for a listener needs CAP_NET_ADMIN");
+            return;
+        }
+        for address in ["127.0.0.1", "::"] {
+            let free = std::net::TcpListener::bind((address, 0)).unwrap().local_addr().unwrap();
+            let share: Share = "50%".parse().unwrap();
+            let guards = Guards::claim(Some(free), share, 0).unwrap();
+            let listener = guards.others().unwrap().unwrap();
+            let server = SocketAddr::from((Ipv4Addr::LOCALHOST, free.port()));
+            for client in (2..30).map(|n| Ipv4Addr::new(127, 0, 0, n)) {
+                let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+                socket.bind(&SocketAddr::from((client, 0)).into()).unwrap();
+                let connected = socket.connect_timeout(&server.into(), Duration::from_millis(50));
+                match share.contains(client.into()) {
+                    // Not a refusal: the stack answers.
+                    true => assert_eq!(connected.unwrap_err().kind(), io::ErrorKind::TimedOut, "{client}"),
+                    false => {
+                        connected.unwrap();
+                        assert_eq!(listener.accept().unwrap().1.ip().to_canonical(), client);
+                    }
+                }
+            }
+            assert!(guards.covers(free.port()));
+        }
+        assert!(Guards::claim(None, "50%".parse().unwrap(), 0).unwrap().others().unwrap().is_none());
+    }
 
     #[test]
     fn blocks_are_claimed_once_and_ports_are_guarded_when_they_are_used() {
@@ -169,19 +241,19 @@ mod tests {
             return;
         }
         let body = || {
-            let one = Guards::claim(None, 100).unwrap();
+            let one = Guards::claim(None, Share::ALL, 100).unwrap();
             assert_eq!(one.ports(), Some(FIRST..=FIRST + 2 * BLOCK - 1));
             // A program with a port in the middle of a block leaves the other blocks usable.
             let busy = FIRST + 3 * BLOCK;
             let other = std::net::TcpListener::bind(("127.0.0.1", busy)).unwrap();
-            let two = Guards::claim(None, 2 * BLOCK).unwrap();
+            let two = Guards::claim(None, Share::ALL, 2 * BLOCK).unwrap();
             assert_eq!(two.ports(), Some(busy + BLOCK..=busy + 3 * BLOCK - 1));
-            let rest = Guards::claim(None, u16::MAX).unwrap();
+            let rest = Guards::claim(None, Share::ALL, u16::MAX).unwrap();
             assert_eq!(rest.ports(), Some(busy + 3 * BLOCK..=u16::MAX));
-            let last = Guards::claim(None, 1).unwrap();
+            let last = Guards::claim(None, Share::ALL, 1).unwrap();
             assert_eq!(last.ports(), Some(FIRST + 2 * BLOCK..=busy - 1), "one block is free");
-            assert_eq!(Guards::claim(None, 1).unwrap_err().kind(), io::ErrorKind::AddrInUse);
-            assert!(Guards::claim(None, 0).unwrap().ports().is_none());
+            assert_eq!(Guards::claim(None, Share::ALL, 1).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+            assert!(Guards::claim(None, Share::ALL, 0).unwrap().ports().is_none());
             drop((other, two));
 
             let free = FIRST + 5;

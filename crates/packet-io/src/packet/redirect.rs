@@ -67,7 +67,8 @@ impl RedirectDevice {
         tun.set_mtu(u32::try_from(mtu).unwrap_or(u32::MAX))?;
         tun.set_up()?;
         let (served, own) = (options.serve.map(|served| served.port()), guards.ports());
-        let wanted = Wanted { link: ETHERNET_HEADER as u32, served, own: own.as_ref(), addresses };
+        let (link, share) = (ETHERNET_HEADER as u32, options.share);
+        let wanted = Wanted { link, served, own: own.as_ref(), addresses, share };
         let filter = filter::program(wanted);
         let inwards = extended::redirecting(&filter, tun.index(), filter::COPY).unwrap_or_default();
         let failed = |error| OpenError::packet(interface.name(), "frames cannot be redirected", error);

@@ -182,7 +182,7 @@ async fn connects(device: &mut dyn Device, far: &Namespace, family: usize, port:
 fn both_roles_work_next_to_the_kernel_in_both_families_and_modes() {
     on_a_cable(async |far| {
         for native in [true, false] {
-            let Some(Opened { mut queues, local_ports, path }) = opened(XdpOptions { native, ..small() })
+            let Some(Opened { mut queues, local_ports, path, .. }) = opened(XdpOptions { native, ..small() })
             else {
                 return;
             };
