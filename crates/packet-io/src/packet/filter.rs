@@ -115,7 +115,7 @@ fn steps(wanted: Wanted<'_>) -> (Vec<Instruction>, Vec<(Label, usize)>) {
         let matches = if share.is_all() { Accept } else { Next };
         part(None, &[(JEQ, matches, Range, port.into())]);
         if !share.is_all() {
-            let hash = |start, words| -> Vec<Step> {
+            let hash = |start, words| -> Vec<Instruction> {
                 let hash = hash_of_source(link + start, words).into_iter();
                 hash.map(|(code, k)| (code, Next, Next, k)).collect()
             };
