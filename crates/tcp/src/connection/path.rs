@@ -179,11 +179,10 @@ impl Connection {
 
     /// Sets the initial window, once the MSS is known.
     pub(crate) fn start_window(&mut self) {
-        let initial = self.unasked_window();
-        if !self.may_ask() {
-            return self.tx.rate.congestion.start(initial, None);
+        if self.may_ask() {
+            self.path.start = Start::Open;
         }
-        self.path.start = Start::Open;
+        let initial = self.unasked_window();
         self.tx.rate.congestion.start(initial, None);
     }
 

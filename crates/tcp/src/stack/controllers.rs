@@ -40,7 +40,7 @@ const RANKS: usize = 6;
 const FLOOR: u8 = 8;
 /// Time after the last delivery for which the model is used.
 const LIFETIME: Micros = Micros::from_millis(10_000);
-/// Time after the last delivery, or four round trips, for which short-term limits are used.
+/// Time after the last delivery for which short-term limits are used; four round trips if that is longer.
 const SHORT_TERM: Micros = Micros::from_millis(1_000);
 /// Assumed round trip of a path without a measurement.
 const UNKNOWN_RTT: Micros = Micros::from_millis(100);
