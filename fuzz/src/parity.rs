@@ -8,7 +8,9 @@
 use brisk_tcp::config::FecRule;
 use brisk_tcp::mechanism::Profile;
 use brisk_tcp::mechanism::corrective::code::{Code, Layout, ROWS_MAX, checksum, parity, placed};
-use brisk_tcp::mechanism::corrective::decoder::{Decoder, DecoderConfig, Edges, Held, Outcome, Recovered};
+use brisk_tcp::mechanism::corrective::decoder::{
+    Decoder, DecoderConfig, Edges, Outcome, ReceivedBytes, Recovered,
+};
 use brisk_tcp::outcome::Arrived;
 use brisk_tcp::seq_ranges::{SeqRange, SeqRanges};
 use brisk_tcp::time::{Duration, Instant};
@@ -56,7 +58,7 @@ impl Receiver {
     }
 }
 
-impl Held for Receiver {
+impl ReceivedBytes for Receiver {
     fn oldest(&self) -> SeqNum {
         (self.first + self.oldest).min(self.rcv_nxt)
     }
