@@ -49,6 +49,8 @@ const TIMESTAMP_OPTION_LEN: u32 = 12;
 
 /// SYNs or SYN-ACKs that timed out from which on a connection does not join its path.
 const MAX_HANDSHAKE_TIMEOUTS: u32 = 2;
+/// A rate for a flow that no pacer holds back.
+const UNPACED: u64 = u64::MAX;
 
 /// Bytes of a short transfer, at most.
 pub(crate) const SHORT_TRANSFER: u32 = 128 << 10;
@@ -545,8 +547,19 @@ impl Sender {
     /// Tells the pacer the rate that the controller names, if it names one.
     pub(crate) fn follow_rate(&mut self, now: Instant) {
         if let Some(rate) = self.rate.congestion.pacing_rate() {
+            let rate = if self.is_clocked_by_acks(now) { UNPACED } else { rate };
             self.rate.pacer.set_rate(rate, self.mss(), now);
         }
+    }
+
+    /// True if acknowledgements clock the start of this flow, and no pacer: on a path that loses segments to
+    /// a full queue. A queue drops what arrives while it is full. Of a burst most are packets of the burst
+    /// itself; of a paced start of the same size, they are packets of other flows.
+    fn is_clocked_by_acks(&self, now: Instant) -> bool {
+        self.queued_from.is_some()
+            && !self.rate.congestion.knows_path()
+            && !self.rate.pacer.is_spread(now)
+            && self.scoreboard.pipe() > 0
     }
 
     /// Tells the pacer what the window and the round-trip time are now, unless the controller names a rate.
