@@ -182,7 +182,7 @@ mod tests {
             };
             let prefix = 0x2001_0db8_u128 << 96;
             for found in [
-                // Neighbours, the same host in many networks of three sizes, and addresses all over the range.
+                // Neighbours, the same host in many networks, and addresses all over the range.
                 percentage(share, v4(0xC000_0200, 1)),
                 percentage(share, v4(0x0A00_0001, 1 << 8)),
                 percentage(share, v4(0x0A00_0001, 1 << 12)),

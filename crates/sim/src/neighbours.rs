@@ -146,7 +146,7 @@ fn sender(to: IpAddr, tcp: &TcpConfig, end: Instant) -> BulkSender {
 
 #[cfg(test)]
 mod tests {
-    use brisk_tcp::config::CongestionAlgorithm;
+    use brisk_tcp::config::{CongestionAlgorithm, PathStart};
 
     use super::*;
 
@@ -197,5 +197,22 @@ mod tests {
         println!("wire {bbr} of {cubic}, neighbour {left_by_bbr} of {left_by_cubic}");
         assert!(bbr * 100 <= cubic * 115, "{bbr} of {cubic}");
         assert!(left_by_bbr * 2 >= left_by_cubic, "{left_by_bbr} of {left_by_cubic}");
+    }
+
+    /// A short queue runs over again and again. Paced starts would let it drop the packets of the bulk flows.
+    #[test]
+    fn bbr_starts_on_a_path_known_for_full_queues_take_little_more_than_cubic() {
+        let link = LinkSpec::parse("--rtt 80ms --rate 10mbit --queue 30kB").unwrap();
+        let short = Some(Exchange { pause: Duration::from_secs(1), ..Exchange::of(90_000) });
+        let path_start = Some(PathStart::default());
+        let [cubic, bbr] = [CongestionAlgorithm::Cubic, CongestionAlgorithm::Bbr].map(|congestion| {
+            let tcp = TcpConfig { congestion, path_start, ..TcpConfig::default() };
+            let takes = Duration::from_secs(30);
+            let spec = NeighbourSpec { others: 8, tcp, short, takes, ..spec(&link) };
+            let runs = (1..=4).map(|seed| run(&spec, seed, &mut Arena::default()).unwrap());
+            runs.map(|result| result.neighbour_bytes).sum::<u64>()
+        });
+        println!("neighbours {bbr} of {cubic}");
+        assert!(bbr * 100 >= cubic * 80, "{bbr} of {cubic}");
     }
 }

@@ -5,8 +5,8 @@
 //! and those from the link unless their sender sets the TTL to 255. It also keeps other programs from using
 //! the port, is shown by `ss`, and ends with the process. It needs no privilege.
 //!
-//! If the stack serves only a share of the clients, the guard of the served port is a listener that serves the
-//! others, with a program that discards the packets of the share.
+//! If the stack serves only a share of the clients, the guard of the served port is a listener that serves
+//! the others, with a program that discards the packets of the share.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};

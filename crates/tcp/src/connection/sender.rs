@@ -49,6 +49,8 @@ const TIMESTAMP_OPTION_LEN: u32 = 12;
 
 /// Number of timeouts of a SYN or SYN-ACK from which on a connection does not join its path.
 const MAX_HANDSHAKE_TIMEOUTS: u32 = 2;
+/// A rate for a flow that no pacer holds back.
+const UNPACED: u64 = u64::MAX;
 
 /// Maximum number of bytes of a short transfer.
 pub(crate) const SHORT_TRANSFER: u32 = 128 << 10;
@@ -542,11 +544,23 @@ impl Sender {
         self.rto.current(self.rtt.rto_base())
     }
 
-    /// Sets the pacer to the controller's rate, if it has one.
+    /// Sets the pacer to the controller's rate, if it has one; to no rate while acknowledgements clock the
+    /// start.
     pub(crate) fn follow_rate(&mut self, now: Instant) {
         if let Some(rate) = self.rate.congestion.pacing_rate() {
+            let rate = if self.is_clocked_by_acks(now) { UNPACED } else { rate };
             self.rate.pacer.set_rate(rate, self.mss(), now);
         }
+    }
+
+    /// True if acknowledgements clock the start of this flow in place of the pacer: on a path that loses
+    /// segments to a full queue. A queue drops what arrives while it is full. Of a burst, most are packets of
+    /// the burst itself; of a paced start of the same size, they are packets of other flows.
+    fn is_clocked_by_acks(&self, now: Instant) -> bool {
+        self.queued_from.is_some()
+            && !self.rate.congestion.knows_path()
+            && !self.rate.pacer.is_spread(now)
+            && self.scoreboard.pipe() > 0
     }
 
     /// Sets the pacer from the window and the round-trip time, unless the controller sets a rate.

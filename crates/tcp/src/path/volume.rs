@@ -223,7 +223,7 @@ impl Volume {
     }
 
     /// True if other hosts kept a queue recently, and would lose packets to a start.
-    fn is_queued(&self) -> bool {
+    pub(super) fn is_queued(&self) -> bool {
         self.queued & QUEUED_FLIGHTS != 0
     }
 

@@ -109,6 +109,11 @@ impl Pacer {
         self.replace_rate(rate.max(min), mss, now).is_named = true;
     }
 
+    /// True while a remembered window is spread.
+    pub(crate) fn is_spread(&self, now: Instant) -> bool {
+        self.bucket.as_ref().is_some_and(|bucket| bucket.is_spreading(now))
+    }
+
     fn replace_rate(&mut self, rate: u64, mss: u32, now: Instant) -> &mut Bucket {
         let mss_before = core::mem::replace(&mut self.mss, mss.max(1));
         let bucket = self.bucket_mut();

@@ -300,7 +300,7 @@ impl Connection {
         Losses {
             per_million: (lost / segments).min(500_000) as u32,
             burst_milli: known.map_or(1000, |known| known.burst_milli).max(1000),
-            queue: seen || self.began_in_queue() || self.sees_queue(),
+            queue: seen || self.known_path().is_queued || self.began_in_queue() || self.sees_queue(),
         }
     }
 
