@@ -65,7 +65,7 @@ fn invalid_devices_are_refused_before_the_start() {
         (&["--device", "udp:127.0.0.1:0", "--addr", "10.0.0.1/24"][..], 2, "takes no --addr"),
         (&["--device", "tap:t0"][..], 2, "tun:NAME, packet:IFACE, xdp:IFACE or udp:ADDR:PORT"),
         (&["--device", "packet:none0", "--addr", "10.0.0.1/24"][..], 1, "interface none0"),
-        (&["--device", "udp:192.0.2.1:0"][..], 1, "not one of this host"),
+        (&["--device", "udp:192.0.2.1:0"][..], 1, "this host does not have the address"),
     ] {
         let refused = run(&[&["serve", &files.path("")], words].concat());
         let message = text(&refused.stderr);
