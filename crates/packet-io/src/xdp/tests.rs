@@ -263,7 +263,7 @@ fn unusable_interfaces_are_refused_unchanged_with_a_remedy() {
         drop(opened(small()));
 
         assert!(refused(open("eth0", &[], options, 1)).contains("--addr"));
-        assert!(refused(open("lo", &addresses(), options, 1)).contains("no Ethernet"));
+        assert!(refused(open("lo", &addresses(), options, 1)).contains("not an Ethernet"));
         assert!(refused(open("eth9", &addresses(), options, 1)).contains("no interface of that name"));
         ip("link set eth0 mtu 9000");
         let long = refused(open("eth0", &addresses(), options, 1));
