@@ -314,7 +314,7 @@ mod tests {
     fn contradictions_are_refused() {
         assert!(read(". 1:10(10) ack 1").unwrap_err().message.contains("the length is 9"));
         assert!(read("S. 0:0(0)").unwrap_err().message.contains("write both or none"));
-        assert!(read("X 0:0(0)").unwrap_err().message.contains("no flags"));
+        assert!(read("X 0:0(0)").unwrap_err().message.contains("are not flags"));
         assert!(read("S 0:0(0) <mss>").unwrap_err().message.contains("a number"));
         assert!(read("[odd] S 0:0(0)").unwrap_err().message.contains("noecn"));
         assert!(read("S 0:0(0) <mss 70000>").unwrap_err().message.contains("16 bits"));
