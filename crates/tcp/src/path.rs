@@ -98,7 +98,7 @@ pub struct PathFacts {
     pub doubtful_rtt: Option<Duration>,
     /// Minimum over all connections: the path without a queue.
     pub min_rtt: Option<Duration>,
-    /// True if other hosts kept a queue during one of the latest flights.
+    /// True if other hosts kept a queue during one of the latest four flights, at most 30 s ago.
     pub is_queued: bool,
     /// Round-trip time from which a loss counts as a queue's, if losses have shown it.
     pub queued_from: Option<Duration>,
@@ -400,7 +400,7 @@ impl Path {
             rtt: Aging::at(self.rtt, now),
             doubtful_rtt: Aging::at(self.doubtful_rtt, now),
             min_rtt: Aging::at(self.min_rtt, now),
-            is_queued: self.volume.is_queued(),
+            is_queued: self.volume.was_queued_at(now),
             queued_from: self.volume.queued_from(),
             volume: self.volume.start(Aging::at(self.min_rtt, now), WINDOW_LIFETIME, now),
             loss: self.losses.estimate(now, LOSS_HALF_LIFE),

@@ -15,7 +15,8 @@ use crate::congestion::sample::Train;
 use crate::evidence::{Dose, LossHistory, LossTimes, is_queued, shows_queue};
 use crate::time::{Duration, Instant};
 
-/// After this time without a flight of at least half the volume, the volume counts half (careful resume).
+/// After this time without a flight of at least half the volume, the volume counts half (careful resume). A
+/// queue of other hosts is no longer assumed after this time.
 const AGED: Duration = Duration::from_secs(30);
 /// Longest time for which starts use the standard window after losses that grow with the volume.
 const BRAKE: Duration = Duration::from_secs(60);
@@ -132,6 +133,8 @@ pub(super) struct Volume {
     refused: Option<Instant>,
     /// A bit for each of the latest flights, the newest lowest: other hosts kept a queue during it.
     queued: u16,
+    /// Time of the last such flight.
+    queued_at: Instant,
     /// The latest reported flights.
     bursts: ArrayVec<Burst, FLIGHTS>,
     /// Round-trip times around losses.
@@ -223,8 +226,14 @@ impl Volume {
     }
 
     /// True if other hosts kept a queue recently, and would lose packets to a start.
-    pub(super) fn is_queued(&self) -> bool {
+    fn is_queued(&self) -> bool {
         self.queued & QUEUED_FLIGHTS != 0
+    }
+
+    /// True if other hosts kept a queue a short time ago. Small flights do not show that it is gone, so the
+    /// sign ages.
+    pub(super) fn was_queued_at(&self, now: Instant) -> bool {
+        self.is_queued() && now < self.queued_at + AGED
     }
 
     /// Returns the capacity of the path without a queue, bytes, if it is known and none of the latest 16
@@ -378,6 +387,7 @@ impl Volume {
             self.queued = self.queued << 1 | u16::from(is_queued);
         }
         if is_queued {
+            self.queued_at = now;
             self.on_queue();
         }
         let verdict = self.classify(flight, is_queued, history, now);
@@ -590,6 +600,9 @@ mod tests {
         assert!(!volume.is_queued(), "the last flight waited for the others");
         volume.on_flight(&of(1060, 80), &LossHistory::default(), LIFETIME, ms(1300));
         assert!(volume.is_queued(), "40 ms of that are due to others");
+        volume.on_flight(&flight(2, 0, 2), &LossHistory::default(), LIFETIME, at(20));
+        let was_queued = [31_299, 31_300].map(|at| volume.was_queued_at(ms(at)));
+        assert_eq!(was_queued, [true, false], "a small flight shows nothing, so the sign ages");
     }
 
     /// Two grants of the same size: after the report of one flight, the other one is still expected.
