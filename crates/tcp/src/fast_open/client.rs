@@ -538,7 +538,7 @@ impl ClientCache {
             if sign == BlackHoleSign::Outrun && !path.was_outrun_before(asker.port) {
                 return;
             }
-            path.hole_showed(asker.port, &memory, now);
+            path.record_black_hole(asker.port, &memory, now);
         }
         if asker.path.remote.is_loopback() || memory.black_hole_base.is_zero() {
             return;
@@ -653,7 +653,7 @@ impl FastOpenPath {
     }
 
     /// Records a sign of a black hole. It counts as two dropped SYNs, and is no chance loss.
-    fn hole_showed(&mut self, port: u16, memory: &ClientMemory, now: Instant) {
+    fn record_black_hole(&mut self, port: u16, memory: &ClientMemory, now: Instant) {
         let port = self.port_mut(port);
         (port.takes_data, port.proven) = (false, false);
         port.syn_fail = port.syn_fail.saturating_add(2);
