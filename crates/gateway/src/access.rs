@@ -110,14 +110,11 @@ pub enum ClientTcp {
 }
 
 impl ClientTcp {
-    /// The names of both.
-    pub(crate) const NAMES: [&'static str; 2] = ["brisk", "kernel"];
-
-    /// Returns one word.
+    /// Returns the word for logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
-            ClientTcp::Brisk => ClientTcp::NAMES[0],
-            ClientTcp::Kernel(_) => ClientTcp::NAMES[1],
+            ClientTcp::Brisk => "brisk",
+            ClientTcp::Kernel(_) => "kernel",
         }
     }
 }

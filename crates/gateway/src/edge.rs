@@ -94,7 +94,7 @@ impl Edge {
     /// If an address is not the endpoint's, or a port is in use.
     pub fn bind(config: EdgeConfig, places: &[(SocketAddr, Endpoint)]) -> io::Result<Edge> {
         let sockets = Sockets::on_stacks(places, &config.clients, config.service.cores.len())?;
-        config.service.metrics.expect_clients(ClientTcp::NAMES[0]);
+        config.service.metrics.expect_clients(ClientTcp::Brisk);
         let current = Mutex::new(Arc::new(config));
         Ok(Edge { shared: Arc::new(EdgeShared { current }), sockets, kernel: Vec::new() })
     }
@@ -112,7 +112,7 @@ impl Edge {
         for (address, listener) in listeners {
             self.kernel.push(listener.try_clone()?);
             self.sockets.inherit(TcpListener::from_std(listener)?, address, &service.cores);
-            service.metrics.expect_clients(ClientTcp::NAMES[1]);
+            service.metrics.expect_clients(ClientTcp::Kernel(TcpInfo::default()));
         }
         Ok(self)
     }

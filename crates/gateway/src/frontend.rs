@@ -168,7 +168,7 @@ impl Frontend {
     ) -> io::Result<Frontend> {
         let clients = config.clients.clone().unwrap_or_default();
         let sockets = Sockets::on_stacks(places, &clients, config.service.cores.len())?;
-        config.service.metrics.expect_clients(ClientTcp::NAMES[0]);
+        config.service.metrics.expect_clients(ClientTcp::Brisk);
         Ok(Frontend::with(sockets, FrontendConfig { clients: Some(clients), ..config }, endpoint))
     }
 

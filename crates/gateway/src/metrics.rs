@@ -338,9 +338,9 @@ impl Metrics {
         self.rejected.inc();
     }
 
-    /// Creates the series of clients' connections over this TCP, one of [`ClientTcp::NAMES`].
-    pub(crate) fn expect_clients(&self, tcp: &'static str) {
-        self.clients.expect(tcp);
+    /// Creates the series of clients' connections over this TCP.
+    pub(crate) fn expect_clients(&self, tcp: ClientTcp) {
+        self.clients.expect(tcp.name());
     }
 
     /// Counts a connection that exceeded a time limit.
