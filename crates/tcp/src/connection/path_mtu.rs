@@ -37,10 +37,14 @@ impl Connection {
         }
     }
 
-    /// Judges the segment size when the retransmission timer has fired; `full_sized`: time at which the
-    /// segment at SND.UNA last left, if it is full-sized.
-    pub(crate) fn suspect_size_at_timeout(&mut self, full_sized: Option<Instant>, now: Instant) {
+    /// Judges the segment size when the retransmission timer has fired.
+    pub(crate) fn suspect_size_at_timeout(&mut self, now: Instant) {
         let suspect = self.tx.suspects_size(UNANSWERED_AT_TIMEOUT);
+        let head = self.tx.scoreboard.head().filter(|head| head.payload() >= self.tx.full_payload());
+        let full_sized = head.map(|head| LargePacket {
+            size: self.tx.mtu.packet(head.payload(), self.tx.option_len()),
+            sent_at: head.sent_at,
+        });
         let vanished = self.tx.mtu.on_timeout(full_sized, now);
         if suspect {
             self.tx.mtu.suspect(now);
@@ -103,7 +107,7 @@ impl Connection {
         if is_due {
             // An acknowledgement of a retransmission may be that of the original.
             let is_full = |segment: &&Delivered| {
-                !segment.retransmitted && segment.range.len() >= self.tx.mss() && is_large(segment)
+                !segment.retransmitted && segment.range.len() >= self.tx.full_payload() && is_large(segment)
             };
             if let Some(last) = ack.delivered.iter().rfind(is_full) {
                 let size = self.tx.mtu.packet(last.range.len(), options);
@@ -124,7 +128,7 @@ impl Connection {
     pub(crate) fn choose_retest(&self, budget: &Budget) -> Option<Choice> {
         let size = self.tx.mtu.retest(self.tx.option_len())?;
         // Our own SACK blocks would make it larger than intended.
-        if budget.pipe < budget.mss || self.payload_limit() < self.tx.mss() {
+        if budget.pipe < budget.mss || self.payload_limit() < self.tx.full_payload() {
             return None;
         }
         let range = self.tx.scoreboard.next_lost(size)?;

@@ -15,6 +15,7 @@ use crate::congestion::Controller;
 use crate::congestion::sample::{ControllerStart, LostPacket};
 use crate::connection::{Connection, Host};
 use crate::outcome::{AckOutcome, CongestionState, Delivered, Dsack, LossCause};
+use crate::path::LargePacket;
 use crate::send::budget::{Budget, Charges};
 use crate::send::delivery::Snapshots;
 use crate::send::mtu::{NextProbe, PathMtu};
@@ -387,8 +388,9 @@ impl Sender {
         self.mtu.mss(self.option_len).min(self.largest_segment.saturating_sub(self.option_len)).max(1)
     }
 
-    /// Returns the largest payload of a parity segment.
-    pub(crate) fn parity_limit(&self) -> u32 {
+    /// Returns the payload of a full-sized segment of data or parity. Data leaves room for the option of
+    /// parity, so that both have the same size.
+    pub(crate) fn full_payload(&self) -> u32 {
         self.mss().saturating_sub(self.option_reserve)
     }
 
@@ -748,13 +750,14 @@ impl Sender {
             return false;
         }
         let options = self.option_len;
-        let (mut unanswered, mut newest) = (0_u32, Instant::ZERO);
+        let (mut unanswered, mut newest) = (0_u32, LargePacket { size: 0, sent_at: Instant::ZERO });
         for record in self.scoreboard.records().filter(|r| self.mtu.is_large(r.payload(), options)) {
             if record.sacked {
                 return false;
             }
             unanswered = unanswered.saturating_add(record.transmissions);
-            newest = newest.max(record.sent_at);
+            newest.sent_at = newest.sent_at.max(record.sent_at);
+            newest.size = newest.size.max(self.mtu.packet(record.payload(), options));
         }
         unanswered >= least && !self.mtu.is_cleared(newest)
     }

@@ -181,8 +181,7 @@ impl Connection {
         self.ecn.on_reduced();
         self.back_off();
         self.tx.rto.arm(now, self.tx.rtt.rto_base());
-        let head = self.tx.scoreboard.head().filter(|head| head.range.len() >= self.tx.mss());
-        self.suspect_size_at_timeout(head.map(|head| head.sent_at), now);
+        self.suspect_size_at_timeout(now);
         self.observe(Observation::Timeout { rto: self.tx.timeout().into() });
         self.observe_recovery();
     }

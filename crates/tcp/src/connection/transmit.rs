@@ -262,7 +262,7 @@ impl Connection {
         if self.tx.mtu.is_stale(now) {
             return Step::Prepare(Change::RaiseMtu);
         }
-        if !self.tx.mtu.is_searching() || self.payload_limit() + self.tx.option_reserve < self.tx.mss() {
+        if !self.tx.mtu.is_searching() || self.payload_limit() < self.tx.full_payload() {
             return Step::Skip(None);
         }
         let size = match self.tx.next_mtu_probe(now) {

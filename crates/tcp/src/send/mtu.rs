@@ -246,17 +246,17 @@ impl PathMtu {
         grows
     }
 
-    /// Records that the retransmission timer fired; `full_sized`: time when the segment at SND.UNA left last,
-    /// if it is full-sized. Returns true if the MTU shrank because large packets seem to vanish (RFC 4821
-    /// section 7.7; RFC 2923).
-    pub(crate) fn on_timeout(&mut self, full_sized: Option<Instant>, now: Instant) -> bool {
+    /// Records that the retransmission timer fired; `full_sized`: the segment at SND.UNA, if it is
+    /// full-sized. Returns true if the MTU shrank because large packets seem to vanish (RFC 4821 section 7.7;
+    /// RFC 2923).
+    pub(crate) fn on_timeout(&mut self, full_sized: Option<LargePacket>, now: Instant) -> bool {
         // The data of the probe is sent again in smaller segments in any case.
         self.abandon_probe();
         self.large_arrived = false;
-        let Some(sent_at) = full_sized.filter(|_| self.probing != MtuProbing::Off) else {
+        let Some(lost) = full_sized.filter(|_| self.probing != MtuProbing::Off) else {
             return false;
         };
-        if self.is_cleared(sent_at) {
+        if self.is_cleared(lost) {
             self.timeouts = 0;
             return false;
         }
@@ -302,12 +302,11 @@ impl PathMtu {
         self.arrived = packet.or(self.arrived);
     }
 
-    /// True if a packet of the current size has arrived that left about when a lost one left, `sent_at`, or
-    /// later: the path carries the size, and dropped the other one for want of room.
-    pub(crate) fn is_cleared(&self, sent_at: Instant) -> bool {
-        self.arrived.is_some_and(|packet| {
-            u32::from(packet.size) >= self.mtu && packet.sent_at + CLEARS_FOR >= sent_at
-        })
+    /// True if a packet as large as a lost one has arrived that left about when that one left, or later: the
+    /// path carries the size, and dropped the other one for want of room.
+    pub(crate) fn is_cleared(&self, lost: LargePacket) -> bool {
+        self.arrived
+            .is_some_and(|arrived| arrived.size >= lost.size && arrived.sent_at + CLEARS_FOR >= lost.sent_at)
     }
 
     /// True if connections search for a smaller size without a report of a router.
@@ -514,6 +513,10 @@ mod tests {
         assert!(path.on_icmp(1300, at(1200)) && path.mtu() == 1300);
     }
 
+    fn lost(second: u64) -> Option<LargePacket> {
+        Some(LargePacket { size: 1500, sent_at: at(second) })
+    }
+
     fn at(seconds: u64) -> Instant {
         Instant::from_millis(seconds * 1000)
     }
@@ -561,13 +564,13 @@ mod tests {
     #[test]
     fn three_timeouts_of_full_sized_segments_suggest_a_black_hole() {
         let mut path = PathMtu::new(1500, false, MtuProbing::OnBlackHole, BASE_MSS);
-        assert!(!path.on_timeout(Some(at(1)), at(1)) && !path.on_timeout(None, at(1)));
-        assert!(!path.on_timeout(Some(at(2)), at(2)) && path.on_timeout(Some(at(3)), at(3)));
+        assert!(!path.on_timeout(lost(1), at(1)) && !path.on_timeout(None, at(1)));
+        assert!(!path.on_timeout(lost(2), at(2)) && path.on_timeout(lost(3), at(3)));
         assert_eq!(path.mss(0), 1024);
-        assert!(!path.on_timeout(Some(at(4)), at(4)) && !path.on_timeout(Some(at(5)), at(5)));
-        assert!(path.on_timeout(Some(at(6)), at(6)), "still nothing gets through");
+        assert!(!path.on_timeout(lost(4), at(4)) && !path.on_timeout(lost(5), at(5)));
+        assert!(path.on_timeout(lost(6), at(6)), "still nothing gets through");
         assert_eq!(path.mss(0), 536);
-        assert!((7..100).all(|second| !path.on_timeout(Some(at(second)), at(second))));
+        assert!((7..100).all(|second| !path.on_timeout(lost(second), at(second))));
         assert_eq!(path.mss(0), 536, "every IPv4 path takes 576 bytes");
     }
 
@@ -577,11 +580,11 @@ mod tests {
         let arrived = |size, second| Some(LargePacket { size, sent_at: at(second) });
         for second in 1..10 {
             path.on_arrival(arrived(1500, second));
-            assert!(!path.on_timeout(Some(at(second)), at(second + 1)));
+            assert!(!path.on_timeout(lost(second), at(second + 1)));
         }
-        assert!(!path.on_timeout(Some(at(10)), at(11)) && !path.on_timeout(Some(at(11)), at(12)));
+        assert!(!path.on_timeout(lost(10), at(11)) && !path.on_timeout(lost(11), at(12)));
         path.on_arrival(arrived(1400, 12));
-        assert!(path.on_timeout(Some(at(12)), at(13)), "a smaller one proves nothing");
+        assert!(path.on_timeout(lost(12), at(13)), "a smaller one proves nothing");
     }
 
     #[test]
@@ -589,7 +592,7 @@ mod tests {
         let mut first = PathMtu::new(1500, false, MtuProbing::OnBlackHole, BASE_MSS);
         assert_eq!(first.report(), MtuReport::Silent);
         (1..=3).for_each(|second| {
-            first.on_timeout(Some(at(second)), at(second));
+            first.on_timeout(lost(second), at(second));
         });
         let found = NarrowPath { low: 1064, high: 1500 };
         assert_eq!(first.report(), MtuReport::Narrow(found));
@@ -622,7 +625,7 @@ mod tests {
     fn a_black_hole_does_not_lower_ipv6_below_its_minimum() {
         let mut path = PathMtu::new(1500, true, MtuProbing::OnBlackHole, BASE_MSS);
         for second in 0..100 {
-            path.on_timeout(Some(at(second)), at(second));
+            path.on_timeout(lost(second), at(second));
         }
         assert_eq!(path.mtu(), 1280);
     }
@@ -645,11 +648,11 @@ mod tests {
     fn progress_between_timeouts_speaks_against_a_black_hole() {
         let mut path = PathMtu::new(1500, false, MtuProbing::OnBlackHole, BASE_MSS);
         for second in 0..10 {
-            assert!(!path.on_timeout(Some(at(second)), at(second)));
+            assert!(!path.on_timeout(lost(second), at(second)));
             path.on_progress();
         }
         let mut off = PathMtu::new(1500, false, MtuProbing::Off, BASE_MSS);
-        assert!((0..10).all(|second| !off.on_timeout(Some(at(second)), at(second))));
+        assert!((0..10).all(|second| !off.on_timeout(lost(second), at(second))));
     }
 
     #[test]

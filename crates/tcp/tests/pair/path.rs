@@ -290,6 +290,22 @@ fn a_black_hole_costs_its_timeouts_once_per_path() {
     assert_eq!(world.facts(B).mtu, None, "after ten minutes larger packets are tried again");
 }
 
+/// Data leaves room for the option of parity, so no segment is as long as the MSS permits.
+#[test]
+fn a_black_hole_is_found_by_a_connection_with_corrective() {
+    let mut world = World::new(TcpConfig {
+        mechanisms: MechanismConfig {
+            corrective: Some(CorrectiveConfig::default()),
+            ..MechanismConfig::default()
+        },
+        ..tcp()
+    });
+    world.pair.tap = Some(Box::new(|_, segment| segment.payload.len() > 1200));
+    world.fetch(20_000);
+    let narrow = world.facts(B).mtu.expect("large packets vanish");
+    assert_eq!(narrow.low, 1064);
+}
+
 fn from_memory() -> TcpConfig {
     TcpConfig { path_start: Some(PathStart::default()), ..tcp() }
 }

@@ -450,7 +450,7 @@ impl Connection {
         let Some(allowance) = server.allowance() else { return EarlyBudget::Parity };
         // Segments are not cut to fit the limit.
         let next = self.tx.unsent().min(self.payload_limit()) as usize;
-        let parity = (self.tx.parity_limit() + PARITY_OPTION) as usize;
+        let parity = (self.tx.full_payload() + PARITY_OPTION) as usize;
         if self.header_len() + next > allowance {
             EarlyBudget::Nothing
         } else if self.header_len() + parity > allowance {

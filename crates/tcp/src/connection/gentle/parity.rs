@@ -298,7 +298,7 @@ impl Gentle {
         let sees_queue = self.planner.is_none() && parity.sees_standing_queue(tx, known, now);
         EncoderContext {
             una: tx.scoreboard.una(),
-            limit: tx.parity_limit(),
+            limit: tx.full_payload(),
             fin: (tx.queue.fin_queued() && !tx.fin_unsent()).then(|| tx.queue.end()),
             in_recovery: tx.recovery.in_recovery(),
             window_shut: tx.window.snd_wnd() == 0,
