@@ -7,7 +7,7 @@ use brisk_gateway::settings::{CLIENT_MECHANISMS, HopSettings, ListenerSettings};
 use brisk_gateway::{ClientSide, MechanismState};
 use brisk_runtime::attach::{AttachConfig, Queues};
 use brisk_runtime::profile::Profile;
-use brisk_runtime::{Cores, DeviceSpec, Endpoint, Share, TcpConfig};
+use brisk_runtime::{Cores, DeviceSpec, Endpoint, Share};
 
 use crate::failure::Failure;
 use crate::hop_args;
@@ -76,12 +76,9 @@ impl ClientDevice {
         attach.check().map_err(|error| Failure::from(error).about(keys.device))?;
         let profile = Profile::parse(settings.mechanisms.as_deref().unwrap_or(CLIENT_MECHANISMS))
             .map_err(|error| Failure::usage(format!("mechanisms: {error}")).about(keys.mechanisms))?;
-        let TcpConfig { nodelay, keepalive, .. } = client_tcp();
         let ClientSide { fast_open, .. } = ClientSide::default();
-        let side = ClientSide {
-            fast_open: fast_open.filter(|_| profile.fast_open),
-            tcp: TcpConfig { nodelay, keepalive, ..profile.tcp },
-        };
+        let side =
+            ClientSide { fast_open: fast_open.filter(|_| profile.fast_open), tcp: client_tcp(profile.tcp) };
         Ok(ClientDevice { attach, side, settings: settings.clone(), share: Share::ALL })
     }
 

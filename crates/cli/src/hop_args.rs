@@ -238,9 +238,7 @@ pub(crate) fn packet_endpoint(attach: Option<AttachConfig>) -> Result<Option<(En
 /// The mechanisms of the hop: its TCP, and whether Fast Open is on.
 pub(crate) fn mechanisms(hop: &HopSettings) -> Result<(TcpConfig, bool), Failure> {
     let Profile { tcp, fast_open, .. } = profile(hop)?;
-    let TcpConfig { nodelay, keepalive, path_start, handshake_timers, .. } =
-        brisk_gateway::service::hop_tcp();
-    Ok((TcpConfig { nodelay, keepalive, path_start, handshake_timers, ..tcp }, fast_open))
+    Ok((brisk_gateway::service::hop_tcp(tcp), fast_open))
 }
 
 /// The mechanisms of the hop.

@@ -116,7 +116,7 @@ impl BackendConfig {
             origins: Origins::default(),
             as_client: false,
             send_proxy: None,
-            tcp: hop_tcp(),
+            tcp: hop_tcp(TcpConfig::default()),
             fast_open: Some(FastOpenListen {
                 max_pending: PENDING,
                 max_per_ip: PENDING,

@@ -25,7 +25,7 @@ pub struct ClientSide {
 impl Default for ClientSide {
     fn default() -> ClientSide {
         ClientSide {
-            tcp: client_tcp(),
+            tcp: client_tcp(TcpConfig::default()),
             fast_open: Some(FastOpenListen {
                 max_pending: PENDING,
                 replay_window: Some(ReplayWindow::default()),
@@ -43,12 +43,12 @@ impl ClientSide {
     }
 }
 
-/// Settings of clients' connections.
+/// Returns the settings of clients' connections with the mechanisms of `tcp`.
 ///
 /// Nagle's algorithm is off: the gateway forwards data when it arrives. Keepalive once a minute closes
 /// connections whose client has vanished.
-pub fn client_tcp() -> TcpConfig {
+pub fn client_tcp(tcp: TcpConfig) -> TcpConfig {
     let alive =
         KeepaliveConfig { idle: Duration::from_secs(60), interval: Duration::from_secs(15), count: 4 };
-    TcpConfig { nodelay: true, keepalive: Some(alive), ..TcpConfig::default() }
+    TcpConfig { nodelay: true, keepalive: Some(alive), ..tcp }
 }

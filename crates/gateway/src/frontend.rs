@@ -103,7 +103,7 @@ impl FrontendConfig {
             backends,
             hop,
             ephemeral_lifetime: HopSettings::default().ephemeral_lifetime(),
-            tcp: hop_tcp(),
+            tcp: hop_tcp(TcpConfig::default()),
             fast_open: Some(FastOpenConnect::insured()),
             packet: None,
             clients: None,

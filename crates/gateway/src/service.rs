@@ -24,14 +24,14 @@ use crate::metrics::Metrics;
 use crate::settings::LimitSettings;
 use crate::timeouts::Timeouts;
 
-/// Settings of the hop's connections.
+/// Returns the settings of the hop's connections with the mechanisms of `tcp`.
 ///
 /// Nagle's algorithm is off: the gateway forwards data when it arrives. Keepalive every 20 s keeps the
 /// mapping of a NAT alive (Linux expires UDP after 30 s until both sides have sent) and detects a peer that
 /// has vanished. Only one connection at a time starts from what earlier ones have learnt about the path. Each
 /// repeats its SYN after one and a half known round trips. A path that drops large packets is suspected after
 /// one flight, not after three timeouts.
-pub fn hop_tcp() -> TcpConfig {
+pub fn hop_tcp(tcp: TcpConfig) -> TcpConfig {
     let alive =
         KeepaliveConfig { idle: Duration::from_secs(20), interval: Duration::from_secs(10), count: 6 };
     TcpConfig {
@@ -40,7 +40,7 @@ pub fn hop_tcp() -> TcpConfig {
         path_start: Some(PathStart::default()),
         handshake_timers: Some(HandshakeTimers::default()),
         mtu_probing: MtuProbing::Early,
-        ..TcpConfig::default()
+        ..tcp
     }
 }
 

@@ -14,7 +14,7 @@ use brisk_gateway::{
 };
 use brisk_link::LinkSpec;
 use brisk_runtime::profile::Profile;
-use brisk_runtime::{FastOpenOutcome, TcpConfig, memory};
+use brisk_runtime::{FastOpenOutcome, memory};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -178,10 +178,7 @@ async fn requests_over_a_lossy_link(
     mechanisms: &str,
     answer: fn(Vec<u8>) -> Vec<u8>,
 ) -> (Arc<Upstreams>, Vec<Access>, Vec<f64>) {
-    // As the daemons make it of the same words.
-    let TcpConfig { nodelay, keepalive, path_start, handshake_timers, .. } = hop_tcp();
-    let Profile { tcp, .. } = Profile::parse(mechanisms).unwrap();
-    let tcp = TcpConfig { nodelay, keepalive, path_start, handshake_timers, ..tcp };
+    let tcp = hop_tcp(Profile::parse(mechanisms).unwrap().tcp);
     let configure = |backend: &mut BackendConfig, frontend: &mut FrontendConfig| {
         (backend.tcp, frontend.tcp, frontend.watch) = (tcp.clone(), tcp, true);
     };
@@ -242,6 +239,28 @@ async fn metric_without_backends_gives_the_loss_of_what_this_side_sent() {
     accesses.iter().for_each(|access| metrics.observe(access));
     let loss = series(&metrics.text(None), "brisk_path_loss_ratio{peer=\"all\",dir=\"out\"}");
     assert!((0.043..0.057).contains(&loss), "{loss}");
+}
+
+/// A path that drops large packets costs the first response some round trips and the next ones nothing.
+#[tokio::test(start_paused = true)]
+async fn responses_arrive_over_a_path_that_drops_large_packets() {
+    let tcp = hop_tcp(Profile::parse("all").unwrap().tcp);
+    let configure = |backend: &mut BackendConfig, frontend: &mut FrontendConfig| {
+        (backend.tcp, frontend.tcp) = (tcp.clone(), tcp);
+    };
+    let origin = origin(|_| vec![7; 30_000]).await;
+    let link = "--rtt 40ms --mtu 1300";
+    let pair = Pair::start_configured(link, origin, |service| service, configure).await;
+    for round_trips in [12, 4, 4] {
+        let began = tokio::time::Instant::now();
+        let mut client = pair.connect().await;
+        client.write_all(b"request").await.unwrap();
+        client.shutdown().await.unwrap();
+        assert_eq!(client.read_to_end(&mut Vec::new()).await.unwrap(), 30_000);
+        let took = began.elapsed();
+        assert!(took < round_trips * Duration::from_millis(40), "{took:?}");
+    }
+    pair.finish().await;
 }
 
 #[tokio::test]

@@ -184,11 +184,13 @@ impl Fixture {
 /// Returns the TCP of a gateway's tunnel with the mechanisms of `arm`. An arm that starts from path memory
 /// does so as in an installed gateway.
 fn as_installed(arm: &Profile) -> TcpConfig {
-    let TcpConfig { nodelay, keepalive, path_start, handshake_timers, .. } = hop_tcp();
-    let hop = TcpConfig { nodelay, keepalive, ..arm.tcp.clone() };
+    let hop = hop_tcp(arm.tcp.clone());
     match arm.starts_from_path() {
-        true => TcpConfig { path_start, handshake_timers, ..hop },
-        false => hop,
+        true => hop,
+        false => {
+            let TcpConfig { path_start, handshake_timers, .. } = arm.tcp;
+            TcpConfig { path_start, handshake_timers, ..hop }
+        }
     }
 }
 
