@@ -23,7 +23,7 @@ const MAX_RANDOM_LOSS: u64 = 50_000;
 const POISSON: [u64; 17] =
     [10, 148, 436, 823, 1279, 1785, 2330, 2906, 3507, 4130, 4771, 5428, 6099, 6782, 7476, 8181, 8894];
 
-/// Minimum rise of the round-trip time, in addition to a quarter, before a loss that counts as a queue's.
+/// Minimum rise of the round-trip time, in addition to a quarter, that shows a queue.
 const QUEUE_RISE: Duration = Duration::from_millis(4);
 
 /// True if a round trip of `seen` shows a queue on a path whose minimum is `least`: the threshold of

@@ -9,11 +9,11 @@
 //! Only this module has facts of the *path*: round-trip time, window, loss, and segment size.
 //! `fast_open::client` has the facts of a *server* about Fast Open (cookies, refusals).
 //!
-//! | fact | folded in how | believed for |
+//! | fact | how it is merged | lifetime |
 //! |---|---|---|
 //! | round-trip time | a longer one at once, a shorter one by an eighth (so does Linux) | `RTT_LIFETIME` |
 //! | time of a handshake in doubt | until one is certain | `RTT_LIFETIME` |
-//! | least round-trip time | the least | `RTT_LIFETIME` since it was seen |
+//! | minimum round-trip time | the minimum | `RTT_LIFETIME` since it was measured |
 //! | round-trip time of a full queue | from its losses (`LossTimes`) | the last 2048 samples |
 //! | volume of a flight, its rate | see `path/volume.rs` | `WINDOW_LIFETIME`, half of it after 30 s |
 //! | loss, burst length | counts that decay, without what a queue lost | halved per `LOSS_HALF_LIFE` |
@@ -410,8 +410,8 @@ impl Path {
         }
     }
 
-    /// RFC 9040 section 5 leaves open how the RTT of a connection is merged. An increase is adopted at once,
-    /// because timers that are too short cost packets; a decrease slowly.
+    /// Merges a round-trip time; RFC 9040 section 5 leaves open how. An increase is adopted at once, because
+    /// timers that are too short cost packets; a decrease slowly.
     fn on_rtt(&mut self, new: PathRtt, samples: u32, now: Instant, lifetime: Duration) {
         let rtt = match Aging::at(self.rtt, now) {
             None => new,
@@ -456,7 +456,7 @@ impl DecayingLosses {
 
     fn decayed(self, now: Instant, half_life: Duration) -> DecayingLosses {
         let passed = now.saturating_since(self.halved);
-        // The usual case, because a division costs more than the rest of a report.
+        // A division would cost more than the rest of a report.
         if passed < half_life {
             return self;
         }

@@ -47,7 +47,7 @@ struct Curve {
 /// One stage of congestion avoidance.
 #[derive(Clone, Copy, Debug)]
 struct Epoch {
-    /// t = 0, moved on while the window is not the limit.
+    /// Time at which t = 0; it moves on while the window is not the limit.
     start: Instant,
     /// K, microseconds.
     k: u64,
@@ -117,7 +117,7 @@ impl Cubic {
         growth.saturating_sub(room)
     }
 
-    /// Sections 4.2 to 4.5.
+    /// Grows the window for `bytes` acknowledged bytes (sections 4.2 to 4.5).
     fn congestion_avoidance(&mut self, bytes: u32, acked: &AckSample) {
         if self.curve.epoch.is_none() {
             self.begin_epoch(acked.now);

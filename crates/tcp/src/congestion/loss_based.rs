@@ -131,7 +131,7 @@ impl<W: Window> CongestionController for LossBased<W> {
         self.prr.exit();
     }
 
-    /// PRR counts one segment as delivered (RFC 9937 as this stack applies it).
+    /// Recomputes the window of PRR as if a segment had been delivered: no acknowledgement will report one.
     fn on_reordering_timeout(&mut self, pipe: u32) {
         if self.prr.is_active() {
             let mss = self.window.mss();

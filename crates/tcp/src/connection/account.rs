@@ -101,7 +101,7 @@ impl Connection {
         }
     }
 
-    /// Clears the marks of held-back data before a new decision.
+    /// Clears the flags of held-back data and refreshes the copies that wait, before a new decision.
     pub(crate) fn begin_poll(&mut self, now: Instant) {
         (self.tx.paced, self.tx.send_limited) = (false, false);
         if self.gentle.proactive().is_some_and(|proactive| proactive.copies.are_waiting()) {
@@ -120,8 +120,8 @@ impl Connection {
         self.update_timers(now);
     }
 
-    /// Accounts for a segment with the owed acknowledgement, which is every one after the SYN except parity:
-    /// the receiver of parity reads neither the acknowledgement number nor the window.
+    /// Accounts for a segment that carries the owed acknowledgement. Parity, resets and empty probes do not:
+    /// their receiver ignores it.
     fn account_ack(&mut self, header: &TcpHeader) {
         self.account_header(header);
         self.rx.on_ack_sent();

@@ -162,8 +162,8 @@ impl Connection {
         }
     }
 
-    /// Responds to a loss that redundancy repaired as to any congestion: with one reduction per window, which
-    /// is undone only if nothing was lost.
+    /// Reduces the window for a loss that redundancy repaired: once per window, and undone only if nothing
+    /// was lost.
     pub(crate) fn answer_masked_loss(&mut self, signal: CongestionSignal, recover_fs: u32, now: Instant) {
         let CongestionSignal { ack, by, reaction } = signal;
         let (was, reducing) = (self.tx.recovery.state(), self.tx.recovery.reducing());
@@ -295,7 +295,7 @@ impl Connection {
         LossOutcome { newly_lost, lost_again: 0, cause: Some(cause) }
     }
 
-    /// Marks the segments that RACK found as lost on the scoreboard, and counts them.
+    /// Marks the segments of the verdict as lost on the scoreboard, and counts them.
     pub(crate) fn apply_loss_verdict(
         &mut self,
         verdict: RackVerdict,

@@ -43,7 +43,7 @@ impl Connection {
         self.write_with(data.len().min(most), now, |queue| queue.write_bytes(data, most))
     }
 
-    /// Queues data: `write` stores as much as fits of `len` bytes.
+    /// Queues data: `write` stores as much of `len` bytes as fits, and returns how much.
     fn write_with(
         &mut self,
         len: usize,
@@ -243,8 +243,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends the connection, with a reset if the peer may still send. RFC 9293 section 3.10.5 sends none in
-    /// CLOSING, LAST-ACK and TIME-WAIT.
+    /// Ends the connection with a reset; silently in SYN-SENT, CLOSING, LAST-ACK and TIME-WAIT (RFC 9293
+    /// section 3.10.5).
     pub(crate) fn abort(&mut self) {
         if self.closed.is_some() {
             return;

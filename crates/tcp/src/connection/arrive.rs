@@ -18,8 +18,8 @@ impl Connection {
     pub(crate) fn on_segment(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) -> Aftermath {
         self.counters.segments_in += 1;
         match self.state {
-            // 3.10.7.1 CLOSED: the stack answers, as if there were no connection. 3.10.7.2 LISTEN is the
-            // listener's.
+            // 3.10.7.1 CLOSED: the stack answers, as if there were no connection. The listener handles
+            // 3.10.7.2 LISTEN.
             State::Closed => {}
             State::SynSent => {
                 self.on_segment_in_syn_sent(segment, now);
@@ -462,7 +462,7 @@ impl Connection {
         }
     }
 
-    /// Returns the reason for the silence of the peer: the soft error reported since the last segment
+    /// Returns the reason for the silence of the peer: the soft error reported since the last acknowledgement
     /// arrived, or else `timeout` (RFC 1122 section 4.2.3.9).
     pub(crate) fn reason_of_silence(&self, timeout: CloseReason) -> CloseReason {
         self.soft_error.unwrap_or(timeout)

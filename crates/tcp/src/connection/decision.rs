@@ -110,7 +110,7 @@ pub(crate) enum Choice {
     Copy(SeqRange),
     /// A parity segment.
     Parity(DueParity),
-    /// An acknowledgement that only shows the end of the sequence numbers.
+    /// The tail ACK: it shows devices on the path where the data ends.
     TailAck,
     /// An acknowledgement alone. `is_tail`: it was owed anyway and serves as [`Choice::TailAck`].
     Ack { is_tail: bool },

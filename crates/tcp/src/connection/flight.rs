@@ -18,7 +18,7 @@ use crate::send::rtt::RecentRtts;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant, Micros};
 
-/// Number of segments in a flight of which at least one arrives unless the path drops all of them.
+/// Minimum number of segments in a flight that is reported as lost as a whole.
 const WHOLE_FLIGHT: u32 = 4;
 /// Minimum number of segments and of acknowledgements in a train.
 const TRAIN_SEGMENTS: u32 = 8;
@@ -35,7 +35,7 @@ const QUEUE_SAMPLES: u32 = 4;
 #[derive(Debug, Default)]
 pub(crate) struct FlightWatch {
     round: Option<Round>,
-    /// Minimum time that every segment of the previous flight spent in queues.
+    /// Minimum queueing delay of the previous flight.
     waited: Duration,
     recent: RecentRtts,
     finished: Option<FlightReport>,

@@ -76,8 +76,7 @@ pub(crate) struct OwnSyn {
     /// Time at which it last left.
     pub(crate) last_sent: Option<Instant>,
     pub(crate) copy: PlainCopy,
-    /// The SYN-ACK is acknowledged, but the handshake is not complete before its timer has fired this often;
-    /// 0 if it is not acknowledged.
+    /// Timeouts of an acknowledged SYN-ACK before the handshake may complete; 0 if it is not deferred.
     deferred: u8,
 }
 
@@ -279,7 +278,7 @@ impl Connection {
         }
     }
 
-    /// True if a window larger than the 16 bits of the peer's SYN may be used.
+    /// True if a window larger than the 16-bit field of the peer's SYN may be used.
     fn takes_early_window(&self) -> bool {
         self.state == State::SynReceived && self.config.path_start.is_some()
     }
@@ -362,8 +361,8 @@ impl Connection {
         timestamps.echo == 0 || self.rx.timestamps.rtt(timestamps.echo, self.handshake.opened, now).is_some()
     }
 
-    /// True if the handshake of a passive open is not completed by this segment without data, because the
-    /// SYN-ACK's timer has fired less than `timeouts` times.
+    /// True if this segment without data does not complete a passive open yet, because the SYN-ACK's timer
+    /// has fired less than `timeouts` times.
     pub(crate) fn defers_handshake(&mut self, segment: &Arrived<'_>, timeouts: u8) -> bool {
         let completes =
             segment.is_empty() && segment.ack == self.tx.scoreboard.nxt() && segment.seq == self.rx.rcv_nxt();
@@ -451,7 +450,7 @@ impl Connection {
     }
 }
 
-/// The fate of the options of the first SYN, for the memory of destinations ([`crate::mechanism::memory`]).
+/// Results of the options of the first SYN, for the memory of destinations ([`crate::mechanism::memory`]).
 impl Connection {
     /// True if the configuration wants the option of Corrective and Proactive on the SYN.
     pub(crate) fn wants_gentle(&self) -> bool {
@@ -468,7 +467,7 @@ impl Connection {
         self.gentle.switch_off(why);
     }
 
-    /// Returns the fate of the first SYN of an active open; `None` while it is unknown.
+    /// Returns how the first SYN of an active open was answered; `None` while it is unknown.
     pub(crate) fn opened(&self) -> Option<Opened> {
         let Handshake { active, established, syn, known_drops, .. } = &self.handshake;
         let by_us = matches!(self.closed, Some(CloseReason::Aborted | CloseReason::ListenerClosed));

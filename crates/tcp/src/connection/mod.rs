@@ -124,7 +124,6 @@ impl Events {
     /// The connection is over.
     pub(crate) const CLOSED: Events = Events(8);
 
-    /// Adds `other`.
     pub(crate) fn insert(&mut self, other: Events) {
         self.0 |= other.0;
     }
@@ -302,12 +301,10 @@ impl Connection {
         (&self.tuple).into()
     }
 
-    /// Returns the configuration of the connection.
     pub(crate) fn config(&self) -> Arc<TcpConfig> {
         Arc::clone(&self.config)
     }
 
-    /// Returns the RFC 9293 state.
     pub(crate) fn state(&self) -> State {
         self.state
     }
@@ -360,8 +357,8 @@ impl Connection {
         self.handshake.established.is_some()
     }
 
-    /// Returns the state to remember of a connection that left LAST-ACK: the peer's initial
-    /// sequence number, the final numbers, and whether data of the peer's SYN was taken.
+    /// Returns the state that the stack keeps after LAST-ACK: the peer's initial sequence number, the final
+    /// numbers, and whether data of the peer's SYN was delivered.
     pub(crate) fn closed_last(&self) -> Option<(SeqNum, TimeWaitState, bool)> {
         let finished = self.state == State::Closed && self.closed == Some(CloseReason::Finished);
         (finished && self.rx.assembler.is_complete())

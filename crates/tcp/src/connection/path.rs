@@ -5,8 +5,8 @@
 //! that follow the path's round-trip time.
 //!
 //! **The window** ([`PathStart`](crate::config::PathStart)). RFC 9040 lets connections share what they know
-//! of a path; RFC 6928 permits ten segments on an unknown path. A window beyond ten is one that the path is
-//! remembered to carry ([`PathVolume`](crate::path::PathVolume)), or one that the configuration sets. In both
+//! of a path; RFC 6928 permits ten segments on an unknown path. A larger window is one that the path has
+//! carried before ([`PathVolume`](crate::path::PathVolume)), or one that the configuration sets. In both
 //! cases careful resume (draft-ietf-tsvwg-careful-resume) bounds it:
 //!
 //! - the connection asks for it when ten segments are not enough; all connections of a path that ask share
@@ -41,10 +41,9 @@ pub(crate) const STANDARD_WINDOW: u32 = 10;
 const UNMEASURED_WINDOW: u32 = 64;
 /// Segments that leave at once where the rate of the path is known.
 const BURST_SEGMENTS: u32 = 4;
-/// A round trip is as remembered up to so many percent of it.
+/// An answer within this percentage of the remembered round-trip time does not show a longer path.
 const ALIKE_PERCENT: u32 = 125;
-/// Samples after which one that was measured across a lost SYN-ACK or acknowledgement no longer spoils the
-/// estimate.
+/// Number of samples after which a first sample that includes a timer no longer distorts the estimate.
 const SAMPLES: u32 = 8;
 
 /// Knowledge of a connection about its path, and its reports so far.
@@ -72,7 +71,7 @@ pub(crate) struct OnPath {
     seems_longer: bool,
     /// True if the final report was made.
     over: bool,
-    /// All losses at the time when they were last attributed to a queue or not.
+    /// Value of [`Connection::all_losses`] at the last [`Connection::sort_losses`].
     sorted: LossCount,
     losses: OnDemand<LossLog>,
 }
@@ -186,8 +185,8 @@ impl Connection {
         self.tx.rate.congestion.start(initial, None);
     }
 
-    /// True if connections of this path may request more than ten segments, which they then do not take
-    /// without a request.
+    /// True if connections of this path may request more than ten segments. Without a request they then start
+    /// with at most ten.
     fn may_ask(&self) -> bool {
         self.config.path_start.is_some() && self.path.known.rtt.is_some()
     }
@@ -299,8 +298,8 @@ impl Connection {
         self.tx.rate.pacer.spread(rate, rtt.into(), mss, at_once, now);
     }
 
-    /// Returns the bytes of a start that are not paced: the current window, or ten segments if nothing is
-    /// known. If the rate is known, so large a burst would only wait in the queue.
+    /// Returns the bytes of a start that are not paced: the free part of the current window, at most
+    /// [`BURST_SEGMENTS`] if the rate of the path is known, because more would only wait in its queue.
     fn starts_at_once(&self, known: &PathFacts) -> u32 {
         let free = self.tx.rate.congestion.cwnd().saturating_sub(self.tx.scoreboard.pipe());
         match self.path.start {
@@ -425,9 +424,8 @@ impl Connection {
         due || self.closed.is_some() || self.tx.mtu.report() != self.path.told_mtu
     }
 
-    /// Returns the report that is due to the memory of paths, if any: at the handshake, periodically, at the
-    /// end.
-    /// Before the handshake there is only the report of a failed active open.
+    /// Returns the report that is due to the memory of paths, if any: at the handshake, periodically, and at
+    /// the end. Before the handshake there is only the report of a failed active open.
     pub(crate) fn take_path_report(&mut self, now: Instant) -> Option<PathReport> {
         if !self.owes_path_report(now) {
             return None;
@@ -538,10 +536,11 @@ impl Connection {
         }
     }
 
-    /// Counts repairs by parity that the peer reports: of the segments that this acknowledgement covers,
-    /// those below the SACK blocks `reported` before were missing. Segments above may have arrived without an
-    /// acknowledgement of their own, because it was lost or because the receiver sends one for many segments.
-    /// `is_first`: the report begins with this acknowledgement, which counts as one masked loss.
+    /// Counts repairs by parity that the peer reports. Of the segments that this acknowledgement covers,
+    /// those below `reported` were missing: the highest sequence number that SACK had reported before.
+    /// Segments above may have arrived without an acknowledgement of their own, because it was lost or
+    /// because the receiver sends one for many segments. `is_first`: the report begins with this
+    /// acknowledgement, which counts as one masked loss.
     pub(crate) fn count_repaired(&mut self, ack: &AckOutcome, reported: Option<SeqNum>, is_first: bool) {
         let was_hole = |segment: &&Delivered| {
             let covered = segment.range.end.le(ack.ack) && !segment.retransmitted;

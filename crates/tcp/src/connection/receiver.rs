@@ -10,8 +10,7 @@ use crate::receive::{
 use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
 
-/// Maximum number of duplicate acknowledgements owed; more than a window has segments would not help the
-/// peer.
+/// Maximum number of duplicate acknowledgements owed: a peer needs no more than its window has segments.
 const MAX_DUPLICATES_OWED: u32 = 64;
 
 /// The parts of the receiver.
@@ -150,8 +149,8 @@ impl Receiver {
         }
     }
 
-    /// True if the application's reading has opened the window enough to tell the peer.
-    /// `irs` is the peer's initial sequence number.
+    /// True if the application's reading has opened the window so far that the peer should learn of it.
+    /// `irs`: the peer's initial sequence number.
     pub(crate) fn update_worthwhile(&self, irs: SeqNum) -> bool {
         self.window.update_worthwhile(irs, self.rcv_nxt(), self.queue.free(), self.ack.rcv_mss())
     }

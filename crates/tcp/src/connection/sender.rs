@@ -76,7 +76,7 @@ pub(crate) struct Sender {
     /// The counters of the delivery rate at each transmission, if the controller uses the rate.
     pub(crate) snapshots: Option<Box<Snapshots>>,
     pub(crate) mtu: PathMtu,
-    /// The peer's MSS option and the configured limit: payload plus options, bytes.
+    /// Minimum of the peer's MSS option and the configured limit: payload plus options, bytes.
     largest_segment: u32,
     /// MSS to announce in a SYN.
     announced: u16,
@@ -90,7 +90,7 @@ pub(crate) struct Sender {
     pub(crate) waiting_since: Option<Instant>,
     /// Time at which the last data segment left.
     pub(crate) last_sent: Instant,
-    /// First byte that left after a round trip with nothing in flight.
+    /// First byte of the current transfer: before it, nothing had left for a round trip.
     pub(crate) transfer_start: SeqNum,
     /// Time and end of the last transmission on the scoreboard.
     stamped: (Instant, SeqNum),
@@ -122,8 +122,8 @@ pub(crate) struct Sender {
 pub(crate) enum Sharing {
     /// None: it has its own controller.
     Off,
-    /// It has its own controller, and becomes a member when its transfer, or that of another member, is long:
-    /// `asks` the stack about that.
+    /// It has its own controller, and becomes a member when its transfer, or another one of the path, is
+    /// long. `asks`: the stack has to decide about that.
     Apart { asks: bool },
     /// It is a member: the stack lends it the controller of the path.
     Member,
@@ -244,12 +244,10 @@ impl WindowUsage {
         self.grown_at = now;
     }
 
-    /// Returns the time of the last acknowledgement that could grow the window.
     pub(crate) fn grown_at(&self) -> Instant {
         self.grown_at
     }
 
-    /// Returns SND.NXT at the end of the last burst.
     pub(crate) fn burst_end(&self) -> SeqNum {
         self.burst_end
     }
@@ -556,8 +554,8 @@ impl Sender {
     }
 
     /// True if acknowledgements clock the start of this flow in place of the pacer: on a path that loses
-    /// segments to a full queue. A queue drops what arrives while it is full. Of a burst, most are packets of
-    /// the burst itself; of a paced start of the same size, they are packets of other flows.
+    /// segments to a full queue. Of a burst, such a queue mostly drops packets of the burst itself; of a
+    /// paced start of the same size, packets of other flows.
     fn is_clocked_by_acks(&self, now: Instant) -> bool {
         self.queued_from.is_some()
             && !self.rate.congestion.knows_path()
@@ -620,8 +618,9 @@ impl Sender {
         }
     }
 
-    /// Reports to the controller the originals whose loss redundancy has repaired: the holes below the SACK
-    /// blocks `reported` before, or one segment if no hole was known.
+    /// Reports to the controller the originals whose loss redundancy has repaired: the holes below
+    /// `reported`, the highest sequence number that SACK had reported before, or one segment if there is
+    /// none.
     pub(crate) fn pass_repairs(&mut self, ack: &AckOutcome, reported: Option<SeqNum>, now: Instant) {
         let (mss, is_queued) = (self.mss(), self.is_queue_full());
         let (Some(delivery), Some(snapshots)) = (&mut self.rate.delivery, &self.snapshots) else { return };
@@ -831,7 +830,7 @@ impl Sender {
         Some((rtt.srtt()?, rtt.rttvar()?, rtt.min_rtt()?))
     }
 
-    /// Returns the bytes of the current transfer, which began after a round trip with nothing in flight.
+    /// Returns the bytes of the current transfer, before which nothing had left for a round trip.
     pub(crate) fn transfer_len(&self) -> u32 {
         self.scoreboard.nxt().since(self.transfer_start)
     }

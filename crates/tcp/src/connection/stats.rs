@@ -296,10 +296,10 @@ pub struct ConnStats {
     pub congestion: &'static str,
     /// Outcome of Fast Open.
     pub fast_open: FastOpenOutcome,
-    /// Fast Open in the SYN-ACK, on the side that asked for it. [`SynAckClass::Accepted`] is Linux's
+    /// Result of Fast Open in the SYN-ACK, at the client. [`SynAckClass::Accepted`] is Linux's
     /// `TCPI_OPT_SYN_DATA`.
     pub syn_ack: Option<SynAckClass>,
-    /// On the side that was asked: data of the SYN was taken.
+    /// True at the listener's end if data of the SYN was delivered.
     pub syn_data_taken: bool,
     /// Outcome of the negotiation of Corrective and Proactive.
     pub gentle: GentleOutcome,

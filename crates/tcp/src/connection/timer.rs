@@ -1,7 +1,7 @@
 //! The next deadline of a connection, and the actions at each deadline.
 //!
-//! Every part owns its deadline; no two share a timer. When several expire at one instant, the order is
-//! parity, reordering timer, probe timer, retransmission timer, all others.
+//! Every part owns its deadline; no two share a timer. When several expire at one instant, the order is user
+//! timeout, parity, reordering timer, probe timer, retransmission timer, all others.
 
 use crate::config::KeepaliveConfig;
 use crate::congestion::sample::{CongestionCause, CongestionEvent, RtoEvent};
@@ -187,7 +187,7 @@ impl Connection {
     }
 
     /// Returns the time at which the user timeout (RFC 5482) ends the connection, once a timer has expired:
-    /// it counts from the oldest unacknowledged data, in the handshake from the SYN.
+    /// it counts from the oldest unacknowledged data, in SYN-SENT from the SYN.
     fn user_limit(&self) -> Option<Instant> {
         let limit = self.user_timeout.filter(|_| self.closed.is_none())?;
         let since = match self.state {

@@ -213,13 +213,13 @@ impl Connection {
         Step::Skip(Some(Change::LimitLost { paced: budget.is_paced(range.len()) }))
     }
 
-    /// Retransmits a range.
+    /// Returns the choice to retransmit `range`.
     fn again(&self, range: SeqRange, origin: Origin) -> Choice {
         let fin = self.tx.queue.fin_queued() && range.end.gt(self.tx.queue.end());
         Choice::Data(Data { fin, ..Data::new(range, self.payload_limit(), origin) })
     }
 
-    /// Retransmits a range in one segment larger than the MSS.
+    /// Returns the choice to retransmit `range` in one segment larger than the MSS.
     pub(crate) fn again_as_probe(&self, range: SeqRange) -> Choice {
         let fin = self.tx.queue.fin_queued() && range.end.gt(self.tx.queue.end());
         Choice::Data(Data { fin, mtu_probe: true, ..Data::new(range, range.len(), Origin::Retransmit) })

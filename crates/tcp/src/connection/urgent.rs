@@ -23,7 +23,7 @@ pub(crate) struct Urgent {
 /// Action of a read at the urgent mark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AtMark {
-    /// Read at most this many bytes: the mark stands behind them (`None`: no mark ahead).
+    /// Read at most this many bytes: the mark follows them (`None`: no mark ahead).
     ReadUpTo(Option<u32>),
     /// The next byte is the urgent one and does not belong to the stream: skip it.
     Skip,

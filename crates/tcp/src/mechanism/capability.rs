@@ -32,7 +32,7 @@ impl Profile {
     }
 }
 
-/// Result of the negotiation; at least one of the two.
+/// Result of a negotiation that agreed on at least one of the two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Agreed {
@@ -197,7 +197,7 @@ pub(crate) fn accept(offered: u8, answered: u8, timestamps: bool) -> Option<Agre
     let granted = answered & !(CAP_VERSION_F2 | CAP_ANSWER);
     let head = answered & (CAP_VERSION_MASK | CAP_ANSWER);
     let (encoding, proactive) = (granted & !CAP_PROACTIVE, granted & CAP_PROACTIVE != 0);
-    // The code with several parities contains the one with one.
+    // A peer may grant the XOR, which is Reed-Solomon with one parity.
     let offered_type = encoding_type(offered);
     let lesser = offered_type == ENCODING_REED_SOLOMON && encoding == ENCODING_XOR;
     let as_offered = (encoding == ENCODING_NONE || encoding == offered_type || lesser)

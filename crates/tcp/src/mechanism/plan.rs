@@ -55,7 +55,7 @@ pub struct Flight {
     pub headers: u32,
     /// No further data is known: the flight ends a request or a response.
     pub last: bool,
-    /// The windows permit to send all of it at once; otherwise acknowledgements of data in flight pace it.
+    /// The windows permit all of it to leave at once; otherwise acknowledgements of data in flight pace it.
     pub at_once: bool,
 }
 
@@ -134,7 +134,7 @@ pub enum Protection {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Reason {
-    /// It has the least expected delay within the allowance.
+    /// It has the smallest expected delay within the allowance.
     Pays,
     /// Losses are so rare that redundancy is not worth its bytes.
     RareLoss,
@@ -254,8 +254,8 @@ impl Form {
         redundant + more * flight.headers
     }
 
-    /// Returns the nearest possible form: at most all segments are copied, a group has at most the code's
-    /// parities, and no group is empty.
+    /// Returns the nearest possible form: at most all segments are copied, a group has at most
+    /// [`PARITIES_MAX`] parities, and no group is empty.
     fn possible(self) -> Form {
         let segments = self.segments.max(1);
         let protection = match self.protection {

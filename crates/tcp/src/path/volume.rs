@@ -128,8 +128,8 @@ pub(super) struct Volume {
     dose: Dose,
     dose_until: Instant,
     grants: VecDeque<TrustedBurst>,
-    /// Time of a refused request. After the fate of the data on trust at that time is known, more may be
-    /// granted.
+    /// Two round trips after a refused request. Then the outcome of the data on trust is known, and more may
+    /// be granted.
     refused: Option<Instant>,
     /// A bit for each of the latest flights, the newest lowest: other hosts kept a queue during it.
     queued: u16,
@@ -180,7 +180,7 @@ pub(crate) struct StartRequest {
     pub(crate) rtt: Duration,
 }
 
-/// A burst on trust, with the time when its fate is known at the latest.
+/// A burst on trust, and the time by which its outcome is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct TrustedBurst {
     until: Instant,
@@ -268,7 +268,7 @@ impl Volume {
     }
 
     /// Grants as much of `request` as the path carries in addition to other connections' data on trust, if
-    /// that is more than the connection has. The fate of the data is known after two round trips at the
+    /// that is more than the connection has. The outcome of the data is known after two round trips at the
     /// latest.
     pub(super) fn grant(
         &mut self,
@@ -302,8 +302,8 @@ impl Volume {
         self.bursts.iter().chain(self.grants.iter().rev().take(FLIGHTS).map(|grant| &grant.burst))
     }
 
-    /// Returns the longest wait, for data of this host's connections, of a segment sent between two instants,
-    /// if no other host used the path; zero if the rate is unknown.
+    /// Returns the longest time that a segment sent between two instants waits behind data of this host's
+    /// connections alone; zero if the rate is unknown.
     fn longest_own_wait(&self, from: Instant, to: Instant) -> Duration {
         let Some(Train { rate, .. }) = self.rate() else { return Duration::ZERO };
         let ends = self.own_bursts().flat_map(|burst| [burst.began, burst.until]);
@@ -342,7 +342,7 @@ impl Volume {
         waits_for_others || at_loss(Duration::ZERO) && at_loss(self.longest_own_wait(began, sent_until))
     }
 
-    /// Removes a connection's grant, if its fate is not known yet.
+    /// Removes a connection's grant, if its outcome is not known yet.
     fn give_back(&mut self, granted: u32) -> Option<TrustedBurst> {
         let at = self.grants.iter().position(|grant| grant.burst.bytes == granted)?;
         self.grants.remove(at)

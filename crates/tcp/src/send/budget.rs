@@ -74,8 +74,8 @@ impl Budget {
         self.redundancy.min(self.paced / 2)
     }
 
-    /// True if the windows take another full segment, or the `left` bytes that there are, behind `len` bytes
-    /// of new data.
+    /// True if the windows take another full segment, or the remaining `left` bytes, behind `len` bytes of
+    /// new data.
     pub(crate) fn takes_behind(&self, len: u32, left: u32) -> bool {
         let window = self.unfilled().saturating_sub(len);
         self.mss <= window && left.min(self.mss) <= self.peer.saturating_sub(len)
@@ -95,7 +95,7 @@ impl Budget {
         self.unfilled().saturating_sub(self.charged)
     }
 
-    /// Bytes of the congestion window in which nothing is in flight.
+    /// Returns the unused bytes of the congestion window.
     fn unfilled(&self) -> u32 {
         self.cwnd.saturating_sub(self.pipe.saturating_add(self.others))
     }

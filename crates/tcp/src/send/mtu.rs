@@ -303,7 +303,7 @@ impl PathMtu {
     }
 
     /// True if a packet as large as a lost one has arrived that left about when that one left, or later: the
-    /// path carries the size, and dropped the other one for want of room.
+    /// path carries the size, and a full queue dropped the lost one.
     pub(crate) fn is_cleared(&self, lost: LargePacket) -> bool {
         self.arrived
             .is_some_and(|arrived| arrived.size >= lost.size && arrived.sent_at + CLEARS_FOR >= lost.sent_at)
@@ -350,7 +350,7 @@ impl PathMtu {
         payload > self.base_payload(options)
     }
 
-    /// Returns the payload of such a segment with `options` bytes of options, bytes.
+    /// Returns the payload, with `options` bytes of options, of the segments that are sent into a black hole.
     pub(crate) fn base_payload(&self, options: u32) -> u32 {
         self.payload(self.base(), options)
     }

@@ -13,8 +13,7 @@ use crate::time::{Duration, Instant, Micros};
 const MAX_QUANTUM: u64 = 64 << 10;
 /// Number of unpaced segments at the start of a connection.
 const UNPACED_SEGMENTS: u32 = 10;
-/// A byte in the unit of the bucket, which makes microseconds times a rate in bytes per second need no
-/// division.
+/// A byte in the unit of the bucket: microseconds times bytes per second, so that filling needs no division.
 const BYTE: i64 = 1_000_000;
 
 /// Pacing of one connection.

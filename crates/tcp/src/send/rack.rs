@@ -70,7 +70,7 @@ pub(crate) struct Reordering {
 struct Holds {
     /// Ranges that parities cover, with the time when each left or will leave.
     covered: Vec<(SeqRange, Instant)>,
-    /// Also hold segments for which the reordering window is zero, after three segments above a hole.
+    /// True if segments are also held while the reordering window is zero, after three segments above a hole.
     full: bool,
 }
 
@@ -308,8 +308,8 @@ impl Rack {
         self.reordering_seen = true;
     }
 
-    /// Records that a segment arrived in recovery after `bytes` up to the highest reported one had overtaken
-    /// it: it had not been lost.
+    /// Records that a segment was not lost: it arrived in recovery, and was overtaken by up to `bytes` of
+    /// data.
     pub(crate) fn on_overtaken(&mut self, bytes: u32) {
         self.reordering_seen = true;
         self.reordering.events += 1;

@@ -22,9 +22,9 @@ impl Stack {
     /// run of 4 kB or more is not copied but sent from `data`'s buffer, which is released after the
     /// acknowledgement.
     ///
-    /// The run counts with its length in [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes), and in
-    /// the send buffer of the connection; but a slice of a longer buffer keeps that whole buffer allocated
-    /// until then.
+    /// The length of the run counts in [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes) and in the
+    /// send buffer of the connection, but a slice of a longer buffer keeps that whole buffer allocated until
+    /// then.
     ///
     /// # Errors
     /// As [`Stack::write`].
@@ -113,8 +113,8 @@ impl Stack {
     ///
     /// The caller's piece keeps its whole buffer allocated, which the stack no longer counts:
     /// [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes) bounds only unread data. The buffer is that
-    /// of a packet, some 64 kB, or the receive buffer of the connection if a long packet arrived after its
-    /// data.
+    /// of a packet, some 64 kB, or, for data that arrived before a long packet, the receive buffer of the
+    /// connection.
     ///
     /// # Errors
     /// As [`Stack::read`].

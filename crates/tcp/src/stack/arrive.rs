@@ -106,7 +106,7 @@ impl Stack {
                 self.on_segment(id, &arrived, wire_len, now)
             }
             Some(Target::TimeWait(index)) => self.on_segment_in_time_wait(index, &arrived, wire_len, now),
-            // The ends of a known four-tuple are valid.
+            // The ends of an unknown four-tuple are checked; those of a known one were.
             None => match self.check_ends(&tuple).map(|()| self.listener_for(tuple.local))? {
                 Some(listener) => {
                     self.on_segment_in_listen(listener, tuple, segment, &arrived, wire_len, now)?;
@@ -330,7 +330,7 @@ impl Stack {
     }
 }
 
-/// True if the segment may complete a handshake; it waits while the accept queue is full.
+/// True if the segment may complete a handshake; it is refused while the accept queue is full.
 fn ends_handshake(arrived: &Arrived<'_>) -> bool {
     arrived.flags.contains(Flags::ACK) && !arrived.flags.intersects(Flags::RST | Flags::SYN)
 }

@@ -7,7 +7,7 @@ use crate::time::Duration;
 
 /// The options of one connection ([`Stack::conn_mut`]).
 ///
-/// A change takes effect at the latest time that the stack received.
+/// A change takes effect at the most recent time that was passed to the stack.
 #[derive(Debug)]
 pub struct ConnMut<'a> {
     stack: &'a mut Stack,
@@ -57,7 +57,7 @@ impl<'a> ConnMut<'a> {
         self.act(|connection| connection.set_pacing(pacing));
     }
 
-    /// Changes or ends keepalive. Silence is counted from the latest time that the stack received.
+    /// Changes or ends keepalive. Silence is counted from the most recent time that was passed to the stack.
     pub fn set_keepalive(&mut self, keepalive: Option<KeepaliveConfig>) {
         let clock = self.stack.clock;
         self.act(|connection| connection.set_keepalive(keepalive, clock));

@@ -33,8 +33,8 @@ use crate::time::{Instant, Micros};
 
 /// Bytes sent since the last idle time from which on a member belongs to the next level.
 const LEVELS: [u64; 3] = [64 << 10, 256 << 10, 1 << 20];
-/// Number of queues of waiting members: one for the two lower levels and one for the two upper ones, and in
-/// each level retransmissions before new data.
+/// Number of queues of waiting members: retransmissions of the two lower levels, new data of each of them,
+/// and the same for the two upper levels.
 const RANKS: usize = 6;
 /// One grant in this number goes to the member of a higher rank that has waited longest.
 const FLOOR: u8 = 8;
@@ -653,8 +653,8 @@ impl Controllers {
 }
 
 impl Stack {
-    /// Returns the state that the connections between these addresses share; `None` if there is none, or has
-    /// been none recently.
+    /// Returns the state that the connections between these addresses share; `None` if no connection has
+    /// shared it in the last ten seconds.
     pub fn shared_path(&self, local: IpAddr, remote: IpAddr) -> Option<SharedPath> {
         self.controllers.state((local, remote))
     }

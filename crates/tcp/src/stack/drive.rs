@@ -50,7 +50,8 @@ impl Stack {
 
     /// Does the work of [`Stack::on_packet`], but in-order data of a long packet may stay in its buffer,
     /// which saves a copy. A packet that is kept counts with twice its length in
-    /// [`max_buffer_bytes`](crate::config::StackConfig::max_buffer_bytes): its buffer should not be longer.
+    /// [`max_buffer_bytes`](crate::config::StackConfig::max_buffer_bytes), so its buffer should be no longer
+    /// than that.
     pub fn on_packet_shared(&mut self, packet: &Bytes, rx: Rx, now: Instant) {
         self.lent = Some(packet.clone());
         self.on_packet(packet, rx, now);

@@ -391,7 +391,7 @@ impl Stack {
         ticket.map(Box::new)
     }
 
-    /// Processes the results of the opening of a connection for Fast Open, and frees its place in the limit.
+    /// Reports the results of Fast Open after a handshake, and frees the connection's place in the limits.
     pub(super) fn learn_fast_open(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         if let Some(asker) = slot.asker.as_deref().copied() {

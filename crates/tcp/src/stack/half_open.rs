@@ -281,7 +281,7 @@ impl HalfOpenTable {
         self.entries.len()
     }
 
-    /// Returns the record at `place`.
+    /// Returns the record at `index`.
     pub(crate) fn entry(&self, index: u32) -> Option<&HalfOpen> {
         self.entries.get(index)
     }
@@ -358,7 +358,7 @@ impl Stack {
         })
     }
 
-    /// Rebuilds the connection at `place`, for an event that concerns it.
+    /// Rebuilds the connection at `index`, for an event that concerns it.
     pub(super) fn unfold(&mut self, index: u32, now: Instant) -> Option<ConnId> {
         self.half_open.deadlines.set(index, None);
         let half_open = self.half_open.entries.remove(index)?;
@@ -393,8 +393,8 @@ impl Stack {
         self.half_open.deadlines.next().is_none_or(|at| at > self.half_open.due.min(now))
     }
 
-    /// Fires the next due timer. Only one at a time, when nothing else is to be sent, so that few connections
-    /// are whole at once.
+    /// Fires the next due timer: one at a time, and only when nothing else is to be sent, so that few
+    /// connections are whole at once.
     pub(super) fn fire_half_open(&mut self, now: Instant) -> bool {
         let due = self.half_open.due.min(now);
         let Some(index) = self.half_open.deadlines.pop_due(due) else { return false };

@@ -11,7 +11,6 @@ use crate::connection::Connection;
 use crate::error::ConfigError;
 use crate::time::Instant;
 
-/// Changes of the host.
 impl Stack {
     /// Changes the largest IP packet, bytes. Existing connections send no packet above it from now on; after
     /// an increase only new connections send larger ones.
@@ -57,7 +56,7 @@ impl Stack {
         }
         let is_owned = |slot: &Slot| slot.phase == Ownership::Owned;
         self.act_on_all(now, is_owned, |connection| {
-            // One that is closed already stays so.
+            // A connection that is closed already stays closed.
             let _ = connection.shutdown(now);
         });
     }

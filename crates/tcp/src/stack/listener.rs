@@ -33,7 +33,6 @@ const DEFAULT_MSS: [u16; 2] = [536, 1220];
 /// A listener.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    /// Its address.
     pub(crate) addr: SocketAddr,
     tcp: Arc<TcpConfig>,
     /// The configuration without mechanisms, whose agreement a cookie cannot store. It is created for the

@@ -194,7 +194,7 @@ pub struct Stack {
     spares: Spares,
     /// The packet that is being processed, if its buffer may be kept.
     lent: Option<Bytes>,
-    /// Repair memory of the connections, and the time since which none of it was freed.
+    /// Repair memory of the connections, and the time of the last search for idle ones.
     repair_memory: FecMemory,
     repair_memory_swept: Option<Instant>,
     memory_waiters: Vec<ConnId>,
@@ -306,8 +306,8 @@ impl Stack {
     /// Opens a listener. With port 0 the stack chooses a port; an unspecified address listens on every
     /// address of its family. A listener on one address takes precedence over one on all addresses.
     ///
-    /// The reason why the listener is not possible.
-    /// Why there can be no such listener.
+    /// # Errors
+    /// The reason why there can be no such listener.
     pub fn listen(&mut self, local: SocketAddr, config: ListenConfig) -> Result<ListenerId, ListenError> {
         self.open_listener(local, config)
     }

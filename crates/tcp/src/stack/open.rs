@@ -124,7 +124,7 @@ impl Stack {
         remote: SocketAddr,
         now: Instant,
     ) -> Result<(FourTuple, Option<SeqNum>), ConnectError> {
-        // The ports are taken out of the stack, because the search queries the rest of it about each.
+        // The search for a port reads the other parts of the stack.
         let tuple_of = |port| FourTuple::new(SocketAddr::new(ip, port), remote);
         let Stack { ports, demux, slots, half_open, time_wait, listening, shard, .. } = self;
         let owners = Owners { demux, slots, half_open, time_wait };

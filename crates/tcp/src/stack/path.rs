@@ -77,8 +77,8 @@ impl Stack {
         connection.start_from(known, now);
     }
 
-    /// Refreshes the facts of a connection whose timer is due: the round-trip time measured by others since
-    /// it began, while it opens, and their deliveries later.
+    /// Refreshes the facts of a connection whose timer is due: while it opens, the round-trip time that other
+    /// connections have measured; later, their deliveries of large packets.
     pub(super) fn refresh_path(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         if slot.connection.is_opening()

@@ -39,7 +39,7 @@ pub(super) enum Learnt {
     LargePacket(Ends, LargePacket),
     /// A report about the server's Fast Open.
     FastOpen(Asker, FastOpenReport),
-    /// The fate of the option of Corrective and Proactive on a SYN.
+    /// The result of a SYN that may have had the option of Corrective and Proactive.
     Opened(Destination, Opened),
     /// The path damages segments with the option.
     Spoilt(Destination),

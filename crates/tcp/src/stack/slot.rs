@@ -1,7 +1,4 @@
 //! The slots of connections: occupied, retired, freed.
-//!
-//! When a connection is closed, its four-tuple goes to TIME-WAIT or is free, and its slot is free as soon as
-//! the application has released it.
 
 use alloc::boxed::Box;
 

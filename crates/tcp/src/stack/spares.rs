@@ -26,7 +26,7 @@ const SHORT_PART: usize = 4096;
 /// Unused storage.
 pub(super) struct Spares {
     bulk: Pile<Vec<u8>>,
-    /// All of [`FIRST_STORAGE`].
+    /// All of length [`FIRST_STORAGE`].
     first: Pile<Vec<u8>>,
     send: Pile<VecDeque<u8>>,
     /// Contents of `send` before the stack was [renewed](Spares::renew).
@@ -104,8 +104,8 @@ impl Spares {
         }
     }
 
-    /// Adapts to another stack, whose connections must behave as without spares: only the piles remain, and
-    /// storage with the length of new storage. For buffers of `max_buffer_bytes` in all.
+    /// Prepares the spares for another stack, whose connections must behave as without spares: only storage
+    /// that is as long as new storage remains. For buffers of `max_buffer_bytes` in all.
     pub(super) fn renew(&mut self, max_buffer_bytes: usize) {
         self.bulk.renew(max_buffer_bytes / BULK_PART);
         core::mem::swap(&mut self.send.kept, &mut self.sent_before);

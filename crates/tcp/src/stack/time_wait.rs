@@ -178,7 +178,7 @@ impl TimeWaitTable {
         self.entries.len()
     }
 
-    /// Adds a connection; returns its place.
+    /// Adds a connection; returns the index of its entry.
     pub(crate) fn insert(
         &mut self,
         tuple: FourTuple,
@@ -234,7 +234,7 @@ impl TimeWaitTable {
         }
     }
 
-    /// Links `place` after `earlier`, or at the front of the list.
+    /// Links the entry at `index` after `earlier`, or at the front of the list.
     fn link(&mut self, earlier: u32, index: u32) {
         match self.entry_mut(earlier) {
             Some(earlier) => earlier.later = index,
@@ -269,13 +269,13 @@ impl TimeWaitTable {
         self.entry(self.first).map(|entry| entry.expires)
     }
 
-    /// Removes the next expired entry, and returns it with its place.
+    /// Removes the next expired entry, and returns it with its index.
     pub(crate) fn pop_expired(&mut self, now: Instant) -> Option<(u32, TimeWaitEntry)> {
         self.next_timeout().filter(|at| *at <= now)?;
         self.evict()
     }
 
-    /// Removes the entry that expires first, and returns it with its place, because the stack is full.
+    /// Removes the entry that expires first, and returns it with its index, because the stack is full.
     pub(crate) fn evict(&mut self) -> Option<(u32, TimeWaitEntry)> {
         let index = self.first;
         Some((index, self.remove(index)?))

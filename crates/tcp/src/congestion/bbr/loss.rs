@@ -81,7 +81,8 @@ pub(super) struct Evidence {
 }
 
 impl Bbr {
-    /// True if the losses exceed 2 % of the flight, in enough places, and more than random loss explains.
+    /// True if the losses exceed 2 % of the flight and show congestion: a full queue is known to have caused
+    /// them, or they are in enough places and more than random loss explains.
     pub(super) fn is_loss_too_high(&self, tx_in_flight: u32, lost: u64, min_runs: u32) -> bool {
         let flight = u64::from(tx_in_flight);
         lost * 100 > flight * LOSS_THRESHOLD

@@ -55,8 +55,8 @@ impl Bbr {
         u64::try_from(rate).unwrap_or(u64::MAX).clamp(self.min_rate, MAX_RATE)
     }
 
-    /// Sets the pacing rate; it only grows until the pipe has been full. At least one segment leaves in each
-    /// round trip: with a rate near zero no sample could show that the path carries more.
+    /// Sets the pacing rate, which does not decrease before the pipe has been full. At least one segment
+    /// leaves in each round trip: with a rate near zero no sample could show that the path carries more.
     pub(super) fn set_pacing_rate(&mut self, srtt: Option<Micros>) {
         if let Some(srtt) = srtt {
             self.min_rate = (u64::from(self.mss) * 1_000_000 / u64::from(srtt.0.max(1))).clamp(1, MAX_RATE);
@@ -101,7 +101,7 @@ impl Bbr {
         }
     }
 
-    /// Returns the volume that fills a path with `bandwidth` `gain` times, bytes.
+    /// Returns `gain` times the volume that fills a path of `bandwidth`, with space for bursts, bytes.
     pub(super) fn inflight(&self, bandwidth: u64, gain: Gain) -> u64 {
         self.with_room_for_bursts(self.bdp(bandwidth, gain))
     }

@@ -25,7 +25,7 @@ pub(super) struct FullPipe {
     pub(super) reached: bool,
     /// Round-trip samples in a row that show a queue.
     delayed: u32,
-    /// True if only this has ended Startup: the next probe for bandwidth does not wait.
+    /// True if only the delay has ended Startup: the next probe for bandwidth does not wait.
     pub(super) by_delay: bool,
 }
 

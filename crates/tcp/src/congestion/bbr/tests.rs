@@ -560,7 +560,7 @@ fn the_round_trip_time_is_measured_every_five_seconds_of_a_full_path_only() {
     assert!(!flow.states.contains(&BbrState::ProbeRtt), "the application leaves the path half empty");
 }
 
-/// Nothing else of one loss is above what random loss explains.
+/// One loss alone is not more than random loss explains.
 #[test]
 fn one_loss_in_a_queue_that_the_path_is_known_for_ends_startup() {
     for is_queued in [false, true] {

@@ -3,12 +3,11 @@
 //!
 //! TCP Fast Open does not do this (CoNEXT 2011, section 7.2): firewalls and NATs drop segments before the
 //! SYN-ACK that are not SYNs. Inside UDP there are no such devices, so both ends of such a hop may agree to
-//! it by
-//! configuration ([`FastOpenConnect::data_after_syn`](crate::fast_open::FastOpenConnect),
+//! it by configuration ([`FastOpenConnect::data_after_syn`](crate::fast_open::FastOpenConnect),
 //! [`FastOpenListen::data_after_syn`](crate::fast_open::FastOpenListen)). The segments have no ACK flag,
-//! since there is nothing yet to acknowledge; a server that does not know of the agreement drops them (RFC
-//! 9293 section 3.10.7.4: "if the ACK bit is off, drop the segment and return"), and so does a listener to
-//! which they come before their SYN. Then they are lost segments like any other, and recovered as such.
+//! since there is nothing yet to acknowledge. A server without the agreement drops them (RFC 9293 section
+//! 3.10.7.4: "if the ACK bit is off, drop the segment and return"), and so does a listener if they arrive
+//! before their SYN. Then they are lost segments like any other, and recovered as such.
 //!
 //! Where devices do inspect segments, SYNs still pass: a further SYN with the same sequence number and the
 //! next part of the data looks like a retransmission to them

@@ -25,8 +25,8 @@ const ONE_TIME_REQUESTS: u8 = 5;
 /// Minimum time between a SYN with data and the plain connection that guards it: on a short path half a round
 /// trip is less than the response time of any server.
 const HEDGE_MIN: Duration = Duration::from_millis(50);
-/// Repeated SYN-ACKs, without any other segment, that show a black hole: a server that follows RFC 6298 has
-/// sent them 3 s after the first; and those that end the connection: 15 s. A server with [early
+/// Numbers of repeated SYN-ACKs, without any other segment, that show a black hole (a server that follows RFC
+/// 6298 has sent two after 3 s) and that end the connection (four after 15 s). A server with [early
 /// timers](crate::config::HandshakeTimers) sends as many in 1.5 s, which a few lost packets explain: so the
 /// time has to pass as well.
 const REPEATED_SYN_ACKS_TELL: Repeats = Repeats { count: 2, within: Duration::from_millis(2500) };
@@ -166,7 +166,6 @@ impl Client {
         core::mem::take(&mut self.deferred)
     }
 
-    /// True if the SYN waits for the first write.
     pub(super) fn is_deferred(&self) -> bool {
         self.deferred
     }
@@ -193,7 +192,6 @@ impl Client {
         self.data > 0 && !self.plain
     }
 
-    /// Returns the bytes of data of the first SYN.
     pub(super) fn data(&self) -> u32 {
         self.data
     }
@@ -312,8 +310,8 @@ impl Client {
         acked < u64::from(self.data) && range.end.le(first + self.data)
     }
 
-    /// Returns the data of the SYN, or of the `followed` bytes after it, that the peer did not accept with
-    /// the SYN, on an open connection. `first` is the sequence number of the first byte.
+    /// Returns the part of the SYN's data, and of the `followed` bytes after it, that the peer did not accept
+    /// with the SYN. `first` is the sequence number of the first byte.
     pub(super) fn refused_data(&self, first: SeqNum, followed: u32) -> SeqRange {
         let end = first + self.data;
         if self.una.lt(end) {

@@ -59,7 +59,6 @@ pub(crate) enum EarlyBudget {
 
 /// Access to the state of the two roles.
 impl Connection {
-    /// Returns the client state.
     #[inline]
     pub(super) fn fast_client(&self) -> Option<&Client> {
         match self.fast_open.as_deref()? {
@@ -76,7 +75,6 @@ impl Connection {
         }
     }
 
-    /// Returns the server state.
     #[inline]
     pub(super) fn fast_server(&self) -> Option<&Server> {
         match self.fast_open.as_deref()? {
@@ -393,8 +391,8 @@ impl Connection {
         self.fast_client()?.proven_data()
     }
 
-    /// Returns the data of the SYN, or of the segments after it, that the peer did not accept with the SYN:
-    /// an open connection sends it again.
+    /// Returns the part of the data of the SYN, and of the segments after it, that the peer did not accept
+    /// with the SYN; empty until the handshake is complete.
     pub(crate) fn refused_syn_data(&self) -> SeqRange {
         let client = self.fast_client().filter(|_| self.handshake.established.is_some());
         let (first, followed) = (self.handshake.iss + 1, self.counters.data_after_syn as u32);
@@ -474,8 +472,8 @@ impl Connection {
     }
 
     /// Reduces the window for a timeout of the SYN-ACK, as after a retransmission timeout, because data that
-    /// followed it may be lost too. There is no reduction if a repeated SYN was answered since: the fate of
-    /// that SYN-ACK is not known yet.
+    /// followed it may be lost too. There is no reduction if a repeated SYN was answered since: that SYN-ACK
+    /// may still be acknowledged.
     pub(crate) fn reduce_for_lost_syn_ack(&mut self, now: Instant) {
         // Timers fire at the whole microsecond in which they are due.
         let wait = Micros::from(self.timer_base());

@@ -68,12 +68,10 @@ impl Server {
         }
     }
 
-    /// True if the SYN opened the connection.
     pub(super) fn is_accepted(&self) -> bool {
         self.answer.accepted
     }
 
-    /// Returns the option of the SYN-ACK.
     pub(super) fn option(&self) -> Option<FastOpen> {
         self.answer.option
     }
@@ -110,7 +108,6 @@ impl Server {
         self.answer.accepted && !core::mem::replace(&mut self.reduced, true)
     }
 
-    /// True if a timeout of the SYN-ACK has reduced the congestion window.
     pub(super) fn has_reduced(&self) -> bool {
         self.reduced
     }

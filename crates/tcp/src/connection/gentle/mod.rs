@@ -1,10 +1,9 @@
 //! Corrective and Proactive on one connection: the agreement of SYN and SYN-ACK, the option on every later
 //! segment, and the meaning of the option on an arriving segment (Gentle Aggression sections 5 and 6).
 //!
-//! The parts are in [`crate::mechanism`]; this file connects them. Without a mechanism that uses the option,
-//! a connection sends none and ignores those of the peer, with one exception. If the handshake has shown an
-//! option, a segment whose payload may be parity is dropped, because parity taken as data would corrupt the
-//! stream.
+//! The parts are in [`crate::mechanism`]; this file connects them. A connection without these mechanisms
+//! sends no option and ignores those of the peer, with one exception. If the handshake has shown an option, a
+//! segment whose payload may be parity is dropped, because parity taken as data would corrupt the stream.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -58,8 +57,9 @@ pub(crate) struct Gentle {
     sent_option: Option<u8>,
     /// An option was sent or received in the handshake.
     seen: bool,
-    /// This end's first SYN had the option; the SYN-ACK had one.
+    /// This end's first SYN had the option.
     pub(in crate::connection) offered: bool,
+    /// The peer's SYN or SYN-ACK had it.
     pub(in crate::connection) answered: bool,
     outcome: GentleOutcome,
     pub(crate) active: Option<Box<Active>>,
@@ -125,9 +125,9 @@ pub(crate) enum SentSegment<'a> {
     Copy(SeqRange),
     /// Parity, with this option.
     Parity(&'a DueParity, Option<GentleOption>),
-    /// An acknowledgement that shows the end of the sequence numbers.
+    /// The tail ACK.
     TailAck,
-    /// An acknowledgement without data. `is_tail`: it also shows the end of the sequence numbers.
+    /// An acknowledgement without data. `is_tail`: it also serves as the tail ACK.
     Ack { header: &'a TcpHeader, is_tail: bool },
 }
 
@@ -217,12 +217,10 @@ impl Gentle {
         }
     }
 
-    /// Returns the outcome of the negotiation.
     pub(crate) fn outcome(&self) -> GentleOutcome {
         self.outcome
     }
 
-    /// Returns the current agreement.
     pub(crate) fn agreed(&self) -> Option<Agreed> {
         self.active.as_ref().map(|active| active.agreed)
     }
@@ -237,7 +235,6 @@ impl Gentle {
         self.willing.is_some_and(|willing| willing.offer(timestamps).is_some())
     }
 
-    /// Returns the active mechanisms, if any.
     pub(crate) fn active(&mut self) -> Option<&mut Active> {
         self.active.as_deref_mut()
     }
@@ -251,9 +248,9 @@ impl Gentle {
 
 /// SYNs and SYN-ACKs that leave or arrive.
 impl Gentle {
-    /// Returns the content of the SYN or SYN-ACK that leaves next, if its option `fits` in addition to the
-    /// others. Only the first one has the option. A retransmission leaves it out, in case a device on the
-    /// path drops segments with it; the option is then off.
+    /// Returns the option of the SYN or SYN-ACK that leaves next, if it `fits` in addition to the others.
+    /// Only the first one has it. A retransmission leaves it out, in case a device on the path drops segments
+    /// with it; the option is then off.
     pub(crate) fn syn_option(&self, syn: LeavingSyn, fits: impl FnOnce(GentleOption) -> bool) -> SynOption {
         if syn.again {
             return if self.sent_option.is_some() { SynOption::Withdrawn } else { SynOption::None };

@@ -47,8 +47,8 @@ pub(crate) struct ParityTx {
     checksum: Option<(SeqRange, u32)>,
     config: CorrectiveConfig,
     profile: Profile,
-    /// Segments whose repair the last report was about, and whose originals may only be late; `None` if
-    /// parity repaired one that was certainly lost.
+    /// Segments that the last report covers, if all their originals may only be late; `None` if parity
+    /// repaired one that was certainly lost.
     refutable: Option<SeqRanges>,
     /// True if an acknowledgement must follow the parity that has just left.
     tail_ack_due: bool,
@@ -294,7 +294,7 @@ impl Gentle {
         known: &PathFacts,
         now: Instant,
     ) -> EncoderContext {
-        // A planner decides a standing queue itself.
+        // A planner takes a standing queue into account itself.
         let sees_queue = self.planner.is_none() && parity.sees_standing_queue(tx, known, now);
         EncoderContext {
             una: tx.scoreboard.una(),
@@ -426,7 +426,7 @@ impl Gentle {
         self.active()?.tx.as_mut()
     }
 
-    /// True if parity repaired a loss of the last report, as far as is known.
+    /// True if a reported repair has not been refuted.
     pub(super) fn parity_repaired(&mut self) -> bool {
         let tx = self.parity_tx();
         tx.is_some_and(|tx| tx.refutable.as_ref().is_none_or(|repairs| !repairs.is_empty()))
@@ -694,8 +694,8 @@ impl Gentle {
     }
 }
 
-/// Returns the data in flight that parity covers which left at `at`: it ends at `end` or before, and left
-/// before that parity.
+/// Returns the data in flight that ends at `end` or before it, and left no later than `at`, when the parity
+/// left.
 fn unrepaired_data(board: &Scoreboard, end: SeqNum, at: Instant) -> RackVerdict {
     let mut verdict = RackVerdict::default();
     let within = |record: &&Record| (record.range.start + record.payload()).le(end) && record.sent_at <= at;

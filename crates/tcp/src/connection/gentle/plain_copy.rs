@@ -13,14 +13,13 @@
 //! The copy is not a retransmission: option and data are still offered, no mechanism falls back, and the
 //! timer of the SYN restarts with it. The echoed timestamp, or the time of the answer, shows which of the two
 //! SYNs was answered; only an echo gives a round-trip time (Karn's algorithm).
-
+//!
 //! **The copy of any SYN and SYN-ACK** ([`HandshakeCopies`](crate::config::HandshakeCopies)) guards against
 //! loss, which delays a handshake more than anything else (Gentle Aggression section 8.4.1). The copy of a
-//! SYN again has no data and no cookie, since it must not deliver a request a second time, but keeps the
-//! option of Corrective and Proactive. Only if the configuration permits it, and only where the path has
-//! passed data on a SYN before, does it carry the data. The copy of a SYN-ACK is identical to the SYN-ACK.
-//! Neither copy is a retransmission: no mechanism falls back, no option is withdrawn, and the timer
-//! continues. With the
+//! SYN has no data and no cookie, since it must not deliver a request a second time, but keeps the option of
+//! Corrective and Proactive. It carries the data only if the configuration permits that and the path has
+//! passed data on a SYN before. The copy of a SYN-ACK is identical to the SYN-ACK. Neither copy is a
+//! retransmission: no mechanism falls back, no option is withdrawn, and the timer continues. With the
 //! [planner](crate::mechanism::plan) a copy leaves only where it pays.
 
 use brisk_wire::{Flags, Options, SeqNum, TcpHeader};
@@ -59,7 +58,7 @@ pub(crate) enum PlainCopy {
 }
 
 impl PlainCopy {
-    /// Returns the copy for a SYN with this plan, and its delay.
+    /// Returns the copy, and its delay, for the SYN of this attempt.
     pub(crate) fn of(attempt: &OpenAttempt, connect: &FastOpenConnect) -> Self {
         let share = |srtt: Duration| {
             let wait = srtt.saturating_mul(u32::from(connect.plain_copy_percent.min(100))) / 100;
@@ -238,7 +237,8 @@ impl Connection {
     }
 
     /// Processes a reset that answers the SYN. Some devices refuse data on a SYN this way, so the first reset
-    /// only makes the plain copy leave, if it has not. Returns false if there is no copy to wait for.
+    /// only makes the plain copy leave, if it has not. Returns false for a later reset, and if there is no
+    /// copy to wait for.
     pub(crate) fn defers_reset_to_copy(&mut self) -> bool {
         if self.fast_client().is_none() {
             return false;

@@ -26,7 +26,7 @@ const KINDS: u32 = 8;
 /// Delay of an exchange whose SYN or SYN-ACK was lost, in thousandths of a round trip: the timer of the
 /// handshake, and the round trip of a request without Fast Open.
 const LATE_HANDSHAKE: u32 = 2_500;
-/// Mean length of a run of losses, in thousandths, from which on a SYN and its copy leave apart.
+/// Mean length of a run of losses, in thousandths, from which on there is a gap between a SYN and its copy.
 const RUNS: u32 = 1_300;
 /// Maximum time between a SYN and its copy.
 const GAP_MAX: Duration = Duration::from_millis(200);
@@ -62,7 +62,7 @@ struct Planned {
     plan: Plan,
 }
 
-/// Causes of the last losses: one bit each, set for a loss after a rising round-trip time.
+/// Causes of the last losses: one bit each, set if there was a queue on the path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct LossKinds {
     seen: u32,
@@ -123,7 +123,7 @@ impl Gentle {
         }
     }
 
-    /// True if redundancy is left to the planner.
+    /// True if a planner decides about redundancy.
     pub(crate) fn plans(&self) -> bool {
         self.planner.is_some()
     }

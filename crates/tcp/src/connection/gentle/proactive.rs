@@ -49,7 +49,7 @@ impl Proactive {
     }
 }
 
-/// The run in which new data may leave with regard to copies.
+/// Limit that copies set to a run of new data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CopiedRun {
     /// The run is not limited: no copies follow.
@@ -94,7 +94,7 @@ impl Connection {
         }
     }
 
-    /// Returns the run in which new data may leave if each copy follows its original.
+    /// Returns the limit that copies set to a run of new data.
     pub(crate) fn copied_run(&self, mss: u32, budget: &Budget, env: &Env<'_>, now: Instant) -> CopiedRun {
         let Some(proactive) = self.gentle.proactive() else { return CopiedRun::None };
         let rto = self.tx.timeout();
@@ -261,7 +261,7 @@ impl Proactive {
     ) -> FilterVerdict {
         let range = SeqRange::with_len(segment.seq, segment.len());
         let new = parts.rx.assembler.brings_new(&range);
-        // A segment with new data is processed like any segment.
+        // PAWS refuses the segment later, so the filter must not count its data as taken.
         if new && parts.rx.timestamps.paws(tsval, now) == Paws::Old {
             return FilterVerdict::Process;
         }
@@ -311,9 +311,8 @@ impl Active {
         parts.observe(Observation::Sent { range, origin: Origin::Duplicate });
     }
 
-    /// Queues a copy of a data segment that left with this header, if the mode copies it or the plan named
-    /// it, for a time after the original. Returns true if the mode copies the segment, false if only the plan
-    /// does.
+    /// Queues a copy of a data segment that left with this header, if the mode copies the segment or the plan
+    /// does after the delay `named`. Returns true if the mode copies it.
     pub(crate) fn copy(
         &mut self,
         data: &Data,

@@ -1,6 +1,6 @@
-//! Tail losses in both forms of Reactive: the rows of Table 1 of *Gentle Aggression* and what else the
-//! probes promise. C sends segments of 1000 bytes in one burst at time 0; the path takes 50 ms each
-//! way, the timeout is 500 ms, every segment is acknowledged at once, the window is ten segments.
+//! Tail losses in both forms of Reactive: the rows of Table 1 of *Gentle Aggression*, and other properties of
+//! the probes. C sends segments of 1000 bytes in one burst at time 0; the path takes 50 ms each way, the
+//! timeout is 500 ms, every segment is acknowledged at once, the window is ten segments.
 
 #[cfg(feature = "historical")]
 use super::recovery::forge;
@@ -359,8 +359,8 @@ fn a_delayed_acknowledgement_of_200_ms_provokes_no_probe() {
 
 #[test]
 fn a_probe_needs_a_round_trip_sample_since_the_last() {
-    // RFC 8985 section 7.3: "the sender MUST NOT send another loss probe until [...] a new RTT sample":
-    // of a path that went silent one probe and then timeouts come.
+    // RFC 8985 section 7.3: "the sender MUST NOT send another loss probe until [...] a new RTT sample": after
+    // a path has gone silent, one probe leaves and then only timeouts follow.
     let mut tail = Tail::new(rack_tlp(), 4, |who, _| who == C);
     tail.until(10_000);
     assert_eq!(tail.counters().probes, 1);

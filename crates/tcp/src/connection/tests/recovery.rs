@@ -84,7 +84,7 @@ fn without_timestamps_new_data_tells_a_spurious_timeout() {
 
 #[test]
 fn needless_fast_retransmit_is_undone_and_widens_the_window() {
-    // RFC 3708 and RFC 8985 section 6.2 step 4: the second of eight segments is overtaken by six, 60 ms.
+    // RFC 3708 and RFC 8985 section 6.2 step 4: the second of eight segments is 60 ms late; six overtake it.
     let late: fn(usize, usize) -> u64 = |who, n| if who == C && n == 2 { 60 } else { 0 };
     for (timestamps, why) in [(true, UndoCause::Eifel), (false, UndoCause::Dsack)] {
         let max_segment = Some(P as u16 + if timestamps { 12 } else { 0 });
@@ -145,7 +145,7 @@ fn a_flight_is_reported_before_its_losses_are_repaired() {
 #[test]
 fn a_receiver_may_take_a_sack_back() {
     // RFC 2018 section 8: "the data receiver is permitted to discard data in its queue that has not been
-    // acknowledged". An acknowledgement shows it that stops where the SACK began.
+    // acknowledged". An acknowledgement that stops where the SACK began shows this.
     let mut tail = Tail::new(rack_tlp(), 4, |who, n| who == C && (2..=4).contains(&n));
     tail.until(90);
     forge(&mut tail, 1, &[(1001, 4001)]);

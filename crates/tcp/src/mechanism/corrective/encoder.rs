@@ -317,8 +317,8 @@ impl Encoder {
         self.ready.is_some() || self.closed.front().is_some_and(|group| group.due(rtt) <= now)
     }
 
-    /// Makes the next group whose parity is due the current one. Returns why a group has no parity. `sacked`:
-    /// a range is completely reported by SACK.
+    /// Makes the next group whose parity is due the current one. Returns the reason if a group has no parity.
+    /// `sacked`: a range is completely reported by SACK.
     pub(crate) fn take_group(
         &mut self,
         context: &EncoderContext,

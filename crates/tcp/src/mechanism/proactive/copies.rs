@@ -279,7 +279,7 @@ impl Copies {
         self.waiting.front().filter(|_| !self.deferred && !self.gathering).map(|copy| copy.due)
     }
 
-    /// Marks copies as due at `now`, so that only [`Copies::next`] is needed.
+    /// Stops the timer of a copy that is due at `now`: it waits for [`Copies::next`].
     pub(crate) fn on_timeout(&mut self, now: Instant) {
         self.deferred |= self.next_timeout().is_some_and(|due| due <= now);
     }
