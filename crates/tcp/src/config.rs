@@ -280,9 +280,8 @@ pub enum MtuProbing {
     OnBlackHole,
     /// Like `OnBlackHole`, but a path that has not delivered a large packet yet is suspected at the first
     /// timeout, or when only a small segment of a whole flight arrives, unless large packets of other
-    /// connections arrive meanwhile. Then data is sent in segments of 1024
-    /// bytes, and the previous size is tried again a round trip later, so that a path which only had many
-    /// losses returns to it.
+    /// connections arrive meanwhile. Then data is sent in segments of 1024 bytes, and the previous size is
+    /// tried again a round trip later, so that a path which only had many losses returns to it.
     Early,
     /// Always search upwards from the base.
     Always,
@@ -337,7 +336,7 @@ pub struct TcpConfig {
     pub share_path: bool,
     /// Initial window in segments (RFC 6928). 1..=64, default 10.
     pub initial_window: u32,
-    /// The timeout.
+    /// The retransmission timeout.
     pub rto: RtoConfig,
     /// Send buffer. Linux profile: 256 KiB, grows to 4 MiB with the window.
     pub send_buffer: BufferConfig,
@@ -544,9 +543,9 @@ impl TcpConfig {
 /// [`TcpConfig::initial_window`] follows the same rules on a known path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathStart {
-    /// Maximum initial window, segments. It is limited to the volume of one flight, or twice that if the path
-    /// holds it without a queue; above 64 segments it is limited to what the path holds. 1..=1024, default
-    /// 1024.
+    /// Maximum initial window, segments. It is limited to the volume of one flight, or to half of what the
+    /// path holds without a queue if that is more; above 64 segments it is limited to what the path holds.
+    /// 1..=1024, default 1024.
     pub max_window: u32,
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]

@@ -36,7 +36,7 @@
 //! let mut now = Instant::ZERO;
 //!
 //! // Passes packets until neither side has anything to send; each takes ten milliseconds.
-//! let mut settle = |client: &mut Stack, server: &mut Stack| {
+//! let mut exchange = |client: &mut Stack, server: &mut Stack| {
 //!     let mut packet = Vec::new();
 //!     loop {
 //!         let mut moved = false;
@@ -58,13 +58,13 @@
 //!
 //! let listener = server.listen(remote, ListenConfig::default())?;
 //! let (request, _) = client.connect_with_data(remote, b"ping", &ConnectConfig::default(), Instant::ZERO)?;
-//! let now = settle(&mut client, &mut server);
+//! let now = exchange(&mut client, &mut server);
 //!
 //! let (response, _) = server.accept(listener).expect("the handshake is complete");
 //! let mut buffer = [0; 16];
 //! assert_eq!(server.read(response, &mut buffer, now), Ok(4));
 //! server.write(response, b"pong", now)?;
-//! let now = settle(&mut client, &mut server);
+//! let now = exchange(&mut client, &mut server);
 //!
 //! assert_eq!(client.read(request, &mut buffer, now), Ok(4));
 //! assert_eq!(&buffer[..4], b"pong");

@@ -1,7 +1,7 @@
 //! A table of bounded size that evicts the least recently used entry.
 //!
 //! Entries are in one vector and linked in order of use. A hash table of their indices finds them, except the
-//! latest one, which is checked first. Every entry has a generation, so that the holder of a [`EntryId`]
+//! latest one, which is checked first. Every entry has a generation, so that the holder of an [`EntryId`]
 //! notices that its entry was evicted and the index reused.
 
 use alloc::vec::Vec;
@@ -150,13 +150,13 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
         Some(at)
     }
 
-    /// Returns the entry at `place`, if it is still the same one.
+    /// Returns the entry of this id, if it is still the same one.
     pub(crate) fn at(&mut self, id: EntryId) -> Option<&mut V> {
         let entry = self.entry_mut(id.index).filter(|entry| entry.generation == id.generation)?;
         Some(&mut entry.value)
     }
 
-    /// Removes the entry at `place`, if it is still the same one.
+    /// Removes the entry of this id, if it is still the same one.
     pub(crate) fn remove_at(&mut self, id: EntryId) {
         let key = self.entry(id.index).filter(|entry| entry.generation == id.generation);
         if let Some(key) = key.map(|entry| entry.key) {

@@ -413,7 +413,8 @@ impl ClientCache {
         ClientCache::new(self.memory, self.hash.clone())
     }
 
-    /// Returns how this connection should open, or why without Fast Open. `known`: the facts about the path.
+    /// Returns how this connection should open, or the reason to open it without Fast Open. `known`: the
+    /// facts about the path.
     pub(crate) fn choose(
         &mut self,
         asker: &Asker,
@@ -639,7 +640,7 @@ impl FastOpenPath {
         }
     }
 
-    /// Records that a SYN was dropped which knew of `known` dropped SYNs in a row.
+    /// Records a dropped SYN of a connection that knew of `known` dropped SYNs in a row.
     fn syn_dropped(&mut self, port: u16, known: u8, memory: &ClientMemory, now: Instant) {
         let port = self.port_mut(port);
         (port.takes_data, port.proven) = (false, false);
@@ -670,7 +671,7 @@ impl FastOpenPath {
         before
     }
 
-    /// Records that a request for a cookie was dropped which knew of `known` such requests in a row.
+    /// Records a dropped request for a cookie of a connection that knew of `known` such requests in a row.
     fn request_dropped(&mut self, port: u16, known: u8, memory: &ClientMemory, now: Instant) {
         let port = self.port_mut(port);
         port.req_fail = Failures::one_more(port.req_fail, known);

@@ -25,7 +25,7 @@
 //! | `cookie` | the validity of a cookie: keys, their rotation, the codes |
 //! | `one_time` | the same for cookies that open one connection each |
 //! | `server` | the SYNs that open a connection at once, and their number |
-//! | `hold` | old duplicates of a SYN after its connection has closed |
+//! | `last_ack` | old duplicates of a SYN after its connection has closed |
 //! | `replay` | SYNs whose data was accepted before |
 //! | `client` | the content of the first SYN, and the conclusions from the answer |
 //! | `outcome` | the meaning of the answer |

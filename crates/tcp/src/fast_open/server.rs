@@ -313,7 +313,7 @@ impl Admission {
         Verdict::Accept { ticket: Ticket { listener, per_ip, bytes: syn.payload }, option, key }
     }
 
-    /// Returns the slot: the SYN of the connection was acknowledged, or the connection ended without a reset.
+    /// Frees the slot: the SYN of the connection was acknowledged, or the connection ended without a reset.
     pub(crate) fn release(&mut self, ticket: Ticket) {
         self.bytes = self.bytes.saturating_sub(ticket.bytes);
         self.free(ticket.listener, ticket.per_ip);

@@ -147,7 +147,7 @@ impl Signals {
             && option.and_then(|option| option.flags()).is_some_and(|flags| flags & R_ACK != 0)
         {
             self.r_ack_sent = Some(now);
-            // [F1] "stop: after one segment".
+            // In F1 one segment with R_ACK is enough.
             self.rack_pending = !self.profile.is_f1();
         }
     }

@@ -479,8 +479,8 @@ mod tests {
         assert!(window.update_worthwhile(IRS, nxt, 131_072, MSS), "a scaled window has been announced");
     }
 
-    /// RFC 9293 section 3.8.6.2.2 asks for updates that say something: below the granule of the scale the
-    /// field stays 0.
+    /// RFC 9293 section 3.8.6.2.2 asks for worthwhile updates: below the granule of the scale the field stays
+    /// 0.
     #[test]
     fn a_window_that_the_scale_rounds_to_nothing_is_not_announced() {
         let mut window =

@@ -129,8 +129,8 @@ impl Recovery {
     /// [`Recovery::on_ack`]; on `Some` the caller restores the window, clears the marks of losses and calls
     /// [`Recovery::undo`].
     ///
-    /// `repairs_in_flight`: a retransmission is outstanding. It may have been lost, and neither a late
-    /// original nor a duplicate shows its fate.
+    /// `repairs_in_flight`: a retransmission is outstanding. It may have been lost: neither a late original
+    /// nor a duplicate shows that.
     pub(crate) fn spurious(
         &mut self,
         ack: &AckOutcome,
@@ -166,8 +166,9 @@ impl Recovery {
         if self.in_recovery() { self.frto_verdict(ack) } else { None }
     }
 
-    /// RFC 5682 section 3.1, with SACK: the timeout was spurious if data that was sent before it and never
-    /// again is delivered now; it was real if an acknowledgement has SACKs or duplicates instead.
+    /// Judges a timeout as in RFC 5682 section 3.1, with SACK: it was spurious if data that was sent before
+    /// it and never again is delivered now; it was real if an acknowledgement has SACKs or duplicates
+    /// instead.
     fn frto_verdict(&mut self, ack: &AckOutcome) -> Option<UndoCause> {
         if !self.frto {
             return None;

@@ -225,7 +225,7 @@ impl Scoreboard {
     }
 
     /// True if outstanding data has arrived, according to SACK or, without it, to duplicate acknowledgements,
-    /// or if data was retransmitted that is in flight or first.
+    /// or if the first segment or another one in flight was retransmitted.
     pub(crate) fn has_gaps(&self) -> bool {
         !self.tags.sacked.is_empty()
             || self.reno.arrived > 0
@@ -564,8 +564,8 @@ impl Scoreboard {
         outcome: &mut AckOutcome,
         sample: &mut Sample,
     ) {
-        // "SACK blocks outside [SND.UNA - MAX.SND.WND, SND.NXT] are ignored": some middleboxes
-        // translate sequence numbers but not SACK blocks.
+        // SACK blocks outside [SND.UNA - MAX.SND.WND, SND.NXT] are ignored: some middleboxes translate
+        // sequence numbers but not SACK blocks.
         let believable = SeqRange::new(outcome.una_before - info.max_snd_wnd.min(1 << 30), self.nxt);
         let ranges: SmallVec<[SeqRange; 4]> =
             blocks.iter().map(|block| SeqRange::new(block.start, block.end)).collect();

@@ -135,7 +135,6 @@ fn a_peer_cannot_split_records_without_end() {
 
 #[test]
 fn blocks_outside_of_the_window_are_ignored() {
-    // PROTOCOL 2.4: "SACK blocks outside [SND.UNA - MAX.SND.WND, SND.NXT] are ignored".
     let mut board = board(3, true);
     let beyond = board.on_ack(ISS, &blocks(&[(2000, 3001)]), info(ms(50)));
     let reversed = board.on_ack(ISS, &blocks(&[(2000, 1000)]), info(ms(50)));
