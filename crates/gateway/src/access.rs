@@ -28,7 +28,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// Returns one word.
+    /// Returns the word for logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Role::Frontend => "frontend",
@@ -84,7 +84,7 @@ pub struct Access {
     pub bytes_up: u64,
     /// Payload bytes from the origin towards the client.
     pub bytes_down: u64,
-    /// Statistics of the hop's connection at its end, at an edge of the client's; `None` if there was none.
+    /// Statistics of the hop's connection (at an edge, of the client's) at its end; `None` if there was none.
     pub hop: Option<ConnStats>,
     /// Statistics of the client's connection at its end, at a frontend that serves clients over brisk's TCP.
     pub outside: Option<ConnStats>,
@@ -134,7 +134,7 @@ impl Access {
         }
     }
 
-    /// Takes the statistics of the hop's connection, at an edge of the client's, at its end.
+    /// Takes the statistics of the hop's connection (at an edge, of the client's) at its end.
     pub(crate) fn end_hop(&mut self, line: &Line) {
         self.hop = line.stats();
         if let Some(ClientTcp::Kernel(stats)) = &mut self.tcp {

@@ -279,7 +279,7 @@ async fn carry_on(
     };
     access.bytes_up += first.len() as u64;
     access.spoke_first = (!first.is_empty()).then_some(Speaker::Client);
-    // Limits the lifetime of the bytes before the payload.
+    // Frees the bytes before the payload now.
     drop(first);
     let with = Carry {
         first: Vec::new(),

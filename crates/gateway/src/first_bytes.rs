@@ -57,7 +57,7 @@ pub enum Speaker {
 }
 
 impl Speaker {
-    /// Returns one word.
+    /// Returns the word for logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Speaker::Client => "client",

@@ -463,13 +463,13 @@ struct Entry {
 }
 
 impl FrontendConfig {
-    /// The addresses to listen on.
+    /// Returns the addresses to listen on.
     fn addresses(&self) -> Vec<SocketAddr> {
         let listeners = self.listeners.iter().flat_map(|listener| listener.listen.addresses());
         self.listen.into_iter().chain(listeners).collect()
     }
 
-    /// The listeners by address.
+    /// Returns the listeners by address.
     fn entries(&self) -> HashMap<SocketAddr, Arc<Entry>> {
         let name = |listen: &Listen| Some(Arc::from(listen.to_string()));
         let plain = self.listen.map(|listen| Entry {
@@ -542,7 +542,7 @@ async fn serve(
     access.user = admitted.user.clone();
     access.client = Some(admitted.addresses.source).filter(|source| *source != plain(peer));
     let asked_at = (!admitted.first.is_empty()).then(Instant::now);
-    // Limits the lifetime of the state for opening the hop.
+    // Frees the state for opening the hop before copying starts.
     let routed;
     (shared, routed) = Box::pin(frontend.route(shared, &admitted, &client, &mut signal, &mut access)).await;
     let (first, awaits) = (admitted.first.len(), admitted.awaits);

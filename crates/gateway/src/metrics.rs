@@ -1,7 +1,7 @@
 //! Counters of a gateway: Prometheus metrics, and the last two minutes for the status page.
 //!
-//! Labels are bounded: results, outcomes and directions are fixed sets, backends and frontends are
-//! configured. No label names a client.
+//! The values of a label are bounded: results, outcomes and directions are fixed sets; backends and frontends
+//! are configured. No label names a client.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,7 +29,7 @@ use crate::upstream::{Health, Upstream, Upstreams};
 type Labels = Vec<(&'static str, String)>;
 type Fraction = Gauge<f64, AtomicU64>;
 
-/// Bounds of the histograms, seconds: fine for short transfers, up to the time after which users give up.
+/// Bounds of the histograms in seconds. They lie close together for short times and end where users give up.
 const BOUNDS: [f64; 16] =
     [0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 15.0];
 
@@ -58,13 +58,13 @@ fn spoke_first(access: &Access) -> &'static str {
 pub struct MechanismState {
     /// The name in `hop.mechanisms`.
     pub name: &'static str,
-    /// `on`, `off`, or its form.
+    /// `on`, `off`, or the variant in use.
     pub state: &'static str,
     /// The reason in a few words.
     pub reason: String,
 }
 
-/// The counters of a side.
+/// The counters of a gateway.
 pub struct Metrics {
     began: Instant,
     registry: Mutex<Registry>,
@@ -562,8 +562,7 @@ impl Metrics {
     }
 }
 
-/// The series of clients' connections at a gateway that serves clients over brisk's TCP, and at an edge also
-/// of those that it serves over the kernel's.
+/// The series of clients' connections over brisk's TCP; at an edge also of those over the kernel's TCP.
 #[derive(Debug)]
 struct Clients {
     connections: Family<Labels, Counter>,
@@ -721,7 +720,7 @@ impl ByFrontend {
     }
 }
 
-/// Locks a mutex. Its users only add, so the value is valid even after a panic.
+/// Locks a mutex. No user leaves a value half changed, so the value is valid even after a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

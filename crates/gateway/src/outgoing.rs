@@ -24,7 +24,7 @@ use tokio::net::{TcpStream, ToSocketAddrs, lookup_host};
 
 use crate::proxy::ProxyVersion;
 
-/// Number of ports that one attempt offers: some of them belong to long-lived connections.
+/// Number of ports that one attempt offers. Long-lived connections hold some of them.
 const WINDOW: u32 = 32;
 /// Number of attempts before the kernel may use the whole range.
 const ATTEMPTS: u32 = 3;
@@ -102,11 +102,11 @@ async fn connect_saying(target: impl ToSocketAddrs, first: &[u8]) -> io::Result<
     Err(failed)
 }
 
-/// Like [`connect`], from the address of `client` if given, and from its port too unless that is in use.
+/// Like [`connect`], but from the address of `client` if given, and from its port unless that port is in use.
 /// Sends the bytes `first`, and also returns how many of them were sent.
 ///
 /// # Errors
-/// Those of the last address; an error without CAP_NET_RAW or CAP_NET_ADMIN, or if the address families of
+/// Those of the last address. Also fails without CAP_NET_RAW or CAP_NET_ADMIN, and if the address families of
 /// client and origin differ.
 pub(crate) async fn connect_as(
     client: Option<SocketAddr>,
@@ -140,7 +140,7 @@ fn foreign(address: SocketAddr, client: SocketAddr) -> io::Result<Socket> {
 /// Checks whether [`connect_as`] may use the address of a client.
 ///
 /// # Errors
-/// Without CAP_NET_RAW or CAP_NET_ADMIN; the text names them.
+/// Fails without CAP_NET_RAW or CAP_NET_ADMIN; the text names them.
 pub(crate) fn may_connect_as() -> io::Result<()> {
     transparent(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))).map(drop)
 }

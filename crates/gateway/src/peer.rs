@@ -187,8 +187,8 @@ impl Redundancy {
 }
 
 impl PathReport {
-    /// Returns the path of a connection with these `stats`, between these addresses of `endpoint`, with the
-    /// loss that the peer reported.
+    /// Returns the measurements of a connection with these `stats` between two addresses of `endpoint`. The
+    /// peer reported `loss_in`.
     pub(crate) fn of(
         stats: &ConnStats,
         endpoint: &Endpoint,
@@ -200,8 +200,8 @@ impl PathReport {
     }
 }
 
-/// Returns lost segments per million that `endpoint` sent from `local` to `remote`, without losses in its own
-/// queue.
+/// Returns how many segments per million were lost of those that `endpoint` sent from `local` to `remote`.
+/// Losses in its own queue do not count.
 pub(crate) fn loss(endpoint: &Endpoint, local: IpAddr, remote: IpAddr) -> Option<u32> {
     endpoint.path(local, remote).loss.map(|loss| loss.per_million)
 }
@@ -213,8 +213,8 @@ fn share(per_million: u32) -> f64 {
 /// A backend's answer to a watch.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Answer {
-    /// The backend is up and loses this share of its segments to this side; an earlier release does not
-    /// report it.
+    /// The backend is up. The value is the share of lost segments from the backend to this side; an earlier
+    /// release does not report it.
     Up(Option<f64>),
     Draining,
 }

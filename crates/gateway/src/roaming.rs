@@ -33,7 +33,7 @@ pub(crate) fn secret() -> Option<Secret> {
     filled.is_ok_and(|filled| filled == secret.len()).then_some(Secret(secret))
 }
 
-/// Limit of known frontends; beyond it, the frontend that registered first is forgotten.
+/// Limit of known frontends; beyond it, the frontend whose last registration is the oldest is forgotten.
 const MAX_FRONTENDS: usize = 1024;
 /// Limit of earlier addresses of a frontend with open connections.
 const MAX_EARLIER: usize = 4;

@@ -195,7 +195,7 @@ pub(crate) struct OpenSocket<L> {
 }
 
 impl<L> OpenSocket<L> {
-    /// Returns a connection that was accepted in the turn of core `turn`.
+    /// Returns an accepted connection. If the listener is the only one, core `turn` serves the connection.
     pub(crate) fn arrived<G>(&self, guest: G, turn: usize) -> Arrived<G> {
         Arrived { guest, core: self.is_only.then_some(turn) }
     }

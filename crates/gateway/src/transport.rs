@@ -5,9 +5,10 @@
 //! backend acts once on that message, whichever transport delivers it ([`crate::hop::replay`]). So the first
 //! answer is accepted, and the other transport is dropped. If a later transport was first, new connections
 //! begin with it, and the earlier ones are tried again after [`RETRY_PAUSE`]. The watch keeps that pause, so
-//! that it notices within three seconds that the path carries them again. Without a watch the connections of
-//! clients make these trials, and a failed trial costs its connection the head start. So the pause then
-//! doubles with each failure, up to [`MAX_RETRY_PAUSE`].
+//! begin with it, and the earlier ones are tried again after [`RETRY_PAUSE`]. The watch does not change that
+//! pause, so that it notices within three seconds that the path carries them again. Without a watch the
+//! connections of clients make these trials, and a failed trial costs its connection the head start. So the
+//! pause then doubles with each failure, up to [`MAX_RETRY_PAUSE`].
 
 use std::future::Future;
 use std::pin::pin;

@@ -1,7 +1,7 @@
 //! The backends of a frontend: the choice among them, and the health of each.
 //!
 //! A separate connection watches each backend: every quarter of a second it sends a record and expects one. A
-//! backend is down within a second if it resets the watch, or if this and all its other connections are
+//! backend is down within a second if it resets the watch, or if the watch and all its other connections are
 //! silent for longer than an answer can take. It is up again with its next answer. A draining backend gets no
 //! new connections. A backend without a watch counts as up. `transport.rs` has the transports.
 
@@ -31,7 +31,7 @@ use crate::warm::Warm;
 
 /// Interval between two records of the watch.
 const ASK: Duration = Duration::from_millis(250);
-/// Minimum time limit of an answer. Together with the interval a backend is down within 0.85 s.
+/// Minimum time limit of an answer. With the interval, a backend that falls silent is down within 0.85 s.
 const PATIENCE: Duration = Duration::from_millis(600);
 /// Pause after which a backend that is down is tried again.
 const RETRY: Duration = Duration::from_millis(500);
@@ -752,8 +752,8 @@ impl Upstreams {
         self.all.iter()
     }
 
-    /// Returns the shortest round trip to backends that can get connections, if a client's first bytes save
-    /// one when the hop is opened with them. `None`: they save nothing, or the round trip is unknown.
+    /// Returns the shortest round trip that a client's first bytes save if the hop is opened with them, over
+    /// the backends that can get connections. `None`: they save nothing, or the round trip is unknown.
     pub(crate) fn saved_by_first_bytes(&self, dialling: &Dialling) -> Option<Duration> {
         let asked = self.iter().filter(|upstream| can_be_asked(upstream));
         asked.filter_map(|upstream| upstream.rides(dialling)).min()
@@ -800,8 +800,8 @@ fn can_be_asked(upstream: &Upstream) -> bool {
     matches!(upstream.health(), Health::Up | Health::Unknown)
 }
 
-/// Ranks up before unknown before draining before down, then by priority. A request to a dead backend is
-/// lost, because it may have been delivered there.
+/// Ranks up before unknown before draining before down, then by priority. Without a watch, unknown ranks as
+/// up. A request to a dead backend is lost, because it may have been delivered there.
 fn rank(upstream: &Upstream) -> (u8, u8) {
     let usable = match upstream.health() {
         Health::Up => 0,

@@ -167,7 +167,8 @@ impl Asked {
         }
     }
 
-    /// Sends the verdict. It leaves with the first written bytes, or when the stream is flushed.
+    /// Sends the verdict. In the second message it leaves with the first written bytes, or when the stream is
+    /// flushed; in a record it leaves at once.
     pub(crate) async fn tell(self, verdict: Verdict, run: &Run) -> Result<HopStream, Rejected> {
         match self.reply {
             HopReply::Message { line, responder: Some(responder), arrived } => {

@@ -47,7 +47,8 @@ impl Refused {
         matches!(self, Refused::Line(error) if error.kind() == io::ErrorKind::ConnectionRefused)
     }
 
-    /// True if certainly no origin has received anything, so that another backend may be tried.
+    /// True if another backend may be tried: certainly no origin has received anything, and no backend has
+    /// forbidden the origin.
     pub(crate) fn delivered_nothing(&self) -> bool {
         match self {
             Refused::Told(verdict) => matches!(verdict, Verdict::OriginUnreachable | Verdict::Limited),

@@ -16,9 +16,9 @@
 //! keys new, even those of the answer to a replayed message. Patterns without a shared key do not do this:
 //! they create a pair for each connection.
 //!
-//! The price: an attacker who takes over a gateway and has the shared key can read traffic that was recorded
-//! during the life of its current pair. So a pair is erased at the end of its lifetime, whether the next one
-//! is requested or not.
+//! This has a price: an attacker who takes over a gateway and has the shared key can read traffic that was
+//! recorded during the life of its current pair. So a pair is erased at the end of its lifetime, whether the
+//! next one is requested or not.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -148,8 +148,8 @@ impl fmt::Debug for Ephemerals {
     }
 }
 
-/// A key pair of X25519 with the secrets shared through it. It is erased when the last connection that began
-/// with it is open.
+/// A key pair of X25519 with the secrets shared through it. It is erased when its lifetime is over and no
+/// handshake that began with it is still running.
 struct KeyPair {
     private: HopKey,
     public: Point,
@@ -233,7 +233,7 @@ impl Dh for WithNonce {
         KEY
     }
 
-    /// Does nothing: the pair exists already, and no pattern with other keys uses this.
+    /// Does nothing: Noise would set a static key here, and the pattern has none.
     fn set(&mut self, _: &[u8]) {}
 
     fn generate(&mut self, rng: &mut dyn Random) -> Result<(), Error> {

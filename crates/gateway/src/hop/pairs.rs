@@ -40,7 +40,7 @@ pub struct PeerKey {
     label: Arc<str>,
 }
 
-/// The first bytes of a public key: enough to tell the keys of a list apart.
+/// The first bytes of a public key: enough to distinguish the keys of a list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fingerprint([u8; 4]);
 
@@ -136,7 +136,7 @@ impl fmt::Debug for PublicKey {
 }
 
 impl StaticKeys {
-    /// Returns one pair with the public keys of its peers.
+    /// Returns one pair with the public keys of its peers; `None` if there is no public key.
     pub fn of(own: PrivateKey, peers: Vec<PublicKey>) -> Option<StaticKeys> {
         let peers: Arc<[PeerKey]> = peers.into_iter().map(|key| PeerKey::new(key, "")).collect();
         (!peers.is_empty()).then(|| StaticKeys { own: [own].into(), peers })

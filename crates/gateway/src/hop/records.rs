@@ -89,8 +89,8 @@ pub struct RecordSizes {
 }
 
 impl RecordSizes {
-    /// Begins a direction with segments of `segment` payload bytes. The first one already contains `before`
-    /// bytes.
+    /// Begins a direction with segments of `segment` payload bytes, after `before` bytes that are not in
+    /// records.
     pub fn new(segment: usize, before: usize, now: Instant) -> RecordSizes {
         RecordSizes { segment: segment.max(4 * RECORD_OVERHEAD), since: before, last: now }
     }

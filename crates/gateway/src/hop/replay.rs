@@ -84,7 +84,7 @@ impl ReplayWindow {
         self.seen.is_empty()
     }
 
-    /// Forgets messages that their own stamps rule out from now on.
+    /// Forgets messages whose own stamps are too old to be accepted from now on.
     fn forget(&mut self, now: u64) {
         while let Some((until, id)) = self.order.front().copied()
             && until < now

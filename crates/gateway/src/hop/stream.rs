@@ -173,7 +173,7 @@ pub(crate) struct HopRead<'a> {
     state: &'a mut Incoming,
 }
 
-/// The writing half. Written bytes leave when it is flushed.
+/// The writing half. Written bytes that the line does not accept at once leave when it is flushed.
 pub(crate) struct HopWrite<'a> {
     line: LineWrite<'a>,
     sealing: Option<&'a Mutex<Sealing>>,
@@ -309,8 +309,8 @@ impl HopWrite<'_> {
 impl AsyncWrite for HopWrite<'_> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        // The second message may wait for the first write. In every other case, all earlier bytes leave
-        // before new ones are accepted.
+        // If few bytes wait and none of them has left, like the second message before the first write, they
+        // leave together with the new ones. In every other case they leave before new ones are accepted.
         if this.state.sent > 0 || this.state.wire.len() > LONGEST_PAYLOAD {
             ready!(this.poll_leave(cx))?;
         }

@@ -376,7 +376,7 @@ section! {
     };
 }
 
-/// A key of tables that may occur several times.
+/// Returns a key of a table that may occur several times.
 const fn entry(section: &'static str, name: &'static str, permits: &'static str, help: &'static str) -> Key {
     Key { section, name, permits, help, ..Key::NONE }
 }
