@@ -56,7 +56,7 @@ pub struct AttachConfig {
 pub enum Queues {
     /// This number, 1 or more; opening fails if the device does not have as many.
     Exactly(usize),
-    /// This number, or one if the device has only one.
+    /// This number, or fewer if the device does not have as many.
     UpTo(usize),
 }
 
@@ -421,7 +421,7 @@ impl Attached {
         }
     }
 
-    /// Returns the outside name of a listener on `local`.
+    /// Returns the outside address and port of a listener on `local`.
     pub fn outside(&self, local: SocketAddr) -> SocketAddr {
         match self {
             Attached::Udp { local } => *local,

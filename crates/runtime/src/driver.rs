@@ -44,12 +44,13 @@ const GATHERED_BYTES: usize = 512 << 10;
 const COUNTERS_AGE: Duration = Duration::from_millis(100);
 /// Rounds before the driver lets other tasks run.
 const ROUNDS: usize = 8;
-/// How long woken tasks may run before the driver sends packets that can wait. Until then the driver receives
-/// at most as much as in one round. A task that acts ends the turn at once, so an acknowledgement leaves with
-/// the response, or with the window update that reading causes. The limit on receiving matters in a runtime
-/// with one thread, which runs the driver many times before its main task: without it, received data would
-/// fill the window before the task reads. If packets arrive without pause, one turn follows another. A turn
-/// that begins more than this time after the first one delays no transmission.
+/// The turn of woken tasks: they may run for this time before the driver sends packets that can wait. Until
+/// then the driver receives at most as much as in one round. A task that acts ends the turn at once, so an
+/// acknowledgement leaves with the response, or with the window update that reading causes. The limit on
+/// receiving matters in a runtime with one thread, which runs the driver many times before its main task:
+/// without it, received data would fill the window before the task reads. If packets arrive without pause,
+/// one turn follows another. A turn that begins more than this time after the first one delays no
+/// transmission.
 const READERS_TURN: Duration = Duration::from_millis(1);
 
 /// A future that runs until the device fails, or until no handle is left and everything is delivered.

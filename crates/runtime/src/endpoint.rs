@@ -195,7 +195,7 @@ impl Endpoint {
         forgotten.for_each(drop);
     }
 
-    /// Returns the addresses of this host; empty if it accepts packets to every address.
+    /// Returns the addresses of this host; [`Builder::any_address`] adds none to them.
     pub fn addresses(&self) -> Vec<IpAddr> {
         self.shards.ask(|stack, _| stack.config().addresses.clone())
     }

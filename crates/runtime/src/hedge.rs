@@ -204,7 +204,7 @@ impl Race {
             Poll::Ready(Err(error)) => Some(error),
             Poll::Pending => None,
         };
-        // The end of the handshake wakes the task; then the fate of the data is known.
+        // The end of the handshake wakes the task; then it is known whether the SYN delivered the data.
         let _ = self.first.poll_connected(cx);
         if failed.is_none() && self.first.hedge_wait().is_none() {
             // Without data on the SYN this is an ordinary connection, which retransmits lost data by itself.
@@ -225,7 +225,7 @@ impl Race {
             Poll::Ready(Ok(())) => Poll::Ready(Ok(Winner::Second)),
             Poll::Ready(Err(_)) => match failed {
                 Some(first) => Poll::Ready(Err(first)),
-                // Only this connection is left, with or without an answer.
+                // Only the first connection is left, with or without an answer.
                 None => Poll::Ready(Ok(Winner::First)),
             },
             Poll::Pending => Poll::Pending,

@@ -13,8 +13,8 @@ impl axum::serve::Listener for crate::TcpListener {
     type Io = crate::TcpStream;
     type Addr = std::net::SocketAddr;
 
-    /// Returns the next connection; never once the endpoint is closed or its device has failed. The server
-    /// ends by `with_graceful_shutdown`.
+    /// Returns the next connection. Never returns once the endpoint is closed or its device has failed;
+    /// `with_graceful_shutdown` ends the server.
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         match crate::TcpListener::accept(self).await {
             Ok(accepted) => accepted,

@@ -66,8 +66,8 @@ pub(crate) struct Inner {
     deferred: VecDeque<(ConnId, Instant)>,
 }
 
-/// How long a SYN still waits for the first write once a task waits for the connection. An HTTP client polls
-/// for reading before it writes, both in one poll of its task.
+/// A SYN still waits for the first write for this time once a task waits for the connection. An HTTP client
+/// polls for reading before it writes, both in one poll of its task.
 const FIRST_WRITE: Duration = Duration::from_millis(10);
 
 /// A change of the device's table of moved peers.
@@ -182,8 +182,8 @@ impl Shared {
         let _ = self.siblings.set(siblings);
     }
 
-    /// Takes the lock. A panic under it can only come from a defect of the stack; later callers see the state
-    /// that it left.
+    /// Takes the lock. A panic under it comes from a defect of the stack or of a device that gathers; later
+    /// callers see the state that it left.
     pub(crate) fn lock(&self) -> Locked<'_> {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         Locked { inner, retired: Vec::new() }

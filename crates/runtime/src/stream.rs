@@ -17,12 +17,11 @@ use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 
 /// A TCP connection between a local and a remote end.
 ///
-/// Created by [`Endpoint::connect`](crate::Endpoint::connect),
-/// [`TcpSocket::connect`](crate::TcpSocket::connect) and [`TcpListener::accept`](crate::TcpListener::accept).
-/// Reading and writing go through [`AsyncRead`](tokio::io::AsyncRead) and
-/// [`AsyncWrite`](tokio::io::AsyncWrite). Dropping it closes the connection gracefully: the stack still
-/// delivers the written data. If received data was not read, dropping it resets the connection, as RFC 9293
-/// section 3.6.1 requires.
+/// [`Endpoint::connect`](crate::Endpoint::connect), [`TcpSocket::connect`](crate::TcpSocket::connect) and
+/// [`TcpListener::accept`](crate::TcpListener::accept) create it. Reading and writing go through
+/// [`AsyncRead`](tokio::io::AsyncRead) and [`AsyncWrite`](tokio::io::AsyncWrite). Dropping it closes the
+/// connection gracefully: the stack still delivers the written data. If received data was not read, dropping
+/// it resets the connection, as RFC 9293 section 3.6.1 requires.
 #[derive(Debug)]
 pub struct TcpStream {
     connection: Arc<Connection>,
