@@ -502,7 +502,7 @@ impl LossCount {
     }
 
     /// Returns the counts without the losses of `others`.
-    pub(crate) fn beside(self, others: LossCount) -> LossCount {
+    pub(crate) fn without(self, others: LossCount) -> LossCount {
         self.since(LossCount { sent: 0, ..others })
     }
 }

@@ -61,9 +61,9 @@ pub(crate) struct OnPath {
     before_trust: LossCount,
     /// Time of the next report about measurements, and the measurements already reported; `None` before the
     /// first report.
-    tells_at: Option<Instant>,
-    told: LossCount,
-    told_mtu: MtuReport,
+    report_at: Option<Instant>,
+    reported: LossCount,
+    reported_mtu: MtuReport,
     /// A large packet that has arrived, for the memory of the path, and the time of the next such report.
     pub(super) large: Option<LargePacket>,
     pub(super) large_due: Instant,
@@ -118,7 +118,7 @@ impl Connection {
         self.path.known = known;
         self.tx.queued_from = known.queued_from.map(Micros::from);
         if known.mtu.is_some_and(|mtu| self.tx.mtu.recall(mtu, now)) {
-            self.path.told_mtu = self.tx.mtu.report();
+            self.path.reported_mtu = self.tx.mtu.report();
             self.adopt_mss();
         }
         let Some(PathRtt { srtt, rttvar, .. }) = known.rtt else { return };
@@ -420,8 +420,8 @@ impl Connection {
         if self.path.over || self.handshake.established.is_none() && self.closed.is_none() {
             return false;
         }
-        let due = self.path.tells_at.is_none_or(|at| at <= now);
-        due || self.closed.is_some() || self.tx.mtu.report() != self.path.told_mtu
+        let due = self.path.report_at.is_none_or(|at| at <= now);
+        due || self.closed.is_some() || self.tx.mtu.report() != self.path.reported_mtu
     }
 
     /// Returns the report that is due to the memory of paths, if any: at the handshake, periodically, and at
@@ -440,24 +440,24 @@ impl Connection {
                         | CloseReason::NetworkUnreachable
                 )
             );
-            let told = PathReport { handshake: Some(HandshakeResult::Failed), ..PathReport::default() };
-            return (failed && self.handshake.active).then_some(told);
+            let report = PathReport { handshake: Some(HandshakeResult::Failed), ..PathReport::default() };
+            return (failed && self.handshake.active).then_some(report);
         }
         let mtu = self.tx.mtu.report();
-        let first = self.path.tells_at.is_none();
+        let first = self.path.report_at.is_none();
         let losses = self.sort_losses();
         let report = PathReport {
             rtt: self.rtt_report(),
             doubtful_rtt: self.tx.rtt.srtt().filter(|_| first && self.path.seems_longer).map(Duration::from),
             flight: None,
-            losses: losses.since(self.path.told),
+            losses: losses.since(self.path.reported),
             mss: self.handshake.peer_mss,
-            mtu: if mtu == self.path.told_mtu { MtuReport::Silent } else { mtu },
+            mtu: if mtu == self.path.reported_mtu { MtuReport::Silent } else { mtu },
             saw_queue: self.saw_queue(),
             handshake: first.then_some(HandshakeResult::Completed),
         };
-        self.path.tells_at = Some(now + REPORT_INTERVAL);
-        (self.path.told, self.path.told_mtu) = (losses, mtu);
+        self.path.report_at = Some(now + REPORT_INTERVAL);
+        (self.path.reported, self.path.reported_mtu) = (losses, mtu);
         Some(report)
     }
 
@@ -507,12 +507,12 @@ impl Connection {
             self.path.losses.queued.lost += lost;
             self.path.losses.queued.runs += runs;
         }
-        all.beside(self.path.losses.queued)
+        all.without(self.path.losses.queued)
     }
 
     /// Returns the segments sent, and those lost so far for other reasons than a queue.
     pub(crate) fn losses(&self) -> LossCount {
-        self.all_losses().beside(self.path.losses.queued)
+        self.all_losses().without(self.path.losses.queued)
     }
 
     /// Returns the segments sent and lost so far, including losses that a mechanism repaired before loss

@@ -221,11 +221,11 @@ impl Connection {
     /// Returns the number of SACK blocks that fit with the other options (RFC 2018 section 3); 0 without
     /// SACK.
     pub(crate) fn sack_capacity(&self) -> usize {
-        let beside_flags = usize::from(self.gentle.option_len() > 0);
+        let displaced = usize::from(self.gentle.option_len() > 0);
         match (self.handshake.agreed.sack, self.handshake.agreed.timestamps) {
             (false, _) => 0,
-            (true, true) => 3 - beside_flags,
-            (true, false) => 4 - beside_flags,
+            (true, true) => 3 - displaced,
+            (true, false) => 4 - displaced,
         }
     }
 

@@ -42,7 +42,7 @@ pub(crate) struct Signals {
     stops: u8,
     /// As the sender: parity of the last answered episode, and whether the answer is still to be sent.
     last_par: bool,
-    rack_pending: bool,
+    r_ack_pending: bool,
     /// The newest segment since the first R_SUCC.
     last_succ: Option<Stamp>,
     /// F1: time when R_ACK last left.
@@ -83,7 +83,7 @@ impl Signals {
             fail: None,
             stops: 0,
             last_par: false,
-            rack_pending: false,
+            r_ack_pending: false,
             last_succ: None,
             r_ack_sent: None,
         }
@@ -131,7 +131,7 @@ impl Signals {
         if self.succ {
             flags |= R_SUCC | if f2 && self.s_par { S_PAR } else { 0 };
         }
-        if self.rack_pending {
+        if self.r_ack_pending {
             flags |= R_ACK | if f2 && self.last_par { A_PAR } else { 0 };
         }
         flags
@@ -143,12 +143,12 @@ impl Signals {
             self.fail = None;
             self.stops = self.stops.saturating_sub(1);
         }
-        if self.rack_pending
+        if self.r_ack_pending
             && option.and_then(|option| option.flags()).is_some_and(|flags| flags & R_ACK != 0)
         {
             self.r_ack_sent = Some(now);
             // In F1 one segment with R_ACK is enough.
-            self.rack_pending = !self.profile.is_f1();
+            self.r_ack_pending = !self.profile.is_f1();
         }
     }
 
@@ -162,7 +162,7 @@ impl Signals {
         now: Instant,
     ) -> RepairReport {
         let flags = segment.options.gentle.and_then(|option| option.flags()).unwrap_or(0);
-        let mut news = RepairReport::default();
+        let mut report = RepairReport::default();
         if flags & R_ACK != 0 {
             self.take_confirmation(flags);
         }
@@ -171,8 +171,8 @@ impl Signals {
         // An old acknowledgement that the network delayed must not open an episode again.
         let stale = self.last_succ.is_some_and(|last| stamp.ack.lt(last.ack));
         if reports && expected && !stale {
-            news.reported = true;
-            news.repaired = self.take_report(flags, srtt, now);
+            report.reported = true;
+            report.repaired = self.take_report(flags, srtt, now);
         }
         if (reports && expected || self.last_succ.is_some())
             && self.last_succ.is_none_or(|last| stamp.newer_than(&last))
@@ -182,12 +182,12 @@ impl Signals {
             let ack = self.last_succ.map_or(stamp.ack, |last| last.ack.max(stamp.ack));
             self.last_succ = Some(Stamp { ack, ..stamp });
             if !reports && !self.profile.is_f1() {
-                self.rack_pending = false;
+                self.r_ack_pending = false;
             }
         }
         match segment.options.gentle {
-            Some(Gentle::Fail { lost_len: STOP, .. }) => news.stop = true,
-            Some(Gentle::Fail { lost_len, .. }) => news.failed = Some(lost_len),
+            Some(Gentle::Fail { lost_len: STOP, .. }) => report.stop = true,
+            Some(Gentle::Fail { lost_len, .. }) => report.failed = Some(lost_len),
             Some(
                 Gentle::Short { .. }
                 | Gentle::EncF1 { .. }
@@ -198,7 +198,7 @@ impl Signals {
             )
             | None => {}
         }
-        news
+        report
     }
 
     fn take_confirmation(&mut self, flags: u8) {
@@ -216,12 +216,12 @@ impl Signals {
                 (Some(sent), Some(srtt)) => Micros::between(sent, now) >= srtt,
                 (None, _) | (_, None) => true,
             };
-            self.rack_pending |= overdue;
+            self.r_ack_pending |= overdue;
             return overdue;
         }
         let par = flags & S_PAR != 0;
         let opens = par != self.last_par;
-        (self.last_par, self.rack_pending) = (par, true);
+        (self.last_par, self.r_ack_pending) = (par, true);
         opens
     }
 }
@@ -297,8 +297,8 @@ mod tests {
     #[test]
     fn a_report_is_news_once_and_confirmed_until_it_ends() {
         let mut sender = Signals::new(Profile::F2);
-        let news = arrive(&mut sender, 1, 10, Some(R_SUCC | S_PAR));
-        assert!(news.repaired);
+        let report = arrive(&mut sender, 1, 10, Some(R_SUCC | S_PAR));
+        assert!(report.repaired);
         assert_eq!(sender.flags(), R_ACK | A_PAR);
         let again = arrive(&mut sender, 1, 20, Some(R_SUCC | S_PAR));
         assert!(again.reported && !again.repaired);

@@ -46,7 +46,7 @@ pub(crate) struct Recovery {
     masked: bool,
     /// A masked loss was reported during a reduction that may be undone: the undo waits until the report is
     /// refuted.
-    beside: bool,
+    has_masked_loss: bool,
     /// An undo was due during that time and is withheld.
     withheld: bool,
     /// Nothing is retransmitted until the next acknowledgement.
@@ -75,7 +75,7 @@ impl Recovery {
             progressed: false,
             fast: false,
             masked: false,
-            beside: false,
+            has_masked_loss: false,
             withheld: false,
             suspended: false,
             probe: None,
@@ -137,7 +137,7 @@ impl Recovery {
         repairs_in_flight: impl Fn() -> bool,
     ) -> Option<UndoCause> {
         let verdict = self.verdict(ack, repairs_in_flight);
-        if self.beside {
+        if self.has_masked_loss {
             self.withheld |= verdict.is_some();
             return None;
         }
@@ -374,10 +374,10 @@ impl Recovery {
     /// reduction, and a loss that it reports belongs to the next window.
     pub(crate) fn on_masked_loss(&mut self, ack: SeqNum, nxt: SeqNum) -> Episode {
         if self.reducing() && ack.lt(self.recovery_point) {
-            if self.undo_marker.is_none() || self.beside {
+            if self.undo_marker.is_none() || self.has_masked_loss {
                 self.forbid_undo();
             }
-            self.beside = self.undo_marker.is_some();
+            self.has_masked_loss = self.undo_marker.is_some();
             return Episode::Stayed;
         }
         if ack.le(self.cut_high) {
@@ -392,13 +392,13 @@ impl Recovery {
 
     /// True if the last reduction would be undone in case a reported masked loss is refuted.
     pub(crate) fn answers_masked_loss(&self) -> bool {
-        self.masked || self.beside
+        self.masked || self.has_masked_loss
     }
 
     /// Records that all originals reported as repaired have arrived: nothing was lost. Returns true and
     /// undoes the last reduction if that report was its only cause, or if its other cause was a mistake too.
     pub(crate) fn undo_masked(&mut self) -> bool {
-        self.beside = false;
+        self.has_masked_loss = false;
         let undone = self.masked || self.withheld;
         if undone {
             self.undo();
@@ -466,7 +466,7 @@ impl Recovery {
 
     fn set_points(&mut self, nxt: SeqNum) {
         self.cut_before = self.cut_high;
-        (self.masked, self.beside, self.withheld) = (false, false, false);
+        (self.masked, self.has_masked_loss, self.withheld) = (false, false, false);
         (self.recovery_point, self.cut_high, self.recover) = (nxt, nxt, nxt);
     }
 
@@ -490,7 +490,7 @@ impl Recovery {
         self.undo_retrans = 0;
         self.first_retransmit = None;
         self.frto = false;
-        (self.masked, self.beside, self.withheld) = (false, false, false);
+        (self.masked, self.has_masked_loss, self.withheld) = (false, false, false);
     }
 }
 

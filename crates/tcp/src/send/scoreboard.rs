@@ -257,9 +257,9 @@ impl Scoreboard {
     /// True if these blocks report data that no acknowledgement has reported before.
     pub(crate) fn reports_new_data(&self, blocks: &SackBlocks) -> bool {
         let open = SeqRange::new(self.una, self.nxt);
-        let news =
+        let is_new =
             |block: SeqRange| block.intersection(&open).is_some_and(|part| !self.tags.sacked.covers(&part));
-        self.sack && blocks.iter().any(|block| news(SeqRange::new(block.start, block.end)))
+        self.sack && blocks.iter().any(|block| is_new(SeqRange::new(block.start, block.end)))
     }
 
     /// Returns the number of outstanding segments.
@@ -583,8 +583,8 @@ impl Scoreboard {
         let is_possible = |range: &&SeqRange| believable.covers(range) && range.start.gt(una);
         for range in ranges.iter().skip(skip).filter(is_possible) {
             let Some(above) = range.intersection(&SeqRange::new(self.una, self.nxt)) else { continue };
-            let news: SmallVec<[SeqRange; 4]> = self.tags.sacked.gaps(above).collect();
-            for gap in news {
+            let unreported: SmallVec<[SeqRange; 4]> = self.tags.sacked.gaps(above).collect();
+            for gap in unreported {
                 self.mark_sacked(gap, outcome, sample);
             }
         }

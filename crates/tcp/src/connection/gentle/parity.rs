@@ -53,7 +53,7 @@ pub(crate) struct ParityTx {
     /// True if an acknowledgement must follow the parity that has just left.
     tail_ack_due: bool,
     /// SND.NXT when the last segment without data left.
-    spoken_at: Option<SeqNum>,
+    bare_ack_at: Option<SeqNum>,
     ack_holes: u32,
     /// True if the peer reported the sequence numbers of a parity segment as a duplicate, with no other
     /// explanation.
@@ -76,7 +76,7 @@ impl ParityTx {
             config,
             profile: agreed.profile,
             tail_ack_due: false,
-            spoken_at: None,
+            bare_ack_at: None,
             ack_holes: 0,
             taken_for_data: false,
         }
@@ -409,14 +409,14 @@ impl Active {
             && !tx.profile.is_f1()
             && parity.row + 1 == parity.parities
             && reaches_tail
-            && tx.spoken_at != Some(nxt);
+            && tx.bare_ack_at != Some(nxt);
     }
 
     /// Records a segment without data that left at SND.NXT. `is_tail`: it is the one that follows parity.
     pub(crate) fn on_bare_ack(&mut self, is_tail: bool, parts: &Parts<'_>) {
         if let Some(tx) = &mut self.tx {
             tx.tail_ack_due &= !is_tail;
-            tx.spoken_at = Some(parts.tx.scoreboard.nxt());
+            tx.bare_ack_at = Some(parts.tx.scoreboard.nxt());
         }
     }
 }
@@ -570,8 +570,8 @@ impl Gentle {
             }
             return;
         }
-        let told = report.reported && tx.ring.covering(&range).is_some();
-        if !(told || tx.ring.has_repaired(&range)) {
+        let is_reported = report.reported && tx.ring.covering(&range).is_some();
+        if !(is_reported || tx.ring.has_repaired(&range)) {
             return;
         }
         match of {

@@ -246,10 +246,10 @@ impl Proactive {
         let una = parts.tx.scoreboard.una();
         let opens = edge.gt(una + parts.tx.window.snd_wnd());
         let advances = segment.ack.gt(una);
-        let news = advances || opens || parts.tx.scoreboard.reports_new_data(&segment.options.sack);
+        let is_progress = advances || opens || parts.tx.scoreboard.reports_new_data(&segment.options.sack);
         let ack =
             BareAck { ack: segment.ack, window: segment.window, sack: segment.options.sack.clone(), tsval };
-        self.filter.check_ack(ack, is_marked(segment), news, age, now)
+        self.filter.check_ack(ack, is_marked(segment), is_progress, age, now)
     }
 
     fn check_data(

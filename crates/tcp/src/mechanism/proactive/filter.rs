@@ -176,13 +176,13 @@ impl Filter {
         }
     }
 
-    /// Decides on an acknowledgement without data. `news`: the acknowledgement advances SND.UNA, opens the
-    /// window or reports new data by SACK.
+    /// Decides on an acknowledgement without data. `is_progress`: it advances SND.UNA, opens the window or
+    /// reports new data by SACK.
     pub(crate) fn check_ack(
         &mut self,
         ack: BareAck,
         marked: bool,
-        news: bool,
+        is_progress: bool,
         age: Duration,
         now: Instant,
     ) -> FilterVerdict {
@@ -190,7 +190,7 @@ impl Filter {
             let awaited = self.last_ack.take_if(|(last, until)| *last == ack && now <= *until);
             return if awaited.is_some() { FilterVerdict::DropOriginal } else { FilterVerdict::Process };
         }
-        if !news {
+        if !is_progress {
             return FilterVerdict::DropCopy;
         }
         self.last_ack = Some((ack, now + age));
