@@ -77,7 +77,7 @@ impl Stack {
         let repair_memory_changed = slot.repair_memory != aftermath.repair_memory;
         let is_watched = self.config.observe || self.config.lifecycle || !self.memory_waiters.is_empty();
         if aftermath.asks() || uses_fast_open || repair_memory_changed || is_watched {
-            self.follow_up(id, &aftermath, now);
+            self.post_process(id, &aftermath, now);
             self.schedule(id, aftermath.urgency, now);
         } else if aftermath.urgency != Urgency::Idle || slot.urgency != Urgency::Idle {
             self.ready.raise(id, slot, aftermath.urgency);
@@ -87,7 +87,7 @@ impl Stack {
     }
 
     #[inline(never)]
-    fn follow_up(&mut self, id: ConnId, aftermath: &Aftermath, now: Instant) {
+    fn post_process(&mut self, id: ConnId, aftermath: &Aftermath, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         if aftermath.has_drained_storage {
             slot.give_storage(&mut self.spares, &mut self.memory);

@@ -414,7 +414,7 @@ impl Controllers {
     }
 
     /// Takes the rate control back after a call that changed nothing.
-    pub(super) fn end_look(&mut self, member: &Member, connection: &mut Connection) {
+    pub(super) fn take_back_unchanged(&mut self, member: &Member, connection: &mut Connection) {
         if let Some(path) = self.path(member.path) {
             connection.sender_mut().exchange_rate(&mut path.rate);
             path.rate.others = None;
@@ -627,7 +627,7 @@ impl Controllers {
     }
 
     /// Grants to the next waiting member of a path, and updates the path's deadline.
-    fn go_on(&mut self, index: u32, slots: &Slots<Slot>, now: Instant) -> Option<ConnId> {
+    fn serve(&mut self, index: u32, slots: &Slots<Slot>, now: Instant) -> Option<ConnId> {
         let Controllers { paths, deadlines, .. } = self;
         let path = paths.get_mut(index as usize)?.as_deref_mut()?;
         let next = path.grant_next(slots, now);
@@ -683,7 +683,7 @@ impl Stack {
     }
 
     fn serve_path(&mut self, path: u32, now: Instant) {
-        if let Some(next) = self.controllers.go_on(path, &self.slots, now)
+        if let Some(next) = self.controllers.serve(path, &self.slots, now)
             && let Some(slot) = self.slots.at_mut(next)
         {
             self.ready.raise(next, slot, Urgency::BeforeApp);

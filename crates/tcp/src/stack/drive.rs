@@ -102,7 +102,7 @@ impl Stack {
         self.ready.is_empty()
             && self.early.is_empty()
             && !self.answers.are_waiting()
-            && self.half_open_rest(now)
+            && self.half_open_is_idle(now)
     }
 
     #[inline]

@@ -64,7 +64,7 @@ impl FastOpenAt {
     }
 
     /// Installs new keys; the memory of SYNs remains.
-    fn cut(&mut self, common: &KeySource, hash: &KeyedHash) {
+    fn set_keys(&mut self, common: &KeySource, hash: &KeyedHash) {
         let FastOpenListen { keys, mac, dst, replay_window, .. } = &self.config;
         if self.replays.is_none() {
             let replays = |window| Box::new(Replays::new(window, hash.clone())) as Box<dyn ReplayMemory>;
@@ -189,10 +189,10 @@ impl FastOpen {
 /// Keys.
 impl Stack {
     /// Installs the keys of a new listener.
-    pub(super) fn cut_keys(&mut self, listener: ListenerId) {
+    pub(super) fn set_listener_keys(&mut self, listener: ListenerId) {
         let Stack { listeners, fast_open, .. } = self;
         let Some(at) = listeners.at_mut(listener).and_then(|at| at.fast_open.as_deref_mut()) else { return };
-        at.cut(fast_open.keys(), &fast_open.hash);
+        at.set_keys(fast_open.keys(), &fast_open.hash);
         if at.config.one_time && fast_open.one_time.is_none() {
             let [_, key, hash_key] = fast_open.drawn();
             fast_open.one_time = Some(OneTimeCookies::new(&key, &hash_key));
@@ -203,7 +203,7 @@ impl Stack {
         self.fast_open.keys = OnceCell::from(keys);
         let listeners: Vec<ListenerId> = self.listeners.iter().map(|(id, _)| id).collect();
         for listener in listeners {
-            self.cut_keys(listener);
+            self.set_listener_keys(listener);
         }
     }
 
@@ -211,7 +211,7 @@ impl Stack {
         let at = self.listeners.at_mut(listener).and_then(|at| at.fast_open.as_deref_mut());
         let Some(at) = at else { return false };
         at.config.keys = Some(keys);
-        self.cut_keys(listener);
+        self.set_listener_keys(listener);
         true
     }
 }
@@ -349,7 +349,7 @@ impl Stack {
     }
 
     /// True if the decision has no effect.
-    pub(super) fn says_nothing(&self, listener: ListenerId, verdict: &Verdict) -> bool {
+    pub(super) fn has_no_effect(&self, listener: ListenerId, verdict: &Verdict) -> bool {
         let at = self.listeners.at(listener).and_then(|at| at.fast_open.as_deref());
         let one_time = at.is_some_and(|at| at.config.one_time);
         *verdict == Verdict::Plain { why: Plain::NotAsked, option: None } && !one_time

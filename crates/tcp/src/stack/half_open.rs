@@ -389,7 +389,7 @@ impl Stack {
 
     /// True if no timer is due.
     #[inline]
-    pub(super) fn half_open_rest(&self, now: Instant) -> bool {
+    pub(super) fn half_open_is_idle(&self, now: Instant) -> bool {
         self.half_open.deadlines.next().is_none_or(|at| at > self.half_open.due.min(now))
     }
 

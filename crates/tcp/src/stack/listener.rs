@@ -178,7 +178,7 @@ impl Stack {
         let config = ListenConfig { fast_open, ..config };
         let id: ListenerId = self.listeners.insert(Listener::new(addr, config));
         self.listening.insert(addr, id);
-        self.cut_keys(id);
+        self.set_listener_keys(id);
         Ok(id)
     }
 
@@ -306,7 +306,7 @@ impl Stack {
             Some(ticket) => self.admit_opened(listener, connection, &tcp, ticket, now),
             None => {
                 let id = self.admit(listener, connection, &tcp, now);
-                let verdict = verdict.filter(|verdict| !self.says_nothing(listener, verdict));
+                let verdict = verdict.filter(|verdict| !self.has_no_effect(listener, verdict));
                 let beginning =
                     Beginning { tuple, listener, syn, wire_len, secrets, host, verdict, opened: now };
                 if let Some(slot) = self.slots.at_mut(id).filter(|_| !self.config.observe) {

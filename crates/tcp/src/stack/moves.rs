@@ -110,7 +110,7 @@ impl Stack {
             self.expect_moves(to);
             self.moves.earlier.insert(to, from);
             let earlier: Vec<IpAddr> = self.moves.before(to).collect();
-            self.go_on_from(&earlier, is_other_path, now);
+            self.change_paths_of(&earlier, is_other_path, now);
         }
     }
 
@@ -118,7 +118,7 @@ impl Stack {
     /// moved.
     pub fn change_path(&mut self, address: IpAddr, is_other_path: bool, now: Instant) {
         self.clock = self.clock.max(now);
-        self.go_on_from(&[address], is_other_path, now);
+        self.change_paths_of(&[address], is_other_path, now);
     }
 
     /// Forgets an earlier address of a peer: no connection is looked up there any more.
@@ -135,7 +135,7 @@ impl Stack {
         self.moves.stray.take()
     }
 
-    fn go_on_from(&mut self, addresses: &[IpAddr], is_other_path: bool, now: Instant) {
+    fn change_paths_of(&mut self, addresses: &[IpAddr], is_other_path: bool, now: Instant) {
         let is_of = |connection: &Connection| addresses.contains(&connection.tuple().remote.ip());
         let all = self.slots.iter::<ConnId>();
         let ids: Vec<ConnId> = all.filter(|(_, slot)| is_of(&slot.connection)).map(|(id, _)| id).collect();

@@ -105,7 +105,7 @@ impl Stack {
         let is_large_new = large.is_some_and(|packet| self.paths.on_large_packet(to, packet));
         connection.suspect_size(self.paths.large_packet(&to), now);
         if let Some(member) = &slot.member {
-            self.controllers.end_look(member, connection);
+            self.controllers.take_back_unchanged(member, connection);
         }
         if let Some(packet) = large.filter(|_| is_large_new) {
             self.shard.publish(|| Learnt::LargePacket(to, packet));
