@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_token_only_who_bears_it_sees_more_than_that_it_lives() {
+    fn token_is_needed_for_everything_but_health() {
         let (shown, token) = (shown(), Some("0123456789abcdef"));
         assert_eq!(ask(&shown, token, "/healthz", &[]).0, 200);
         assert_eq!(ask(&shown, token, "/readyz", &[]).0, 200);

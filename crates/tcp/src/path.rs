@@ -682,7 +682,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_that_is_told_after_its_segment_was_counts() {
+    fn loss_reported_after_its_segment_counts() {
         let loss = after(&[lost(22, 0, 0), lost(0, 2, 1)], 2).loss;
         assert_eq!(loss, Some(PathLoss { segments: 22, per_million: 90_909, burst_milli: 2000 }));
         assert_eq!(
@@ -703,7 +703,7 @@ mod tests {
     }
 
     #[test]
-    fn however_much_is_sent_the_estimate_follows() {
+    fn estimate_follows_after_any_amount_sent() {
         let mut memory = memory(1);
         memory.on_report(ends(9), &lost(1_000_000, 100_000, 100_000), at(0));
         memory.on_report(ends(9), &lost(1_000_000, 0, 0), at(1));

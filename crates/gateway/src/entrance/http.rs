@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn request_to_an_origin_passes_at_its_first_odd_byte() {
+    fn request_that_is_for_no_proxy_passes_at_once() {
         for proxy in ["C", "CONN", "CONNECT ", "CONNECT a", "GET", "GET ", "GET ht", "PROPFIND http://a"] {
             assert!(may_be_for_a_proxy(proxy.as_bytes()), "{proxy}");
         }

@@ -938,7 +938,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_for_the_mtu_does_not_make_less_be_announced() {
+    fn mtu_search_does_not_reduce_the_announced_mss() {
         let config = TcpConfig { mtu_probing: MtuProbing::Always, ..TcpConfig::default() };
         let host = Host { mtu: 1500, granularity: Duration::ZERO, accepts_parity: true };
         let sender = Sender::new(&config, SeqNum(0), host, false, Instant::ZERO);
@@ -988,7 +988,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_counts_as_used_when_it_ended_a_burst_or_half_of_it_flew() {
+    fn window_is_limiting_if_it_ended_a_burst_or_half_was_in_flight() {
         let mut usage = usage();
         usage.on_burst(SeqNum(0), SeqNum(3000), false);
         assert!(!usage.is_limited(10_000, true));

@@ -119,7 +119,7 @@ impl World {
                         let late = Duration::from_millis((self.late)(who, self.count[who]));
                         let at = self.now + ONE_WAY + self.hold[who] + late;
                         let copies = match &mut self.hazard {
-                            Some(hazard) => hazard.fate(who, self.now),
+                            Some(hazard) => hazard.delays(who, self.now),
                             None => arrayvec::ArrayVec::from_iter([Duration::ZERO]),
                         };
                         for later in copies {

@@ -378,7 +378,7 @@ mod tests {
         KeepaliveConfig { idle: Duration::from_secs(10), interval: Duration::from_secs(2), count: 3 };
 
     #[test]
-    fn probes_follow_silence_and_end_in_death() {
+    fn unanswered_probes_end_the_connection() {
         let mut keepalive = Keepalive::new(CONFIG, Instant::ZERO);
         assert_eq!(keepalive.on_timeout(false, None, Instant::from_millis(9_999)), KeepaliveVerdict::Wait);
         for at in [10, 12, 14] {

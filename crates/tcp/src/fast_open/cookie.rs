@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn the_backup_key_checks_and_does_not_make() {
+    fn backup_key_checks_and_generates_nothing() {
         let (old, new) = (CookieKey::new([1; 16]), CookieKey::new([2; 16]));
         let (client, server) = (ip("10.0.0.1"), ip("10.0.0.2"));
         let before = ring(old.clone(), None, CookieMac::Linux);

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bits_say_what_they_say_in_linux() {
+    fn bits_have_the_meaning_of_linux() {
         let (connect, listen) = (FastOpenConnect::default(), FastOpenListen::default());
         let asked = Some(listen.clone());
         for (bits, client, server, unasked) in [

@@ -592,7 +592,7 @@ mod tests {
     /// The reference cases: 30 kB at 2 % need three parities; 2 kB at 5 % are cut into three segments and
     /// need two.
     #[test]
-    fn the_two_flights_of_the_bar() {
+    fn reference_flights_get_their_parities() {
         let large = plan(&flight(30_000), &losses(20_000), &RS, 7_500);
         assert!(
             matches!(large.protection, Protection::Parity { parities: 3, group: 21, pause: false }),
@@ -627,7 +627,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_a_burst_redundancy_waits_for_its_end() {
+    fn redundancy_waits_for_the_end_of_a_burst() {
         let bursty = Losses { per_million: 20_000, burst_milli: 3_000, queue: false };
         let pauses = |means: &Means| match plan(&flight(14_000), &bursty, means, 15_500).protection {
             Protection::Parity { pause, .. } | Protection::Copies { pause, .. } => pause,

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repair_is_told_until_it_is_confirmed() {
+    fn repair_is_reported_until_it_is_confirmed() {
         let mut receiver = Signals::new(Profile::F2);
         assert_eq!(receiver.flags(), 0);
         receiver.on_repair();
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_news_once_and_confirmed_until_it_ends() {
+    fn report_opens_an_episode_once_and_is_confirmed() {
         let mut sender = Signals::new(Profile::F2);
         let report = arrive(&mut sender, 1, 10, Some(R_SUCC | S_PAR));
         assert!(report.repaired);
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn stop_is_said_three_times_and_outweighs_a_failure() {
+    fn stop_is_sent_three_times_and_outweighs_a_failure() {
         let mut receiver = Signals::new(Profile::F2);
         receiver.on_failure(3000);
         assert_eq!(receiver.failure(), Some(3000));

@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn excess_lowers_it_once_for_flights_of_one_time_and_twice_brakes() {
+    fn excess_lowers_the_volume_once_and_two_brake() {
         assert_eq!(after(&[flight(40, 0, 0), flight(40, 12, 0)]), Some(28));
         assert_eq!(after(&[flight(40, 0, 0), flight(40, 12, 0), flight(28, 9, 0)]), None);
         let mut volume = Volume::default();

@@ -441,7 +441,7 @@ mod tests {
 
     /// RFC 9293 section 3.8.6.2.2: "avoid advancing the right window edge in small increments".
     #[test]
-    fn a_full_buffer_opens_the_window_only_by_something_worthwhile() {
+    fn full_buffer_opens_the_window_only_by_a_useful_amount() {
         let mut window = scaled();
         advertise(&mut window, NXT, BUFFER.initial, MSS);
         let nxt = NXT + BUFFER.initial as u32;

@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn how_far_a_segment_was_overtaken_is_seen_from_the_highest_report() {
+    fn overtaken_distance_counts_to_the_highest_report() {
         let mut sender = Sender::new(8);
         sender.ack(0, &[(3, 4)], 42);
         sender.ack(0, &[(1, 4), (6, 7)], 43);
@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_acknowledgement_covers_and_what_it_reports_are_two_events() {
+    fn covered_and_reported_reordering_are_two_events() {
         let mut sender = Sender::new(8);
         sender.ack(0, &[(6, 7)], 42);
         sender.ack(2, &[(3, 4), (6, 7)], 43);
@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duplicate_of_what_was_reported_and_sent_twice_is_reordering() {
+    fn duplicate_of_reported_and_resent_data_is_reordering() {
         let mut sender = Sender::new(8);
         sender.send(Origin::Retransmit, 1, 2, 30);
         sender.ack(0, &[(1, 5)], 72);

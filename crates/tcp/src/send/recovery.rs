@@ -672,7 +672,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_beside_a_masked_loss_is_undone_once_that_is_refuted() {
+    fn mistake_with_a_masked_loss_is_undone_once_that_is_refuted() {
         let mut recovery = in_recovery();
         assert_eq!(recovery.on_masked_loss(seq(2000), seq(9000)), Episode::Stayed);
         assert!(recovery.answers_masked_loss());
@@ -835,7 +835,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_original_takes_nothing_back_while_another_repair_is_in_flight() {
+    fn late_original_undoes_nothing_while_another_repair_is_in_flight() {
         // RFC 4015 section 3.2 restores the window if the whole recovery was spurious (Linux:
         // tcp_try_undo_partial).
         let late = AckOutcome { echoed_rtt: Some(Micros::from_millis(150)), ..delivering(1000, 2000, true) };
@@ -855,7 +855,7 @@ mod tests {
     }
 
     #[test]
-    fn duplicates_take_nothing_back_while_another_repair_is_in_flight() {
+    fn duplicates_undo_nothing_while_another_repair_is_in_flight() {
         let mut recovery = in_recovery();
         assert_eq!(recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit), || true), None);
         assert_eq!(recovery.spurious(&ack(2000, 3000), || false), Some(UndoCause::Dsack));

@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn none_and_one_per_second_mean_what_they_say() {
+    fn limits_of_none_and_one_per_second_are_exact() {
         assert_eq!(allowed_in_second(&mut AnswerLimit::new(0, &1.into(), Purpose::ChallengeLimit), 0), 0);
         assert_eq!(allowed_in_second(&mut AnswerLimit::new(1, &1.into(), Purpose::ChallengeLimit), 0), 1);
     }

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_made_again_is_a_new_one() {
+    fn renewed_stack_behaves_as_a_new_one() {
         let mut again = pair(1);
         conversation(&mut again);
         for (stack, last) in again.iter_mut().zip([1, 2]) {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_that_cannot_be_made_stays_what_it_was() {
+    fn failed_renewal_leaves_the_stack_unchanged() {
         let mut stacks = pair(1);
         conversation(&mut stacks);
         let before = fields(&stacks[0]);

@@ -342,7 +342,7 @@ mod tests {
     const REOPEN: TimeWaitVerdict = TimeWaitVerdict::Reopen(SeqNum(900 + SEQUENCE_GAP));
 
     #[test]
-    fn only_an_exact_reset_of_now_is_worth_a_question() {
+    fn only_an_exact_current_reset_may_end_the_wait() {
         let reset = |recent, seq, value| check(&entry(recent), Flags::RST, seq, &[], value);
         assert_eq!(reset(None, 500, None), TimeWaitVerdict::Reset);
         assert_eq!(reset(Some(RECENT), 500, Some(RECENT)), TimeWaitVerdict::Reset);

@@ -202,7 +202,7 @@ fn a_lost_flight_grows_the_window_from_one_segment_after_a_timeout() {
 }
 
 #[test]
-fn losses_that_a_timer_finds_leave_one_segment_beside_those_in_flight() {
+fn losses_found_by_a_timer_permit_one_segment_more() {
     let mut bbr = Bbr::new(&start());
     bbr.cwnd = 20 * MSS;
     lose(&mut bbr, 15);

@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_are_of_a_queue_if_most_were_or_one_stands_now_and_some_were() {
+    fn losses_are_of_a_queue_if_most_were_or_some_and_a_queue_stands() {
         for (queued, now, queue) in [
             (0, SHORT, false),
             (0, QUEUED, false),

@@ -27,7 +27,7 @@ impl Hazard {
     }
 
     /// Returns the additional delay of each copy of a packet that arrives.
-    pub(super) fn fate(&mut self, who: usize, now: Instant) -> ArrayVec<Duration, 2> {
+    pub(super) fn delays(&mut self, who: usize, now: Instant) -> ArrayVec<Duration, 2> {
         let mut copies = ArrayVec::new();
         let (lost, twice, late) = (self.of(self.loss[who]), self.of(self.duplicate), self.of(self.reorder));
         let by = Duration::from_millis(u64::from(self.rng.next_u32() % 60));
@@ -205,7 +205,7 @@ fn no_loss(seed: u64) {
 }
 
 #[test]
-fn whatever_the_wire_does_nothing_stalls_and_a_window_is_reduced_once() {
+fn no_wire_stalls_a_transfer_or_reduces_a_window_twice() {
     (0..150).for_each(anything);
 }
 
@@ -221,13 +221,13 @@ fn repaired_losses_reduce_a_window_once() {
 }
 
 #[test]
-fn where_nothing_is_overtaken_or_late_no_reduction_is_taken_back() {
+fn no_reduction_is_undone_without_reordering_or_delay() {
     // 353: the segment at SND.UNA was retransmitted in the recovery before.
     (0..60).chain([353]).for_each(only_loss);
 }
 
 #[test]
-fn where_nothing_is_lost_every_reduction_is_taken_back() {
+fn every_reduction_is_undone_without_loss() {
     // 3521: a recovery begins with half a segment of space below ssthresh. 11200: a delay spike begins before
     // the evidence arrives, and its timeout is a reduction of its own.
     (0..60).chain([3521, 11_200]).for_each(no_loss);

@@ -115,7 +115,7 @@ pub(super) fn segment(at: u64, k: u32) -> (u64, u32, u32) {
 }
 
 #[test]
-fn aaal_the_probe_repairs_and_the_next_flight_tells() {
+fn aaal_is_repaired_by_the_probe_and_shown_by_the_next_flight() {
     // First row of Table 1: 1.5*100+200 after the last acknowledgement in the paper's form,
     // 2*100+200 in that of RFC 8985.
     for config in forms() {
@@ -368,7 +368,7 @@ fn a_probe_needs_a_round_trip_sample_since_the_last() {
 }
 
 #[test]
-fn switched_off_a_lost_tail_waits_for_the_timeout() {
+fn lost_tail_waits_for_the_timeout_without_reactive() {
     let mut tail = Tail::new(setting(Reactive::Off), 4, |who, n| who == C && n == 4);
     assert_eq!(tail.until(1500).sent(), [segment(600, 4)]);
     assert_eq!((tail.counters().probes, tail.counters().timeouts), (0, 1));

@@ -64,7 +64,7 @@ fn a_delay_spike_is_no_loss() {
 }
 
 #[test]
-fn without_timestamps_new_data_tells_a_spurious_timeout() {
+fn new_data_shows_a_spurious_timeout_without_timestamps() {
     // RFC 5682 section 3.1: after the timeout the first acknowledgement permits two new segments; the next
     // one is for an original.
     let config =
@@ -155,7 +155,7 @@ fn a_receiver_may_take_a_sack_back() {
 }
 
 #[test]
-fn the_timer_watches_the_retransmission_and_not_what_it_replaced() {
+fn rto_covers_the_retransmission_not_the_original() {
     // The hole shows 450 ms after its transmission; the retransmission takes 100 ms more and the timeout is
     // 500 ms.
     let mut tail = Tail::new(rack_tlp(), 4, |who, n| who == C && n == 1);
@@ -183,7 +183,7 @@ fn thin_stream_times_its_oldest_segment_and_does_not_back_off() {
 }
 
 #[test]
-fn the_first_retries_of_a_syn_may_come_at_equal_distances() {
+fn first_syn_retries_may_be_evenly_spaced() {
     let mut world = World::new(TcpConfig { syn_linear_retries: 2, syn_retries: 4, ..TcpConfig::default() });
     world.lose = |who, _| who == C;
     world.run_for(30_000);

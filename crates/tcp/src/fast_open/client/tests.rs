@@ -149,7 +149,7 @@ fn known_server_is_left_alone_after_six_failures_in_a_row() {
 /// An answer that arrived on another connection first may have been lost on this one; the second time in a
 /// row it is a sign.
 #[test]
-fn an_answer_that_was_outrun_tells_something_the_second_time() {
+fn outrun_answer_is_a_sign_the_second_time() {
     let outrun = FastOpenReport::BlackHole(BlackHoleSign::Outrun);
     let mut bench = Bench::known();
     bench.report(&outrun, 0);

@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_whose_time_comes_in_a_standing_queue_goes_without() {
+    fn group_due_in_a_standing_queue_gets_no_parity() {
         let una = SeqNum(1);
         let mut encoder = three_segments(una);
         let queue = EncoderContext { queue_stands: true, ..context(una) };
@@ -572,7 +572,7 @@ mod tests {
         /// Segments of different sizes close a group when the next one would exceed 16 blocks: then it has
         /// more than 15.
         #[test]
-        fn and_hardly_more_for_segments_of_different_sizes(bursts in bursts(1u32..1433)) {
+        fn segments_of_different_sizes_cost_hardly_more_parity(bursts in bursts(1u32..1433)) {
             let (sent, span) = parity_for(Code::Xor, &bursts);
             let sizes = || bursts.iter().flat_map(|(_, sizes)| sizes).map(|size| u64::from(*size));
             let quarters = 1 + span.as_millis() as u64 / 25;

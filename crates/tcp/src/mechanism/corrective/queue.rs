@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_without_one_quick_sample_tells_and_silence_does_not() {
+    fn round_without_a_quick_sample_shows_a_queue_silence_does_not() {
         let mut watch = QueueWatch::default();
         watch.on_sample(ms(40), SeqNum(1), SeqNum(1), at(40));
         // Always three segments in flight.

@@ -220,7 +220,7 @@ fn interleaved_parities_repair_one_loss_each() {
 }
 
 #[test]
-fn nothing_missing_is_no_news() {
+fn parity_with_nothing_missing_has_no_effect() {
     let peer = Peer::new(3000).without(&[]);
     let sent = peer.sent(layout(Code::Xor, 3000, 1000), FIRST, 0, 1);
     assert_eq!(decode(&mut Decoder::new(config(Code::Xor)), &peer, &sent), Outcome::Nothing);
