@@ -87,11 +87,11 @@ pub struct Direct {
 /// # Errors
 /// Those of the last address. If all ports are in TIME-WAIT, the text names the remedy.
 pub(crate) async fn connect(target: impl ToSocketAddrs) -> io::Result<TcpStream> {
-    connect_saying(target, b"").await.map(|(stream, _)| stream)
+    connect_sending(target, b"").await.map(|(stream, _)| stream)
 }
 
 /// Like [`connect`], with the bytes `first`; also returns how many of them were sent.
-async fn connect_saying(target: impl ToSocketAddrs, first: &[u8]) -> io::Result<(TcpStream, usize)> {
+async fn connect_sending(target: impl ToSocketAddrs, first: &[u8]) -> io::Result<(TcpStream, usize)> {
     let mut failed = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
     for address in lookup_host(target).await? {
         match connect_to(address, first).await {
@@ -113,7 +113,7 @@ pub(crate) async fn connect_as(
     target: impl ToSocketAddrs,
     first: &[u8],
 ) -> io::Result<(TcpStream, usize)> {
-    let Some(client) = client else { return connect_saying(target, first).await };
+    let Some(client) = client else { return connect_sending(target, first).await };
     let other = || format!("the origin has no address of the client's address family, {}", client.ip());
     let mut failed = io::Error::new(io::ErrorKind::AddrNotAvailable, other());
     for address in lookup_host(target).await?.filter(|address| address.is_ipv4() == client.is_ipv4()) {
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(stream.local_addr().unwrap(), peer);
         assert!(PORTS.range.contains(&peer.port()));
         drop((stream, accepted, listener));
-        let refused = connect_saying(address, b"to nobody").await.unwrap_err();
+        let refused = connect_sending(address, b"to nobody").await.unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
         assert_eq!(connect(address).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
         assert!(connect("no name").await.is_err());

@@ -125,10 +125,10 @@ pub(crate) async fn carry(
     let role = access.role;
     let on_first = |side| heard(role.speaker(side));
     let unprepared = AtomicBool::new(unprepared);
-    let doings = Doings { slot, exchanges, unprepared, ..Doings::new(&on_first) };
+    let progress = Progress { slot, exchanges, unprepared, ..Progress::new(&on_first) };
     if access.spoke_first.is_some() {
-        let _ = doings.first.set(Side::Outside);
-        doings.activity.moved();
+        let _ = progress.first.set(Side::Outside);
+        progress.activity.moved();
     }
     let relayed = {
         let order = async {
@@ -137,13 +137,13 @@ pub(crate) async fn carry(
                     reason = Some(why);
                     Stopped::Lost
                 }
-                timeout = doings.activity.exceeds(timeouts) => Stopped::TimedOut(timeout),
+                timeout = progress.activity.exceeds(timeouts) => Stopped::TimedOut(timeout),
                 () = reached(Phase::Cut, signal) => Stopped::Cut,
             }
         };
-        relay(ends.outside.split(), first, ends.hop.split(), order, &doings).await
+        relay(ends.outside.split(), first, ends.hop.split(), order, &progress).await
     };
-    let spoke = doings.first.get().map(|side| role.speaker(*side));
+    let spoke = progress.first.get().map(|side| role.speaker(*side));
     access.spoke_first = access.spoke_first.or(spoke);
     let (up, down) = match access.role {
         Role::Frontend => (relayed.from_outside, relayed.from_hop),
@@ -157,7 +157,7 @@ pub(crate) async fn carry(
     match relayed.stopped {
         Stopped::Ended => {
             ends.have_ended = true;
-            if let Some(exchanges) = &doings.exchanges {
+            if let Some(exchanges) = &progress.exchanges {
                 exchanges.ended();
             }
             End::Closed
@@ -177,11 +177,12 @@ async fn relay(
     first: Vec<u8>,
     (hop_read, hop_write): (impl Source, impl Sink),
     ends: impl Future<Output = Stopped>,
-    doings: &Doings<'_>,
+    progress: &Progress<'_>,
 ) -> Relayed {
     let (mut from_outside, mut from_hop) = (Copied::default(), Copied::default());
-    let up = pump((outside_read, Side::Outside), first, (hop_write, Side::Hop), doings, &mut from_outside);
-    let down = pump((hop_read, Side::Hop), Vec::new(), (outside_write, Side::Outside), doings, &mut from_hop);
+    let up = pump((outside_read, Side::Outside), first, (hop_write, Side::Hop), progress, &mut from_outside);
+    let down =
+        pump((hop_read, Side::Hop), Vec::new(), (outside_write, Side::Outside), progress, &mut from_hop);
     let both = async { tokio::try_join!(up, down) };
     let stopped = tokio::select! {
         biased;
@@ -203,7 +204,7 @@ struct Copied {
 }
 
 /// Progress of both directions.
-struct Doings<'a> {
+struct Progress<'a> {
     /// Side that sent first.
     first: OnceLock<Side>,
     on_first: &'a (dyn Fn(Side) + Sync),
@@ -218,9 +219,9 @@ struct Doings<'a> {
     unprepared: AtomicBool,
 }
 
-impl<'a> Doings<'a> {
-    fn new(on_first: &'a (dyn Fn(Side) + Sync)) -> Doings<'a> {
-        Doings {
+impl<'a> Progress<'a> {
+    fn new(on_first: &'a (dyn Fn(Side) + Sync)) -> Progress<'a> {
+        Progress {
             first: OnceLock::new(),
             on_first,
             activity: Activity::begin(),
@@ -259,16 +260,16 @@ async fn pump(
     (mut from, from_side): (impl Source, Side),
     mut rest: Vec<u8>,
     (mut to, to_side): (impl Sink, Side),
-    doings: &Doings<'_>,
+    progress: &Progress<'_>,
     copied: &mut Copied,
 ) -> Result<(), (Side, io::Error)> {
     let (mut taken, mut behind) = (rest.len(), Behind::Open);
     loop {
         if taken > 0 {
-            doings.read(from_side);
+            progress.read(from_side);
         }
         if !rest.is_empty() {
-            doings.prepare(to.socket());
+            progress.prepare(to.socket());
         }
         tokio::select! {
             biased;
@@ -278,7 +279,7 @@ async fn pump(
         if taken > 0 {
             copied.bytes += taken as u64;
             copied.first.get_or_insert_with(Instant::now);
-            if let Some(exchanges) = &doings.exchanges
+            if let Some(exchanges) = &progress.exchanges
                 && from_side == Side::Hop
             {
                 exchanges.answered(Instant::now());
@@ -286,7 +287,7 @@ async fn pump(
         }
         // The other side has accepted bytes that it did not accept at once.
         if !rest.is_empty() {
-            doings.activity.moved();
+            progress.activity.moved();
         }
         match behind {
             Behind::Open => {}
@@ -295,22 +296,22 @@ async fn pump(
         }
         // An idle connection holds no buffer.
         rest = Vec::new();
-        if let Some(slot) = doings.slot {
+        if let Some(slot) = progress.slot {
             // Only backends have slots; there the hop leads to the client.
             slot.passed(taken, from_side == Side::Hop).await;
         }
         let sides = (from_side, to_side);
         (taken, behind) = poll_fn(|cx| {
-            let copied = copy(cx, sides, &mut from, &mut to, &mut rest, doings);
+            let copied = copy(cx, sides, &mut from, &mut to, &mut rest, progress);
             if copied.is_pending() {
-                doings.prepare(from.socket());
+                progress.prepare(from.socket());
             }
             copied
         })
         .await?;
     }
-    doings.activity.ended();
-    if to.socket().is_some() && doings.half_done.load(Ordering::Relaxed) {
+    progress.activity.ended();
+    if to.socket().is_some() && progress.half_done.load(Ordering::Relaxed) {
         // Nothing is left to copy, and the caller drops the connection.
         return Ok(());
     }
@@ -319,7 +320,7 @@ async fn pump(
         Err(error) if error.kind() == io::ErrorKind::NotConnected => {}
         other => other.map_err(|error| (to_side, error))?,
     }
-    doings.half_done.store(true, Ordering::Relaxed);
+    progress.half_done.store(true, Ordering::Relaxed);
     Ok(())
 }
 
@@ -341,7 +342,7 @@ fn copy(
     from: &mut impl Source,
     to: &mut impl Sink,
     rest: &mut Vec<u8>,
-    doings: &Doings<'_>,
+    progress: &Progress<'_>,
 ) -> Poll<Result<(usize, Behind), (Side, io::Error)>> {
     with_chunk(|chunk| {
         let mut buffer = ReadBuf::new(chunk);
@@ -353,7 +354,7 @@ fn copy(
             let write = match behind {
                 Behind::End => to.poll_write_last(cx, &read[written..]),
                 Behind::Open | Behind::Failed(_) => {
-                    doings.prepare(to.socket());
+                    progress.prepare(to.socket());
                     Pin::new(&mut *to).poll_write(cx, &read[written..])
                 }
             };
@@ -497,8 +498,8 @@ mod tests {
         }
     }
 
-    fn doings() -> Doings<'static> {
-        Doings::new(&|_| ())
+    fn progress() -> Progress<'static> {
+        Progress::new(&|_| ())
     }
 
     fn halves(stream: DuplexStream) -> (Half, WriteHalf<DuplexStream>) {
@@ -511,7 +512,7 @@ mod tests {
         let (mut client, kernel) = duplex(1024);
         let (hop, mut origin) = duplex(1024);
         let relaying = tokio::spawn(async move {
-            relay(halves(kernel), b"the ".to_vec(), halves(hop), std::future::pending(), &doings()).await
+            relay(halves(kernel), b"the ".to_vec(), halves(hop), std::future::pending(), &progress()).await
         });
         client.write_all(b"request").await.unwrap();
         client.shutdown().await.unwrap();
@@ -535,8 +536,8 @@ mod tests {
             let said: Vec<u8> = (0..size).map(|n| (n % 251) as u8).collect();
             origin.write_all(&said).await.unwrap();
             drop(origin);
-            let doings = doings();
-            let relaying = relay(kernel.split(), Vec::new(), halves(hop), std::future::pending(), &doings);
+            let progress = progress();
+            let relaying = relay(kernel.split(), Vec::new(), halves(hop), std::future::pending(), &progress);
             let reading = async {
                 let mut heard = Vec::new();
                 client.read_to_end(&mut heard).await.unwrap();
@@ -562,7 +563,7 @@ mod tests {
     async fn an_origin_that_has_ended_hears_the_end_when_the_connection_is_dropped() {
         let ((mut kernel, mut origin), (hop, mut client)) = (sockets().await, duplex(1024));
         let relaying = tokio::spawn(async move {
-            relay(kernel.split(), Vec::new(), halves(hop), std::future::pending(), &doings()).await
+            relay(kernel.split(), Vec::new(), halves(hop), std::future::pending(), &progress()).await
         });
         origin.write_all(b"all there is").await.unwrap();
         origin.shutdown().await.unwrap();
@@ -621,8 +622,8 @@ mod tests {
                 }
             }
             client.write_all(more.as_bytes()).await.unwrap();
-            let doings = Doings { unprepared: AtomicBool::new(true), ..doings() };
-            let relaying = relay(kernel.split(), Vec::new(), halves(hop), std::future::pending(), &doings);
+            let progress = Progress { unprepared: AtomicBool::new(true), ..progress() };
+            let relaying = relay(kernel.split(), Vec::new(), halves(hop), std::future::pending(), &progress);
             assert!(tokio::time::timeout(Duration::from_millis(50), relaying).await.is_err());
             let is_prepared = kernel.nodelay().unwrap();
             assert_eq!(is_prepared, socket2::SockRef::from(&kernel).keepalive().unwrap());
@@ -659,8 +660,8 @@ mod tests {
     async fn a_failure_after_the_last_bytes_is_reported_once_they_are_forwarded() {
         let (mut client, kernel) = duplex(1024);
         let (_, write) = halves(duplex(16).0);
-        let (hop, doings) = ((Breaks(0), write), doings());
-        let relayed = relay(halves(kernel), Vec::new(), hop, std::future::pending(), &doings).await;
+        let (hop, progress) = ((Breaks(0), write), progress());
+        let relayed = relay(halves(kernel), Vec::new(), hop, std::future::pending(), &progress).await;
         assert!(matches!(relayed.stopped, Stopped::Failed(Side::Hop, _)), "{:?}", relayed.stopped);
         assert_eq!(relayed.from_hop.bytes, 10);
         let mut heard = [0; 10];
@@ -674,7 +675,8 @@ mod tests {
         let (hop, mut origin) = duplex(1024);
         drop(client);
         origin.write_all(b"to nobody").await.unwrap();
-        let relayed = relay(halves(kernel), Vec::new(), halves(hop), std::future::pending(), &doings()).await;
+        let relayed =
+            relay(halves(kernel), Vec::new(), halves(hop), std::future::pending(), &progress()).await;
         let Stopped::Failed(side, error) = relayed.stopped else { panic!("{:?}", relayed.stopped) };
         assert_eq!((side, error.kind()), (Side::Outside, io::ErrorKind::BrokenPipe));
     }
@@ -686,7 +688,7 @@ mod tests {
         let (read, write) = halves(kernel);
         let fail = read.1.clone();
         let relaying = tokio::spawn(async move {
-            relay((read, write), Vec::new(), halves(hop), std::future::pending(), &doings()).await
+            relay((read, write), Vec::new(), halves(hop), std::future::pending(), &progress()).await
         });
         client.write_all(b"more than the hop takes").await.unwrap();
         fail.notify_one();
@@ -704,7 +706,7 @@ mod tests {
                 order.await.unwrap();
                 Stopped::Cut
             };
-            relay(halves(kernel), Vec::new(), halves(hop), ends, &doings()).await
+            relay(halves(kernel), Vec::new(), halves(hop), ends, &progress()).await
         });
         client.write_all(b"1234").await.unwrap();
         let mut seen = [0; 4];

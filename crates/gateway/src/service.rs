@@ -219,9 +219,9 @@ pub(crate) async fn serve_until(
             None => keepers.spawn(keep(door, side.clone())),
         };
     }
-    let told = side.unless_broken(shutdown).await;
+    let is_ordered = side.unless_broken(shutdown).await;
     side.begin_to_drain();
-    if told && !farewell.is_zero() {
+    if is_ordered && !farewell.is_zero() {
         side.unless_broken(tokio::time::sleep(farewell)).await;
     }
     side.drain(keepers, farewell).await
@@ -231,7 +231,8 @@ pub(crate) async fn serve_until(
 /// is `listener`, which this process has bound; the kernel spreads the connections over all listeners at its
 /// address (`SO_REUSEPORT`). Returns only `listener` if the kernel refuses more, or if there is one core.
 pub(crate) fn on_each(listener: TcpListener, cores: &[Handle]) -> Vec<TcpListener> {
-    let others = cores.iter().skip(1).map(|core| beside(&listener, core)).collect::<io::Result<Vec<_>>>();
+    let others =
+        cores.iter().skip(1).map(|core| another_listener(&listener, core)).collect::<io::Result<Vec<_>>>();
     let others = others.unwrap_or_else(|_| {
         // Then no other process may share the address either.
         let _ = socket2::SockRef::from(&listener).set_reuse_port(false);
@@ -241,7 +242,7 @@ pub(crate) fn on_each(listener: TcpListener, cores: &[Handle]) -> Vec<TcpListene
 }
 
 /// Returns another listener at the address of `listener`, for `core`.
-fn beside(listener: &TcpListener, core: &Handle) -> io::Result<TcpListener> {
+fn another_listener(listener: &TcpListener, core: &Handle) -> io::Result<TcpListener> {
     let first = socket2::SockRef::from(listener);
     // Set after binding, so that binding fails if another process has the port.
     first.set_reuse_port(true)?;

@@ -219,10 +219,11 @@ impl Upstream {
 
     /// Returns the round trip that a connection saves by sending waiting bytes with its opening, if it can do
     /// so.
-    fn rides(&self, dialling: &Dialling) -> Option<Duration> {
+    fn saved_round_trip(&self, dialling: &Dialling) -> Option<Duration> {
         let on_syn = dialling.fast_open.is_some() && !self.warm.is_needed();
-        let rides = self.transport() != Transport::Kernel && (on_syn || self.warm.is_there(Instant::now()));
-        self.round_trip().filter(|_| rides)
+        let is_saved =
+            self.transport() != Transport::Kernel && (on_syn || self.warm.is_there(Instant::now()));
+        self.round_trip().filter(|_| is_saved)
     }
 
     /// Returns the number of requested connections.
@@ -756,7 +757,7 @@ impl Upstreams {
     /// the backends that can get connections. `None`: they save nothing, or the round trip is unknown.
     pub(crate) fn saved_by_first_bytes(&self, dialling: &Dialling) -> Option<Duration> {
         let asked = self.iter().filter(|upstream| can_be_asked(upstream));
-        asked.filter_map(|upstream| upstream.rides(dialling)).min()
+        asked.filter_map(|upstream| upstream.saved_round_trip(dialling)).min()
     }
 
     /// True if every backend is down.

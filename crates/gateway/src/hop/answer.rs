@@ -77,7 +77,7 @@ impl Run {
 
     fn stamp(&self) -> Stamp {
         let stamp = self.window.lock().unwrap_or_else(PoisonError::into_inner).stamp(self.now());
-        Stamp { takes_lasting: self.own.last(), ..stamp }
+        Stamp { takes_lasting: self.own.are_lasting(), ..stamp }
     }
 }
 

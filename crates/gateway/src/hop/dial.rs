@@ -82,7 +82,7 @@ pub(crate) fn dial(
     payload.extend_from_slice(first);
     let (initiator, message) = match hop {
         Hop::Plain => return Ok((Dialled { initiator: None }, framed(&payload))),
-        Hop::Sealed(keys) if opening.stamp.takes_lasting && own.last() => {
+        Hop::Sealed(keys) if opening.stamp.takes_lasting && own.are_lasting() => {
             let (initiator, message) = Initiator::begin_lasting(keys.newest(), own, &payload)?;
             return Ok((Dialled { initiator: Some(initiator) }, framed_lasting(&message)));
         }

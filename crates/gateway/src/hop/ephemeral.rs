@@ -82,7 +82,7 @@ impl Ephemerals {
     }
 
     /// True if a pair serves for several connections.
-    pub(crate) fn last(&self) -> bool {
+    pub(crate) fn are_lasting(&self) -> bool {
         !self.held().lifetime.is_zero()
     }
 
@@ -275,7 +275,7 @@ mod tests {
         assert_ne!(public(LIFETIME), first);
         let each = Ephemerals::new(Duration::ZERO);
         assert_ne!(each.pair(now).unwrap().public, each.pair(now).unwrap().public);
-        assert!(!each.holds_one() && !each.last() && own.last(), "none is held");
+        assert!(!each.holds_one() && !each.are_lasting() && own.are_lasting(), "none is held");
     }
 
     #[test]

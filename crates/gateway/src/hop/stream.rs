@@ -216,7 +216,7 @@ impl Incoming {
     }
 
     /// Frees empty buffers while no bytes arrive.
-    fn rest(&mut self) {
+    fn free_buffers(&mut self) {
         if self.wire.is_empty() {
             self.wire = Vec::new();
         }
@@ -248,7 +248,7 @@ impl AsyncRead for HopRead<'_> {
                 return Poll::Ready(Ok(()));
             }
             let Some(sealing) = sealing else {
-                state.rest();
+                state.free_buffers();
                 return Pin::new(line).poll_read(cx, buffer);
             };
             if state.open(sealing)? {
@@ -257,7 +257,7 @@ impl AsyncRead for HopRead<'_> {
             let count = match poll_arrive(line, &mut state.wire, cx) {
                 Poll::Ready(count) => count?,
                 Poll::Pending => {
-                    state.rest();
+                    state.free_buffers();
                     return Poll::Pending;
                 }
             };
