@@ -8,8 +8,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use brisk_packet_io::share::Others;
 use brisk_packet_io::sockopt::TcpInfo;
 use brisk_runtime::Endpoint;
 use tokio::io::AsyncWriteExt;
@@ -19,12 +20,14 @@ use tokio::sync::{oneshot, watch};
 use crate::access::{Access, ClientTcp, Role};
 use crate::clients::ClientSide;
 use crate::end::End;
+use crate::exempt::Exemptions;
 use crate::first_bytes::Speaker;
 use crate::hop::line::Line;
 use crate::hop::opening::{ClientAddresses, plain};
 use crate::hop::stream::HopStream;
 use crate::io::reset;
 use crate::listeners::{Client, Listener, Socket, Sockets, accept_any};
+use crate::log::{Level, Value};
 use crate::origins::{OriginName, Origins};
 use crate::proxy::ProxyVersion;
 use crate::relay::{Carry, OriginRequest, carry};
@@ -96,24 +99,31 @@ impl Edge {
         let sockets = Sockets::on_stacks(places, &config.clients, config.service.cores.len())?;
         config.service.metrics.expect_clients(ClientTcp::Brisk);
         let current = Mutex::new(Arc::new(config));
-        Ok(Edge { shared: Arc::new(EdgeShared { current }), sockets, kernel: Vec::new() })
+        let exemptions = Arc::default();
+        Ok(Edge { shared: Arc::new(EdgeShared { current, exemptions }), sockets, kernel: Vec::new() })
     }
 
     /// Also serves the clients that the kernel accepts at these listeners, each for the listener with this
     /// configured address ([`AttachConfig::open_share`](brisk_runtime::attach::AttachConfig::open_share)).
+    /// If all have a list of exceptions, the edge enters the clients whose path fails with brisk's TCP.
     ///
     /// # Errors
     /// If there are no descriptors.
     ///
     /// # Panics
     /// Outside a tokio runtime.
-    pub fn with_kernel(mut self, listeners: Vec<(SocketAddr, std::net::TcpListener)>) -> io::Result<Edge> {
+    pub fn with_kernel(mut self, others: Vec<(SocketAddr, Others)>) -> io::Result<Edge> {
         let service = self.shared.config().service.clone();
-        for (address, listener) in listeners {
+        let lists = others.iter().map(|(_, others)| others.exceptions.clone()).collect::<Option<Vec<_>>>();
+        let exemptions = Arc::new(Exemptions::on(lists.unwrap_or_default()));
+        service.metrics.count_exempt(exemptions.clone());
+        for (address, Others { listener, .. }) in others {
             self.kernel.push(listener.try_clone()?);
             self.sockets.inherit(TcpListener::from_std(listener)?, address, &service.cores);
             service.metrics.expect_clients(ClientTcp::Kernel(TcpInfo::default()));
         }
+        let current = Mutex::new(self.shared.config());
+        self.shared = Arc::new(EdgeShared { current, exemptions });
         Ok(self)
     }
 
@@ -181,6 +191,7 @@ impl EdgeControl {
 #[derive(Debug)]
 struct EdgeShared {
     current: Mutex<Arc<EdgeConfig>>,
+    exemptions: Arc<Exemptions>,
 }
 
 impl EdgeShared {
@@ -207,16 +218,16 @@ impl Door for EdgeDoor {
 
     fn serve(&self, arrived: Arrived<Client>, signal: watch::Receiver<Phase>) -> Serving {
         let Arrived { guest: (client, peer, listen), core } = arrived;
-        let config = self.shared.config();
+        let shared = self.shared.clone();
         Box::pin(async move {
             let client = if core.is_some() { adopt(client).ok()? } else { client };
-            serve(config, client, peer, listen, signal).await
+            serve(shared, client, peer, listen, signal).await
         })
     }
 }
 
 async fn serve(
-    config: Arc<EdgeConfig>,
+    shared: Arc<EdgeShared>,
     client: Line,
     peer: SocketAddr,
     listen: SocketAddr,
@@ -225,10 +236,26 @@ async fn serve(
     let mut access = Access::begin(Role::Edge, peer);
     access.tcp = Some(match client.socket() {
         None => ClientTcp::Brisk,
-        Some(_) => ClientTcp::Kernel(TcpInfo::default()),
+        Some(_) => {
+            shared.exemptions.accepted(&access);
+            ClientTcp::Kernel(TcpInfo::default())
+        }
     });
+    let config = shared.config();
     access.end = carry_on(&config, client, listen, &mut signal, &mut access).await;
     access.duration = access.began.elapsed();
+    let ServiceConfig { log, metrics, .. } = &config.service;
+    let peer = || ("client", Value::Text(access.peer.ip().to_canonical().to_string()));
+    match shared.exemptions.ended(&access, Instant::now()) {
+        Ok(None) => {}
+        Ok(Some(sign)) => {
+            metrics.exempt(sign);
+            log.line(Level::Warning, "exempted", &[peer(), ("sign", Value::Text(sign.name().into()))]);
+        }
+        Err(error) => {
+            log.line(Level::Error, "not-exempted", &[peer(), ("reason", Value::Text(error.to_string()))]);
+        }
+    }
     Some(access)
 }
 
