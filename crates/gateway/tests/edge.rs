@@ -149,7 +149,7 @@ async fn client_that_the_kernel_accepts_is_served_and_counted_next_to_the_others
     let _device = kernel.try_clone().unwrap();
     let edge = Fixture::with_kernel(
         config,
-        vec![(AT.parse().unwrap(), Others { listener: kernel, exceptions: None })],
+        vec![(AT.parse().unwrap(), Others { listener: kernel, exceptions: None, guards: true })],
     )
     .await;
     let mut client = tokio::net::TcpStream::connect(at).await.unwrap();
@@ -194,7 +194,7 @@ async fn draining_edge_resets_new_connections_of_the_kernel() {
     let _device = kernel.try_clone().unwrap();
     let edge = Fixture::with_kernel(
         config,
-        vec![(AT.parse().unwrap(), Others { listener: kernel, exceptions: None })],
+        vec![(AT.parse().unwrap(), Others { listener: kernel, exceptions: None, guards: true })],
     )
     .await;
     let mut open = edge.connect(AT).await;

@@ -118,12 +118,14 @@ pub fn open(
     let guards = claim(interface, options)?;
     let local_ports = guards.ports();
     let failed = |error| OpenError::packet(interface, "the kernel's listener cannot be used", error);
-    let others = guards.others().map_err(failed)?;
+    let others = |guards_stack| guards.others(guards_stack).map_err(failed);
     if options.redirect
         && let Ok(queues) = RedirectDevice::open_queues(interface, addresses, &guards, count)
     {
+        let others = others(false)?;
         return Ok(Opened { queues: boxed(queues), local_ports, redirected: true, others });
     }
+    let others = others(true)?;
     let queues = PacketDevice::queues(interface, options, guards, count)?;
     Ok(Opened { queues: boxed(queues), local_ports, redirected: false, others })
 }

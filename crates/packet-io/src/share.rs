@@ -88,6 +88,9 @@ pub struct Others {
     /// The list of clients that are left to the kernel although they are in the share; `None` if the system
     /// has no such list.
     pub exceptions: Option<Exceptions>,
+    /// True if the stack needs the listener while it has connections: the kernel also sees their packets, and
+    /// would reset them.
+    pub guards: bool,
 }
 
 /// Clients that are left to the kernel although they are in the share, by the [`hash`] of their address. Two

@@ -152,7 +152,7 @@ pub fn open(
     let XdpOptions { serve, share, local_ports, .. } = options;
     let guards = Guards::claim_for(&subject, interface, serve, share, local_ports)?;
     let unusable = |error| OpenError::xdp(interface, "the kernel's listener cannot be used", error);
-    let others = guards.others().map_err(unusable)?;
+    let others = guards.others(false).map_err(unusable)?;
     let interface = Interface::named(interface)?;
     let (mtu, mac) = (interface.mtu()?, interface.hardware_address()?);
     if mtu > MAX_MTU {

@@ -115,17 +115,19 @@ impl Guards {
         }
     }
 
-    /// Returns a handle of the kernel's listener, which does not block; `None` if the kernel serves no client.
-    pub(crate) fn others(&self) -> io::Result<Option<Others>> {
+    /// Returns a handle of the kernel's listener, which does not block; `None` if the kernel serves no
+    /// client.
+    /// `guards` is true if the kernel sees the packets of the stack.
+    pub(crate) fn others(&self, guards: bool) -> io::Result<Option<Others>> {
         let Some((_, listener)) = self.served.as_ref().filter(|_| self.share.is_some()) else {
             return Ok(None);
         };
         let listener = listener.try_clone()?.into();
-        Ok(Some(Others { listener, exceptions: self.exceptions.clone() }))
+        Ok(Some(Others { listener, exceptions: self.exceptions.clone(), guards }))
     }
 
-    /// Returns the packets for the stack on a link with a header of `link` bytes: to one of `addresses` and to
-    /// the served port, or to one of the ports `own`.
+    /// Returns the packets for the stack on a link with a header of `link` bytes: to one of `addresses` and
+    /// to the served port, or to one of the ports `own`.
     pub(crate) fn wanted<'a>(
         &'a self,
         link: usize,
@@ -251,7 +253,7 @@ mod tests {
             let free = std::net::TcpListener::bind((address, 0)).unwrap().local_addr().unwrap();
             let share: Share = "50%".parse().unwrap();
             let guards = Guards::claim(Some(free), Some(share), 0).unwrap();
-            let Others { listener, exceptions } = guards.others().unwrap().unwrap();
+            let Others { listener, exceptions, .. } = guards.others(true).unwrap().unwrap();
             let server = SocketAddr::from((Ipv4Addr::LOCALHOST, free.port()));
             for client in (2..30).map(|n| Ipv4Addr::new(127, 0, 0, n)) {
                 let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
@@ -285,8 +287,10 @@ mod tests {
             assert!(!connects());
         }
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        assert!(Guards::claim(Some(free), None, 0).unwrap().others().unwrap().is_none());
-        assert!(Guards::claim(None, Some("50%".parse().unwrap()), 0).unwrap().others().unwrap().is_none());
+        assert!(Guards::claim(Some(free), None, 0).unwrap().others(true).unwrap().is_none());
+        assert!(
+            Guards::claim(None, Some("50%".parse().unwrap()), 0).unwrap().others(true).unwrap().is_none()
+        );
     }
 
     #[test]
