@@ -78,6 +78,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
             hop: hop_name(&attached),
             security: hop_args::security(&config.hop),
             clients: None,
+            share: None,
         };
         metrics.set_mechanisms(hop_args::states(&settings.hop, &config.tcp, config.fast_open.is_some()));
         let origin = config.origin.clone().unwrap_or_else(|| "as asked".to_owned());

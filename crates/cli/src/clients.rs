@@ -1,13 +1,13 @@
 //! Brisk's TCP towards unmodified clients, for `edge` and for `frontend --client-device`.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 
 use brisk_gateway::clients::client_tcp;
 use brisk_gateway::settings::{CLIENT_MECHANISMS, HopSettings, ListenerSettings};
 use brisk_gateway::{ClientSide, MechanismState};
 use brisk_runtime::attach::{AttachConfig, Queues};
 use brisk_runtime::profile::Profile;
-use brisk_runtime::{Cores, DeviceSpec, Endpoint, Share};
+use brisk_runtime::{Cores, DeviceSpec, Endpoint, Others, Share};
 
 use crate::failure::Failure;
 use crate::hop_args;
@@ -37,14 +37,15 @@ pub(crate) struct ClientDevice {
     attach: AttachConfig,
     side: ClientSide,
     settings: HopSettings,
-    share: Share,
+    /// The share of the clients that the device serves, if the kernel can serve others.
+    share: Option<Share>,
 }
 
 /// An open device.
 pub(crate) struct OpenDevice {
     pub(crate) places: Places,
-    /// The kernel's listeners for the clients outside the share.
-    pub(crate) others: Vec<(SocketAddr, TcpListener)>,
+    /// The kernel's listeners for the clients that it serves.
+    pub(crate) others: Vec<(SocketAddr, Others)>,
 }
 
 impl ClientDevice {
@@ -79,13 +80,13 @@ impl ClientDevice {
         let ClientSide { fast_open, .. } = ClientSide::default();
         let side =
             ClientSide { fast_open: fast_open.filter(|_| profile.fast_open), tcp: client_tcp(profile.tcp) };
-        Ok(ClientDevice { attach, side, settings: settings.clone(), share: Share::ALL })
+        Ok(ClientDevice { attach, side, settings: settings.clone(), share: None })
     }
 
-    /// Leaves the clients outside `share` to the kernel, if the device can.
+    /// Leaves the clients outside `share` and exceptions to the kernel, if the device can.
     pub(crate) fn sharing(self, share: Share) -> Result<ClientDevice, Failure> {
         self.attach.check_share(share).map_err(|error| Failure::from(error).about("edge.share"))?;
-        Ok(ClientDevice { share, ..self })
+        Ok(ClientDevice { share: Some(share), ..self })
     }
 
     /// Returns brisk's TCP towards the clients.
@@ -99,7 +100,7 @@ impl ClientDevice {
     }
 
     /// Opens the device. On `tun:` one stack serves all addresses; otherwise each address has a stack, and
-    /// its port is hidden from the kernel as far as the clients in the share are concerned.
+    /// its port is hidden from the kernel except for the clients that the kernel serves.
     pub(crate) fn open(&self, places: &[SocketAddr], cores: &Cores) -> Result<OpenDevice, Failure> {
         let is_shared = matches!(self.attach.device, DeviceSpec::Tun { .. });
         let mut opened: Places = Vec::new();
@@ -111,8 +112,14 @@ impl ClientDevice {
                     let queues = Queues::UpTo(cores.count());
                     let attach =
                         AttachConfig { serve: Some(place), local_ports: 0, queues, ..self.attach.clone() };
-                    let (builder, _, kernel) = attach.open_share(self.share)?;
-                    others.extend(kernel.map(|listener| (place, listener)));
+                    let (builder, kernel) = match self.share {
+                        None => (attach.open()?.0, None),
+                        Some(share) => {
+                            let (builder, _, kernel) = attach.open_share(share)?;
+                            (builder, kernel)
+                        }
+                    };
+                    others.extend(kernel.map(|kernel| (place, kernel)));
                     builder.stack(|stack| stack.path.entries = PATHS).cores(cores).build()?
                 }
             };

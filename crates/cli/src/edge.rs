@@ -8,8 +8,10 @@ use brisk_gateway::access::Role;
 use brisk_gateway::log::Log;
 use brisk_gateway::settings::{EdgeSettings, HopSettings, ListenerSettings};
 use brisk_gateway::{
-    Edge, EdgeConfig, EdgeControl, Facts, Hop, Listen, Metrics, OriginName, ServiceConfig, Settings,
+    Edge, EdgeConfig, EdgeControl, Facts, Hop, Listen, MechanismState, Metrics, OriginName, ServiceConfig,
+    Settings,
 };
+use brisk_runtime::Others;
 
 use crate::Common;
 use crate::clients::{self, ClientDevice, Keys, OpenDevice};
@@ -63,6 +65,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         let Opened { cores, stop, admin } = Opened::by(&settings)?;
         let device = device(&settings)?;
         let OpenDevice { places, others } = device.open(&places(&settings), &cores)?;
+        let mechanisms = [device.states(), vec![exemptions(&others)]].concat();
         let metrics = Arc::<Metrics>::default();
         let usual = configured(&settings, &log, &metrics)?;
         let service = ServiceConfig { cores: cores.handles().to_vec(), ..usual.service };
@@ -78,9 +81,10 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
             origin: config.origin.clone(),
             hop: "tcp",
             security: hop_args::security(&Hop::Plain),
-            clients: None,
+            clients: Some(device.name()),
+            share: Some(settings.edge.share()),
         };
-        metrics.set_mechanisms(device.states());
+        metrics.set_mechanisms(mechanisms);
         let origin = config.origin.clone().unwrap_or_else(|| "by name".to_owned());
         started(&facts, ("origin", origin), &metrics.mechanisms(), &confined, &log);
         let side = Reloadable {
@@ -145,6 +149,16 @@ fn as_opened(read: Settings, started: &Settings) -> Settings {
 fn places(settings: &Settings) -> Vec<SocketAddr> {
     let others = settings.listeners.iter().flat_map(|listener| listener.listen.addresses());
     settings.edge.listen.into_iter().chain(others).collect()
+}
+
+/// Returns whether the edge can leave clients to the kernel whose path fails with brisk's TCP.
+fn exemptions(others: &[(SocketAddr, Others)]) -> MechanismState {
+    let is_on = !others.is_empty() && others.iter().all(|(_, others)| others.exceptions.is_some());
+    let (state, reason) = match is_on {
+        true => ("on", "default"),
+        false => ("off", "it needs packet: or xdp:, and CAP_BPF and CAP_NET_ADMIN"),
+    };
+    MechanismState { name: "exemptions", state, reason: reason.to_owned() }
 }
 
 /// Returns the device towards the clients.

@@ -140,6 +140,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
             hop: hop_name(&attached.usual),
             security: hop_args::security(&config.hop),
             clients: clients.as_ref().map(ClientDevice::name),
+            share: None,
         };
         metrics.set_mechanisms(states(&settings, &config)?);
         let peers: Vec<&str> = settings.peers.iter().map(|peer| peer.peer.as_str()).collect();

@@ -193,6 +193,10 @@ fn page(status: &Value) -> String {
         word(status, "/listen"),
         status["clients"].as_str().map(|device| format!(" ({device})")).unwrap_or_default(),
     );
+    if let Some(share) = status["share"].as_str() {
+        let exempt = status["exempt"].as_u64().map(|count| format!(", {count} exempt")).unwrap_or_default();
+        page += &format!("clients      {share} over brisk's TCP{exempt}\n");
+    }
     page += &format!(
         "connections  open {}   per second {:.1}   total {total}   failed {}\n",
         count("/connections/open"),

@@ -75,6 +75,8 @@ pub struct Access {
     pub route: Option<String>,
     /// The name of the requested origin; `None`: the backend's own, or one that was requested by address.
     pub origin: Option<String>,
+    /// The client has closed its direction.
+    pub client_ended: bool,
     /// Side that sent first; `None` if neither has sent anything.
     pub spoke_first: Option<Speaker>,
     /// Time that was lost waiting for the client's first bytes before the hop was opened without them; `None`
@@ -153,6 +155,7 @@ impl Access {
             listener: None,
             route: None,
             origin: None,
+            client_ended: false,
             spoke_first: None,
             waited: None,
             bytes_up: 0,
@@ -284,6 +287,7 @@ mod tests {
             listener: None,
             route: None,
             origin: None,
+            client_ended: false,
             spoke_first: Some(Speaker::Client),
             waited: Some(Duration::from_millis(5)),
             bytes_up: 100,

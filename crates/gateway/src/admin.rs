@@ -235,6 +235,7 @@ mod tests {
             hop: "tcp-in-udp",
             security: "sealed",
             clients: None,
+            share: None,
         };
         Shown { facts, metrics: Arc::default(), frontend: None }
     }

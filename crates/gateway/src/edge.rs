@@ -5,26 +5,30 @@
 use std::convert::Infallible;
 use std::future::{Future, poll_fn, ready};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use brisk_packet_io::share::Others;
 use brisk_packet_io::sockopt::TcpInfo;
 use brisk_runtime::Endpoint;
+use socket2::SockRef;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, watch};
 
 use crate::access::{Access, ClientTcp, Role};
 use crate::clients::ClientSide;
 use crate::end::End;
+use crate::exempt::Exemptions;
 use crate::first_bytes::Speaker;
 use crate::hop::line::Line;
 use crate::hop::opening::{ClientAddresses, plain};
 use crate::hop::stream::HopStream;
 use crate::io::reset;
 use crate::listeners::{Client, Listener, Socket, Sockets, accept_any};
+use crate::log::{Level, Value};
 use crate::origins::{OriginName, Origins};
 use crate::proxy::ProxyVersion;
 use crate::relay::{Carry, OriginRequest, carry};
@@ -83,8 +87,8 @@ impl EdgeConfig {
 pub struct Edge {
     shared: Arc<EdgeShared>,
     sockets: Sockets,
-    /// The kernel's listeners, which stay open while their device exists.
-    kernel: Vec<std::net::TcpListener>,
+    /// The kernel's listeners; true for those that their device needs while it exists.
+    kernel: Vec<(std::net::TcpListener, bool)>,
 }
 
 impl Edge {
@@ -96,24 +100,31 @@ impl Edge {
         let sockets = Sockets::on_stacks(places, &config.clients, config.service.cores.len())?;
         config.service.metrics.expect_clients(ClientTcp::Brisk);
         let current = Mutex::new(Arc::new(config));
-        Ok(Edge { shared: Arc::new(EdgeShared { current }), sockets, kernel: Vec::new() })
+        let exemptions = Arc::default();
+        Ok(Edge { shared: Arc::new(EdgeShared { current, exemptions }), sockets, kernel: Vec::new() })
     }
 
     /// Also serves the clients that the kernel accepts at these listeners, each for the listener with this
     /// configured address ([`AttachConfig::open_share`](brisk_runtime::attach::AttachConfig::open_share)).
+    /// If all have a list of exceptions, the edge enters the clients whose path fails with brisk's TCP.
     ///
     /// # Errors
     /// If there are no descriptors.
     ///
     /// # Panics
     /// Outside a tokio runtime.
-    pub fn with_kernel(mut self, listeners: Vec<(SocketAddr, std::net::TcpListener)>) -> io::Result<Edge> {
+    pub fn with_kernel(mut self, others: Vec<(SocketAddr, Others)>) -> io::Result<Edge> {
         let service = self.shared.config().service.clone();
-        for (address, listener) in listeners {
-            self.kernel.push(listener.try_clone()?);
+        let lists = others.iter().map(|(_, others)| others.exceptions.clone()).collect::<Option<Vec<_>>>();
+        let exemptions = Arc::new(Exemptions::on(lists.unwrap_or_default()));
+        service.metrics.count_exempt(exemptions.clone());
+        for (address, Others { listener, guards, .. }) in others {
+            self.kernel.push((listener.try_clone()?, guards));
             self.sockets.inherit(TcpListener::from_std(listener)?, address, &service.cores);
             service.metrics.expect_clients(ClientTcp::Kernel(TcpInfo::default()));
         }
+        let current = Mutex::new(self.shared.config());
+        self.shared = Arc::new(EdgeShared { current, exemptions });
         Ok(self)
     }
 
@@ -126,18 +137,16 @@ impl Edge {
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Summary {
         let Edge { shared, sockets, kernel } = self;
         let service = shared.config().service.clone();
-        let door = |core| EdgeDoor { shared: shared.clone(), sockets: sockets.of_core(core), turn: 0 };
-        let doors = (0..service.cores.len().max(1)).map(door).collect();
-        drop(sockets);
-        let (stopped, is_stopped) = oneshot::channel();
-        let shutdown = async {
-            shutdown.await;
-            let _ = stopped.send(());
+        let (open, mut closed) = mpsc::channel(1);
+        let door = |core| {
+            let (shared, sockets, open) = (shared.clone(), sockets.of_core(core), open.clone());
+            EdgeDoor { shared, sockets, turn: 0, _open: open }
         };
+        let doors = (0..service.cores.len().max(1)).map(door).collect();
+        drop((sockets, open));
         let serving = serve_until(shutdown, service, Duration::ZERO, doors);
         let refusing = async {
-            // Without the signal a device has failed.
-            let _ = is_stopped.await;
+            closed.recv().await;
             refuse(kernel).await
         };
         tokio::select! {
@@ -147,10 +156,16 @@ impl Edge {
     }
 }
 
-/// Resets all connections that the kernel accepts. While the edge drains, its device needs these listeners:
-/// they keep the kernel from resetting the connections of brisk's TCP.
-async fn refuse(listeners: Vec<std::net::TcpListener>) -> Infallible {
-    let listeners: Vec<_> = listeners.into_iter().filter_map(|one| TcpListener::from_std(one).ok()).collect();
+/// Makes the kernel refuse new connections. Listeners that their device needs cannot be closed: they keep the
+/// kernel from resetting the connections of brisk's TCP. The connections that they accept are reset.
+async fn refuse(listeners: Vec<(std::net::TcpListener, bool)>) -> Infallible {
+    let (needed, others): (Vec<_>, Vec<_>) = listeners.into_iter().partition(|(_, is_needed)| *is_needed);
+    for (listener, _) in others {
+        // The device has the same socket, so it has to be shut down; closing this handle would not suffice.
+        let _ = SockRef::from(&listener).shutdown(Shutdown::Both);
+    }
+    let listeners = needed.into_iter().map(|(listener, _)| listener);
+    let listeners: Vec<_> = listeners.filter_map(|one| TcpListener::from_std(one).ok()).collect();
     poll_fn(|cx| {
         for listener in &listeners {
             // An error of accept would repeat at once; the kernel resets what is left when the process ends.
@@ -181,6 +196,7 @@ impl EdgeControl {
 #[derive(Debug)]
 struct EdgeShared {
     current: Mutex<Arc<EdgeConfig>>,
+    exemptions: Arc<Exemptions>,
 }
 
 impl EdgeShared {
@@ -195,6 +211,8 @@ struct EdgeDoor {
     sockets: Vec<Arc<Socket>>,
     /// Index of the socket to try first, and of the core that serves the next connection of a shared stack.
     turn: usize,
+    /// Reports by its end that the door is closed.
+    _open: mpsc::Sender<Infallible>,
 }
 
 impl Door for EdgeDoor {
@@ -207,16 +225,16 @@ impl Door for EdgeDoor {
 
     fn serve(&self, arrived: Arrived<Client>, signal: watch::Receiver<Phase>) -> Serving {
         let Arrived { guest: (client, peer, listen), core } = arrived;
-        let config = self.shared.config();
+        let shared = self.shared.clone();
         Box::pin(async move {
             let client = if core.is_some() { adopt(client).ok()? } else { client };
-            serve(config, client, peer, listen, signal).await
+            serve(shared, client, peer, listen, signal).await
         })
     }
 }
 
 async fn serve(
-    config: Arc<EdgeConfig>,
+    shared: Arc<EdgeShared>,
     client: Line,
     peer: SocketAddr,
     listen: SocketAddr,
@@ -225,10 +243,26 @@ async fn serve(
     let mut access = Access::begin(Role::Edge, peer);
     access.tcp = Some(match client.socket() {
         None => ClientTcp::Brisk,
-        Some(_) => ClientTcp::Kernel(TcpInfo::default()),
+        Some(_) => {
+            shared.exemptions.accepted(&access);
+            ClientTcp::Kernel(TcpInfo::default())
+        }
     });
+    let config = shared.config();
     access.end = carry_on(&config, client, listen, &mut signal, &mut access).await;
     access.duration = access.began.elapsed();
+    let ServiceConfig { log, metrics, .. } = &config.service;
+    let peer = || ("client", Value::Text(access.peer.ip().to_canonical().to_string()));
+    match shared.exemptions.ended(&access, Instant::now()) {
+        Ok(None) => {}
+        Ok(Some(sign)) => {
+            metrics.exempt(sign);
+            log.line(Level::Warning, "exempted", &[peer(), ("sign", Value::Text(sign.name().into()))]);
+        }
+        Err(error) => {
+            log.line(Level::Error, "not-exempted", &[peer(), ("reason", Value::Text(error.to_string()))]);
+        }
+    }
     Some(access)
 }
 

@@ -34,6 +34,7 @@
 //! | `process` | metrics of the process |
 //! | [`admin`], [`status`] | the admin listener and its status object |
 //! | [`access`] | the record of one connection |
+//! | `exempt` | clients of an edge whose path fails with brisk's TCP |
 //! | `roaming` | frontends whose address changes while they have connections |
 //! | `logins` | failed logins of clients |
 //! | [`peer`] | reports about a peer and the path to it |
@@ -54,6 +55,7 @@ pub mod edge;
 mod end;
 pub mod entrance;
 mod exchanges;
+mod exempt;
 pub mod first_bytes;
 pub mod frontend;
 mod frontends;

@@ -4,7 +4,7 @@
 //! are configured. No label names a client.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use brisk_runtime::ConnStats;
@@ -17,6 +17,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::access::{Access, ClientTcp, retransmits};
 use crate::end::End;
+use crate::exempt::{Exemptions, Sign};
 use crate::first_bytes::Speaker;
 use crate::frontends::{Account, Frontends};
 use crate::history::History;
@@ -102,6 +103,7 @@ pub struct Metrics {
     clients: Clients,
     frontends: Frontends,
     states: Mutex<Vec<MechanismState>>,
+    exemptions: Mutex<Option<Arc<Exemptions>>>,
     recent: Mutex<Recent>,
 }
 
@@ -215,6 +217,7 @@ impl Metrics {
             clients: Clients::new(),
             frontends: Frontends::default(),
             states: Mutex::default(),
+            exemptions: Mutex::default(),
             recent: Mutex::default(),
         };
         metrics.register();
@@ -341,6 +344,24 @@ impl Metrics {
     /// Creates the series of clients' connections over this TCP.
     pub(crate) fn expect_clients(&self, tcp: ClientTcp) {
         self.clients.expect(tcp.name());
+    }
+
+    /// Creates the series of exempt clients, which are counted there.
+    pub(crate) fn count_exempt(&self, exemptions: Arc<Exemptions>) {
+        let known = Sign::ALL.map(Sign::name);
+        known.iter().for_each(|sign| drop(self.clients.exempted.get_or_create(&vec![label("sign", *sign)])));
+        *lock(&self.exemptions) = Some(exemptions);
+    }
+
+    /// Counts a client that is exempt from now on.
+    pub(crate) fn exempt(&self, sign: Sign) {
+        self.clients.exempted.get_or_create(&vec![label("sign", sign.name())]).inc();
+    }
+
+    /// Returns the number of clients that an edge leaves to the kernel because their path fails with brisk's
+    /// TCP; `None` if it never does.
+    pub(crate) fn exempt_clients(&self) -> Option<usize> {
+        lock(&self.exemptions).as_ref().map(|exemptions| exemptions.count())
     }
 
     /// Counts a connection that exceeded a time limit.
@@ -508,6 +529,9 @@ impl Metrics {
         self.backend_transport.clear();
         self.mechanisms.clear();
         self.by_frontend.clear();
+        if let Some(count) = self.exempt_clients() {
+            self.clients.exempt.set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
         for (label, account) in self.frontends.all() {
             self.by_frontend.set(&label, &account);
         }
@@ -566,6 +590,8 @@ impl Metrics {
 #[derive(Debug)]
 struct Clients {
     connections: Family<Labels, Counter>,
+    exempted: Family<Labels, Counter>,
+    exempt: Gauge,
     segments: Family<Labels, Counter>,
     fast_open: Family<Labels, Counter>,
     first_byte: Family<Labels, Histogram, fn() -> Histogram>,
@@ -578,6 +604,8 @@ impl Clients {
         let times = || Family::new_with_constructor((|| Histogram::new(BOUNDS)) as fn() -> Histogram);
         Clients {
             connections: Family::default(),
+            exempted: Family::default(),
+            exempt: Gauge::default(),
             segments: Family::default(),
             fast_open: Family::default(),
             first_byte: times(),
@@ -589,6 +617,11 @@ impl Clients {
     fn register(&self, registry: &mut Registry) {
         let connections = "Connections of clients that have ended, by the TCP that served them and by result";
         registry.register("client_connections", connections, self.connections.clone());
+        let exempted =
+            "Clients that were left to the kernel, by the sign that their path fails with brisk's TCP";
+        registry.register("clients_exempted", exempted, self.exempted.clone());
+        let exempt = "Clients that are left to the kernel because their path fails with brisk's TCP";
+        registry.register("clients_exempt", exempt, self.exempt.clone());
         let segments = "Segments with data to clients, by the TCP that sent them; retransmit: sent again";
         registry.register("client_segments", segments, self.segments.clone());
         let fast_open = "Connections of clients over brisk's TCP, by outcome of Fast Open";

@@ -153,6 +153,7 @@ pub(crate) async fn carry(
     access.bytes_down += down.bytes;
     access.end_hop(ends.hop.line());
     access.outside = ends.outside.stats();
+    access.client_ended = up.ended;
     access.first_byte = down.first.map(|at| at.saturating_duration_since(access.began));
     match relayed.stopped {
         Stopped::Ended => {
@@ -201,6 +202,8 @@ struct Copied {
     bytes: u64,
     /// Time when the first bytes had been forwarded.
     first: Option<Instant>,
+    /// No more bytes will come.
+    ended: bool,
 }
 
 /// Progress of both directions.
@@ -291,7 +294,10 @@ async fn pump(
         }
         match behind {
             Behind::Open => {}
-            Behind::End => break,
+            Behind::End => {
+                copied.ended = true;
+                break;
+            }
             Behind::Failed(error) => return Err((from_side, error)),
         }
         // An idle connection holds no buffer.

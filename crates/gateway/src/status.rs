@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use brisk_packet_io::share::Share;
 use serde::Serialize;
 
 use crate::access::Role;
@@ -27,8 +28,10 @@ pub struct Facts {
     pub hop: &'static str,
     /// `sealed` or `plain`.
     pub security: &'static str,
-    /// The device towards the clients, at a frontend that has one.
+    /// The device towards the clients, at an edge or a frontend that has one.
     pub clients: Option<String>,
+    /// The share of the clients that the device serves, at an edge.
+    pub share: Option<Share>,
 }
 
 /// The JSON object.
@@ -44,6 +47,11 @@ pub struct Status {
     security: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     clients: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    share: Option<String>,
+    /// Number of clients in the share that are left to the kernel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exempt: Option<usize>,
     draining: bool,
     mechanisms: Vec<Mechanism>,
     backends: Vec<BackendStatus>,
@@ -179,6 +187,8 @@ impl Status {
             hop: facts.hop,
             security: facts.security,
             clients: facts.clients.clone(),
+            share: facts.share.map(|share| share.to_string()),
+            exempt: metrics.exempt_clients(),
             draining: metrics.draining(),
             mechanisms: metrics.mechanisms().into_iter().map(Mechanism::of).collect(),
             backends: frontend.map(backends).unwrap_or_default(),

@@ -519,6 +519,7 @@ async fn tls_clients_are_routed_by_server_name_with_unchanged_bytes() {
         hop: "",
         security: "",
         clients: None,
+        share: None,
     };
     let status = Status::of(&facts, &Metrics::default(), Some(&control)).json();
     let routes = r#""routes":[{"sni":"*.api.example","origin":"api"},{"sni":"shop.example","origin":"web"}]"#;

@@ -11,6 +11,7 @@ use brisk_gateway::{
     ServiceConfig,
 };
 use brisk_link::LinkSpec;
+use brisk_packet_io::share::Others;
 use brisk_runtime::{ConnectConfig, Endpoint, FastOpenConnect, TcpStream, memory};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -42,7 +43,7 @@ impl Fixture {
         Fixture::with_kernel(config, Vec::new()).await
     }
 
-    async fn with_kernel(config: EdgeConfig, kernel: Vec<(SocketAddr, std::net::TcpListener)>) -> Fixture {
+    async fn with_kernel(config: EdgeConfig, kernel: Vec<(SocketAddr, Others)>) -> Fixture {
         let link = LinkSpec::parse("--rtt 10ms").unwrap();
         let (near, far) = memory::network(&link, 1).unwrap();
         let places: Vec<(SocketAddr, Endpoint)> = config
@@ -146,7 +147,11 @@ async fn client_that_the_kernel_accepts_is_served_and_counted_next_to_the_others
     let at = kernel.local_addr().unwrap();
     // The device keeps its handle of the listener.
     let _device = kernel.try_clone().unwrap();
-    let edge = Fixture::with_kernel(config, vec![(AT.parse().unwrap(), kernel)]).await;
+    let edge = Fixture::with_kernel(
+        config,
+        vec![(AT.parse().unwrap(), Others { listener: kernel, exceptions: None, guards: true })],
+    )
+    .await;
     let mut client = tokio::net::TcpStream::connect(at).await.unwrap();
     let exchange = async {
         client.write_all(&[7; 3000]).await.unwrap();
@@ -187,7 +192,11 @@ async fn draining_edge_resets_new_connections_of_the_kernel() {
     kernel.set_nonblocking(true).unwrap();
     let at = kernel.local_addr().unwrap();
     let _device = kernel.try_clone().unwrap();
-    let edge = Fixture::with_kernel(config, vec![(AT.parse().unwrap(), kernel)]).await;
+    let edge = Fixture::with_kernel(
+        config,
+        vec![(AT.parse().unwrap(), Others { listener: kernel, exceptions: None, guards: true })],
+    )
+    .await;
     let mut open = edge.connect(AT).await;
     open.write_all(b"a request").await.unwrap();
     let (_server, _) = listening.accept().await.unwrap();

@@ -155,6 +155,7 @@ async fn status_counts_round_trips_of_requests_and_not_the_pauses_between_them()
         hop: "tcp",
         security: "sealed",
         clients: None,
+        share: None,
     };
     let status = Status::of(&facts, &Metrics::new(), Some(&pair.control)).json();
     let status: serde_json::Value = serde_json::from_str(&status).unwrap();

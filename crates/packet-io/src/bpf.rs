@@ -37,6 +37,10 @@ pub(crate) const JSET: u32 = libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K;
 pub(crate) const RET: u32 = libc::BPF_RET | libc::BPF_K;
 pub(crate) const RET_A: u32 = libc::BPF_RET | libc::BPF_A;
 
+/// Result for a packet of a client whose hash is in the accumulator: the verdict depends on the kernel's list
+/// of exceptions ([`extended::by_list`]). A packet socket without a list accepts the whole packet.
+pub(crate) const CLIENT: u32 = 0x4_0002;
+
 /// Returns an instruction after which the next one runs.
 pub(crate) fn step(code: u32, k: u32) -> sock_filter {
     sock_filter { code: code as u16, jt: 0, jf: 0, k }

@@ -19,7 +19,7 @@ mod redirect;
 
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -30,14 +30,13 @@ use brisk_device::steering::Steering;
 use brisk_device::{Capabilities, Counters, Device, MAX_SUPER, RxMeta, TxMeta};
 use socket2::{Domain, SockAddr, SockAddrStorage, Socket, Type};
 
-use crate::bpf;
+use crate::bpf::{self, extended};
 use crate::headers::Headers;
 use crate::interface::Interface;
 use crate::privileges::OpenError;
 use crate::reactor::Reactor;
-use crate::share::Share;
+use crate::share::{Others, Share};
 use crate::vnet::VnetHeader;
-use filter::Wanted;
 use guard::Guards;
 use out::Out;
 use redirect::RedirectDevice;
@@ -47,9 +46,9 @@ use redirect::RedirectDevice;
 pub struct PacketOptions {
     /// Address and port that the stack listens on; `[::]` or `0.0.0.0` for every address. Default none.
     pub serve: Option<SocketAddr>,
-    /// The clients of `serve` whose packets the stack gets. The kernel gets those of the others
-    /// ([`Opened::others`]). Default all.
-    pub share: Share,
+    /// The clients of `serve` whose packets the stack gets, if the kernel serves the others
+    /// ([`Opened::others`]). Default `None`: the stack serves all, without exceptions.
+    pub share: Option<Share>,
     /// Number of ports to claim, from 61056 to 65535, for connections that the stack opens. They come in
     /// blocks of 64; there are fewer if other processes use the other blocks. Each port that is used takes a
     /// descriptor. Default 256.
@@ -63,13 +62,7 @@ pub struct PacketOptions {
 
 impl Default for PacketOptions {
     fn default() -> Self {
-        PacketOptions {
-            serve: None,
-            share: Share::ALL,
-            local_ports: 256,
-            buffer_bytes: 4 << 20,
-            redirect: true,
-        }
+        PacketOptions { serve: None, share: None, local_ports: 256, buffer_bytes: 4 << 20, redirect: true }
     }
 }
 
@@ -107,9 +100,8 @@ pub struct Opened {
     pub local_ports: Option<RangeInclusive<u16>>,
     /// True if the kernel redirects the frames; false if packet sockets receive them.
     pub redirected: bool,
-    /// The kernel's listener at the served address for the clients outside the share, if there are any. It
-    /// does not block.
-    pub others: Option<TcpListener>,
+    /// The kernel's listener at the served address, if the kernel serves clients there.
+    pub others: Option<Others>,
 }
 
 /// Opens `count` queues for the stack on `addresses`, which the host must have and which are reached over
@@ -126,12 +118,14 @@ pub fn open(
     let guards = claim(interface, options)?;
     let local_ports = guards.ports();
     let failed = |error| OpenError::packet(interface, "the kernel's listener cannot be used", error);
-    let others = guards.others().map_err(failed)?;
+    let others = |guards_stack| guards.others(guards_stack).map_err(failed);
     if options.redirect
-        && let Ok(queues) = RedirectDevice::open_queues(interface, addresses, options, &guards, count)
+        && let Ok(queues) = RedirectDevice::open_queues(interface, addresses, &guards, count)
     {
+        let others = others(false)?;
         return Ok(Opened { queues: boxed(queues), local_ports, redirected: true, others });
     }
+    let others = others(true)?;
     let queues = PacketDevice::queues(interface, options, guards, count)?;
     Ok(Opened { queues: boxed(queues), local_ports, redirected: false, others })
 }
@@ -333,12 +327,13 @@ pub(crate) fn describe_arrivals(socket: &Socket) -> io::Result<()> {
 
 fn prepare(socket: &Socket, link: usize, options: PacketOptions, guards: &Guards) -> io::Result<()> {
     describe_arrivals(socket)?;
-    let served = options.serve.map(|served| served.port());
     let own = guards.ports();
-    let share = options.share;
-    let wanted = Wanted { link: link as u32, served, own: own.as_ref(), addresses: &[], share };
+    let wanted = guards.wanted(link, own.as_ref(), &[]);
     let program = filter::program(wanted);
-    bpf::set_program(socket.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
+    match wanted.list() {
+        Some(list) => extended::filter_by_list(socket.as_fd(), &program, list, [0, bpf::CLIENT])?,
+        None => bpf::set_program(socket.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?,
+    }
     crate::sockopt::wish_for_buffers(socket.as_fd(), options.buffer_bytes);
     Ok(())
 }

@@ -7,15 +7,23 @@
 //! The hash has no secret key, so the same clients are in the share on every host and after every restart,
 //! and a larger share contains every smaller one. A client that chooses its address by the hash only chooses
 //! which TCP serves it.
+//!
+//! The kernel also serves the clients of the share that are in [`Exceptions`], a list that both programs read
+//! and that can change at any time.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::io;
+use std::net::{IpAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use brisk_device::steering::{FACTOR, SHIFT, address_words};
 use libc::sock_filter;
 
-use crate::bpf::{JGE, LDB, LDW, LDX, MUL, RET, RSH, TAX, TXA, XOR_X, skip_unless, step};
+use crate::bpf::{
+    CLIENT, JGE, LDB, LDW, LDX, MUL, RET, RSH, TAX, TXA, XOR_X, extended, set_program, skip_unless, step,
+};
 
 /// Words that are mixed in before and after the address.
 const START: u32 = 0x6272_6973;
@@ -47,11 +55,7 @@ impl Share {
 
     /// True if the client with this address is in the share.
     pub fn contains(self, client: IpAddr) -> bool {
-        let hash = match client.to_canonical() {
-            IpAddr::V4(v4) => mix(START, v4.to_bits()),
-            v6 => address_words(v6).into_iter().take(2).fold(START, mix),
-        };
-        self.is_all() || mix(hash, END) < self.limit()
+        self.is_all() || hash(client) < self.limit()
     }
 
     /// Returns the first hash outside the share, which must not be the whole.
@@ -64,6 +68,70 @@ impl Share {
 impl Default for Share {
     fn default() -> Share {
         Share::ALL
+    }
+}
+
+/// Returns the hash of a client: of an IPv4 address, or of the first 64 bits of an IPv6 address.
+pub fn hash(client: IpAddr) -> u32 {
+    let hash = match client.to_canonical() {
+        IpAddr::V4(v4) => mix(START, v4.to_bits()),
+        v6 => address_words(v6).into_iter().take(2).fold(START, mix),
+    };
+    mix(hash, END)
+}
+
+/// The kernel's listener at the served address, for the clients that the stack does not serve.
+#[derive(Debug)]
+pub struct Others {
+    /// The listener. It does not block.
+    pub listener: TcpListener,
+    /// The list of clients that are left to the kernel although they are in the share; `None` if the system
+    /// has no such list.
+    pub exceptions: Option<Exceptions>,
+    /// True if the stack needs the listener while it has connections: the kernel also sees their packets, and
+    /// would reset them.
+    pub guards: bool,
+}
+
+/// Clients that are left to the kernel although they are in the share, by the [`hash`] of their address. Two
+/// clients with the same hash are one client here. Clones are the same list.
+///
+/// A packet of a connection that the stack has with a client in the list goes to the kernel, which resets it.
+#[derive(Clone, Debug)]
+pub struct Exceptions(Arc<OwnedFd>);
+
+impl Exceptions {
+    /// Maximum number of entries.
+    pub const MAX: u32 = 4096;
+
+    /// Creates an empty list.
+    ///
+    /// # Errors
+    /// The kernel's error: EPERM if the capability is missing.
+    pub(crate) fn create() -> io::Result<Exceptions> {
+        extended::word_map(Exceptions::MAX).map(|map| Exceptions(Arc::new(map)))
+    }
+
+    /// Enters a client.
+    ///
+    /// # Errors
+    /// If the list is full, or the system refuses.
+    pub fn insert(&self, client: u32) -> io::Result<()> {
+        extended::put_word(self.as_fd(), client)
+    }
+
+    /// Removes a client.
+    ///
+    /// # Errors
+    /// If the client is not in the list, or the system refuses.
+    pub fn remove(&self, client: u32) -> io::Result<()> {
+        extended::remove_word(self.as_fd(), client)
+    }
+}
+
+impl AsFd for Exceptions {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
@@ -87,16 +155,33 @@ pub(crate) fn hash_of_source(start: u32, words: u32) -> Vec<(u32, u32)> {
     program
 }
 
-/// Returns a program for the kernel's listener: it drops the packets of the clients in `share`.
-pub(crate) fn rejecting(share: Share) -> Vec<sock_filter> {
+/// Makes the kernel's listener drop the packets of the clients in `share`, except those in the list.
+///
+/// # Errors
+/// EPERM without CAP_NET_ADMIN, or for a list CAP_BPF.
+pub(crate) fn reject(listener: BorrowedFd<'_>, share: Share, list: Option<&Exceptions>) -> io::Result<()> {
+    match list {
+        None => {
+            let program = rejecting(share, 0);
+            set_program(listener, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+        }
+        Some(list) => {
+            let program = rejecting(share, CLIENT);
+            extended::filter_by_list(listener, &program, list.as_fd(), [u32::MAX, 0])
+        }
+    }
+}
+
+/// Returns a program for the kernel's listener that returns `inside` for the packets of the clients in
+/// `share`, and accepts all others.
+fn rejecting(share: Share, inside: u32) -> Vec<sock_filter> {
     let of_version = |start: u32, words: u32| {
         let hash = hash_of_source(IP_HEADER.wrapping_add(start), words);
         let mut program: Vec<_> = hash.into_iter().map(|(code, k)| step(code, k)).collect();
-        program.extend([
-            sock_filter { jf: 1, ..step(JGE, share.limit()) },
-            step(RET, u32::MAX),
-            step(RET, 0),
-        ]);
+        if !share.is_all() {
+            program.extend([sock_filter { jf: 1, ..step(JGE, share.limit()) }, step(RET, u32::MAX)]);
+        }
+        program.push(step(RET, inside));
         program
     };
     let (v4, v6) = (of_version(12, 1), of_version(8, 2));

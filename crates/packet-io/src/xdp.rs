@@ -33,7 +33,7 @@ mod socket;
 mod survey;
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -42,11 +42,11 @@ use brisk_device::Device;
 
 use crate::bpf::extended::XdpMode;
 use crate::interface::Interface;
-use crate::packet::filter::{MAX_ADDRESSES, Wanted};
+use crate::packet::filter::MAX_ADDRESSES;
 use crate::packet::guard::Guards;
 use crate::packet::{ETHERNET_HEADER, PacketOptions};
 use crate::privileges::OpenError;
-use crate::share::Share;
+use crate::share::{Others, Share};
 use device::{Host, Port, XdpDevice};
 use errors::Errors;
 use program::Running;
@@ -58,8 +58,8 @@ pub use survey::{Survey, survey};
 pub struct XdpOptions {
     /// As [`PacketOptions::serve`]. Default none.
     pub serve: Option<SocketAddr>,
-    /// As [`PacketOptions::share`]. Default all.
-    pub share: Share,
+    /// As [`PacketOptions::share`]. Default `None`.
+    pub share: Option<Share>,
     /// As [`PacketOptions::local_ports`]. Default 256.
     pub local_ports: u16,
     /// Frames that may wait for the stack on each queue of the interface: 64 to 65,536, rounded up to a power
@@ -81,7 +81,7 @@ impl Default for XdpOptions {
     fn default() -> Self {
         XdpOptions {
             serve: None,
-            share: Share::ALL,
+            share: None,
             local_ports: PacketOptions::default().local_ports,
             receive_frames: 2048,
             send_frames: 1024,
@@ -108,7 +108,7 @@ pub struct Opened {
     /// How frames reach the stack.
     pub path: Path,
     /// As [`packet::Opened::others`](crate::packet::Opened::others).
-    pub others: Option<TcpListener>,
+    pub others: Option<Others>,
 }
 
 /// How frames reach the stack from the interface.
@@ -152,7 +152,7 @@ pub fn open(
     let XdpOptions { serve, share, local_ports, .. } = options;
     let guards = Guards::claim_for(&subject, interface, serve, share, local_ports)?;
     let unusable = |error| OpenError::xdp(interface, "the kernel's listener cannot be used", error);
-    let others = guards.others().map_err(unusable)?;
+    let others = guards.others(false).map_err(unusable)?;
     let interface = Interface::named(interface)?;
     let (mtu, mac) = (interface.mtu()?, interface.hardware_address()?);
     if mtu > MAX_MTU {
@@ -170,8 +170,7 @@ pub fn open(
     }
     let sockets = sockets(&interface, mtu, &options)?;
     let own = guards.ports();
-    let served = serve.map(|served| served.port());
-    let wanted = Wanted { link: ETHERNET_HEADER as u32, served, own: own.as_ref(), addresses, share };
+    let wanted = guards.wanted(ETHERNET_HEADER, own.as_ref(), addresses);
     let descriptors: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
     let running = Arc::new(Running::start(&interface, wanted, &descriptors, options.native)?);
     let path = match running.mode() {

@@ -8,12 +8,12 @@
 //! stack has the addresses of the interface.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use brisk_packet_io::interface::Interface;
 use brisk_packet_io::packet::{self, PacketOptions};
-use brisk_packet_io::share::Share;
+use brisk_packet_io::share::{Others, Share};
 use brisk_packet_io::tun::{TunDevice, TunOptions};
 use brisk_packet_io::udp::{self, UdpDevice, UdpOptions};
 use brisk_packet_io::xdp::{self, XdpOptions};
@@ -169,20 +169,25 @@ impl AttachConfig {
     /// # Panics
     /// Outside a tokio runtime.
     pub fn open(&self) -> Result<(Builder, Attached), AttachError> {
-        self.open_share(Share::ALL).map(|(builder, attached, _)| (builder, attached))
+        self.open_for(None).map(|(builder, attached, _)| (builder, attached))
     }
 
-    /// Like [`open`](AttachConfig::open); of the clients of `serve`, the stack serves only those in `share`.
-    /// Also returns the kernel's listener for the others, if there are any. It does not block.
+    /// Like [`open`](AttachConfig::open); of the clients of `serve`, the stack serves only those in `share`,
+    /// without exceptions. Also returns the kernel's listener for the others; `None` if the kernel serves no
+    /// client: the share is the whole, and the system has no list of exceptions.
     ///
     /// # Errors
     /// Those of [`open`](AttachConfig::open) and of [`check_share`](AttachConfig::check_share).
     ///
     /// # Panics
     /// Outside a tokio runtime.
-    pub fn open_share(&self, share: Share) -> Result<(Builder, Attached, Option<TcpListener>), AttachError> {
-        self.check()?;
+    pub fn open_share(&self, share: Share) -> Result<(Builder, Attached, Option<Others>), AttachError> {
         self.check_share(share)?;
+        self.open_for(Some(share))
+    }
+
+    fn open_for(&self, share: Option<Share>) -> Result<(Builder, Attached, Option<Others>), AttachError> {
+        self.check()?;
         let all = |(builder, attached)| (builder, attached, None);
         match &self.device {
             DeviceSpec::Tun { name } => self.open_tun(name).map(all),
@@ -291,8 +296,8 @@ impl AttachConfig {
     fn open_packet(
         &self,
         interface: &str,
-        share: Share,
-    ) -> Result<(Builder, Attached, Option<TcpListener>), AttachError> {
+        share: Option<Share>,
+    ) -> Result<(Builder, Attached, Option<Others>), AttachError> {
         let addresses = self.host_addresses(interface)?;
         let AttachConfig { serve, local_ports, .. } = *self;
         let options = PacketOptions { serve, share, local_ports, ..PacketOptions::default() };
@@ -306,8 +311,8 @@ impl AttachConfig {
     fn open_xdp(
         &self,
         interface: &str,
-        share: Share,
-    ) -> Result<(Builder, Attached, Option<TcpListener>), AttachError> {
+        share: Option<Share>,
+    ) -> Result<(Builder, Attached, Option<Others>), AttachError> {
         let addresses = self.host_addresses(interface)?;
         let AttachConfig { serve, local_ports, .. } = *self;
         let options = XdpOptions { serve, share, local_ports, ..XdpOptions::default() };

@@ -58,7 +58,11 @@ mod waiters;
 pub use brisk_device::{self as device, Counters, Device};
 pub use brisk_link as link;
 #[cfg(all(feature = "packet-io", target_os = "linux"))]
-pub use brisk_packet_io::{DeviceSpec, inherited::inherited_listener, share::Share};
+pub use brisk_packet_io::{
+    DeviceSpec,
+    inherited::inherited_listener,
+    share::{Others, Share},
+};
 pub use brisk_tcp::config::{CongestionAlgorithm, FastOpenConfig, KeepaliveConfig, SynCookies};
 pub use brisk_tcp::connection::ConnStats;
 pub use brisk_tcp::error::CloseReason;

@@ -2,18 +2,22 @@
 
 mod system;
 
+use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use libc::sock_filter;
 
 #[cfg(test)]
 pub(crate) use system::answer;
-pub(crate) use system::{XdpMode, load, put_socket, run_on_frames, run_on_ingress, socket_map};
+pub(crate) use system::{
+    XdpMode, load, put_socket, put_word, remove_word, run_on_frames, run_on_ingress, socket_map, word_map,
+};
 
 use super::{
-    JEQ, JGE, JGT, JSET, LD, LDB, LDB_X, LDH, LDH_X, LDW, LDX, LDX_IP, LSH, MUL, PROTOCOL, RET, RET_A, RSH,
-    TAX, TXA, XOR_X,
+    CLIENT, JEQ, JGE, JGT, JSET, LD, LDB, LDB_X, LDH, LDH_X, LDW, LDX, LDX_IP, LSH, MUL, PROTOCOL, RET,
+    RET_A, RSH, TAX, TXA, XOR_X,
 };
+use crate::sockopt;
 
 /// Program types (`bpf_prog_type` of linux/bpf.h).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,6 +46,7 @@ const DROP: u32 = 2;
 /// `XDP_PASS`: the kernel processes the frame as if there were no program.
 const PASS: u32 = 2;
 /// Functions of the kernel (`bpf-helpers(7)`).
+const LOOKUP: u32 = 1;
 const CLONE_REDIRECT: u32 = 13;
 const REDIRECT: u32 = 23;
 const CHANGE_HEAD: u32 = 43;
@@ -63,6 +68,8 @@ const X: u8 = 7;
 const PACKET: u8 = 6;
 const FIRST: u8 = 1;
 const SPARE: u8 = 8;
+/// End of the program's stack.
+const STACK: u8 = 10;
 /// Registers for frames that are read in place: start and end of the frame, end of the bytes read, address of
 /// a read relative to X.
 const DATA: u8 = 2;
@@ -79,8 +86,10 @@ const SIZE: u32 = 0x18;
 const LOAD_MAP: u32 = 0x18;
 /// Source of a [`LOAD_MAP`] whose constant is the descriptor of a map.
 const MAP_DESCRIPTOR: u8 = 1;
-/// Jump if less or equal, 64 bits.
+/// Jumps if less or equal, and if equal, 64 bits.
 const JLE: u32 = libc::BPF_JMP | 0xB0;
+const JEQ64: u32 = libc::BPF_JMP | libc::BPF_JEQ;
+const STORE: u32 = libc::BPF_STX | libc::BPF_W | libc::BPF_MEM;
 const LOAD: u32 = libc::BPF_LDX | libc::BPF_W | libc::BPF_MEM;
 const TO_BIG_ENDIAN: u32 = libc::BPF_ALU | 0xD8;
 const JMP32: u32 = 0x06;
@@ -133,14 +142,63 @@ impl Instruction {
 /// Translates a classic program into one that returns the same number; `None` if an instruction has no
 /// translation.
 pub(crate) fn answering(program: &[sock_filter]) -> Option<Vec<Instruction>> {
-    translated(program, FrameAccess::Buffer, |answer| vec![Instruction::set(A, answer), Instruction::exit()])
+    translated(program, FrameAccess::Buffer, returning)
+}
+
+/// Makes a socket receive only the packets that a classic program accepts. Of the clients for whose packets
+/// the program returns [`CLIENT`], those in `list` get the first of the results, the others the second.
+///
+/// # Errors
+/// EPERM if a capability is missing.
+pub(crate) fn filter_by_list(
+    socket: BorrowedFd<'_>,
+    program: &[sock_filter],
+    list: BorrowedFd<'_>,
+    [listed, unlisted]: [u32; 2],
+) -> io::Result<()> {
+    let program = translated(program, FrameAccess::Buffer, |answer| match answer {
+        CLIENT => by_list(list, &returning(listed), &returning(unlisted)),
+        answer => returning(answer),
+    });
+    let program = load(Kind::SocketFilter, &program.unwrap_or_default())?;
+    sockopt::set(socket, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, &program.as_raw_fd().to_ne_bytes())
+}
+
+fn returning(answer: u32) -> Vec<Instruction> {
+    vec![Instruction::set(A, answer), Instruction::exit()]
+}
+
+/// Returns a program part that continues with `listed` if the word in the accumulator is a key of `list` (a
+/// [`word_map`]), otherwise with `unlisted`. Both must end the program.
+fn by_list(list: BorrowedFd<'_>, listed: &[Instruction], unlisted: &[Instruction]) -> Vec<Instruction> {
+    const KEY: i16 = -4;
+    let mut part = vec![
+        Instruction { offset: KEY, ..Instruction::new(STORE, STACK, A, 0) },
+        Instruction::copy(2, STACK),
+        Instruction::new(ADD64, 2, 0, KEY as u32),
+    ];
+    part.extend(load_map(list));
+    part.push(Instruction::call(LOOKUP));
+    part.push(Instruction::jump(JEQ64, 0, listed.len()));
+    [&part[..], listed, unlisted].concat()
+}
+
+/// Returns the instruction that loads the address of a map into the first argument; it takes two slots.
+fn load_map(map: BorrowedFd<'_>) -> [Instruction; 2] {
+    let map = map.as_raw_fd() as u32;
+    [Instruction::new(LOAD_MAP, FIRST, MAP_DESCRIPTOR, map), Instruction::new(0, 0, 0, 0)]
 }
 
 /// Translates a filter to a program that redirects accepted frames to the interface `to`, and copies frames
-/// for which the filter returns `copied`. Other frames pass unchanged.
-pub(crate) fn redirecting(program: &[sock_filter], to: u32, copied: u32) -> Option<Vec<Instruction>> {
+/// for which the filter returns `copied`. Other frames pass unchanged, also those of the clients in `list`.
+pub(crate) fn redirecting(
+    program: &[sock_filter],
+    to: u32,
+    copied: u32,
+    list: Option<BorrowedFd<'_>>,
+) -> Option<Vec<Instruction>> {
     let on = [Instruction::set(A, NEXT), Instruction::exit()];
-    translated(program, FrameAccess::Buffer, |answer| match answer {
+    let act = |answer| match answer {
         0 => on.to_vec(),
         _ if answer == copied => {
             let arguments =
@@ -151,38 +209,54 @@ pub(crate) fn redirecting(program: &[sock_filter], to: u32, copied: u32) -> Opti
             let arguments = [Instruction::set(FIRST, to), Instruction::set(2, 0)];
             [&arguments[..], &[Instruction::call(REDIRECT), Instruction::exit()]].concat()
         }
-    })
+    };
+    translated(program, FrameAccess::Buffer, |answer| unless_listed(answer, list, act))
+}
+
+/// Returns `act(answer)`; for [`CLIENT`], `act(0)` takes its place if the client is in `list`.
+fn unless_listed(
+    answer: u32,
+    list: Option<BorrowedFd<'_>>,
+    act: impl Fn(u32) -> Vec<Instruction>,
+) -> Vec<Instruction> {
+    match list {
+        Some(list) if answer == CLIENT => by_list(list, &act(0), &act(answer)),
+        Some(_) | None => act(answer),
+    }
 }
 
 /// Translates a filter into a program of the kind [`Kind::Xdp`] that passes accepted frames to the socket of
 /// their queue in `sockets` (a [`socket_map`]). The kernel gets all other frames: those that the filter
-/// rejects, those for which it returns `copied` (XDP cannot copy), and those whose queue has no socket.
+/// rejects, those of the clients in `list`, those for which the filter returns `copied` (XDP cannot copy),
+/// and those whose queue has no socket.
 pub(crate) fn to_sockets(
     program: &[sock_filter],
     sockets: BorrowedFd<'_>,
     copied: u32,
+    list: Option<BorrowedFd<'_>>,
 ) -> Option<Vec<Instruction>> {
-    translated(program, FrameAccess::InPlace, |answer| {
+    let act = |answer| {
         if answer == 0 || answer == copied {
             return pass().to_vec();
         }
-        let map = sockets.as_raw_fd() as u32;
-        vec![
-            // This instruction takes two slots.
-            Instruction::new(LOAD_MAP, FIRST, MAP_DESCRIPTOR, map),
-            Instruction::new(0, 0, 0, 0),
+        let redirect = [
             Instruction::load(libc::BPF_W, 2, PACKET, XDP_QUEUE),
             Instruction::set(3, PASS),
             Instruction::call(REDIRECT_MAP),
             Instruction::exit(),
-        ]
-    })
+        ];
+        [&load_map(sockets)[..], &redirect].concat()
+    };
+    translated(program, FrameAccess::InPlace, |answer| unless_listed(answer, list, act))
 }
 
-/// Like [`answering`], for frames that are read in place.
+/// Like [`answering`], for frames that are read in place; 0 for a [`CLIENT`] in `list`.
 #[cfg(test)]
-pub(crate) fn answering_in_place(program: &[sock_filter]) -> Option<Vec<Instruction>> {
-    translated(program, FrameAccess::InPlace, |answer| vec![Instruction::set(A, answer), Instruction::exit()])
+pub(crate) fn answering_in_place(
+    program: &[sock_filter],
+    list: Option<BorrowedFd<'_>>,
+) -> Option<Vec<Instruction>> {
+    translated(program, FrameAccess::InPlace, |answer| unless_listed(answer, list, returning))
 }
 
 fn pass() -> [Instruction; 2] {

@@ -3,11 +3,12 @@
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use libc::sock_filter;
 
-use crate::bpf::{JEQ, JGE, JGT, JSET, LDB, LDB_X, LDH, LDH_X, LDW, LDX_IP, PROTOCOL, RET};
-use crate::share::{Share, hash_of_source};
+use crate::bpf::{CLIENT, JEQ, JGE, JGT, JSET, LDB, LDB_X, LDH, LDH_X, LDW, LDX_IP, PROTOCOL, RET};
+use crate::share::{Exceptions, Share, hash_of_source};
 
 /// Ethernet protocol of IPv4 (`linux/if_ether.h`).
 const ETH_P_IP: u32 = 0x0800;
@@ -38,6 +39,7 @@ enum Label {
     Share6,
     Range,
     Accept,
+    Client,
     Copy,
     Drop,
     /// After this many instructions.
@@ -58,11 +60,20 @@ pub(crate) struct Wanted<'a> {
     pub(crate) addresses: &'a [IpAddr],
     /// The clients whose segments to `served` are accepted.
     pub(crate) share: Share,
+    /// If there is a list, the program returns [`CLIENT`] for the segments of these clients.
+    pub(crate) exceptions: Option<&'a Exceptions>,
+}
+
+impl Wanted<'_> {
+    /// Returns the descriptor of the list.
+    pub(crate) fn list(&self) -> Option<BorrowedFd<'_>> {
+        self.exceptions.map(AsFd::as_fd)
+    }
 }
 
 impl Default for Wanted<'_> {
     fn default() -> Self {
-        Wanted { link: 0, served: None, own: None, addresses: &[], share: Share::ALL }
+        Wanted { link: 0, served: None, own: None, addresses: &[], share: Share::ALL, exceptions: None }
     }
 }
 
@@ -88,8 +99,8 @@ pub(crate) fn program(wanted: Wanted<'_>) -> Vec<sock_filter> {
 }
 
 fn steps(wanted: Wanted<'_>) -> (Vec<Instruction>, Vec<(Label, usize)>) {
-    let Wanted { link, served, own, addresses, share } = wanted;
-    use Label::{Accept, Copy, Drop, Icmp4, Icmp6, Next, Ports, Range, Share6, V6};
+    let Wanted { link, served, own, addresses, share, exceptions } = wanted;
+    use Label::{Accept, Client, Copy, Drop, Icmp4, Icmp6, Next, Ports, Range, Share6, V6};
     let mut steps = Vec::new();
     let mut places = Vec::new();
     let mut part = |label: Option<Label>, part: &[Instruction]| {
@@ -112,14 +123,15 @@ fn steps(wanted: Wanted<'_>) -> (Vec<Instruction>, Vec<(Label, usize)>) {
     part(Some(Icmp6), &[(LDB, Next, Next, link + 40), (JGT, Drop, Copy, TOO_BIG_V6)]);
     part(Some(Ports), &[]);
     if let Some(port) = served {
-        let matches = if share.is_all() { Accept } else { Next };
+        let (is_all, accept) = (share.is_all(), if exceptions.is_some() { Client } else { Accept });
+        let matches = if is_all && exceptions.is_none() { Accept } else { Next };
         part(None, &[(JEQ, matches, Range, port.into())]);
-        if !share.is_all() {
+        if matches == Next {
             let hash = |start, words| -> Vec<Instruction> {
                 let hash = hash_of_source(link + start, words).into_iter();
                 hash.map(|(code, k)| (code, Next, Next, k)).collect()
             };
-            let decide = (JGE, Drop, Accept, share.limit());
+            let decide = if is_all { always(accept) } else { (JGE, Drop, accept, share.limit()) };
             part(None, &[(LDW, Next, Next, PROTOCOL), (JEQ, Next, Share6, ETH_P_IP)]);
             part(None, &hash(12, 1));
             part(None, &[decide]);
@@ -133,7 +145,13 @@ fn steps(wanted: Wanted<'_>) -> (Vec<Instruction>, Vec<(Label, usize)>) {
         part(None, &[(JGE, Next, Drop, first), (JGT, Drop, Accept, last)]);
     }
     part(Some(Drop), &[(RET, Next, Next, 0)]);
-    part(Some(Accept), &[(RET, Next, Next, WHOLE)]);
+    // The kernel rejects extended programs with unreachable instructions.
+    if own.is_some() || exceptions.is_none() {
+        part(Some(Accept), &[(RET, Next, Next, WHOLE)]);
+    }
+    if served.is_some() && exceptions.is_some() {
+        part(Some(Client), &[(RET, Next, Next, CLIENT)]);
+    }
     part(Some(Copy), &[(RET, Next, Next, COPY)]);
     (steps, places)
 }
@@ -172,11 +190,11 @@ fn words_of(ip: &IpAddr) -> Vec<u32> {
 mod tests {
     use std::io;
     use std::net::{Ipv4Addr, Ipv6Addr};
-    use std::os::fd::AsFd;
 
     use super::*;
     use crate::bpf::extended::{self, Kind};
     use crate::bpf::{LDX, MUL, RSH, TAX, TXA, XOR_X, set_program};
+    use crate::share::hash;
     use crate::testing::Tcp;
 
     fn accepts(link: u32, served: Option<u16>, own: Option<RangeInclusive<u16>>, frame: &[u8]) -> bool {
@@ -189,7 +207,7 @@ mod tests {
         let program = program(wanted);
         let answer = classic_answer(wanted, &program, frame);
         if wanted.link == 14
-            && let Some(translated) = answer_in_place(&program, frame)
+            && let Some(translated) = answer_in_place(&program, frame, None)
         {
             // The translation passes truncated and rejected frames to the kernel.
             assert!(translated == answer || (answer == 0 && translated == PASS), "{translated} {answer}");
@@ -201,11 +219,11 @@ mod tests {
     const PASS: u32 = 2;
 
     /// Runs the translation in the kernel; `None` without the capability to load programs.
-    fn answer_in_place(program: &[sock_filter], frame: &[u8]) -> Option<u32> {
+    fn answer_in_place(program: &[sock_filter], frame: &[u8], list: Option<BorrowedFd<'_>>) -> Option<u32> {
         let mut frame = frame.to_vec();
         let kind = if frame[14] >> 4 == 4 { ETH_P_IP } else { ETH_P_IPV6 };
         frame[12..14].copy_from_slice(&(kind as u16).to_be_bytes());
-        match extended::load(Kind::Xdp, &extended::answering_in_place(program).unwrap()) {
+        match extended::load(Kind::Xdp, &extended::answering_in_place(program, list).unwrap()) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
             loaded => Some(extended::answer(loaded.unwrap().as_fd(), &frame).unwrap()),
         }
@@ -300,11 +318,20 @@ mod tests {
         }
         let addresses = [own[1]; MAX_ADDRESSES];
         let share = "50%".parse().unwrap();
-        let wanted =
-            Wanted { link: 14, served: Some(80), own: Some(&(1000..=1009)), addresses: &addresses, share };
+        let wanted = Wanted {
+            link: 14,
+            served: Some(80),
+            own: Some(&(1000..=1009)),
+            addresses: &addresses,
+            share,
+            ..Wanted::default()
+        };
         assert!(program(wanted).len() < 256);
-        let wanted = Wanted { share: Share::ALL, ..wanted };
-        assert!(answer(wanted, &to(80, Tcp::v6())) > 0);
+        let whole = Wanted { share: Share::ALL, ..wanted };
+        assert!(answer(whole, &to(80, Tcp::v6())) > 0);
+        if let Ok(exceptions) = Exceptions::create() {
+            assert!(program(Wanted { exceptions: Some(&exceptions), ..wanted }).len() < 256);
+        }
     }
 
     #[test]
@@ -328,6 +355,38 @@ mod tests {
                         assert!(passes(1005) && !passes(81), "the share is about the served port");
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn segments_of_exceptions_do_not_pass_to_the_served_port() {
+        let Ok(exceptions) = Exceptions::create() else {
+            return println!("skipped: a list of the kernel needs CAP_BPF");
+        };
+        for share in ["100%", "50%"] {
+            let share: Share = share.parse().unwrap();
+            let wanted = Wanted {
+                link: 14,
+                served: Some(80),
+                own: Some(&(1000..=1009)),
+                share,
+                exceptions: Some(&exceptions),
+                ..Wanted::default()
+            };
+            let program = program(wanted);
+            for client in [Tcp::v4(), Tcp::v6()] {
+                let passes = |port| {
+                    let (frame, list) = (to(port, client.clone()), wanted.list());
+                    // XDP_PASS is the verdict on a frame that the filter rejects in place.
+                    answer_in_place(&program, &frame, list).is_some_and(|answer| answer > PASS)
+                };
+                let is_in = share.contains(client.src);
+                assert!(passes(80) == is_in && passes(1005) && !passes(81), "{} {share}", client.src);
+                exceptions.insert(hash(client.src)).unwrap();
+                assert!(!passes(80) && passes(1005), "{} {share}", client.src);
+                exceptions.remove(hash(client.src)).unwrap();
+                assert_eq!(passes(80), is_in, "{} {share}", client.src);
             }
         }
     }
@@ -376,17 +435,23 @@ mod tests {
         let share = |text: &str| Wanted { share: text.parse().unwrap(), ..some };
         let shares = [share("0%"), share("50%"), Wanted { own: None, ..share("99.99%") }];
         let all = [whole, own, Wanted { served: Some(1), ..any }, some, v4, v6, serving, dialling];
-        for wanted in all.into_iter().chain(shares) {
+        let exceptions = Exceptions::create().ok();
+        let all = all.into_iter().chain(shares);
+        let listed = all.clone().map(|wanted| Wanted { exceptions: exceptions.as_ref(), ..wanted });
+        for wanted in all.chain(listed) {
             let program = program(wanted);
             set_program(socket.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program).unwrap();
-            match extended::load(Kind::SchedCls, &extended::redirecting(&program, 1, COPY).unwrap()) {
+            match extended::load(
+                Kind::SchedCls,
+                &extended::redirecting(&program, 1, COPY, wanted.list()).unwrap(),
+            ) {
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     println!("skipped: extended programs need CAP_BPF and CAP_NET_ADMIN");
                 }
                 loaded => drop(loaded.unwrap()),
             }
             let Ok(sockets) = extended::socket_map(1) else { continue };
-            let translated = extended::to_sockets(&program, sockets.as_fd(), COPY).unwrap();
+            let translated = extended::to_sockets(&program, sockets.as_fd(), COPY, wanted.list()).unwrap();
             drop(extended::load(Kind::Xdp, &translated).unwrap());
         }
     }

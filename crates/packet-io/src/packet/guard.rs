@@ -5,22 +5,22 @@
 //! and those from the link unless their sender sets the TTL to 255. It also keeps other programs from using
 //! the port, is shown by `ss`, and ends with the process. It needs no privilege.
 //!
-//! If the stack serves only a share of the clients, the guard of the served port is a listener that serves
-//! the others, with a program that discards the packets of the share.
+//! If the kernel serves some of the clients, the guard of the served port is a listener for them, with a
+//! program that discards the packets of the others.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
 use std::sync::{Arc, OnceLock};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::filter::Wanted;
 use super::source_port;
-use crate::bpf;
 use crate::interface::name_problem;
 use crate::privileges::OpenError;
-use crate::share::{self, Share};
+use crate::share::{self, Exceptions, Others, Share};
 use crate::sockopt;
 
 /// Number of ports in a block. The guard of its first port claims a block, so that other processes of brisk
@@ -31,15 +31,17 @@ const FIRST: u16 = 61_056;
 const BLOCKS: u16 = (u16::MAX - FIRST) / BLOCK + 1;
 /// Minimum TTL of a segment that the kernel processes.
 const MIN_TTL: i32 = 255;
-/// Limit of clients outside the share that wait to be accepted.
+/// Limit of the kernel's clients that wait to be accepted.
 const BACKLOG: i32 = 4096;
 
 #[derive(Debug, Default)]
 pub(crate) struct Guards {
     /// The guard of the served port.
     served: Option<(u16, Socket)>,
-    /// The clients of the served port whose packets are for the stack.
-    share: Share,
+    /// The clients of the served port whose packets are for the stack, if the kernel serves the others.
+    share: Option<Share>,
+    /// Clients in the share whose packets are for the kernel.
+    exceptions: Option<Exceptions>,
     /// First of the ports that are claimed for connections of the stack.
     first: u16,
     /// Guards of these ports, each opened when the port is first used.
@@ -52,7 +54,7 @@ impl Guards {
         subject: &str,
         interface: &str,
         served: Option<SocketAddr>,
-        share: Share,
+        share: Option<Share>,
         wanted: u16,
     ) -> Result<Arc<Guards>, OpenError> {
         if let Some(problem) = name_problem(interface) {
@@ -62,13 +64,21 @@ impl Guards {
         claimed.map(Arc::new).map_err(|error| OpenError::guard(subject, served, error))
     }
 
-    /// Guards the port of `served` for the clients in `share`, and claims `wanted` ports, rounded up to whole
-    /// blocks. It claims fewer if other processes use the other blocks.
-    pub(crate) fn claim(served: Option<SocketAddr>, share: Share, wanted: u16) -> io::Result<Guards> {
-        let guarded =
-            |served: SocketAddr| anywhere(served, |at| listen(at, share)).map(|guard| (served.port(), guard));
-        let served = served.map(guarded).transpose()?;
-        let mut guards = Guards { served, share, ..Guards::default() };
+    /// Guards the port of `served`, and claims `wanted` ports, rounded up to whole blocks. It claims fewer if
+    /// other processes use the other blocks. With a `share`, the kernel serves the clients outside, and the
+    /// exceptions if the system permits a list of them.
+    pub(crate) fn claim(served: Option<SocketAddr>, share: Option<Share>, wanted: u16) -> io::Result<Guards> {
+        let mut guards = match served {
+            None => Guards::default(),
+            Some(served) => match share.and_then(|share| Guards::with_exceptions(served, share).ok()) {
+                Some(guards) => guards,
+                None => {
+                    let share = share.filter(|share| !share.is_all());
+                    let guard = anywhere(served, |at| listen(at, share, None))?;
+                    Guards { served: Some((served.port(), guard)), share, ..Guards::default() }
+                }
+            },
+        };
         let blocks = usize::from(wanted.div_ceil(BLOCK).min(BLOCKS));
         let mut anchors = Anchors::default();
         let mut best = Anchors::default();
@@ -89,6 +99,14 @@ impl Guards {
         Ok(guards)
     }
 
+    /// Guards the port of `served` with a listener for the clients outside `share` and for exceptions.
+    fn with_exceptions(served: SocketAddr, share: Share) -> io::Result<Guards> {
+        let exceptions = Exceptions::create()?;
+        let guard = anywhere(served, |at| listen(at, Some(share), Some(&exceptions)))?;
+        let served = Some((served.port(), guard));
+        Ok(Guards { served, share: Some(share), exceptions: Some(exceptions), ..Guards::default() })
+    }
+
     fn keep(&mut self, Anchors(anchors): Anchors) {
         self.first = anchors.first().map_or(FIRST, |(block, _)| *block);
         for (_, anchor) in anchors {
@@ -97,13 +115,33 @@ impl Guards {
         }
     }
 
-    /// Returns a handle of the kernel's listener for the clients outside the share, which does not block;
-    /// `None` if there are no such clients.
-    pub(crate) fn others(&self) -> io::Result<Option<TcpListener>> {
-        let Some((_, listener)) = self.served.as_ref().filter(|_| !self.share.is_all()) else {
+    /// Returns a handle of the kernel's listener, which does not block; `None` if the kernel serves no
+    /// client.
+    /// `guards` is true if the kernel sees the packets of the stack.
+    pub(crate) fn others(&self, guards: bool) -> io::Result<Option<Others>> {
+        let Some((_, listener)) = self.served.as_ref().filter(|_| self.share.is_some()) else {
             return Ok(None);
         };
-        listener.try_clone().map(|listener| Some(listener.into()))
+        let listener = listener.try_clone()?.into();
+        Ok(Some(Others { listener, exceptions: self.exceptions.clone(), guards }))
+    }
+
+    /// Returns the packets for the stack on a link with a header of `link` bytes: to one of `addresses` and
+    /// to the served port, or to one of the ports `own`.
+    pub(crate) fn wanted<'a>(
+        &'a self,
+        link: usize,
+        own: Option<&'a RangeInclusive<u16>>,
+        addresses: &'a [IpAddr],
+    ) -> Wanted<'a> {
+        Wanted {
+            link: link as u32,
+            served: self.served.as_ref().map(|(port, _)| *port),
+            own,
+            addresses,
+            share: self.share.unwrap_or_default(),
+            exceptions: self.exceptions.as_ref(),
+        }
     }
 
     /// Returns the ports for connections of ours.
@@ -149,7 +187,7 @@ impl Anchors {
 
 /// Opens a listener that receives nothing.
 fn guard(address: SocketAddr) -> io::Result<Socket> {
-    anywhere(address, |address| listen(address, Share::ALL))
+    anywhere(address, |address| listen(address, None, None))
 }
 
 /// Calls `listen` with `address`. `[::]` means every address of both families, or of IPv4 on a host without
@@ -168,24 +206,25 @@ fn has_no_ipv6(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
 }
 
-/// Opens a listener that discards the packets of the clients in `share`.
-fn listen(address: SocketAddr, share: Share) -> io::Result<Socket> {
+/// Opens a listener that discards the packets of the clients in `share` except those in the list; all packets
+/// without a `share`.
+fn listen(address: SocketAddr, share: Option<Share>, list: Option<&Exceptions>) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {
         socket.set_only_v6(false)?;
     }
-    if share.is_all() {
-        discard_by_ttl(&socket, address)?;
-    } else {
-        // It needs CAP_NET_ADMIN. Connections inherit the program, which accepts all their packets.
-        let program = share::rejecting(share);
-        bpf::set_program(socket.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
-        socket.set_nonblocking(true)?;
+    match share {
+        None => discard_by_ttl(&socket, address)?,
+        Some(share) => {
+            // Connections inherit the program.
+            share::reject(socket.as_fd(), share, list)?;
+            socket.set_nonblocking(true)?;
+        }
     }
     // Connections of an earlier process to this port do not matter.
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
-    socket.listen(if share.is_all() { 1 } else { BACKLOG })?;
+    socket.listen(if share.is_some() { BACKLOG } else { 1 })?;
     Ok(socket)
 }
 
@@ -205,7 +244,7 @@ mod tests {
     use crate::privileges::{has_net_admin, has_sys_admin};
 
     #[test]
-    fn listener_for_the_others_ignores_the_clients_in_the_share() {
+    fn listener_for_the_others_ignores_the_clients_in_the_share_except_exceptions() {
         if !has_net_admin() {
             println!("skipped: a program for a listener needs CAP_NET_ADMIN");
             return;
@@ -213,8 +252,8 @@ mod tests {
         for address in ["127.0.0.1", "::"] {
             let free = std::net::TcpListener::bind((address, 0)).unwrap().local_addr().unwrap();
             let share: Share = "50%".parse().unwrap();
-            let guards = Guards::claim(Some(free), share, 0).unwrap();
-            let listener = guards.others().unwrap().unwrap();
+            let guards = Guards::claim(Some(free), Some(share), 0).unwrap();
+            let Others { listener, exceptions, .. } = guards.others(true).unwrap().unwrap();
             let server = SocketAddr::from((Ipv4Addr::LOCALHOST, free.port()));
             for client in (2..30).map(|n| Ipv4Addr::new(127, 0, 0, n)) {
                 let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
@@ -230,8 +269,28 @@ mod tests {
                 }
             }
             assert!(guards.covers(free.port()));
+            let Some(exceptions) = exceptions else {
+                println!("skipped: a list of the kernel needs CAP_BPF");
+                continue;
+            };
+            let inside = (2..30).map(|n| Ipv4Addr::new(127, 0, 0, n)).find(|ip| share.contains((*ip).into()));
+            let connects = || {
+                let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+                socket.bind(&SocketAddr::from((inside.unwrap(), 0)).into()).unwrap();
+                socket.connect_timeout(&server.into(), Duration::from_millis(50)).is_ok()
+            };
+            let client = share::hash(inside.unwrap().into());
+            assert!(!connects());
+            exceptions.insert(client).unwrap();
+            assert!(connects());
+            exceptions.remove(client).unwrap();
+            assert!(!connects());
         }
-        assert!(Guards::claim(None, "50%".parse().unwrap(), 0).unwrap().others().unwrap().is_none());
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        assert!(Guards::claim(Some(free), None, 0).unwrap().others(true).unwrap().is_none());
+        assert!(
+            Guards::claim(None, Some("50%".parse().unwrap()), 0).unwrap().others(true).unwrap().is_none()
+        );
     }
 
     #[test]
@@ -241,19 +300,19 @@ mod tests {
             return;
         }
         let body = || {
-            let one = Guards::claim(None, Share::ALL, 100).unwrap();
+            let one = Guards::claim(None, None, 100).unwrap();
             assert_eq!(one.ports(), Some(FIRST..=FIRST + 2 * BLOCK - 1));
             // A program with a port in the middle of a block leaves the other blocks usable.
             let busy = FIRST + 3 * BLOCK;
             let other = std::net::TcpListener::bind(("127.0.0.1", busy)).unwrap();
-            let two = Guards::claim(None, Share::ALL, 2 * BLOCK).unwrap();
+            let two = Guards::claim(None, None, 2 * BLOCK).unwrap();
             assert_eq!(two.ports(), Some(busy + BLOCK..=busy + 3 * BLOCK - 1));
-            let rest = Guards::claim(None, Share::ALL, u16::MAX).unwrap();
+            let rest = Guards::claim(None, None, u16::MAX).unwrap();
             assert_eq!(rest.ports(), Some(busy + 3 * BLOCK..=u16::MAX));
-            let last = Guards::claim(None, Share::ALL, 1).unwrap();
+            let last = Guards::claim(None, None, 1).unwrap();
             assert_eq!(last.ports(), Some(FIRST + 2 * BLOCK..=busy - 1), "one block is free");
-            assert_eq!(Guards::claim(None, Share::ALL, 1).unwrap_err().kind(), io::ErrorKind::AddrInUse);
-            assert!(Guards::claim(None, Share::ALL, 0).unwrap().ports().is_none());
+            assert_eq!(Guards::claim(None, None, 1).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+            assert!(Guards::claim(None, None, 0).unwrap().ports().is_none());
             drop((other, two));
 
             let free = FIRST + 5;

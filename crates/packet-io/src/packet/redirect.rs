@@ -18,9 +18,9 @@ use std::task::{Context, Poll};
 use brisk_device::steering::Steering;
 use brisk_device::{Capabilities, Counters, Device, Gathered, RxMeta, SharedSink, TxMeta};
 
-use super::filter::{self, MAX_ADDRESSES, Wanted};
+use super::ETHERNET_HEADER;
+use super::filter::{self, MAX_ADDRESSES};
 use super::guard::Guards;
-use super::{ETHERNET_HEADER, PacketOptions};
 use crate::bpf::extended::{self, Instruction, Kind};
 use crate::interface::Interface;
 use crate::privileges::OpenError;
@@ -48,7 +48,6 @@ impl RedirectDevice {
     pub(super) fn open_queues(
         interface: &str,
         addresses: &[IpAddr],
-        options: PacketOptions,
         guards: &Arc<Guards>,
         count: usize,
     ) -> Result<Vec<RedirectDevice>, OpenError> {
@@ -66,11 +65,11 @@ impl RedirectDevice {
         let tun = Interface::named(queues.first().map_or(NAME, TunDevice::name))?;
         tun.set_mtu(u32::try_from(mtu).unwrap_or(u32::MAX))?;
         tun.set_up()?;
-        let (served, own) = (options.serve.map(|served| served.port()), guards.ports());
-        let (link, share) = (ETHERNET_HEADER as u32, options.share);
-        let wanted = Wanted { link, served, own: own.as_ref(), addresses, share };
+        let own = guards.ports();
+        let wanted = guards.wanted(ETHERNET_HEADER, own.as_ref(), addresses);
         let filter = filter::program(wanted);
-        let inwards = extended::redirecting(&filter, tun.index(), filter::COPY).unwrap_or_default();
+        let inwards = extended::redirecting(&filter, tun.index(), filter::COPY, wanted.list());
+        let inwards = inwards.unwrap_or_default();
         let failed = |error| OpenError::packet(interface.name(), "frames cannot be redirected", error);
         let outwards = run(&extended::sending_out(interface.index()), &tun).map_err(failed)?;
         let running = Arc::new([outwards, run(&inwards, &interface).map_err(failed)?]);

@@ -37,9 +37,9 @@ impl Running {
                 .map_err(failed("a socket cannot be added to the map"))?;
         }
         let filter = filter::program(wanted);
-        let program = extended::to_sockets(&filter, map.as_fd(), filter::COPY).unwrap_or_default();
-        let program =
-            extended::load(Kind::Xdp, &program).map_err(failed("the kernel rejected the XDP program"))?;
+        let program = extended::to_sockets(&filter, map.as_fd(), filter::COPY, wanted.list());
+        let program = extended::load(Kind::Xdp, &program.unwrap_or_default())
+            .map_err(failed("the kernel rejected the XDP program"))?;
         let (link, mode) =
             tie(&program, interface, native).map_err(failed("the XDP program cannot be attached"))?;
         Ok(Running { _link: link, _sockets: map, mode })

@@ -1,7 +1,7 @@
 //! Effects of an acknowledgement, part by part: round-trip time, losses, recovery and its undo, congestion
 //! window, timers. [`crate::send::recovery`] decides about an undo, which is carried out here.
 
-use brisk_wire::Flags;
+use brisk_wire::{Flags, SeqNum};
 
 use crate::congestion::sample::{AckSample, CongestionCause, CongestionEvent};
 use crate::connection::sender::Sender;
@@ -506,6 +506,13 @@ impl Connection {
         self.observe(observation);
     }
 
+    /// Frees the bytes before `una`, which the peer has acknowledged, and counts them.
+    pub(crate) fn count_acked(&mut self, una: SeqNum) {
+        let before = self.tx.queue.len();
+        self.tx.queue.advance(una);
+        self.counters.payload_bytes_acked += (before - self.tx.queue.len()) as u64;
+    }
+
     /// Processes the advance of SND.UNA: buffers, timers, our FIN.
     fn on_una_advanced(&mut self, ack: &AckOutcome, now: Instant) {
         if ack.advanced == 0 {
@@ -514,9 +521,7 @@ impl Connection {
         let una = self.tx.scoreboard.una();
         self.confirm_path();
         self.tx.update_pacing(now);
-        let before = self.tx.queue.len();
-        self.tx.queue.advance(una);
-        self.counters.payload_bytes_acked += (before - self.tx.queue.len()) as u64;
+        self.count_acked(una);
         self.urgent.on_acked(una);
         self.tx.timeouts_in_row = 0;
         self.tx.waiting_since = (!self.tx.scoreboard.is_empty()).then_some(now);

@@ -151,6 +151,10 @@ impl Connection {
                 return self.challenge(now, env);
             }
             self.outbox.clear();
+            // The peer has received this data, and read it or discards it.
+            if has(Flags::ACK) && segment.ack.le(self.tx.scoreboard.nxt()) {
+                self.count_acked(segment.ack);
+            }
             self.detect_reset_by_path(now);
             let refuses = self.state == State::SynReceived && !self.is_opened_by_syn();
             return self.end(if refuses { CloseReason::Refused } else { CloseReason::Reset });

@@ -390,6 +390,22 @@ fn an_abort_resets_the_peer() {
 }
 
 #[test]
+fn data_that_a_reset_acknowledges_is_counted() {
+    for (arrives, acked) in [(true, 1000), (false, 0)] {
+        let mut world = World::open(TcpConfig::default());
+        // Only the reset reports the data.
+        world.lose = if arrives { |who, n| who == S && n == 1 } else { |who, _| who == C };
+        let now = world.now;
+        world.end(C).write(&[7; 1000], now).unwrap();
+        world.run_for(100);
+        world.end(S).abort();
+        world.run_for(60);
+        assert_eq!(world.end(C).close_reason(), Some(CloseReason::Reset));
+        assert_eq!(world.end(C).stats().counters.payload_bytes_acked, acked);
+    }
+}
+
+#[test]
 fn urgent_data_is_read_apart() {
     let mut world = World::open(TcpConfig { nodelay: true, ..TcpConfig::default() });
     let now = world.now;

@@ -9,10 +9,14 @@ use super::{Instruction, Kind};
 /// Commands of `bpf(2)`, and attach types of programs (linux/bpf.h).
 const MAP_CREATE: libc::c_long = 0;
 const MAP_UPDATE: libc::c_long = 2;
+const MAP_DELETE: libc::c_long = 3;
 const PROG_LOAD: libc::c_long = 5;
 const LINK_CREATE: libc::c_long = 28;
 const BPF_XDP: u32 = 37;
 const TCX_INGRESS: u32 = 46;
+/// `BPF_MAP_TYPE_HASH`, and `BPF_F_NO_PREALLOC`: its entries take memory only while they exist.
+const MAP_OF_WORDS: u32 = 1;
+const NO_PREALLOCATION: u32 = 1;
 /// `BPF_MAP_TYPE_XSKMAP`: AF_XDP sockets by number.
 const MAP_OF_SOCKETS: u32 = 17;
 
@@ -43,10 +47,11 @@ struct NewMap {
     key_size: u32,
     value_size: u32,
     most: u32,
-    rest: [u32; 12],
+    flags: u32,
+    rest: [u32; 11],
 }
 
-/// The attributes of `BPF_MAP_UPDATE_ELEM`.
+/// The attributes of `BPF_MAP_UPDATE_ELEM` and `BPF_MAP_DELETE_ELEM`.
 #[repr(C)]
 struct Put {
     map: u32,
@@ -113,11 +118,39 @@ fn tie(program: BorrowedFd<'_>, interface: u32, attach_type: u32, flags: u32) ->
 /// # Errors
 /// EPERM without CAP_BPF and CAP_NET_ADMIN; EINVAL if the kernel has no AF_XDP.
 pub(crate) fn socket_map(most: u32) -> io::Result<OwnedFd> {
+    map(MAP_OF_SOCKETS, most, 0)
+}
+
+/// Creates a set of up to `most` words.
+///
+/// # Errors
+/// EPERM without CAP_BPF, on most systems.
+pub(crate) fn word_map(most: u32) -> io::Result<OwnedFd> {
+    map(MAP_OF_WORDS, most, NO_PREALLOCATION)
+}
+
+/// Creates a map whose keys and values are words.
+fn map(map_type: u32, most: u32, flags: u32) -> io::Result<OwnedFd> {
     let word = size_of::<u32>() as u32;
-    let attributes =
-        NewMap { map_type: MAP_OF_SOCKETS, key_size: word, value_size: word, most, rest: [0; 12] };
+    let attributes = NewMap { map_type, key_size: word, value_size: word, most, flags, rest: [0; 11] };
     // SAFETY: these are the attributes of BPF_MAP_CREATE, and they contain no pointer.
     unsafe { descriptor(MAP_CREATE, &attributes) }
+}
+
+/// Enters a word in a set of [`word_map`].
+///
+/// # Errors
+/// E2BIG if the set is full.
+pub(crate) fn put_word(set: BorrowedFd<'_>, word: u32) -> io::Result<()> {
+    change(MAP_UPDATE, set, word, 0)
+}
+
+/// Removes a word from a set of [`word_map`].
+///
+/// # Errors
+/// ENOENT if it is not there.
+pub(crate) fn remove_word(set: BorrowedFd<'_>, word: u32) -> io::Result<()> {
+    change(MAP_DELETE, set, word, 0)
 }
 
 /// Enters an AF_XDP socket in a map of [`socket_map`]. The kernel removes it when the socket is closed.
@@ -125,17 +158,17 @@ pub(crate) fn socket_map(most: u32) -> io::Result<OwnedFd> {
 /// # Errors
 /// `InvalidInput` for a number beyond the size of the map, and for a descriptor that is no such socket.
 pub(crate) fn put_socket(map: BorrowedFd<'_>, number: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
-    let value = socket.as_raw_fd() as u32;
-    let attributes = Put {
-        map: map.as_raw_fd() as u32,
-        padding: 0,
-        key: (&raw const number) as u64,
-        value: (&raw const value) as u64,
-        flags: 0,
-    };
-    // SAFETY: these are the attributes of BPF_MAP_UPDATE_ELEM; key and value are words, as in the map, and
-    // outlive the call.
-    unsafe { command(MAP_UPDATE, &attributes) }.map(drop)
+    change(MAP_UPDATE, map, number, socket.as_raw_fd() as u32)
+}
+
+/// Updates or removes an entry of a map whose keys and values are words. A removal ignores the value.
+fn change(number: libc::c_long, map: BorrowedFd<'_>, key: u32, value: u32) -> io::Result<()> {
+    let value = if number == MAP_DELETE { 0 } else { (&raw const value) as u64 };
+    let attributes =
+        Put { map: map.as_raw_fd() as u32, padding: 0, key: (&raw const key) as u64, value, flags: 0 };
+    // SAFETY: these are the attributes of both commands; key and value are words, as in the map, and outlive
+    // the call.
+    unsafe { command(number, &attributes) }.map(drop)
 }
 
 /// Runs a command of `bpf(2)` that creates a descriptor, and returns it.
