@@ -36,6 +36,7 @@ fn the_examples_are_good_with_and_without_their_comments() {
             }
         }
         assert!(uncommented(&text).contains("\nmechanisms = "), "comments are taken for keys");
+        assert!(text.ends_with('\n'), "{example}: lines that an operator appends join the last comment");
     }
 }
 

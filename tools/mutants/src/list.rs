@@ -1,7 +1,8 @@
 //! The mutants, from `cargo mutants`, and a sample of them.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -51,16 +52,16 @@ pub struct Mutant {
     pub id: u32,
 }
 
-/// Every mutant of a package, of files whose path contains `file`.
-pub fn of(package: &str, file: Option<&str>) -> Result<Vec<Mutant>> {
+/// Every mutant of a package, or those of the lines that a diff changes.
+pub fn of(package: &str, diff: Option<&Path>) -> Result<Vec<Mutant>> {
     let output = Command::new("cargo")
         .args(["mutants", "--list", "--json", "-p", package])
+        .args(diff.iter().flat_map(|diff| [OsStr::new("--in-diff"), diff.as_os_str()]))
         .output()
         .context("cargo mutants: install it with 'cargo install --locked cargo-mutants'")?;
     ensure!(output.status.success(), "cargo mutants: {}", String::from_utf8_lossy(&output.stderr));
-    let mut all: Vec<Mutant> = serde_json::from_slice(&output.stdout).context("the list of mutants")?;
-    all.retain(|mutant| file.is_none_or(|file| mutant.file.to_string_lossy().contains(file)));
-    ensure!(!all.is_empty(), "there is no mutant of {package} in a file like that");
+    let all: Vec<Mutant> = serde_json::from_slice(&output.stdout).context("the list of mutants")?;
+    ensure!(!all.is_empty(), "there is no mutant of {package} in these lines");
     Ok(all)
 }
 

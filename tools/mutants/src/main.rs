@@ -44,9 +44,9 @@ struct Args {
     /// Seed of the draw.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Only mutants whose file's path contains this.
+    /// Only mutants of the lines that this diff changes (`git diff v0.1.0 >DIFF`).
     #[arg(long)]
-    file: Option<String>,
+    in_diff: Option<PathBuf>,
     /// Only mutants that this log of an earlier run says were missed.
     #[arg(long)]
     again: Option<PathBuf>,
@@ -63,7 +63,7 @@ struct Args {
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    let mut all = list::of(&args.package, args.file.as_deref())?;
+    let mut all = list::of(&args.package, args.in_diff.as_deref())?;
     if let Some(log) = &args.again {
         let text = std::fs::read_to_string(log).with_context(|| log.display().to_string())?;
         all = list::missed(&all, &text)?;
