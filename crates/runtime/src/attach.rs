@@ -30,6 +30,31 @@ pub const UDP_SERVICE_PORT: u16 = 7413;
 const TUN_MTU: u16 = 1500;
 
 /// A device and its addresses, as a user requests them.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use brisk_runtime::attach::{AttachConfig, AttachError, Attached, Frames, NoRoute, Queues, UDP_SERVICE_PORT};
+///
+/// let mut request = AttachConfig::new("udp:127.0.0.1:0".parse()?);
+/// request.queues = Queues::UpTo(4);
+/// let checked: Result<(), AttachError> = request.check();
+/// checked?;
+/// // `udp:` cannot leave a part of the clients to the kernel, as `open_share` does with `packet:`.
+/// assert!(request.check_share("10%".parse()?).is_err() && request.open_share("10%".parse()?).is_err());
+/// let (builder, attached) = request.open()?;
+/// match &attached {
+///     Attached::Native { frames: Frames::Redirected, .. } => println!("the kernel redirects frames"),
+///     Attached::Native { frames, .. } => println!("packets arrive by {}", frames.name()),
+///     Attached::Udp { .. } => println!("peers are known by their UDP address"),
+/// }
+/// assert_eq!(attached.service_port(7000), UDP_SERVICE_PORT);
+/// let inside: Result<_, NoRoute> = attached.destination("192.0.2.1:7000".parse()?);
+/// assert_eq!(attached.peer(inside?), "192.0.2.1:7000".parse()?);
+/// # drop(builder);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AttachConfig {
     /// The device.

@@ -5,6 +5,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 /// An address and the number of its leading bits that identify the network.
+///
+/// ```
+/// use brisk_runtime::Prefix;
+/// use brisk_runtime::prefix::PrefixError;
+///
+/// let prefix: Prefix = "10.7.0.2/24".parse()?;
+/// assert!(prefix.contains("10.7.0.9".parse().unwrap()));
+/// assert_eq!(prefix.neighbour(), Some("10.7.0.1".parse().unwrap()));
+/// assert!(matches!("10.7.0.2".parse::<Prefix>(), Err(PrefixError::Length { .. })));
+/// # Ok::<(), PrefixError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Prefix {
     /// The address.

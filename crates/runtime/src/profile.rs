@@ -14,6 +14,17 @@ use brisk_tcp::config::{
 };
 
 /// A set of mechanisms with the text that it was parsed from.
+///
+/// ```
+/// use brisk_runtime::profile::{DEFAULT_MAX_OVERHEAD, Profile, ProfileError, parse_max_overhead};
+///
+/// let mut all = Profile::parse("all")?;
+/// all.allow(parse_max_overhead(DEFAULT_MAX_OVERHEAD).unwrap());
+/// assert!(all.fast_open && all.tcp.mechanisms.planner.is_some());
+/// assert!(!Profile::parse("tcp")?.starts_from_path());
+/// assert_eq!(Profile::parse_list("tcp; fast_open,corrective=f2")?.len(), 2);
+/// # Ok::<(), ProfileError>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Profile {
     /// The parsed text.
