@@ -159,6 +159,20 @@ impl Gathered<'_> {
 /// Sends packets one after the other until one of them would block. Implements [`Device::send_batch`] with
 /// [`Device::send`] and [`Device::send_gathered`].
 ///
+/// ```
+/// use brisk_device::memory::MemoryDevice;
+/// use brisk_device::{Device, Gathered, TxMeta, send_each};
+///
+/// let (mut device, _other) = MemoryDevice::pair();
+/// let headers = [0x45; 40];
+/// let mut packets = [Gathered { headers: &headers, payload: [b"", b""], tx: TxMeta::default(), taken: false }];
+/// assert_eq!((packets[0].packet_len(), packets[0].payload_len()), (40, 0));
+/// send_each(&mut device, &mut packets)?;
+/// assert!(packets[0].taken);
+/// assert_eq!(device.counters().sent, 1);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
 /// # Errors
 /// The first error other than `WouldBlock`.
 pub fn send_each(device: &mut (impl Device + ?Sized), packets: &mut [Gathered<'_>]) -> io::Result<()> {
@@ -177,6 +191,15 @@ pub fn send_each(device: &mut (impl Device + ?Sized), packets: &mut [Gathered<'_
 }
 
 /// Message from one queue of a device to another: the route to a peer.
+///
+/// ```
+/// use brisk_device::{Device, WayBack, memory::MemoryDevice};
+///
+/// let (mut queue, _other) = MemoryDevice::pair();
+/// // Another queue has received a packet of this peer. Devices in memory have no such routes.
+/// queue.learn_way_back(WayBack { outer: "192.0.2.1:7000".parse()?, from: None });
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WayBack {
     /// The peer's address outside the device.
@@ -254,6 +277,15 @@ pub struct TxMeta {
 }
 
 /// Totals since a device was opened. A super-packet counts as one packet.
+///
+/// ```
+/// use brisk_device::{Counters, MAX_SUPER};
+///
+/// let mut counters = Counters::default();
+/// counters.on_sent(40);
+/// counters.on_received(MAX_SUPER);
+/// assert_eq!((counters.sent_bytes, counters.received_bytes), (40, 65_535));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// Packets handed to the stack.

@@ -9,6 +9,15 @@ use crate::TxMeta;
 /// complete checksums. A device without [`Capabilities::tso`](crate::Capabilities::tso) and
 /// [`Capabilities::checksum_offload`](crate::Capabilities::checksum_offload) calls it in
 /// [`Device::send`](crate::Device::send).
+///
+/// ```
+/// use brisk_device::{TxMeta, offload};
+///
+/// // A packet of one segment with complete checksums stays as it is.
+/// let mut sent = Vec::new();
+/// offload::cut(&[0x45; 40], TxMeta::default(), &mut |segment| sent.push(segment.to_vec()));
+/// assert_eq!(sent, [[0x45; 40]]);
+/// ```
 pub fn cut(packet: &[u8], tx: TxMeta, emit: &mut dyn FnMut(&[u8])) {
     let size = tx.segment_size.filter(|&size| size > 0);
     match (size, tx.partial_checksum) {

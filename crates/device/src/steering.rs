@@ -27,6 +27,36 @@ pub use queue::SteeredDevice;
 ///
 /// Without the key an attacker cannot aim at one stack. The hash is not cryptographic: an attacker who finds
 /// out the key can give one core more work than another, but no more than that.
+///
+/// ```
+/// use brisk_device::memory::{MemoryDevice, MemoryOptions};
+/// use brisk_device::steering::{FACTOR, SHIFT, SteeredDevice, Steering, address_words};
+/// use brisk_device::Device;
+///
+/// let steering = Steering::new(2, 0x0123_4567_89ab_cdef);
+/// let queue = steering.queue_of("10.0.0.1:80".parse()?, "10.0.0.2:50000".parse()?);
+/// assert!(queue < steering.queues());
+/// assert_eq!(steering.queue_of_packet(b"no packet"), None);
+///
+/// // A program in the kernel computes the same hash for IPv4:
+/// let mix = |hash: u32, word: u32| {
+///     let product = (hash ^ word).wrapping_mul(FACTOR);
+///     product ^ product >> SHIFT
+/// };
+/// let [start, end] = steering.key();
+/// let words = [50_000 << 16 | 80, u32::from_be_bytes([10, 0, 0, 2]), u32::from_be_bytes([10, 0, 0, 1]), end];
+/// let hash = words.into_iter().fold(start, mix);
+/// assert_eq!(((hash >> 16) * 2) >> 16, queue as u32);
+/// // An IPv6 address is four words instead of one:
+/// assert_eq!(address_words("::1".parse()?), [0, 0, 0, 1]);
+///
+/// // Two queues that hand over packets of the other's connections:
+/// let options = MemoryOptions { mtu: 1400, ..MemoryOptions::default() };
+/// let ((first, _far), (second, _end)) = (MemoryDevice::pair_with(options), MemoryDevice::pair());
+/// let queues: Vec<Box<dyn Device>> = vec![Box::new(first), Box::new(second)];
+/// assert_eq!(SteeredDevice::over(queues, steering).len(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Steering {
     key: [u32; 2],

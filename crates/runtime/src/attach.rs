@@ -7,6 +7,7 @@
 //! identifies a service: inside, all services use [`UDP_SERVICE_PORT`]. On a `packet:` or `xdp:` device the
 //! stack has the addresses of the interface.
 
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -29,6 +30,31 @@ pub const UDP_SERVICE_PORT: u16 = 7413;
 const TUN_MTU: u16 = 1500;
 
 /// A device and its addresses, as a user requests them.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use brisk_runtime::attach::{AttachConfig, AttachError, Attached, Frames, NoRoute, Queues, UDP_SERVICE_PORT};
+///
+/// let mut request = AttachConfig::new("udp:127.0.0.1:0".parse()?);
+/// request.queues = Queues::UpTo(4);
+/// let checked: Result<(), AttachError> = request.check();
+/// checked?;
+/// // `udp:` cannot leave a part of the clients to the kernel, as `open_share` does with `packet:`.
+/// assert!(request.check_share("10%".parse()?).is_err() && request.open_share("10%".parse()?).is_err());
+/// let (builder, attached) = request.open()?;
+/// match &attached {
+///     Attached::Native { frames: Frames::Redirected, .. } => println!("the kernel redirects frames"),
+///     Attached::Native { frames, .. } => println!("packets arrive by {}", frames.name()),
+///     Attached::Udp { .. } => println!("peers are known by their UDP address"),
+/// }
+/// assert_eq!(attached.service_port(7000), UDP_SERVICE_PORT);
+/// let inside: Result<_, NoRoute> = attached.destination("192.0.2.1:7000".parse()?);
+/// assert_eq!(attached.peer(inside?), "192.0.2.1:7000".parse()?);
+/// # drop(builder);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AttachConfig {
     /// The device.
@@ -61,15 +87,37 @@ pub enum Queues {
 }
 
 /// Reason why a device could not be attached, in one line with the remedy.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum AttachError {
     /// The options contradict each other.
-    #[error("{0}")]
     Usage(String),
     /// The device could not be opened.
-    #[error(transparent)]
-    Open(#[from] OpenError),
+    Open(OpenError),
+}
+
+impl fmt::Display for AttachError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AttachError::Usage(text) => text.fmt(f),
+            AttachError::Open(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for AttachError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            AttachError::Usage(_) => None,
+            AttachError::Open(error) => error.source(),
+        }
+    }
+}
+
+impl From<OpenError> for AttachError {
+    fn from(error: OpenError) -> Self {
+        AttachError::Open(error)
+    }
 }
 
 impl From<AttachError> for io::Error {
@@ -82,13 +130,21 @@ impl From<AttachError> for io::Error {
 }
 
 /// Reason why a destination cannot be reached from this device, in one line.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{destination} cannot be reached: the stack has no {family} address; {remedy}")]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NoRoute {
     destination: IpAddr,
     family: &'static str,
     remedy: &'static str,
 }
+
+impl fmt::Display for NoRoute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NoRoute { destination, family, remedy } = self;
+        write!(f, "{destination} cannot be reached: the stack has no {family} address; {remedy}")
+    }
+}
+
+impl std::error::Error for NoRoute {}
 
 impl NoRoute {
     fn to(outside: SocketAddr, remedy: &'static str) -> NoRoute {

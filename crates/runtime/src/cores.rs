@@ -25,6 +25,19 @@ thread_local! {
 /// Runtimes with one thread each: the caller's own, and additional ones for the other cores.
 ///
 /// Dropping the value ends the threads and every task on them.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use brisk_runtime::Cores;
+///
+/// let cores = Cores::start(Cores::available())?;
+/// assert_eq!(cores.count(), cores.handles().len());
+/// let last = cores.handles().last().expect("at least one core");
+/// assert_eq!(last.spawn(async { 7 }).await?, 7);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Cores {
     handles: Vec<Handle>,

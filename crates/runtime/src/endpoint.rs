@@ -43,6 +43,30 @@ const LAST_MOMENT: Duration = Duration::from_secs(1);
 /// It uses the system's timers if its device has a descriptor
 /// ([`Capabilities::descriptor`](brisk_device::Capabilities::descriptor)); tokio's paused time drives only
 /// endpoints over devices in memory.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use brisk_runtime::memory::{self, LinkSpec};
+/// # let (client, server) = memory::network(&LinkSpec::default(), 1)?;
+/// # use brisk_runtime::TcpListener;
+/// # let listener = TcpListener::bind(&server, "10.0.0.2:80".parse()?)?;
+/// use brisk_runtime::ConnectConfig;
+/// use std::time::Duration;
+///
+/// // A socket of brisk starts from the configuration of its endpoint; so does this:
+/// let config = ConnectConfig { tcp: client.tcp_config().clone(), ..ConnectConfig::default() };
+/// let stream = client.connect_with(listener.local_addr(), &config).await?;
+/// assert_eq!((client.connections(), client.buffered_bytes()), (1, 0));
+/// println!("{:?} {:?}", client.stats(), client.device_counters());
+///
+/// drop(stream);
+/// drop(listener);
+/// client.wait_idle().await;
+/// assert_eq!(client.close(Duration::from_secs(1)).await, 0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Endpoint {
     shards: Arc<Shards>,
@@ -133,6 +157,27 @@ impl Endpoint {
 
     /// Imports the text that [`export_fast_open_cache`](Endpoint::export_fast_open_cache) wrote.
     ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use brisk_runtime::memory::{self, LinkSpec};
+    /// # let (client, _server) = memory::network(&LinkSpec::default(), 1)?;
+    /// use brisk_runtime::memory::ADDRESSES;
+    ///
+    /// // Before the program ends, and after it has started again:
+    /// let (cookies, paths) = (client.export_fast_open_cache(), client.export_paths());
+    /// client.import_fast_open_cache(&cookies)?;
+    /// client.import_paths(&paths)?;
+    ///
+    /// // The network has changed:
+    /// client.flush_fast_open_cache(None);
+    /// client.flush_paths();
+    /// let [[own, _], [remote, _]] = ADDRESSES;
+    /// assert_eq!(client.path(own, remote).rtt, None);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// The error in the text; in that case nothing was imported.
     pub fn import_fast_open_cache(&self, text: &str) -> Result<(), ImportError> {
@@ -171,6 +216,24 @@ impl Endpoint {
     /// Moves the connections of a peer whose address on this device was `from` to the address `to`. The
     /// caller must have authenticated the peer and received a packet from it there. `is_other_path`: more
     /// than its port has changed, so the facts about the path are reset.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use brisk_runtime::memory::{self, LinkSpec};
+    /// # let (client, server) = memory::network(&LinkSpec::default(), 1)?;
+    /// # let (old, new) = ("10.0.0.1".parse()?, "10.0.0.9".parse()?);
+    /// // A device gives each peer an address, and the peer announces that it can move.
+    /// server.expect_moves(old);
+    /// // A packet proves that the peer is now at another place, to which the device gives the address `new`.
+    /// server.move_peer(old, new, true);
+    /// // Nothing will come from the old place any more.
+    /// server.forget_peer(old);
+    /// // At the end that has moved:
+    /// client.change_path("10.0.0.2".parse()?, true);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn move_peer(&self, from: IpAddr, to: IpAddr, is_other_path: bool) {
         let moved = self.shards.act(|inner, now| {
             inner.stack.move_peer(from, to, is_other_path, now);
@@ -215,6 +278,20 @@ impl Endpoint {
 
     /// Changes the largest IP packet, bytes, at most the device's limit. Existing connections send no larger
     /// packet from now on; after an increase only new connections send larger ones.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use brisk_runtime::memory::{self, LinkSpec};
+    /// # let (client, _server) = memory::network(&LinkSpec::default(), 1)?;
+    /// let new = "10.0.0.7".parse()?;
+    /// assert!(client.add_address(new));
+    /// assert!(client.addresses().contains(&new));
+    /// assert!(client.remove_address(new));
+    /// client.set_mtu(1280)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// `InvalidInput` below 576.
@@ -311,6 +388,25 @@ impl Drop for Endpoint {
 }
 
 /// Builder of an [`Endpoint`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use brisk_runtime::device::memory::MemoryDevice;
+/// use brisk_runtime::{CongestionAlgorithm, Cores, Endpoint, TcpConfig};
+///
+/// // A device with two queues has two stacks, here on two cores.
+/// let ((first, _far), (second, _end)) = (MemoryDevice::pair(), MemoryDevice::pair());
+/// let cores = Cores::start(2.try_into()?)?;
+/// let mut tcp = TcpConfig::default();
+/// tcp.congestion = CongestionAlgorithm::Bbr;
+/// let builder = Endpoint::builder(Box::new(first)).queue(Box::new(second)).cores(&cores);
+/// assert_eq!(builder.stacks(), 2);
+/// let endpoint = builder.any_address().tcp(tcp).seed(7).trace(|_, _, event| println!("{event:?}")).build()?;
+/// assert_eq!(endpoint.stacks(), 2);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Builder {
     /// At least one.
     queues: Vec<Box<dyn Device>>,

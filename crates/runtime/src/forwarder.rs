@@ -114,6 +114,32 @@ impl Drop for Forwarder {
 
 /// A connection that a peer requests and that the stack has not answered yet. Dropping it refuses the
 /// connection.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use brisk_runtime::memory::{self, LinkSpec};
+/// # let (client, server) = memory::network(&LinkSpec::default(), 1)?;
+/// use brisk_runtime::{ConnectRequest, Forwarder, TcpConfig};
+/// use std::future::poll_fn;
+///
+/// let (device, _other) = brisk_runtime::device::memory::MemoryDevice::pair();
+/// # drop(device);
+/// let forwarder = Forwarder::bind(&server, 1024)?;
+/// let connecting = tokio::spawn(async move { client.connect("10.0.0.2:443".parse().unwrap()).await });
+/// let request: ConnectRequest = poll_fn(|cx| forwarder.poll_request(cx)).await?;
+/// match request.destination().port() {
+///     80 => request.refuse(),
+///     25 => request.ignore(),
+///     _ => {
+///         println!("{} announces a segment of {:?} bytes", request.peer_addr(), request.options().mss);
+///         request.accept_with(&TcpConfig::default()).await?;
+///     }
+/// }
+/// connecting.await??;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct ConnectRequest {
     endpoint: Endpoint,

@@ -33,6 +33,33 @@ use crate::stream::{StreamHandle, TcpStream};
 const KEPT: usize = 65_536;
 
 /// A connection whose first request may be sent twice. [`Endpoint::connect_hedged`] creates it.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use brisk_runtime::memory::{self, LinkSpec};
+/// # let (client, server) = memory::network(&LinkSpec::default(), 1)?;
+/// # use brisk_runtime::TcpListener;
+/// # let listener = TcpListener::bind(&server, "10.0.0.2:80".parse()?)?;
+/// use brisk_runtime::{ConnectConfig, FastOpenConnect, HedgedHandle, HedgedStream};
+/// use tokio::io::AsyncReadExt;
+///
+/// let config = ConnectConfig { fast_open: Some(FastOpenConnect::default()), ..ConnectConfig::default() };
+/// let mut stream: HedgedStream = client.connect_hedged(listener.local_addr(), b"hello", &config)?;
+/// let handle: HedgedHandle = stream.handle();
+/// # let answering = tokio::spawn(async move {
+/// #     let (stream, _) = listener.accept().await?;
+/// #     stream.read_bytes(10).await?;
+/// #     stream.write_all_bytes(bytes::Bytes::from_static(b"welcome")).await
+/// # });
+/// let mut response = [0; 7];
+/// stream.read_exact(&mut response).await?;
+/// println!("Fast Open: {:?}", handle.stats().map(|stats| stats.fast_open));
+/// println!("the connection that was answered: {:?}", handle.stream());
+/// # answering.await??;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct HedgedStream {
     state: State,

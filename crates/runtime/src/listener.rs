@@ -20,6 +20,26 @@ use crate::waiters::{Waiter, wait};
 
 /// A listening port of an endpoint. Dropping it closes the port and resets connections that were not
 /// accepted.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use brisk_runtime::memory::{self, LinkSpec};
+/// # let (client, server) = memory::network(&LinkSpec::default(), 1)?;
+/// use brisk_runtime::{ListenConfig, TcpListener};
+/// use std::future::poll_fn;
+///
+/// let config = ListenConfig { backlog: 4096, ..ListenConfig::default() };
+/// let listener = TcpListener::bind_with(&server, "10.0.0.2:0".parse()?, config)?;
+/// let _stream = client.connect(listener.local_addr()).await?;
+/// let (_accepted, from) = poll_fn(|cx| listener.poll_accept(cx)).await?;
+/// assert_eq!(from.ip(), client.addresses()[0]);
+///
+/// // One listener for each stack of the endpoint.
+/// assert_eq!(listener.split().len(), server.stacks());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct TcpListener {
     /// One part in each stack of the endpoint.
@@ -132,6 +152,26 @@ impl TcpListener {
     }
 
     /// Installs Fast Open keys for this listener only; false if it does not use Fast Open.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use brisk_runtime::memory::{self, LinkSpec};
+    /// # let (_client, server) = memory::network(&LinkSpec::default(), 1)?;
+    /// use brisk_runtime::{KeySource, TcpSocket};
+    ///
+    /// let mut socket = TcpSocket::new(&server);
+    /// socket.bind("10.0.0.2:80".parse()?);
+    /// socket.fast_open(16);
+    /// let listener = socket.listen(128)?;
+    /// let keys = KeySource::parse("00112233-44556677-8899aabb-ccddeeff")?;
+    /// assert!(listener.set_fast_open_keys(keys.clone()));
+    /// assert_eq!(listener.fast_open_pending(), 0);
+    /// // For all listeners that have no keys of their own:
+    /// server.set_fast_open_keys(keys);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn set_fast_open_keys(&self, keys: KeySource) -> bool {
         let mut installed = true;
         for part in &self.parts {

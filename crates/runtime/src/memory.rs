@@ -60,6 +60,20 @@ pub fn builders(link: &LinkSpec, seed: u64) -> (Builder, Builder) {
 
 /// Returns the two ends of an emulated link as devices.
 ///
+/// ```
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use brisk_runtime::Endpoint;
+/// use brisk_runtime::memory::{self, ADDRESSES, LinkDevice, LinkSpec};
+///
+/// let (device, _other): (LinkDevice, LinkDevice) = memory::devices(&LinkSpec::parse("--rtt 40ms")?, 1);
+/// let [[own, _], _] = ADDRESSES;
+/// let endpoint = Endpoint::builder(Box::new(device)).address(own).build()?;
+/// assert_eq!(endpoint.addresses(), [own]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Panics
 /// Outside a tokio runtime.
 pub fn devices(link: &LinkSpec, seed: u64) -> (LinkDevice, LinkDevice) {

@@ -5,6 +5,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 /// An address and the number of its leading bits that identify the network.
+///
+/// ```
+/// use brisk_runtime::Prefix;
+/// use brisk_runtime::prefix::PrefixError;
+///
+/// let prefix: Prefix = "10.7.0.2/24".parse()?;
+/// assert!(prefix.contains("10.7.0.9".parse().unwrap()));
+/// assert_eq!(prefix.neighbour(), Some("10.7.0.1".parse().unwrap()));
+/// assert!(matches!("10.7.0.2".parse::<Prefix>(), Err(PrefixError::Length { .. })));
+/// # Ok::<(), PrefixError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Prefix {
     /// The address.
@@ -14,14 +25,12 @@ pub struct Prefix {
 }
 
 /// Reason why a text is no [`Prefix`], in one line.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PrefixError {
     /// There is no address before the slash.
-    #[error("'{0}' is no IP address; write for instance 10.7.0.2/24 or fd07::2/64")]
     Address(String),
     /// The length is missing, or the family does not permit it.
-    #[error("'{text}' needs the length of its network, 1 to {most}; write for instance {address}/{usual}")]
     Length {
         /// The whole text.
         text: String,
@@ -33,9 +42,27 @@ pub enum PrefixError {
         usual: u8,
     },
     /// A host cannot have this address.
-    #[error("{0} cannot be the address of a host; choose another of its network")]
     NotAHost(IpAddr),
 }
+
+impl fmt::Display for PrefixError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PrefixError::Address(text) => {
+                write!(f, "'{text}' is no IP address; write for instance 10.7.0.2/24 or fd07::2/64")
+            }
+            PrefixError::Length { text, address, most, usual } => write!(
+                f,
+                "'{text}' needs the length of its network, 1 to {most}; write for instance {address}/{usual}"
+            ),
+            PrefixError::NotAHost(address) => {
+                write!(f, "{address} cannot be the address of a host; choose another of its network")
+            }
+        }
+    }
+}
+
+impl std::error::Error for PrefixError {}
 
 impl Prefix {
     /// True if `other` is an address of the same network.

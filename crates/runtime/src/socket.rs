@@ -13,12 +13,29 @@ use crate::stream::TcpStream;
 
 /// Settings for one connection or listener before it is opened.
 ///
-/// ```no_run
-/// # async fn example(endpoint: brisk_runtime::Endpoint) -> std::io::Result<()> {
-/// let mut socket = brisk_runtime::TcpSocket::new(&endpoint);
+/// ```
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use brisk_runtime::memory::{self, LinkSpec};
+/// # let (client, server) = memory::network(&LinkSpec::default(), 1)?;
+/// use brisk_runtime::{FastOpenConnect, FastOpenListen, KeepaliveConfig, SynCookies, TcpSocket};
+///
+/// let mut socket = TcpSocket::new(&server);
+/// socket.bind("10.0.0.2:80".parse()?);
+/// socket.set_syn_cookies(SynCookies::Always);
+/// socket.set_fast_open_listen(Some(FastOpenListen { max_pending: 16, ..FastOpenListen::default() }));
+/// let listener = socket.listen(1024)?;
+///
+/// let mut socket = TcpSocket::new(&client);
 /// socket.set_nodelay(true);
-/// let stream = socket.connect("10.7.0.1:80".parse().unwrap()).await?;
-/// # drop(stream); Ok(())
+/// socket.set_keepalive(Some(KeepaliveConfig::default()));
+/// socket.set_send_buffer_size(64 << 10);
+/// socket.set_recv_buffer_size(64 << 10);
+/// socket.set_fast_open_connect(Some(FastOpenConnect::default()));
+/// socket.tcp_mut().hop_limit = 32;
+/// let stream = socket.connect(listener.local_addr()).await?;
+/// # drop(stream);
+/// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Debug)]

@@ -22,6 +22,41 @@ use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 /// [`AsyncRead`](tokio::io::AsyncRead) and [`AsyncWrite`](tokio::io::AsyncWrite). Dropping it closes the
 /// connection gracefully: the stack still delivers the written data. If received data was not read, dropping
 /// it resets the connection, as RFC 9293 section 3.6.1 requires.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use brisk_runtime::memory::{self, LinkSpec};
+/// # let (client, server) = memory::network(&LinkSpec::default(), 1)?;
+/// # use brisk_runtime::TcpListener;
+/// # let listener = TcpListener::bind(&server, "10.0.0.2:80".parse()?)?;
+/// # let (stream, accepted) = tokio::join!(client.connect(listener.local_addr()), listener.accept());
+/// # let (mut stream, (peer, _)) = (stream?, accepted?);
+/// use brisk_runtime::KeepaliveConfig;
+/// use bytes::Bytes;
+/// use std::time::Duration;
+/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+///
+/// stream.set_nodelay(true);
+/// stream.set_keepalive(Some(KeepaliveConfig::default()));
+/// stream.set_user_timeout(Some(Duration::from_secs(30)));
+/// stream.write_all(b"hello").await?;
+///
+/// let mut first = [0];
+/// assert_eq!(peer.peek(&mut first).await?, 1);
+/// assert_eq!(peer.read_bytes(100).await?, "hello");
+/// peer.write_all_bytes(Bytes::from_static(b"welcome")).await?;
+/// let mut response = [0; 7];
+/// stream.read_exact(&mut response).await?;
+///
+/// println!("{} -> {}: {:?}", stream.local_addr(), stream.peer_addr(), stream.stats());
+/// // Dropping the stream would close it in order. Both of these reset it:
+/// stream.set_linger(Some(Duration::ZERO));
+/// stream.abort();
+/// assert_eq!(peer.failed().await.kind(), std::io::ErrorKind::ConnectionReset);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct TcpStream {
     connection: Arc<Connection>,
@@ -109,6 +144,29 @@ impl TcpStream {
     }
 
     /// Like [`write_bytes`](TcpStream::write_bytes), for use in a `poll` function.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use brisk_runtime::memory::{self, LinkSpec};
+    /// # let (client, server) = memory::network(&LinkSpec::default(), 1)?;
+    /// # use brisk_runtime::TcpListener;
+    /// # let listener = TcpListener::bind(&server, "10.0.0.2:80".parse()?)?;
+    /// # let (stream, accepted) = tokio::join!(client.connect(listener.local_addr()), listener.accept());
+    /// # let (stream, (peer, _)) = (stream?, accepted?);
+    /// use bytes::Bytes;
+    /// use std::future::poll_fn;
+    ///
+    /// let mut bytes = Bytes::from_static(b"hello");
+    /// let written = poll_fn(|cx| stream.poll_write_bytes(cx, &mut bytes)).await?;
+    /// assert_eq!((written, bytes.len()), (5, 0));
+    ///
+    /// let mut first = [0];
+    /// poll_fn(|cx| peer.poll_peek(cx, &mut first)).await?;
+    /// assert_eq!(poll_fn(|cx| peer.poll_read_bytes(cx, 100)).await?, "hello");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn poll_write_bytes(&self, cx: &mut Context<'_>, bytes: &mut Bytes) -> Poll<io::Result<usize>> {
         self.connection.poll_write_bytes(cx, bytes)
     }
@@ -192,6 +250,33 @@ impl TcpStream {
 
 /// A second handle to the connection of a [`TcpStream`]. The connection is closed when all its handles are
 /// dropped; while a `StreamHandle` exists, dropping the stream does not close it.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use brisk_runtime::memory::{self, LinkSpec};
+/// # let (client, server) = memory::network(&LinkSpec::default(), 1)?;
+/// # use brisk_runtime::TcpListener;
+/// # let address = "10.0.0.2:80".parse()?;
+/// # let listener = TcpListener::bind(&server, address)?;
+/// use brisk_runtime::{ConnectConfig, StreamHandle};
+/// use tokio::io::AsyncReadExt;
+///
+/// let (mut stream, _) = client.connect_with_data(address, b"hello", &ConnectConfig::default())?;
+/// let handle: StreamHandle = stream.handle();
+/// let reading = tokio::spawn(async move { stream.read_to_end(&mut Vec::new()).await });
+/// handle.connected().await?;
+/// println!("round-trip time {:?}", handle.stats().map(|stats| stats.srtt));
+/// handle.shutdown()?;
+/// let (peer, _) = listener.accept().await?;
+/// # assert_eq!(peer.read_bytes(10).await?, "hello");
+/// drop(peer);
+/// handle.closed().await;
+/// assert_eq!(reading.await??, 0);
+/// handle.abort(); // The connection has ended already, so this has no effect.
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct StreamHandle {
     connection: Arc<Connection>,

@@ -20,6 +20,36 @@ pub struct ReadHalf<'a>(&'a Arc<Connection>);
 pub struct WriteHalf<'a>(&'a Arc<Connection>);
 
 /// The reading half of a stream that was split. The connection closes when both halves are dropped.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use brisk_runtime::memory::{self, LinkSpec};
+/// # let (client, server) = memory::network(&LinkSpec::default(), 1)?;
+/// # use brisk_runtime::TcpListener;
+/// # let listener = TcpListener::bind(&server, "10.0.0.2:80".parse()?)?;
+/// # let (stream, accepted) = tokio::join!(client.connect(listener.local_addr()), listener.accept());
+/// # let (stream, (peer, _)) = (stream?, accepted?);
+/// use brisk_runtime::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
+/// use bytes::Bytes;
+///
+/// let (mut reader, mut writer): (OwnedReadHalf, OwnedWriteHalf) = stream.into_split();
+/// let writing = tokio::spawn(async move {
+///     writer.write_bytes(&mut Bytes::from_static(b"hel")).await?;
+///     writer.write_all_bytes(Bytes::from_static(b"lo")).await?;
+///     std::io::Result::Ok(writer)
+/// });
+/// peer.write_all_bytes(Bytes::from_static(b"welcome")).await?;
+/// let mut first = [0];
+/// assert_eq!(reader.peek(&mut first).await?, 1);
+/// assert_eq!(reader.read_bytes(100).await?, "welcome");
+///
+/// // The halves are a stream again. Halves of different streams are a `ReuniteError`.
+/// let mut stream = reader.reunite(writing.await??)?;
+/// let (_reader, _writer): (ReadHalf<'_>, WriteHalf<'_>) = stream.split();
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct OwnedReadHalf {
     connection: Arc<Connection>,
@@ -122,6 +152,23 @@ impl OwnedWriteHalf {
 
     /// Drops the half without closing for writing: the stream then stays open until the read half is dropped
     /// too.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use brisk_runtime::memory::{self, LinkSpec};
+    /// # let (client, server) = memory::network(&LinkSpec::default(), 1)?;
+    /// # use brisk_runtime::TcpListener;
+    /// # let listener = TcpListener::bind(&server, "10.0.0.2:80".parse()?)?;
+    /// # let (stream, accepted) = tokio::join!(client.connect(listener.local_addr()), listener.accept());
+    /// # let (stream, (peer, _)) = (stream?, accepted?);
+    /// let (reader, writer) = stream.into_split();
+    /// writer.forget();
+    /// peer.abort();
+    /// assert_eq!(reader.failed().await.kind(), std::io::ErrorKind::ConnectionReset);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn forget(mut self) {
         self.shutdown_on_drop = false;
     }

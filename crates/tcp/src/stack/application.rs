@@ -26,6 +26,52 @@ impl Stack {
     /// send buffer of the connection, but a slice of a longer buffer keeps that whole buffer allocated until
     /// then.
     ///
+    /// ```
+    /// # use brisk_tcp::stack::Rx;
+    /// # use brisk_tcp::time::Instant;
+    /// # use brisk_tcp::{ConnectConfig, ListenConfig, Stack, StackConfig};
+    /// # fn pass(from: &mut Stack, to: &mut Stack) {
+    /// #     let mut packet = Vec::new();
+    /// #     while from.poll_transmit(Instant::ZERO, &mut packet).is_some() {
+    /// #         to.on_packet(&packet, Rx::default(), Instant::ZERO);
+    /// #     }
+    /// # }
+    /// # let at = |ip: &str| StackConfig { addresses: vec![ip.parse().unwrap()], ..StackConfig::default() };
+    /// # let (mut client, mut server) = (Stack::new(at("10.0.0.1"), 1)?, Stack::new(at("10.0.0.2"), 2)?);
+    /// # let (address, now) = ("10.0.0.2:80".parse()?, Instant::ZERO);
+    /// # let listener = server.listen(address, ListenConfig::default())?;
+    /// # let id = client.connect(address, &ConnectConfig::default(), now)?;
+    /// # pass(&mut client, &mut server);
+    /// # pass(&mut server, &mut client);
+    /// # pass(&mut client, &mut server);
+    /// # let (peer, _) = server.accept(listener).expect("the handshake is complete");
+    /// use brisk_tcp::Bytes;
+    ///
+    /// let mut response = Bytes::from_static(b"welcome");
+    /// let room = server.writable(peer);
+    /// assert_eq!(server.write_bytes(peer, &mut response, now)?, 7);
+    /// assert_eq!(server.writable(peer), room - 7);
+    /// // The bytes of a later record leave in segments of their own.
+    /// server.end_record(peer);
+    /// # pass(&mut server, &mut client);
+    /// assert_eq!(client.readable(id), 7);
+    /// let mut first = [0; 3];
+    /// assert_eq!((client.peek(id, &mut first)?, &first), (3, b"wel"));
+    /// assert_eq!(client.read_bytes(id, 100, now)?, "welcome");
+    ///
+    /// // Half-close: the server ends its stream, and the client still writes.
+    /// server.shutdown(peer, now)?;
+    /// # pass(&mut server, &mut client);
+    /// assert_eq!(client.read(id, &mut first, now)?, 0);
+    /// client.write_urgent(id, b"stop", now)?;
+    /// # pass(&mut client, &mut server);
+    /// assert_eq!(server.read(peer, &mut [0; 10], now)?, 3);
+    /// assert_eq!(server.read_urgent(peer)?, b'p');
+    /// server.shutdown_reading(peer);
+    /// client.abort(id, now);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Stack::write`].
     pub fn write_bytes(&mut self, id: ConnId, data: &mut Bytes, now: Instant) -> Result<usize, WriteError> {
@@ -44,6 +90,18 @@ impl Stack {
 
     /// Records that the program waits for the end of the handshake with data to write: the acknowledgement of
     /// the SYN-ACK waits for that data, at most as long as a delayed one.
+    ///
+    /// ```
+    /// # use brisk_tcp::time::Instant;
+    /// # use brisk_tcp::{ConnectConfig, Stack, StackConfig};
+    /// # let at = |ip: &str| StackConfig { addresses: vec![ip.parse().unwrap()], ..StackConfig::default() };
+    /// # let mut client = Stack::new(at("10.0.0.1"), 1)?;
+    /// # let (address, now) = ("10.0.0.2:80".parse()?, Instant::ZERO);
+    /// let id = client.connect(address, &ConnectConfig::default(), now)?;
+    /// // The request follows when the handshake is complete, so its acknowledgement need not leave alone.
+    /// client.await_write(id);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn await_write(&mut self, id: ConnId) {
         if let Some(slot) = self.slots.at_mut(id).filter(|slot| slot.phase == Ownership::Owned) {
             slot.connection.await_write();

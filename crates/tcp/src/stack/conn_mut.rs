@@ -8,6 +8,43 @@ use crate::time::Duration;
 /// The options of one connection ([`Stack::conn_mut`]).
 ///
 /// A change takes effect at the most recent time that was passed to the stack.
+///
+/// ```
+/// # use brisk_tcp::stack::Rx;
+/// # use brisk_tcp::time::{Duration, Instant};
+/// # use brisk_tcp::{ConnectConfig, ListenConfig, Stack, StackConfig};
+/// # fn pass(from: &mut Stack, to: &mut Stack) {
+/// #     let mut packet = Vec::new();
+/// #     while from.poll_transmit(Instant::ZERO, &mut packet).is_some() {
+/// #         to.on_packet(&packet, Rx::default(), Instant::ZERO);
+/// #     }
+/// # }
+/// # let at = |ip: &str| StackConfig { addresses: vec![ip.parse().unwrap()], ..StackConfig::default() };
+/// # let (mut client, mut server) = (Stack::new(at("10.0.0.1"), 1)?, Stack::new(at("10.0.0.2"), 2)?);
+/// # let (address, now) = ("10.0.0.2:80".parse()?, Instant::ZERO);
+/// # let listener = server.listen(address, ListenConfig::default())?;
+/// # let id = client.connect(address, &ConnectConfig::default(), now)?;
+/// # pass(&mut client, &mut server);
+/// # pass(&mut server, &mut client);
+/// # pass(&mut client, &mut server);
+/// # let (peer, _) = server.accept(listener).expect("the handshake is complete");
+/// use brisk_tcp::config::{KeepaliveConfig, PacingConfig, RtoConfig, WindowRules};
+///
+/// let mut conn = client.conn_mut(id).expect("the connection is ours");
+/// conn.set_nodelay(true);
+/// conn.set_cork(false);
+/// conn.set_more(false);
+/// conn.set_dscp(46);
+/// conn.set_hop_limit(32);
+/// conn.set_keepalive(Some(KeepaliveConfig::default()));
+/// conn.set_user_timeout(Some(Duration::from_secs(30)));
+/// conn.set_fin_wait_2_timeout(Duration::from_secs(10));
+/// conn.set_delack_max(Duration::from_millis(10));
+/// conn.set_rto(RtoConfig::RFC6298);
+/// conn.set_pacing(Some(PacingConfig::default()));
+/// conn.set_window_rules(WindowRules::default());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct ConnMut<'a> {
     stack: &'a mut Stack,

@@ -52,6 +52,25 @@ impl Stack {
     /// which saves a copy. A packet that is kept counts with twice its length in
     /// [`max_buffer_bytes`](crate::config::StackConfig::max_buffer_bytes), so its buffer should be no longer
     /// than that.
+    ///
+    /// ```
+    /// # use brisk_tcp::stack::Rx;
+    /// # use brisk_tcp::time::Instant;
+    /// # use brisk_tcp::{ConnectConfig, Stack, StackConfig};
+    /// # let at = |ip: &str| StackConfig { addresses: vec![ip.parse().unwrap()], ..StackConfig::default() };
+    /// # let (mut client, mut server) = (Stack::new(at("10.0.0.1"), 1)?, Stack::new(at("10.0.0.2"), 2)?);
+    /// # let (address, now) = ("10.0.0.2:80".parse()?, Instant::ZERO);
+    /// use brisk_tcp::Bytes;
+    ///
+    /// # client.connect(address, &ConnectConfig::default(), now)?;
+    /// # let mut packet = Vec::new();
+    /// # client.poll_transmit(now, &mut packet);
+    /// // A device that reads each packet into a buffer of its own:
+    /// let packet = Bytes::from(packet);
+    /// server.on_packet_shared(&packet, Rx::default(), now);
+    /// assert_eq!(server.stats().packets_in, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn on_packet_shared(&mut self, packet: &Bytes, rx: Rx, now: Instant) {
         self.lent = Some(packet.clone());
         self.on_packet(packet, rx, now);
@@ -74,6 +93,27 @@ impl Stack {
     }
 
     /// Does the work of [`Stack::poll_transmit`], but only for [urgent](Stack::is_urgent) packets.
+    ///
+    /// ```
+    /// # use brisk_tcp::time::Instant;
+    /// # use brisk_tcp::{ConnectConfig, Stack, StackConfig};
+    /// # let at = |ip: &str| StackConfig { addresses: vec![ip.parse().unwrap()], ..StackConfig::default() };
+    /// # let mut client = Stack::new(at("10.0.0.1"), 1)?;
+    /// # let (address, now) = ("10.0.0.2:80".parse()?, Instant::ZERO);
+    /// use brisk_tcp::stack::Transmit;
+    /// # client.connect(address, &ConnectConfig::default(), now)?;
+    ///
+    /// // Between the packets that arrive and the tasks that they wake:
+    /// let mut packet = Vec::new();
+    /// if client.is_urgent() {
+    ///     // Deadlines that the packets have moved, before `next_timeout` is called.
+    ///     client.refresh_deadlines();
+    ///     while let Some(Transmit { len, .. }) = client.poll_urgent(now, &mut packet) {
+    ///         assert_eq!(packet.len(), len);
+    ///     }
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn poll_urgent(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmit> {
         self.transmit(now, out, Which::Urgent)
@@ -89,6 +129,23 @@ impl Stack {
 
     /// Returns the payload, in two pieces, that [`Stack::poll_transmit_in_place`] left in place. Only further
     /// polls are permitted between the two calls.
+    ///
+    /// ```
+    /// # use brisk_tcp::time::Instant;
+    /// # use brisk_tcp::{ConnectConfig, Stack, StackConfig};
+    /// # let at = |ip: &str| StackConfig { addresses: vec![ip.parse().unwrap()], ..StackConfig::default() };
+    /// # let mut client = Stack::new(at("10.0.0.1"), 1)?;
+    /// # let (address, now) = ("10.0.0.2:80".parse()?, Instant::ZERO);
+    /// # let mut gathering = Stack::new(StackConfig { max_super_segment: 65_535, ..at("10.0.0.1") }, 1)?;
+    /// # let id = gathering.connect(address, &ConnectConfig::default(), now)?;
+    /// // A stack with `max_super_segment`, whose device gathers headers and payload:
+    /// let mut headers = Vec::new();
+    /// while let Some(transmit) = gathering.poll_transmit_in_place(now, &mut headers) {
+    ///     let [first, second] = gathering.payload(&transmit);
+    ///     assert_eq!(headers.len() + first.len() + second.len(), transmit.len);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn payload(&self, transmit: &Transmit) -> [&[u8]; 2] {
         let connection = transmit.conn.and_then(|id| self.slots.at(id)).map(|slot| &slot.connection);
         let pieces = transmit.in_place.zip(connection).map(|(range, connection)| connection.queued(range));
@@ -261,6 +318,25 @@ impl Stack {
 
     /// Returns the next change in the life of a connection, in chronological order, if
     /// [`StackConfig::lifecycle`](crate::config::StackConfig::lifecycle) is set.
+    ///
+    /// ```
+    /// # use brisk_tcp::time::Instant;
+    /// # use brisk_tcp::{ConnectConfig, Stack, StackConfig};
+    /// # let at = |ip: &str| StackConfig { addresses: vec![ip.parse().unwrap()], ..StackConfig::default() };
+    /// # let mut client = Stack::new(at("10.0.0.1"), 1)?;
+    /// # let (address, now) = ("10.0.0.2:80".parse()?, Instant::ZERO);
+    /// # let observed = StackConfig { observe: true, lifecycle: true, ..at("10.0.0.1") };
+    /// # let mut client = Stack::new(observed, 1)?;
+    /// // A stack with `observe` and `lifecycle`:
+    /// client.connect(address, &ConnectConfig::default(), now)?;
+    /// while let Some((id, when, observation)) = client.poll_observation() {
+    ///     println!("{when:?} {id:?} {observation:?}");
+    /// }
+    /// while let Some(change) = client.poll_lifecycle() {
+    ///     println!("{:?} {:?}", change.ends, change.change);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn poll_lifecycle(&mut self) -> Option<LifecycleEvent> {
         self.lifecycle.pop_front()
     }

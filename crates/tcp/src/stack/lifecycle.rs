@@ -15,6 +15,24 @@ impl Stack {
     /// Changes the largest IP packet, bytes. Existing connections send no packet above it from now on; after
     /// an increase only new connections send larger ones.
     ///
+    /// ```
+    /// # use brisk_tcp::time::Instant;
+    /// # use brisk_tcp::{Stack, StackConfig};
+    /// # let at = |ip: &str| StackConfig { addresses: vec![ip.parse().unwrap()], ..StackConfig::default() };
+    /// # let mut client = Stack::new(at("10.0.0.1"), 1)?;
+    /// # let now = Instant::ZERO;
+    /// let new = "10.0.0.7".parse()?;
+    /// assert!(client.add_address(new));
+    /// assert!(client.remove_address(new, now));
+    /// client.set_mtu(1280, now)?;
+    /// assert_eq!(client.config().mtu, 1280);
+    ///
+    /// // The host goes down: in order, and then without waiting for peers.
+    /// client.close_all(now);
+    /// client.abort_all(now);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// If `mtu` is out of the range of [`StackConfig::mtu`].
     pub fn set_mtu(&mut self, mtu: u16, now: Instant) -> Result<(), ConfigError> {

@@ -103,6 +103,25 @@ impl Stack {
     /// Moves a peer from the address `from` to `to`: its connections continue. `is_other_path`: more has
     /// changed than the peer's port behind a NAT, so that the round-trip time is unknown (RFC 9000 section
     /// 9.4).
+    ///
+    /// ```
+    /// # use brisk_tcp::time::Instant;
+    /// # use brisk_tcp::{Stack, StackConfig};
+    /// # let at = |ip: &str| StackConfig { addresses: vec![ip.parse().unwrap()], ..StackConfig::default() };
+    /// # let (mut client, mut server) = (Stack::new(at("10.0.0.1"), 1)?, Stack::new(at("10.0.0.2"), 2)?);
+    /// # let now = Instant::ZERO;
+    /// # let [old, new] = ["10.0.0.1".parse()?, "10.0.0.9".parse()?];
+    /// // The driver gives each peer an address, and this peer announces that it can move.
+    /// server.expect_moves(old);
+    /// // A packet proves that the peer is now at another place, to which the driver gives the address `new`.
+    /// server.move_peer(old, new, true, now);
+    /// assert_eq!(server.take_stray(), None, "the last packet was for this stack");
+    /// // Nothing will come from the old place any more.
+    /// server.forget_peer(old);
+    /// // At the end that has moved:
+    /// client.change_path("10.0.0.2".parse()?, true, now);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn move_peer(&mut self, from: IpAddr, to: IpAddr, is_other_path: bool, now: Instant) {
         self.clock = self.clock.max(now);
         if from != to && self.moves.earlier.len() < MAX_PEERS {

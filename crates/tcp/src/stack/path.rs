@@ -43,6 +43,41 @@ impl Stack {
     /// Adds the output of [`Stack::export_paths`], except where the stack has newer knowledge. The text may
     /// also contain the output of [`Stack::export_fast_open_cache`].
     ///
+    /// ```
+    /// # use brisk_tcp::stack::Rx;
+    /// # use brisk_tcp::time::Instant;
+    /// # use brisk_tcp::{ConnectConfig, ListenConfig, Stack, StackConfig};
+    /// # fn pass(from: &mut Stack, to: &mut Stack) {
+    /// #     let mut packet = Vec::new();
+    /// #     while from.poll_transmit(Instant::ZERO, &mut packet).is_some() {
+    /// #         to.on_packet(&packet, Rx::default(), Instant::ZERO);
+    /// #     }
+    /// # }
+    /// # let at = |ip: &str| StackConfig { addresses: vec![ip.parse().unwrap()], ..StackConfig::default() };
+    /// # let (mut client, mut server) = (Stack::new(at("10.0.0.1"), 1)?, Stack::new(at("10.0.0.2"), 2)?);
+    /// # let (address, now) = ("10.0.0.2:80".parse()?, Instant::ZERO);
+    /// # let listener = server.listen(address, ListenConfig::default())?;
+    /// # let id = client.connect(address, &ConnectConfig::default(), now)?;
+    /// # pass(&mut client, &mut server);
+    /// # pass(&mut server, &mut client);
+    /// # pass(&mut client, &mut server);
+    /// # let (peer, _) = server.accept(listener).expect("the handshake is complete");
+    /// use brisk_tcp::stack::SharedPath;
+    ///
+    /// let (cookies, paths) = (client.export_fast_open_cache(now), client.export_paths(now));
+    /// # let mut restarted = client;
+    /// restarted.import_fast_open_cache(&cookies, now)?;
+    /// restarted.import_paths(&paths, now)?;
+    /// for (local, remote, facts) in restarted.paths(now) {
+    ///     let shared: Option<SharedPath> = restarted.shared_path(local, remote);
+    ///     println!("{local} {remote} {:?} {shared:?}", facts.rtt);
+    /// }
+    /// // The network has changed:
+    /// restarted.flush_fast_open_cache(None);
+    /// restarted.flush_paths();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The error in the text; nothing was added then.
     pub fn import_paths(&mut self, text: &str, now: Instant) -> Result<(), ImportError> {

@@ -23,6 +23,18 @@ impl Stack {
     /// Resets this stack to the state of [`Stack::new`] with `config` and `seed`. Only the storage of its
     /// connections, listeners and memories remains.
     ///
+    /// ```
+    /// # use brisk_tcp::time::Instant;
+    /// # use brisk_tcp::{ConnectConfig, Stack, StackConfig};
+    /// # let at = |ip: &str| StackConfig { addresses: vec![ip.parse().unwrap()], ..StackConfig::default() };
+    /// # let mut client = Stack::new(at("10.0.0.1"), 1)?;
+    /// # let (address, now) = ("10.0.0.2:80".parse()?, Instant::ZERO);
+    /// client.connect(address, &ConnectConfig::default(), now)?;
+    /// client.renew(at("10.0.0.1"), 2)?;
+    /// assert_eq!(client.connections(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Stack::new`]; the stack is unchanged then.
     pub fn renew(&mut self, config: StackConfig, seed: impl Into<Seed>) -> Result<(), ConfigError> {

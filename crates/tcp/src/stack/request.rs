@@ -109,6 +109,35 @@ impl Stack {
     /// again. 0, the default, ends forwarding, and forgets the requests that are held.
     ///
     /// Data on such a SYN is not accepted, and the peer gets no answer before the decision.
+    ///
+    /// ```
+    /// # use brisk_tcp::stack::Rx;
+    /// # use brisk_tcp::time::Instant;
+    /// # use brisk_tcp::{ConnectConfig, Stack, StackConfig};
+    /// # fn pass(from: &mut Stack, to: &mut Stack) {
+    /// #     let mut packet = Vec::new();
+    /// #     while from.poll_transmit(Instant::ZERO, &mut packet).is_some() {
+    /// #         to.on_packet(&packet, Rx::default(), Instant::ZERO);
+    /// #     }
+    /// # }
+    /// # let at = |ip: &str| StackConfig { addresses: vec![ip.parse().unwrap()], ..StackConfig::default() };
+    /// # let (mut client, mut server) = (Stack::new(at("10.0.0.1"), 1)?, Stack::new(at("10.0.0.2"), 2)?);
+    /// # let (address, now) = ("10.0.0.2:80".parse()?, Instant::ZERO);
+    /// use brisk_tcp::stack::Request;
+    /// use brisk_tcp::TcpConfig;
+    ///
+    /// server.set_forwarding(1024);
+    /// client.connect(address, &ConnectConfig::default(), now)?;
+    /// # pass(&mut client, &mut server);
+    /// assert!(server.has_request());
+    /// let request: Request = server.next_request().expect("the SYN is held");
+    /// match request.tuple.local.port() {
+    ///     25 => server.ignore_request(&request),
+    ///     80 => drop(server.accept_request(&request, &TcpConfig::default(), now)?),
+    ///     _ => assert!(server.refuse_request(&request, now)),
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_forwarding(&mut self, max_pending: usize) {
         if max_pending == 0 {
             self.requests = None;

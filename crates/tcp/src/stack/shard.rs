@@ -80,6 +80,29 @@ impl fmt::Debug for Shard {
 impl Stack {
     /// Makes this stack one of several with the same addresses: from now on it opens connections only over
     /// four-tuples for which `is_ours` returns true, if it chooses the port itself, and returns lessons.
+    ///
+    /// ```
+    /// # use brisk_tcp::time::Instant;
+    /// # use brisk_tcp::{Stack, StackConfig};
+    /// # let at = |ip: &str| StackConfig { addresses: vec![ip.parse().unwrap()], ..StackConfig::default() };
+    /// # let mut client = Stack::new(at("10.0.0.1"), 1)?;
+    /// # let now = Instant::ZERO;
+    /// use brisk_tcp::fast_open::KeySource;
+    /// use brisk_tcp::stack::Lesson;
+    /// # let mut first = client;
+    /// # let mut second = Stack::new(at("10.0.0.1"), 3)?;
+    ///
+    /// // Two stacks of a host divide the connections by the port, and share keys and knowledge.
+    /// first.set_shard(|tuple| tuple.local.port() % 2 == 0);
+    /// second.set_shard(|tuple| tuple.local.port() % 2 == 1);
+    /// let keys: KeySource = first.fast_open_keys().clone();
+    /// second.set_fast_open_keys(keys);
+    /// while let Some(lesson) = first.poll_lesson() {
+    ///     let lesson: Lesson = lesson;
+    ///     second.on_lesson(&lesson, now);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_shard(&mut self, is_ours: impl Fn(&FourTuple) -> bool + Send + 'static) {
         self.shard.is_ours = Some(Box::new(is_ours));
     }

@@ -141,6 +141,23 @@ impl From<ParseError> for Refusal {
 }
 
 /// Counters over all connections of a stack since its creation.
+///
+/// ```
+/// # use brisk_tcp::time::Instant;
+/// # use brisk_tcp::{Stack, StackConfig};
+/// # let at = |ip: &str| StackConfig { addresses: vec![ip.parse().unwrap()], ..StackConfig::default() };
+/// # let (mut client, mut server) = (Stack::new(at("10.0.0.1"), 1)?, Stack::new(at("10.0.0.2"), 2)?);
+/// # let now = Instant::ZERO;
+/// use brisk_tcp::stack::{FastOpenStats, Refusal};
+///
+/// let fast_open: &FastOpenStats = &server.stats().fast_open;
+/// println!("{fast_open:?}");
+/// for reason in Refusal::ALL {
+///     assert_eq!(server.stats().refused(reason), 0, "{}", reason.name());
+/// }
+/// assert_eq!(server.stats().refused_total(), server.stats().refusals().map(|(_, count)| count).sum());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct StackStats {
