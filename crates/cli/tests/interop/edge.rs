@@ -205,6 +205,7 @@ fn both_shares_are_served(host: &(Namespace, Namespace), pages: &Pages, command:
         let line = edge.until_it_says(&peer);
         assert!(line.contains(&format!(" tcp={tcp} ")) && line.contains(" rtt_ms="), "{line}");
     }
+    assert_eq!(resets(far), before, "the kernel has answered for us");
     for tcp in ["brisk", "kernel"] {
         let of = |name: &str, more: &str| series(far, &format!("brisk_client_{name}{{tcp=\"{tcp}\"{more}}}"));
         let closed = || of("connections_total", ",result=\"closed\"");
@@ -213,7 +214,6 @@ fn both_shares_are_served(host: &(Namespace, Namespace), pages: &Pages, command:
         assert_eq!(of("rtt_seconds_count", ""), 6, "{tcp}");
         assert!(of("segments_total", ",kind=\"first\"") > 50, "{tcp}");
     }
-    assert_eq!(resets(far), before, "the kernel has answered for us");
     for (client, tcp) in clients.all() {
         let copy = pages.path("copy");
         let words = ["--limit-rate", "100k", "-o", copy.to_str().expect("a name")];
