@@ -7,7 +7,6 @@
 //! identifies a service: inside, all services use [`UDP_SERVICE_PORT`]. On a `packet:` or `xdp:` device the
 //! stack has the addresses of the interface.
 
-use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -87,37 +86,15 @@ pub enum Queues {
 }
 
 /// Reason why a device could not be attached, in one line with the remedy.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
     /// The options contradict each other.
+    #[error("{0}")]
     Usage(String),
     /// The device could not be opened.
-    Open(OpenError),
-}
-
-impl fmt::Display for AttachError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            AttachError::Usage(text) => text.fmt(f),
-            AttachError::Open(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for AttachError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            AttachError::Usage(_) => None,
-            AttachError::Open(error) => error.source(),
-        }
-    }
-}
-
-impl From<OpenError> for AttachError {
-    fn from(error: OpenError) -> Self {
-        AttachError::Open(error)
-    }
+    #[error(transparent)]
+    Open(#[from] OpenError),
 }
 
 impl From<AttachError> for io::Error {
@@ -130,21 +107,13 @@ impl From<AttachError> for io::Error {
 }
 
 /// Reason why a destination cannot be reached from this device, in one line.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{destination} cannot be reached: the stack has no {family} address; {remedy}")]
 pub struct NoRoute {
     destination: IpAddr,
     family: &'static str,
     remedy: &'static str,
 }
-
-impl fmt::Display for NoRoute {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let NoRoute { destination, family, remedy } = self;
-        write!(f, "{destination} cannot be reached: the stack has no {family} address; {remedy}")
-    }
-}
-
-impl std::error::Error for NoRoute {}
 
 impl NoRoute {
     fn to(outside: SocketAddr, remedy: &'static str) -> NoRoute {

@@ -25,12 +25,14 @@ pub struct Prefix {
 }
 
 /// Reason why a text is no [`Prefix`], in one line.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrefixError {
     /// There is no address before the slash.
+    #[error("'{0}' is no IP address; write for instance 10.7.0.2/24 or fd07::2/64")]
     Address(String),
     /// The length is missing, or the family does not permit it.
+    #[error("'{text}' needs the length of its network, 1 to {most}; write for instance {address}/{usual}")]
     Length {
         /// The whole text.
         text: String,
@@ -42,27 +44,9 @@ pub enum PrefixError {
         usual: u8,
     },
     /// A host cannot have this address.
+    #[error("{0} cannot be the address of a host; choose another of its network")]
     NotAHost(IpAddr),
 }
-
-impl fmt::Display for PrefixError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PrefixError::Address(text) => {
-                write!(f, "'{text}' is no IP address; write for instance 10.7.0.2/24 or fd07::2/64")
-            }
-            PrefixError::Length { text, address, most, usual } => write!(
-                f,
-                "'{text}' needs the length of its network, 1 to {most}; write for instance {address}/{usual}"
-            ),
-            PrefixError::NotAHost(address) => {
-                write!(f, "{address} cannot be the address of a host; choose another of its network")
-            }
-        }
-    }
-}
-
-impl std::error::Error for PrefixError {}
 
 impl Prefix {
     /// True if `other` is an address of the same network.

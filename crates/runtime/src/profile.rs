@@ -4,14 +4,13 @@
 //! `tcp2012` and the values `paper` and `f1` are the TCP and the mechanisms of 2012: they need the feature
 //! `historical`.
 
-use std::fmt;
-
 use brisk_link::units::{parse_duration, parse_proportion};
 use brisk_tcp::TcpConfig;
 use brisk_tcp::config::{
     CongestionAlgorithm, CopyScope, CorrectiveConfig, FecCode, HandshakeCopies, HandshakeTimers, PathStart,
     PlannerConfig, ProactiveConfig, Reactive,
 };
+use thiserror::Error;
 
 /// A set of mechanisms with the text that it was parsed from.
 ///
@@ -116,12 +115,14 @@ pub fn parse_max_overhead(text: &str) -> Result<u32, String> {
 }
 
 /// Reason why a text is no profile.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum ProfileError {
     /// A text between two semicolons, or the whole text, is empty.
+    #[error("an empty set of mechanisms; write them like \"tcp; all\"; profiles: {}", names())]
     Empty,
     /// The word is neither a profile nor a mechanism.
+    #[error("unknown mechanism '{word}'{}; {}", in_profile(word, profile), instead_of(word))]
     Unknown {
         /// The profile.
         profile: String,
@@ -129,16 +130,21 @@ pub enum ProfileError {
         word: String,
     },
     /// `loss_cap` comes before Proactive is on.
+    #[error(
+        "profile '{profile}': loss_cap belongs to Proactive, which is not on yet; put 'proactive' before it"
+    )]
     WithoutProactive {
         /// The profile.
         profile: String,
     },
     /// Sharing a path needs BBR.
+    #[error("profile '{profile}': path=shared needs congestion=bbr")]
     SharedWithoutBbr {
         /// The profile.
         profile: String,
     },
     /// The mechanism does not permit this value.
+    #[error("profile '{profile}': {mechanism} cannot be '{value}'; use {allowed}")]
     Value {
         /// The profile.
         profile: String,
@@ -150,31 +156,6 @@ pub enum ProfileError {
         allowed: &'static str,
     },
 }
-
-impl fmt::Display for ProfileError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ProfileError::Empty => {
-                write!(f, "an empty set of mechanisms; write them like \"tcp; all\"; profiles: {}", names())
-            }
-            ProfileError::Unknown { profile, word } => {
-                write!(f, "unknown mechanism '{word}'{}; {}", in_profile(word, profile), instead_of(word))
-            }
-            ProfileError::WithoutProactive { profile } => write!(
-                f,
-                "profile '{profile}': loss_cap belongs to Proactive, which is not on yet; put 'proactive' before it"
-            ),
-            ProfileError::SharedWithoutBbr { profile } => {
-                write!(f, "profile '{profile}': path=shared needs congestion=bbr")
-            }
-            ProfileError::Value { profile, mechanism, value, allowed } => {
-                write!(f, "profile '{profile}': {mechanism} cannot be '{value}'; use {allowed}")
-            }
-        }
-    }
-}
-
-impl std::error::Error for ProfileError {}
 
 /// The TCP that a profile's name means.
 #[derive(Clone, Copy)]

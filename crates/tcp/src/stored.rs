@@ -13,48 +13,31 @@
 
 use alloc::format;
 use alloc::string::{String, ToString};
-use core::fmt::{self, Write};
+use core::fmt::Write;
 use core::str::FromStr;
 
 use siphasher::sip::SipHasher24;
+use thiserror::Error;
 
 use crate::time::{Duration, Instant};
 
 /// Reason why a stored text was refused. The memory is unchanged.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum ImportError {
     /// There is no text of this kind.
+    #[error("nothing in it that was stored for this purpose; delete the file; a new one is written")]
     NotACache,
     /// The version is another one.
+    #[error("stored by another version; delete the file; a new one is written")]
     Version,
     /// The text was truncated or changed.
+    #[error("damaged since it was stored; delete the file; a new one is written")]
     Damaged,
     /// A line is not valid.
+    #[error("line {0} of what was stored cannot be read; delete the file; a new one is written")]
     Line(usize),
 }
-
-impl fmt::Display for ImportError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ImportError::NotACache => f.write_str(
-                "nothing in it that was stored for this purpose; delete the file; a new one is written",
-            ),
-            ImportError::Version => {
-                f.write_str("stored by another version; delete the file; a new one is written")
-            }
-            ImportError::Damaged => {
-                f.write_str("damaged since it was stored; delete the file; a new one is written")
-            }
-            ImportError::Line(line) => write!(
-                f,
-                "line {line} of what was stored cannot be read; delete the file; a new one is written"
-            ),
-        }
-    }
-}
-
-impl core::error::Error for ImportError {}
 
 /// A kind of text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

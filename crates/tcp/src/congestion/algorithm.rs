@@ -5,6 +5,8 @@ use alloc::sync::Arc;
 use core::fmt;
 use core::str::FromStr;
 
+use thiserror::Error;
+
 use super::CongestionController;
 use super::sample::ControllerStart;
 
@@ -79,13 +81,6 @@ impl FromStr for CongestionAlgorithm {
 }
 
 /// Error for a text that names no congestion control.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("unknown congestion control; use {}", CongestionAlgorithm::NAMES)]
 pub struct UnknownCongestion;
-
-impl fmt::Display for UnknownCongestion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unknown congestion control; use {}", CongestionAlgorithm::NAMES)
-    }
-}
-
-impl core::error::Error for UnknownCongestion {}

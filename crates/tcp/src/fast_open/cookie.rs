@@ -25,6 +25,7 @@ use hmac::{Hmac, Mac};
 use sha2::Sha256;
 use siphasher::sip::SipHasher24;
 use subtle::{Choice, ConstantTimeEq};
+use thiserror::Error;
 use zeroize::Zeroize;
 
 /// Length of a cookie, bytes. Longer ones would not fit together with the other options of a SYN.
@@ -141,33 +142,22 @@ impl PartialEq for MasterSecret {
 impl Eq for MasterSecret {}
 
 /// Reason why a key cannot be used.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum KeyError {
     /// There are not four words.
+    #[error("a Fast Open key has four words joined by dashes, as in a0bf63f7-ed803d81-cd641d30-cebc4a90")]
     Words,
     /// A word is not hexadecimal.
+    #[error("each word of a Fast Open key has 1 to 8 hexadecimal digits")]
     Digits,
     /// There are more than a primary and a backup key on one line.
+    #[error("a line holds one Fast Open key, or two as primary,backup")]
     CookieKeys,
     /// The master secret is too short.
+    #[error("a master secret has at least 16 bytes; this one has {0}")]
     Short(usize),
 }
-
-impl fmt::Display for KeyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            KeyError::Words => f.write_str(
-                "a Fast Open key has four words joined by dashes, as in a0bf63f7-ed803d81-cd641d30-cebc4a90",
-            ),
-            KeyError::Digits => f.write_str("each word of a Fast Open key has 1 to 8 hexadecimal digits"),
-            KeyError::CookieKeys => f.write_str("a line holds one Fast Open key, or two as primary,backup"),
-            KeyError::Short(len) => write!(f, "a master secret has at least 16 bytes; this one has {len}"),
-        }
-    }
-}
-
-impl core::error::Error for KeyError {}
 
 /// Source of a server's keys.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -19,8 +19,6 @@ mod emit;
 mod parse;
 mod raw;
 
-use core::fmt;
-
 use arrayvec::ArrayVec;
 
 pub use emit::Dropped;
@@ -190,16 +188,9 @@ pub struct UnknownOptions {
 }
 
 /// Error for an option that exceeds the 40 bytes of a segment's option area.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("no room for another TCP option: all of them together have 40 bytes")]
 pub struct OptionSpaceFull;
-
-impl fmt::Display for OptionSpaceFull {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no room for another TCP option: all of them together have 40 bytes")
-    }
-}
-
-impl core::error::Error for OptionSpaceFull {}
 
 impl UnknownOptions {
     /// Adds an option with this content (the bytes after kind and length). Kinds 0 (end) and 1 (NOP), which
