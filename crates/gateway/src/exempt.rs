@@ -45,7 +45,7 @@ impl Sign {
     }
 }
 
-/// What a connection says about the client's path.
+/// The evidence of a connection about the client's path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Outcome {
     /// It was over the kernel's TCP.
