@@ -211,7 +211,7 @@ impl Connection {
         if from_idle {
             self.tx.rate.begin_flight();
         }
-        self.tx.rate.on_sent(data.range.len(), now);
+        self.tx.spend(data.range.len(), now);
         self.tx.rate.congestion.on_sent(&Transmission {
             at: sent.at,
             len: data.range.len(),
@@ -254,7 +254,7 @@ impl Connection {
         if segment.header.options.fast_open.is_some() {
             self.on_fast_open_option_sent();
         }
-        self.tx.rate.on_sent(wire.len(), now);
+        self.tx.spend(wire.len(), now);
         self.tx.on_redundancy(wire.len(), now);
         self.counters.redundant_bytes += u64::from(wire.len());
         self.pass_sent_to_gentle(&SentSegment::Parity(parity, segment.header.options.gentle), now);

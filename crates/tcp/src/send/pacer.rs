@@ -1,8 +1,10 @@
 //! Pacing: spreads transmissions over the round trip instead of sending bursts.
 //!
 //! A bucket fills at `percent * cwnd / srtt`. Its size, the quantum, is the data of one wake-up: about a
-//! millisecond of data as in Linux, so that super-segments stay large at high rates. The first ten segments
-//! of a connection are not paced, because an initial window should leave at once.
+//! millisecond of data as in Linux, so that super-segments stay large at high rates. While data waits,
+//! the bucket holds a second quantum: a wake-up that is late by up to a quantum's time loses nothing of the
+//! rate. The first ten segments of a connection are not paced, because an initial window should leave at
+//! once.
 
 use alloc::boxed::Box;
 
@@ -35,6 +37,8 @@ struct Bucket {
     /// Content in units of [`BYTE`]; negative after a transmission that could not wait.
     level: i64,
     at: Instant,
+    /// True if more data waited after the last transmission.
+    is_awaited: bool,
     /// Paces a remembered window over a remembered round trip.
     spread: Option<Spread>,
     /// Rate of the spread, bytes per second: that of the path.
@@ -175,8 +179,8 @@ impl Pacer {
         }
     }
 
-    /// Records that `bytes` left, of any origin.
-    pub(crate) fn on_sent(&mut self, bytes: u32, now: Instant) {
+    /// Records that `bytes` left, of any origin. `data_waits`: there is more to send.
+    pub(crate) fn on_sent(&mut self, bytes: u32, data_waits: bool, now: Instant) {
         let unpaced = self.segments < UNPACED_SEGMENTS;
         self.segments = self.segments.saturating_add(bytes.div_ceil(self.mss.max(1)));
         let Some(bucket) = &mut self.bucket else { return };
@@ -190,6 +194,7 @@ impl Pacer {
         // Debt is limited so that a burst of probes cannot silence the connection.
         let floor = -2 * bucket.quantum(self.mss) * BYTE;
         bucket.level = (bucket.level - i64::from(bytes) * BYTE).max(floor);
+        bucket.is_awaited = data_waits;
     }
 
     /// Returns the time when a quantum may leave again; `None` if one may leave now or without pacing.
@@ -217,6 +222,7 @@ impl Bucket {
             rate: None,
             level: 0,
             at: Instant::ZERO,
+            is_awaited: false,
             spread: None,
             spread_rate: 0,
             is_named: false,
@@ -252,7 +258,8 @@ impl Bucket {
     fn level_at(&self, mss: u32, now: Instant) -> i64 {
         let elapsed = i64::from(Micros::between(self.at, now).0);
         let filled = elapsed.saturating_mul(self.rate.unwrap_or(0) as i64);
-        self.level.saturating_add(filled).min(self.quantum(mss) * BYTE)
+        let quanta = if self.is_awaited { 2 } else { 1 };
+        self.level.saturating_add(filled).min(quanta * self.quantum(mss) * BYTE)
     }
 
     fn refill(&mut self, mss: u32, now: Instant) {
@@ -276,7 +283,7 @@ mod tests {
     fn pacer(cwnd: u32, percent: u32) -> Pacer {
         let config = PacingConfig { congestion_avoidance_percent: percent, ..PacingConfig::default() };
         let mut pacer = Pacer::new(Some(config));
-        pacer.on_sent(10 * MSS * 2, us(0));
+        pacer.on_sent(10 * MSS * 2, true, us(0));
         pacer.update(cwnd, Some(RTT), false, MSS, us(0));
         pacer
     }
@@ -285,11 +292,11 @@ mod tests {
     fn without_a_configuration_or_a_round_trip_nothing_is_paced() {
         let mut off = Pacer::new(None);
         off.update(100_000, Some(RTT), true, MSS, us(0));
-        off.on_sent(1 << 30, us(0));
+        off.on_sent(1 << 30, true, us(0));
         assert_eq!((off.budget(us(0)), off.next_timeout(), off.rate()), (u32::MAX, None, None));
         let mut early = Pacer::new(Some(PacingConfig::default()));
         early.update(100_000, None, true, MSS, us(0));
-        early.on_sent(1 << 20, us(0));
+        early.on_sent(1 << 20, true, us(0));
         assert_eq!((early.budget(us(0)), early.next_timeout()), (u32::MAX, None));
     }
 
@@ -307,7 +314,7 @@ mod tests {
         pacer.update(10 * MSS, Some(RTT), true, MSS, us(0));
         for left in (1..=10).rev() {
             assert_eq!(pacer.budget(us(0)), left * MSS, "of a run of many segments, these");
-            pacer.on_sent(MSS, us(0));
+            pacer.on_sent(MSS, true, us(0));
         }
         assert_eq!(pacer.budget(us(0)), 2 * MSS, "from here on a quantum at a time");
     }
@@ -316,9 +323,9 @@ mod tests {
     fn a_remembered_window_is_paced_within_one_round_trip() {
         let mut pacer = Pacer::new(None);
         pacer.spread(1_000_000, RTT, MSS, 10 * MSS, us(0));
-        pacer.on_sent(10 * MSS, us(0));
+        pacer.on_sent(10 * MSS, true, us(0));
         assert_eq!(pacer.budget(us(0)), 2 * MSS, "an initial window leaves at once");
-        pacer.on_sent(2 * MSS, us(0));
+        pacer.on_sent(2 * MSS, true, us(0));
         assert_eq!((pacer.budget(us(0)), pacer.next_timeout()), (0, Some(us(2000))));
         assert_eq!(pacer.budget(us(2000)), 2 * MSS);
         assert_eq!(pacer.budget(us(100_000)), u32::MAX, "after it acknowledgements set the pace");
@@ -330,14 +337,14 @@ mod tests {
     fn rate_of_a_controller_outlasts_the_spread_of_a_remembered_window() {
         let mut pacer = Pacer::new(None);
         pacer.spread(1_000_000, RTT, MSS, 10 * MSS, us(0));
-        pacer.on_sent(10 * MSS, us(0));
+        pacer.on_sent(10 * MSS, true, us(0));
         pacer.restart();
         assert_eq!(
             pacer.budget(us(0)),
             2 * MSS,
             "a start out of idle leaves no more at once than its spread says"
         );
-        pacer.on_sent(2 * MSS, us(0));
+        pacer.on_sent(2 * MSS, false, us(0));
         pacer.set_rate(1_000_000, MSS, us(1000));
         assert_eq!(pacer.budget(us(100_000)), 2 * MSS, "a quantum, and not the window");
         pacer.end_spread();
@@ -350,7 +357,7 @@ mod tests {
         pacer.spread(1_000_000, RTT, MSS, 4 * MSS, us(0));
         pacer.set_rate(200_000, MSS, us(0));
         assert_eq!(pacer.rate(), Some(1_000_000));
-        pacer.on_sent(MSS, us(0));
+        pacer.on_sent(MSS, true, us(0));
         pacer.set_rate(2_000_000, MSS, us(50_000));
         assert_eq!(pacer.rate(), Some(2_000_000), "it may be faster");
         pacer.set_rate(200_000, MSS, us(50_000));
@@ -364,13 +371,16 @@ mod tests {
         // 1 MB/s: two segments of 1000 bytes take 2 ms.
         let mut pacer = pacer(100_000, 100);
         assert_eq!(pacer.budget(us(0)), 2000);
-        pacer.on_sent(1000, us(0));
+        pacer.on_sent(1000, true, us(0));
         assert_eq!((pacer.budget(us(0)), pacer.next_timeout()), (1000, None));
-        pacer.on_sent(1000, us(0));
+        pacer.on_sent(1000, true, us(0));
         assert_eq!((pacer.budget(us(0)), pacer.next_timeout()), (0, Some(us(2000))));
         assert_eq!(pacer.budget(us(1500)), 1500);
         assert_eq!(pacer.budget(us(2000)), 2000);
-        assert_eq!(pacer.budget(us(1_000_000)), 2000, "silence earns no burst");
+        assert_eq!(pacer.budget(us(3000)), 3000, "a late wake-up loses nothing");
+        assert_eq!(pacer.budget(us(1_000_000)), 4000, "a later one finds two quanta");
+        pacer.on_sent(4000, false, us(1_000_000));
+        assert_eq!(pacer.budget(us(2_000_000)), 2000, "silence earns no burst");
     }
 
     #[test]
@@ -383,9 +393,9 @@ mod tests {
     #[test]
     fn unpaced_bytes_are_paid_back() {
         let mut pacer = pacer(100_000, 100);
-        pacer.on_sent(5000, us(0));
+        pacer.on_sent(5000, true, us(0));
         assert_eq!((pacer.budget(us(0)), pacer.next_timeout()), (0, Some(us(5000))));
-        pacer.on_sent(u32::MAX, us(0));
+        pacer.on_sent(u32::MAX, true, us(0));
         assert_eq!(pacer.next_timeout(), Some(us(6000)), "debt is bounded");
     }
 
@@ -394,7 +404,7 @@ mod tests {
         // One segment per 60 s of round trip: the bucket takes two minutes to fill.
         let mut pacer = pacer(MSS, 100);
         pacer.update(MSS, Some(Micros::from_millis(60_000)), false, MSS, us(0));
-        pacer.on_sent(2 * MSS, us(0));
+        pacer.on_sent(2 * MSS, true, us(0));
         let due = pacer.next_timeout().expect("the bucket is empty");
         assert!(due > us(100_000_000), "{due:?}");
         assert_eq!(pacer.budget(due), 2 * MSS);
@@ -403,23 +413,25 @@ mod tests {
     #[test]
     fn the_bucket_holds_a_segment_of_whatever_size_segments_are_now() {
         let mut pacer = pacer(10_000, 100);
-        pacer.on_sent(2 * MSS, us(0));
+        pacer.on_sent(2 * MSS, true, us(0));
         pacer.set_mss(5 * MSS);
         let due = pacer.next_timeout().expect("a larger segment must wait");
         assert!(pacer.budget(due) >= 5 * MSS);
     }
 
     #[test]
-    fn over_time_no_more_leaves_than_the_rate_allows() {
-        let mut pacer = pacer(1_000_000, 120);
-        let (mut now, mut total) = (us(0), 0u64);
-        while now < us(1_000_000) {
-            while pacer.budget(now) >= MSS {
-                pacer.on_sent(MSS, now);
-                total += u64::from(MSS);
+    fn over_time_the_rate_leaves_also_with_timers_that_are_late() {
+        for late in [0, 300, 900] {
+            let mut pacer = pacer(1_000_000, 120);
+            let (mut now, mut total) = (us(0), 0u64);
+            while now < us(1_000_000) {
+                while pacer.budget(now) >= MSS {
+                    pacer.on_sent(MSS, true, now);
+                    total += u64::from(MSS);
+                }
+                now = pacer.next_timeout().map_or(now + Micros(1), |due| due + Micros(late));
             }
-            now = pacer.next_timeout().unwrap_or(now + Micros(1));
+            assert!((11_900_000..12_100_000).contains(&total), "{total} of 12 MB/s, {late} us late");
         }
-        assert!((11_900_000..12_100_000).contains(&total), "{total} bytes in a second at 12 MB/s");
     }
 }
