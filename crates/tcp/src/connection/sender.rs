@@ -579,12 +579,15 @@ impl Sender {
         self.rate.pacer.update(cwnd, self.rtt.srtt(), slow_start, mss, now);
     }
 
-    /// Marks the following data as limited by the application, if all waiting data has been sent and the
-    /// window permits more. Must be called before data is queued, before an acknowledgement, and before a
-    /// timer that may send.
+    /// Marks the following data as limited by the application, if the congestion window permits more than
+    /// the application has written and the peer's window permits. Must be called before data is queued,
+    /// before an acknowledgement, and before a timer that may send.
     #[inline]
     pub(crate) fn check_app_limited(&mut self) {
-        if self.rate.delivery.is_none() || self.unsent() >= self.mss() || self.scoreboard.has_lost() {
+        if self.rate.delivery.is_none()
+            || self.unsent().min(self.usable_window()) >= self.mss()
+            || self.scoreboard.has_lost()
+        {
             return;
         }
         if self.rate.others.is_some_and(|others| others.wants) {

@@ -123,3 +123,21 @@ fn bbr_keeps_its_rate_where_random_loss_stops_cubic() {
     let (bbr, cubic) = (took(CongestionAlgorithm::Bbr), took(CongestionAlgorithm::Cubic));
     assert!(bbr * 3 < cubic, "BBR {bbr:?}, CUBIC {cubic:?}");
 }
+
+/// The rates that a flow reaches while the peer's window limits it show nothing about the path.
+#[test]
+fn a_small_window_of_the_peer_limits_the_rate_as_the_application_does() {
+    for (window, path_limits) in [(16_384, false), (1 << 20, true)] {
+        let log = Arc::new(Mutex::new(Log::default()));
+        let factory = FixedRate(4_000_000, Arc::clone(&log));
+        let mut pair = Pair::new(1);
+        pair.channel = Channel { delay: Duration::from_millis(20), ..Channel::default() };
+        let mut listen = ListenConfig::default();
+        (listen.tcp.receive_buffer.initial, listen.tcp.receive_buffer.max) = (window, window);
+        let listener = pair.listen(B, 80, listen);
+        let (at_a, at_b) =
+            pair.established_at(listener, &connect(CongestionAlgorithm::Custom(Arc::new(factory))));
+        pair.transfer(A, at_a, at_b, &pattern(500_000), Duration::from_secs(10));
+        assert_eq!(!log.lock().unwrap().rates.is_empty(), path_limits, "{window}");
+    }
+}
