@@ -114,6 +114,19 @@ fn random_loss_costs_little_more_than_the_lost_bytes() {
     }
 }
 
+/// The worst of five transfers, because what is wrongly learnt in Startup lasts until the next probe, which
+/// is half of the transfer. The first bytes take a tenth of it.
+#[test]
+fn no_transfer_over_a_fast_path_with_random_loss_takes_a_quarter_more_than_the_others() {
+    for queue in ["150kB", "625kB", "2500kB"] {
+        let link = format!("--rtt 50ms --rate 100mbit --queue {queue} --loss 1%");
+        let mut shares: Vec<f64> = (0..5).map(|seed| transfer(100.0, &link, 50_000_000, seed)).collect();
+        shares.sort_by(f64::total_cmp);
+        println!("{queue}: {shares:.3?}");
+        assert!(shares[0] > 0.77 && shares[2] > 0.82, "{queue}: {shares:?}");
+    }
+}
+
 /// S26: redundancy costs only its share of the path: copies of every segment cost a half, one parity per 16
 /// segments a 17th.
 #[test]

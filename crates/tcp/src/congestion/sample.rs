@@ -153,6 +153,8 @@ pub struct LostPacket {
     pub tx_in_flight: u32,
     /// Bytes marked lost between its transmission and now, including its own.
     pub lost: u64,
+    /// `C.delivered` when it was sent.
+    pub prior_delivered: u64,
     /// Bytes delivered since the connection began (`C.delivered`).
     pub delivered: u64,
     /// True if the application limited sending when it was sent.

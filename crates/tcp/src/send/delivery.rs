@@ -159,6 +159,7 @@ impl DeliveryRate {
             range,
             tx_in_flight: snapshot.tx_in_flight,
             lost: self.lost - snapshot.lost,
+            prior_delivered: snapshot.delivered,
             delivered: self.delivered,
             app_limited: snapshot.app_limited,
             is_queued: false,

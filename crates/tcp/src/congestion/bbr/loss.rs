@@ -38,9 +38,14 @@ pub(super) struct LossRound {
     pub(super) is_queued: bool,
     /// True if this round has lost a quarter of a flight, and more than random loss explains.
     pub(super) is_heavy: bool,
+    /// Lost bytes of this round.
+    pub(super) lost: u64,
     /// Number of lost ranges that are not adjacent.
     pub(super) runs: u32,
     last_end: Option<SeqNum>,
+    /// Bytes delivered when Drain or Refill began last. Losses of data that was sent before do not count: the
+    /// response to those of Startup was its end, and Refill begins without limits.
+    pub(super) counts_from: u64,
 }
 
 impl LossRound {
@@ -59,8 +64,14 @@ impl LossRound {
         self.is_lossy = true;
     }
 
+    /// True if a loss of data that was sent after `prior_delivered` bytes were delivered counts.
+    pub(super) fn counts(&self, prior_delivered: u64) -> bool {
+        prior_delivered >= self.counts_from
+    }
+
     pub(super) fn record(&mut self, range: SeqRange, delivered: u64) {
         self.begin(delivered);
+        self.lost += u64::from(range.len());
         if self.last_end != Some(range.start) {
             self.runs += 1;
         }
@@ -74,9 +85,10 @@ pub(super) struct Evidence {
     history: LossHistory,
     /// The last four lossy rounds, the newest in the lowest bit: 1 if the round trip was long (a queue).
     queued: u8,
-    /// Counters of the connection when this round began.
+    /// The same rounds: 1 if their losses exceed what random loss makes plausible.
+    excess: u8,
+    /// Bytes delivered when this round began.
     round_delivered: u64,
-    round_lost: u64,
     round_rtt: Option<Micros>,
 }
 
@@ -106,23 +118,37 @@ impl Bbr {
         if !self.loss_round.start {
             return;
         }
-        let lost_bytes = self.lost.saturating_sub(evidence.round_lost);
+        let lost_bytes = self.loss_round.lost;
         let bytes = self.delivered.saturating_sub(evidence.round_delivered) + lost_bytes;
         let is_queued =
             self.loss_round.is_queued || evidence.round_rtt.is_some_and(|rtt| self.min_rtt.is_queued(rtt));
-        (evidence.round_delivered, evidence.round_lost) = (self.delivered, self.lost);
+        evidence.round_delivered = self.delivered;
         evidence.round_rtt = None;
         let (segments, lost) = (self.segments(bytes), self.segments(lost_bytes));
         let allowed = self.evidence.history.allowed(segments);
-        let is_excess = self.loss_round.is_queued || self.evidence.history.is_excess(segments, lost);
+        // Chance exceeds the allowance in one round of a hundred, so one such round shows nothing by itself.
+        let history = &self.evidence.history;
+        let exceeds = history.is_excess(segments, lost);
+        if self.loss_round.is_lossy {
+            self.evidence.excess = (self.evidence.excess << 1 | u8::from(exceeds)) & 0xf;
+        }
+        let is_excess = self.loss_round.is_queued
+            || history.is_certain_excess(segments, lost)
+            || exceeds && (is_queued || self.evidence.excess.count_ones() >= 2);
         if self.loss_round.is_lossy {
             self.evidence.queued = (self.evidence.queued << 1 | u8::from(is_queued)) & 0xf;
         }
-        // Losses during a queue are not random. Otherwise a plausible number counts as random.
-        let random = if is_queued { 0 } else { lost.min(allowed) };
-        let runs = u64::from(self.loss_round.runs).min(random);
-        self.evidence.history.learn(segments, random, runs, MEMORY_SEGMENTS);
-        let is_congestion = is_excess || self.evidence.queued.count_ones() >= 2 && is_queued;
+        // Drain and Down send slower than the path delivers, because of the queue that the flow has built:
+        // neither the queue nor the low rate shows that the path has less bandwidth.
+        let drains = matches!(self.state, BbrState::Drain | BbrState::ProbeBw(CyclePhase::Down));
+        // Losses during a queue of other flows are not random, those during the flow's own may be. Without a
+        // queue a plausible number counts as random.
+        if !is_queued || !(drains || self.is_probing()) {
+            let random = if is_queued { 0 } else { lost.min(allowed) };
+            let runs = u64::from(self.loss_round.runs).min(random);
+            self.evidence.history.learn(segments, random, runs, MEMORY_SEGMENTS);
+        }
+        let is_congestion = is_excess || self.evidence.queued.count_ones() >= 2 && is_queued && !drains;
         if self.loss_round.is_lossy && is_congestion && !self.is_probing() {
             self.bounds.lower_bandwidth(self.max_bw.get());
             if is_excess || !sample.app_limited {
@@ -130,7 +156,7 @@ impl Bbr {
             }
         }
         let round = &mut self.loss_round;
-        (round.is_lossy, round.is_queued, round.is_heavy) = (false, false, false);
+        (round.is_lossy, round.is_queued, round.is_heavy, round.lost) = (false, false, false, 0);
     }
 
     /// Ends a probe with too much in flight, and keeps the volume at the loss as long-term limit.

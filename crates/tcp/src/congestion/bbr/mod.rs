@@ -276,14 +276,18 @@ impl CongestionController for Bbr {
 
     fn on_lost(&mut self, lost: &LostPacket) {
         self.delivered = lost.delivered;
-        self.loss_round.record(lost.range, self.delivered);
+        let counts = self.loss_round.counts(lost.prior_delivered);
+        if counts {
+            self.loss_round.record(lost.range, self.delivered);
+        }
         self.loss_round.is_queued |= lost.is_queued;
         self.loss_round.is_heavy |= self.is_loss_heavy(lost.tx_in_flight, lost.lost);
         self.recovery.is_heavy |= self.recovery.is_active && self.loss_round.is_heavy;
         if lost.is_queued && self.state == BbrState::Startup && !self.full_pipe.reached {
             self.leave_startup_by_loss();
         }
-        if self.cycle.is_probe_sample
+        if counts
+            && self.cycle.is_probe_sample
             && self.is_loss_too_high(lost.tx_in_flight, lost.lost, loss::MIN_RUNS_IN_UP)
         {
             self.end_lossy_probe(lost);

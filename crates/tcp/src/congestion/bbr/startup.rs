@@ -25,8 +25,9 @@ pub(super) struct FullPipe {
     pub(super) reached: bool,
     /// Round-trip samples in a row that show a queue.
     delayed: u32,
-    /// True if only the delay has ended Startup: the next probe for bandwidth does not wait.
-    pub(super) by_delay: bool,
+    /// True if a delay or losses have ended Startup. What they show about the path is a first guess, so the
+    /// next probe for bandwidth does not wait.
+    pub(super) probes_next: bool,
 }
 
 impl FullPipe {
@@ -69,8 +70,9 @@ impl Bbr {
         if let Some(rtt) = sample.filter(|sample| !sample.app_limited).and_then(|sample| sample.rtt) {
             let full_pipe = &mut self.full_pipe;
             full_pipe.delayed = if self.min_rtt.is_delayed(rtt) { full_pipe.delayed + 1 } else { 0 };
-            full_pipe.by_delay = !full_pipe.reached && full_pipe.delayed >= DELAYED_SAMPLES;
-            full_pipe.reached |= full_pipe.by_delay;
+            if !full_pipe.reached && full_pipe.delayed >= DELAYED_SAMPLES {
+                (full_pipe.reached, full_pipe.probes_next) = (true, true);
+            }
         }
         if self.full_pipe.reached {
             self.start_drain();
@@ -80,7 +82,7 @@ impl Bbr {
     /// Ends Startup because losses show that it has filled the path.
     pub(super) fn leave_startup_by_loss(&mut self) {
         self.record_probe_ended_by_loss();
-        self.full_pipe.reached = true;
+        (self.full_pipe.reached, self.full_pipe.probes_next) = (true, true);
         self.bounds.inflight_longterm = self.bdp(self.max_bw.get(), (1, 1)).max(self.bounds.inflight_latest);
     }
 
@@ -88,18 +90,23 @@ impl Bbr {
         self.state = BbrState::Drain;
         self.drain_start_round = self.rounds.count;
         // Otherwise the losses that have ended Startup would cause a second response.
+        self.loss_round.counts_from = self.delivered;
         self.reset_congestion_signals();
     }
 
     /// Ends Drain when the bytes in flight are at most the path's capacity.
     pub(super) fn leave_drain(&mut self, now: Instant, pipe: u32) {
-        if self.state == BbrState::Drain
-            && (u64::from(pipe) <= self.inflight(self.max_bw.get(), (1, 1))
-                || self.rounds.count > self.drain_start_round + MAX_DRAIN_ROUNDS)
+        if self.state != BbrState::Drain {
+            return;
+        }
+        // The last flight of Startup shows a larger bandwidth than was known when losses ended it.
+        self.bounds.inflight_longterm =
+            self.bounds.inflight_longterm.max(self.bdp(self.max_bw.get(), (1, 1)));
+        if u64::from(pipe) <= self.inflight(self.max_bw.get(), (1, 1))
+            || self.rounds.count > self.drain_start_round + MAX_DRAIN_ROUNDS
         {
             self.start_down(now);
-            if core::mem::take(&mut self.full_pipe.by_delay) {
-                // Other flows may have built the queue, and the bandwidth may be larger than measured.
+            if core::mem::take(&mut self.full_pipe.probes_next) {
                 self.start_refill();
             }
         }
@@ -107,6 +114,7 @@ impl Bbr {
 
     pub(super) fn reset_congestion_signals(&mut self) {
         self.loss_round.is_lossy = false;
+        self.loss_round.lost = 0;
         self.bounds.reset_latest();
     }
 }

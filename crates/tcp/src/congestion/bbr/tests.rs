@@ -123,10 +123,109 @@ fn lose(bbr: &mut Bbr, segments: u32) {
         range: SeqRange::with_len(SeqNum(1), segments * MSS),
         tx_in_flight: 20 * MSS,
         lost: u64::from(segments * MSS),
+        prior_delivered: bbr.delivered,
         delivered: bbr.delivered,
         app_limited: false,
         is_queued: false,
     });
+}
+
+/// Ends a round that delivers `delivered` segments and whose round trip takes `rtt_ms`.
+fn end_round(bbr: &mut Bbr, delivered: u32, rtt_ms: u64) {
+    bbr.delivered += u64::from(delivered * MSS);
+    bbr.loss_round.start = true;
+    bbr.end_loss_round(&RateSample {
+        prior_delivered: 0,
+        delivered: u64::from(delivered * MSS),
+        lost: 0,
+        tx_in_flight: 0,
+        app_limited: false,
+        is_probe: false,
+        rtt: Some(Micros::from_millis(rtt_ms)),
+        rate: Some(1_000_000),
+    });
+}
+
+/// True if `rounds` rounds of 100 segments in `state` have lowered the short-term limits, with `lost` of them
+/// lost and round trips of `rtt_ms`. Without a queue they take 40 ms.
+fn lowered_by(state: BbrState, rounds: u32, lost: u32, rtt_ms: u64) -> bool {
+    let mut bbr = informed();
+    (bbr.state, bbr.cwnd) = (state, 100_000);
+    for _ in 0..rounds {
+        lose(&mut bbr, lost);
+        end_round(&mut bbr, 100 - lost, rtt_ms);
+    }
+    bbr.bounds.bw_shortterm != bounds::UNBOUNDED
+}
+
+/// Of 100 segments, chance loses four in one of a hundred rounds, and nine in one of ten thousand.
+#[test]
+fn losses_lower_the_limits_if_neither_chance_nor_the_flows_own_queue_explains_them() {
+    let cruise = BbrState::ProbeBw(CyclePhase::Cruise);
+    assert!(!lowered_by(cruise, 1, 8, 40), "chance");
+    assert!(lowered_by(cruise, 2, 8, 40), "not twice");
+    assert!(lowered_by(cruise, 1, 9, 40), "not so many");
+    assert!(lowered_by(cruise, 1, 5, 80), "not in a queue");
+    assert!(lowered_by(cruise, 2, 1, 80), "each time in a queue");
+    for state in [BbrState::Drain, BbrState::ProbeBw(CyclePhase::Down)] {
+        assert!(!lowered_by(state, 2, 1, 80), "the flow has built the queue: {state:?}");
+        assert!(lowered_by(state, 1, 9, 80), "{state:?}");
+    }
+}
+
+#[test]
+fn losses_of_startup_lower_nothing_after_it() {
+    for (sent_before, is_lowered) in [(1, false), (0, true)] {
+        let mut bbr = informed();
+        (bbr.delivered, bbr.cwnd) = (u64::from(100 * MSS), 100_000);
+        bbr.start_drain();
+        bbr.delivered -= sent_before;
+        lose(&mut bbr, 15);
+        bbr.delivered += sent_before;
+        end_round(&mut bbr, 20, 40);
+        assert_eq!(bbr.bounds.bw_shortterm != bounds::UNBOUNDED, is_lowered);
+    }
+}
+
+#[test]
+fn losses_of_data_that_was_sent_before_refill_do_not_end_the_probe() {
+    for (sent_before, up) in [(1, true), (0, false)] {
+        let mut bbr = informed();
+        (bbr.delivered, bbr.cwnd) = (u64::from(100 * MSS), 100_000);
+        bbr.start_refill();
+        bbr.cycle.is_probe_sample = true;
+        bbr.state = BbrState::ProbeBw(CyclePhase::Up);
+        bbr.delivered -= sent_before;
+        lose(&mut bbr, 15);
+        lose(&mut bbr, 15);
+        assert_eq!(bbr.state == BbrState::ProbeBw(CyclePhase::Up), up);
+    }
+}
+
+/// The acknowledgements of the last flight of Startup arrive in Drain.
+#[test]
+fn in_drain_the_long_term_limit_follows_the_bandwidth_and_the_next_probe_follows_at_once() {
+    let mut bbr = informed();
+    bbr.cwnd = 100_000;
+    bbr.full_pipe.reached = false;
+    bbr.leave_startup_by_loss();
+    bbr.start_drain();
+    assert_eq!(bbr.bounds.inflight_longterm, 50_000);
+    let sample = RateSample {
+        prior_delivered: 0,
+        delivered: 0,
+        lost: 0,
+        tx_in_flight: 0,
+        app_limited: false,
+        is_probe: false,
+        rtt: None,
+        rate: Some(2_500_000),
+    };
+    bbr.max_bw.update(&sample);
+    bbr.leave_drain(Instant::ZERO, 200_000);
+    assert_eq!((bbr.state, bbr.bounds.inflight_longterm), (BbrState::Drain, 100_000));
+    bbr.leave_drain(Instant::ZERO, 90_000);
+    assert_eq!(bbr.state, BbrState::ProbeBw(CyclePhase::Refill));
 }
 
 /// Acknowledges `segments` that were sent when `prior` segments after the first ten were delivered; `pipe`
@@ -431,6 +530,7 @@ impl Flow {
                 range: SeqRange::with_len(SeqNum((lost.number * u64::from(MSS)) as u32), MSS),
                 tx_in_flight: lost.tx_in_flight,
                 lost: self.lost - lost.lost,
+                prior_delivered: lost.delivered,
                 delivered: self.delivered,
                 app_limited: lost.app_limited,
                 is_queued: false,
@@ -572,6 +672,7 @@ fn one_loss_in_a_queue_that_the_path_is_known_for_ends_startup() {
             range: SeqRange::with_len(SeqNum(0), MSS),
             tx_in_flight: 40 * MSS,
             lost: u64::from(MSS),
+            prior_delivered: flow.delivered,
             delivered: flow.delivered,
             app_limited: false,
             is_queued,
@@ -662,6 +763,7 @@ proptest! {
                             range: SeqRange::with_len(SeqNum(lost as u32), newly_lost),
                             tx_in_flight: bbr.cwnd,
                             lost: lost - prior_lost,
+                            prior_delivered: prior,
                             delivered,
                             app_limited,
                             is_queued: false,
