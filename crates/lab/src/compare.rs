@@ -286,23 +286,14 @@ impl ArmReport {
         };
         let times = rows.iter().filter_map(|row| row.completion_us).map(|us| us as f64 / 1000.0);
         let times = Sample::new(times.collect());
-        ArmReport::new(&arm.name, &times, comparison.link.base_rtt(), comparison.seed, totals)
+        ArmReport::new(&arm.name, &times, comparison.link.base_rtt(), totals)
     }
 
-    /// Computes the report over completion times in ms; `seed` is that of the bootstrap.
-    pub(crate) fn new(
-        name: &str,
-        times: &Sample,
-        base_rtt: Duration,
-        seed: u64,
-        totals: Totals,
-    ) -> ArmReport {
+    /// Computes the report over completion times in ms.
+    pub(crate) fn new(name: &str, times: &Sample, base_rtt: Duration, totals: Totals) -> ArmReport {
         let base_rtt = milliseconds(base_rtt);
         let rtts = |ms: f64| if base_rtt > 0.0 { rounded(ms / base_rtt) } else { f64::NAN };
-        let wanted =
-            [Statistic::Mean, Statistic::Quantile(0.5), Statistic::Quantile(0.9), Statistic::Quantile(0.99)];
-        let rng = brisk_link::seeds::rng(seed, "bootstrap");
-        let [mean, p50, p90, p99] = times.intervals(wanted, &rng);
+        let interval = |statistic| times.interval(statistic).map(rounded);
         let Totals { n, wire_bytes, payload_bytes, timeouts, retransmits, hit, repaired } = totals;
         ArmReport {
             name: name.to_owned(),
@@ -316,7 +307,12 @@ impl ArmReport {
                 p95: rounded(times.quantile(0.95)),
                 p99: rounded(times.quantile(0.99)),
             },
-            ci95: Intervals { mean: both(mean), p50: both(p50), p90: both(p90), p99: both(p99) },
+            ci95: Intervals {
+                mean: interval(Statistic::Mean),
+                p50: interval(Statistic::Quantile(0.5)),
+                p90: interval(Statistic::Quantile(0.9)),
+                p99: interval(Statistic::Quantile(0.99)),
+            },
             rtts: Rtts { p50: rtts(times.quantile(0.5)), p99: rtts(times.quantile(0.99)) },
             wire_ratio: rounded(wire_bytes as f64 / payload_bytes as f64),
             timeouts,
@@ -352,10 +348,6 @@ impl Report {
 /// Rounds to three decimals: microseconds for times in ms, and enough for ratios.
 fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
-}
-
-fn both(interval: Interval) -> Interval {
-    interval.map(rounded)
 }
 
 fn milliseconds(duration: Duration) -> f64 {
