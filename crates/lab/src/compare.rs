@@ -4,6 +4,7 @@
 //! link. The arms are compared on the same losses, and the result depends on the seed but not on the number
 //! of cores.
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -230,6 +231,11 @@ pub(crate) fn transactions(
     Ok(by_arm)
 }
 
+thread_local! {
+    /// The memory that a chunk leaves to the next one on this thread.
+    static ARENA: RefCell<Arena> = RefCell::default();
+}
+
 /// Runs the transactions of these numbers, for each arm; stops early once `stop` is set.
 fn run_chunk(
     comparison: &Comparison,
@@ -238,7 +244,7 @@ fn run_chunk(
     progress: &(dyn Fn(u64) + Sync),
     stop: &AtomicBool,
 ) -> Result<Vec<Vec<Numbered>>, TransactionError> {
-    let mut arena = Arena::default();
+    let mut arena = ARENA.take();
     let mut by_arm = vec![Vec::new(); comparison.arms.len()];
     for index in numbers {
         if stop.load(Ordering::Relaxed) {
@@ -248,8 +254,9 @@ fn run_chunk(
         for (arm, results) in by_arm.iter_mut().enumerate() {
             results.push((index, comparison.run_one(arm, acquaintances, drawn, &mut arena)?));
         }
-        progress(comparison.arms.len() as u64);
     }
+    progress(by_arm.iter().map(|results| results.len() as u64).sum());
+    ARENA.set(arena);
     Ok(by_arm)
 }
 
