@@ -4,6 +4,7 @@
 //! link. The arms are compared on the same losses, and the result depends on the seed but not on the number
 //! of cores.
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -230,6 +231,11 @@ pub(crate) fn transactions(
     Ok(by_arm)
 }
 
+thread_local! {
+    /// The memory that a chunk leaves to the next one on this thread.
+    static ARENA: RefCell<Arena> = RefCell::default();
+}
+
 /// Runs the transactions of these numbers, for each arm; stops early once `stop` is set.
 fn run_chunk(
     comparison: &Comparison,
@@ -238,7 +244,7 @@ fn run_chunk(
     progress: &(dyn Fn(u64) + Sync),
     stop: &AtomicBool,
 ) -> Result<Vec<Vec<Numbered>>, TransactionError> {
-    let mut arena = Arena::default();
+    let mut arena = ARENA.take();
     let mut by_arm = vec![Vec::new(); comparison.arms.len()];
     for index in numbers {
         if stop.load(Ordering::Relaxed) {
@@ -248,8 +254,9 @@ fn run_chunk(
         for (arm, results) in by_arm.iter_mut().enumerate() {
             results.push((index, comparison.run_one(arm, acquaintances, drawn, &mut arena)?));
         }
-        progress(comparison.arms.len() as u64);
     }
+    progress(by_arm.iter().map(|results| results.len() as u64).sum());
+    ARENA.set(arena);
     Ok(by_arm)
 }
 
@@ -286,23 +293,14 @@ impl ArmReport {
         };
         let times = rows.iter().filter_map(|row| row.completion_us).map(|us| us as f64 / 1000.0);
         let times = Sample::new(times.collect());
-        ArmReport::new(&arm.name, &times, comparison.link.base_rtt(), comparison.seed, totals)
+        ArmReport::new(&arm.name, &times, comparison.link.base_rtt(), totals)
     }
 
-    /// Computes the report over completion times in ms; `seed` is that of the bootstrap.
-    pub(crate) fn new(
-        name: &str,
-        times: &Sample,
-        base_rtt: Duration,
-        seed: u64,
-        totals: Totals,
-    ) -> ArmReport {
+    /// Computes the report over completion times in ms.
+    pub(crate) fn new(name: &str, times: &Sample, base_rtt: Duration, totals: Totals) -> ArmReport {
         let base_rtt = milliseconds(base_rtt);
         let rtts = |ms: f64| if base_rtt > 0.0 { rounded(ms / base_rtt) } else { f64::NAN };
-        let wanted =
-            [Statistic::Mean, Statistic::Quantile(0.5), Statistic::Quantile(0.9), Statistic::Quantile(0.99)];
-        let rng = brisk_link::seeds::rng(seed, "bootstrap");
-        let [mean, p50, p90, p99] = times.intervals(wanted, &rng);
+        let interval = |statistic| times.interval(statistic).map(rounded);
         let Totals { n, wire_bytes, payload_bytes, timeouts, retransmits, hit, repaired } = totals;
         ArmReport {
             name: name.to_owned(),
@@ -316,7 +314,12 @@ impl ArmReport {
                 p95: rounded(times.quantile(0.95)),
                 p99: rounded(times.quantile(0.99)),
             },
-            ci95: Intervals { mean: both(mean), p50: both(p50), p90: both(p90), p99: both(p99) },
+            ci95: Intervals {
+                mean: interval(Statistic::Mean),
+                p50: interval(Statistic::Quantile(0.5)),
+                p90: interval(Statistic::Quantile(0.9)),
+                p99: interval(Statistic::Quantile(0.99)),
+            },
             rtts: Rtts { p50: rtts(times.quantile(0.5)), p99: rtts(times.quantile(0.99)) },
             wire_ratio: rounded(wire_bytes as f64 / payload_bytes as f64),
             timeouts,
@@ -352,10 +355,6 @@ impl Report {
 /// Rounds to three decimals: microseconds for times in ms, and enough for ratios.
 fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
-}
-
-fn both(interval: Interval) -> Interval {
-    interval.map(rounded)
 }
 
 fn milliseconds(duration: Duration) -> f64 {

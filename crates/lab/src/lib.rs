@@ -5,7 +5,7 @@
 //! | [`sizes`] | response sizes: one size or a distribution |
 //! | [`compare`] | many short transfers over one link, once for each arm |
 //! | [`scenario`] | the surroundings of a transaction: several paths, a second hop, neighbours |
-//! | [`statistics`] | quantiles, means and bootstrap intervals |
+//! | [`statistics`] | quantiles, means and their confidence intervals |
 //! | [`demo`] | a gateway pair over an emulated link, under load, on one machine |
 //! | [`diagram`] | the packets of a simulated connection as a diagram |
 //! | [`pages`] | pages of many objects: from a HAR or another recording, or created from a seed |

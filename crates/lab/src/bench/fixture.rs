@@ -162,7 +162,7 @@ pub(super) struct Process {
     said: BufReader<ChildStdout>,
 }
 
-/// Processor time of a process.
+/// Processor time and wake-ups of a process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Usage {
     /// Processor time in its own code, in the kernel on its behalf, and for packets that the kernel processes
@@ -170,6 +170,8 @@ pub(super) struct Usage {
     pub(super) total: u64,
     /// Processor time in its own code, seconds, with the resolution of the kernel's ticks.
     pub(super) user: f64,
+    /// Number of times that a thread slept and was woken.
+    pub(super) wakeups: u64,
 }
 
 impl Process {
@@ -202,7 +204,7 @@ impl Process {
         }
     }
 
-    /// Returns the processor time of its threads so far.
+    /// Returns the processor time and the wake-ups of its threads so far.
     pub(super) fn usage(&self) -> io::Result<Usage> {
         let mut sum = Usage::default();
         for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
@@ -214,8 +216,16 @@ impl Process {
                 .map(|ticks| ticks as f64 / rustix::param::clock_ticks_per_second() as f64);
             sum.total += total.ok_or_else(unknown)?;
             sum.user += user.ok_or_else(unknown)?;
+            sum.wakeups += wakeups(&of("status")?).ok_or_else(unknown)?;
         }
         Ok(sum)
+    }
+
+    /// Returns the number of packets that have passed the interfaces of its namespace in both directions so
+    /// far, the loopback interface excepted. A super-packet counts as one.
+    pub(super) fn packets(&self) -> io::Result<u64> {
+        let unknown = || io::Error::other("/proc does not report the packets of an interface");
+        packets(&fs::read_to_string(format!("/proc/{}/net/dev", self.child.id()))?).ok_or_else(unknown)
     }
 }
 
@@ -240,9 +250,39 @@ fn user_ticks(stat: &str) -> Option<u64> {
     behind_name.split_whitespace().nth(11)?.parse().ok()
 }
 
+/// Returns `voluntary_ctxt_switches` of `/proc/PID/task/TID/status` (proc_pid_status(5)).
+fn wakeups(status: &str) -> Option<u64> {
+    status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?.trim().parse().ok()
+}
+
+/// Returns the sum of received and sent packets of `/proc/PID/net/dev` (proc_pid_net(5)).
+fn packets(devices: &str) -> Option<u64> {
+    let interfaces = devices.lines().filter_map(|line| line.split_once(':'));
+    let of = |(_, counts): (&str, &str)| {
+        let counts: Vec<u64> = counts.split_whitespace().map_while(|word| word.parse().ok()).collect();
+        Some(counts.get(1)? + counts.get(9)?)
+    };
+    interfaces.filter(|(name, _)| name.trim() != "lo").map(of).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn wakeups_of_a_thread_are_read() {
+        let status = "Name:\tbrisk\nvoluntary_ctxt_switches:\t42\nnonvoluntary_ctxt_switches:\t7\n";
+        assert_eq!(wakeups(status), Some(42));
+        assert_eq!(wakeups("Name:\tbrisk\n"), None);
+    }
+
+    #[test]
+    fn packets_of_all_interfaces_but_loopback_are_added() {
+        let devices = "Inter-|   Receive          |  Transmit\n face |bytes    packets errs drop fifo frame compressed multicast|bytes packets\n    \
+            lo: 9 9 0 0 0 0 0 0 9 9 0 0 0 0 0 0\nbench0: 100 3 0 0 0 0 0 0 200 4 0 0 0 0 0 0\nbench1: 1 10 0 0 0 0 0 0 2 20 0 0 0 0 0 0\n";
+        assert_eq!(packets(devices), Some(37));
+        assert_eq!(packets("bench0: 100 3"), None);
+    }
 
     #[test]
     fn the_user_time_of_a_process_is_read() {

@@ -88,6 +88,11 @@ pub struct Cost {
     pub server: f64,
     /// User-mode processor time of the server per unit, ns, with the resolution of the kernel's ticks.
     pub server_user: f64,
+    /// Packets that passed the interfaces of the client's host in both directions, per unit. A super-packet
+    /// counts as one.
+    pub packets: f64,
+    /// Times that a thread of either end slept and was woken, per unit.
+    pub wakeups: f64,
     /// Processor time of both ends / cores / time: 1 if no end waited.
     pub busy: f64,
     /// Transactions that failed.
@@ -149,10 +154,13 @@ impl Bench {
         let mut clients = clients.collect::<Result<Vec<_>, _>>()?;
         work_together(&mut clients, WARM.min(self.seconds))?;
         let before = [usage_of(&clients)?, usage_of(&servers)?];
+        let packets_before = clients[0].packets()?;
         let core_before = fixture::busy(cores[0])?;
         let done = work_together(&mut clients, self.seconds)?;
         let core = fixture::busy(cores[0])?.saturating_sub(core_before);
+        let packets = clients[0].packets()? - packets_before;
         let after = [usage_of(&clients)?, usage_of(&servers)?];
+        let wakeups = [0, 1].map(|end| after[end].wakeups - before[end].wakeups);
         let units = done.iter().map(|done| done.units as f64).sum::<f64>();
         let [client, server] = [0, 1].map(|end| (after[end].total - before[end].total) as f64);
         let seconds = done.iter().map(|done| done.seconds).fold(0.0, f64::max);
@@ -161,6 +169,8 @@ impl Bench {
             both: if routed { core.as_nanos() as f64 } else { client + server } / units,
             server: server / units,
             server_user: 1e9 * (after[1].user - before[1].user) / units,
+            packets: packets as f64 / units,
+            wakeups: wakeups.iter().sum::<u64>() as f64 / units,
             busy: (client + server) / 1e9 / seconds / used as f64,
             failed: done.iter().map(|done| done.failed).sum(),
         })
@@ -173,13 +183,14 @@ fn work_together(clients: &mut [Process], seconds: f64) -> Result<Vec<Done>, Ben
     clients.iter_mut().map(Process::done).collect()
 }
 
-/// Returns the sum of the processor time so far.
+/// Returns the sums of processor time and wake-ups so far.
 fn usage_of(processes: &[Process]) -> io::Result<Usage> {
     let mut sum = Usage::default();
     for process in processes {
-        let Usage { total, user } = process.usage()?;
+        let Usage { total, user, wakeups } = process.usage()?;
         sum.total += total;
         sum.user += user;
+        sum.wakeups += wakeups;
     }
     Ok(sum)
 }

@@ -86,6 +86,8 @@ impl SetupReport {
             both: median(|cost| cost.both),
             server: median(|cost| cost.server),
             server_user: median(|cost| cost.server_user),
+            packets: median(|cost| cost.packets),
+            wakeups: median(|cost| cost.wakeups),
             busy: median(|cost| cost.busy),
             failed: costs.clone().map(|cost| cost.failed).sum(),
         };
@@ -142,6 +144,14 @@ impl RowReport {
         }
     }
 
+    /// Formats a count per unit: per GB, or per transaction.
+    fn count(&self, per_unit: f64) -> String {
+        match self.unit {
+            "byte" => format!("{:.0} /GB", per_unit * 1e9),
+            _ => format!("{per_unit:.2}"),
+        }
+    }
+
     fn goal(&self) -> String {
         let sign = if self.ratio_of == "candidate/baseline" { "<=" } else { ">=" };
         let of = if self.goal_of == "time" { "time " } else { "" };
@@ -180,6 +190,31 @@ impl BenchReport {
                 column.set_cell_alignment(CellAlignment::Right);
             }
         }
+        let mut counts = Table::new();
+        counts.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+        counts.set_header(["row", "against", "packets", "wake-ups", "of", "packets", "wake-ups"]);
+        for row in &self.rows {
+            let [against, of] = [&row.baseline, &row.candidate];
+            let [before, after] = [against, of].map(|setup| {
+                [setup.median.packets, setup.median.wakeups].map(|per_unit| row.count(per_unit))
+            });
+            let [packets, wakeups] = before;
+            let [own_packets, own_wakeups] = after;
+            counts.add_row([
+                row.name.to_owned(),
+                against.name.clone(),
+                packets,
+                wakeups,
+                of.name.clone(),
+                own_packets,
+                own_wakeups,
+            ]);
+        }
+        for column in [2, 3, 5, 6] {
+            if let Some(column) = counts.column_mut(column) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
         let failed: u64 =
             self.rows.iter().map(|row| row.baseline.median.failed + row.candidate.median.failed).sum();
         let BenchReport { rounds, seconds, cores, .. } = self;
@@ -187,7 +222,8 @@ impl BenchReport {
             "{rounds} alternating rounds of {seconds} s, both ends on {cores} core{}\n{table}\n\
              CPU: of both ends; server: of the measured side's server, its own: in its own code; \
              limit: the ratio\nif that took no time; time: the ratio by the clock on the wall; in rows with routed in their name \
-             CPU is what the server's core does\n",
+             CPU is what the server's core does\n\n{counts}\n\
+             packets: on the interfaces of the client's host, a super-packet is one; wake-ups: of both ends\n",
             if *cores == 1 { "" } else { "s, one each" }
         );
         if failed > 0 {
@@ -203,7 +239,9 @@ mod tests {
     use crate::bench::rows::rows;
 
     fn cost(both: f64) -> Cost {
-        Cost { per_second: 1e9 / both, both, server: both / 2.0, server_user: 1.0, busy: 1.0, failed: 0 }
+        let (server, server_user) = (both / 2.0, 1.0);
+        let (packets, wakeups) = (both / 1e6, 2.5);
+        Cost { per_second: 1e9 / both, both, server, server_user, packets, wakeups, busy: 1.0, failed: 0 }
     }
 
     fn report(name: &str, rounds: &[(f64, f64)]) -> RowReport {
@@ -227,6 +265,7 @@ mod tests {
         let row = report("proactive", &[(1.0, 2.5)]);
         assert_eq!((row.cpu.median, row.met, row.ratio_of), (2.5, Some(false), "candidate/baseline"));
         let text = BenchReport { rounds: 1, seconds: 1.0, cores: 1, rows: vec![row] }.to_text();
+        assert!(text.contains("1000 /GB") && text.contains("2500 /GB"), "{text}");
         assert!(text.contains("2500 ms/GB") && !text.contains("inf") && text.contains("<= 2.00"), "{text}");
     }
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::{ArmLoads, Browse};
 use crate::compare::LinkReport;
 use crate::emulate::Outcome;
-use crate::statistics::{Interval, Sample, below};
+use crate::statistics::{Interval, Sample, Statistic, below, bootstrap};
 use crate::text_table;
 
 const RESAMPLES: usize = 2000;
@@ -133,15 +133,19 @@ fn figure(arm: &ArmLoads, base: Option<&ArmLoads>, seed: u64, time: fn(&Load) ->
     let pairs: Option<Vec<(f64, f64)>> = base
         .map(|base| own.iter().zip(times(base)).filter_map(|(own, base)| Some(((*own)?, base?))).collect());
     let all = |n: usize| (0..n).collect::<Vec<_>>();
+    let resampled = |pairs: &Vec<(f64, f64)>| {
+        let n = pairs.len();
+        bootstrap(&brisk_link::seeds::rng(seed, "browse"), RESAMPLES, n, |rng| {
+            gain(pairs, &(0..n).map(|_| below(n, rng)).collect::<Vec<_>>())
+        })
+    };
     Figure {
         n: measured.len(),
         mean,
         sd: (squares / (measured.len() as f64 - 1.0)).sqrt(),
-        ci95: bootstrap(measured.len(), seed, |drawn| {
-            drawn.iter().map(|index| measured[*index]).sum::<f64>() / drawn.len() as f64
-        }),
         gain: pairs.as_ref().map(|pairs| gain(pairs, &all(pairs.len()))),
-        gain_ci95: pairs.as_ref().map(|pairs| bootstrap(pairs.len(), seed, |drawn| gain(pairs, drawn))),
+        gain_ci95: pairs.as_ref().map(resampled),
+        ci95: Sample::new(measured).interval(Statistic::Mean),
     }
 }
 
@@ -149,17 +153,6 @@ fn figure(arm: &ArmLoads, base: Option<&ArmLoads>, seed: u64, time: fn(&Load) ->
 fn gain(pairs: &[(f64, f64)], drawn: &[usize]) -> f64 {
     let sum = |of: fn(&(f64, f64)) -> f64| drawn.iter().map(|index| of(&pairs[*index])).sum::<f64>();
     100.0 * (sum(|(own, _)| *own) / sum(|(_, base)| *base) - 1.0)
-}
-
-/// Computes the percentile bootstrap (Efron 1979) of a statistic of `n` rounds.
-fn bootstrap(n: usize, seed: u64, statistic: impl Fn(&[usize]) -> f64) -> Interval {
-    let mut rng = brisk_link::seeds::rng(seed, "browse");
-    let values = (0..RESAMPLES).map(|_| {
-        let drawn: Vec<usize> = (0..n).map(|_| below(n, &mut rng)).collect();
-        statistic(&drawn)
-    });
-    let values = Sample::new(values.collect());
-    [values.quantile(0.025), values.quantile(0.975)]
 }
 
 impl PageReport {

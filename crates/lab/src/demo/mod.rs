@@ -281,7 +281,7 @@ impl Demo {
             },
         };
         Ok(DemoArm {
-            measured: ArmReport::new(&name, &times, self.link.base_rtt(), self.seed, totals),
+            measured: ArmReport::new(&name, &times, self.link.base_rtt(), totals),
             simulated_ms,
             valid: validity.is_valid(),
             verdict: validity.to_string(),

@@ -1,9 +1,7 @@
 //! Compares results with expectations: the paper's figure, brisk's figure, its confidence interval, and
 //! whether it is in the expected range.
 
-use brisk_link::seeds::ChaCha8Rng;
 use comfy_table::{ContentArrangement, Table, presets};
-use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::compare::{ArmReport, Report};
@@ -13,7 +11,7 @@ use crate::plan::store::Store;
 use crate::plan::{Cell, Claim, Expectation, Plan};
 use crate::real::report::RealReport;
 use crate::row::Row;
-use crate::statistics::{Interval, below, resampler};
+use crate::statistics::{Interval, Sample, below, bootstrap};
 use crate::text_table;
 
 const RESAMPLES: usize = 300;
@@ -76,7 +74,7 @@ pub struct Finding {
     pub kernel: Option<f64>,
     /// The arm's figure in real time.
     pub real: Option<f64>,
-    /// The 95 % confidence interval, by resampling transactions of both arms together.
+    /// The 95 % confidence interval.
     pub ci95: Interval,
     /// The interval in which a sample as large as the paper's would lie in 95 % of cases if the paper had
     /// measured the same system; `None` if that size is unknown or the paper has no figure.
@@ -186,15 +184,20 @@ fn find(expectation: &Expectation, rows: Rows<'_>, paper_n: Option<u64>, seed: u
     }
 }
 
-/// Computes the percentile bootstrap over transactions. An arm and the first arm are drawn together, because
-/// they had the same losses.
+/// Returns the interval of a figure. If the figure is a statistic of one value per transaction, its interval
+/// has a closed form. For other figures transactions are drawn again, those of an arm and of the first arm
+/// together because they had the same losses.
 pub(crate) fn interval(metric: Metric, arm: &[Row], base: &[Row], rtt_us: f64, seed: u64) -> Interval {
-    let rng = brisk_link::seeds::rng(seed, "judge");
     let n = arm.len().min(base.len());
-    middle(&rng, n, |rng| {
-        let drawn: Vec<usize> = (0..n).map(|_| below(n, rng)).collect();
-        metric.value(arm, base, rtt_us, &drawn)
-    })
+    let all: Vec<usize> = (0..n).collect();
+    let found = match metric.values((arm, &all), rtt_us) {
+        Some((values, statistic, unit)) => Sample::new(values).interval(statistic).map(|end| end / unit),
+        None => bootstrap(&brisk_link::seeds::rng(seed, "judge"), RESAMPLES, n, |rng| {
+            let drawn: Vec<usize> = (0..n).map(|_| below(n, rng)).collect();
+            metric.value(arm, base, rtt_us, &drawn)
+        }),
+    };
+    found.map(rounded)
 }
 
 /// Returns the interval of the figure that another measurement of `n` transactions of each arm would have.
@@ -202,23 +205,15 @@ pub(crate) fn interval(metric: Metric, arm: &[Row], base: &[Row], rtt_us: f64, s
 /// measurement, whose arms did not have the same losses.
 fn chance(metric: Metric, Rows { arm, base, rtt_us }: Rows<'_>, n: usize, seed: u64) -> Interval {
     let rng = brisk_link::seeds::rng(seed, "chance");
-    middle(&rng, arm.len() + n + base.len() + n, |rng| {
+    let found = bootstrap(&rng, RESAMPLES, arm.len() + n + base.len() + n, |rng| {
         let mut drawn = |of: &[Row]| {
             let ours: Vec<usize> = (0..of.len()).map(|_| below(of.len(), rng)).collect();
             (0..n).map(|_| ours[below(ours.len(), rng)]).collect::<Vec<usize>>()
         };
         let (of_arm, of_base) = (drawn(arm), drawn(base));
         metric.value_of((arm, &of_arm), (base, &of_base), rtt_us)
-    })
-}
-
-/// Returns the middle 95 % of the values of resamples, each of which draws `words` random words.
-fn middle(rng: &ChaCha8Rng, words: usize, resample: impl Fn(&mut ChaCha8Rng) -> f64 + Sync) -> Interval {
-    let value = |index| resample(&mut resampler(rng, index, words));
-    let mut values: Vec<f64> = (0..RESAMPLES).into_par_iter().map(value).collect();
-    values.sort_by(f64::total_cmp);
-    let at = |share: f64| rounded(values[((RESAMPLES - 1) as f64 * share).round() as usize]);
-    [at(0.025), at(0.975)]
+    });
+    found.map(rounded)
 }
 
 fn verdict(value: f64, [low, high]: Interval, [from, to]: [f64; 2]) -> Verdict {

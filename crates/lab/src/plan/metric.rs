@@ -223,11 +223,24 @@ impl Metric {
         self.value_of((arm, drawn), (base, drawn), rtt_us)
     }
 
+    /// Returns a value of each transaction, and the statistic of these values that is the figure once it is
+    /// divided by the third element; `None` for a figure of another kind.
+    pub(crate) fn values(&self, arm: Drawn<'_>, rtt_us: f64) -> Option<(Vec<f64>, Statistic, f64)> {
+        let ratio = |row: &Row| Some(row.rto_us? as f64 / row.srtt_us.filter(|us| *us > 0)? as f64);
+        match self {
+            Metric::Ms(of) => Some((times(arm).collect(), *of, 1000.0)),
+            Metric::Rtts(of) => Some((times(arm).collect(), *of, rtt_us)),
+            Metric::Rto(of) => Some((rows(arm).filter_map(ratio).collect(), *of, 1.0)),
+            _ => None,
+        }
+    }
+
     /// Like [`Metric::value`], with transactions of the first arm that may differ.
     pub(crate) fn value_of(&self, arm: Drawn<'_>, base: Drawn<'_>, rtt_us: f64) -> f64 {
         match self {
-            Metric::Ms(of) => time(arm, *of) / 1000.0,
-            Metric::Rtts(of) => time(arm, *of) / rtt_us,
+            Metric::Ms(_) | Metric::Rtts(_) | Metric::Rto(_) => self
+                .values(arm, rtt_us)
+                .map_or(f64::NAN, |(values, statistic, unit)| statistic.of(values.into_iter()) / unit),
             Metric::Gain(of) => change(time(arm, *of), time(base, *of)),
             Metric::Change(of) => change(sum(arm, of.of()), sum(base, of.of())),
             Metric::Share(of) => 100.0 * sum(arm, of.of()) / sum(arm, |row| row.segments),
@@ -235,10 +248,6 @@ impl Metric {
             Metric::Each(of) => sum(arm, of.of()) / arm.1.len() as f64,
             Metric::Speedup => time(base, Statistic::Mean) / time(arm, Statistic::Mean),
             Metric::Tps => 1e6 / time(arm, Statistic::Mean),
-            Metric::Rto(of) => {
-                let ratio = |row: &Row| Some(row.rto_us? as f64 / row.srtt_us.filter(|us| *us > 0)? as f64);
-                of.of(rows(arm).filter_map(ratio))
-            }
             Metric::Slowdown => {
                 let (lossy, clean): (Vec<usize>, Vec<usize>) =
                     arm.1.iter().partition(|index| arm.0[**index].dropped > 0);
@@ -292,9 +301,13 @@ fn rows<'a>((rows, which): Drawn<'a>) -> impl Iterator<Item = &'a Row> {
     which.iter().map(|index| &rows[*index])
 }
 
-/// Returns the statistic of the completion times, microseconds.
+/// Returns the completion times, microseconds.
+fn times(of: Drawn<'_>) -> impl Iterator<Item = f64> {
+    rows(of).filter_map(|row| row.completion_us).map(|us| us as f64)
+}
+
 fn time(of: Drawn<'_>, statistic: Statistic) -> f64 {
-    statistic.of(rows(of).filter_map(|row| row.completion_us).map(|us| us as f64))
+    statistic.of(times(of))
 }
 
 fn sum(of: Drawn<'_>, count: fn(&Row) -> u64) -> f64 {

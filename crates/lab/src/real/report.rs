@@ -102,7 +102,7 @@ impl ContestantReport {
             answered,
             failed,
             last_failure,
-            ms: Times::of(times, real.seed),
+            ms: Times::of(times),
             wire_up: wire.0 as f64 / payload,
             wire_down: wire.1 as f64 / payload,
             cpu_ms: cpu.map(milliseconds),
@@ -124,13 +124,11 @@ impl Times {
         }
     }
 
-    fn of(times: Vec<f64>, seed: u64) -> Times {
+    fn of(times: Vec<f64>) -> Times {
         let sample = Sample::new(times);
-        let rng = brisk_link::seeds::rng(seed, "real");
-        let [mean_ci95] = sample.intervals([Statistic::Mean], &rng);
         Times {
             mean: sample.mean(),
-            mean_ci95,
+            mean_ci95: sample.interval(Statistic::Mean),
             p50: sample.quantile(0.5),
             p95: sample.quantile(0.95),
             p99: sample.quantile(0.99),
@@ -278,12 +276,8 @@ mod tests {
         };
         assert_eq!(["ms.mean", "rtts.p50", "gain.p99", "completed"].map(figure), [20.0, 2.0, 0.0, 75.0]);
         assert_eq!(table.figure(Metric::Wire, "kernel cubic", ""), None);
-        let failed = ContestantReport {
-            answered: 0,
-            ms: Times::of(Vec::new(), 1),
-            wire_up: f64::NAN,
-            ..report.clone()
-        };
+        let failed =
+            ContestantReport { answered: 0, ms: Times::of(Vec::new()), wire_up: f64::NAN, ..report.clone() };
         let kept = serde_json::to_string(&failed).unwrap();
         let read: ContestantReport = serde_json::from_str(&kept).unwrap();
         assert!(read.ms.mean.is_nan() && read.ms.mean_ci95[0].is_nan() && read.wire_up.is_nan(), "{kept}");

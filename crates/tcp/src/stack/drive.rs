@@ -350,7 +350,8 @@ impl Stack {
             self.half_open.next_timeout(),
             self.controllers.next_timeout(),
         ];
-        noted.into_iter().chain(self.moved_deadlines()).fold(None, Instant::earlier)
+        let first = noted.into_iter().fold(None, Instant::earlier);
+        self.moved_deadlines().fold(first, Instant::earlier)
     }
 
     /// Runs every timer that is due, each connection once.
