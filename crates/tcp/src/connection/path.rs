@@ -156,7 +156,10 @@ impl Connection {
         let early = self.handshake.syn.early_wait.zip(self.early_wait(srtt));
         let longer = early.map(|(known, now)| now.saturating_sub(known));
         self.handshake.syn.early_wait = early.map(|(known, now)| known.max(now));
-        let longer = if self.opens_fast() { self.on_longer_syn_path(srtt) } else { longer };
+        let longer = match self.fast_open.client_mut() {
+            Some(client) if client.is_fast() => client.on_longer_path(srtt),
+            Some(_) | None => longer,
+        };
         self.tx.rto.postpone(self.tx.rto.current(longer.unwrap_or_default().into()).into());
     }
 
@@ -226,7 +229,8 @@ impl Connection {
     }
 
     fn is_limited_at_start(&self) -> bool {
-        let may_send = self.state.sends() || (self.state == State::SynReceived && self.sends_early());
+        let may_send =
+            self.state.sends() || (self.state == State::SynReceived && self.fast_open.sends_early());
         let left =
             self.tx.rate.congestion.cwnd().saturating_sub(self.tx.rate.pipe_with(self.tx.scoreboard.pipe()));
         may_send && self.tx.unsent() > left
@@ -244,7 +248,7 @@ impl Connection {
         let window = if self.state == State::SynReceived {
             // Nothing is acknowledged: no round trip is measured, and a cookie may be stolen.
             let is_free = !shows_queue(rtt.min_rtt, known.min_rtt?);
-            if is_free && self.is_authenticated() { remembered.max(configured) } else { 0 }
+            if is_free && self.fast_open.is_authenticated() { remembered.max(configured) } else { 0 }
         } else {
             let (own, smoothed) = (self.tx.rtt.min_rtt()?.into(), self.tx.rtt.srtt()?.into());
             let least = known.min_rtt.map_or(own, |least| least.min(own));
@@ -341,7 +345,7 @@ impl Connection {
     pub(crate) fn reduce_initial_window(&mut self, segment: &Arrived<'_>, now: Instant) {
         // The plain SYN that follows one with data is a response to middleboxes, not to congestion; early
         // retries are guesses and do not count.
-        let repeated = self.handshake.syn.timeouts.saturating_sub(self.syns_before_plain());
+        let repeated = self.handshake.syn.timeouts.saturating_sub(self.fast_open.syns_before_plain());
         let since = self.handshake.since_last_syn(now);
         if repeated < 2 || self.echo_rtt(segment, now).is_some_and(|echoed| echoed > since) {
             return;

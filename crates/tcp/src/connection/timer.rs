@@ -133,7 +133,7 @@ impl Connection {
         }
         self.tx.timeouts_in_row += 1;
         self.counters.timeouts += 1;
-        self.detect_black_hole_by_timeout();
+        self.fast_open.on_timeout(self.tx.scoreboard.una(), self.tx.timeouts_in_row);
         self.give_parity_up();
         if self.is_over_user_timeout(now) {
             return self.give_up(CloseReason::TimedOut);

@@ -185,7 +185,7 @@ impl Stack {
         let why = match options {
             SynOptions::NoGentle => GentleOff::Remembered,
             SynOptions::Plain if connection.wants_gentle() => GentleOff::OnTrial,
-            SynOptions::FastOpen if connection.opens_fast() => GentleOff::OnTrial,
+            SynOptions::FastOpen if connection.fast_open.opens_fast() => GentleOff::OnTrial,
             SynOptions::Plain | SynOptions::FastOpen | SynOptions::Together | SynOptions::Gentle => return,
         };
         self.stats.gentle_withheld += 1;

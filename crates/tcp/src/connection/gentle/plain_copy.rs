@@ -129,7 +129,7 @@ impl Connection {
             self.handshake.syn.copy = PlainCopy::After(*wait.max(&self.planned_syn_gap()));
         }
         let later = self.handshake.syn.copy.start(now);
-        if self.opens_fast() { later } else { Duration::ZERO }
+        if self.fast_open.opens_fast() { later } else { Duration::ZERO }
     }
 
     /// Returns the IP bytes of a waiting copy, without its data.
@@ -144,7 +144,7 @@ impl Connection {
 
     /// True if the copy guards against devices that drop SYNs with data.
     fn insures_syn_data(&self) -> bool {
-        let of = self.fast_client().map(|client| PlainCopy::of(&client.attempt, &client.connect));
+        let of = self.fast_open.client().map(|client| PlainCopy::of(&client.attempt, &client.connect));
         of.is_some_and(|copy| copy != PlainCopy::Off)
     }
 
@@ -159,7 +159,7 @@ impl Connection {
     /// True if the copy of a SYN has the data and the cookie of the first.
     fn repeats_syn_data(&self) -> bool {
         let permitted = self.config.handshake_copies.is_some_and(|copies| copies.with_data);
-        permitted && self.proven_syn_data().is_some()
+        permitted && self.fast_open.proven_syn_data().is_some()
     }
 
     pub(crate) fn choose_syn_copy(&self) -> Option<Choice> {
@@ -181,8 +181,8 @@ impl Connection {
             self.config.handshake_copies.and(self.gentle.sent_option())
         };
         let fast_open = match answer {
-            true => self.served_option(),
-            false if self.repeats_syn_data() => self.syn_fast_open_option(),
+            true => self.fast_open.server().and_then(|server| server.option()),
+            false if self.repeats_syn_data() => self.fast_open.syn_option(self.handshake.syn.sent),
             false => None,
         };
         let header = TcpHeader {
@@ -200,7 +200,7 @@ impl Connection {
 
     /// Returns the bytes of data on the copy of the SYN that left.
     fn copied_syn_data(&self) -> u32 {
-        self.proven_syn_data().filter(|_| self.repeats_syn_data()).unwrap_or(0)
+        self.fast_open.proven_syn_data().filter(|_| self.repeats_syn_data()).unwrap_or(0)
     }
 
     pub(crate) fn account_syn_copy(&mut self, now: Instant) {
@@ -240,7 +240,7 @@ impl Connection {
     /// only makes the plain copy leave, if it has not. Returns false for a later reset, and if there is no
     /// copy to wait for.
     pub(crate) fn defers_reset_to_copy(&mut self) -> bool {
-        if self.fast_client().is_none() {
+        if self.fast_open.client().is_none() {
             return false;
         }
         match self.handshake.syn.copy {
@@ -248,12 +248,12 @@ impl Connection {
             PlainCopy::After(_) | PlainCopy::At(_) => self.handshake.syn.copy = PlainCopy::Due,
             PlainCopy::Due | PlainCopy::Left(_) => {}
         }
-        self.fast_client_mut().is_some_and(|client| !core::mem::replace(&mut client.reset, true))
+        self.fast_open.client_mut().is_some_and(|client| !core::mem::replace(&mut client.reset, true))
     }
 
     /// True if the SYN-ACK answers the copy and not the SYN before it.
     pub(crate) fn answers_plain_copy(&self, syn_ack: &Arrived<'_>, now: Instant) -> bool {
-        let Some(client) = self.fast_client() else { return false };
+        let Some(client) = self.fast_open.client() else { return false };
         let PlainCopy::Left(left) = self.handshake.syn.copy else { return false };
         if self.copied_syn_data() > 0 {
             return false;
