@@ -220,7 +220,7 @@ pub(crate) struct Connection {
     ts_offset: u32,
     state: State,
     handshake: Handshake,
-    path: OnPath,
+    pub(crate) path: OnPath,
     /// Watches flights for the memory of the path and the controller; `None` while nothing is in flight.
     flights: Option<Box<FlightWatch>>,
     tx: Sender,
@@ -397,7 +397,7 @@ impl Connection {
     pub(crate) fn release_memory(&mut self) {
         self.counters.release_memory();
         self.outbox.release_memory();
-        self.release_loss_memory();
+        self.path.release_memory();
         self.tx.release_memory();
         self.rx.release_memory();
     }

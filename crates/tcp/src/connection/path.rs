@@ -50,7 +50,7 @@ const SAMPLES: u32 = 8;
 #[derive(Debug, Default)]
 pub(crate) struct OnPath {
     /// Knowledge at the beginning of the connection.
-    pub(super) known: PathFacts,
+    pub(crate) known: PathFacts,
     /// State of a start with more than ten segments.
     start: Start,
     /// Bytes granted for the start that no report has returned.
@@ -111,6 +111,81 @@ enum Start {
     OnTrust { end: SeqNum, window: u32 },
 }
 
+/// The start, and losses by their cause.
+impl OnPath {
+    /// Keeps the current window.
+    pub(crate) fn start_as_unknown(&mut self) {
+        if self.start == Start::Open {
+            self.start = Start::Over;
+        }
+    }
+
+    /// Takes the granted bytes that are not returned yet.
+    pub(crate) fn take_granted(&mut self) -> u32 {
+        core::mem::take(&mut self.granted)
+    }
+
+    /// True while data of the start after `end` is in flight.
+    pub(crate) fn is_on_trust_behind(&self, end: SeqNum) -> bool {
+        matches!(self.start, Start::OnTrust { end: trusted, .. } if end.lt(trusted))
+    }
+
+    /// True while the window may not grow, because data of the start has not arrived.
+    pub(crate) fn is_on_trust(&self) -> bool {
+        matches!(self.start, Start::OnTrust { .. })
+    }
+
+    /// Frees the memory that only losses need.
+    pub(crate) fn release_memory(&mut self) {
+        self.losses.release();
+    }
+
+    /// Counts repairs by parity that the peer reports. Of the segments that this acknowledgement covers,
+    /// those below `reported` were missing: the highest sequence number that SACK had reported before.
+    /// Segments above may have arrived without an acknowledgement of their own, because it was lost or
+    /// because the receiver sends one for many segments. `is_first`: the report begins with this
+    /// acknowledgement, which counts as one masked loss.
+    pub(crate) fn count_repaired(&mut self, ack: &AckOutcome, reported: Option<SeqNum>, is_first: bool) {
+        let was_hole = |segment: &&Delivered| {
+            let covered = segment.range.end.le(ack.ack) && !segment.retransmitted;
+            covered && reported.is_some_and(|reported| segment.range.end.le(reported))
+        };
+        let (mut segments, mut runs, mut end) = (0u64, 0u64, None);
+        for segment in ack.delivered.iter().filter(was_hole).take(PARITIES_MAX as usize) {
+            segments += 1;
+            runs += u64::from(end != Some(segment.range.start));
+            end = Some(segment.range.end);
+        }
+        let counted = u64::from(is_first);
+        if segments > counted {
+            self.losses.repaired.0 += segments - counted;
+            self.losses.repaired.1 += runs.saturating_sub(counted);
+        }
+    }
+
+    /// Counts a repair after the window was already reduced for an earlier loss of the same flight: this one
+    /// is not among the masked losses.
+    pub(crate) fn count_unanswered_repair(&mut self) {
+        self.losses.repaired.0 += 1;
+        self.losses.repaired.1 += 1;
+    }
+
+    /// Counts a repaired segment whose original arrived after all: it was only late.
+    pub(crate) fn count_refuted(&mut self) {
+        self.losses.refuted += 1;
+    }
+
+    /// Returns the number of runs of lost segments: consecutive ones are one run, also across calls.
+    pub(super) fn count_loss_runs(&mut self, lost: &[SeqRange]) -> u64 {
+        let mut runs = 0;
+        for range in lost {
+            runs += u64::from(self.losses.lost_to != Some(range.start));
+            self.losses.lost_to = Some(range.end);
+        }
+        runs
+    }
+}
+
 /// Beginning of a connection.
 impl Connection {
     /// Takes over the facts of the path. Must be called before the first segment leaves.
@@ -137,11 +212,6 @@ impl Connection {
         let timers = self.config.handshake_timers?;
         let wait = srtt.saturating_mul(u32::from(timers.percent)) / 100;
         Some(wait.max(timers.floor).min(self.tx.rtt.rto_base().into()))
-    }
-
-    /// Frees the memory that only losses need.
-    pub(crate) fn release_loss_memory(&mut self) {
-        self.path.losses.release();
     }
 
     /// True if the handshake is not complete.
@@ -173,10 +243,6 @@ impl Connection {
             (least..=alike).contains(&since)
         });
         self.path.seems_longer = self.handshake.rtt_in_doubt && !as_known;
-    }
-
-    pub(crate) fn known_path(&self) -> &PathFacts {
-        &self.path.known
     }
 
     /// Sets the initial window, once the MSS is known.
@@ -313,28 +379,6 @@ impl Connection {
             }
             _ => free,
         }
-    }
-
-    /// Keeps the current window.
-    pub(crate) fn start_as_unknown(&mut self) {
-        if self.path.start == Start::Open {
-            self.path.start = Start::Over;
-        }
-    }
-
-    /// Takes the granted bytes that are not returned yet.
-    pub(crate) fn take_granted(&mut self) -> u32 {
-        core::mem::take(&mut self.path.granted)
-    }
-
-    /// True while data of the start after `end` is in flight.
-    pub(crate) fn is_on_trust_behind(&self, end: SeqNum) -> bool {
-        matches!(self.path.start, Start::OnTrust { end: trusted, .. } if end.lt(trusted))
-    }
-
-    /// True while the window may not grow, because data of the start has not arrived.
-    pub(crate) fn is_on_trust(&self) -> bool {
-        matches!(self.path.start, Start::OnTrust { .. })
     }
 
     /// Sets the first flight to one segment if our SYN or SYN-ACK was retransmitted more than once. RFC 5681
@@ -539,49 +583,6 @@ impl Connection {
             runs: (of.loss_runs + masked + more_runs).saturating_sub(self.path.losses.refuted) + handshake,
         }
     }
-
-    /// Counts repairs by parity that the peer reports. Of the segments that this acknowledgement covers,
-    /// those below `reported` were missing: the highest sequence number that SACK had reported before.
-    /// Segments above may have arrived without an acknowledgement of their own, because it was lost or
-    /// because the receiver sends one for many segments. `is_first`: the report begins with this
-    /// acknowledgement, which counts as one masked loss.
-    pub(crate) fn count_repaired(&mut self, ack: &AckOutcome, reported: Option<SeqNum>, is_first: bool) {
-        let was_hole = |segment: &&Delivered| {
-            let covered = segment.range.end.le(ack.ack) && !segment.retransmitted;
-            covered && reported.is_some_and(|reported| segment.range.end.le(reported))
-        };
-        let (mut segments, mut runs, mut end) = (0u64, 0u64, None);
-        for segment in ack.delivered.iter().filter(was_hole).take(PARITIES_MAX as usize) {
-            segments += 1;
-            runs += u64::from(end != Some(segment.range.start));
-            end = Some(segment.range.end);
-        }
-        let counted = u64::from(is_first);
-        if segments > counted {
-            self.path.losses.repaired.0 += segments - counted;
-            self.path.losses.repaired.1 += runs.saturating_sub(counted);
-        }
-    }
-
-    /// Counts a repair after the window was already reduced for an earlier loss of the same flight: this one
-    /// is not among the masked losses.
-    pub(crate) fn count_unanswered_repair(&mut self) {
-        self.path.losses.repaired.0 += 1;
-        self.path.losses.repaired.1 += 1;
-    }
-
-    /// Counts a repaired segment whose original arrived after all: it was only late.
-    pub(crate) fn count_refuted(&mut self) {
-        self.path.losses.refuted += 1;
-    }
-
-    /// Counts runs of lost segments: consecutive ones are one run.
-    pub(crate) fn count_loss_runs(&mut self, lost: &[SeqRange]) {
-        for range in lost {
-            self.counters.loss_runs += u64::from(self.path.losses.lost_to != Some(range.start));
-            self.path.losses.lost_to = Some(range.end);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -615,7 +616,7 @@ mod tests {
         let before = client.losses();
         client.counters.masked_losses = 2;
         assert_eq!(client.losses().since(before).lost, 2);
-        client.count_refuted();
+        client.path.count_refuted();
         let LossCount { lost, runs, .. } = client.losses().since(before);
         assert_eq!((lost, runs), (1, 1));
     }
@@ -661,13 +662,13 @@ mod tests {
         let mut ack = client.tx.scoreboard.on_ack(una, &SackBlocks::default(), info);
         ack.ack = seq(6);
         ack.delivered = (0..6).map(delivered).collect();
-        client.count_repaired(&ack, None, true);
+        client.path.count_repaired(&ack, None, true);
         assert_eq!(client.path.losses.repaired, (0, 0), "one loss, which is counted as a masked one");
         // Holes at 0, 2 and 3; segments above 4 were not reported before.
         ack.delivered = [0, 2, 3, 5].map(delivered).into_iter().collect();
-        client.count_repaired(&ack, Some(seq(5)), true);
+        client.path.count_repaired(&ack, Some(seq(5)), true);
         assert_eq!(client.path.losses.repaired, (2, 1), "two losses more, in one run more");
-        client.count_repaired(&ack, Some(seq(5)), false);
+        client.path.count_repaired(&ack, Some(seq(5)), false);
         assert_eq!(
             client.path.losses.repaired,
             (5, 3),

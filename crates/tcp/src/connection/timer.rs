@@ -149,7 +149,7 @@ impl Connection {
         self.tx.disarm_reordering();
         let newly_lost = if self.handshake.agreed.sack && self.tx.uses_rack() && !reneged {
             let lost = self.tx.rack.on_rto(&self.tx.scoreboard, now);
-            self.count_loss_runs(&lost);
+            self.counters.loss_runs += self.path.count_loss_runs(&lost);
             lost.iter().map(|range| self.tx.scoreboard.mark_lost(*range)).sum()
         } else {
             self.counters.loss_runs += 1;

@@ -237,7 +237,7 @@ impl Stack {
             connection.fast_open.outcome = FastOpenOutcome::Off(OffReason::OnTrial);
             return (options == SynOptions::Plain).then(|| Box::new(asker));
         }
-        let known = *connection.known_path();
+        let known = connection.path.known;
         match self.fast_open.cache.choose(&asker, &connect, config.tcp.max_segment, &known, now) {
             Ok(attempt) => {
                 connection.open_fast(attempt, connect);

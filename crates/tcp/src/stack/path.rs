@@ -100,7 +100,7 @@ impl PathMemory {
             Some((window, rtt)) => connection.start_on_trust(window, &facts, rtt, now),
             // A SYN proves nothing; the connection may request again when the peer is verified.
             None if connection.is_opening() => {}
-            None => connection.start_as_unknown(),
+            None => connection.path.start_as_unknown(),
         }
     }
 }

@@ -661,7 +661,7 @@ impl Connection {
         let (report, may_have_repaired) =
             self.with_gentle(|gentle, parts| gentle.on_ack(segment, ack, reported, probe, parts, now))?;
         if may_have_repaired {
-            self.count_repaired(ack, reported, report.repaired);
+            self.path.count_repaired(ack, reported, report.repaired);
         }
         Some(report)
     }
@@ -679,9 +679,9 @@ impl Connection {
         }
         match refuted {
             Refuted::Nothing => {}
-            Refuted::Some => self.count_refuted(),
+            Refuted::Some => self.path.count_refuted(),
             Refuted::All => {
-                self.count_refuted();
+                self.path.count_refuted();
                 self.undo_masked_loss(now);
             }
         }

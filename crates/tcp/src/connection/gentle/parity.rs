@@ -189,7 +189,7 @@ impl Connection {
     /// Returns the round-trip time that determines the delay of parity.
     pub(crate) fn parity_rtt(&self) -> Option<Duration> {
         let expected = self.config.mechanisms.corrective.and_then(|corrective| corrective.expected_rtt);
-        let known = self.known_path().rtt.map(|rtt| rtt.srtt);
+        let known = self.path.known.rtt.map(|rtt| rtt.srtt);
         self.tx.rtt.srtt().map(Duration::from).or(expected).or(known)
     }
 

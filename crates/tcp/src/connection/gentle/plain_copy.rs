@@ -222,7 +222,7 @@ impl Connection {
     /// has no option of Corrective and Proactive, so a SYN that has one is a copy: it is answered by an
     /// identical SYN-ACK, and the agreement remains.
     pub(crate) fn on_repeated_syn(&mut self, syn: &Arrived<'_>, now: Instant) {
-        let half_way = self.known_path().rtt.map_or(COPIES_MEET, |rtt| COPIES_MEET.max(rtt.srtt / 2));
+        let half_way = self.path.known.rtt.map_or(COPIES_MEET, |rtt| COPIES_MEET.max(rtt.srtt / 2));
         let near = self.handshake.syn.last_sent.is_some_and(|at| now.saturating_since(at) <= half_way);
         let answered = self.handshake.syn.copy != PlainCopy::Off || self.gentle.plans();
         if near && answered && self.handshake.syn.timeouts == 0 || !self.allow_repeated_syn_ack(now) {
