@@ -240,7 +240,7 @@ impl Connection {
             self.tx.queue.on_sent(data.range.end);
         }
         if data.mtu_probe {
-            self.tx.on_mtu_probe_sent(data.range);
+            self.tx.mtu.on_probe_sent(data.range, self.tx.option_len);
         }
         self.count_data(data, fresh);
         self.rx.ack.on_data_sent(now);

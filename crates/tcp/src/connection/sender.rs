@@ -81,7 +81,7 @@ pub(crate) struct Sender {
     /// MSS to announce in a SYN.
     announced: u16,
     /// Options on every data segment, bytes.
-    option_len: u32,
+    pub(crate) option_len: u32,
     pub(crate) nagle: Nagle,
     pub(crate) usage: WindowUsage,
     /// Retransmission timeouts since the last progress.
@@ -532,11 +532,6 @@ impl Sender {
         }
         let (cwnd, unsent) = (self.rate.congestion.cwnd(), self.unsent());
         self.mtu.next_probe(cwnd, unsent, self.option_len, now)
-    }
-
-    /// Records that a path-MTU probe left.
-    pub(crate) fn on_mtu_probe_sent(&mut self, range: SeqRange) {
-        self.mtu.on_probe_sent(range, self.option_len);
     }
 
     /// Returns the current retransmission timeout, including the backoff.

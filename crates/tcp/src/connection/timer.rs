@@ -6,6 +6,7 @@
 use crate::config::KeepaliveConfig;
 use crate::congestion::sample::{CongestionCause, CongestionEvent, RtoEvent};
 use crate::connection::decision::Control;
+use crate::connection::gentle::plain_copy::PlainCopy;
 use crate::connection::reactive::ProbeTimer;
 use crate::connection::state::State;
 use crate::connection::{Aftermath, Connection, Urgency};
@@ -74,7 +75,7 @@ impl Connection {
             self.on_retransmission_timeout(now);
         }
         if due(self.plain_copy_timeout()) {
-            self.on_plain_copy_timeout();
+            self.handshake.syn.copy = PlainCopy::Due;
         }
         if due(self.tx.window.next_timeout()) {
             self.on_persist_timeout(now);

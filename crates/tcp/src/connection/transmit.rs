@@ -158,8 +158,13 @@ impl Connection {
         match turn {
             Turn::Control => Step::send(self.outbox.first().map(Choice::Control)),
             Turn::Syn => Step::Send(Choice::Syn(self.syn_gentle_option(now, env.option_profile))),
-            Turn::SynCopy => Step::send(self.choose_syn_copy()),
-            Turn::AfterSyn => Step::send(self.choose_after_syn()),
+            Turn::SynCopy => {
+                Step::send((self.handshake.syn.copy == PlainCopy::Due).then_some(Choice::SynCopy))
+            }
+            Turn::AfterSyn => {
+                let client = self.fast_open.client();
+                Step::send(client.and_then(|client| client.next_after_syn(&self.tx)).map(Choice::AfterSyn))
+            }
             Turn::Failure => Step::send(self.gentle.owes_failure().then_some(Choice::Ack { is_tail: false })),
             Turn::Copies => self.decide_copy(now),
             Turn::Lost => self.decide_lost(now),

@@ -22,7 +22,6 @@
 
 use brisk_wire::{Flags, Gentle, Options, SeqNum, TcpHeader};
 
-use crate::connection::decision::Choice;
 use crate::connection::fast_open::client::Client;
 use crate::connection::sender::Sender;
 use crate::connection::{Connection, State};
@@ -54,7 +53,7 @@ impl FastOpenConnect {
 
 impl Client {
     /// Returns the data of the next segment after the SYN, before its answer arrives.
-    pub(super) fn next_after_syn(&self, tx: &Sender) -> Option<SeqRange> {
+    pub(crate) fn next_after_syn(&self, tx: &Sender) -> Option<SeqRange> {
         if !self.carries_data() || self.followed >= self.connect.may_follow() {
             return None;
         }
@@ -66,10 +65,6 @@ impl Client {
 
 /// The client.
 impl Connection {
-    pub(crate) fn choose_after_syn(&self) -> Option<Choice> {
-        self.fast_open.client()?.next_after_syn(&self.tx).map(Choice::AfterSyn)
-    }
-
     pub(crate) fn after_syn_header(&self, range: SeqRange, now: Instant) -> TcpHeader {
         let in_parts = self.fast_open.client().is_some_and(|client| client.connect.in_parts());
         let (seq, flags, options) = if in_parts {

@@ -24,7 +24,6 @@
 
 use brisk_wire::{Flags, Options, SeqNum, TcpHeader};
 
-use crate::connection::decision::Choice;
 use crate::connection::{Connection, State};
 use crate::fast_open::FastOpenConnect;
 use crate::fast_open::client::{Mode, OpenAttempt};
@@ -114,10 +113,6 @@ impl Connection {
         }
     }
 
-    pub(crate) fn on_plain_copy_timeout(&mut self) {
-        self.handshake.syn.copy = PlainCopy::Due;
-    }
-
     /// Starts the wait after the first SYN or SYN-ACK left with `data` bytes; returns the delay by which the
     /// timer of a SYN starts later.
     pub(crate) fn start_copy(&mut self, data: u32, now: Instant) -> Duration {
@@ -160,10 +155,6 @@ impl Connection {
     fn repeats_syn_data(&self) -> bool {
         let permitted = self.config.handshake_copies.is_some_and(|copies| copies.with_data);
         permitted && self.fast_open.proven_syn_data().is_some()
-    }
-
-    pub(crate) fn choose_syn_copy(&self) -> Option<Choice> {
-        (self.handshake.syn.copy == PlainCopy::Due).then_some(Choice::SynCopy)
     }
 
     /// Returns the header of the copy and its data: a SYN as a stack without Fast Open would send it, the SYN
