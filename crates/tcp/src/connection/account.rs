@@ -63,8 +63,8 @@ impl Connection {
                 let more = self.tx.may_send_new(&self.budget(now));
                 self.with_gentle(|gentle, parts| gentle.drop_copy(more, parts));
             }
-            Change::LimitCopy { paced } => {
-                self.tx.paced |= paced;
+            Change::PaceCopy => {
+                self.tx.paced = true;
                 self.gentle.defer_copy();
             }
             Change::CloseGroup => self.gentle.close_group(),

@@ -16,7 +16,7 @@ use crate::congestion::sample::{ControllerStart, LostPacket};
 use crate::connection::{Connection, Host};
 use crate::outcome::{AckOutcome, CongestionState, Delivered, Dsack, LossCause};
 use crate::path::LargePacket;
-use crate::send::budget::{Budget, Charges};
+use crate::send::budget::Budget;
 use crate::send::delivery::Snapshots;
 use crate::send::mtu::{NextProbe, PathMtu};
 use crate::send::pacer::Pacer;
@@ -106,10 +106,6 @@ pub(crate) struct Sender {
     redundancy_left: Option<u32>,
     /// True if our FIN was sent twice.
     pub(crate) fin_copied: bool,
-    /// Bytes of copies in flight that count against the congestion window for new data.
-    pub(crate) charged: u32,
-    /// Which redundancy obeys the congestion window.
-    pub(crate) charges: Charges,
     /// Bytes by which the payload of every data segment is reduced, so that a parity segment with its longer
     /// option fits the same packet.
     pub(crate) option_reserve: u32,
@@ -329,11 +325,6 @@ impl Sender {
             queued_from: None,
             redundancy_left: config.redundancy_percent.map(|_| 0),
             fin_copied: false,
-            charged: 0,
-            charges: Charges {
-                copies: config.mechanisms.proactive.is_some_and(|proactive| proactive.charge_cwnd),
-                parity: config.mechanisms.corrective.is_some_and(|corrective| corrective.charge_cwnd),
-            },
             option_reserve: 0,
             sizing: SendSizing::default(),
         }
@@ -440,12 +431,11 @@ impl Sender {
             cwnd: self.rate.window(),
             pipe: self.scoreboard.pipe().saturating_sub(syn),
             others: self.rate.others_pipe(),
-            charged: self.charged + self.redundancy_in_flight(),
+            redundancy_in_flight: self.redundancy_in_flight(),
             peer: self.usable_window(),
             paced: self.rate.paced(self.mss(), now),
             redundancy: self.redundancy_left(),
             mss: self.mss(),
-            charges: self.charges,
         }
     }
 

@@ -610,9 +610,6 @@ impl Gentle {
         parts: &mut Parts<'_>,
         now: Instant,
     ) -> Conclusion {
-        if let Some(active) = self.active() {
-            active.charge_copies(parts);
-        }
         let newly_lost = if report.reported { self.resend_repaired_hole(ack, parts, now) } else { 0 };
         let refuted = match ack.dsack {
             Some(Dsack { range, of: DsackOf::NeverSentTwice, .. }) => self.refute_repair(range, parts),
@@ -668,7 +665,7 @@ impl Connection {
 
     /// Carries out the consequences of repairs once the acknowledgement has been processed.
     pub(crate) fn conclude_repairs(&mut self, report: &RepairReport, ack: &AckOutcome, now: Instant) {
-        if !report.reported && ack.dsack.is_none() && !self.tx.charges.copies {
+        if !report.reported && ack.dsack.is_none() {
             return;
         }
         let Conclusion { newly_lost, refuted } =
