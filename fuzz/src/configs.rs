@@ -38,7 +38,6 @@ fn fast_open(decisions: &mut Decisions<'_>) -> FastOpenConfig {
             ..ServerLimits::default()
         },
         last_ack_hold: decisions.pick(&[LastAckHold::FastOpened, LastAckHold::All, LastAckHold::Off]),
-        last_ack_hold_entries: decisions.pick(&[10_000, 1, 0]),
         ..FastOpenConfig::default()
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use brisk_tcp::config::{
     BufferConfig, CongestionAlgorithm, EarlyRetransmit, EcnMode, HandshakeCopies, HandshakeTimers,
-    KeepaliveConfig, LossDetection, MtuProbing, PacingConfig, PaperConfig, PathStart, PrrBound,
-    RackTlpConfig, Reactive, Rfc6675Config, RtoConfig, SynCookies, UrgentPolicy,
+    KeepaliveConfig, LossDetection, MtuProbing, PacingConfig, PaperConfig, PathStart, PrrBound, Reactive,
+    Rfc6675Config, RtoConfig, SynCookies, UrgentPolicy,
 };
 use brisk_tcp::fast_open::{FastOpenConnect, FastOpenListen, KeySource, LastAckHold, ReplayWindow};
 use brisk_tcp::{ListenConfig, StackConfig, TcpConfig};
@@ -448,7 +448,7 @@ fn reactive(value: &str) -> Result<Reactive, Refused> {
     }
     match engine {
         "off" => Ok(Reactive::Off),
-        "rack_tlp" => Ok(Reactive::RackTlp(RackTlpConfig::default())),
+        "rack_tlp" => Ok(Reactive::RackTlp),
         "paper" => Ok(Reactive::Paper(paper)),
         _ => Err(refused("reactive", value)),
     }

@@ -271,9 +271,8 @@ impl Connection {
         now: Instant,
     ) -> Option<(RackVerdict, LossCause)> {
         let may_send_new = self.tx.rfc6675.is_some() && self.tx.may_send_new(&self.tx.budget(now));
-        let srtt = self.tx.rtt.srtt();
         let counting = self.tx.rfc6675.as_mut().filter(|_| self.handshake.agreed.sack)?;
-        Some(counting.on_ack(ack, &self.tx.scoreboard, &Situation { in_recovery, may_send_new, srtt }))
+        Some(counting.on_ack(ack, &self.tx.scoreboard, &Situation { in_recovery, may_send_new }))
     }
 
     /// Detects losses without SACK: the third duplicate acknowledgement (`dup_thresh`) declares the first

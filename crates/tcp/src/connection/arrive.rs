@@ -6,6 +6,7 @@
 use brisk_wire::{Flags, IcmpKind, SeqNum};
 
 use crate::connection::decision::Control;
+use crate::connection::path::MIN_EARLY_WAIT;
 use crate::connection::state::{Input, State};
 use crate::connection::{Aftermath, Connection, Env, Events, Urgency};
 use crate::error::CloseReason;
@@ -362,9 +363,8 @@ impl Connection {
     /// Returns the minimum time between two answers to a repeated SYN or SYN-ACK. It is shorter if the timers
     /// of both ends may follow the known path.
     fn repeated_handshake_interval(&self) -> Duration {
-        self.config
-            .handshake_timers
-            .map_or(self.config.challenge_interval, |timers| timers.floor.min(self.config.challenge_interval))
+        let interval = self.config.challenge_interval;
+        if self.config.handshake_timers.is_some() { interval.min(MIN_EARLY_WAIT) } else { interval }
     }
 
     /// True if a repeated SYN may be answered now; counts the answer as sent.

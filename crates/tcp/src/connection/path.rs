@@ -43,6 +43,8 @@ const UNMEASURED_WINDOW: u32 = 64;
 const BURST_SEGMENTS: u32 = 4;
 /// An answer within this percentage of the remembered round-trip time does not show a longer path.
 const ALIKE_PERCENT: u32 = 125;
+/// Minimum wait of the early timer of the handshake.
+pub(super) const MIN_EARLY_WAIT: Duration = Duration::from_millis(50);
 /// Number of samples after which a first sample that includes a timer no longer distorts the estimate.
 const SAMPLES: u32 = 8;
 
@@ -209,9 +211,9 @@ impl Connection {
 
     /// Returns the early timer of the handshake, if the configuration asks for one.
     fn early_wait(&self, srtt: Duration) -> Option<Duration> {
-        let timers = self.config.handshake_timers?;
-        let wait = srtt.saturating_mul(u32::from(timers.percent)) / 100;
-        Some(wait.max(timers.floor).min(self.tx.rtt.rto_base().into()))
+        self.config.handshake_timers?;
+        let wait = srtt.saturating_mul(3) / 2;
+        Some(wait.max(MIN_EARLY_WAIT).min(self.tx.rtt.rto_base().into()))
     }
 
     /// True if the handshake is not complete.

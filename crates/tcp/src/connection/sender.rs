@@ -14,7 +14,7 @@ use crate::config::{LossDetection, PrrBound, TcpConfig};
 use crate::congestion::Controller;
 use crate::congestion::sample::{ControllerStart, LostPacket};
 use crate::connection::{Connection, Host};
-use crate::outcome::{AckOutcome, CongestionState, Delivered, Dsack, LossCause};
+use crate::outcome::{AckOutcome, CongestionState, Delivered, Dsack};
 use crate::path::LargePacket;
 use crate::send::budget::Budget;
 use crate::send::delivery::Snapshots;
@@ -22,7 +22,7 @@ use crate::send::mtu::{NextProbe, PathMtu};
 use crate::send::pacer::Pacer;
 use crate::send::push::{BurstPush, Pace};
 use crate::send::queue::SendQueue;
-use crate::send::rack::{Rack, RackVerdict};
+use crate::send::rack::Rack;
 use crate::send::rate::RateControl;
 use crate::send::recovery::Recovery;
 #[cfg(feature = "historical")]
@@ -632,29 +632,10 @@ impl Sender {
     /// Returns the time at which suspected segments are declared lost.
     pub(crate) fn reordering_timeout(&self) -> Option<Instant> {
         #[cfg(feature = "historical")]
-        if let Some(counting) = &self.rfc6675 {
-            return counting.next_timeout();
+        if self.rfc6675.is_some() {
+            return None;
         }
         self.rack.next_timeout()
-    }
-
-    /// Returns the segments whose reordering window has passed by `now`, and the algorithm that declares them
-    /// lost.
-    pub(crate) fn lost_at_reordering_timeout(&mut self, now: Instant) -> (RackVerdict, LossCause) {
-        #[cfg(feature = "historical")]
-        if let Some(counting) = &mut self.rfc6675 {
-            return counting.on_timeout(&self.scoreboard);
-        }
-        (self.rack.on_timeout(&self.scoreboard, now), LossCause::Rack)
-    }
-
-    /// Stops the reordering timer.
-    pub(crate) fn disarm_reordering(&mut self) {
-        self.rack.disarm();
-        #[cfg(feature = "historical")]
-        if let Some(counting) = &mut self.rfc6675 {
-            counting.disarm();
-        }
     }
 
     /// True if a segment arrived after one that was sent later.
@@ -756,7 +737,7 @@ impl Sender {
     /// Stops all timers: nothing more will be sent.
     pub(crate) fn stop(&mut self) {
         self.rto.disarm();
-        self.disarm_reordering();
+        self.rack.disarm();
         self.window.disarm_persist();
         self.paced = false;
         self.send_limited = false;

@@ -30,6 +30,9 @@ use crate::mechanism::memory::SynOptions;
 use crate::outcome::Arrived;
 use crate::time::Instant;
 
+/// Limit of closed connections that are remembered to recognise a duplicate of their SYN.
+const LAST_ACK_ENTRIES: usize = 10_000;
+
 /// Fast Open of a stack.
 #[derive(Debug)]
 pub(crate) struct FastOpen {
@@ -91,7 +94,7 @@ impl FastOpen {
             cache: ClientCache::new(of.memory, hash.clone()),
             admission: Admission::new(of.limits, hash.clone()),
             keys: of.keys.clone().map_or_else(OnceCell::new, OnceCell::from),
-            last_ack: LastAckTable::new(of.last_ack_hold_entries, config.msl, hash.clone()),
+            last_ack: LastAckTable::new(LAST_ACK_ENTRIES, config.msl, hash.clone()),
             hash,
             which: of.last_ack_hold,
             switches: of.switches,
@@ -108,7 +111,7 @@ impl FastOpen {
         cache.renew(of.memory, with.clone());
         admission.renew(of.limits, with.clone());
         *keys = of.keys.clone().map_or_else(OnceCell::new, OnceCell::from);
-        *last_ack = LastAckTable::new(of.last_ack_hold_entries, config.msl, with.clone());
+        *last_ack = LastAckTable::new(LAST_ACK_ENTRIES, config.msl, with.clone());
         (*which, *switches, *hash) = (of.last_ack_hold, of.switches, with.clone());
         (*one_time, *unix) = (None, None);
     }

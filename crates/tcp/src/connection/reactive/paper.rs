@@ -18,6 +18,8 @@ use crate::time::{Instant, Micros};
 
 /// Before the first round-trip sample (draft-dukkipati-tcpm-tcp-loss-probe).
 const PTO_WITHOUT_SAMPLE: Micros = Micros::from_millis(1000);
+/// The worst-case delayed acknowledgement.
+const WDT: Micros = Micros::from_millis(200);
 /// Minimum probe timeout of the draft; Algorithm 1 has none.
 const PTO_FLOOR: Micros = Micros::from_millis(10);
 
@@ -77,7 +79,7 @@ impl PaperProbe {
             return twice.max(floor);
         }
         // "Else: PTO = 1.5 x RTT + WDT": the receiver may hold the acknowledgement back.
-        let delayed = srtt + srtt / 2 + self.config.wdt.into();
+        let delayed = srtt + srtt / 2 + WDT;
         if self.config.strict_alg1 { delayed } else { delayed.max(twice) }
     }
 
