@@ -106,10 +106,8 @@ pub struct FastOpenConnect {
     pub experimental: bool,
     /// Request one-time cookies outside the handshake; only servers of this stack know them. Default `false`.
     pub one_time: bool,
-    /// Time between the first SYN and a plain one, in percent of the remembered round-trip time. 100..=300,
-    /// default 150.
-    pub syn_rto_percent: u16,
-    /// Minimum of that time. 0..=1 s, default 50 ms.
+    /// Minimum time between the first SYN and a plain one, which follows after one and a half remembered
+    /// round-trip times. 0..=1 s, default 50 ms.
     pub syn_rto_floor: Duration,
     /// Time after which a copy of the SYN without data follows, in percent of the remembered round-trip time
     /// (50 ms without one), while the path has not delivered SYN data yet or has dropped a SYN since. A path
@@ -150,7 +148,6 @@ impl Default for FastOpenConnect {
             assume_mtu: false,
             experimental: false,
             one_time: false,
-            syn_rto_percent: 150,
             syn_rto_floor: Duration::from_millis(50),
             plain_copy_percent: 0,
             hold_early: true,
@@ -181,9 +178,6 @@ impl FastOpenConnect {
     /// Checks the ranges in the comments of the fields.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let refuse = |key, value: String, range| Err(ConfigError { key, value, range });
-        if !(100..=300).contains(&self.syn_rto_percent) {
-            return refuse("syn_rto_percent", self.syn_rto_percent.to_string(), "100 to 300");
-        }
         if self.syn_rto_floor > Duration::from_secs(1) {
             return refuse("syn_rto_floor", format!("{:?}", self.syn_rto_floor), "0 to 1 s");
         }

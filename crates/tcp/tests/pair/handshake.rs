@@ -181,8 +181,9 @@ fn a_configuration_out_of_range_opens_nothing() {
         connect(tcp(TcpConfig { handshake_timers: timers, ..TcpConfig::default() })),
         ("retries", "1 to 10")
     );
-    let fast_open = Some(FastOpenConnect { syn_rto_percent: 10, ..FastOpenConnect::default() });
-    assert_eq!(connect(ConnectConfig { fast_open, ..ConnectConfig::default() }).0, "syn_rto_percent");
+    let fast_open =
+        Some(FastOpenConnect { syn_rto_floor: Duration::from_secs(2), ..FastOpenConnect::default() });
+    assert_eq!(connect(ConnectConfig { fast_open, ..ConnectConfig::default() }).0, "syn_rto_floor");
     let fast_open = Some(FastOpenListen { amp_factor: 65, ..FastOpenListen::default() });
     let refused = pair.b.listen(B.addr(80), ListenConfig { fast_open, ..ListenConfig::default() });
     assert_eq!(

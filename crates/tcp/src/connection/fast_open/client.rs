@@ -211,8 +211,7 @@ impl Client {
 
     /// Returns the time that the first SYN waits for its answer before a plain one follows.
     fn wait(&self) -> Duration {
-        let percent = u32::from(self.connect.syn_rto_percent.clamp(100, 300));
-        let wait = self.attempt.srtt.map(|srtt| srtt.saturating_mul(percent) / 100);
+        let wait = self.attempt.srtt.map(|srtt| srtt.saturating_mul(3) / 2);
         wait.map_or(SYN_TIMEOUT, |wait| wait.max(self.connect.syn_rto_floor).min(SYN_TIMEOUT))
     }
 
