@@ -31,14 +31,11 @@ impl TcpConfig {
 pub struct PaperConfig {
     /// Maximum number of probes in a row without progress. 1..=2, default 1 (the authors' deployment).
     pub max_probes: u32,
-    /// Follow Algorithm 1 exactly: no minimum timeout of 10 ms, and `1.5*srtt + 200 ms` even if `2*srtt` is
-    /// longer. Default off.
-    pub strict_alg1: bool,
 }
 
 impl Default for PaperConfig {
     fn default() -> Self {
-        PaperConfig { max_probes: 1, strict_alg1: false }
+        PaperConfig { max_probes: 1 }
     }
 }
 

@@ -73,14 +73,13 @@ impl PaperProbe {
     fn pto(&self, tx: &Sender) -> Micros {
         let Some(srtt) = tx.rtt.srtt() else { return PTO_WITHOUT_SAMPLE };
         let twice = srtt * 2;
-        let floor = if self.config.strict_alg1 { Micros::ZERO } else { PTO_FLOOR };
         if tx.scoreboard.segments() > 1 {
             // "If FlightSize > 1: PTO = 2 x RTT".
-            return twice.max(floor);
+            return twice.max(PTO_FLOOR);
         }
-        // "Else: PTO = 1.5 x RTT + WDT": the receiver may hold the acknowledgement back.
-        let delayed = srtt + srtt / 2 + WDT;
-        if self.config.strict_alg1 { delayed } else { delayed.max(twice) }
+        // "Else: PTO = 1.5 x RTT + WDT": the receiver may hold the acknowledgement back. The wait is at least
+        // two round trips.
+        (srtt + srtt / 2 + WDT).max(twice)
     }
 
     fn schedule(&mut self, tx: &Sender, now: Instant) {

@@ -237,11 +237,8 @@ fn a_needless_probe_costs_no_window() {
 #[test]
 fn two_probes_and_one_answer_count_as_a_loss() {
     // The acknowledgements before 400 ms are lost, so that one of two duplicates never shows.
-    let mut tail = Tail::new(
-        setting(Reactive::Paper(PaperConfig { max_probes: 2, ..PaperConfig::default() })),
-        3,
-        |who, n| who == S && n <= 4,
-    );
+    let mut tail =
+        Tail::new(setting(Reactive::Paper(PaperConfig { max_probes: 2 })), 3, |who, n| who == S && n <= 4);
     assert_eq!(tail.until(560).sent(), [segment(200, 3), segment(400, 3)]);
     assert_eq!((tail.cwnd(), tail.counters().masked_losses), (10, 0));
     tail.write(1);
@@ -281,7 +278,7 @@ fn a_probe_of_new_data_exceeds_the_window_by_one_segment() {
 #[test]
 fn an_acknowledgement_of_nothing_new_earns_no_further_probe() {
     // Algorithm 1: the count of consecutive probes starts again when something is acknowledged.
-    let config = setting(Reactive::Paper(PaperConfig { max_probes: 1, ..PaperConfig::default() }));
+    let config = setting(Reactive::Paper(PaperConfig { max_probes: 1 }));
     let mut tail = Tail::new(config, 4, |who, _| who == C);
     tail.until(300);
     assert_eq!(tail.counters().probes, 1);
@@ -390,7 +387,7 @@ fn the_ranges_of_the_settings_are_checked() {
     assert!(of(Reactive::default()) && of(Reactive::Off));
     #[cfg(feature = "historical")]
     {
-        let paper = |max_probes| of(Reactive::Paper(PaperConfig { max_probes, ..PaperConfig::default() }));
+        let paper = |max_probes| of(Reactive::Paper(PaperConfig { max_probes }));
         assert_eq!([0, 1, 3].map(paper), [false, true, false]);
         assert!(TcpConfig::of_2012().validate().is_ok());
         assert!(TcpConfig::of_2012_with_reactive().validate().is_ok());
