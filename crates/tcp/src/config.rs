@@ -179,7 +179,6 @@ impl StackConfig {
             );
         }
         self.fast_open.memory.validate()?;
-        self.fast_open.limits.validate()?;
         self.path.validate()
     }
 }
