@@ -34,11 +34,9 @@ fn fast_open(decisions: &mut Decisions<'_>) -> FastOpenConfig {
         memory: ClientMemory { entries: decisions.pick(&[1024, 0, 1]), ..ClientMemory::default() },
         limits: ServerLimits {
             max_pending_bytes: decisions.pick(&[1 << 20, 0, 600]),
-            per_ip_entries: decisions.pick(&[10_000, 0, 1]),
             ..ServerLimits::default()
         },
         last_ack_hold: decisions.pick(&[LastAckHold::FastOpened, LastAckHold::All, LastAckHold::Off]),
-        last_ack_hold_entries: decisions.pick(&[10_000, 1, 0]),
         ..FastOpenConfig::default()
     }
 }

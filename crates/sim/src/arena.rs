@@ -163,12 +163,8 @@ mod tests {
             set(&mut tcp);
             tcp
         };
-        let solomon = || CorrectiveConfig {
-            code: FecCode::ReedSolomon,
-            parities: 3,
-            in_recovery: true,
-            ..CorrectiveConfig::default()
-        };
+        let solomon =
+            || CorrectiveConfig { code: FecCode::ReedSolomon, parities: 3, ..CorrectiveConfig::default() };
         let mut both = with(|tcp| tcp.mechanisms.proactive = Some(ProactiveConfig::default()));
         both.mechanisms.corrective = Some(solomon());
         vec![

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use brisk_tcp::config::{
     BufferConfig, CongestionAlgorithm, EarlyRetransmit, EcnMode, HandshakeCopies, HandshakeTimers,
-    KeepaliveConfig, LossDetection, MtuProbing, PacingConfig, PaperConfig, PathStart, PrrBound,
-    RackTlpConfig, Reactive, Rfc6675Config, RtoConfig, SynCookies, UrgentPolicy,
+    KeepaliveConfig, LossDetection, MtuProbing, PacingConfig, PaperConfig, PathStart, PrrBound, Reactive,
+    Rfc6675Config, RtoConfig, SynCookies, UrgentPolicy,
 };
 use brisk_tcp::fast_open::{FastOpenConnect, FastOpenListen, KeySource, LastAckHold, ReplayWindow};
 use brisk_tcp::{ListenConfig, StackConfig, TcpConfig};
@@ -102,7 +102,7 @@ const KEYS: &[(&str, &str)] = &[
     ("fast_open_last_ack_hold", "off, fast_opened or all"),
     ("fast_open_black_hole_base", "a time; 0: no black hole is ever seen"),
     ("proactive", proactive::TAKES),
-    ("reactive", "off, rack_tlp, or paper with parts behind it: paper:2 for two probes, paper:strict"),
+    ("reactive", "off, rack_tlp, paper, or paper:2 for two probes"),
     (
         "loss_detection",
         "rack, or rfc6675 with parts behind it: fack, no_fack, no_er, er, relaxed_er, rfc6937 (the rate reduction of 2012), as in rfc6675:no_fack,no_er",
@@ -442,13 +442,12 @@ fn reactive(value: &str) -> Result<Reactive, Refused> {
         match part {
             "1" => paper.max_probes = 1,
             "2" => paper.max_probes = 2,
-            "strict" => paper.strict_alg1 = true,
             _ => return Err(refused("reactive", value)),
         }
     }
     match engine {
         "off" => Ok(Reactive::Off),
-        "rack_tlp" => Ok(Reactive::RackTlp(RackTlpConfig::default())),
+        "rack_tlp" => Ok(Reactive::RackTlp),
         "paper" => Ok(Reactive::Paper(paper)),
         _ => Err(refused("reactive", value)),
     }

@@ -32,7 +32,7 @@ pub use gentle::{
 };
 #[cfg(feature = "historical")]
 pub use historical::{EarlyRetransmit, PaperConfig, Rfc6675Config};
-pub use loss::{LossDetection, PrrBound, RackTlpConfig, Reactive, ThinStreamConfig};
+pub use loss::{LossDetection, PrrBound, Reactive, ThinStreamConfig};
 pub use planner::PlannerConfig;
 
 /// Configuration of a whole stack.
@@ -103,10 +103,8 @@ pub struct FastOpenConfig {
     pub limits: ServerLimits,
     /// The keys of listeners without their own; `None`: a key from the seed of the stack.
     pub keys: Option<KeySource>,
-    /// The closed connections that are remembered to recognise a duplicate of their SYN.
+    /// The closed connections that are remembered, up to 10,000, to recognise a duplicate of their SYN.
     pub last_ack_hold: LastAckHold,
-    /// Limit of remembered closed connections. Default 10000.
-    pub last_ack_hold_entries: usize,
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]
     pub non_exhaustive: (),
@@ -120,7 +118,6 @@ impl Default for FastOpenConfig {
             limits: ServerLimits::default(),
             keys: None,
             last_ack_hold: LastAckHold::FastOpened,
-            last_ack_hold_entries: 10_000,
             non_exhaustive: (),
         }
     }
@@ -182,7 +179,6 @@ impl StackConfig {
             );
         }
         self.fast_open.memory.validate()?;
-        self.fast_open.limits.validate()?;
         self.path.validate()
     }
 }
@@ -227,29 +223,15 @@ pub struct BufferConfig {
     pub max: usize,
 }
 
-/// Pacing of transmissions over the round-trip time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Pacing of transmissions over the round-trip time: at 200 % of cwnd/srtt in slow start and at 120 %
+/// afterwards, as in Linux.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PacingConfig {
-    /// Rate in slow start in percent of cwnd/srtt. Default 200, as in Linux.
-    pub slow_start_percent: u32,
-    /// Rate afterwards in percent of cwnd/srtt. Default 120, as in Linux.
-    pub congestion_avoidance_percent: u32,
     /// Maximum rate, bytes of payload per second (Linux: `SO_MAX_PACING_RATE`). Default `None`: no limit.
     pub max_rate: Option<u64>,
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]
     pub non_exhaustive: (),
-}
-
-impl Default for PacingConfig {
-    fn default() -> Self {
-        PacingConfig {
-            slow_start_percent: 200,
-            congestion_avoidance_percent: 120,
-            max_rate: None,
-            non_exhaustive: (),
-        }
-    }
 }
 
 /// Keepalive probes (RFC 9293 section 3.8.4).
@@ -385,8 +367,8 @@ pub struct TcpConfig {
     pub dup_thresh: u32,
     /// Minimum time between two answers of a connection to empty segments outside the window, to other
     /// reasons for challenge ACKs, and to repeated SYNs (RFC 5961 section 7 asks for a limit; Linux:
-    /// `tcp_invalid_ratelimit`). A repeated SYN is answered more often if [`HandshakeTimers::floor`] is
-    /// shorter. Default 500 ms.
+    /// `tcp_invalid_ratelimit`). With [`HandshakeTimers`] a repeated SYN is answered
+    /// after 50 ms. Default 500 ms.
     pub challenge_interval: Duration,
     /// Duration of FIN-WAIT-2 after the application has released the connection. Default 60 s.
     pub fin_wait_2_timeout: Duration,
@@ -491,9 +473,6 @@ impl TcpConfig {
         if self.syn_linear_retries > 10 {
             return refuse("syn_linear_retries", self.syn_linear_retries.to_string(), "0 to 10");
         }
-        if let Some(thin) = self.thin_stream.filter(|thin| thin.linear_timeouts > 15) {
-            return refuse("linear_timeouts", thin.linear_timeouts.to_string(), "0 to 15");
-        }
         if let Some(start) = self.path_start.filter(|start| !(1..=1024).contains(&start.max_window)) {
             return refuse("max_window", start.max_window.to_string(), "1 to 1024 segments");
         }
@@ -558,14 +537,11 @@ impl Default for PathStart {
     }
 }
 
-/// The first retransmissions of a SYN or SYN-ACK on a path with a remembered round-trip time. They do not
-/// count as retries; after them the ordinary schedule begins, which is the only one on an unknown path.
+/// The first retransmissions of a SYN or SYN-ACK on a path with a remembered round-trip time. The first
+/// leaves after one and a half times that time, and at least after 50 ms. They do not count as retries; after
+/// them the ordinary schedule begins, which is the only one on an unknown path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HandshakeTimers {
-    /// Wait in percent of the remembered round-trip time. 100..=300, default 150.
-    pub percent: u16,
-    /// Minimum wait. 0..=1 s, default 50 ms.
-    pub floor: Duration,
     /// Maximum number, each after twice the previous wait, while that is shorter than the ordinary timeout.
     /// 1..=10, default 3.
     pub retries: u32,
@@ -576,7 +552,7 @@ pub struct HandshakeTimers {
 
 impl Default for HandshakeTimers {
     fn default() -> Self {
-        HandshakeTimers { percent: 150, floor: Duration::from_millis(50), retries: 3, non_exhaustive: () }
+        HandshakeTimers { retries: 3, non_exhaustive: () }
     }
 }
 
@@ -601,12 +577,6 @@ pub struct HandshakeCopies {
 impl HandshakeTimers {
     fn validate(&self) -> Result<(), ConfigError> {
         let refuse = |key, value: alloc::string::String, range| Err(ConfigError { key, value, range });
-        if !(100..=300).contains(&self.percent) {
-            return refuse("percent", self.percent.to_string(), "100 to 300");
-        }
-        if self.floor > Duration::from_secs(1) {
-            return refuse("floor", alloc::format!("{:?}", self.floor), "0 to 1 s");
-        }
         if !(1..=10).contains(&self.retries) {
             return refuse("retries", self.retries.to_string(), "1 to 10");
         }
@@ -634,22 +604,15 @@ pub struct MechanismConfig {
 impl MechanismConfig {
     /// Checks the ranges in the comments of the fields.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let refuse = |key, value: alloc::string::String, range| Err(ConfigError { key, value, range });
         self.corrective.map_or(Ok(()), |corrective| corrective.validate())?;
         self.proactive.map_or(Ok(()), |proactive| proactive.validate())?;
         self.planner.map_or(Ok(()), |planner| planner.validate())?;
-        let (key, delay) = match self.reactive {
-            Reactive::Off => return Ok(()),
-            #[cfg(feature = "historical")]
-            Reactive::Paper(paper) if !(1..=2).contains(&paper.max_probes) => {
-                return refuse("max_probes", paper.max_probes.to_string(), "1 or 2");
-            }
-            #[cfg(feature = "historical")]
-            Reactive::Paper(paper) => ("wdt", paper.wdt),
-            Reactive::RackTlp(rack_tlp) => ("max_ack_delay", rack_tlp.max_ack_delay),
-        };
-        if delay > Duration::from_secs(1) {
-            return refuse(key, alloc::format!("{delay:?}"), "0 to 1 s");
+        #[cfg(feature = "historical")]
+        if let Reactive::Paper(paper) = self.reactive
+            && !(1..=2).contains(&paper.max_probes)
+        {
+            let value = paper.max_probes.to_string();
+            return Err(ConfigError { key: "max_probes", value, range: "1 or 2" });
         }
         Ok(())
     }

@@ -17,11 +17,10 @@
 //! | round-trip time of a full queue | from its losses (`LossTimes`) | the last 2048 samples |
 //! | volume of a flight, its rate | see `path/volume.rs` | `WINDOW_LIFETIME`, half of it after 30 s |
 //! | loss, burst length | counts that decay, without what a queue lost | halved per `LOSS_HALF_LIFE` |
-//! | MTU | as path-MTU discovery left it | `mtu_lifetime` (RFC 8201 section 4) |
+//! | MTU | as path-MTU discovery left it | ten minutes (RFC 8201 section 4) |
 //! | MSS of the peer, handshakes that failed | the last | while there is room |
 
-use alloc::format;
-use alloc::string::{String, ToString};
+use alloc::string::ToString;
 use core::hash::{Hash, Hasher};
 use core::net::IpAddr;
 
@@ -44,6 +43,8 @@ pub(crate) const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 const RTT_LIFETIME: Duration = Duration::from_secs(600);
 /// Lifetime of the volume of a flight; it is halved after 30 s.
 const WINDOW_LIFETIME: Duration = Duration::from_secs(600);
+/// Lifetime of a reduced MTU (RFC 8201 section 4 recommends ten minutes).
+const MTU_LIFETIME: Duration = Duration::from_secs(600);
 /// Half-life of a loss.
 const LOSS_HALF_LIFE: Duration = Duration::from_secs(600);
 /// Interval at which a connection and its stack report that large packets arrive.
@@ -58,9 +59,6 @@ const FRACTION: u64 = 1 << 10;
 pub struct PathMemoryConfig {
     /// Pairs of addresses. 0 (off)..=1000000, default 1024.
     pub entries: usize,
-    /// Lifetime of a reduced MTU. 0 (not remembered)..=86400 s, default 600 s: RFC 8201 section 4 recommends
-    /// ten minutes.
-    pub mtu_lifetime: Duration,
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]
     pub non_exhaustive: (),
@@ -68,20 +66,16 @@ pub struct PathMemoryConfig {
 
 impl Default for PathMemoryConfig {
     fn default() -> Self {
-        PathMemoryConfig { entries: 1024, mtu_lifetime: Duration::from_secs(600), non_exhaustive: () }
+        PathMemoryConfig { entries: 1024, non_exhaustive: () }
     }
 }
 
 impl PathMemoryConfig {
     /// Checks the ranges given at the fields.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let PathMemoryConfig { entries, mtu_lifetime, non_exhaustive: () } = *self;
-        let refuse = |key, value: String, range| Err(ConfigError { key, value, range });
-        if entries > 1_000_000 {
-            return refuse("path.entries", entries.to_string(), "0 to 1000000");
-        }
-        if mtu_lifetime > Duration::from_secs(86_400) {
-            return refuse("path.mtu_lifetime", format!("{mtu_lifetime:?}"), "0 to 86400 s");
+        if self.entries > 1_000_000 {
+            let value = self.entries.to_string();
+            return Err(ConfigError { key: "path.entries", value, range: "0 to 1000000" });
         }
         Ok(())
     }
@@ -327,7 +321,7 @@ impl PathMemory {
     /// Merges a connection's report.
     #[inline]
     pub(crate) fn on_report(&mut self, ends: Ends, report: &PathReport, now: Instant) {
-        let PathMemory { config, paths, .. } = self;
+        let paths = &mut self.paths;
         let Some((_, path)) = paths.touch_or_insert(ends, Path::default) else { return };
         if let Some(fact) = report.doubtful_rtt {
             path.doubtful_rtt = Some(Aging { fact, until: now + RTT_LIFETIME });
@@ -352,7 +346,7 @@ impl PathMemory {
         path.mss = report.mss.or(path.mss);
         match report.mtu {
             MtuReport::Silent => {}
-            MtuReport::Narrow(fact) => path.mtu = Some(Aging { fact, until: now + config.mtu_lifetime }),
+            MtuReport::Narrow(fact) => path.mtu = Some(Aging { fact, until: now + MTU_LIFETIME }),
             MtuReport::Open => path.mtu = None,
         }
         path.handshake_failures = match report.handshake {
@@ -365,12 +359,12 @@ impl PathMemory {
     /// Records that a large packet arrived, and revises a smaller MTU that was reported before it left.
     /// Returns true if the last such record is old.
     pub(crate) fn on_large_packet(&mut self, ends: Ends, packet: LargePacket) -> bool {
-        let PathMemory { config, paths, .. } = self;
+        let paths = &mut self.paths;
         let Some((_, path)) = paths.touch_or_insert(ends, Path::default) else { return false };
         let is_new = path.large.is_none_or(|last| last.sent_at + LARGE_PACKET_INTERVAL <= packet.sent_at);
         if is_new {
             path.large = Some(packet);
-            path.mtu = path.mtu.and_then(|mtu| mtu.revised(packet, config.mtu_lifetime));
+            path.mtu = path.mtu.and_then(|mtu| mtu.revised(packet, MTU_LIFETIME));
         }
         is_new
     }

@@ -6,8 +6,8 @@ use super::{Refused, number, refused, span};
 
 /// Permitted values of the key.
 pub(super) const TAKES: &str = "off, short, all or paper, with parts behind it: option (the mark), \
-    max:BYTES, gap:TIME, acks, retransmissions, charge, cap:PERCENT, unreported, literal (the paper's rule), aggregate:SEGMENTS, \
-    shared (with Corrective), as in all:acks,gap:5ms";
+    max:BYTES, gap:TIME, acks, cap:PERCENT, unreported, literal (the paper's rule), aggregate:SEGMENTS, \
+    as in all:acks,gap:5ms";
 
 pub(super) fn read(value: &str) -> Result<Option<ProactiveConfig>, Refused> {
     let (scope, parts) = value.split_once(':').unwrap_or((value, ""));
@@ -22,11 +22,8 @@ pub(super) fn read(value: &str) -> Result<Option<ProactiveConfig>, Refused> {
         match part.split_once(':').unwrap_or((part, "")) {
             ("option", "") => config.mark = CopyMark::Option,
             ("acks", "") => config.copy_acks = true,
-            ("retransmissions", "") => config.copy_retransmissions = true,
-            ("charge", "") => config.charge_cwnd = true,
             ("unreported", "") => config.report = CopyReport::None,
             ("literal", "") => config.rule = CopyRule::Paper,
-            ("shared", "") => config.exclusive = false,
             ("max", bytes) => config.max_bytes = number("proactive", bytes)?,
             ("gap", time) => config.gap = span("proactive", time)?,
             ("cap", percent) => config.loss_cap = number("proactive", percent)?,

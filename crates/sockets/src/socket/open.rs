@@ -294,7 +294,6 @@ impl Socket {
         // Linux waits a second for the answer to a SYN with data, independently of its path memory.
         FastOpenConnect {
             defer: true,
-            syn_rto_percent: 300,
             syn_rto_floor: Duration::from_secs(1),
             no_cookie,
             assume_mtu: true,

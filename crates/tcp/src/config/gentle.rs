@@ -25,8 +25,6 @@ pub struct CorrectiveConfig {
     pub delay_divisor: u32,
     /// The packet of a group from which the delay of its parity counts. Default `LastPacket`.
     pub due: FecDue,
-    /// Also protect data that is sent for the first time during a recovery. Default off.
-    pub in_recovery: bool,
     /// Losses that are rebuilt; `None`: `Residue`, and `Contiguous` in F1. Default `None`.
     pub rule: Option<FecRule>,
     /// Time that loss detection waits for a repair by parity; `None`: `Full` with [`FecCode::ReedSolomon`]
@@ -35,18 +33,9 @@ pub struct CorrectiveConfig {
     /// Send parity even if the path has a standing queue, where it delays all traffic of that queue. A
     /// planner decides this itself. Default off.
     pub into_queue: bool,
-    /// Undo a reduction if a DSACK shows that the original was only reordered, even if parity left a
-    /// reordering window (a quarter of the round trip) or more after it. If parity left sooner, the reduction
-    /// is always undone. Default off.
-    pub reorder_undo: bool,
-    /// Send parity only within the congestion window. Default off.
-    pub charge_cwnd: bool,
     /// Round-trip time before the first sample; `None`: that of the path memory, otherwise parity waits 250
     /// ms. Default `None`.
     pub expected_rtt: Option<Duration>,
-    /// Distance of a parity segment to the left of SND.UNA, bytes, for networks with a device that
-    /// acknowledges ahead of the receiver. 0..=65535, default 0.
-    pub left_margin: u16,
     /// Send an acknowledgement after the parity of a tail, which shows the end of the sequence numbers to
     /// stateful devices. Default on.
     pub tail_ack: bool,
@@ -65,13 +54,9 @@ impl Default for CorrectiveConfig {
             expected_rtt: None,
             delay_divisor: 4,
             due: FecDue::LastPacket,
-            in_recovery: false,
             rule: None,
             hold: None,
             into_queue: false,
-            reorder_undo: false,
-            charge_cwnd: false,
-            left_margin: 0,
             tail_ack: true,
             non_exhaustive: (),
         }
@@ -206,18 +191,12 @@ pub struct ProactiveConfig {
     pub gap: Duration,
     /// Copy acknowledgements too. Default off.
     pub copy_acks: bool,
-    /// Copy retransmissions too. Default off.
-    pub copy_retransmissions: bool,
-    /// Send copies only within the congestion window. Default off.
-    pub charge_cwnd: bool,
     /// Stop copying if more than this share of the last 100 segments was lost, percent. 1..=100, default 25.
     pub loss_cap: u32,
     /// The lost instance that the receiver reports. Default `Original`.
     pub report: CopyReport,
     /// Rule to distinguish the second instance from a retransmission. Default `Ledger`.
     pub rule: CopyRule,
-    /// With Corrective on the same connection: copied data is not encoded. Default on.
-    pub exclusive: bool,
     /// Number of originals that leave before the first of their copies, as with segmentation by the device.
     /// For the laboratory: it causes unnecessary retransmissions. 1..=64, default 1.
     pub aggregate: u8,
@@ -240,12 +219,9 @@ impl ProactiveConfig {
         max_bytes: 65_536,
         gap: Duration::ZERO,
         copy_acks: false,
-        copy_retransmissions: false,
-        charge_cwnd: false,
         loss_cap: 25,
         report: CopyReport::Original,
         rule: CopyRule::Ledger,
-        exclusive: true,
         aggregate: 1,
         non_exhaustive: (),
     };

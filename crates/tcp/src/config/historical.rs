@@ -1,7 +1,6 @@
 //! The TCP of 2012, with which the authors of Gentle Aggression compared, and their form of Reactive.
 
 use super::{LossDetection, MechanismConfig, PrrBound, Reactive, TcpConfig};
-use crate::time::Duration;
 
 impl TcpConfig {
     /// Returns the TCP with which the authors of Gentle Aggression compared: loss detection by RFC 6675 with
@@ -32,16 +31,11 @@ impl TcpConfig {
 pub struct PaperConfig {
     /// Maximum number of probes in a row without progress. 1..=2, default 1 (the authors' deployment).
     pub max_probes: u32,
-    /// WDT, the worst-case delayed acknowledgement. 0..=1 s, default 200 ms.
-    pub wdt: Duration,
-    /// Follow Algorithm 1 exactly: no minimum timeout of 10 ms, and `1.5*srtt + wdt` even if `2*srtt` is
-    /// longer. Default off.
-    pub strict_alg1: bool,
 }
 
 impl Default for PaperConfig {
     fn default() -> Self {
-        PaperConfig { max_probes: 1, wdt: Duration::from_millis(200), strict_alg1: false }
+        PaperConfig { max_probes: 1 }
     }
 }
 
@@ -53,20 +47,13 @@ pub struct Rfc6675Config {
     pub fack: bool,
     /// The substitute for three duplicates if fewer than four segments are outstanding.
     pub early_retransmit: EarlyRetransmit,
-    /// Divisor of `srtt` for the wait of early retransmit; 0: no wait. Linux from 3.5 on: 4. Default 0.
-    pub er_delay_divisor: u32,
     /// The proportional rate reduction. Default `Rfc9937`; the TCP of 2012 had the older one.
     pub prr: PrrBound,
 }
 
 impl Default for Rfc6675Config {
     fn default() -> Self {
-        Rfc6675Config {
-            fack: true,
-            early_retransmit: EarlyRetransmit::Rfc5827,
-            er_delay_divisor: 0,
-            prr: PrrBound::Rfc9937,
-        }
+        Rfc6675Config { fack: true, early_retransmit: EarlyRetransmit::Rfc5827, prr: PrrBound::Rfc9937 }
     }
 }
 

@@ -53,7 +53,7 @@ impl Connection {
             }
         }
         self.count_packet(built, packet_len);
-        self.count_amplification(packet_len);
+        self.fast_open.count_sent(packet_len);
     }
 
     /// Applies a change that a decision requested.
@@ -63,8 +63,8 @@ impl Connection {
                 let more = self.tx.may_send_new(&self.budget(now));
                 self.with_gentle(|gentle, parts| gentle.drop_copy(more, parts));
             }
-            Change::LimitCopy { paced } => {
-                self.tx.paced |= paced;
+            Change::PaceCopy => {
+                self.tx.paced = true;
                 self.gentle.defer_copy();
             }
             Change::CloseGroup => self.gentle.close_group(),
@@ -130,7 +130,7 @@ impl Connection {
     fn account_header(&mut self, header: &TcpHeader) {
         self.rx.on_window_sent(header.window);
         if header.options.fast_open.is_some() {
-            self.on_fast_open_option_sent();
+            self.fast_open.on_option_sent();
         }
     }
 
@@ -150,7 +150,7 @@ impl Connection {
             self.ecn.withdraw();
         }
         let origin = if again { Origin::Retransmit } else { Origin::New };
-        let data = self.syn_data().len();
+        let data = self.fast_open.syn_data(self.handshake.iss, &self.tx).len();
         let range = SeqRange::with_len(self.handshake.iss, 1 + data);
         let segment_size = data.max(1);
         self.tx.scoreboard.on_sent(&Sent { range, segment_size, origin, syn: true, fin: false, at: now });
@@ -159,7 +159,8 @@ impl Connection {
         }
         self.rx.ack.on_ack_sent(self.rx.rcv_nxt());
         let later = if again { Duration::ZERO } else { self.start_copy(data, now) };
-        let wait = self.on_syn_sent(data).map_or(self.timer_base(), |wait| wait + later);
+        let fast_wait = self.fast_open.client_mut().and_then(|client| client.on_syn_sent(data));
+        let wait = fast_wait.map_or(self.timer_base(), |wait| wait + later);
         self.tx.rto.arm(now, wait.into());
     }
 
@@ -226,7 +227,10 @@ impl Connection {
         self.tx.window.disarm_persist();
         self.tx.last_sent = now;
         // Data of a refused SYN does not count as a partial segment when it is sent again (Linux: the same).
-        let partial = !data.payload_len().is_multiple_of(data.segment_size) && !self.was_on_syn(data.range);
+        let (first, acked) = (self.handshake.iss + 1, self.counters.payload_bytes_acked);
+        let was_refused =
+            || self.fast_open.client().is_some_and(|client| client.was_on_syn(data.range, first, acked));
+        let partial = !data.payload_len().is_multiple_of(data.segment_size) && !was_refused();
         if data.origin == Origin::TailLossProbe {
             self.counters.probes_of_new_data += u64::from(fresh);
             self.observe(Observation::ProbeSent { range: data.range, new_data: fresh });
@@ -236,7 +240,7 @@ impl Connection {
             self.tx.queue.on_sent(data.range.end);
         }
         if data.mtu_probe {
-            self.tx.on_mtu_probe_sent(data.range);
+            self.tx.mtu.on_probe_sent(data.range, self.tx.option_len);
         }
         self.count_data(data, fresh);
         self.rx.ack.on_data_sent(now);
@@ -252,7 +256,7 @@ impl Connection {
     fn account_parity(&mut self, parity: &DueParity, segment: &Segment, now: Instant) {
         let wire = parity.wire();
         if segment.header.options.fast_open.is_some() {
-            self.on_fast_open_option_sent();
+            self.fast_open.on_option_sent();
         }
         self.tx.spend(wire.len(), now);
         self.tx.on_redundancy(wire.len(), now);

@@ -157,7 +157,7 @@ impl Connection {
             let answered = self.counters.masked_losses;
             self.answer_masked_loss(signal, ack.undelivered_before, now);
             if self.counters.masked_losses == answered {
-                self.count_unanswered_repair();
+                self.path.count_unanswered_repair();
             }
         }
     }
@@ -271,9 +271,8 @@ impl Connection {
         now: Instant,
     ) -> Option<(RackVerdict, LossCause)> {
         let may_send_new = self.tx.rfc6675.is_some() && self.tx.may_send_new(&self.tx.budget(now));
-        let srtt = self.tx.rtt.srtt();
         let counting = self.tx.rfc6675.as_mut().filter(|_| self.handshake.agreed.sack)?;
-        Some(counting.on_ack(ack, &self.tx.scoreboard, &Situation { in_recovery, may_send_new, srtt }))
+        Some(counting.on_ack(ack, &self.tx.scoreboard, &Situation { in_recovery, may_send_new }))
     }
 
     /// Detects losses without SACK: the third duplicate acknowledgement (`dup_thresh`) declares the first
@@ -319,7 +318,7 @@ impl Connection {
                 self.tx.mtu.abandon_probe();
             }
         }
-        self.count_loss_runs(&verdict.lost);
+        self.counters.loss_runs += self.path.count_loss_runs(&verdict.lost);
         self.watch_losses(&verdict.lost);
         LossOutcome { newly_lost, lost_again: verdict.lost_again, cause: Some(cause) }
     }
@@ -408,7 +407,7 @@ impl Connection {
         // addition.
         let ends_reduction =
             episode == Episode::Exited && matches!(was, CongestionState::Recovery | CongestionState::Cwr);
-        let may_grow = shows_progress && !ends_reduction && !self.is_on_trust();
+        let may_grow = shows_progress && !ends_reduction && !self.path.is_on_trust();
         let (state, cwnd_limited) = (self.tx.recovery.state(), self.tx.is_cwnd_limited());
         let min_rtt = self.tx.rtt.min_rtt();
         let oldest = self.tx.scoreboard.head().map(|head| head.first_sent_at);

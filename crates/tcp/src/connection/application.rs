@@ -285,7 +285,7 @@ impl Connection {
     /// peer that continues the handshake is reset by the stack.
     pub(crate) fn abandon(&mut self) {
         if self.closed.is_none() {
-            if self.handshake.established.is_some() || self.is_opened_by_syn() {
+            if self.handshake.established.is_some() || self.fast_open.is_opened_by_syn() {
                 self.outbox.push(Control::Abort);
             }
             self.end(CloseReason::ListenerClosed);

@@ -6,12 +6,13 @@
 use brisk_wire::{Flags, IcmpKind, SeqNum};
 
 use crate::connection::decision::Control;
+use crate::connection::path::MIN_EARLY_WAIT;
 use crate::connection::state::{Input, State};
 use crate::connection::{Aftermath, Connection, Env, Events, Urgency};
 use crate::error::CloseReason;
 use crate::outcome::Arrived;
 use crate::receive::{ArrivalKind, Paws, Received};
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, Micros};
 
 impl Connection {
     /// Processes a segment of this connection (RFC 9293 section 3.10.7).
@@ -72,14 +73,14 @@ impl Connection {
             // acknowledged: the peer retransmits it.
             self.ecn.on_syn(segment.flags);
             self.learn_peer(segment, now);
-            self.on_simultaneous_fast_open();
+            self.fast_open.on_simultaneous_open();
             self.enter(self.state.after(Input::Syn));
             self.handshake.syn.due = true;
         }
         // Fifth, if neither of the SYN or RST bits is set, drop the segment. Fast Open: an answer to the data
         // of our SYN may have overtaken the SYN-ACK.
-        else if has_ack {
-            self.queue_early(segment);
+        else if has_ack && let Some(client) = self.fast_open.client_mut() {
+            client.queue_early(segment);
         }
     }
 
@@ -155,8 +156,10 @@ impl Connection {
             if has(Flags::ACK) && segment.ack.le(self.tx.scoreboard.nxt()) {
                 self.count_acked(segment.ack);
             }
-            self.detect_reset_by_path(now);
-            let refuses = self.state == State::SynReceived && !self.is_opened_by_syn();
+            let age = self.handshake.established.map(|at| Micros::between(at, now));
+            let young = age.zip(self.tx.rtt.srtt()).is_some_and(|(age, srtt)| age <= srtt);
+            self.fast_open.on_reset(young, self.counters.payload_bytes_received > 0);
+            let refuses = self.state == State::SynReceived && !self.fast_open.is_opened_by_syn();
             return self.end(if refuses { CloseReason::Refused } else { CloseReason::Reset });
         }
 
@@ -180,19 +183,23 @@ impl Connection {
             if !(una.lt(segment.ack) && segment.ack.le(nxt)) {
                 return self.reset_limited(segment.ack, now);
             }
-            self.rewind_syn_data(segment.ack);
-            self.detect_lost_syn_ack_data(segment, now);
+            self.fast_open.rewind_syn_data(segment.ack, self.handshake.iss, &mut self.tx.scoreboard);
+            if self.handshake.syn.sent > 1 {
+                self.on_repeated_syn_ack_acked(segment, now);
+            }
             self.reduce_initial_window(segment, now);
             self.establish(now);
-            self.acknowledge_parts();
+            if self.fast_open.server_mut().is_some_and(|server| server.release_parts()) {
+                self.rx.ack.force();
+            }
         } else if segment.ack.gt(nxt) || segment.ack.lt(una - self.tx.window.max_snd_wnd()) {
             // RFC 5961 section 5.2: "The ACK value is considered acceptable only if it is in the range of
             // ((SND.UNA - MAX.SND.WND) <= SEG.ACK <= SND.NXT)."
             return self.challenge(now, env);
         }
         // Fast Open: a cookie outside the handshake.
-        if let Some(option) = segment.options.fast_open {
-            self.on_fast_open_option(option);
+        if segment.options.fast_open.is_some_and(|option| self.fast_open.on_option(option)) {
+            self.rx.ack.force();
         }
         if let Some(timestamps) = timestamps {
             // RFC 7323 section 4.3: "if SEG.TSval >= TS.Recent and SEG.SEQ <= Last.ACK.sent, then SEG.TSval
@@ -280,7 +287,7 @@ impl Connection {
             self.events.insert(Events::READABLE);
         }
         let early_fin = segment.flags.contains(Flags::FIN) && arrival.kind == ArrivalKind::OutOfOrder;
-        self.on_data_after_syn_ack(arrival.advanced > 0, early_fin && segment.payload.is_empty());
+        self.fast_open.on_arrival(arrival.advanced > 0, early_fin && segment.payload.is_empty());
         // Eighth, check the FIN bit.
         if arrival.fin_reached {
             self.end_history();
@@ -356,9 +363,8 @@ impl Connection {
     /// Returns the minimum time between two answers to a repeated SYN or SYN-ACK. It is shorter if the timers
     /// of both ends may follow the known path.
     fn repeated_handshake_interval(&self) -> Duration {
-        self.config
-            .handshake_timers
-            .map_or(self.config.challenge_interval, |timers| timers.floor.min(self.config.challenge_interval))
+        let interval = self.config.challenge_interval;
+        if self.config.handshake_timers.is_some() { interval.min(MIN_EARLY_WAIT) } else { interval }
     }
 
     /// True if a repeated SYN may be answered now; counts the answer as sent.
@@ -424,7 +430,7 @@ impl Connection {
         match kind {
             IcmpKind::PacketTooBig { mtu } => {
                 let shrunk = self.tx.mtu.on_icmp(mtu, now);
-                if self.opens_fast() && self.state == State::SynSent {
+                if self.fast_open.opens_fast() && self.state == State::SynSent {
                     // Only the SYN itself can have been too large.
                     if seq == una {
                         self.on_syn_too_big();
@@ -457,7 +463,7 @@ impl Connection {
     fn on_hard_error(&mut self, reason: CloseReason) {
         let is_opening = match self.state {
             State::SynSent => true,
-            State::SynReceived => !self.syn_data_taken,
+            State::SynReceived => !self.fast_open.syn_data_taken,
             _ => false,
         };
         if is_opening {

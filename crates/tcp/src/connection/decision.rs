@@ -64,8 +64,8 @@ impl Step {
 pub(crate) enum Change {
     /// Drop the next copy: it is needless, or will never be permitted.
     DropCopy,
-    /// Pacing (`paced`) or the congestion window holds the next copy back.
-    LimitCopy { paced: bool },
+    /// Pacing holds the next copy back.
+    PaceCopy,
     /// Close the open group of the encoder.
     CloseGroup,
     /// Let the encoder take the next group whose parity is due.

@@ -162,7 +162,7 @@ impl Connection {
         }
         let losses = self.all_losses();
         let lost = losses.since(round.before);
-        let granted = if self.is_on_trust_behind(end) { 0 } else { self.take_granted() };
+        let granted = if self.path.is_on_trust_behind(end) { 0 } else { self.path.take_granted() };
         let segments = round.range.len().div_ceil(mss);
         let report = FlightReport {
             began: round.began,
@@ -253,7 +253,7 @@ impl Connection {
             times: LossTimes::default(),
             has_vanished: true,
             train: None,
-            granted: self.take_granted(),
+            granted: self.path.take_granted(),
         };
         self.flights.get_or_insert_default().finished = Some(report);
     }

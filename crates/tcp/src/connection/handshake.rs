@@ -285,7 +285,7 @@ impl Connection {
 
     /// Returns the options of the next SYN or SYN-ACK without the option of Corrective and Proactive.
     pub(crate) fn syn_options_with_fast_open(&self, now: Instant) -> Options {
-        Options { fast_open: self.syn_fast_open_option(), ..self.syn_options(now) }
+        Options { fast_open: self.fast_open.syn_option(self.handshake.syn.sent), ..self.syn_options(now) }
     }
 }
 
@@ -335,7 +335,7 @@ impl Connection {
         } else {
             self.rx.ack.force();
         }
-        self.rewind_syn_data(segment.ack);
+        self.fast_open.rewind_syn_data(segment.ack, self.handshake.iss, &mut self.tx.scoreboard);
         self.acknowledge(segment, now);
         // A retransmitted SYN-ACK may echo the first SYN, so that the measured time includes a timer.
         let since = self.handshake.since_last_syn(now);
@@ -389,7 +389,7 @@ impl Connection {
         // RFC 6298 section 5.7: "If the timer expires awaiting the ACK of a SYN segment and the TCP
         // implementation is using an RTO less than 3 seconds, the RTO MUST be re-initialized to 3
         // seconds when data transmission begins".
-        let before_standard = self.syns_before_plain() + self.handshake.syn.early;
+        let before_standard = self.fast_open.syns_before_plain() + self.handshake.syn.early;
         if self.handshake.syn.sent > 1 + before_standard && self.tx.rtt.srtt().is_none() {
             self.tx.rtt.set_initial_rto(Micros::from_millis(3000));
         }
@@ -400,7 +400,7 @@ impl Connection {
         self.tx.timeouts_in_row = 0;
         self.answers = Default::default();
         self.keepalive = self.config.keepalive.map(|config| Box::new(Keepalive::new(config, now)));
-        if !self.is_opened_by_syn() {
+        if !self.fast_open.is_opened_by_syn() {
             self.events.insert(Events::CONNECTED | Events::WRITABLE);
         }
     }
@@ -412,7 +412,7 @@ impl Connection {
     pub(super) fn on_handshake_timeout(&mut self, now: Instant) {
         let opens = self.state == State::SynSent;
         let retries = if opens { self.config.syn_retries } else { self.config.synack_retries };
-        match self.handshake.on_timeout(retries, !self.opens_fast()) {
+        match self.handshake.on_timeout(retries, !self.fast_open.opens_fast()) {
             SynTimeout::GiveUp => self.give_up(CloseReason::HandshakeTimeout),
             SynTimeout::Early => {
                 self.reduce_for_lost_syn_ack(now);
@@ -492,7 +492,7 @@ impl Connection {
 
     /// True if the SYN-ACK may answer a plain SYN that followed the first.
     fn first_syn_was_swallowed(&self) -> bool {
-        match self.syn_ack_class() {
+        match self.fast_open.syn_ack_class() {
             Some(SynAckClass::SynDrop | SynAckClass::ReqDrop) => true,
             Some(SynAckClass::NoData) | None => self.handshake.unanswered() > 0 && !self.gentle.answered,
             Some(

@@ -19,7 +19,6 @@ use brisk_wire::{OptionProfile, SeqNum};
 use crate::config::{EcnMode, TcpConfig};
 use crate::error::CloseReason;
 use crate::event::Observation;
-use crate::fast_open::{FastOpenOutcome, OffReason};
 use crate::four_tuple::{CompactTuple, FourTuple};
 use crate::receive::Owed;
 use crate::time::{Duration, Instant};
@@ -63,7 +62,7 @@ pub(crate) use sender::{MemberState, SHORT_TRANSFER};
 use arrive::{AnswerInterval, ResetLimit};
 use decision::Outbox;
 use ecn::EcnState;
-use fast_open::Role;
+use fast_open::FastOpenState;
 use flight::FlightWatch;
 use gentle::Gentle;
 use handshake::Handshake;
@@ -221,17 +220,14 @@ pub(crate) struct Connection {
     ts_offset: u32,
     state: State,
     handshake: Handshake,
-    path: OnPath,
+    pub(crate) path: OnPath,
     /// Watches flights for the memory of the path and the controller; `None` while nothing is in flight.
     flights: Option<Box<FlightWatch>>,
     tx: Sender,
     rx: Receiver,
     ecn: EcnState,
     urgent: Urgent,
-    fast_open: Option<Box<Role>>,
-    fast_open_outcome: FastOpenOutcome,
-    /// True if data of the peer's SYN was delivered: a copy of the SYN would be a replay.
-    syn_data_taken: bool,
+    pub(crate) fast_open: FastOpenState,
     /// Corrective and Proactive, if the handshake agrees on them, and the planner.
     gentle: Gentle,
     keepalive: Option<Box<Keepalive>>,
@@ -273,9 +269,7 @@ impl Connection {
             rx,
             ecn: EcnState::new(config.ecn == EcnMode::On),
             urgent: Urgent::new(config.urgent),
-            fast_open: None,
-            fast_open_outcome: FastOpenOutcome::Off(OffReason::NotAsked),
-            syn_data_taken: false,
+            fast_open: FastOpenState::new(),
             gentle: Gentle::new(config, host.accepts_parity),
             keepalive: None,
             user_timeout: config.user_timeout,
@@ -362,7 +356,7 @@ impl Connection {
     pub(crate) fn closed_last(&self) -> Option<(SeqNum, TimeWaitState, bool)> {
         let finished = self.state == State::Closed && self.closed == Some(CloseReason::Finished);
         (finished && self.rx.assembler.is_complete())
-            .then(|| (self.handshake.irs, self.numbers(), self.syn_data_taken))
+            .then(|| (self.handshake.irs, self.numbers(), self.fast_open.syn_data_taken))
     }
 
     /// True if there are events that no [`Aftermath`] has handed over yet.
@@ -385,7 +379,7 @@ impl Connection {
         // A half-open connection has its SYN-ACK in flight and may wait a minute for the answer.
         let waits = match self.state {
             State::SynSent => false,
-            State::SynReceived => !self.has_early(),
+            State::SynReceived => self.fast_open.client().is_none_or(|client| !client.has_early()),
             _ => self.tx.scoreboard.is_empty(),
         };
         waits && self.tx.queue.is_empty() && self.readable() == 0 && !self.has_events()
@@ -403,7 +397,7 @@ impl Connection {
     pub(crate) fn release_memory(&mut self) {
         self.counters.release_memory();
         self.outbox.release_memory();
-        self.release_loss_memory();
+        self.path.release_memory();
         self.tx.release_memory();
         self.rx.release_memory();
     }
@@ -424,7 +418,9 @@ impl Connection {
     /// Ends the connection: only the outbox is still sent.
     fn end(&mut self, reason: CloseReason) {
         if self.closed.is_none() {
-            self.learn_from_end(reason);
+            let only_fin = self.rx.assembler.holds_only_fin() && self.counters.payload_bytes_received == 0;
+            let by_us = matches!(reason, CloseReason::Aborted | CloseReason::ListenerClosed);
+            self.fast_open.on_end(!by_us && self.handshake.syn.sent > 0, only_fin);
             self.closed = Some(reason);
             self.events.insert(Events::CLOSED | Events::READABLE | Events::WRITABLE);
         }
@@ -459,7 +455,7 @@ impl Connection {
             has_drained_storage: self.has_drained_storage(),
             has_gentle_report: self.may_have_gentle_outcome(),
             has_path_report: self.owes_path_report(now) || self.owes_flight_report() || self.asks_path(),
-            wants_one_time_cookie: self.wants_one_time_cookie(),
+            wants_one_time_cookie: self.fast_open.wants_one_time_cookie(),
             asks_to_join: self.asks_to_join(),
             is_over: self.closed.is_some() && self.is_done(),
         }

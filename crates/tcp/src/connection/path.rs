@@ -43,6 +43,8 @@ const UNMEASURED_WINDOW: u32 = 64;
 const BURST_SEGMENTS: u32 = 4;
 /// An answer within this percentage of the remembered round-trip time does not show a longer path.
 const ALIKE_PERCENT: u32 = 125;
+/// Minimum wait of the early timer of the handshake.
+pub(super) const MIN_EARLY_WAIT: Duration = Duration::from_millis(50);
 /// Number of samples after which a first sample that includes a timer no longer distorts the estimate.
 const SAMPLES: u32 = 8;
 
@@ -50,7 +52,7 @@ const SAMPLES: u32 = 8;
 #[derive(Debug, Default)]
 pub(crate) struct OnPath {
     /// Knowledge at the beginning of the connection.
-    pub(super) known: PathFacts,
+    pub(crate) known: PathFacts,
     /// State of a start with more than ten segments.
     start: Start,
     /// Bytes granted for the start that no report has returned.
@@ -111,6 +113,81 @@ enum Start {
     OnTrust { end: SeqNum, window: u32 },
 }
 
+/// The start, and losses by their cause.
+impl OnPath {
+    /// Keeps the current window.
+    pub(crate) fn start_as_unknown(&mut self) {
+        if self.start == Start::Open {
+            self.start = Start::Over;
+        }
+    }
+
+    /// Takes the granted bytes that are not returned yet.
+    pub(crate) fn take_granted(&mut self) -> u32 {
+        core::mem::take(&mut self.granted)
+    }
+
+    /// True while data of the start after `end` is in flight.
+    pub(crate) fn is_on_trust_behind(&self, end: SeqNum) -> bool {
+        matches!(self.start, Start::OnTrust { end: trusted, .. } if end.lt(trusted))
+    }
+
+    /// True while the window may not grow, because data of the start has not arrived.
+    pub(crate) fn is_on_trust(&self) -> bool {
+        matches!(self.start, Start::OnTrust { .. })
+    }
+
+    /// Frees the memory that only losses need.
+    pub(crate) fn release_memory(&mut self) {
+        self.losses.release();
+    }
+
+    /// Counts repairs by parity that the peer reports. Of the segments that this acknowledgement covers,
+    /// those below `reported` were missing: the highest sequence number that SACK had reported before.
+    /// Segments above may have arrived without an acknowledgement of their own, because it was lost or
+    /// because the receiver sends one for many segments. `is_first`: the report begins with this
+    /// acknowledgement, which counts as one masked loss.
+    pub(crate) fn count_repaired(&mut self, ack: &AckOutcome, reported: Option<SeqNum>, is_first: bool) {
+        let was_hole = |segment: &&Delivered| {
+            let covered = segment.range.end.le(ack.ack) && !segment.retransmitted;
+            covered && reported.is_some_and(|reported| segment.range.end.le(reported))
+        };
+        let (mut segments, mut runs, mut end) = (0u64, 0u64, None);
+        for segment in ack.delivered.iter().filter(was_hole).take(PARITIES_MAX as usize) {
+            segments += 1;
+            runs += u64::from(end != Some(segment.range.start));
+            end = Some(segment.range.end);
+        }
+        let counted = u64::from(is_first);
+        if segments > counted {
+            self.losses.repaired.0 += segments - counted;
+            self.losses.repaired.1 += runs.saturating_sub(counted);
+        }
+    }
+
+    /// Counts a repair after the window was already reduced for an earlier loss of the same flight: this one
+    /// is not among the masked losses.
+    pub(crate) fn count_unanswered_repair(&mut self) {
+        self.losses.repaired.0 += 1;
+        self.losses.repaired.1 += 1;
+    }
+
+    /// Counts a repaired segment whose original arrived after all: it was only late.
+    pub(crate) fn count_refuted(&mut self) {
+        self.losses.refuted += 1;
+    }
+
+    /// Returns the number of runs of lost segments: consecutive ones are one run, also across calls.
+    pub(super) fn count_loss_runs(&mut self, lost: &[SeqRange]) -> u64 {
+        let mut runs = 0;
+        for range in lost {
+            runs += u64::from(self.losses.lost_to != Some(range.start));
+            self.losses.lost_to = Some(range.end);
+        }
+        runs
+    }
+}
+
 /// Beginning of a connection.
 impl Connection {
     /// Takes over the facts of the path. Must be called before the first segment leaves.
@@ -134,14 +211,9 @@ impl Connection {
 
     /// Returns the early timer of the handshake, if the configuration asks for one.
     fn early_wait(&self, srtt: Duration) -> Option<Duration> {
-        let timers = self.config.handshake_timers?;
-        let wait = srtt.saturating_mul(u32::from(timers.percent)) / 100;
-        Some(wait.max(timers.floor).min(self.tx.rtt.rto_base().into()))
-    }
-
-    /// Frees the memory that only losses need.
-    pub(crate) fn release_loss_memory(&mut self) {
-        self.path.losses.release();
+        self.config.handshake_timers?;
+        let wait = srtt.saturating_mul(3) / 2;
+        Some(wait.max(MIN_EARLY_WAIT).min(self.tx.rtt.rto_base().into()))
     }
 
     /// True if the handshake is not complete.
@@ -156,7 +228,10 @@ impl Connection {
         let early = self.handshake.syn.early_wait.zip(self.early_wait(srtt));
         let longer = early.map(|(known, now)| now.saturating_sub(known));
         self.handshake.syn.early_wait = early.map(|(known, now)| known.max(now));
-        let longer = if self.opens_fast() { self.on_longer_syn_path(srtt) } else { longer };
+        let longer = match self.fast_open.client_mut() {
+            Some(client) if client.is_fast() => client.on_longer_path(srtt),
+            Some(_) | None => longer,
+        };
         self.tx.rto.postpone(self.tx.rto.current(longer.unwrap_or_default().into()).into());
     }
 
@@ -170,10 +245,6 @@ impl Connection {
             (least..=alike).contains(&since)
         });
         self.path.seems_longer = self.handshake.rtt_in_doubt && !as_known;
-    }
-
-    pub(crate) fn known_path(&self) -> &PathFacts {
-        &self.path.known
     }
 
     /// Sets the initial window, once the MSS is known.
@@ -226,7 +297,8 @@ impl Connection {
     }
 
     fn is_limited_at_start(&self) -> bool {
-        let may_send = self.state.sends() || (self.state == State::SynReceived && self.sends_early());
+        let may_send =
+            self.state.sends() || (self.state == State::SynReceived && self.fast_open.sends_early());
         let left =
             self.tx.rate.congestion.cwnd().saturating_sub(self.tx.rate.pipe_with(self.tx.scoreboard.pipe()));
         may_send && self.tx.unsent() > left
@@ -244,7 +316,7 @@ impl Connection {
         let window = if self.state == State::SynReceived {
             // Nothing is acknowledged: no round trip is measured, and a cookie may be stolen.
             let is_free = !shows_queue(rtt.min_rtt, known.min_rtt?);
-            if is_free && self.is_authenticated() { remembered.max(configured) } else { 0 }
+            if is_free && self.fast_open.is_authenticated() { remembered.max(configured) } else { 0 }
         } else {
             let (own, smoothed) = (self.tx.rtt.min_rtt()?.into(), self.tx.rtt.srtt()?.into());
             let least = known.min_rtt.map_or(own, |least| least.min(own));
@@ -311,28 +383,6 @@ impl Connection {
         }
     }
 
-    /// Keeps the current window.
-    pub(crate) fn start_as_unknown(&mut self) {
-        if self.path.start == Start::Open {
-            self.path.start = Start::Over;
-        }
-    }
-
-    /// Takes the granted bytes that are not returned yet.
-    pub(crate) fn take_granted(&mut self) -> u32 {
-        core::mem::take(&mut self.path.granted)
-    }
-
-    /// True while data of the start after `end` is in flight.
-    pub(crate) fn is_on_trust_behind(&self, end: SeqNum) -> bool {
-        matches!(self.path.start, Start::OnTrust { end: trusted, .. } if end.lt(trusted))
-    }
-
-    /// True while the window may not grow, because data of the start has not arrived.
-    pub(crate) fn is_on_trust(&self) -> bool {
-        matches!(self.path.start, Start::OnTrust { .. })
-    }
-
     /// Sets the first flight to one segment if our SYN or SYN-ACK was retransmitted more than once. RFC 5681
     /// section 3.1: "if the SYN or SYN/ACK is lost, the initial window [...] MUST be one segment"; RFC 6928
     /// section 2 recommends to "refrain from resetting the initial window to 1 segment, unless there have
@@ -341,7 +391,7 @@ impl Connection {
     pub(crate) fn reduce_initial_window(&mut self, segment: &Arrived<'_>, now: Instant) {
         // The plain SYN that follows one with data is a response to middleboxes, not to congestion; early
         // retries are guesses and do not count.
-        let repeated = self.handshake.syn.timeouts.saturating_sub(self.syns_before_plain());
+        let repeated = self.handshake.syn.timeouts.saturating_sub(self.fast_open.syns_before_plain());
         let since = self.handshake.since_last_syn(now);
         if repeated < 2 || self.echo_rtt(segment, now).is_some_and(|echoed| echoed > since) {
             return;
@@ -535,49 +585,6 @@ impl Connection {
             runs: (of.loss_runs + masked + more_runs).saturating_sub(self.path.losses.refuted) + handshake,
         }
     }
-
-    /// Counts repairs by parity that the peer reports. Of the segments that this acknowledgement covers,
-    /// those below `reported` were missing: the highest sequence number that SACK had reported before.
-    /// Segments above may have arrived without an acknowledgement of their own, because it was lost or
-    /// because the receiver sends one for many segments. `is_first`: the report begins with this
-    /// acknowledgement, which counts as one masked loss.
-    pub(crate) fn count_repaired(&mut self, ack: &AckOutcome, reported: Option<SeqNum>, is_first: bool) {
-        let was_hole = |segment: &&Delivered| {
-            let covered = segment.range.end.le(ack.ack) && !segment.retransmitted;
-            covered && reported.is_some_and(|reported| segment.range.end.le(reported))
-        };
-        let (mut segments, mut runs, mut end) = (0u64, 0u64, None);
-        for segment in ack.delivered.iter().filter(was_hole).take(PARITIES_MAX as usize) {
-            segments += 1;
-            runs += u64::from(end != Some(segment.range.start));
-            end = Some(segment.range.end);
-        }
-        let counted = u64::from(is_first);
-        if segments > counted {
-            self.path.losses.repaired.0 += segments - counted;
-            self.path.losses.repaired.1 += runs.saturating_sub(counted);
-        }
-    }
-
-    /// Counts a repair after the window was already reduced for an earlier loss of the same flight: this one
-    /// is not among the masked losses.
-    pub(crate) fn count_unanswered_repair(&mut self) {
-        self.path.losses.repaired.0 += 1;
-        self.path.losses.repaired.1 += 1;
-    }
-
-    /// Counts a repaired segment whose original arrived after all: it was only late.
-    pub(crate) fn count_refuted(&mut self) {
-        self.path.losses.refuted += 1;
-    }
-
-    /// Counts runs of lost segments: consecutive ones are one run.
-    pub(crate) fn count_loss_runs(&mut self, lost: &[SeqRange]) {
-        for range in lost {
-            self.counters.loss_runs += u64::from(self.path.losses.lost_to != Some(range.start));
-            self.path.losses.lost_to = Some(range.end);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -611,7 +618,7 @@ mod tests {
         let before = client.losses();
         client.counters.masked_losses = 2;
         assert_eq!(client.losses().since(before).lost, 2);
-        client.count_refuted();
+        client.path.count_refuted();
         let LossCount { lost, runs, .. } = client.losses().since(before);
         assert_eq!((lost, runs), (1, 1));
     }
@@ -657,13 +664,13 @@ mod tests {
         let mut ack = client.tx.scoreboard.on_ack(una, &SackBlocks::default(), info);
         ack.ack = seq(6);
         ack.delivered = (0..6).map(delivered).collect();
-        client.count_repaired(&ack, None, true);
+        client.path.count_repaired(&ack, None, true);
         assert_eq!(client.path.losses.repaired, (0, 0), "one loss, which is counted as a masked one");
         // Holes at 0, 2 and 3; segments above 4 were not reported before.
         ack.delivered = [0, 2, 3, 5].map(delivered).into_iter().collect();
-        client.count_repaired(&ack, Some(seq(5)), true);
+        client.path.count_repaired(&ack, Some(seq(5)), true);
         assert_eq!(client.path.losses.repaired, (2, 1), "two losses more, in one run more");
-        client.count_repaired(&ack, Some(seq(5)), false);
+        client.path.count_repaired(&ack, Some(seq(5)), false);
         assert_eq!(
             client.path.losses.repaired,
             (5, 3),

@@ -141,7 +141,7 @@ impl Connection {
         if !self.tx.mtu.limit(mtu) {
             return;
         }
-        if self.opens_fast() && self.state == State::SynSent {
+        if self.fast_open.opens_fast() && self.state == State::SynSent {
             self.on_syn_too_big();
         } else {
             self.shrink_segments();

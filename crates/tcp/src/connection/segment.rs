@@ -75,7 +75,11 @@ impl Connection {
             }
             Choice::Syn(gentle) => {
                 let header = self.syn_header(*gentle, now);
-                Segment::new(Origin::New, header, Payload::Queued(self.syn_data()))
+                Segment::new(
+                    Origin::New,
+                    header,
+                    Payload::Queued(self.fast_open.syn_data(self.handshake.iss, &self.tx)),
+                )
             }
             Choice::SynCopy => {
                 let (header, data) = self.syn_copy(now);
@@ -144,7 +148,7 @@ impl Connection {
             src_port: self.tuple.local_port(),
             dst_port: self.tuple.remote_port(),
             seq: self.handshake.iss,
-            ack: if answer { self.acknowledged() } else { SeqNum(0) },
+            ack: if answer { self.fast_open.acknowledged(self.rx.rcv_nxt()) } else { SeqNum(0) },
             flags: Flags::SYN | flags,
             // RFC 7323 section 2.2: "The window field in a segment where the SYN bit is set [...] MUST
             // NOT be scaled."
@@ -197,12 +201,12 @@ impl Connection {
     /// Returns the fields of the header that all segments after the SYN share.
     #[inline]
     fn header(&self, seq: SeqNum, flags: Flags, now: Instant) -> TcpHeader {
-        let ack = self.acknowledged();
+        let ack = self.fast_open.acknowledged(self.rx.rcv_nxt());
         let reports = !self.rx.sack.is_empty() && ack == self.rx.rcv_nxt();
         let options = Options {
             timestamps: self.handshake.agreed.timestamps.then(|| self.rx.timestamps.option(now)),
             sack: if reports { self.rx.sack.blocks(self.sack_capacity()) } else { SackBlocks::new() },
-            fast_open: self.fast_open_option(),
+            fast_open: self.fast_open.option(),
             gentle: self.gentle.option(),
             ..Options::default()
         };

@@ -14,15 +14,15 @@ use crate::config::{LossDetection, PrrBound, TcpConfig};
 use crate::congestion::Controller;
 use crate::congestion::sample::{ControllerStart, LostPacket};
 use crate::connection::{Connection, Host};
-use crate::outcome::{AckOutcome, CongestionState, Delivered, Dsack, LossCause};
+use crate::outcome::{AckOutcome, CongestionState, Delivered, Dsack};
 use crate::path::LargePacket;
-use crate::send::budget::{Budget, Charges};
+use crate::send::budget::Budget;
 use crate::send::delivery::Snapshots;
 use crate::send::mtu::{NextProbe, PathMtu};
 use crate::send::pacer::Pacer;
 use crate::send::push::{BurstPush, Pace};
 use crate::send::queue::SendQueue;
-use crate::send::rack::{Rack, RackVerdict};
+use crate::send::rack::Rack;
 use crate::send::rate::RateControl;
 use crate::send::recovery::Recovery;
 #[cfg(feature = "historical")]
@@ -81,7 +81,7 @@ pub(crate) struct Sender {
     /// MSS to announce in a SYN.
     announced: u16,
     /// Options on every data segment, bytes.
-    option_len: u32,
+    pub(crate) option_len: u32,
     pub(crate) nagle: Nagle,
     pub(crate) usage: WindowUsage,
     /// Retransmission timeouts since the last progress.
@@ -106,10 +106,6 @@ pub(crate) struct Sender {
     redundancy_left: Option<u32>,
     /// True if our FIN was sent twice.
     pub(crate) fin_copied: bool,
-    /// Bytes of copies in flight that count against the congestion window for new data.
-    pub(crate) charged: u32,
-    /// Which redundancy obeys the congestion window.
-    pub(crate) charges: Charges,
     /// Bytes by which the payload of every data segment is reduced, so that a parity segment with its longer
     /// option fits the same packet.
     pub(crate) option_reserve: u32,
@@ -329,11 +325,6 @@ impl Sender {
             queued_from: None,
             redundancy_left: config.redundancy_percent.map(|_| 0),
             fin_copied: false,
-            charged: 0,
-            charges: Charges {
-                copies: config.mechanisms.proactive.is_some_and(|proactive| proactive.charge_cwnd),
-                parity: config.mechanisms.corrective.is_some_and(|corrective| corrective.charge_cwnd),
-            },
             option_reserve: 0,
             sizing: SendSizing::default(),
         }
@@ -446,12 +437,11 @@ impl Sender {
             cwnd: self.rate.window(),
             pipe: self.scoreboard.pipe().saturating_sub(syn),
             others: self.rate.others_pipe(),
-            charged: self.charged + self.redundancy_in_flight(),
+            redundancy_in_flight: self.redundancy_in_flight(),
             peer: self.usable_window(),
             paced: self.rate.paced(self.mss(), now),
             redundancy: self.redundancy_left(),
             mss: self.mss(),
-            charges: self.charges,
         }
     }
 
@@ -538,11 +528,6 @@ impl Sender {
         }
         let (cwnd, unsent) = (self.rate.congestion.cwnd(), self.unsent());
         self.mtu.next_probe(cwnd, unsent, self.option_len, now)
-    }
-
-    /// Records that a path-MTU probe left.
-    pub(crate) fn on_mtu_probe_sent(&mut self, range: SeqRange) {
-        self.mtu.on_probe_sent(range, self.option_len);
     }
 
     /// Returns the current retransmission timeout, including the backoff.
@@ -656,29 +641,10 @@ impl Sender {
     /// Returns the time at which suspected segments are declared lost.
     pub(crate) fn reordering_timeout(&self) -> Option<Instant> {
         #[cfg(feature = "historical")]
-        if let Some(counting) = &self.rfc6675 {
-            return counting.next_timeout();
+        if self.rfc6675.is_some() {
+            return None;
         }
         self.rack.next_timeout()
-    }
-
-    /// Returns the segments whose reordering window has passed by `now`, and the algorithm that declares them
-    /// lost.
-    pub(crate) fn lost_at_reordering_timeout(&mut self, now: Instant) -> (RackVerdict, LossCause) {
-        #[cfg(feature = "historical")]
-        if let Some(counting) = &mut self.rfc6675 {
-            return counting.on_timeout(&self.scoreboard);
-        }
-        (self.rack.on_timeout(&self.scoreboard, now), LossCause::Rack)
-    }
-
-    /// Stops the reordering timer.
-    pub(crate) fn disarm_reordering(&mut self) {
-        self.rack.disarm();
-        #[cfg(feature = "historical")]
-        if let Some(counting) = &mut self.rfc6675 {
-            counting.disarm();
-        }
     }
 
     /// True if a segment arrived after one that was sent later.
@@ -780,7 +746,7 @@ impl Sender {
     /// Stops all timers: nothing more will be sent.
     pub(crate) fn stop(&mut self) {
         self.rto.disarm();
-        self.disarm_reordering();
+        self.rack.disarm();
         self.window.disarm_persist();
         self.paced = false;
         self.send_limited = false;

@@ -8,6 +8,7 @@ use crate::mechanism::{CopiesOff, GentleOutcome, ParityOff};
 use crate::on_demand::{Initial, OnDemand};
 use crate::outcome::{CongestionState, Origin};
 use crate::send::scoreboard::Record;
+use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
 /// Counters that a connection keeps while it lives.
@@ -403,9 +404,9 @@ impl Connection {
             receive_queue: self.readable(),
             reordering_seen: self.tx.reordering_seen(),
             congestion: self.tx.rate.congestion.name(),
-            fast_open: self.fast_open_outcome,
-            syn_ack: self.syn_ack_class(),
-            syn_data_taken: self.syn_data_taken,
+            fast_open: self.fast_open.outcome,
+            syn_ack: self.fast_open.syn_ack_class(),
+            syn_data_taken: self.fast_open.syn_data_taken,
             gentle: self.gentle.outcome(),
             copies_off: self.gentle.proactive().and_then(|proactive| proactive.copies.off()),
             lost_segments: self.all_losses().lost,
@@ -417,7 +418,9 @@ impl Connection {
     pub(crate) fn info(&self) -> ConnInfo {
         let board = &self.tx.scoreboard;
         // Data of a SYN that was not taken counts as lost, and as retransmitted once it has left again.
-        let refused = self.refused_syn_data();
+        let client = self.fast_open.client().filter(|_| self.handshake.established.is_some());
+        let (first, followed) = (self.handshake.iss + 1, self.counters.data_after_syn as u32);
+        let refused = client.map_or(SeqRange::default(), |client| client.refused_data(first, followed));
         // The sequence numbers of a long connection wrap.
         let acked = self.counters.payload_bytes_acked >= u64::from(refused.end.since(self.handshake.iss + 1));
         let repeating = !refused.is_empty() && !acked;
@@ -474,7 +477,7 @@ impl Connection {
             send_room: self.tx.queue.free(),
             window_limited: unsent > 0
                 && self.tx.window.usable(board.una(), board.nxt()) < self.tx.mss().min(unsent),
-            syn_room: self.deferred_syn_capacity(),
+            syn_room: self.fast_open.deferred_syn_capacity(&self.tx),
             last_sent: self.tx.last_sent,
             pacing_rate: self.tx.rate.pacer.rate(),
         }

@@ -6,6 +6,7 @@
 use crate::config::KeepaliveConfig;
 use crate::congestion::sample::{CongestionCause, CongestionEvent, RtoEvent};
 use crate::connection::decision::Control;
+use crate::connection::gentle::plain_copy::PlainCopy;
 use crate::connection::reactive::ProbeTimer;
 use crate::connection::state::State;
 use crate::connection::{Aftermath, Connection, Urgency};
@@ -17,6 +18,9 @@ use crate::time::{Duration, Instant};
 /// Minimum silence and interval of keepalive probes (Linux: the same): with 0 there would be probes without
 /// end.
 const KEEPALIVE_MIN: Duration = Duration::from_secs(1);
+/// Number of timeouts in a row that do not double the timeout of a thin stream (Linux:
+/// `TCP_THIN_LINEAR_TIMEOUTS`).
+const LINEAR_TIMEOUTS: u32 = 6;
 
 impl Connection {
     /// Returns the time of the next call of [`Connection::on_timeout`].
@@ -74,7 +78,7 @@ impl Connection {
             self.on_retransmission_timeout(now);
         }
         if due(self.plain_copy_timeout()) {
-            self.on_plain_copy_timeout();
+            self.handshake.syn.copy = PlainCopy::Due;
         }
         if due(self.tx.window.next_timeout()) {
             self.on_persist_timeout(now);
@@ -103,8 +107,8 @@ impl Connection {
     /// Declares the segments lost whose reordering window has passed (RFC 8985 section 6.3).
     fn on_reordering_timeout(&mut self, now: Instant) {
         self.refresh_holds();
-        let (verdict, cause) = self.tx.lost_at_reordering_timeout(now);
-        let loss = self.apply_loss_verdict(verdict, cause, now);
+        let verdict = self.tx.rack.on_timeout(&self.tx.scoreboard, now);
+        let loss = self.apply_loss_verdict(verdict, LossCause::Rack, now);
         self.count_loss(&loss);
         if loss.newly_lost > 0 {
             self.tx.pass_losses(now);
@@ -133,7 +137,7 @@ impl Connection {
         }
         self.tx.timeouts_in_row += 1;
         self.counters.timeouts += 1;
-        self.detect_black_hole_by_timeout();
+        self.fast_open.on_timeout(self.tx.scoreboard.una(), self.tx.timeouts_in_row);
         self.give_parity_up();
         if self.is_over_user_timeout(now) {
             return self.give_up(CloseReason::TimedOut);
@@ -146,10 +150,10 @@ impl Connection {
             self.counters.reneged += 1;
             self.tx.scoreboard.clear_sacked();
         }
-        self.tx.disarm_reordering();
+        self.tx.rack.disarm();
         let newly_lost = if self.handshake.agreed.sack && self.tx.uses_rack() && !reneged {
             let lost = self.tx.rack.on_rto(&self.tx.scoreboard, now);
-            self.count_loss_runs(&lost);
+            self.counters.loss_runs += self.path.count_loss_runs(&lost);
             lost.iter().map(|range| self.tx.scoreboard.mark_lost(*range)).sum()
         } else {
             self.counters.loss_runs += 1;
@@ -214,8 +218,8 @@ impl Connection {
 
     /// Doubles the timeout (RFC 6298 5.5); a thin stream does not double it at first.
     fn back_off(&mut self) {
-        let linear = self.config.thin_stream.map_or(0, |thin| thin.linear_timeouts);
-        if self.tx.is_thin() && self.tx.timeouts_in_row <= linear {
+        let linear = self.config.thin_stream.is_some() && self.tx.timeouts_in_row <= LINEAR_TIMEOUTS;
+        if linear && self.tx.is_thin() {
             self.tx.rto.on_expire_linear();
         } else {
             self.tx.rto.on_expire();

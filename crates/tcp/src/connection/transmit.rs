@@ -158,8 +158,13 @@ impl Connection {
         match turn {
             Turn::Control => Step::send(self.outbox.first().map(Choice::Control)),
             Turn::Syn => Step::Send(Choice::Syn(self.syn_gentle_option(now, env.option_profile))),
-            Turn::SynCopy => Step::send(self.choose_syn_copy()),
-            Turn::AfterSyn => Step::send(self.choose_after_syn()),
+            Turn::SynCopy => {
+                Step::send((self.handshake.syn.copy == PlainCopy::Due).then_some(Choice::SynCopy))
+            }
+            Turn::AfterSyn => {
+                let client = self.fast_open.client();
+                Step::send(client.and_then(|client| client.next_after_syn(&self.tx)).map(Choice::AfterSyn))
+            }
             Turn::Failure => Step::send(self.gentle.owes_failure().then_some(Choice::Ack { is_tail: false })),
             Turn::Copies => self.decide_copy(now),
             Turn::Lost => self.decide_lost(now),
@@ -343,7 +348,7 @@ impl Connection {
     /// alone, since the pointer is relative to its own header.
     fn gso_size(&self, mss: u32, budget: &Budget, env: &Env<'_>, now: Instant) -> (u32, bool) {
         if self.urgent.pointer(self.tx.scoreboard.nxt()).is_some()
-            || self.is_amplification_limited()
+            || (self.state == State::SynReceived && self.fast_open.limits_amplification())
             || self.gentle.plans_copies()
         {
             return (mss, false);
@@ -418,7 +423,7 @@ impl Connection {
     /// Returns the largest payload of a data segment now: the MSS less the options, or the planned size if
     /// smaller.
     pub(crate) fn payload_limit(&self) -> u32 {
-        let fast_open = self.fast_open_option_len();
+        let fast_open = self.fast_open.option_len();
         let blocks =
             if self.rx.sack.is_empty() { 0 } else { self.rx.sack.count(self.sack_capacity()) as u32 };
         let sack = if blocks == 0 { 0 } else { 4 + 8 * blocks };

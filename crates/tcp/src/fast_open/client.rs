@@ -36,6 +36,22 @@ const OPTION_SPACE: u16 = 40;
 const DEFAULT_MSS: [u16; 2] = [536, 1220];
 /// Largest MSS that a SYN with data may assume, that of Ethernet: IPv4, IPv6.
 const MSS_CAP: [u16; 2] = [1460, 1440];
+/// Number of dropped SYNs in a row after which a destination and port is avoided. Of dropped requests for a
+/// cookie, the number after which requests pause.
+const SYN_FAIL_LIMIT: u8 = 2;
+/// Time for which such a destination is avoided, doubled with each dropped SYN.
+const DISABLE_BASE: Duration = Duration::from_secs(60);
+/// Number of answers without the data, within this time, after which SYNs carry no data.
+const SOFT_LIMIT: u8 = 3;
+const SOFT_WINDOW: Duration = Duration::from_secs(600);
+/// Time for which SYNs carry no data, doubled per episode.
+const SOFT_BASE: Duration = Duration::from_secs(60);
+/// Time until the next request after a server gave no cookie.
+const REQUEST_INTERVAL: Duration = Duration::from_secs(600);
+/// Time until the next request after several in a row were dropped, doubled each time.
+const REQUEST_BASE: Duration = Duration::from_secs(3600);
+/// Number of destinations that must show signs of a black hole.
+const BLACK_HOLE_DESTINATIONS: usize = 2;
 /// Time within which two signs of a black hole belong together.
 const BLACK_HOLE_WINDOW: Duration = Duration::from_secs(600);
 /// If an answer followed a SYN with data within this time, the attachment is no black hole, even if single
@@ -53,35 +69,14 @@ const MAX_ONE_TIME: usize = 8;
 /// Limit of a server's ports whose failures are remembered.
 pub(super) const MAX_PORTS: usize = 8;
 
-/// Limits and times of the client's memory.
+/// Limits of the client's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClientMemory {
     /// Pairs of addresses. 0 (off)..=1000000, default 1024.
     pub entries: usize,
-    /// Assume an MSS of at most 1460 (IPv4) or 1440 (IPv6) bytes for a SYN. Default `true`.
-    pub cap_syn_mss: bool,
-    /// Number of dropped SYNs in a row after which a destination and port is avoided; at least 6 if it has
-    /// answered SYN data before. 1..=10, default 2.
-    pub syn_fail_limit: u8,
-    /// Time for which such a destination is avoided, doubled with each dropped SYN. 1 s..=1 h, default 60 s.
-    pub disable_base: Duration,
-    /// Number of answers without the data, within `soft_window`, after which SYNs carry no data. 1..=10,
-    /// default 3.
-    pub soft_limit: u8,
-    /// Time within which these answers count. Default 600 s.
-    pub soft_window: Duration,
-    /// Time for which SYNs carry no data, doubled per episode. Default 60 s.
-    pub soft_base: Duration,
-    /// Time until the next request after a server gave no cookie. Default 600 s.
-    pub request_interval: Duration,
-    /// Time until the next request after [`ClientMemory::syn_fail_limit`] requests in a row were dropped,
-    /// doubled each time. Default 1 h.
-    pub request_base: Duration,
     /// Time for which Fast Open is off on an attachment that is a black hole, doubled each time; 0: never
     /// off. Up to 86400 s, default 3600 s.
     pub black_hole_base: Duration,
-    /// Number of destinations that must show signs of a black hole. 1..=8, default 2.
-    pub black_hole_destinations: u8,
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]
     pub non_exhaustive: (),
@@ -89,20 +84,7 @@ pub struct ClientMemory {
 
 impl Default for ClientMemory {
     fn default() -> Self {
-        ClientMemory {
-            entries: 1024,
-            cap_syn_mss: true,
-            syn_fail_limit: 2,
-            disable_base: Duration::from_secs(60),
-            soft_limit: 3,
-            soft_window: Duration::from_secs(600),
-            soft_base: Duration::from_secs(60),
-            request_interval: Duration::from_secs(600),
-            request_base: Duration::from_secs(3600),
-            black_hole_base: Duration::from_secs(3600),
-            black_hole_destinations: 2,
-            non_exhaustive: (),
-        }
+        ClientMemory { entries: 1024, black_hole_base: Duration::from_secs(3600), non_exhaustive: () }
     }
 }
 
@@ -124,10 +106,8 @@ pub struct FastOpenConnect {
     pub experimental: bool,
     /// Request one-time cookies outside the handshake; only servers of this stack know them. Default `false`.
     pub one_time: bool,
-    /// Time between the first SYN and a plain one, in percent of the remembered round-trip time. 100..=300,
-    /// default 150.
-    pub syn_rto_percent: u16,
-    /// Minimum of that time. 0..=1 s, default 50 ms.
+    /// Minimum time between the first SYN and a plain one, which follows after one and a half remembered
+    /// round-trip times. 0..=1 s, default 50 ms.
     pub syn_rto_floor: Duration,
     /// Time after which a copy of the SYN without data follows, in percent of the remembered round-trip time
     /// (50 ms without one), while the path has not delivered SYN data yet or has dropped a SYN since. A path
@@ -168,7 +148,6 @@ impl Default for FastOpenConnect {
             assume_mtu: false,
             experimental: false,
             one_time: false,
-            syn_rto_percent: 150,
             syn_rto_floor: Duration::from_millis(50),
             plain_copy_percent: 0,
             hold_early: true,
@@ -188,20 +167,8 @@ impl ClientMemory {
         if self.entries > 1_000_000 {
             return refuse("fast_open.entries", self.entries.to_string(), "0 to 1000000");
         }
-        for (key, value) in [("syn_fail_limit", self.syn_fail_limit), ("soft_limit", self.soft_limit)] {
-            if !(1..=10).contains(&value) {
-                return refuse(key, value.to_string(), "1 to 10");
-            }
-        }
-        let hour = Duration::from_secs(3600);
-        if !(Duration::from_secs(1)..=hour).contains(&self.disable_base) {
-            return refuse("disable_base", format!("{:?}", self.disable_base), "1 s to 1 h");
-        }
-        if self.black_hole_base > 24 * hour {
+        if self.black_hole_base > Duration::from_secs(86_400) {
             return refuse("black_hole_base", format!("{:?}", self.black_hole_base), "0 to 86400 s");
-        }
-        if !(1..=8).contains(&self.black_hole_destinations) {
-            return refuse("black_hole_destinations", self.black_hole_destinations.to_string(), "1 to 8");
         }
         Ok(())
     }
@@ -211,9 +178,6 @@ impl FastOpenConnect {
     /// Checks the ranges in the comments of the fields.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let refuse = |key, value: String, range| Err(ConfigError { key, value, range });
-        if !(100..=300).contains(&self.syn_rto_percent) {
-            return refuse("syn_rto_percent", self.syn_rto_percent.to_string(), "100 to 300");
-        }
         if self.syn_rto_floor > Duration::from_secs(1) {
             return refuse("syn_rto_floor", format!("{:?}", self.syn_rto_floor), "0 to 1 s");
         }
@@ -428,7 +392,6 @@ impl ClientCache {
         if self.breaker(asker.attachment).is_some_and(|breaker| later(breaker.off_until)) {
             return Err(OffReason::BlackHole);
         }
-        let cap = if self.memory.cap_syn_mss { MSS_CAP[family] } else { u16::MAX };
         let none = FastOpenPath::default();
         let path = self.paths.touch(&asker.path).map_or(&none, |path| path);
         let port = path.port(asker.port);
@@ -436,7 +399,7 @@ impl ClientCache {
             return Err(OffReason::Disabled);
         }
         let assumed = if connect.assume_mtu { u16::MAX } else { DEFAULT_MSS[family] };
-        let mss = known.mss.unwrap_or(assumed).min(cap).min(user_mss.unwrap_or(u16::MAX));
+        let mss = known.mss.unwrap_or(assumed).min(MSS_CAP[family]).min(user_mss.unwrap_or(u16::MAX));
         let srtt = known.handshake_rtt();
         let form = |cookie| FastOpen { cookie, experimental: connect.experimental };
         let cookie = path.one_time.front().copied().filter(|_| connect.one_time).map(form);
@@ -471,12 +434,11 @@ impl ClientCache {
     pub(crate) fn on_report(&mut self, asker: &Asker, report: &FastOpenReport, now: Instant) {
         match *report {
             FastOpenReport::SynAck { class, cookie, known } => {
-                let memory = self.memory;
                 let Some((_, path)) = self.paths.touch_or_insert(asker.path, FastOpenPath::default) else {
                     return;
                 };
                 path.cookie = cookie.filter(|option| !option.cookie.is_empty()).or(path.cookie);
-                path.learn(asker.port, class, known, &memory, now);
+                path.learn(asker.port, class, known, now);
             }
             FastOpenReport::OneTime(cookie) => {
                 let Some((_, path)) = self.paths.touch_or_insert(asker.path, FastOpenPath::default) else {
@@ -488,14 +450,13 @@ impl ClientCache {
                 path.one_time.push_back(cookie);
             }
             FastOpenReport::Failed(mode) => {
-                let memory = self.memory;
                 let Some((_, path)) = self.paths.touch_or_insert(asker.path, FastOpenPath::default) else {
                     return;
                 };
                 match mode {
-                    Mode::Request => path.request_dropped(asker.port, u8::MAX, &memory, now),
+                    Mode::Request => path.request_dropped(asker.port, u8::MAX, now),
                     Mode::Data | Mode::CookieOnly | Mode::DataNoCookie => {
-                        path.syn_dropped(asker.port, u8::MAX, &memory, now);
+                        path.syn_dropped(asker.port, u8::MAX, now);
                     }
                 }
             }
@@ -539,7 +500,7 @@ impl ClientCache {
             if sign == BlackHoleSign::Outrun && !path.was_outrun_before(asker.port) {
                 return;
             }
-            path.record_black_hole(asker.port, &memory, now);
+            path.record_black_hole(asker.port, now);
         }
         if asker.path.remote.is_loopback() || memory.black_hole_base.is_zero() {
             return;
@@ -555,7 +516,7 @@ impl ClientCache {
             breaker.signs.remove(0);
         }
         breaker.signs.push((asker.path.remote, now));
-        if breaker.signs.len() >= usize::from(memory.black_hole_destinations) {
+        if breaker.signs.len() >= BLACK_HOLE_DESTINATIONS {
             breaker.off_until = Some(now + doubled(memory.black_hole_base, breaker.times.min(6)));
             breaker.times = breaker.times.saturating_add(1);
             breaker.signs.clear();
@@ -599,7 +560,7 @@ impl FastOpenPath {
         &mut self.ports[at]
     }
 
-    fn learn(&mut self, port: u16, class: SynAckClass, known: Failures, memory: &ClientMemory, now: Instant) {
+    fn learn(&mut self, port: u16, class: SynAckClass, known: Failures, now: Instant) {
         match class {
             SynAckClass::Accepted => {
                 let port = self.port_mut(port);
@@ -611,37 +572,37 @@ impl FastOpenPath {
                 self.soft = 0;
             }
             SynAckClass::SoftReject | SynAckClass::SoftNegative | SynAckClass::LateReject => {
-                self.data_not_taken(known.refusals, memory, now);
+                self.data_not_taken(known.refusals, now);
             }
-            SynAckClass::SynDrop => self.syn_dropped(port, known.drops, memory, now),
+            SynAckClass::SynDrop => self.syn_dropped(port, known.drops, now),
             SynAckClass::Granted => {
                 let port = self.port_mut(port);
                 (port.req_fail, port.request_after) = (0, None);
             }
             SynAckClass::NotSupported => {
-                self.port_mut(port).request_after = Some(now + memory.request_interval);
+                self.port_mut(port).request_after = Some(now + REQUEST_INTERVAL);
             }
-            SynAckClass::ReqDrop => self.request_dropped(port, known.drops, memory, now),
+            SynAckClass::ReqDrop => self.request_dropped(port, known.drops, now),
             SynAckClass::NoData => {}
         }
     }
 
     /// Records an answer without the data, to a connection that knew of `known` such answers. Several of a
     /// client's simultaneous connections may exceed a limit of the server.
-    fn data_not_taken(&mut self, known: u8, memory: &ClientMemory, now: Instant) {
-        if self.soft == 0 || now.saturating_since(self.soft_since) > memory.soft_window {
+    fn data_not_taken(&mut self, known: u8, now: Instant) {
+        if self.soft == 0 || now.saturating_since(self.soft_since) > SOFT_WINDOW {
             (self.soft, self.soft_since) = (0, now);
         }
         self.soft = Failures::one_more(self.soft, known);
-        if self.soft >= memory.soft_limit {
-            self.soft_until = Some(now + doubled(memory.soft_base, self.soft_episodes.min(6)));
+        if self.soft >= SOFT_LIMIT {
+            self.soft_until = Some(now + doubled(SOFT_BASE, self.soft_episodes.min(6)));
             self.soft_episodes = self.soft_episodes.saturating_add(1);
             self.soft = 0;
         }
     }
 
     /// Records a dropped SYN of a connection that knew of `known` dropped SYNs in a row.
-    fn syn_dropped(&mut self, port: u16, known: u8, memory: &ClientMemory, now: Instant) {
+    fn syn_dropped(&mut self, port: u16, known: u8, now: Instant) {
         let port = self.port_mut(port);
         (port.takes_data, port.proven) = (false, false);
         if port.disabled_until.is_some_and(|until| until > now) {
@@ -650,15 +611,15 @@ impl FastOpenPath {
         }
         port.syn_fail = Failures::one_more(port.syn_fail, known);
         let by_chance = if port.answered { KNOWN_SYN_FAIL_LIMIT } else { 0 };
-        port.avoid_after(memory.syn_fail_limit.max(by_chance), memory, now);
+        port.avoid_after(SYN_FAIL_LIMIT.max(by_chance), now);
     }
 
     /// Records a sign of a black hole. It counts as two dropped SYNs, and is no chance loss.
-    fn record_black_hole(&mut self, port: u16, memory: &ClientMemory, now: Instant) {
+    fn record_black_hole(&mut self, port: u16, now: Instant) {
         let port = self.port_mut(port);
         (port.takes_data, port.proven) = (false, false);
         port.syn_fail = port.syn_fail.saturating_add(2);
-        port.avoid_after(memory.syn_fail_limit, memory, now);
+        port.avoid_after(SYN_FAIL_LIMIT, now);
     }
 
     /// True if another connection was answered first for the second time in a row; after one such answer,
@@ -672,27 +633,27 @@ impl FastOpenPath {
     }
 
     /// Records a dropped request for a cookie of a connection that knew of `known` such requests in a row.
-    fn request_dropped(&mut self, port: u16, known: u8, memory: &ClientMemory, now: Instant) {
+    fn request_dropped(&mut self, port: u16, known: u8, now: Instant) {
         let port = self.port_mut(port);
         port.req_fail = Failures::one_more(port.req_fail, known);
         // A single request may have been lost.
-        if let Some(more) = port.req_fail.checked_sub(memory.syn_fail_limit) {
-            port.request_after = Some(now + doubled(memory.request_base, more.min(4)));
+        if let Some(more) = port.req_fail.checked_sub(SYN_FAIL_LIMIT) {
+            port.request_after = Some(now + doubled(REQUEST_BASE, more.min(4)));
         }
     }
 }
 
 impl Port {
     /// Avoids the destination if at least `limit` SYNs in a row were dropped.
-    fn avoid_after(&mut self, limit: u8, memory: &ClientMemory, now: Instant) {
+    fn avoid_after(&mut self, limit: u8, now: Instant) {
         if self.syn_fail < limit {
             return;
         }
         if core::mem::take(&mut self.answered) {
             // The first time, a known destination is avoided no longer than an unknown one.
-            self.syn_fail = memory.syn_fail_limit;
+            self.syn_fail = SYN_FAIL_LIMIT;
         }
-        self.disabled_until = Some(now + doubled(memory.disable_base, self.syn_fail.min(10)));
+        self.disabled_until = Some(now + doubled(DISABLE_BASE, self.syn_fail.min(10)));
     }
 }
 

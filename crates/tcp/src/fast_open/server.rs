@@ -26,6 +26,8 @@ use crate::four_tuple::KeyedHash;
 use crate::lru::{EntryId, Lru};
 use crate::time::{Duration, Instant};
 
+/// Limit of client addresses whose connections are counted.
+const PER_IP_ENTRIES: usize = 10_000;
 /// Time for which a slot stays occupied after a reset.
 const RST_PENALTY: Duration = Duration::from_secs(60);
 
@@ -36,8 +38,6 @@ pub struct ServerLimits {
     pub max_pending: usize,
     /// Bytes of SYN data of pending connections. Default 1 MiB.
     pub max_pending_bytes: usize,
-    /// Client addresses whose connections are counted. 0..=1000000, default 10000.
-    pub per_ip_entries: usize,
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]
     pub non_exhaustive: (),
@@ -45,12 +45,7 @@ pub struct ServerLimits {
 
 impl Default for ServerLimits {
     fn default() -> Self {
-        ServerLimits {
-            max_pending: 65_535,
-            max_pending_bytes: 1 << 20,
-            per_ip_entries: 10_000,
-            non_exhaustive: (),
-        }
+        ServerLimits { max_pending: 65_535, max_pending_bytes: 1 << 20, non_exhaustive: () }
     }
 }
 
@@ -92,17 +87,6 @@ pub struct FastOpenListen {
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]
     pub non_exhaustive: (),
-}
-
-impl ServerLimits {
-    /// Checks the ranges given at the fields.
-    pub fn validate(&self) -> Result<(), ConfigError> {
-        let refuse = |key, value: String, range| Err(ConfigError { key, value, range });
-        if self.per_ip_entries > 1_000_000 {
-            return refuse("per_ip_entries", self.per_ip_entries.to_string(), "0 to 1000000");
-        }
-        Ok(())
-    }
 }
 
 impl FastOpenListen {
@@ -221,7 +205,7 @@ impl Admission {
             total: 0,
             bytes: 0,
             penalties: VecDeque::new(),
-            per_ip: Lru::new(limits.per_ip_entries, hash),
+            per_ip: Lru::new(PER_IP_ENTRIES, hash),
         }
     }
 
@@ -232,7 +216,7 @@ impl Admission {
         *pending = HashMap::with_hasher(hash.clone());
         (*total, *bytes) = (0, 0);
         penalties.clear();
-        per_ip.renew(by.per_ip_entries, hash);
+        per_ip.renew(PER_IP_ENTRIES, hash);
     }
 
     /// Decides on a SYN. It checks the limits before the cookie, so that an overload costs no cryptography.
@@ -546,8 +530,8 @@ mod tests {
 
     #[test]
     fn an_evicted_client_forgets_its_count_and_nobody_else_pays() {
-        let limits = ServerLimits { per_ip_entries: 1, ..ServerLimits::default() };
-        let mut bench = Bench::with_limits(100, limits);
+        let mut bench = Bench::new(100);
+        bench.server.per_ip = Lru::new(1, KeyedHash::new(&1.into()));
         bench.config.max_per_ip = 1;
         let first = bench.open("192.0.2.1", 0).expect("room");
         let second = bench.open("192.0.2.2", 0).expect("room");
@@ -602,8 +586,8 @@ mod tests {
             steps in proptest::collection::vec((0u8..4, 0u8..6, 0u64..5_000), 0..200),
             per_ip_entries in 1usize..5,
         ) {
-            let limits = ServerLimits { per_ip_entries, ..ServerLimits::default() };
-            let mut bench = Bench::with_limits(20, limits);
+            let mut bench = Bench::new(20);
+            bench.server.per_ip = Lru::new(per_ip_entries, KeyedHash::new(&1.into()));
             bench.config.max_per_ip = 3;
             let mut open = std::vec::Vec::new();
             let mut now = 0;

@@ -13,8 +13,8 @@ pub(crate) struct Budget {
     pub(crate) pipe: u32,
     /// Pipe of the other members of the path, if the congestion window is that of the path.
     pub(crate) others: u32,
-    /// Copies in flight, if the congestion window counts them.
-    pub(crate) charged: u32,
+    /// Copies and parity in flight, if the congestion window counts them.
+    pub(crate) redundancy_in_flight: u32,
     /// Bytes between SND.NXT and the right edge of the peer's window.
     pub(crate) peer: u32,
     /// Bytes that the pacer permits now.
@@ -23,17 +23,6 @@ pub(crate) struct Budget {
     pub(crate) redundancy: u32,
     /// A full segment.
     pub(crate) mss: u32,
-    /// The redundancy that the congestion window limits.
-    pub(crate) charges: Charges,
-}
-
-/// The redundancy that the congestion window counts; experiments choose it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Charges {
-    /// It counts copies.
-    pub(crate) copies: bool,
-    /// It counts parity.
-    pub(crate) parity: bool,
 }
 
 impl Budget {
@@ -45,21 +34,18 @@ impl Budget {
     /// | `New` | yes (one segment when nothing is in flight) | yes | yes | - |
     /// | `Retransmit` | yes (unless nothing is in flight) | - | yes | - |
     /// | `TailLossProbe` | - | its new data | - | - |
-    /// | `Duplicate`, `Parity` | if [charged](Charges) | - | yes | yes |
+    /// | `Duplicate`, `Parity` | - | - | yes | yes |
     ///
     /// A tail loss probe may exceed the congestion window by one segment (RFC 8985 section 7.3).
     #[inline]
     pub(crate) fn of(&self, origin: Origin) -> u32 {
-        let redundancy = self.paced.min(self.redundancy);
         match origin {
             Origin::Ack => u32::MAX,
             Origin::New => self.unpaced().min(self.paced),
             Origin::Retransmit if self.is_alone() => self.paced,
             Origin::Retransmit => self.paced.min(self.unfilled()),
             Origin::TailLossProbe => self.peer,
-            Origin::Duplicate if self.charges.copies => redundancy.min(self.window()),
-            Origin::Parity if self.charges.parity => redundancy.min(self.unfilled()),
-            Origin::Duplicate | Origin::Parity => redundancy,
+            Origin::Duplicate | Origin::Parity => self.paced.min(self.redundancy),
         }
     }
 
@@ -92,7 +78,7 @@ impl Budget {
     }
 
     fn window(&self) -> u32 {
-        self.unfilled().saturating_sub(self.charged)
+        self.unfilled().saturating_sub(self.redundancy_in_flight)
     }
 
     /// Returns the unused bytes of the congestion window.
@@ -114,18 +100,21 @@ mod tests {
         cwnd: 10_000,
         pipe: 9_000,
         others: 0,
-        charged: 0,
+        redundancy_in_flight: 0,
         peer: 5_000,
         paced: 2_000,
         redundancy: 500,
         mss: 1_460,
-        charges: Charges { copies: false, parity: false },
     };
 
     #[test]
     fn new_data_obeys_every_window_and_pacing() {
         assert_eq!(BUDGET.of(Origin::New), 1_000, "congestion window");
-        assert_eq!(Budget { charged: 400, ..BUDGET }.of(Origin::New), 600, "copies that are charged");
+        assert_eq!(
+            Budget { redundancy_in_flight: 400, ..BUDGET }.of(Origin::New),
+            600,
+            "redundancy that it counts"
+        );
         assert_eq!(Budget { peer: 999, ..BUDGET }.of(Origin::New), 999, "peer's window");
         assert_eq!(Budget { paced: 999, ..BUDGET }.of(Origin::New), 999, "pacing");
         assert_eq!(Budget { paced: 0, ..BUDGET }.unpaced(), 1_000);
@@ -145,13 +134,6 @@ mod tests {
         assert_eq!(full.of(Origin::Retransmit), 0);
         assert_eq!(full.of(Origin::TailLossProbe), 5_000, "a probe exceeds the congestion window");
         assert!(full.is_spent(501) && !full.is_spent(500));
-    }
-
-    #[test]
-    fn charged_redundancy_obeys_the_window() {
-        let charged = Budget { charges: Charges { copies: true, parity: true }, charged: 600, ..BUDGET };
-        assert_eq!((charged.of(Origin::Duplicate), charged.of(Origin::Parity)), (400, 500));
-        assert_eq!(Budget { pipe: 9_800, ..charged }.of(Origin::Parity), 200);
     }
 
     #[test]

@@ -15,6 +15,9 @@ use crate::time::{Duration, Instant, Micros};
 const MAX_QUANTUM: u64 = 64 << 10;
 /// Number of unpaced segments at the start of a connection.
 const UNPACED_SEGMENTS: u32 = 10;
+/// Rates in percent of cwnd/srtt (Linux: the same).
+const SLOW_START_PERCENT: u128 = 200;
+const CONGESTION_AVOIDANCE_PERCENT: u128 = 120;
 /// A byte in the unit of the bucket: microseconds times bytes per second, so that filling needs no division.
 const BYTE: i64 = 1_000_000;
 
@@ -93,12 +96,9 @@ impl Pacer {
         now: Instant,
     ) {
         let config = self.bucket.as_ref().and_then(|bucket| bucket.config);
-        let (Some(config), Some(srtt)) = (config, srtt) else {
-            return;
-        };
-        let percent =
-            if in_slow_start { config.slow_start_percent } else { config.congestion_avoidance_percent };
-        let per_round = u128::from(cwnd.max(mss)) * u128::from(percent.max(1)) * 10_000;
+        let (Some(_), Some(srtt)) = (config, srtt) else { return };
+        let percent = if in_slow_start { SLOW_START_PERCENT } else { CONGESTION_AVOIDANCE_PERCENT };
+        let per_round = u128::from(cwnd.max(mss)) * percent * 10_000;
         let rate = per_round / u128::from(srtt.0.max(1));
         self.replace_rate(u64::try_from(rate).unwrap_or(u64::MAX), mss, now);
     }
@@ -279,12 +279,11 @@ mod tests {
         Instant::from_micros(micros)
     }
 
-    /// Returns a pacer past its first ten segments at `cwnd` bytes per 100 ms, with a full bucket at time 0.
-    fn pacer(cwnd: u32, percent: u32) -> Pacer {
-        let config = PacingConfig { congestion_avoidance_percent: percent, ..PacingConfig::default() };
-        let mut pacer = Pacer::new(Some(config));
+    /// Returns a pacer past its first ten segments at `rate` bytes per second, with a full bucket at time 0.
+    fn pacer(rate: u64) -> Pacer {
+        let mut pacer = Pacer::new(Some(PacingConfig::default()));
         pacer.on_sent(10 * MSS * 2, true, us(0));
-        pacer.update(cwnd, Some(RTT), false, MSS, us(0));
+        pacer.replace_rate(rate, MSS, us(0));
         pacer
     }
 
@@ -302,7 +301,8 @@ mod tests {
 
     #[test]
     fn the_rate_is_a_percentage_of_the_window_per_round_trip() {
-        let mut pacer = pacer(100_000, 120);
+        let mut pacer = pacer(1);
+        pacer.update(100_000, Some(RTT), false, MSS, us(0));
         assert_eq!(pacer.rate(), Some(1_200_000));
         pacer.update(100_000, Some(RTT), true, MSS, us(0));
         assert_eq!(pacer.rate(), Some(2_000_000));
@@ -369,7 +369,7 @@ mod tests {
     #[test]
     fn a_spent_quantum_comes_back_at_the_rate() {
         // 1 MB/s: two segments of 1000 bytes take 2 ms.
-        let mut pacer = pacer(100_000, 100);
+        let mut pacer = pacer(1_000_000);
         assert_eq!(pacer.budget(us(0)), 2000);
         pacer.on_sent(1000, true, us(0));
         assert_eq!((pacer.budget(us(0)), pacer.next_timeout()), (1000, None));
@@ -385,14 +385,14 @@ mod tests {
 
     #[test]
     fn quantum_is_a_millisecond_of_data_within_2_segments_and_64_kb() {
-        assert_eq!(pacer(10_000, 100).budget(us(0)), 2000);
-        assert_eq!(pacer(1_000_000, 100).budget(us(0)), 10_000);
-        assert_eq!(pacer(100_000_000, 100).budget(us(0)), 65_536);
+        assert_eq!(pacer(100_000).budget(us(0)), 2000);
+        assert_eq!(pacer(10_000_000).budget(us(0)), 10_000);
+        assert_eq!(pacer(1_000_000_000).budget(us(0)), 65_536);
     }
 
     #[test]
     fn unpaced_bytes_are_paid_back() {
-        let mut pacer = pacer(100_000, 100);
+        let mut pacer = pacer(1_000_000);
         pacer.on_sent(5000, true, us(0));
         assert_eq!((pacer.budget(us(0)), pacer.next_timeout()), (0, Some(us(5000))));
         pacer.on_sent(u32::MAX, true, us(0));
@@ -401,9 +401,9 @@ mod tests {
 
     #[test]
     fn when_the_timeout_comes_there_is_a_quantum_however_slow_the_path() {
-        // One segment per 60 s of round trip: the bucket takes two minutes to fill.
-        let mut pacer = pacer(MSS, 100);
-        pacer.update(MSS, Some(Micros::from_millis(60_000)), false, MSS, us(0));
+        // One segment in 60 s: the bucket takes two minutes to fill.
+        let mut pacer = pacer(10_000);
+        pacer.update(MSS, Some(Micros::from_millis(72_000)), false, MSS, us(0));
         pacer.on_sent(2 * MSS, true, us(0));
         let due = pacer.next_timeout().expect("the bucket is empty");
         assert!(due > us(100_000_000), "{due:?}");
@@ -412,7 +412,7 @@ mod tests {
 
     #[test]
     fn the_bucket_holds_a_segment_of_whatever_size_segments_are_now() {
-        let mut pacer = pacer(10_000, 100);
+        let mut pacer = pacer(100_000);
         pacer.on_sent(2 * MSS, true, us(0));
         pacer.set_mss(5 * MSS);
         let due = pacer.next_timeout().expect("a larger segment must wait");
@@ -422,7 +422,7 @@ mod tests {
     #[test]
     fn over_time_the_rate_leaves_also_with_timers_that_are_late() {
         for late in [0, 300, 900] {
-            let mut pacer = pacer(1_000_000, 120);
+            let mut pacer = pacer(12_000_000);
             let (mut now, mut total) = (us(0), 0u64);
             while now < us(1_000_000) {
                 while pacer.budget(now) >= MSS {

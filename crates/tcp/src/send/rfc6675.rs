@@ -12,7 +12,6 @@ use super::rack::RackVerdict;
 use super::scoreboard::{Record, Scoreboard};
 use crate::config::{EarlyRetransmit, Rfc6675Config};
 use crate::outcome::{AckOutcome, LossCause, Origin};
-use crate::time::{Instant, Micros};
 
 /// With at most this number of outstanding segments, three duplicates cannot arrive (RFC 5827).
 const FEW: u32 = 3;
@@ -27,8 +26,6 @@ pub(crate) struct Rfc6675 {
     /// The highest sequence number that is known to be delivered.
     fack: Option<SeqNum>,
     reordering_seen: bool,
-    /// Deadline of early retransmit.
-    er_deadline: Option<Instant>,
 }
 
 /// The connection's state in addition to the scoreboard.
@@ -38,8 +35,6 @@ pub(crate) struct Situation {
     pub(crate) in_recovery: bool,
     /// New data could leave now.
     pub(crate) may_send_new: bool,
-    /// Smoothed round-trip time.
-    pub(crate) srtt: Option<Micros>,
 }
 
 /// Segment counts of the scoreboard.
@@ -54,7 +49,7 @@ struct Count {
 impl Rfc6675 {
     /// Returns the detection before the first acknowledgement.
     pub(crate) fn new(config: &Rfc6675Config, dup_thresh: u32) -> Self {
-        Rfc6675 { config: *config, dup_thresh, fack: None, reordering_seen: false, er_deadline: None }
+        Rfc6675 { config: *config, dup_thresh, fack: None, reordering_seen: false }
     }
 
     /// Returns the data that an acknowledgement declares lost, and the rule.
@@ -68,7 +63,6 @@ impl Rfc6675 {
         let count = Count::of(board);
         let counted = self.by_count(board, &count);
         if !counted.0.lost.is_empty() {
-            self.er_deadline = None;
             // The answer to a probe: earlier segments are at least a probe timeout old.
             let probed = ack.delivered.iter().any(|segment| segment.origin == Origin::TailLossProbe);
             return if probed && !situation.in_recovery {
@@ -80,13 +74,7 @@ impl Rfc6675 {
         if situation.in_recovery {
             return (self.after_partial_ack(ack, board, &count), LossCause::DupThresh);
         }
-        (self.early_retransmit(board, &count, situation, ack.at), LossCause::EarlyRetransmit)
-    }
-
-    /// Ends the wait of early retransmit.
-    pub(crate) fn on_timeout(&mut self, board: &Scoreboard) -> (RackVerdict, LossCause) {
-        self.er_deadline = None;
-        (holes(board, 0, &Count::of(board)), LossCause::EarlyRetransmit)
+        (self.early_retransmit(board, &count, situation), LossCause::EarlyRetransmit)
     }
 
     /// Reacts to the undo of a fast recovery: the segments declared lost had been overtaken by more segments
@@ -94,16 +82,6 @@ impl Rfc6675 {
     pub(crate) fn on_spurious_recovery(&mut self) {
         self.reordering_seen = true;
         self.dup_thresh = (self.dup_thresh + 1).min(MAX_DUP_THRESH);
-    }
-
-    /// Returns the deadline of early retransmit.
-    pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        self.er_deadline
-    }
-
-    /// Stops the timer.
-    pub(crate) fn disarm(&mut self) {
-        self.er_deadline = None;
     }
 
     /// True once a segment arrived after one that was sent later.
@@ -159,13 +137,7 @@ impl Rfc6675 {
     /// RFC 5827 section 2.2: "the amount of outstanding data [...] is less than 4*SMSS" and "there is either
     /// no unsent data [...] or the advertised receive window does not permit": "ER_ssthresh = oseg - 1". The
     /// paper's form needs only one. After reordering was seen it is off (section 3.2 of the RFC).
-    fn early_retransmit(
-        &mut self,
-        board: &Scoreboard,
-        count: &Count,
-        situation: &Situation,
-        now: Instant,
-    ) -> RackVerdict {
+    fn early_retransmit(&mut self, board: &Scoreboard, count: &Count, situation: &Situation) -> RackVerdict {
         let needed = match self.config.early_retransmit {
             EarlyRetransmit::Off => u32::MAX,
             EarlyRetransmit::Rfc5827 => count.outstanding.saturating_sub(1).max(1),
@@ -174,16 +146,9 @@ impl Rfc6675 {
         let few = count.outstanding <= FEW && !situation.may_send_new && !self.reordering_seen;
         let hole = count.spanned > count.sacked;
         if !few || !hole || count.sacked < needed {
-            self.er_deadline = None;
             return RackVerdict::default();
         }
-        match situation.srtt.filter(|_| self.config.er_delay_divisor > 0) {
-            Some(srtt) => {
-                self.er_deadline.get_or_insert(now + srtt / self.config.er_delay_divisor);
-                RackVerdict::default()
-            }
-            None => holes(board, 0, count),
-        }
+        holes(board, 0, count)
     }
 }
 
@@ -223,17 +188,13 @@ mod tests {
     use crate::outcome::Sent;
     use crate::send::scoreboard::AckInfo;
     use crate::seq_ranges::SeqRange;
+    use crate::time::Instant;
 
     const MSS: u32 = 1000;
 
-    const ALONE: Rfc6675Config = Rfc6675Config {
-        fack: false,
-        early_retransmit: EarlyRetransmit::Off,
-        er_delay_divisor: 0,
-        prr: PrrBound::Rfc6937,
-    };
-    const STUCK: Situation =
-        Situation { in_recovery: false, may_send_new: false, srtt: Some(Micros::from_millis(40)) };
+    const ALONE: Rfc6675Config =
+        Rfc6675Config { fack: false, early_retransmit: EarlyRetransmit::Off, prr: PrrBound::Rfc6937 };
+    const STUCK: Situation = Situation { in_recovery: false, may_send_new: false };
 
     /// A sender with `count` segments outstanding; sequence numbers count segments.
     struct Sender {
@@ -308,21 +269,6 @@ mod tests {
         let busy = Situation { may_send_new: true, ..STUCK };
         assert!(Sender::new(3, relaxed).ack(0, &[(2, 3)], busy).0.is_empty());
         assert!(Sender::new(4, relaxed).ack(0, &[(3, 4)], STUCK).0.is_empty(), "four are not few");
-    }
-
-    #[test]
-    fn early_retransmit_may_wait_for_a_share_of_the_round_trip() {
-        let relaxed =
-            Rfc6675Config { early_retransmit: EarlyRetransmit::Relaxed, er_delay_divisor: 4, ..ALONE };
-        let mut sender = Sender::new(3, relaxed);
-        assert!(sender.ack(0, &[(2, 3)], STUCK).0.is_empty());
-        assert_eq!(sender.counting.next_timeout(), Some(Instant::from_millis(50)));
-        assert_eq!(sender.counting.on_timeout(&sender.board).0.lost.len(), 1);
-        // Filling the hole first stops it.
-        let mut sender = Sender::new(3, relaxed);
-        sender.ack(0, &[(2, 3)], STUCK);
-        sender.ack(3, &[], STUCK);
-        assert_eq!(sender.counting.next_timeout(), None);
     }
 
     #[test]

@@ -154,7 +154,7 @@ impl Stack {
         }
         let is_new = reported.established && !before.established;
         let end = connection.close_reason().filter(|_| !before.end).and_then(|reason| {
-            let is_known = connection.is_active() || connection.is_opened_by_syn();
+            let is_known = connection.is_active() || connection.fast_open.is_opened_by_syn();
             match reported.established {
                 true => Some(Lifecycle::Closed(reason)),
                 false => is_known.then_some(Lifecycle::Failed(reason)),

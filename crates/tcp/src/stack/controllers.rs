@@ -526,7 +526,7 @@ impl Controllers {
                 }
                 connection.join(false);
                 if path.rate.congestion.knows_path() {
-                    connection.start_as_unknown();
+                    connection.path.start_as_unknown();
                 }
                 index
             }

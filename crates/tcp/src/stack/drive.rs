@@ -233,7 +233,7 @@ impl Stack {
         if connection.wants_path_window() {
             match connection.sender().may_jump() {
                 true => self.paths.start(connection, now),
-                false => connection.start_as_unknown(),
+                false => connection.path.start_as_unknown(),
             }
         }
         let turns = connection.turns(now);

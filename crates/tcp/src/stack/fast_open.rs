@@ -30,6 +30,9 @@ use crate::mechanism::memory::SynOptions;
 use crate::outcome::Arrived;
 use crate::time::Instant;
 
+/// Limit of closed connections that are remembered to recognise a duplicate of their SYN.
+const LAST_ACK_ENTRIES: usize = 10_000;
+
 /// Fast Open of a stack.
 #[derive(Debug)]
 pub(crate) struct FastOpen {
@@ -91,7 +94,7 @@ impl FastOpen {
             cache: ClientCache::new(of.memory, hash.clone()),
             admission: Admission::new(of.limits, hash.clone()),
             keys: of.keys.clone().map_or_else(OnceCell::new, OnceCell::from),
-            last_ack: LastAckTable::new(of.last_ack_hold_entries, config.msl, hash.clone()),
+            last_ack: LastAckTable::new(LAST_ACK_ENTRIES, config.msl, hash.clone()),
             hash,
             which: of.last_ack_hold,
             switches: of.switches,
@@ -108,7 +111,7 @@ impl FastOpen {
         cache.renew(of.memory, with.clone());
         admission.renew(of.limits, with.clone());
         *keys = of.keys.clone().map_or_else(OnceCell::new, OnceCell::from);
-        *last_ack = LastAckTable::new(of.last_ack_hold_entries, config.msl, with.clone());
+        *last_ack = LastAckTable::new(LAST_ACK_ENTRIES, config.msl, with.clone());
         (*which, *switches, *hash) = (of.last_ack_hold, of.switches, with.clone());
         (*one_time, *unix) = (None, None);
     }
@@ -227,17 +230,17 @@ impl Stack {
         now: Instant,
     ) -> Option<Box<Asker>> {
         let Some(connect) = self.fast_open.switches.connect(config.fast_open?) else {
-            connection.open_without_fast(OffReason::NotAllowed);
+            connection.fast_open.outcome = FastOpenOutcome::Off(OffReason::NotAllowed);
             return None;
         };
         let tuple = connection.tuple();
         let asker = Asker::new(tuple.local, tuple.remote, &connect);
         if matches!(options, SynOptions::Gentle | SynOptions::Plain) {
             self.stats.fast_open.disabled += 1;
-            connection.open_without_fast(OffReason::OnTrial);
+            connection.fast_open.outcome = FastOpenOutcome::Off(OffReason::OnTrial);
             return (options == SynOptions::Plain).then(|| Box::new(asker));
         }
-        let known = *connection.known_path();
+        let known = connection.path.known;
         match self.fast_open.cache.choose(&asker, &connect, config.tcp.max_segment, &known, now) {
             Ok(attempt) => {
                 connection.open_fast(attempt, connect);
@@ -245,7 +248,7 @@ impl Stack {
             }
             Err(reason) => {
                 self.stats.fast_open.disabled += 1;
-                connection.open_without_fast(reason);
+                connection.fast_open.outcome = FastOpenOutcome::Off(reason);
                 None
             }
         }
@@ -386,7 +389,7 @@ impl Stack {
         if answer.accepted || answer.option.is_some() || answer.one_time {
             connection.start_fast_open_server(answer, syn, now);
         } else if outcome != FastOpenOutcome::Off(OffReason::NotAsked) {
-            connection.refuse_fast_open(outcome);
+            connection.fast_open.outcome = outcome;
         }
         ticket.map(Box::new)
     }
@@ -397,7 +400,7 @@ impl Stack {
         if let Some(asker) = slot.asker.as_deref().copied() {
             let sent = slot.connection.fast_open_syn();
             let shared = slot.connection.opened().is_some_and(|opened| opened.shares_blame());
-            for report in slot.connection.take_fast_open_reports() {
+            for report in slot.connection.fast_open.take_reports() {
                 self.count_report(&report, sent);
                 // The next connection shows if Fast Open is the reason: see `learn_gentle`.
                 if !matches!(report, FastOpenReport::Failed(_)) {
@@ -440,12 +443,13 @@ impl Stack {
 
     fn hand_out_one_time_cookie(&mut self, id: ConnId) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        if slot.connection.wants_one_time_cookie()
+        if slot.connection.fast_open.wants_one_time_cookie()
             && slot.connection.has_established()
             && let Some(one_time) = &mut self.fast_open.one_time
         {
             let tuple = slot.connection.tuple();
-            slot.connection.give_one_time_cookie(one_time.issue(tuple.remote.ip(), tuple.local.ip()));
+            let cookie = one_time.issue(tuple.remote.ip(), tuple.local.ip());
+            slot.connection.fast_open.give_one_time_cookie(cookie);
         }
     }
 }

@@ -330,7 +330,7 @@ impl Stack {
         if !waits || !connection.is_bare() {
             return;
         }
-        let (deadline, known) = (connection.next_timeout(), *connection.known_path());
+        let (deadline, known) = (connection.next_timeout(), connection.path.known);
         let Some(mut half_open) = slot.half_open.take_if(|half_open| half_open.stage == Stage::Answered)
         else {
             return;

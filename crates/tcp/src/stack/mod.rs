@@ -563,13 +563,13 @@ impl Stack {
     /// no such risk. The connection that is answered first is kept; if it is the second one, call
     /// [`Stack::report_outrun`] and abort the first.
     pub fn hedge_wait(&self, id: ConnId) -> Option<Duration> {
-        self.owned(id)?.connection.hedge_wait()
+        self.owned(id)?.connection.fast_open.hedge_wait()
     }
 
     /// Records that the request of this connection was answered on another one that began later. After the
     /// second time in a row its destination counts as a black hole for Fast Open.
     pub fn report_outrun(&mut self, id: ConnId, now: Instant) {
-        self.act(id, now, |connection| connection.detect_black_hole_by_outrun());
+        self.act(id, now, |connection| connection.on_outrun());
     }
 
     /// Returns the details of one connection, for a diagnosis.

@@ -100,7 +100,7 @@ impl PathMemory {
             Some((window, rtt)) => connection.start_on_trust(window, &facts, rtt, now),
             // A SYN proves nothing; the connection may request again when the peer is verified.
             None if connection.is_opening() => {}
-            None => connection.start_as_unknown(),
+            None => connection.path.start_as_unknown(),
         }
     }
 }
@@ -185,7 +185,7 @@ impl Stack {
         let why = match options {
             SynOptions::NoGentle => GentleOff::Remembered,
             SynOptions::Plain if connection.wants_gentle() => GentleOff::OnTrial,
-            SynOptions::FastOpen if connection.opens_fast() => GentleOff::OnTrial,
+            SynOptions::FastOpen if connection.fast_open.opens_fast() => GentleOff::OnTrial,
             SynOptions::Plain | SynOptions::FastOpen | SynOptions::Together | SynOptions::Gentle => return,
         };
         self.stats.gentle_withheld += 1;

@@ -107,7 +107,6 @@ fn configs(chance: &mut ChaCha8Rng, profile: FecProfile) -> TcpConfig {
         code,
         parities: 1 + below(4) as u8,
         delay_divisor: [1, 4, 16][below(3) as usize],
-        in_recovery: below(2) == 0,
         tail_ack: below(2) == 0,
         ..CorrectiveConfig::default()
     };

@@ -176,13 +176,14 @@ fn a_configuration_out_of_range_opens_nothing() {
     let tcp = |tcp| ConnectConfig { tcp, ..ConnectConfig::default() };
     let window = TcpConfig { initial_window: 0, ..TcpConfig::default() };
     assert_eq!(connect(tcp(window)), ("initial_window", "1 to 64 segments"));
-    let timers = Some(HandshakeTimers { percent: 50, ..HandshakeTimers::default() });
+    let timers = Some(HandshakeTimers { retries: 0, ..HandshakeTimers::default() });
     assert_eq!(
         connect(tcp(TcpConfig { handshake_timers: timers, ..TcpConfig::default() })),
-        ("percent", "100 to 300")
+        ("retries", "1 to 10")
     );
-    let fast_open = Some(FastOpenConnect { syn_rto_percent: 10, ..FastOpenConnect::default() });
-    assert_eq!(connect(ConnectConfig { fast_open, ..ConnectConfig::default() }).0, "syn_rto_percent");
+    let fast_open =
+        Some(FastOpenConnect { syn_rto_floor: Duration::from_secs(2), ..FastOpenConnect::default() });
+    assert_eq!(connect(ConnectConfig { fast_open, ..ConnectConfig::default() }).0, "syn_rto_floor");
     let fast_open = Some(FastOpenListen { amp_factor: 65, ..FastOpenListen::default() });
     let refused = pair.b.listen(B.addr(80), ListenConfig { fast_open, ..ListenConfig::default() });
     assert_eq!(
@@ -190,8 +191,11 @@ fn a_configuration_out_of_range_opens_nothing() {
         Err("amp_factor is out of range; use 0 to 64".into())
     );
     let mut config = StackConfig::default();
-    config.fast_open.memory = ClientMemory { soft_limit: 0, ..ClientMemory::default() };
-    assert_eq!(brisk_tcp::Stack::new(config, 1).map(|_| ()).map_err(|error| error.key), Err("soft_limit"));
+    config.fast_open.memory = ClientMemory { entries: 1_000_001, ..ClientMemory::default() };
+    assert_eq!(
+        brisk_tcp::Stack::new(config, 1).map(|_| ()).map_err(|error| error.key),
+        Err("fast_open.entries")
+    );
 }
 
 #[test]

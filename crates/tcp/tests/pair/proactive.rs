@@ -353,13 +353,11 @@ fn off_is_absent() {
 }
 
 fn proactive() -> impl Strategy<Value = ProactiveConfig> {
-    (0u32..64, 0u64..40).prop_map(|(bits, gap)| ProactiveConfig {
+    (0u32..16, 0u64..40).prop_map(|(bits, gap)| ProactiveConfig {
         scope: if bits & 1 == 0 { CopyScope::All } else { CopyScope::Short },
         mark: if bits & 2 == 0 { CopyMark::Bit } else { CopyMark::Option },
         copy_acks: bits & 4 != 0,
-        copy_retransmissions: bits & 8 != 0,
-        charge_cwnd: bits & 16 != 0,
-        rule: if bits & 32 == 0 { CopyRule::Ledger } else { CopyRule::Paper },
+        rule: if bits & 8 == 0 { CopyRule::Ledger } else { CopyRule::Paper },
         gap: Duration::from_millis(gap),
         ..ProactiveConfig::default()
     })

@@ -22,7 +22,8 @@
 
 use brisk_wire::{Flags, Gentle, Options, SeqNum, TcpHeader};
 
-use crate::connection::decision::Choice;
+use crate::connection::fast_open::client::Client;
+use crate::connection::sender::Sender;
 use crate::connection::{Connection, State};
 use crate::fast_open::FastOpenConnect;
 use crate::outcome::{Arrived, Origin, Sent};
@@ -50,22 +51,22 @@ impl FastOpenConnect {
     }
 }
 
-/// The client.
-impl Connection {
-    /// Returns the next segment after the SYN, before its answer arrives.
-    pub(crate) fn choose_after_syn(&self) -> Option<Choice> {
-        let client = self.fast_client().filter(|client| client.carries_data())?;
-        if client.followed >= client.connect.may_follow() {
+impl Client {
+    /// Returns the data of the next segment after the SYN, before its answer arrives.
+    pub(crate) fn next_after_syn(&self, tx: &Sender) -> Option<SeqRange> {
+        if !self.carries_data() || self.followed >= self.connect.may_follow() {
             return None;
         }
-        let start = self.tx.scoreboard.nxt();
-        let room = self.syn_payload_limit(&client.attempt);
-        let range = SeqRange::with_len(start, self.tx.queue.end().since(start).min(room));
-        (!range.is_empty()).then_some(Choice::AfterSyn(range))
+        let start = tx.scoreboard.nxt();
+        let len = tx.queue.end().since(start).min(self.syn_payload_limit(tx));
+        (len > 0).then(|| SeqRange::with_len(start, len))
     }
+}
 
+/// The client.
+impl Connection {
     pub(crate) fn after_syn_header(&self, range: SeqRange, now: Instant) -> TcpHeader {
-        let in_parts = self.fast_client().is_some_and(|client| client.connect.in_parts());
+        let in_parts = self.fast_open.client().is_some_and(|client| client.connect.in_parts());
         let (seq, flags, options) = if in_parts {
             let offset = range.start.since(self.handshake.iss + 1);
             let options = Options { gentle: Some(Gentle::Part { offset }), ..self.syn_options(now) };
@@ -88,7 +89,7 @@ impl Connection {
     }
 
     pub(crate) fn account_after_syn(&mut self, range: SeqRange, now: Instant) {
-        if let Some(client) = self.fast_client_mut() {
+        if let Some(client) = self.fast_open.client_mut() {
             client.followed += 1;
         }
         self.tx.scoreboard.on_sent(&Sent {
@@ -113,7 +114,7 @@ impl Connection {
         let other = Flags::SYN | Flags::RST | Flags::FIN | Flags::URG;
         if self.state == State::SynReceived
             && !segment.flags.intersects(other)
-            && self.fast_server_mut().is_some_and(|server| server.takes_after_syn(len))
+            && self.fast_open.server_mut().is_some_and(|server| server.takes_after_syn(len))
         {
             self.take_payload(segment, now);
         }
@@ -125,25 +126,12 @@ impl Connection {
         let Some(Gentle::Part { offset }) = segment.options.gentle else { return false };
         let start = self.handshake.irs + 1 + offset;
         let len = u32::try_from(segment.payload.len()).unwrap_or(u32::MAX);
-        if !self.fast_server_mut().is_some_and(|server| server.takes_part(start, len)) {
+        if !self.fast_open.server_mut().is_some_and(|server| server.takes_part(start, len)) {
             return false;
         }
         self.take_payload(&Arrived { seq: start, flags: Flags::PSH, ..*segment }, now);
         // The acknowledgement must wait until the handshake is complete.
         self.rx.on_ack_sent();
         true
-    }
-
-    /// Permits acknowledgements of the parts, after the handshake is complete.
-    pub(crate) fn acknowledge_parts(&mut self) {
-        if self.fast_server_mut().is_some_and(|server| server.release_parts()) {
-            self.rx.ack.force();
-        }
-    }
-
-    /// Returns the acknowledgement number: RCV.NXT, or only the first part.
-    pub(crate) fn acknowledged(&self) -> SeqNum {
-        let first = self.fast_server().and_then(|server| server.acknowledged());
-        first.unwrap_or_else(|| self.rx.rcv_nxt())
     }
 }

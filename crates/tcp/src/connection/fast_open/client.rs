@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
-use brisk_wire::{Ecn, FastOpen, Flags, Options, SeqNum};
+use brisk_wire::{Cookie, Ecn, FastOpen, Flags, Options, SeqNum};
 
 use crate::fast_open::client::{FastOpenReport, Mode, OpenAttempt};
 use crate::fast_open::outcome::SynSent;
@@ -14,12 +14,15 @@ use crate::seq_ranges::SeqRange;
 use crate::time::Duration;
 
 use crate::connection::gentle::plain_copy::PlainCopy;
+use crate::connection::sender::Sender;
 
 /// Timeout of a SYN without a known round-trip time (RFC 6298 section 2.1).
 const SYN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number and bytes of segments that are kept until the SYN-ACK arrives: an initial window.
 const MAX_EARLY: usize = 16;
 pub(crate) const MAX_EARLY_BYTES: usize = 14_600;
+/// Maximum bytes of options in a SYN.
+const OPTION_SPACE: u32 = 40;
 /// Number of segments that request a one-time cookie.
 const ONE_TIME_REQUESTS: u8 = 5;
 /// Minimum time between a SYN with data and the plain connection that guards it: on a short path half a round
@@ -73,13 +76,13 @@ pub(crate) struct Client {
     fin_early: bool,
     /// True if a verdict on the path was reported.
     judged: bool,
-    pub(super) requests_left: u8,
+    requests_left: u8,
     reports: ArrayVec<FastOpenReport, 4>,
 }
 
 /// A segment that arrived before the SYN-ACK.
 #[derive(Debug)]
-pub(super) struct Early {
+pub(crate) struct Early {
     seq: SeqNum,
     ack: SeqNum,
     flags: Flags,
@@ -104,7 +107,7 @@ impl Early {
         }
     }
 
-    pub(super) fn arrived(&self) -> Arrived<'_> {
+    pub(crate) fn arrived(&self) -> Arrived<'_> {
         Arrived {
             seq: self.seq,
             ack: self.ack,
@@ -121,7 +124,7 @@ impl Early {
 
 /// Facts about a repeated SYN-ACK.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RepeatedSynAck {
+pub(crate) struct RepeatedSynAck {
     /// Time since the connection opened.
     pub(super) since: Duration,
     /// SYN-ACKs that copies of the handshake explain.
@@ -130,7 +133,7 @@ pub(super) struct RepeatedSynAck {
 
 /// Conclusions from a repeated SYN-ACK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct SynAckVerdict {
+pub(crate) struct SynAckVerdict {
     /// True if the path drops all segments after the SYN.
     pub(super) black_hole: bool,
     /// True if the connection must be given up.
@@ -139,7 +142,7 @@ pub(super) struct SynAckVerdict {
 
 /// Until the SYN-ACK.
 impl Client {
-    pub(super) fn new(attempt: OpenAttempt, connect: FastOpenConnect, iss: SeqNum) -> Self {
+    pub(crate) fn new(attempt: OpenAttempt, connect: FastOpenConnect, iss: SeqNum) -> Self {
         Client {
             attempt,
             connect,
@@ -162,28 +165,34 @@ impl Client {
     }
 
     /// Releases a SYN that waited for the first write; false if it did not wait.
-    pub(super) fn release(&mut self) -> bool {
+    pub(crate) fn release(&mut self) -> bool {
         core::mem::take(&mut self.deferred)
     }
 
-    pub(super) fn is_deferred(&self) -> bool {
+    pub(crate) fn is_deferred(&self) -> bool {
         self.deferred
     }
 
     /// True if the first SYN takes data.
-    pub(super) fn takes_data(&self) -> bool {
+    pub(crate) fn takes_data(&self) -> bool {
         match self.attempt.mode {
             Mode::Data | Mode::DataNoCookie => true,
             Mode::Request | Mode::CookieOnly => false,
         }
     }
 
-    pub(super) fn is_fast(&self) -> bool {
+    pub(crate) fn is_fast(&self) -> bool {
         !self.plain
     }
 
+    /// Returns the maximum payload of a SYN, or of a segment that directly follows it.
+    pub(crate) fn syn_payload_limit(&self, tx: &Sender) -> u32 {
+        let mss = tx.mtu.payload(tx.mtu.path(), 0).min(tx.advertised_mss().into());
+        mss.saturating_sub(OPTION_SPACE).min(self.attempt.data_limit.into())
+    }
+
     /// Returns the option of the next SYN.
-    pub(super) fn syn_option(&self) -> Option<FastOpen> {
+    pub(crate) fn syn_option(&self) -> Option<FastOpen> {
         self.attempt.option.filter(|_| !self.plain)
     }
 
@@ -192,23 +201,22 @@ impl Client {
         self.data > 0 && !self.plain
     }
 
-    pub(super) fn data(&self) -> u32 {
+    pub(crate) fn data(&self) -> u32 {
         self.data
     }
 
-    pub(super) fn proven_data(&self) -> Option<u32> {
+    pub(crate) fn proven_data(&self) -> Option<u32> {
         (!self.attempt.untried && !self.plain).then_some(self.data)
     }
 
     /// Returns the time that the first SYN waits for its answer before a plain one follows.
     fn wait(&self) -> Duration {
-        let percent = u32::from(self.connect.syn_rto_percent.clamp(100, 300));
-        let wait = self.attempt.srtt.map(|srtt| srtt.saturating_mul(percent) / 100);
+        let wait = self.attempt.srtt.map(|srtt| srtt.saturating_mul(3) / 2);
         wait.map_or(SYN_TIMEOUT, |wait| wait.max(self.connect.syn_rto_floor).min(SYN_TIMEOUT))
     }
 
     /// Records a SYN with this many bytes of data; returns the delay until a plain one follows, if one does.
-    pub(super) fn on_syn_sent(&mut self, data: u32) -> Option<Duration> {
+    pub(crate) fn on_syn_sent(&mut self, data: u32) -> Option<Duration> {
         if self.plain {
             return None;
         }
@@ -218,7 +226,7 @@ impl Client {
 
     /// Adapts to a path that is longer than it was when the SYN left; returns the additional time to wait for
     /// the answer.
-    pub(super) fn on_longer_path(&mut self, srtt: Duration) -> Option<Duration> {
+    pub(crate) fn on_longer_path(&mut self, srtt: Duration) -> Option<Duration> {
         if self.plain || self.attempt.srtt.is_none_or(|known| srtt <= known) {
             return None;
         }
@@ -229,7 +237,7 @@ impl Client {
 
     /// Falls back to a plain SYN because the first was not answered in time. Returns false if there is no
     /// Fast Open to fall back from.
-    pub(super) fn fall_back(&mut self) -> bool {
+    pub(crate) fn fall_back(&mut self) -> bool {
         if self.plain {
             return false;
         }
@@ -239,11 +247,11 @@ impl Client {
     }
 
     /// Records that the first SYN was too large for the path, so that a plain one follows.
-    pub(super) fn on_too_big(&mut self) {
+    pub(crate) fn on_too_big(&mut self) {
         self.too_big = true;
     }
 
-    pub(super) fn on_simultaneous_open(&mut self) -> FastOpenOutcome {
+    pub(crate) fn on_simultaneous_open(&mut self) -> FastOpenOutcome {
         self.plain = true;
         self.early = Vec::new();
         self.requests_left = 0;
@@ -251,11 +259,11 @@ impl Client {
         FastOpenOutcome::Off(OffReason::Simultaneous)
     }
 
-    pub(super) fn has_early(&self) -> bool {
+    pub(crate) fn has_early(&self) -> bool {
         !self.early.is_empty()
     }
 
-    pub(super) fn queue_early(&mut self, segment: &Arrived<'_>) {
+    pub(crate) fn queue_early(&mut self, segment: &Arrived<'_>) {
         let parity = segment.options.gentle.is_some_and(|option| option.is_encoded());
         let held = self.connect.hold_early && self.data > 0 && !self.plain && !parity;
         let bytes = self.early_bytes + segment.payload.len();
@@ -266,7 +274,7 @@ impl Client {
     }
 
     /// Takes the segments that arrived before the SYN-ACK.
-    pub(super) fn take_early(&mut self) -> Vec<Early> {
+    pub(crate) fn take_early(&mut self) -> Vec<Early> {
         core::mem::take(&mut self.early)
     }
 }
@@ -275,13 +283,13 @@ impl Client {
 impl Client {
     /// True if data that a SYN-ACK with `acked` bytes leaves out counts as never sent. Segments that followed
     /// a SYN whose data was accepted remain in flight.
-    pub(super) fn rewinds(&self, acked: u32) -> bool {
+    pub(crate) fn rewinds(&self, acked: u32) -> bool {
         self.data > 0 && !(acked >= self.data && self.followed > 0)
     }
 
     /// Processes a SYN-ACK that acknowledges `acked` bytes of data; `by_copy` if it answers the copy of the
     /// SYN.
-    pub(super) fn on_syn_ack(&mut self, segment: &Arrived<'_>, acked: u32, by_copy: bool) -> FastOpenOutcome {
+    pub(crate) fn on_syn_ack(&mut self, segment: &Arrived<'_>, acked: u32, by_copy: bool) -> FastOpenOutcome {
         let sent = SynSent {
             request: self.attempt.mode == Mode::Request,
             data: self.data,
@@ -301,18 +309,18 @@ impl Client {
         }
     }
 
-    pub(super) fn class(&self) -> Option<SynAckClass> {
+    pub(crate) fn class(&self) -> Option<SynAckClass> {
         self.class
     }
 
     /// True if the first SYN carried all of `range` and it was not accepted; `acked` bytes are acknowledged.
-    pub(super) fn was_on_syn(&self, range: SeqRange, first: SeqNum, acked: u64) -> bool {
+    pub(crate) fn was_on_syn(&self, range: SeqRange, first: SeqNum, acked: u64) -> bool {
         acked < u64::from(self.data) && range.end.le(first + self.data)
     }
 
     /// Returns the part of the SYN's data, and of the `followed` bytes after it, that the peer did not accept
     /// with the SYN. `first` is the sequence number of the first byte.
-    pub(super) fn refused_data(&self, first: SeqNum, followed: u32) -> SeqRange {
+    pub(crate) fn refused_data(&self, first: SeqNum, followed: u32) -> SeqRange {
         let end = first + self.data;
         if self.una.lt(end) {
             SeqRange::new(self.una.max(first), end + followed)
@@ -322,24 +330,24 @@ impl Client {
     }
 
     /// Returns the outcome of a SYN that was never answered.
-    pub(super) fn on_syn_lost(&mut self) -> FastOpenOutcome {
+    pub(crate) fn on_syn_lost(&mut self) -> FastOpenOutcome {
         self.report(FastOpenReport::Failed(self.attempt.mode));
         FastOpenOutcome::SynLost
     }
 
     /// True if a FIN out of order arrived behind data that the SYN carried.
-    pub(super) fn saw_early_fin(&self) -> bool {
+    pub(crate) fn saw_early_fin(&self) -> bool {
         self.data > 0 && self.fin_early
     }
 
     /// True if a second timeout in a row shows a black hole: nothing was acknowledged since the connection
     /// opened.
-    pub(super) fn is_stuck_at(&self, una: SeqNum) -> bool {
+    pub(crate) fn is_stuck_at(&self, una: SeqNum) -> bool {
         self.una == una && self.data > 0 && self.class.is_some()
     }
 
     /// Processes a repeated SYN-ACK from a server of which nothing else was ever received.
-    pub(super) fn on_repeated_syn_ack(&mut self, again: RepeatedSynAck) -> SynAckVerdict {
+    pub(crate) fn on_repeated_syn_ack(&mut self, again: RepeatedSynAck) -> SynAckVerdict {
         if self.class != Some(SynAckClass::Accepted) {
             return SynAckVerdict::default();
         }
@@ -356,7 +364,7 @@ impl Client {
     /// as a guard against a path that accepts the data and then drops everything; `None` if there is no such
     /// risk: the SYN has no data, this path has passed responses to such SYNs before, or the data was not
     /// accepted.
-    pub(super) fn hedge_wait(&self) -> Option<Duration> {
+    pub(crate) fn hedge_wait(&self) -> Option<Duration> {
         let unanswered = matches!(self.class, None | Some(SynAckClass::Accepted));
         (self.takes_data() && unanswered && !self.judged && !self.attempt.proven)
             .then(|| PlainCopy::half_of(self.attempt.srtt).max(HEDGE_MIN))
@@ -364,7 +372,7 @@ impl Client {
 
     /// Processes a path that drops all segments after the SYN; returns `None` if a verdict was reported
     /// before.
-    pub(super) fn on_black_hole(&mut self, sign: BlackHoleSign) -> Option<FastOpenOutcome> {
+    pub(crate) fn on_black_hole(&mut self, sign: BlackHoleSign) -> Option<FastOpenOutcome> {
         if core::mem::replace(&mut self.judged, true) {
             return None;
         }
@@ -372,7 +380,7 @@ impl Client {
         Some(FastOpenOutcome::Blackholed)
     }
 
-    pub(super) fn on_arrival(&mut self, advanced: bool, fin_out_of_order: bool) {
+    pub(crate) fn on_arrival(&mut self, advanced: bool, fin_out_of_order: bool) {
         self.fin_early |= fin_out_of_order;
         if advanced && self.class == Some(SynAckClass::Accepted) && !self.judged {
             self.judged = true;
@@ -381,12 +389,31 @@ impl Client {
     }
 
     /// Takes the reports that are due to the cache.
-    pub(super) fn take_reports(&mut self) -> ArrayVec<FastOpenReport, 4> {
+    pub(crate) fn take_reports(&mut self) -> ArrayVec<FastOpenReport, 4> {
         core::mem::take(&mut self.reports)
     }
 
     /// Queues a report. A connection has no more reports than the queue has space; more are dropped.
-    pub(super) fn report(&mut self, report: FastOpenReport) {
+    fn report(&mut self, report: FastOpenReport) {
         let _ = self.reports.try_push(report);
+    }
+}
+
+/// One-time cookies, which travel outside the handshake.
+impl Client {
+    /// True if the next segments request a one-time cookie.
+    pub(crate) fn requests_cookie(&self) -> bool {
+        self.requests_left > 0
+    }
+
+    /// Records that a segment with the request left.
+    pub(crate) fn on_request_sent(&mut self) {
+        self.requests_left = self.requests_left.saturating_sub(1);
+    }
+
+    pub(crate) fn on_one_time_cookie(&mut self, cookie: Cookie) {
+        if core::mem::take(&mut self.requests_left) > 0 {
+            self.report(FastOpenReport::OneTime(cookie));
+        }
     }
 }

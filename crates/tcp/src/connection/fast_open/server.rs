@@ -1,9 +1,14 @@
 //! The server of Fast Open on one connection: the content of its SYN-ACK, and the segments that may leave and
 //! arrive before the handshake is complete (RFC 7413 section 4.2).
 
+use alloc::vec::Vec;
+
 use brisk_wire::{Cookie, FastOpen, SeqNum};
 
+use crate::connection::sender::Sender;
 use crate::fast_open::FastOpenOutcome;
+use crate::seq_ranges::SeqRange;
+use crate::time::{Instant, Micros, TIMESTAMP_TICK};
 
 /// Number of segments that carry a one-time cookie.
 const ONE_TIME_ANSWERS: u8 = 3;
@@ -57,7 +62,7 @@ enum OneTime {
 
 impl Server {
     /// Returns the state after a decision. `first_end` is the end of the data of the first SYN.
-    pub(super) fn new(answer: SynAnswer, first_end: SeqNum) -> Self {
+    pub(crate) fn new(answer: SynAnswer, first_end: SeqNum) -> Self {
         Server {
             answer,
             reduced: false,
@@ -68,35 +73,35 @@ impl Server {
         }
     }
 
-    pub(super) fn is_accepted(&self) -> bool {
+    pub(crate) fn is_accepted(&self) -> bool {
         self.answer.accepted
     }
 
-    pub(super) fn option(&self) -> Option<FastOpen> {
+    pub(crate) fn option(&self) -> Option<FastOpen> {
         self.answer.option
     }
 
     /// Records the end of the accepted data of the first SYN.
-    pub(super) fn on_syn_data(&mut self, end: SeqNum) {
+    pub(crate) fn on_syn_data(&mut self, end: SeqNum) {
         self.first_end = end;
     }
 
-    pub(super) fn sends_early(&self) -> bool {
+    pub(crate) fn sends_early(&self) -> bool {
         self.answer.accepted && !self.answer.hold_response
     }
 
     /// Returns the IP bytes that may still leave before the SYN-ACK is acknowledged; `None`: only the windows
     /// limit.
-    pub(super) fn allowance(&self) -> Option<usize> {
+    pub(crate) fn allowance(&self) -> Option<usize> {
         self.answer.allowance
     }
 
-    pub(super) fn is_authenticated(&self) -> bool {
+    pub(crate) fn is_authenticated(&self) -> bool {
         self.answer.authenticated
     }
 
     /// Deducts IP bytes that left.
-    pub(super) fn spend(&mut self, bytes: usize) {
+    pub(crate) fn spend(&mut self, bytes: usize) {
         if let Some(allowance) = &mut self.answer.allowance {
             *allowance = allowance.saturating_sub(bytes);
         }
@@ -104,12 +109,44 @@ impl Server {
 
     /// Processes a timeout of the SYN-ACK. Returns true if the congestion window must be reduced, which
     /// happens once.
-    pub(super) fn on_syn_ack_timeout(&mut self) -> bool {
+    pub(crate) fn on_syn_ack_timeout(&mut self) -> bool {
         self.answer.accepted && !core::mem::replace(&mut self.reduced, true)
     }
 
-    pub(super) fn has_reduced(&self) -> bool {
-        self.reduced
+    /// Evaluates the acknowledgement `ack` of a SYN-ACK that was sent several times. If it answers a
+    /// retransmission, the client was in SYN-SENT when earlier data arrived and dropped it: the data is sent
+    /// again at once, which is no sign of congestion. If it answers the original, the timeout was spurious:
+    /// returns true if it has reduced the window. The echoed timestamp shows which one was answered (it left
+    /// `echoed` ago): there may be several, since a repeated SYN is answered independently of the timer.
+    pub(crate) fn resend_dropped_data(
+        &self,
+        ack: SeqNum,
+        echoed: Option<Micros>,
+        tx: &mut Sender,
+        now: Instant,
+    ) -> bool {
+        let Some(syn_ack) = tx.scoreboard.head().copied().filter(|head| head.syn) else { return false };
+        if !self.answer.accepted {
+            return false;
+        }
+        let since_last = Micros::between(syn_ack.sent_at, now);
+        // Both ends of the interval are rounded to timestamp ticks.
+        let since = echoed.map_or(since_last, |echoed| echoed + TIMESTAMP_TICK * 2);
+        let dropped: Vec<SeqRange> = tx
+            .scoreboard
+            .in_flight()
+            .filter(|record| !record.syn && Micros::between(record.sent_at, now) > since)
+            .filter(|record| record.range.start.ge(ack))
+            .map(|record| record.range)
+            .collect();
+        if dropped.is_empty() {
+            return self.reduced && echoed.is_some_and(|echoed| echoed > since_last + TIMESTAMP_TICK);
+        }
+        for range in dropped {
+            tx.scoreboard.mark_lost(range);
+        }
+        tx.recovery.on_too_big(tx.scoreboard.nxt());
+        false
     }
 
     /// True if `len` bytes after the SYN are accepted before the handshake is complete; they are deducted.
@@ -143,7 +180,7 @@ impl Server {
 /// One-time cookies, which travel outside the handshake.
 impl Server {
     /// Processes a request for a one-time cookie. Returns true if the client gets one.
-    pub(super) fn on_cookie_request(&mut self) -> bool {
+    pub(crate) fn on_cookie_request(&mut self) -> bool {
         let grants = self.answer.one_time && self.one_time == OneTime::Idle;
         if grants {
             self.one_time = OneTime::Asked;
@@ -151,16 +188,16 @@ impl Server {
         grants
     }
 
-    pub(super) fn wants_cookie(&self) -> bool {
+    pub(crate) fn wants_cookie(&self) -> bool {
         self.one_time == OneTime::Asked
     }
 
-    pub(super) fn give_cookie(&mut self, cookie: Cookie) {
+    pub(crate) fn give_cookie(&mut self, cookie: Cookie) {
         self.one_time = OneTime::Given(cookie, ONE_TIME_ANSWERS);
     }
 
     /// Returns the one-time cookie of the next segment.
-    pub(super) fn cookie(&self) -> Option<Cookie> {
+    pub(crate) fn cookie(&self) -> Option<Cookie> {
         match self.one_time {
             OneTime::Given(cookie, 1..) => Some(cookie),
             OneTime::Idle | OneTime::Asked | OneTime::Given(_, 0) => None,
@@ -168,7 +205,7 @@ impl Server {
     }
 
     /// Records that a segment with the cookie left.
-    pub(super) fn on_cookie_sent(&mut self) {
+    pub(crate) fn on_cookie_sent(&mut self) {
         if let OneTime::Given(_, left) = &mut self.one_time {
             *left = left.saturating_sub(1);
         }

@@ -610,9 +610,6 @@ impl Gentle {
         parts: &mut Parts<'_>,
         now: Instant,
     ) -> Conclusion {
-        if let Some(active) = self.active() {
-            active.charge_copies(parts);
-        }
         let newly_lost = if report.reported { self.resend_repaired_hole(ack, parts, now) } else { 0 };
         let refuted = match ack.dsack {
             Some(Dsack { range, of: DsackOf::NeverSentTwice, .. }) => self.refute_repair(range, parts),
@@ -661,14 +658,14 @@ impl Connection {
         let (report, may_have_repaired) =
             self.with_gentle(|gentle, parts| gentle.on_ack(segment, ack, reported, probe, parts, now))?;
         if may_have_repaired {
-            self.count_repaired(ack, reported, report.repaired);
+            self.path.count_repaired(ack, reported, report.repaired);
         }
         Some(report)
     }
 
     /// Carries out the consequences of repairs once the acknowledgement has been processed.
     pub(crate) fn conclude_repairs(&mut self, report: &RepairReport, ack: &AckOutcome, now: Instant) {
-        if !report.reported && ack.dsack.is_none() && !self.tx.charges.copies {
+        if !report.reported && ack.dsack.is_none() {
             return;
         }
         let Conclusion { newly_lost, refuted } =
@@ -679,9 +676,9 @@ impl Connection {
         }
         match refuted {
             Refuted::Nothing => {}
-            Refuted::Some => self.count_refuted(),
+            Refuted::Some => self.path.count_refuted(),
             Refuted::All => {
-                self.count_refuted();
+                self.path.count_refuted();
                 self.undo_masked_loss(now);
             }
         }

@@ -106,7 +106,7 @@ impl ParityTx {
         self.encoder.on_timeout(rtt, now);
     }
 
-    /// Encodes data that left for the first time. Data that is `copied` may need no parity.
+    /// Encodes data that left for the first time. Data that is `copied` needs no parity.
     pub(crate) fn encode(
         &mut self,
         data: &Data,
@@ -115,10 +115,9 @@ impl ParityTx {
         parts: &Parts<'_>,
         now: Instant,
     ) {
-        let exclusive = parts.config.mechanisms.proactive.is_some_and(|proactive| proactive.exclusive);
         if urgent {
             self.encoder.discard_open();
-        } else if data.mtu_probe || (copied && exclusive) {
+        } else if data.mtu_probe || copied {
             self.encoder.close();
         } else {
             let range = SeqRange::with_len(data.range.start, data.payload_len());
@@ -189,7 +188,7 @@ impl Connection {
     /// Returns the round-trip time that determines the delay of parity.
     pub(crate) fn parity_rtt(&self) -> Option<Duration> {
         let expected = self.config.mechanisms.corrective.and_then(|corrective| corrective.expected_rtt);
-        let known = self.known_path().rtt.map(|rtt| rtt.srtt);
+        let known = self.path.known.rtt.map(|rtt| rtt.srtt);
         self.tx.rtt.srtt().map(Duration::from).or(expected).or(known)
     }
 
@@ -526,7 +525,7 @@ impl Gentle {
     /// Records the segments that a reported repair may concern: the filled holes, or else the tail. If parity
     /// left less than a reordering window after the data, the original may only be late, and the reduction is
     /// undone if it arrives after all. Parity that left later repairs data that RACK too would have declared
-    /// lost; that reduction stays, unless configured otherwise.
+    /// lost; that reduction stays.
     fn record_refutable(
         &mut self,
         report: &RepairReport,
@@ -535,7 +534,6 @@ impl Gentle {
         parts: &Parts<'_>,
     ) {
         let window = parts.tx.rack.reo_wnd(0);
-        let always = parts.config.mechanisms.corrective.is_some_and(|corrective| corrective.reorder_undo);
         let Some(ParityTx { ring, refutable, .. }) = self.parity_tx() else { return };
         if report.repaired {
             *refutable = Some(SeqRanges::new());
@@ -550,7 +548,7 @@ impl Gentle {
         let tail = tail.filter(|_| report.repaired && covered().find(hole).is_none());
         for segment in covered().filter(hole).chain(tail) {
             let soon = |parity: SentParity| parity.at < segment.sent_at + window;
-            if !always && !ring.covering(&segment.range).is_some_and(soon) {
+            if !ring.covering(&segment.range).is_some_and(soon) {
                 *refutable = None;
                 return;
             }

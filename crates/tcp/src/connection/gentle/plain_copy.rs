@@ -24,7 +24,6 @@
 
 use brisk_wire::{Flags, Options, SeqNum, TcpHeader};
 
-use crate::connection::decision::Choice;
 use crate::connection::{Connection, State};
 use crate::fast_open::FastOpenConnect;
 use crate::fast_open::client::{Mode, OpenAttempt};
@@ -114,10 +113,6 @@ impl Connection {
         }
     }
 
-    pub(crate) fn on_plain_copy_timeout(&mut self) {
-        self.handshake.syn.copy = PlainCopy::Due;
-    }
-
     /// Starts the wait after the first SYN or SYN-ACK left with `data` bytes; returns the delay by which the
     /// timer of a SYN starts later.
     pub(crate) fn start_copy(&mut self, data: u32, now: Instant) -> Duration {
@@ -129,7 +124,7 @@ impl Connection {
             self.handshake.syn.copy = PlainCopy::After(*wait.max(&self.planned_syn_gap()));
         }
         let later = self.handshake.syn.copy.start(now);
-        if self.opens_fast() { later } else { Duration::ZERO }
+        if self.fast_open.opens_fast() { later } else { Duration::ZERO }
     }
 
     /// Returns the IP bytes of a waiting copy, without its data.
@@ -144,7 +139,7 @@ impl Connection {
 
     /// True if the copy guards against devices that drop SYNs with data.
     fn insures_syn_data(&self) -> bool {
-        let of = self.fast_client().map(|client| PlainCopy::of(&client.attempt, &client.connect));
+        let of = self.fast_open.client().map(|client| PlainCopy::of(&client.attempt, &client.connect));
         of.is_some_and(|copy| copy != PlainCopy::Off)
     }
 
@@ -159,11 +154,7 @@ impl Connection {
     /// True if the copy of a SYN has the data and the cookie of the first.
     fn repeats_syn_data(&self) -> bool {
         let permitted = self.config.handshake_copies.is_some_and(|copies| copies.with_data);
-        permitted && self.proven_syn_data().is_some()
-    }
-
-    pub(crate) fn choose_syn_copy(&self) -> Option<Choice> {
-        (self.handshake.syn.copy == PlainCopy::Due).then_some(Choice::SynCopy)
+        permitted && self.fast_open.proven_syn_data().is_some()
     }
 
     /// Returns the header of the copy and its data: a SYN as a stack without Fast Open would send it, the SYN
@@ -181,8 +172,8 @@ impl Connection {
             self.config.handshake_copies.and(self.gentle.sent_option())
         };
         let fast_open = match answer {
-            true => self.served_option(),
-            false if self.repeats_syn_data() => self.syn_fast_open_option(),
+            true => self.fast_open.server().and_then(|server| server.option()),
+            false if self.repeats_syn_data() => self.fast_open.syn_option(self.handshake.syn.sent),
             false => None,
         };
         let header = TcpHeader {
@@ -200,7 +191,7 @@ impl Connection {
 
     /// Returns the bytes of data on the copy of the SYN that left.
     fn copied_syn_data(&self) -> u32 {
-        self.proven_syn_data().filter(|_| self.repeats_syn_data()).unwrap_or(0)
+        self.fast_open.proven_syn_data().filter(|_| self.repeats_syn_data()).unwrap_or(0)
     }
 
     pub(crate) fn account_syn_copy(&mut self, now: Instant) {
@@ -222,7 +213,7 @@ impl Connection {
     /// has no option of Corrective and Proactive, so a SYN that has one is a copy: it is answered by an
     /// identical SYN-ACK, and the agreement remains.
     pub(crate) fn on_repeated_syn(&mut self, syn: &Arrived<'_>, now: Instant) {
-        let half_way = self.known_path().rtt.map_or(COPIES_MEET, |rtt| COPIES_MEET.max(rtt.srtt / 2));
+        let half_way = self.path.known.rtt.map_or(COPIES_MEET, |rtt| COPIES_MEET.max(rtt.srtt / 2));
         let near = self.handshake.syn.last_sent.is_some_and(|at| now.saturating_since(at) <= half_way);
         let answered = self.handshake.syn.copy != PlainCopy::Off || self.gentle.plans();
         if near && answered && self.handshake.syn.timeouts == 0 || !self.allow_repeated_syn_ack(now) {
@@ -240,7 +231,7 @@ impl Connection {
     /// only makes the plain copy leave, if it has not. Returns false for a later reset, and if there is no
     /// copy to wait for.
     pub(crate) fn defers_reset_to_copy(&mut self) -> bool {
-        if self.fast_client().is_none() {
+        if self.fast_open.client().is_none() {
             return false;
         }
         match self.handshake.syn.copy {
@@ -248,12 +239,12 @@ impl Connection {
             PlainCopy::After(_) | PlainCopy::At(_) => self.handshake.syn.copy = PlainCopy::Due,
             PlainCopy::Due | PlainCopy::Left(_) => {}
         }
-        self.fast_client_mut().is_some_and(|client| !core::mem::replace(&mut client.reset, true))
+        self.fast_open.client_mut().is_some_and(|client| !core::mem::replace(&mut client.reset, true))
     }
 
     /// True if the SYN-ACK answers the copy and not the SYN before it.
     pub(crate) fn answers_plain_copy(&self, syn_ack: &Arrived<'_>, now: Instant) -> bool {
-        let Some(client) = self.fast_client() else { return false };
+        let Some(client) = self.fast_open.client() else { return false };
         let PlainCopy::Left(left) = self.handshake.syn.copy else { return false };
         if self.copied_syn_data() > 0 {
             return false;

@@ -232,7 +232,7 @@ impl Connection {
     pub(crate) fn planned_syn_gap(&self) -> Duration {
         let runs =
             self.state == State::SynSent && self.gentle.plans() && self.expected_losses().burst_milli >= RUNS;
-        let srtt = self.known_path().rtt.map_or(Duration::ZERO, |rtt| rtt.srtt);
+        let srtt = self.path.known.rtt.map_or(Duration::ZERO, |rtt| rtt.srtt);
         if runs { (srtt / 4).min(GAP_MAX) } else { Duration::ZERO }
     }
 }
@@ -289,7 +289,7 @@ impl Connection {
     pub(crate) fn expected_losses(&self) -> Losses {
         let assumed = self.planner_config().map_or(0, |config| config.assumed_loss);
         let own = self.losses();
-        let known = self.known_path().loss;
+        let known = self.path.known.loss;
         let (known_segments, known_loss) = known.map_or((0, 0), |known| (known.segments, known.per_million));
         let segments = PRIOR_SEGMENTS + u64::from(known_segments) + own.sent;
         let lost = PRIOR_SEGMENTS * u64::from(assumed)
@@ -300,7 +300,7 @@ impl Connection {
         Losses {
             per_million: (lost / segments).min(500_000) as u32,
             burst_milli: known.map_or(1000, |known| known.burst_milli).max(1000),
-            queue: seen || self.known_path().is_queued || self.began_in_queue() || self.sees_queue(),
+            queue: seen || self.path.known.is_queued || self.began_in_queue() || self.sees_queue(),
         }
     }
 

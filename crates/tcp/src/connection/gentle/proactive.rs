@@ -23,7 +23,6 @@ pub(crate) struct Proactive {
     pub(crate) copies: Copies,
     filter: Filter,
     copy_acks: bool,
-    charge_cwnd: bool,
 }
 
 impl Proactive {
@@ -36,7 +35,6 @@ impl Proactive {
         Proactive {
             copies: Copies::new(CopyPolicy {
                 scope,
-                retransmissions: config.copy_retransmissions,
                 mark: config.mark,
                 gap: config.gap,
                 loss_cap: config.loss_cap,
@@ -44,7 +42,6 @@ impl Proactive {
             }),
             filter: Filter::new(config.rule, config.report),
             copy_acks: config.copy_acks,
-            charge_cwnd: config.charge_cwnd,
         }
     }
 }
@@ -90,7 +87,7 @@ impl Connection {
         } else if budget.is_spent(range.len()) {
             Step::Prepare(Change::DropCopy)
         } else {
-            Step::Skip(Some(Change::LimitCopy { paced: budget.is_paced(range.len()) }))
+            Step::Skip(Some(Change::PaceCopy))
         }
     }
 
@@ -102,7 +99,6 @@ impl Connection {
         // Copies are not ECN-capable, so they would differ from originals in more than the mark.
         if !env.sends_twice
             || !proactive.copies.follow_at_once()
-            || proactive.charge_cwnd
             || self.ecn.is_active()
             || self.gentle.planner.is_some()
         {
@@ -307,7 +303,6 @@ impl Active {
         parts.counters.copies_sent += u64::from(segments);
         parts.counters.redundant_bytes += u64::from(len);
         self.copied = Some(now);
-        self.charge_copies(parts);
         parts.observe(Observation::Sent { range, origin: Origin::Duplicate });
     }
 
@@ -345,13 +340,6 @@ impl Active {
     pub(crate) fn copy_ack(&mut self, header: &TcpHeader, parts: &Parts<'_>, now: Instant) {
         if let Some(proactive) = self.proactive.as_mut().filter(|proactive| proactive.copy_acks) {
             proactive.copies.add(SeqRange::with_len(parts.tx.scoreboard.nxt(), 0), header, now);
-        }
-    }
-
-    /// Charges copies to the congestion window, if so configured.
-    pub(crate) fn charge_copies(&self, parts: &mut Parts<'_>) {
-        if let Some(proactive) = self.proactive.as_ref().filter(|proactive| proactive.charge_cwnd) {
-            parts.tx.charged = proactive.copies.outstanding(parts.tx.scoreboard.una());
         }
     }
 }

@@ -37,7 +37,7 @@ impl ProbeTimer {
             config::Reactive::Paper(paper) => {
                 Some(ProbeTimer::Paper(Box::new(paper::PaperProbe::new(paper))))
             }
-            config::Reactive::RackTlp(rack_tlp) => Some(ProbeTimer::Tlp(tlp::TailLossProbe::new(rack_tlp))),
+            config::Reactive::RackTlp => Some(ProbeTimer::Tlp(tlp::TailLossProbe::new())),
         }
     }
 

@@ -18,6 +18,8 @@ use crate::time::{Instant, Micros};
 
 /// Before the first round-trip sample (draft-dukkipati-tcpm-tcp-loss-probe).
 const PTO_WITHOUT_SAMPLE: Micros = Micros::from_millis(1000);
+/// The worst-case delayed acknowledgement.
+const WDT: Micros = Micros::from_millis(200);
 /// Minimum probe timeout of the draft; Algorithm 1 has none.
 const PTO_FLOOR: Micros = Micros::from_millis(10);
 
@@ -71,14 +73,13 @@ impl PaperProbe {
     fn pto(&self, tx: &Sender) -> Micros {
         let Some(srtt) = tx.rtt.srtt() else { return PTO_WITHOUT_SAMPLE };
         let twice = srtt * 2;
-        let floor = if self.config.strict_alg1 { Micros::ZERO } else { PTO_FLOOR };
         if tx.scoreboard.segments() > 1 {
             // "If FlightSize > 1: PTO = 2 x RTT".
-            return twice.max(floor);
+            return twice.max(PTO_FLOOR);
         }
-        // "Else: PTO = 1.5 x RTT + WDT": the receiver may hold the acknowledgement back.
-        let delayed = srtt + srtt / 2 + self.config.wdt.into();
-        if self.config.strict_alg1 { delayed } else { delayed.max(twice) }
+        // "Else: PTO = 1.5 x RTT + WDT": the receiver may hold the acknowledgement back. The wait is at least
+        // two round trips.
+        (srtt + srtt / 2 + WDT).max(twice)
     }
 
     fn schedule(&mut self, tx: &Sender, now: Instant) {

@@ -8,18 +8,18 @@
 
 use brisk_wire::SeqNum;
 
-use crate::config::RackTlpConfig;
 use crate::connection::sender::Sender;
 use crate::outcome::{AckOutcome, CongestionSignal, DsackOf, Origin, Reaction, Repair, Sent};
 use crate::time::{Instant, Micros};
 
 /// RFC 8985 section 7.2: "If SRTT is not available, PTO = 1 second".
 const PTO_WITHOUT_SAMPLE: Micros = Micros::from_millis(1000);
+/// TLP.max_ack_delay of RFC 8985: the maximum delay of the peer's acknowledgement of a single segment.
+const MAX_ACK_DELAY: Micros = Micros::from_millis(200);
 
 /// The probe of one connection; names as in RFC 8985 section 5.
 #[derive(Clone, Debug)]
 pub(crate) struct TailLossProbe {
-    max_ack_delay: Micros,
     deadline: Option<Instant>,
     /// The timer fired and a probe must be sent.
     due: bool,
@@ -37,14 +37,8 @@ struct Outstanding {
 
 impl TailLossProbe {
     /// Returns a stopped probe timer.
-    pub(crate) fn new(config: &RackTlpConfig) -> Self {
-        TailLossProbe {
-            max_ack_delay: config.max_ack_delay.into(),
-            deadline: None,
-            due: false,
-            probe: None,
-            rtt_since_probe: true,
-        }
+    pub(crate) fn new() -> Self {
+        TailLossProbe { deadline: None, due: false, probe: None, rtt_since_probe: true }
     }
 
     /// RFC 8985 section 7.2: the timer is scheduled "1. The connection supports SACK. 2. The connection
@@ -68,7 +62,7 @@ impl TailLossProbe {
         }
         let pto = match tx.rtt.srtt().map(|srtt| srtt * 2) {
             // "If FlightSize is one segment: PTO = 2 * SRTT + TLP.max_ack_delay".
-            Some(twice) if tx.scoreboard.segments() == 1 => twice + self.max_ack_delay,
+            Some(twice) if tx.scoreboard.segments() == 1 => twice + MAX_ACK_DELAY,
             Some(twice) => twice,
             None => PTO_WITHOUT_SAMPLE,
         };

@@ -5,7 +5,7 @@ use super::*;
 use crate::config::FecProfile;
 use crate::config::{CorrectiveConfig, MechanismConfig, PlannerConfig, ProactiveConfig};
 use crate::mechanism::{Agreed, GentleOff, GentleOutcome, ParityOff, Profile};
-use crate::send::budget::{Budget, Charges};
+use crate::send::budget::Budget;
 
 fn with(corrective: Option<CorrectiveConfig>, proactive: Option<ProactiveConfig>) -> TcpConfig {
     let mechanisms = MechanismConfig { corrective, proactive, ..MechanismConfig::default() };
@@ -41,12 +41,11 @@ fn a_flight_leaves_at_once_unless_the_peer_s_window_holds_its_end_back() {
         cwnd: 10 * mss,
         pipe: 0,
         others: 0,
-        charged: 0,
+        redundancy_in_flight: 0,
         peer: 20 * mss,
         paced: u32::MAX,
         redundancy: 0,
         mss,
-        charges: Charges::default(),
     };
     let flight = |budget: &Budget, segments: u32| {
         let flight = client.next_flight(budget, segments * mss);

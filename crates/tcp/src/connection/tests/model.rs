@@ -166,13 +166,9 @@ fn with_parity(seed: u64) -> Watch {
     let corrective = match seed % 5 {
         #[cfg(feature = "historical")]
         0 => CorrectiveConfig::of_the_paper(),
-        _ => CorrectiveConfig {
-            code,
-            hold,
-            parities: 1 + (seed / 9 % 3) as u8,
-            in_recovery: seed.is_multiple_of(2),
-            ..CorrectiveConfig::default()
-        },
+        _ => {
+            CorrectiveConfig { code, hold, parities: 1 + (seed / 9 % 3) as u8, ..CorrectiveConfig::default() }
+        }
     };
     let mut config = TcpConfig::default();
     config.mechanisms.corrective = Some(corrective);

@@ -7,7 +7,7 @@ use super::recovery::forge;
 use super::*;
 #[cfg(feature = "historical")]
 use crate::config::{EarlyRetransmit, PaperConfig, Rfc6675Config};
-use crate::config::{LossDetection, MechanismConfig, RackTlpConfig, Reactive, RtoConfig};
+use crate::config::{LossDetection, MechanismConfig, Reactive, RtoConfig};
 #[cfg(feature = "historical")]
 use crate::event::Observation;
 use crate::outcome::CongestionState;
@@ -20,7 +20,7 @@ pub(super) const ISS: u32 = u32::MAX - 5000;
 
 pub(super) fn setting(reactive: Reactive) -> TcpConfig {
     let loss_detection = match reactive {
-        Reactive::Off | Reactive::RackTlp(_) => LossDetection::Rack,
+        Reactive::Off | Reactive::RackTlp => LossDetection::Rack,
         #[cfg(feature = "historical")]
         Reactive::Paper(_) => LossDetection::Rfc6675(Rfc6675Config {
             early_retransmit: EarlyRetransmit::Relaxed,
@@ -119,7 +119,7 @@ fn aaal_is_repaired_by_the_probe_and_shown_by_the_next_flight() {
     // First row of Table 1: 1.5*100+200 after the last acknowledgement in the paper's form,
     // 2*100+200 in that of RFC 8985.
     for config in forms() {
-        let probe_at = if matches!(config.mechanisms.reactive, Reactive::RackTlp(_)) { 500 } else { 450 };
+        let probe_at = if config.mechanisms.reactive == Reactive::RackTlp { 500 } else { 450 };
         let mut tail = Tail::new(config, 4, |who, n| who == C && n == 4);
         assert_eq!(tail.until(probe_at + 140).sent(), [segment(probe_at, 4)]);
         assert_eq!((tail.cwnd(), tail.counters().masked_losses), (10, 0), "no verdict yet");
@@ -237,11 +237,8 @@ fn a_needless_probe_costs_no_window() {
 #[test]
 fn two_probes_and_one_answer_count_as_a_loss() {
     // The acknowledgements before 400 ms are lost, so that one of two duplicates never shows.
-    let mut tail = Tail::new(
-        setting(Reactive::Paper(PaperConfig { max_probes: 2, ..PaperConfig::default() })),
-        3,
-        |who, n| who == S && n <= 4,
-    );
+    let mut tail =
+        Tail::new(setting(Reactive::Paper(PaperConfig { max_probes: 2 })), 3, |who, n| who == S && n <= 4);
     assert_eq!(tail.until(560).sent(), [segment(200, 3), segment(400, 3)]);
     assert_eq!((tail.cwnd(), tail.counters().masked_losses), (10, 0));
     tail.write(1);
@@ -253,7 +250,7 @@ fn two_probes_and_one_answer_count_as_a_loss() {
 fn single_segment_waits_for_a_delayed_ack_up_to_the_timeout() {
     // RTO 300 ms: the PTO is min(350, 300) in the paper, min(400, 300) in RACK-TLP. RTO 500 ms: 350, 400.
     for config in forms() {
-        let expected = if matches!(config.mechanisms.reactive, Reactive::RackTlp(_)) { 400 } else { 350 };
+        let expected = if config.mechanisms.reactive == Reactive::RackTlp { 400 } else { 350 };
         let mut tail = Tail::new(config.clone(), 1, |who, n| who == C && n == 1);
         assert_eq!(tail.until(600).sent(), [segment(expected, 1)]);
         let short = TcpConfig { rto: RtoConfig::LINUX, ..config };
@@ -281,7 +278,7 @@ fn a_probe_of_new_data_exceeds_the_window_by_one_segment() {
 #[test]
 fn an_acknowledgement_of_nothing_new_earns_no_further_probe() {
     // Algorithm 1: the count of consecutive probes starts again when something is acknowledged.
-    let config = setting(Reactive::Paper(PaperConfig { max_probes: 1, ..PaperConfig::default() }));
+    let config = setting(Reactive::Paper(PaperConfig { max_probes: 1 }));
     let mut tail = Tail::new(config, 4, |who, _| who == C);
     tail.until(300);
     assert_eq!(tail.counters().probes, 1);
@@ -388,13 +385,9 @@ fn a_fin_is_a_tail_like_any_other() {
 fn the_ranges_of_the_settings_are_checked() {
     let of = |reactive| setting(reactive).validate().is_ok();
     assert!(of(Reactive::default()) && of(Reactive::Off));
-    assert!(!of(Reactive::RackTlp(RackTlpConfig {
-        max_ack_delay: Duration::from_millis(1001),
-        ..RackTlpConfig::default()
-    })));
     #[cfg(feature = "historical")]
     {
-        let paper = |max_probes| of(Reactive::Paper(PaperConfig { max_probes, ..PaperConfig::default() }));
+        let paper = |max_probes| of(Reactive::Paper(PaperConfig { max_probes }));
         assert_eq!([0, 1, 3].map(paper), [false, true, false]);
         assert!(TcpConfig::of_2012().validate().is_ok());
         assert!(TcpConfig::of_2012_with_reactive().validate().is_ok());

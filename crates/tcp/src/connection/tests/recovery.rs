@@ -174,12 +174,10 @@ fn thin_stream_times_its_oldest_segment_and_does_not_back_off() {
     let config = TcpConfig { thin_stream: thin, mtu_probing, ..setting(Reactive::Off) };
     let mut tail = Tail::new(config.clone(), 4, |who, n| who == C && n == 4);
     assert_eq!(tail.until(1_000).sent(), [segment(500, 4)]);
-    let mut tail = Tail::new(config.clone(), 1, |who, n| who == C && n <= 9);
+    let mut tail = Tail::new(config, 1, |who, n| who == C && n <= 9);
     tail.until(9_000);
     let times: Vec<u64> = tail.sent().into_iter().map(|sent| sent.0).collect();
     assert_eq!(times, [500, 1000, 1500, 2000, 2500, 3000, 3500, 4500, 6500]);
-    let out_of_range = Some(ThinStreamConfig { linear_timeouts: 16, ..ThinStreamConfig::default() });
-    assert!(TcpConfig { thin_stream: out_of_range, ..config }.validate().is_err());
 }
 
 #[test]

@@ -101,8 +101,6 @@ pub(crate) struct EncoderContext {
 pub(crate) struct Encoder {
     profile: Profile,
     params: GroupParams,
-    in_recovery: bool,
-    left_margin: u32,
     open: Option<Group>,
     closed: VecDeque<Group>,
     /// A group whose parity is due, and its parities that have not left yet.
@@ -175,8 +173,6 @@ impl Encoder {
         Encoder {
             profile,
             params,
-            in_recovery: config.in_recovery,
-            left_margin: u32::from(config.left_margin),
             open: None,
             closed: VecDeque::new(),
             ready: None,
@@ -208,7 +204,7 @@ impl Encoder {
         now: Instant,
     ) {
         self.close_by_time(rtt, now);
-        if self.params.parities == 0 || (recovering && !self.in_recovery) {
+        if self.params.parities == 0 || recovering {
             return self.close();
         }
         let mut start = range.start;
@@ -308,7 +304,8 @@ impl Encoder {
     /// Returns the next parity of the current group; confirm it by [`Encoder::sent`].
     pub(crate) fn next(&self, una: SeqNum, in_recovery: bool) -> Option<DueParity> {
         let parity = self.ready.as_ref()?.parities.first()?;
-        self.still_whole(parity, una, in_recovery).then_some(*parity)
+        // Acknowledgements may have arrived since the parity was planned, so that its bytes may be gone.
+        (!in_recovery && una.le(parity.layout.range().start)).then_some(*parity)
     }
 
     /// True if there is a current group, or the parity of one is due. If [`Encoder::next`] returns none,
@@ -339,12 +336,6 @@ impl Encoder {
         }
     }
 
-    /// False if acknowledgements have arrived since the parity was planned, so that its bytes may be gone.
-    fn still_whole(&self, parity: &DueParity, una: SeqNum, in_recovery: bool) -> bool {
-        let permitted = self.in_recovery || !in_recovery;
-        permitted && una.le(parity.layout.range().start)
-    }
-
     /// Confirms that the next parity left or cannot leave.
     pub(crate) fn sent(&mut self) {
         if let Some(ready) = &mut self.ready
@@ -365,7 +356,7 @@ impl Encoder {
         if range.is_empty() || !range.start.lt(range.end) || sacked(range) {
             return Err(Unsent::Delivered);
         }
-        if (context.in_recovery && !self.in_recovery) || context.window_shut {
+        if context.in_recovery || context.window_shut {
             return Err(Unsent::State);
         }
         if context.queue_stands {
@@ -390,7 +381,7 @@ impl Encoder {
         let range = layout.range();
         let seq = match self.profile.is_f1() {
             true => range.start,
-            false => context.una - layout.payload_len() as u32 - self.left_margin,
+            false => context.una - layout.payload_len() as u32,
         };
         let fin_end = !self.profile.is_f1() && context.fin == Some(range.end);
         let within = range.start.since(seq) < MAX_OFFSET;

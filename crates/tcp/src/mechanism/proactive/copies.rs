@@ -52,8 +52,6 @@ pub enum CopiesOff {
 pub(crate) struct CopyPolicy {
     /// The new segments to copy.
     pub(crate) scope: Scope,
-    /// Retransmissions are copied too.
-    pub(crate) retransmissions: bool,
     /// The first mark.
     pub(crate) mark: CopyMark,
     /// Time between original and copy, at most a quarter of the round-trip time.
@@ -313,12 +311,6 @@ impl Copies {
         }
     }
 
-    /// Returns the bytes of copies that left and are not acknowledged.
-    pub(crate) fn outstanding(&self, una: SeqNum) -> u32 {
-        let open = |left: &&Left| left.range.end.gt(una);
-        self.recent.iter().rev().take_while(open).map(|left| left.range.len()).sum()
-    }
-
     fn end(&mut self, why: CopiesOff) {
         self.off = Some(why);
         self.waiting.clear();
@@ -326,7 +318,7 @@ impl Copies {
 
     fn is_in_scope(&mut self, original: &Original) -> bool {
         if original.origin != Origin::New {
-            return original.origin == Origin::Retransmit && self.policy.retransmissions;
+            return false;
         }
         let sent = self.burst_so_far(original.rto, original.at);
         self.burst = (sent.saturating_add(original.range.len()), Some(original.at));
@@ -366,7 +358,6 @@ mod tests {
     const RTO: Micros = Micros::from_millis(500);
     const POLICY: CopyPolicy = CopyPolicy {
         scope: Scope::All,
-        retransmissions: false,
         mark: CopyMark::Bit,
         gap: Duration::ZERO,
         loss_cap: 25,
@@ -413,14 +404,11 @@ mod tests {
     }
 
     #[test]
-    fn probes_and_retransmissions_are_not_copied_unless_asked() {
+    fn probes_and_retransmissions_are_not_copied() {
         let mut copies = Copies::new(POLICY);
         send(&mut copies, 1, Origin::Retransmit, at(0));
         send(&mut copies, 1, Origin::TailLossProbe, at(0));
         assert!(drain(&mut copies, at(0)).is_empty());
-        let mut copies = Copies::new(CopyPolicy { retransmissions: true, ..POLICY });
-        send(&mut copies, 1, Origin::Retransmit, at(0));
-        assert_eq!(drain(&mut copies, at(0)), [1]);
     }
 
     #[test]
@@ -486,6 +474,5 @@ mod tests {
         send(&mut copies, 2, Origin::New, at(0));
         assert!(next(&mut copies, 1, true, at(0)).is_some());
         assert_eq!(drain(&mut copies, at(0)), [1, 2]);
-        assert_eq!((copies.outstanding(SeqNum(1)), copies.outstanding(SeqNum(1001))), (2000, 1000));
     }
 }
