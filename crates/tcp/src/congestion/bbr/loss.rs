@@ -43,8 +43,8 @@ pub(super) struct LossRound {
     /// Number of lost ranges that are not adjacent.
     pub(super) runs: u32,
     last_end: Option<SeqNum>,
-    /// Bytes delivered when Drain or Refill began last. Losses of data that was sent before do not count: the
-    /// response to those of Startup was its end, and Refill begins without limits.
+    /// Bytes delivered when Drain began. Losses of data that was sent before do not count: the response to
+    /// those of Startup was its end.
     pub(super) counts_from: u64,
 }
 

@@ -225,7 +225,6 @@ impl Bbr {
         self.cycle.up_acked = 0;
         self.cycle.prev_precautionary = false;
         self.cycle.ack_phase = AckPhase::Refilling;
-        self.loss_round.counts_from = self.delivered;
         self.rounds.restart(self.delivered);
         self.state = BbrState::ProbeBw(CyclePhase::Refill);
     }

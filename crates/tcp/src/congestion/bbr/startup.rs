@@ -25,9 +25,8 @@ pub(super) struct FullPipe {
     pub(super) reached: bool,
     /// Round-trip samples in a row that show a queue.
     delayed: u32,
-    /// True if a delay or losses have ended Startup. What they show about the path is a first guess, so the
-    /// next probe for bandwidth does not wait.
-    pub(super) probes_next: bool,
+    /// True if only the delay has ended Startup: the next probe for bandwidth does not wait.
+    pub(super) by_delay: bool,
 }
 
 impl FullPipe {
@@ -71,7 +70,7 @@ impl Bbr {
             let full_pipe = &mut self.full_pipe;
             full_pipe.delayed = if self.min_rtt.is_delayed(rtt) { full_pipe.delayed + 1 } else { 0 };
             if !full_pipe.reached && full_pipe.delayed >= DELAYED_SAMPLES {
-                (full_pipe.reached, full_pipe.probes_next) = (true, true);
+                (full_pipe.reached, full_pipe.by_delay) = (true, true);
             }
         }
         if self.full_pipe.reached {
@@ -82,7 +81,7 @@ impl Bbr {
     /// Ends Startup because losses show that it has filled the path.
     pub(super) fn leave_startup_by_loss(&mut self) {
         self.record_probe_ended_by_loss();
-        (self.full_pipe.reached, self.full_pipe.probes_next) = (true, true);
+        self.full_pipe.reached = true;
         self.bounds.inflight_longterm = self.bdp(self.max_bw.get(), (1, 1)).max(self.bounds.inflight_latest);
     }
 
@@ -106,7 +105,8 @@ impl Bbr {
             || self.rounds.count > self.drain_start_round + MAX_DRAIN_ROUNDS
         {
             self.start_down(now);
-            if core::mem::take(&mut self.full_pipe.probes_next) {
+            if core::mem::take(&mut self.full_pipe.by_delay) {
+                // Other flows may have built the queue, and the bandwidth may be larger than measured.
                 self.start_refill();
             }
         }

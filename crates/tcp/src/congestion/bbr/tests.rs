@@ -187,24 +187,9 @@ fn losses_of_startup_lower_nothing_after_it() {
     }
 }
 
-#[test]
-fn losses_of_data_that_was_sent_before_refill_do_not_end_the_probe() {
-    for (sent_before, up) in [(1, true), (0, false)] {
-        let mut bbr = informed();
-        (bbr.delivered, bbr.cwnd) = (u64::from(100 * MSS), 100_000);
-        bbr.start_refill();
-        bbr.cycle.is_probe_sample = true;
-        bbr.state = BbrState::ProbeBw(CyclePhase::Up);
-        bbr.delivered -= sent_before;
-        lose(&mut bbr, 15);
-        lose(&mut bbr, 15);
-        assert_eq!(bbr.state == BbrState::ProbeBw(CyclePhase::Up), up);
-    }
-}
-
 /// The acknowledgements of the last flight of Startup arrive in Drain.
 #[test]
-fn in_drain_the_long_term_limit_follows_the_bandwidth_and_the_next_probe_follows_at_once() {
+fn in_drain_the_long_term_limit_follows_the_bandwidth() {
     let mut bbr = informed();
     bbr.cwnd = 100_000;
     bbr.full_pipe.reached = false;
@@ -225,7 +210,7 @@ fn in_drain_the_long_term_limit_follows_the_bandwidth_and_the_next_probe_follows
     bbr.leave_drain(Instant::ZERO, 200_000);
     assert_eq!((bbr.state, bbr.bounds.inflight_longterm), (BbrState::Drain, 100_000));
     bbr.leave_drain(Instant::ZERO, 90_000);
-    assert_eq!(bbr.state, BbrState::ProbeBw(CyclePhase::Refill));
+    assert_eq!(bbr.state, BbrState::ProbeBw(CyclePhase::Down));
 }
 
 /// Acknowledges `segments` that were sent when `prior` segments after the first ten were delivered; `pipe`
