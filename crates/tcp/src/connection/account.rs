@@ -64,14 +64,17 @@ impl Connection {
                 self.with_gentle(|gentle, parts| gentle.drop_copy(more, parts));
             }
             Change::PaceCopy => {
-                self.tx.paced = true;
+                self.tx.set_paced(true);
                 self.gentle.defer_copy();
             }
             Change::CloseGroup => self.gentle.close_group(),
             Change::TakeGroup => self.with_gentle(|gentle, parts| gentle.take_group(parts, now)),
             Change::DropParity => self.with_gentle(|gentle, parts| gentle.drop_parity(parts)),
-            Change::PaceParity => self.tx.paced = true,
-            Change::LimitLost { paced } => (self.tx.paced, self.tx.send_limited) = (paced, true),
+            Change::PaceParity => self.tx.set_paced(true),
+            Change::LimitLost { paced } => {
+                self.tx.set_paced(paced);
+                self.tx.send_limited = true;
+            }
             Change::RestartWindow(window) => {
                 self.tx.rate.congestion.on_idle_restart(now, window);
                 self.tx.last_sent = now;
@@ -89,7 +92,8 @@ impl Connection {
             Change::SearchMtu => self.tx.mtu.search_again(now),
             Change::PlanFlight => self.plan_flight(now),
             Change::LimitNew { paced } => {
-                (self.tx.paced, self.tx.send_limited) = (paced, true);
+                self.tx.set_paced(paced);
+                self.tx.send_limited = true;
                 self.tx.end_burst(true);
             }
             Change::EndBurst { corked } => {
@@ -212,7 +216,7 @@ impl Connection {
         if from_idle {
             self.tx.rate.begin_flight();
         }
-        self.tx.spend(data.range.len(), now);
+        self.tx.rate.on_sent(data.range.len(), now);
         self.tx.rate.congestion.on_sent(&Transmission {
             at: sent.at,
             len: data.range.len(),
@@ -258,7 +262,7 @@ impl Connection {
         if segment.header.options.fast_open.is_some() {
             self.fast_open.on_option_sent();
         }
-        self.tx.spend(wire.len(), now);
+        self.tx.rate.on_sent(wire.len(), now);
         self.tx.on_redundancy(wire.len(), now);
         self.counters.redundant_bytes += u64::from(wire.len());
         self.pass_sent_to_gentle(&SentSegment::Parity(parity, segment.header.options.gentle), now);

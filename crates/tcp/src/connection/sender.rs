@@ -395,10 +395,12 @@ impl Sender {
         if nxt.lt(end) { end.since(nxt.max(self.queue.start())) } else { 0 }
     }
 
-    /// Takes `bytes` that left, of any origin, from the pacer and from the turn of a member.
-    pub(crate) fn spend(&mut self, bytes: u32, now: Instant) {
-        let data_waits = self.unsent() > 0 || self.scoreboard.has_lost();
-        self.rate.on_sent(bytes, data_waits, now);
+    /// Records whether pacing holds data back: the pacer, or for a member its turn.
+    pub(crate) fn set_paced(&mut self, paced: bool) {
+        self.paced = paced;
+        if self.rate.others.is_none() {
+            self.rate.pacer.set_awaited(paced);
+        }
     }
 
     /// True if the data that an acknowledgement permits should leave before the next acknowledgement of a

@@ -1,7 +1,7 @@
 //! Pacing: spreads transmissions over the round trip instead of sending bursts.
 //!
 //! A bucket fills at `percent * cwnd / srtt`. Its size, the quantum, is the data of one wake-up: about a
-//! millisecond of data as in Linux, so that super-segments stay large at high rates. While data waits,
+//! millisecond of data as in Linux, so that super-segments stay large at high rates. While data waits for it,
 //! the bucket holds a second quantum: a wake-up that is late by up to a quantum's time loses nothing of the
 //! rate. The first ten segments of a connection are not paced, because an initial window should leave at
 //! once.
@@ -40,7 +40,7 @@ struct Bucket {
     /// Content in units of [`BYTE`]; negative after a transmission that could not wait.
     level: i64,
     at: Instant,
-    /// True if more data waited after the last transmission.
+    /// True while data waits for the bucket to fill.
     is_awaited: bool,
     /// Paces a remembered window over a remembered round trip.
     spread: Option<Spread>,
@@ -179,8 +179,15 @@ impl Pacer {
         }
     }
 
-    /// Records that `bytes` left, of any origin. `data_waits`: there is more to send.
-    pub(crate) fn on_sent(&mut self, bytes: u32, data_waits: bool, now: Instant) {
+    /// Records whether data waits for the bucket to fill.
+    pub(crate) fn set_awaited(&mut self, awaited: bool) {
+        if let Some(bucket) = &mut self.bucket {
+            bucket.is_awaited = awaited;
+        }
+    }
+
+    /// Records that `bytes` left, of any origin.
+    pub(crate) fn on_sent(&mut self, bytes: u32, now: Instant) {
         let unpaced = self.segments < UNPACED_SEGMENTS;
         self.segments = self.segments.saturating_add(bytes.div_ceil(self.mss.max(1)));
         let Some(bucket) = &mut self.bucket else { return };
@@ -194,7 +201,7 @@ impl Pacer {
         // Debt is limited so that a burst of probes cannot silence the connection.
         let floor = -2 * bucket.quantum(self.mss) * BYTE;
         bucket.level = (bucket.level - i64::from(bytes) * BYTE).max(floor);
-        bucket.is_awaited = data_waits;
+        bucket.is_awaited = false;
     }
 
     /// Returns the time when a quantum may leave again; `None` if one may leave now or without pacing.
@@ -259,7 +266,9 @@ impl Bucket {
         let elapsed = i64::from(Micros::between(self.at, now).0);
         let filled = elapsed.saturating_mul(self.rate.unwrap_or(0) as i64);
         let quanta = if self.is_awaited { 2 } else { 1 };
-        self.level.saturating_add(filled).min(quanta * self.quantum(mss) * BYTE)
+        let quantum = self.quantum(mss) * BYTE;
+        // What a late wake-up has found remains while it is sent in several parts.
+        self.level.saturating_add(filled).min(quanta * quantum).max(self.level.min(2 * quantum))
     }
 
     fn refill(&mut self, mss: u32, now: Instant) {
@@ -282,7 +291,7 @@ mod tests {
     /// Returns a pacer past its first ten segments at `rate` bytes per second, with a full bucket at time 0.
     fn pacer(rate: u64) -> Pacer {
         let mut pacer = Pacer::new(Some(PacingConfig::default()));
-        pacer.on_sent(10 * MSS * 2, true, us(0));
+        pacer.on_sent(10 * MSS * 2, us(0));
         pacer.replace_rate(rate, MSS, us(0));
         pacer
     }
@@ -291,11 +300,11 @@ mod tests {
     fn without_a_configuration_or_a_round_trip_nothing_is_paced() {
         let mut off = Pacer::new(None);
         off.update(100_000, Some(RTT), true, MSS, us(0));
-        off.on_sent(1 << 30, true, us(0));
+        off.on_sent(1 << 30, us(0));
         assert_eq!((off.budget(us(0)), off.next_timeout(), off.rate()), (u32::MAX, None, None));
         let mut early = Pacer::new(Some(PacingConfig::default()));
         early.update(100_000, None, true, MSS, us(0));
-        early.on_sent(1 << 20, true, us(0));
+        early.on_sent(1 << 20, us(0));
         assert_eq!((early.budget(us(0)), early.next_timeout()), (u32::MAX, None));
     }
 
@@ -314,7 +323,7 @@ mod tests {
         pacer.update(10 * MSS, Some(RTT), true, MSS, us(0));
         for left in (1..=10).rev() {
             assert_eq!(pacer.budget(us(0)), left * MSS, "of a run of many segments, these");
-            pacer.on_sent(MSS, true, us(0));
+            pacer.on_sent(MSS, us(0));
         }
         assert_eq!(pacer.budget(us(0)), 2 * MSS, "from here on a quantum at a time");
     }
@@ -323,9 +332,9 @@ mod tests {
     fn a_remembered_window_is_paced_within_one_round_trip() {
         let mut pacer = Pacer::new(None);
         pacer.spread(1_000_000, RTT, MSS, 10 * MSS, us(0));
-        pacer.on_sent(10 * MSS, true, us(0));
+        pacer.on_sent(10 * MSS, us(0));
         assert_eq!(pacer.budget(us(0)), 2 * MSS, "an initial window leaves at once");
-        pacer.on_sent(2 * MSS, true, us(0));
+        pacer.on_sent(2 * MSS, us(0));
         assert_eq!((pacer.budget(us(0)), pacer.next_timeout()), (0, Some(us(2000))));
         assert_eq!(pacer.budget(us(2000)), 2 * MSS);
         assert_eq!(pacer.budget(us(100_000)), u32::MAX, "after it acknowledgements set the pace");
@@ -337,14 +346,14 @@ mod tests {
     fn rate_of_a_controller_outlasts_the_spread_of_a_remembered_window() {
         let mut pacer = Pacer::new(None);
         pacer.spread(1_000_000, RTT, MSS, 10 * MSS, us(0));
-        pacer.on_sent(10 * MSS, true, us(0));
+        pacer.on_sent(10 * MSS, us(0));
         pacer.restart();
         assert_eq!(
             pacer.budget(us(0)),
             2 * MSS,
             "a start out of idle leaves no more at once than its spread says"
         );
-        pacer.on_sent(2 * MSS, false, us(0));
+        pacer.on_sent(2 * MSS, us(0));
         pacer.set_rate(1_000_000, MSS, us(1000));
         assert_eq!(pacer.budget(us(100_000)), 2 * MSS, "a quantum, and not the window");
         pacer.end_spread();
@@ -357,7 +366,7 @@ mod tests {
         pacer.spread(1_000_000, RTT, MSS, 4 * MSS, us(0));
         pacer.set_rate(200_000, MSS, us(0));
         assert_eq!(pacer.rate(), Some(1_000_000));
-        pacer.on_sent(MSS, true, us(0));
+        pacer.on_sent(MSS, us(0));
         pacer.set_rate(2_000_000, MSS, us(50_000));
         assert_eq!(pacer.rate(), Some(2_000_000), "it may be faster");
         pacer.set_rate(200_000, MSS, us(50_000));
@@ -371,16 +380,20 @@ mod tests {
         // 1 MB/s: two segments of 1000 bytes take 2 ms.
         let mut pacer = pacer(1_000_000);
         assert_eq!(pacer.budget(us(0)), 2000);
-        pacer.on_sent(1000, true, us(0));
+        pacer.on_sent(1000, us(0));
         assert_eq!((pacer.budget(us(0)), pacer.next_timeout()), (1000, None));
-        pacer.on_sent(1000, true, us(0));
+        pacer.on_sent(1000, us(0));
         assert_eq!((pacer.budget(us(0)), pacer.next_timeout()), (0, Some(us(2000))));
         assert_eq!(pacer.budget(us(1500)), 1500);
         assert_eq!(pacer.budget(us(2000)), 2000);
+        assert_eq!(pacer.budget(us(1_000_000)), 2000, "silence earns no burst");
+        pacer.set_awaited(true);
         assert_eq!(pacer.budget(us(3000)), 3000, "a late wake-up loses nothing");
         assert_eq!(pacer.budget(us(1_000_000)), 4000, "a later one finds two quanta");
-        pacer.on_sent(4000, false, us(1_000_000));
-        assert_eq!(pacer.budget(us(2_000_000)), 2000, "silence earns no burst");
+        pacer.on_sent(1000, us(1_000_000));
+        assert_eq!(pacer.budget(us(1_000_000)), 3000, "also in parts");
+        pacer.on_sent(3000, us(1_000_000));
+        assert_eq!(pacer.budget(us(2_000_000)), 2000);
     }
 
     #[test]
@@ -393,9 +406,9 @@ mod tests {
     #[test]
     fn unpaced_bytes_are_paid_back() {
         let mut pacer = pacer(1_000_000);
-        pacer.on_sent(5000, true, us(0));
+        pacer.on_sent(5000, us(0));
         assert_eq!((pacer.budget(us(0)), pacer.next_timeout()), (0, Some(us(5000))));
-        pacer.on_sent(u32::MAX, true, us(0));
+        pacer.on_sent(u32::MAX, us(0));
         assert_eq!(pacer.next_timeout(), Some(us(6000)), "debt is bounded");
     }
 
@@ -404,7 +417,7 @@ mod tests {
         // One segment in 60 s: the bucket takes two minutes to fill.
         let mut pacer = pacer(10_000);
         pacer.update(MSS, Some(Micros::from_millis(72_000)), false, MSS, us(0));
-        pacer.on_sent(2 * MSS, true, us(0));
+        pacer.on_sent(2 * MSS, us(0));
         let due = pacer.next_timeout().expect("the bucket is empty");
         assert!(due > us(100_000_000), "{due:?}");
         assert_eq!(pacer.budget(due), 2 * MSS);
@@ -413,7 +426,7 @@ mod tests {
     #[test]
     fn the_bucket_holds_a_segment_of_whatever_size_segments_are_now() {
         let mut pacer = pacer(100_000);
-        pacer.on_sent(2 * MSS, true, us(0));
+        pacer.on_sent(2 * MSS, us(0));
         pacer.set_mss(5 * MSS);
         let due = pacer.next_timeout().expect("a larger segment must wait");
         assert!(pacer.budget(due) >= 5 * MSS);
@@ -426,9 +439,10 @@ mod tests {
             let (mut now, mut total) = (us(0), 0u64);
             while now < us(1_000_000) {
                 while pacer.budget(now) >= MSS {
-                    pacer.on_sent(MSS, true, now);
+                    pacer.on_sent(MSS, now);
                     total += u64::from(MSS);
                 }
+                pacer.set_awaited(true);
                 now = pacer.next_timeout().map_or(now + Micros(1), |due| due + Micros(late));
             }
             assert!((11_900_000..12_100_000).contains(&total), "{total} of 12 MB/s, {late} us late");

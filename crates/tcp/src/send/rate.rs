@@ -109,10 +109,10 @@ impl RateControl {
         self.others.map_or(cwnd, |others| cwnd.max(others.pipe.saturating_add(others.floor)))
     }
 
-    /// Records that `bytes` left, of any origin. `data_waits`: the connection has more to send.
+    /// Records that `bytes` left, of any origin.
     #[inline]
-    pub(crate) fn on_sent(&mut self, bytes: u32, data_waits: bool, now: Instant) {
-        self.pacer.on_sent(bytes, data_waits || self.others.is_some_and(|others| others.wants), now);
+    pub(crate) fn on_sent(&mut self, bytes: u32, now: Instant) {
+        self.pacer.on_sent(bytes, now);
         if let Some(others) = &mut self.others {
             others.sent = others.sent.saturating_add(bytes);
         }

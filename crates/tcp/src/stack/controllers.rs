@@ -294,12 +294,16 @@ impl PathController {
         }
         self.paused_until = None;
         if self.rate.pacer.budget(now) < self.mss {
+            self.rate.pacer.set_awaited(true);
             return None;
         }
         self.tidy(slots);
         let in_flight = self.in_flight();
         let is_full = in_flight > 0
             && u64::from(self.rate.congestion.cwnd()) < in_flight.saturating_add(u64::from(self.mss));
+        if is_full {
+            self.rate.pacer.set_awaited(false);
+        }
         let front = if is_full { self.exempt(slots, now)? } else { self.choose()? };
         self.grant = Some(Grant {
             id: front.id,

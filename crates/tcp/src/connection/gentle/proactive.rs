@@ -297,7 +297,7 @@ impl Active {
             fin: false,
             at: now,
         });
-        parts.tx.spend(len, now);
+        parts.tx.rate.on_sent(len, now);
         parts.tx.on_redundancy(len, now);
         parts.tx.fin_copied |= parts.tx.is_fin_in(range);
         parts.counters.copies_sent += u64::from(segments);
