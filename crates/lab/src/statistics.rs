@@ -2,8 +2,9 @@
 //!
 //! Quantiles interpolate between order statistics (Hyndman and Fan 1996, type 7, as in R and NumPy). The
 //! interval of a quantile lies between two order statistics, whose ranks follow from the binomial
-//! distribution: it is exact for any distribution of the values. The interval of a mean is Student's. Figures
-//! that combine several statistics have [`bootstrap`] intervals.
+//! distribution: it holds for any distribution of the values, in at least 95 % of samples that are large
+//! enough (six values for the median). The interval of a mean is Student's. Figures that combine several
+//! statistics have bootstrap intervals.
 
 use brisk_link::seeds::ChaCha8Rng;
 use rand_core::RngCore;

@@ -367,8 +367,8 @@ pub struct TcpConfig {
     pub dup_thresh: u32,
     /// Minimum time between two answers of a connection to empty segments outside the window, to other
     /// reasons for challenge ACKs, and to repeated SYNs (RFC 5961 section 7 asks for a limit; Linux:
-    /// `tcp_invalid_ratelimit`). With [`HandshakeTimers`] a repeated SYN is answered
-    /// after 50 ms. Default 500 ms.
+    /// `tcp_invalid_ratelimit`). With [`HandshakeTimers`] this time is at most 50 ms for repeated SYNs.
+    /// Default 500 ms.
     pub challenge_interval: Duration,
     /// Duration of FIN-WAIT-2 after the application has released the connection. Default 60 s.
     pub fin_wait_2_timeout: Duration,

@@ -4,6 +4,11 @@
 //! than 50 segments, and on a path that loses 2 % at random about half of all flights do. Here losses must
 //! also be *excess*: more than the random loss of this path, learnt over time, makes plausible
 //! ([`crate::evidence`]).
+//!
+//! That ends a probe. Between probes the limits fall if the losses of a round exceed what chance causes once
+//! in ten thousand rounds, or if they are excess in a queue or in two of four lossy rounds; and, unless the
+//! flow drains its own queue, if two of four lossy rounds had a queue. Losses of data that was sent before
+//! Drain do not count after it.
 
 use super::super::sample::{LostPacket, RateSample};
 use super::{Bbr, BbrState, CyclePhase};
