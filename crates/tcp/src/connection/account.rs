@@ -118,6 +118,9 @@ impl Connection {
     #[inline]
     pub(crate) fn become_idle(&mut self, now: Instant) {
         (self.tx.paced, self.tx.send_limited) = (false, false);
+        if self.tx.rate.others.is_none() {
+            self.tx.rate.pacer.end_wait();
+        }
         if self.state.sends() && !self.tx.scoreboard.is_empty() {
             self.tx.end_burst(false);
         }

@@ -186,6 +186,15 @@ impl Pacer {
         }
     }
 
+    /// Records that no data waits to be sent: silence earns no second quantum.
+    #[inline]
+    pub(crate) fn end_wait(&mut self) {
+        if let Some(bucket) = &mut self.bucket {
+            bucket.is_awaited = false;
+            bucket.level = bucket.level.min(bucket.quantum(self.mss) * BYTE);
+        }
+    }
+
     /// Records that `bytes` left, of any origin.
     pub(crate) fn on_sent(&mut self, bytes: u32, now: Instant) {
         let unpaced = self.segments < UNPACED_SEGMENTS;
@@ -267,7 +276,7 @@ impl Bucket {
         let filled = elapsed.saturating_mul(self.rate.unwrap_or(0) as i64);
         let quanta = if self.is_awaited { 2 } else { 1 };
         let quantum = self.quantum(mss) * BYTE;
-        // What a late wake-up has found remains while it is sent in several parts.
+        // A late wake-up may send its data in several parts, so the bucket keeps what it already holds.
         self.level.saturating_add(filled).min(quanta * quantum).max(self.level.min(2 * quantum))
     }
 
@@ -392,8 +401,9 @@ mod tests {
         assert_eq!(pacer.budget(us(1_000_000)), 4000, "a later one finds two quanta");
         pacer.on_sent(1000, us(1_000_000));
         assert_eq!(pacer.budget(us(1_000_000)), 3000, "also in parts");
-        pacer.on_sent(3000, us(1_000_000));
-        assert_eq!(pacer.budget(us(2_000_000)), 2000);
+        pacer.set_awaited(true);
+        pacer.end_wait();
+        assert_eq!(pacer.budget(us(2_000_000)), 2000, "what is not sent expires");
     }
 
     #[test]

@@ -289,6 +289,9 @@ impl PathController {
 
     /// Makes the next grant, if the window permits. Returns the member.
     fn grant_next(&mut self, slots: &Slots<Slot>, now: Instant) -> Option<ConnId> {
+        if self.grant.is_none() && self.waiting == 0 {
+            self.rate.pacer.set_awaited(false);
+        }
         if self.grant.is_some() || self.waiting == 0 || self.paused_until.is_some_and(|until| until > now) {
             return None;
         }

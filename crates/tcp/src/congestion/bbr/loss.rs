@@ -93,7 +93,7 @@ pub(super) struct Evidence {
     /// The same rounds: 1 if their losses exceed what random loss makes plausible.
     excess: u8,
     /// Bytes delivered when this round began.
-    round_delivered: u64,
+    pub(super) round_delivered: u64,
     round_rtt: Option<Micros>,
 }
 
@@ -194,6 +194,8 @@ impl Bbr {
                 self.bounds.inflight_longterm =
                     self.bdp(self.max_bw.get(), (1, 1)).max(self.bounds.inflight_latest);
                 self.start_drain();
+                // Data that left since the last acknowledgement has the same count as data that leaves now.
+                self.loss_round.counts_from += 1;
             }
             BbrState::ProbeBw(CyclePhase::Up) => {
                 self.cycle.prev_too_high = true;

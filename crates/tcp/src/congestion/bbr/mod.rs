@@ -68,8 +68,6 @@ pub(crate) struct Bbr {
     has_rtt: bool,
     /// `C.delivered` as last reported.
     delivered: u64,
-    /// `C.lost` as last reported.
-    lost: u64,
     /// Samples of data sent before this number of bytes was delivered are application-limited, because
     /// ProbeRTT limited sending.
     app_limited_until: u64,
@@ -147,7 +145,6 @@ impl Bbr {
             min_rate: 1,
             has_rtt: false,
             delivered: 0,
-            lost: 0,
             app_limited_until: 0,
             rounds: Rounds::default(),
             max_bw: MaxBandwidth::default(),
@@ -279,8 +276,8 @@ impl CongestionController for Bbr {
         let counts = self.loss_round.counts(lost.prior_delivered);
         if counts {
             self.loss_round.record(lost.range, self.delivered);
+            self.loss_round.is_queued |= lost.is_queued;
         }
-        self.loss_round.is_queued |= lost.is_queued;
         self.loss_round.is_heavy |= self.is_loss_heavy(lost.tx_in_flight, lost.lost);
         self.recovery.is_heavy |= self.recovery.is_active && self.loss_round.is_heavy;
         if lost.is_queued && self.state == BbrState::Startup && !self.full_pipe.reached {
@@ -303,7 +300,6 @@ impl CongestionController for Bbr {
     fn on_ack(&mut self, ack: &AckSample) {
         if let Some(delivery) = ack.delivery {
             self.delivered = delivery.delivered;
-            self.lost = delivery.lost;
         }
         let sample = ack.delivery.and_then(|delivery| delivery.rate).map(|sample| RateSample {
             app_limited: sample.app_limited || sample.prior_delivered < self.app_limited_until,
@@ -394,7 +390,7 @@ impl CongestionController for Bbr {
             return;
         };
         self.cwnd = self.cwnd.max(self.prior_cwnd);
-        (self.loss_round.is_lossy, self.loss_round.is_heavy) = (false, false);
+        (self.loss_round.is_lossy, self.loss_round.is_heavy, self.loss_round.lost) = (false, false, 0);
         self.recovery = BbrRecovery::default();
         self.full_pipe.restart(0);
         self.bounds.bw_shortterm = self.bounds.bw_shortterm.max(undo.bw_shortterm);

@@ -115,6 +115,7 @@ impl Bbr {
     pub(super) fn reset_congestion_signals(&mut self) {
         self.loss_round.is_lossy = false;
         self.loss_round.lost = 0;
+        self.evidence.round_delivered = self.delivered;
         self.bounds.reset_latest();
     }
 }

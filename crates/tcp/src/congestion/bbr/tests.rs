@@ -15,11 +15,9 @@ fn start() -> ControllerStart {
     ControllerStart { now: Instant::ZERO, mss: MSS, initial_window: 10 * MSS, paced: false, seed: 7 }
 }
 
-/// Returns a flow with a known model: 1,250,000 bytes a second, 40 ms, full pipe.
-fn informed() -> Bbr {
-    let mut bbr = Bbr::new(&start());
-    bbr.min_rtt.update(Instant::ZERO, Some(Micros::from_millis(40)));
-    bbr.max_bw.update(&RateSample {
+/// Returns a sample of `rate` bytes a second that is not limited by the application.
+fn sample_of(rate: u64) -> RateSample {
+    RateSample {
         prior_delivered: 0,
         delivered: 0,
         lost: 0,
@@ -27,8 +25,15 @@ fn informed() -> Bbr {
         app_limited: false,
         is_probe: false,
         rtt: None,
-        rate: Some(1_250_000),
-    });
+        rate: Some(rate),
+    }
+}
+
+/// Returns a flow with a known model: 1,250,000 bytes a second, 40 ms, full pipe.
+fn informed() -> Bbr {
+    let mut bbr = Bbr::new(&start());
+    bbr.min_rtt.update(Instant::ZERO, Some(Micros::from_millis(40)));
+    bbr.max_bw.update(&sample_of(1_250_000));
     bbr.has_rtt = true;
     bbr.full_pipe.reached = true;
     bbr
@@ -134,16 +139,7 @@ fn lose(bbr: &mut Bbr, segments: u32) {
 fn end_round(bbr: &mut Bbr, delivered: u32, rtt_ms: u64) {
     bbr.delivered += u64::from(delivered * MSS);
     bbr.loss_round.start = true;
-    bbr.end_loss_round(&RateSample {
-        prior_delivered: 0,
-        delivered: u64::from(delivered * MSS),
-        lost: 0,
-        tx_in_flight: 0,
-        app_limited: false,
-        is_probe: false,
-        rtt: Some(Micros::from_millis(rtt_ms)),
-        rate: Some(1_000_000),
-    });
+    bbr.end_loss_round(&RateSample { rtt: Some(Micros::from_millis(rtt_ms)), ..sample_of(1_000_000) });
 }
 
 /// True if `rounds` rounds of 100 segments in `state` have lowered the short-term limits, with `lost` of them
@@ -187,6 +183,42 @@ fn losses_of_startup_lower_nothing_after_it() {
     }
 }
 
+/// A queue is known to have lost data of Startup, and redundancy repairs a later loss in the same round.
+#[test]
+fn a_queue_that_lost_data_of_startup_is_no_reason_to_lower_the_limits_in_drain() {
+    for (sent_before, is_lowered) in [(1, false), (0, true)] {
+        let mut bbr = informed();
+        (bbr.delivered, bbr.cwnd) = (u64::from(100 * MSS), 100_000);
+        bbr.start_drain();
+        bbr.on_lost(&LostPacket {
+            now: Instant::ZERO,
+            range: SeqRange::with_len(SeqNum(1), MSS),
+            tx_in_flight: 20 * MSS,
+            lost: u64::from(MSS),
+            prior_delivered: bbr.delivered - sent_before,
+            delivered: bbr.delivered,
+            app_limited: false,
+            is_queued: true,
+        });
+        bbr.loss_round.begin(bbr.delivered);
+        end_round(&mut bbr, 20, 40);
+        assert_eq!(bbr.bounds.bw_shortterm != bounds::UNBOUNDED, is_lowered);
+    }
+}
+
+/// Of 100 segments chance explains seven losses, but not seven more that prove spurious.
+#[test]
+fn losses_that_prove_spurious_do_not_count_later_in_the_round() {
+    let mut bbr = informed();
+    (bbr.state, bbr.cwnd) = (BbrState::ProbeBw(CyclePhase::Cruise), 100_000);
+    bbr.on_congestion(&event(CongestionCause::Loss));
+    lose(&mut bbr, 7);
+    bbr.on_spurious(Instant::ZERO);
+    lose(&mut bbr, 7);
+    end_round(&mut bbr, 93, 40);
+    assert_eq!(bbr.bounds.bw_shortterm, bounds::UNBOUNDED);
+}
+
 /// The acknowledgements of the last flight of Startup arrive in Drain.
 #[test]
 fn in_drain_the_long_term_limit_follows_the_bandwidth() {
@@ -196,17 +228,7 @@ fn in_drain_the_long_term_limit_follows_the_bandwidth() {
     bbr.leave_startup_by_loss();
     bbr.start_drain();
     assert_eq!(bbr.bounds.inflight_longterm, 50_000);
-    let sample = RateSample {
-        prior_delivered: 0,
-        delivered: 0,
-        lost: 0,
-        tx_in_flight: 0,
-        app_limited: false,
-        is_probe: false,
-        rtt: None,
-        rate: Some(2_500_000),
-    };
-    bbr.max_bw.update(&sample);
+    bbr.max_bw.update(&sample_of(2_500_000));
     bbr.leave_drain(Instant::ZERO, 200_000);
     assert_eq!((bbr.state, bbr.bounds.inflight_longterm), (BbrState::Drain, 100_000));
     bbr.leave_drain(Instant::ZERO, 90_000);
@@ -227,7 +249,7 @@ fn acknowledge(bbr: &mut Bbr, segments: u32, pipe: u32, prior: u32) {
         rtt: None,
         rate: None,
     };
-    let delivery = Some(DeliverySample { delivered, lost: bbr.lost, rate: Some(rate) });
+    let delivery = Some(DeliverySample { delivered, lost: 0, rate: Some(rate) });
     let ack = AckSample::acked(Instant::ZERO, segments * MSS);
     bbr.on_ack(&AckSample { pipe: pipe * MSS, state: CongestionState::Recovery, delivery, ..ack });
 }

@@ -268,7 +268,7 @@ impl Connection {
         } else if budget.is_paced(len) {
             Step::Skip(Some(Change::PaceParity))
         } else {
-            Step::Skip(budget.is_spent(len).then_some(Change::DropParity))
+            Step::Skip(Some(Change::DropParity))
         }
     }
 
