@@ -73,7 +73,7 @@ impl Sample {
     /// Returns the 95 % interval of a statistic; NaN without values.
     ///
     /// Mean: Student's interval, exact for a normal distribution and nearly so for a large sample of any
-    /// other. A single value is its own interval, because nothing is known about its error.
+    /// other. The interval of a single value has no width: nothing is known about its error.
     ///
     /// Quantile: the closest two values so that each end is beyond the true quantile in at most 2.5 % of
     /// samples. If the sample is too small for that, as for the 99th percentile of 100 values, the
