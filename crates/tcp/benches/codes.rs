@@ -1,9 +1,9 @@
 //! Speed of the codes of Corrective: `cargo bench -p brisk-tcp --bench codes`.
 //!
-//! Each line folds, checks or repairs groups of 1448-byte segments that do not fit the first-level cache
-//! together (256 groups), and says how many stream bytes a second that is, beside a plain copy of the same
-//! bytes. Short stretches are timed several times and the fastest counts, so that other work on the machine
-//! disturbs little.
+//! Prints for each code the rate, in stream bytes per second, at which it folds, checks or repairs 256 groups
+//! of 1448-byte segments, and the rate of a plain copy of the same bytes. The groups together exceed the
+//! first-level cache. They are timed in short stretches, several times, and the fastest run of each stretch
+//! counts, so that other work on the machine disturbs little.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -21,15 +21,15 @@ const GROUPS: usize = 256;
 const STRETCH: usize = 8;
 const ROUNDS: usize = 30;
 
-/// Groups of `blocks` segments, each with bytes of its own.
+/// Returns groups of `blocks` segments, each group with different bytes.
 fn groups(blocks: u32) -> Vec<Vec<u8>> {
     let group =
         |group: usize| (0..(blocks * SEGMENT) as usize).map(|at| (at * 7 + at / 256 + group) as u8).collect();
     (0..GROUPS).map(group).collect()
 }
 
-/// Runs `work` over all groups, several times, and prints stream bytes per second. Of each stretch of
-/// groups the fastest run counts.
+/// Runs `work` over all groups, several times, and prints stream bytes per second, from the fastest run of
+/// each stretch of groups.
 fn report(name: &str, blocks: u32, mut work: impl FnMut(&[u8])) {
     let groups = groups(blocks);
     let mut best = [f64::INFINITY; GROUPS / STRETCH];
@@ -48,7 +48,7 @@ fn layout(code: Code, blocks: u32) -> Layout {
     Layout::new(code, SeqRange::with_len(SeqNum(1), blocks * SEGMENT), SEGMENT).expect("a legal group")
 }
 
-/// A group in two pieces, as it lies in a ring.
+/// Returns a group as two pieces, like those of a ring.
 fn pieces(group: &[u8]) -> [(SeqNum, &[u8]); 2] {
     placed(SeqNum(1), group.split_at(group.len() / 3))
 }
@@ -87,7 +87,7 @@ impl ReceivedBytes for Receiver<'_> {
     }
 }
 
-/// The parity segments of a group as they arrive.
+/// Returns the parity segments of a group as they arrive.
 fn sent(layout: &Layout, group: &[u8], rows: u8) -> Vec<(Options, Vec<u8>)> {
     let segment = |row| {
         let mut payload = vec![0; SEGMENT as usize];

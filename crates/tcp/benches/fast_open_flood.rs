@@ -1,9 +1,9 @@
-//! A listener with Fast Open under attack, in virtual time: what a hostile SYN costs, whether legitimate
-//! clients still get through, and what the stack holds at most.
+//! Measures a listener with Fast Open under attack, in virtual time: the processing time of a hostile SYN,
+//! the success of legitimate clients, and the maximum memory and connections of the stack.
 //!
-//! `cargo bench -p brisk-tcp --bench fast_open_flood`. Four floods, each for ten seconds of virtual time
-//! beside 1000 legitimate transactions a second from 100 clients (100 bytes with the SYN, 5000 back, 50 ms
-//! one way):
+//! `cargo bench -p brisk-tcp --bench fast_open_flood`. A flood lasts ten seconds of virtual time, in which
+//! 100 legitimate clients make 1000 transactions a second (100 bytes with the SYN, 5000 back, 50 ms one way).
+//! The floods:
 //!
 //! - 50,000 SYNs a second with data and a forged cookie, from addresses drawn at random;
 //! - 20,000 SYNs a second with data and one stolen cookie, from its address;
@@ -54,7 +54,7 @@ struct World {
     now: Instant,
     to_server: VecDeque<(Instant, Vec<u8>)>,
     to_client: VecDeque<(Instant, Vec<u8>)>,
-    /// Legitimate transactions under way: connection and when it began.
+    /// Legitimate transactions in progress: connection, start, bytes received.
     open: Vec<(ConnId, Instant, usize)>,
     opened: u64,
     took: Vec<Duration>,
@@ -186,7 +186,7 @@ impl World {
         self.attacks += 1;
     }
 
-    /// Hands the server a packet; its time is the attacker's.
+    /// Passes a packet of the attacker to the server, and adds the processing time to `attack_time`.
     fn inject(&mut self, from: Ipv4Addr, tcp: &TcpHeader, payload: &[u8]) {
         self.inject_from(from.into(), tcp, payload);
     }

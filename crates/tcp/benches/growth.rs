@@ -1,10 +1,11 @@
-//! How the cost of one thing grows with how much there is of others: `cargo bench -p brisk-tcp --bench
-//! growth`.
+//! Measures how the cost of an operation grows with the number of connections or segments: `cargo bench -p
+//! brisk-tcp --bench growth`.
 //!
-//! A transaction of a new connection beside 10, 1,000 or 100,000 open ones, and round trips on one of these;
-//! bulk over 1, 10 or 100 connections at once; one acknowledgement with SACK while 10, 1,000 or 30,000
-//! segments are in flight and one in 50 is lost. It is real time, so that the cost of memory that is not in
-//! the cache is part of it; the least of three runs. Nothing fails here: the machine decides too.
+//! The operations: a transaction over a new connection while 10, 1,000 or 100,000 others are open; a round
+//! trip on one of these; bulk over 1, 10 or 100 connections at once; an acknowledgement with SACK while 10,
+//! 1,000 or 30,000 segments are in flight and one in 50 is lost. The bench measures real time, which includes
+//! cache misses, and prints the minimum of three runs. It has no limits, because the results depend on the
+//! machine.
 
 #[path = "idle_connections/pair.rs"]
 #[allow(dead_code)]
@@ -39,8 +40,8 @@ fn report(what: &str, sizes: [usize; 3], cost: fn(usize) -> f64) {
     }
 }
 
-/// Nanoseconds of a connection for 100 bytes there and 5,000 back, both ends, from open to close, while
-/// `count` others are open and idle.
+/// Returns the nanoseconds in which both ends open a connection, exchange 100 and 5,000 bytes and close it,
+/// while `count` other connections are open and idle.
 fn transaction_beside(count: usize) -> f64 {
     const TIMES: usize = 20_000;
     let mut pair = Pair::new();
@@ -57,9 +58,9 @@ fn transaction_beside(count: usize) -> f64 {
     begun.elapsed().as_nanos() as f64 / TIMES as f64
 }
 
-/// Nanoseconds of a request and a response of 64 bytes, both ends, over one of `count` connections after
-/// another. Virtual time runs as fast as real time does, so that at 100,000 each connection has given back
-/// its memory when its turn comes.
+/// Returns the nanoseconds of a request and a response of 64 bytes, both ends, over one of `count`
+/// connections after another. Virtual time passes about as fast as real time, so with 100,000 connections
+/// each has released its memory before its turn.
 fn round_trip_among(count: usize) -> f64 {
     const TIMES: usize = 20_000;
     let mut pair = Pair::new();
@@ -67,7 +68,7 @@ fn round_trip_among(count: usize) -> f64 {
     pair.pass(Duration::from_secs(2));
     let begun = Clock::now();
     for turn in 0..TIMES {
-        // Far apart, so that neither order of opening nor neighbourhood helps.
+        // Consecutive connections are far apart in the order of opening, so that caches do not help.
         let (client, server) = open[turn * 7_919 % count];
         pair.client.write(client, &[1; 64], pair.now).expect("the buffer is empty");
         pair.exchange();
@@ -80,8 +81,8 @@ fn round_trip_among(count: usize) -> f64 {
     begun.elapsed().as_nanos() as f64 / TIMES as f64
 }
 
-/// Nanoseconds of a segment of 1,448 bytes, its share of acknowledgements included, when `count` connections
-/// send.
+/// Returns the nanoseconds of a segment of 1,448 bytes, including its share of acknowledgements, while
+/// `count` connections send.
 fn segment_over(count: usize) -> f64 {
     const BYTES: usize = 20_000 * SEGMENT;
     let mut pair = Pair::new();
@@ -103,7 +104,7 @@ fn segment_over(count: usize) -> f64 {
     begun.elapsed().as_nanos() as f64 / (BYTES / SEGMENT) as f64
 }
 
-/// Nanoseconds that the sender takes for an acknowledgement, and for what it sends again because of it.
+/// Returns the nanoseconds in which the sender processes an acknowledgement and sends what it causes.
 fn acknowledgement(in_flight: usize) -> f64 {
     let buffer = BufferConfig { initial: 2 * in_flight * SEGMENT, max: 2 * in_flight * SEGMENT };
     let tcp = TcpConfig {
@@ -132,8 +133,8 @@ fn acknowledgement(in_flight: usize) -> f64 {
     took as f64 / count as f64
 }
 
-/// Lets the server send its window and loses one segment in 50: how long it took in the acknowledgements, one
-/// for each segment that arrived, and how many those were.
+/// Lets the server send its window, and loses one segment in 50. Returns the nanoseconds in which the server
+/// processed the acknowledgements, one for each segment that arrived, and their number.
 fn lossy_flight(pair: &mut Pair) -> (u128, usize) {
     let mut packet = Vec::new();
     let mut flight = Vec::new();

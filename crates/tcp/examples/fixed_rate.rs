@@ -1,4 +1,4 @@
-//! A congestion controller from outside the crate: it sends at a fixed rate, whatever is lost.
+//! A congestion controller from outside the crate: it sends at a fixed rate, regardless of losses.
 //!
 //! Two stacks exchange 2 MB over a path of 20 ms each way that drops one data packet in fifty.
 //!

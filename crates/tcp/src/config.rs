@@ -351,14 +351,15 @@ pub struct TcpConfig {
     pub user_timeout: Option<Duration>,
     /// Maximum number of retransmissions of a SYN. 1..=127, default 6.
     pub syn_retries: u32,
-    /// Number of these at equal intervals before the timeout doubles. Linux from 6.5 on: 4. RFC 6298 section
-    /// 5.5 doubles each time; [`HandshakeTimers`] are early retries on known paths. 0..=10, default 0.
+    /// Number of retransmissions of a SYN at equal intervals before the timeout doubles (Linux since 6.5: 4).
+    /// RFC 6298 section 5.5 doubles it each time. Early retries of [`HandshakeTimers`] do not count. 0..=10,
+    /// default 0.
     pub syn_linear_retries: u32,
     /// Maximum number of retransmissions of a SYN-ACK. 1..=127, default 5.
     pub synack_retries: u32,
     /// Maximum number of retransmission timeouts in a row on an established connection. Default 15.
     pub retries: u32,
-    /// The same for a connection that the application has released. Default `None`: no smaller limit.
+    /// Like `retries`, for a connection that the application has released. Default `None`: no smaller limit.
     pub orphan_retries: Option<u32>,
     /// Detect spurious timeouts by F-RTO (RFC 5682). Default on.
     pub frto: bool,
@@ -516,9 +517,9 @@ impl TcpConfig {
     }
 }
 
-/// Start of a connection over a known path (RFC 9040). It uses the remembered variation of the round-trip
-/// time, and a window of the bytes that one flight has carried, which the connections of the path share. The
-/// window is paced, and reduced if its losses exceed what chance explains. A larger
+/// Start of a connection over a known path (RFC 9040). The connection uses the remembered variation of the
+/// round-trip time, and begins with a window of the bytes that one flight has carried; all connections of the
+/// path share this window. It is paced, and reduced if its losses exceed what chance explains. A larger
 /// [`TcpConfig::initial_window`] follows the same rules on a known path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathStart {
@@ -538,8 +539,8 @@ impl Default for PathStart {
 }
 
 /// The first retransmissions of a SYN or SYN-ACK on a path with a remembered round-trip time. The first
-/// leaves after one and a half times that time, and at least after 50 ms. They do not count as retries; after
-/// them the ordinary schedule begins, which is the only one on an unknown path.
+/// leaves after one and a half times that time, at the earliest after 50 ms. They do not count as retries;
+/// after them the ordinary schedule begins, which is the only one on an unknown path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HandshakeTimers {
     /// Maximum number, each after twice the previous wait, while that is shorter than the ordinary timeout.
@@ -562,12 +563,12 @@ impl Default for HandshakeTimers {
 /// only if the gain is worth it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HandshakeCopies {
-    /// Time after the original. 0..=999 ms, default 0.
+    /// Time between original and copy. 0..=999 ms, default 0.
     pub gap: Duration,
-    /// The copy of a SYN has its data and its cookie too, if the path has delivered such a SYN before. Both
-    /// belong to one connection, but a copy that arrives after that connection is forgotten opens another, so
-    /// use it for servers with a [replay window](crate::fast_open::ReplayWindow) or for requests that may be
-    /// repeated (RFC 7413 section 6.1). Default off.
+    /// The copy of a SYN has its data and its cookie too, if the path has delivered such a SYN before.
+    /// Original and copy open one connection, but a copy that arrives after that connection is forgotten
+    /// opens another, so use it for servers with a [replay window](crate::fast_open::ReplayWindow) or for
+    /// requests that may be repeated (RFC 7413 section 6.1). Default off.
     pub with_data: bool,
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]

@@ -122,7 +122,7 @@ pub enum ConnectError {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum RequestError {
-    /// It was already decided, or its four-tuple is now in use.
+    /// The request was already decided, or its four-tuple is now in use.
     #[error("the request of {0} is not held any more")]
     Gone(SocketAddr),
     /// `max_connections` is reached.

@@ -110,7 +110,7 @@ pub enum Observation {
         /// Means of the repair.
         by: Repair,
     },
-    /// As the receiver: copies delivered data whose originals were lost.
+    /// Data arrived only as copies, because the originals were lost.
     CopyUsed {
         /// Number of segments.
         segments: u32,

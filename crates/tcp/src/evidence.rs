@@ -1,11 +1,11 @@
 //! Distinguishes losses by congestion from random losses.
 //!
-//! A loss ratio alone says little about a short flight: of 20 segments on a path that loses 2 % at random
-//! every third flight loses one or more, which is 5 % of it. Runs of losses are therefore compared with a
-//! Poisson distribution of the expected number: losses are *excess* if random loss causes as many in less
+//! A loss ratio alone says little about a short flight: if a path loses 2 % at random, every third flight of
+//! 20 segments loses at least one, which is 5 % of the flight. Runs of losses are therefore compared with a
+//! Poisson distribution of the expected number. Losses are *excess* if random loss causes as many in less
 //! than one flight of a hundred.
 //!
-//! Random loss does not depend on the volume of a flight; congestion does ([`Dose`]).
+//! The ratio of random loss does not depend on the volume of a flight; that of congestion does ([`Dose`]).
 //!
 //! A queue shows in round-trip times: [`shows_queue`] evaluates all of a flight, [`is_queued`] those around a
 //! loss. [`LossTimes`] learns the round-trip time of a full queue.

@@ -42,7 +42,7 @@ pub(crate) struct Lru<K, V, S> {
 }
 
 impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
-    /// Returns an empty table for `capacity` entries; 0 keeps nothing.
+    /// Returns an empty table for `capacity` entries; with 0 it stores nothing.
     pub(crate) fn new(capacity: usize, hash: S) -> Self {
         Lru {
             hash,
@@ -84,7 +84,7 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
     }
 
     /// Returns the entry of this key, created if there is none; the least recently used one is evicted.
-    /// `None` if the table keeps nothing.
+    /// `None` if the capacity is 0.
     pub(crate) fn touch_or_insert(&mut self, key: K, make: impl FnOnce() -> V) -> Option<(EntryId, &mut V)> {
         let at = match self.find(&key) {
             Some(at) => {

@@ -33,7 +33,7 @@ pub enum Origin {
 
 /// The properties of the origins. A new origin needs entries here and in the table of `send::budget`.
 impl Origin {
-    /// True for redundancy: it spends the allowance that all other packets earn.
+    /// True for redundancy, which spends the allowance; all other packets increase it.
     pub(crate) fn is_redundancy(self) -> bool {
         match self {
             Origin::Duplicate | Origin::Parity => true,

@@ -12,13 +12,13 @@
 //! | fact | how it is merged | lifetime |
 //! |---|---|---|
 //! | round-trip time | a longer one at once, a shorter one by an eighth (so does Linux) | `RTT_LIFETIME` |
-//! | time of a handshake in doubt | until one is certain | `RTT_LIFETIME` |
+//! | duration of a handshake in doubt | the last, until one is certain | `RTT_LIFETIME` |
 //! | minimum round-trip time | the minimum | `RTT_LIFETIME` since it was measured |
 //! | round-trip time of a full queue | from its losses (`LossTimes`) | the last 2048 samples |
 //! | volume of a flight, its rate | see `path/volume.rs` | `WINDOW_LIFETIME`, half of it after 30 s |
 //! | loss, burst length | counts that decay, without what a queue lost | halved per `LOSS_HALF_LIFE` |
 //! | MTU | as path-MTU discovery left it | ten minutes (RFC 8201 section 4) |
-//! | MSS of the peer, handshakes that failed | the last | while there is room |
+//! | MSS of the peer, handshakes that failed | the last | until the path is evicted |
 
 use alloc::string::ToString;
 use core::hash::{Hash, Hasher};
@@ -51,7 +51,7 @@ const LOSS_HALF_LIFE: Duration = Duration::from_secs(600);
 pub(crate) const LARGE_PACKET_INTERVAL: Duration = Duration::from_millis(50);
 /// Limit of segments in the loss estimate; above it all counts are halved.
 const LOSS_SEGMENTS: u64 = 1 << 14;
-/// Unit of the counts, as a fraction of a segment, so that halving a single loss does not lose it.
+/// Units of the counts per segment, so that a single loss does not vanish when the counts are halved.
 const FRACTION: u64 = 1 << 10;
 
 /// Limits of the memory.
@@ -439,8 +439,8 @@ impl DecayingLosses {
         }
         let LossCount { sent, lost, runs } = &mut self.count;
         *sent = sent.saturating_add(new.sent.saturating_mul(FRACTION));
-        // A loss is often reported later than its transmission, with the end of a connection that sent all of
-        // its data at once.
+        // A connection that sent all of its data at once reports a loss later than the transmission, at its
+        // end.
         *lost = lost.saturating_add(new.lost.saturating_mul(FRACTION)).min(*sent);
         *runs = runs.saturating_add(new.runs.saturating_mul(FRACTION)).min(*lost);
         while self.count.sent > LOSS_SEGMENTS * FRACTION {
@@ -450,7 +450,7 @@ impl DecayingLosses {
 
     fn decayed(self, now: Instant, half_life: Duration) -> DecayingLosses {
         let passed = now.saturating_since(self.halved);
-        // A division would cost more than the rest of a report.
+        // Avoids a division, which would cost more than the rest of a report.
         if passed < half_life {
             return self;
         }

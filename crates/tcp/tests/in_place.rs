@@ -25,7 +25,7 @@ enum Writing {
     Copied,
     /// As much as fits, in runs of many lengths.
     InRuns,
-    /// In runs, of which those of 4 kB and more are given away.
+    /// In runs; the ownership of those of 4 kB and more is handed over.
     Given,
 }
 

@@ -1,15 +1,14 @@
-//! Memory of connections that do nothing: `cargo bench -p brisk-tcp --bench idle_connections [-- --record |
-//! --million]`.
+//! Measures the memory of connections that do nothing: `cargo bench -p brisk-tcp --bench idle_connections [--
+//! --record | --million]`.
 //!
-//! A process of its own makes [`COUNT`] connections of each kind: connections that have carried a request and
-//! a response and fell idle, connections in TIME-WAIT, and connections whose SYN came, all at once, and
-//! nothing more. The growth of the process is divided by their number. It is resident memory as the kernel
-//! counts it, so the slab, the hash table, the timers and the allocator are part of it. `recorded.txt` in
-//! this folder holds the figures of the last change that moved them; one that is exceeded by more than
-//! [`TOLERANCE`] fails the bench. `-- --record` rewrites the file.
+//! A new process opens [`COUNT`] connections of each kind: idle ones that have carried a request and a
+//! response, ones in TIME-WAIT, and half-open ones, opened all at once. The growth of its resident memory is
+//! divided by their number, so it includes the slab, the hash table, the timers and the allocator.
+//! `recorded.txt` in this folder has the figures of the last change that affected them. The bench fails if a
+//! figure exceeds its record by more than [`TOLERANCE`]. `-- --record` rewrites the file.
 //!
-//! `--million` opens a million connections beside which new ones are opened and closed, and prints the memory
-//! and how long a transaction takes, with them and without.
+//! `--million` prints the memory of a million connections, and the duration of a transaction over a new
+//! connection with and without them.
 
 mod pair;
 
@@ -25,8 +24,8 @@ use pair::Pair;
 /// Number of connections of each kind.
 const COUNT: usize = 20_000;
 
-/// Permitted excess of a figure over its record, as a share of it: the kernel counts pages, and C libraries
-/// differ.
+/// Permitted excess of a figure over its record, as a share of the record: the kernel counts whole pages, and
+/// C libraries differ.
 const TOLERANCE: f64 = 0.1;
 
 /// Opens this number of connections of a kind in a new process; returns the number of ends.

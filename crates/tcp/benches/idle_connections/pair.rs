@@ -8,7 +8,7 @@ use brisk_tcp::stack::Rx;
 use brisk_tcp::time::{Duration, Instant};
 use brisk_tcp::{ConnId, ConnectConfig, ListenConfig, ListenerId, Stack, StackConfig};
 
-/// Connections to one address of the server: fewer than there are ports.
+/// Number of connections to one address of the server; below the number of ports.
 const PER_ADDRESS: u32 = 50_000;
 
 /// Both ends.
@@ -36,12 +36,12 @@ fn stack(addresses: Vec<IpAddr>, any_address: bool, seed: u64) -> Stack {
 }
 
 impl Pair {
-    /// A client, and a server that listens on port 80 of every address.
+    /// Returns a client, and a server that listens on port 80 of every address.
     pub(crate) fn new() -> Pair {
         Pair::with(ListenConfig::default(), ConnectConfig::default())
     }
 
-    /// The same with settings of their own.
+    /// Like [`Pair::new`], with the given settings.
     pub(crate) fn with(listen: ListenConfig, connect: ConnectConfig) -> Pair {
         let mut server = stack(Vec::new(), true, 2);
         let listen = ListenConfig { max_half_open: usize::MAX, syn_cookies: SynCookies::Off, ..listen };
@@ -58,7 +58,7 @@ impl Pair {
         }
     }
 
-    /// Passes packets until neither has anything to send.
+    /// Passes packets until neither stack has anything to send.
     pub(crate) fn exchange(&mut self) {
         loop {
             let mut moved = false;
@@ -94,7 +94,7 @@ impl Pair {
         self.now = until;
     }
 
-    /// Opens a connection with `request` behind the SYN.
+    /// Opens a connection with `request` queued behind the SYN.
     pub(crate) fn open(&mut self, request: &[u8]) -> (ConnId, ConnId) {
         let address = Ipv4Addr::from_bits(Ipv4Addr::new(10, 1, 0, 0).to_bits() + self.opened / PER_ADDRESS);
         self.opened += 1;
@@ -116,12 +116,12 @@ impl Pair {
         (client, server)
     }
 
-    /// Reads all that the client has received; how much that was.
+    /// Reads all that the client has received; returns the number of bytes.
     pub(crate) fn drain_client(&mut self, id: ConnId) -> usize {
         drain(&mut self.client, id, &mut self.buffer, self.now)
     }
 
-    /// The same at the server.
+    /// Does the same for the server.
     pub(crate) fn drain_server(&mut self, id: ConnId) -> usize {
         drain(&mut self.server, id, &mut self.buffer, self.now)
     }

@@ -39,9 +39,9 @@ const MSS_CAP: [u16; 2] = [1460, 1440];
 /// Number of dropped SYNs in a row after which a destination and port is avoided. Of dropped requests for a
 /// cookie, the number after which requests pause.
 const SYN_FAIL_LIMIT: u8 = 2;
-/// Time for which such a destination is avoided, doubled with each dropped SYN.
+/// Time for which such a destination is avoided, doubled for each dropped SYN in a row: 240 s after two.
 const DISABLE_BASE: Duration = Duration::from_secs(60);
-/// Number of answers without the data, within this time, after which SYNs carry no data.
+/// Number of answers without the data, within [`SOFT_WINDOW`], after which SYNs carry no data.
 const SOFT_LIMIT: u8 = 3;
 const SOFT_WINDOW: Duration = Duration::from_secs(600);
 /// Time for which SYNs carry no data, doubled per episode.
@@ -55,7 +55,7 @@ const BLACK_HOLE_DESTINATIONS: usize = 2;
 /// Time within which two signs of a black hole belong together.
 const BLACK_HOLE_WINDOW: Duration = Duration::from_secs(600);
 /// If an answer followed a SYN with data within this time, the attachment is no black hole, even if single
-/// destinations show signs: a queue of several seconds shows the same.
+/// destinations show signs of one: a queue of several seconds causes the same signs.
 const WORKS_TELLS: Duration = Duration::from_secs(60);
 /// Number of dropped SYNs in a row after which a destination and port is avoided, if it has answered SYN data
 /// before. If one of twenty-five handshakes loses a packet, chance causes two in a row every 600 connections,
@@ -606,7 +606,7 @@ impl FastOpenPath {
         let port = self.port_mut(port);
         (port.takes_data, port.proven) = (false, false);
         if port.disabled_until.is_some_and(|until| until > now) {
-            // It left before the destination was avoided.
+            // This SYN left before the destination was avoided.
             return;
         }
         port.syn_fail = Failures::one_more(port.syn_fail, known);

@@ -1,5 +1,4 @@
-//! Cookies and the keys behind them (TCP Fast Open, CoNEXT 2011, sections 4.1 and 4.2; RFC 7413
-//! section 4.1.2).
+//! Cookies and their keys (TCP Fast Open, CoNEXT 2011, sections 4.1 and 4.2; RFC 7413 section 4.1.2).
 //!
 //! A cookie is a message authentication code over the addresses of a connection: it proves that its bearer
 //! has received a SYN-ACK at that address. The server keeps no state per client. The default code equals
@@ -54,7 +53,7 @@ impl CookieKey {
     /// little-endian, as in `a0bf63f7-ed803d81-cd641d30-cebc4a90`.
     ///
     /// # Errors
-    /// The error in the text, which is not repeated.
+    /// [`KeyError::Words`] or [`KeyError::Digits`]. The error does not contain the text, which is secret.
     pub fn parse(text: &str) -> Result<Self, KeyError> {
         let mut bytes = [0; 16];
         let mut words = text.trim().split('-');
@@ -185,7 +184,7 @@ impl KeySource {
     /// Parses `primary` or `primary,backup`, Linux's format.
     ///
     /// # Errors
-    /// Those of [`CookieKey::parse`].
+    /// Those of [`CookieKey::parse`]; [`KeyError::CookieKeys`] for more than two keys.
     pub fn parse(line: &str) -> Result<Self, KeyError> {
         let mut keys = line.split(',');
         let primary = CookieKey::parse(keys.next().unwrap_or_default())?;
@@ -622,7 +621,7 @@ mod tests {
 
     #[test]
     fn the_key_of_an_epoch_is_the_hmac_of_the_master() {
-        // Computed apart: HMAC-SHA256(00..0f, "tfo-cookie-v1" || BE64(5)).
+        // Computed by another program: HMAC-SHA256(00..0f, "tfo-cookie-v1" || BE64(5)).
         let key = MasterSecret::new(&COUNTING).expect("long enough").key_of(5);
         let hex: std::string::String = key.0.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, "6f413c15dc6a0afd0674b8ae0fe3d2e3");

@@ -1,10 +1,9 @@
 //! Memory of a closed connection that its SYN opened (TCP Fast Open, CoNEXT 2011, section 3.5).
 //!
-//! A server that closes last leaves LAST-ACK without any state. If the network then delivers the SYN with
-//! data a second time, the cookie is still valid and the request would be processed again. For twice the
-//! maximum segment lifetime a held entry distinguishes such a duplicate from a new connection with the same
-//! addresses and ports (by RFC 6191). It is a mitigation: later, or at another server, the duplicate is
-//! accepted.
+//! A server that closes last keeps no state after LAST-ACK. If the network then delivers the SYN with data a
+//! second time, the cookie is still valid and the request would be processed again. An entry held for twice
+//! the maximum segment lifetime distinguishes such a duplicate from a new connection with the same addresses
+//! and ports (by RFC 6191). It is a mitigation: later, or at another server, the duplicate is accepted.
 
 use alloc::collections::VecDeque;
 

@@ -1,7 +1,7 @@
 //! One-time cookies (TCP Fast Open, CoNEXT 2011, section 7.1): a cookie that opens one connection.
 //!
 //! The cookie encrypts the addresses and a counter; the server remembers in a bitmap which of the last 2^20
-//! counters came back. A duplicated SYN with data is then refused, because its cookie is used.
+//! counters were redeemed. A duplicated SYN with data is then refused, because its cookie is used.
 //!
 //! ```text
 //! IPv4  AES-128(K, server address || client address || BE64(counter))

@@ -215,7 +215,8 @@ mod tests {
         assert_eq!(choose(&mut later, "198.51.100.10:80", 5), Err(OffReason::NoCookieThere));
     }
 
-    /// An answer to a SYN with data differs from an answer that its data alone can have caused.
+    /// The text keeps apart whether the server has only accepted data of a SYN, or an answer has followed,
+    /// too.
     #[test]
     fn proven_and_accepted_cookies_stay_apart() {
         let mut before = cache();

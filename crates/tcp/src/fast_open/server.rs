@@ -68,13 +68,13 @@ pub struct FastOpenListen {
     /// Send only the SYN-ACK until the client has acknowledged it. This prevents reflection of data; the
     /// response is later by a round trip, less the time to compute it. Default `false`.
     pub hold_response: bool,
-    /// Before that acknowledgement send at most this multiple of the bytes of the SYN's packet; 0: the window
-    /// decides. 0..=64, default 0.
+    /// Before the client's acknowledgement send at most this multiple of the bytes of the SYN's packet; 0:
+    /// the window decides. 0..=64, default 0.
     pub amp_factor: u8,
     /// The application responds only to requests whose sender it has authenticated, and to each of them once.
     /// Then a response may use the whole [`crate::TcpConfig::initial_window`], and the volume of a flight of
-    /// the path, before that acknowledgement. Otherwise at most ten segments leave, because a cookie may be
-    /// stolen. Default `false`.
+    /// the path, before the client's acknowledgement. Otherwise at most ten segments leave, because a cookie
+    /// may be stolen. Default `false`.
     pub authenticated: bool,
     /// Use cookies that open one connection each; only clients of this stack support them. Default `false`.
     pub one_time: bool,
@@ -82,7 +82,8 @@ pub struct FastOpenListen {
     /// at most, and further SYNs with parts of the data: for hops whose clients send them
     /// ([`super::FastOpenConnect`]). Default `false`.
     pub data_after_syn: bool,
-    /// Remember the SYNs whose data was accepted, and reject copies. Default `None`: only the hold.
+    /// Remember the SYNs whose data was accepted, and reject copies. Default `None`: a copy is recognised
+    /// only during the connection and during the hold after LAST-ACK.
     pub replay_window: Option<ReplayWindow>,
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]

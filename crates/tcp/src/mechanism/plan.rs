@@ -22,9 +22,9 @@ pub(crate) const PARITY_OPTION: u32 = 16;
 pub(crate) const PARITIES_MAX: u32 = 8;
 /// Number of distinguished counts of lost packets: none, up to the number of parities, and more.
 const COUNTS: usize = PARITIES_MAX as usize + 2;
-/// Maximum number of segments of a flight that may be cut into smaller ones.
+/// Only a flight of at most this many segments may be cut into smaller ones.
 const CUT_MAX: u32 = 8;
-/// Maximum number of segments that cutting may add.
+/// Maximum number of segments that cutting adds to a flight.
 const CUTS: u32 = 3;
 
 /// Later packets reveal a loss inside the flight: a round trip, and the reordering window.
@@ -35,11 +35,11 @@ const LATE_TAIL: u64 = 2_000;
 const LATE_SINGLE: u64 = 3_000;
 /// A failure of parity is reported at once: a round trip.
 const LATE_FAILURE: u64 = 1_000;
-/// Lateness of parity after a pause.
+/// Delay of parity after a pause.
 const PAUSE: u64 = 250;
-/// Lateness of parity directly after the data.
+/// Delay of parity directly after the data.
 const BEHIND: u64 = 20;
-/// Divisor of the delay of a flight that more data follows, because other data may be late as well.
+/// Divisor of the delay of a flight that more data follows: the later data may be late as well.
 const NOT_THE_END: u64 = 100;
 /// Minimum gain of a thousand additional bytes, in millionths of a round trip.
 const PRICE: u64 = 3_000;
@@ -493,7 +493,7 @@ impl LossOdds {
 
 fn mul(a: u64, b: u64) -> u64 {
     match a.checked_mul(b) {
-        // The product of two probabilities, which nearly all are.
+        // Nearly all factors are probabilities, whose product fits.
         Some(product) => product / ONE,
         None => (u128::from(a) * u128::from(b) / u128::from(ONE)) as u64,
     }

@@ -177,8 +177,8 @@ impl Signals {
         if (reports && expected || self.last_succ.is_some())
             && self.last_succ.is_none_or(|last| stamp.newer_than(&last))
         {
-            // Kept up to date, so that its numbers stay comparable. The report of an earlier episode is also
-            // older than a segment without a report.
+            // The stamp follows every newer segment, so that comparisons of its numbers stay valid, and so
+            // that a delayed report of an earlier episode is older, too.
             let ack = self.last_succ.map_or(stamp.ack, |last| last.ack.max(stamp.ack));
             self.last_succ = Some(Stamp { ack, ..stamp });
             if !reports && !self.profile.is_f1() {

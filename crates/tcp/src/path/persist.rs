@@ -83,7 +83,7 @@ fn read_path(words: &mut Words<'_>, clock: &Clock, now: Instant) -> Option<Path>
     let rtt = words.read_time(clock)?.map(|until| Aging { fact: rtt, until });
     // The minimum over all connections is learnt again, starting from that of the last one.
     let min_rtt = rtt.map(|Aging { fact, until }| Aging { fact: fact.min_rtt, until });
-    // The congestion window of an older release shows only the effect of the last loss.
+    // Skips the congestion window of older releases, which shows only the effect of the last loss.
     for _ in 0..3 {
         words.next()?;
     }

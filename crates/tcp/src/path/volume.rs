@@ -3,8 +3,10 @@
 //! A flight is the data of one round trip of a connection. Its report is judged as a whole. Losses that
 //! chance explains do not change the volume. Losses while a queue exists, and more losses than chance
 //! explains, lower it if they recur; more than twice as many lower it at once. The rate follows from the
-//! spacing of acknowledgements (a train), because a flight that ends before the first acknowledgement arrives
-//! measures only volume per round trip.
+//! spacing of a flight's acknowledgements (a *train*), because a flight that ends before the first
+//! acknowledgement arrives measures only volume per round trip.
+//!
+//! Data is *on trust* if it leaves in a window above the standard one and its arrival is not known yet.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -22,9 +24,9 @@ const AGED: Duration = Duration::from_secs(30);
 const BRAKE: Duration = Duration::from_secs(60);
 /// Number of excesses among the remembered flights after which starts use the standard window.
 const BRAKE_EXCESSES: usize = 2;
-/// First duration of that brake. It doubles each time that the excesses recur within [`BRAKE`] of the end of
-/// the last brake, up to [`BRAKE`]: on a busy path chance causes two excesses every few minutes, whereas
-/// starts that are too large cause them again at once.
+/// First duration of the brake: the time in which starts use the standard window. It doubles each time that
+/// the excesses recur within [`BRAKE`] of the end of the last brake, up to [`BRAKE`]: on a busy path chance
+/// causes two excesses every few minutes, whereas starts that are too large cause them again at once.
 const BRAKE_FIRST: Duration = Duration::from_secs(4);
 /// Number of remembered flights, and of remembered trains.
 const FLIGHTS: usize = 8;

@@ -10,10 +10,10 @@
 //! - **interactive** ("ping-pong"): once the application has responded within the delay, acknowledgements
 //!   wait for the response that carries them, even in quick mode.
 //!
-//! An acknowledgement stays owed until [`AckPolicy::on_ack_sent`]: a driver that processes a batch of
-//! arrivals before it asks sends one acknowledgement for all of them. That is cheap and correct for bulk
+//! An acknowledgement is owed until [`AckPolicy::on_ack_sent`]: a driver that processes a batch of arrivals
+//! before it polls for packets sends one acknowledgement for all of them. That is cheap and correct for bulk
 //! data, but not while a connection is young or data is missing: if the only acknowledgement of a flight is
-//! lost, the sender waits for its probe. [`AckPolicy::is_urgent`] shows when the driver should ask first.
+//! lost, the sender waits for its probe. [`AckPolicy::is_urgent`] shows when the driver should poll first.
 
 use brisk_wire::SeqNum;
 
@@ -42,9 +42,9 @@ const FIN_WAIT: Duration = Duration::from_millis(1);
 /// Maximum number of packets of a batch that one acknowledgement covers. A super-segment is one packet.
 const BATCH_MAX: u32 = 4;
 
-/// Packets of this length or more need no additional acknowledgement, bytes: super-segments, at a rate at
-/// which a whole round of a driver takes some 50 us. The end of the round has an acknowledgement anyway, with
-/// the window that reading opens.
+/// Length, bytes, from which on the packets of a batch need no additional acknowledgement. Such
+/// super-segments come at a rate at which a whole round of a driver takes some 50 us, and the end of the
+/// round has an acknowledgement anyway, with the window that reading opens.
 const LONG_PACKET: u32 = 32 << 10;
 
 /// Maximum number of bytes of such packets that one acknowledgement covers.
@@ -108,7 +108,7 @@ pub(crate) struct AckPolicy {
     last_data_at: Instant,
     /// RCV.NXT in the last segment that left.
     last_ack_sent: SeqNum,
-    /// Packets with data since then.
+    /// Packets with data since that segment.
     unanswered: u32,
     owed: Owed,
 }
@@ -302,8 +302,8 @@ impl AckPolicy {
         self.owed = Owed::Nothing;
     }
 
-    /// Records a read of `count` bytes, which left nothing behind if `emptied`: an acknowledgement that
-    /// waited in vain for a response may leave.
+    /// Records a read of `count` bytes. If it has `emptied` the queue, an acknowledgement that waited in vain
+    /// for a response may leave.
     pub(crate) fn on_read(&mut self, count: usize, emptied: bool, rcv_nxt: SeqNum) {
         if self.owed == Owed::Nothing {
             return;
@@ -382,7 +382,7 @@ impl AckPolicy {
     fn delay_by(&mut self, wait: Duration, now: Instant) {
         match self.owed {
             Owed::Now => {}
-            // It is about to leave anyway, so it may cover this segment too.
+            // The acknowledgement would leave soon anyway; now it covers this segment too.
             Owed::At(deadline) if deadline <= now + wait / 4 => self.force(),
             Owed::At(deadline) => self.owed = Owed::At(deadline.min(now + wait)),
             Owed::Nothing if wait.is_zero() => self.force(),

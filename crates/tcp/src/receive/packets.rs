@@ -56,7 +56,7 @@ impl Packets {
         self.lent = packet;
     }
 
-    /// True if [`keep`](Self::keep) may succeed: usually no packet is lent, and none is kept.
+    /// True if [`keep`](Self::keep) may succeed. Usually false: no packet is lent, and none is kept.
     #[inline]
     pub(super) fn may_keep(&self) -> bool {
         self.lent.is_some() || !self.kept.is_empty()
@@ -87,7 +87,7 @@ impl Packets {
     pub(super) fn append(&mut self, pieces: [Bytes; 2], memory: usize) {
         let [first, last] = pieces;
         let (before, last) = if last.is_empty() { (Bytes::new(), first) } else { (first, last) };
-        // The buffer is free once its last piece has been read.
+        // The memory counts until the last piece has been read.
         for (payload, memory) in
             [(before, 0), (last, memory)].into_iter().filter(|(piece, _)| !piece.is_empty())
         {

@@ -5,8 +5,8 @@
 //! readable, so that no byte is moved (RFC 9293 section 3.10.7.4: segments beyond RCV.NXT SHOULD be held for
 //! later processing). The [assembler](super::assembler) knows which offsets after the gap are filled.
 //!
-//! Bytes that were read may stay for a while before offset 0, as the history from which Corrective repairs
-//! ([`RecvQueue::retain`]); they do not reduce the window.
+//! Bytes that were read may be retained for a while before offset 0, as the history from which Corrective
+//! repairs losses ([`RecvQueue::retain`]); they do not reduce the window.
 //!
 //! Long payload that arrives in order while the ring is empty stays in its [packets](super::packets), if
 //! these are lent ([`RecvQueue::lend_packet`]); the ring then begins after it. With a history all bytes are

@@ -378,7 +378,7 @@ mod tests {
         assert_eq!(RecvWindow::new(tiny, WindowRules::default(), MSS).syn_window(), 1_000);
     }
 
-    /// The receiver of parity ignores its window field, so a due update stays due.
+    /// The receiver of parity ignores the window field of parity, so a due update is still due.
     #[test]
     fn an_unpromised_window_does_not_move_the_edge() {
         let mut window = scaled();

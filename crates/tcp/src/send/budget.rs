@@ -60,7 +60,7 @@ impl Budget {
         self.redundancy.min(self.paced / 2)
     }
 
-    /// True if the windows take another full segment, or the remaining `left` bytes, behind `len` bytes of
+    /// True if the windows permit another full segment, or the remaining `left` bytes, after `len` bytes of
     /// new data.
     pub(crate) fn takes_behind(&self, len: u32, left: u32) -> bool {
         let window = self.unfilled().saturating_sub(len);

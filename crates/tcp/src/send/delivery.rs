@@ -21,7 +21,7 @@ pub(crate) struct DeliveryRate {
     /// Time when the last acknowledged transmission left.
     first_sent_at: Instant,
     lost: u64,
-    /// `delivered` at which the application's pause will have left the path; 0: none.
+    /// Value of `delivered` above which the application no longer limits the rate; 0: it does not limit it.
     app_limited: u64,
     redundancy: Redundancy,
 }

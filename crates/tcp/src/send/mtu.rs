@@ -27,8 +27,8 @@ const RAISE_AFTER: Duration = Duration::from_secs(600);
 const PROBE_CWND: u32 = 11;
 /// Number of segments that directly follow a probe, so that its loss is detected without a timeout.
 const SEGMENTS_BEHIND_PROBE: u32 = 4;
-/// The arrival of a large packet clears packets that left at most this much later. Connections report
-/// arrivals twice in this time.
+/// The arrival of a large packet shows that the path carries this size for packets that left at most this
+/// much later. Connections report arrivals twice in this time.
 const CLEARS_FOR: Duration = Duration::from_millis(100);
 
 /// The largest packet that a path carries, as far as known.
@@ -443,7 +443,8 @@ impl PathMtu {
             return false;
         };
         let size = match search.retest && probe.size + THRESHOLD > search.high {
-            // Lost segments need not lead to exactly the tested size.
+            // The segment consists of whole lost segments, so it may be a few bytes shorter than the
+            // suspected size.
             true => search.high,
             false => probe.size.min(search.high),
         };

@@ -179,7 +179,7 @@ impl SendQueue {
         let end = self.end();
         if !self.bytes.is_empty() && self.records.0.back() != Some(&end) {
             self.records.0.push_back(end);
-            // Later data does not join it, so its push mark stays.
+            // Later data does not join the record, so the push mark at its end is kept.
             self.tail_push = None;
         }
     }

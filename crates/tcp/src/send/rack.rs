@@ -210,8 +210,8 @@ impl Rack {
         true
     }
 
-    /// Step 3: "Detect data segment reordering". True if a later segment arrived before this one, which was
-    /// sent once.
+    /// Performs step 3, "Detect data segment reordering": true if a later segment arrived before this one,
+    /// which was sent once.
     fn is_overtaken(&mut self, segment: &Delivered) -> bool {
         let end = segment.range.end;
         match self.fack {
@@ -326,8 +326,9 @@ impl Rack {
         }
     }
 
-    /// RFC 8985 section 6.3, upon RTO expiration: the first outstanding segment is lost, and every
-    /// other for which "Segment.xmit_ts + RACK.rtt + RACK.reo_wnd - Now() <= 0".
+    /// Returns the lost ranges after a timeout. RFC 8985 section 6.3, upon RTO expiration: the first
+    /// outstanding segment is lost, and every other for which "Segment.xmit_ts + RACK.rtt + RACK.reo_wnd -
+    /// Now() <= 0".
     pub(crate) fn on_rto(&mut self, board: &Scoreboard, now: Instant) -> LostRanges {
         self.deadline = None;
         let wait = self.rtt + self.reo_wnd(board.sacked_segments());

@@ -216,9 +216,9 @@ impl Recovery {
         self.fast
     }
 
-    /// RFC 5682 section 3.1 step 2 b: after a timeout, "if the acknowledgment advances the window [...]
-    /// transmit up to two new (previously unsent) segments": data marked lost waits, so that the next
-    /// acknowledgement shows whether the originals are arriving.
+    /// True if new data has precedence over data marked lost. RFC 5682 section 3.1 step 2 b: after a timeout,
+    /// "if the acknowledgment advances the window [...] transmit up to two new (previously unsent) segments";
+    /// the next acknowledgement then shows whether the originals are arriving.
     pub(crate) fn prefers_new_data(&self) -> bool {
         self.frto && self.first_timeout && self.progressed
     }
@@ -457,7 +457,7 @@ impl Recovery {
         Episode::Entered
     }
 
-    /// Moves along the marks that SND.UNA has passed: after 2^31 bytes they would seem to be ahead.
+    /// Moves marks that SND.UNA has passed to just below it: after 2^31 bytes they would seem to be ahead.
     fn follow(&mut self) {
         for mark in [&mut self.cut_high, &mut self.cut_before, &mut self.recover] {
             *mark = mark.max(self.una - 1);

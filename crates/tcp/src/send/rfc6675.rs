@@ -105,9 +105,9 @@ impl Rfc6675 {
         self.fack = Some(self.fack.map_or(high, |fack| fack.max(high)));
     }
 
-    /// RFC 6675 section 4: IsLost() is true if "DupThresh discontiguous SACKed sequences have arrived
-    /// above 'SeqNum' or more than (DupThresh - 1) * SMSS bytes"; in segments. FACK counts the holes
-    /// below the highest SACK as well.
+    /// Detects losses by counting. RFC 6675 section 4: IsLost() is true if "DupThresh discontiguous SACKed
+    /// sequences have arrived above 'SeqNum' or more than (DupThresh - 1) * SMSS bytes"; in segments. FACK
+    /// counts the holes below the highest SACK as well.
     fn by_count(&self, board: &Scoreboard, count: &Count) -> (RackVerdict, LossCause) {
         if self.config.fack && count.spanned > self.dup_thresh {
             return (holes(board, self.dup_thresh, count), LossCause::Fack);
@@ -134,9 +134,10 @@ impl Rfc6675 {
         verdict
     }
 
-    /// RFC 5827 section 2.2: "the amount of outstanding data [...] is less than 4*SMSS" and "there is either
-    /// no unsent data [...] or the advertised receive window does not permit": "ER_ssthresh = oseg - 1". The
-    /// paper's form needs only one. After reordering was seen it is off (section 3.2 of the RFC).
+    /// Performs early retransmit. RFC 5827 section 2.2: "the amount of outstanding data [...] is less than
+    /// 4*SMSS" and "there is either no unsent data [...] or the advertised receive window does not permit":
+    /// "ER_ssthresh = oseg - 1". The paper's form needs only one. After reordering was seen it is off
+    /// (section 3.2 of the RFC).
     fn early_retransmit(&self, board: &Scoreboard, count: &Count, situation: &Situation) -> RackVerdict {
         let needed = match self.config.early_retransmit {
             EarlyRetransmit::Off => u32::MAX,

@@ -20,16 +20,16 @@ impl Rto {
         Rto { max: config.max.into(), deadline: None, backoffs: 0 }
     }
 
-    /// RFC 6298 5.1: "Every time a packet containing data is sent (including a retransmission), if
-    /// the timer is not running, start it running so that it will expire after RTO seconds". `base`
-    /// is the timeout before backoff.
+    /// Starts the timer. RFC 6298 5.1: "Every time a packet containing data is sent (including a
+    /// retransmission), if the timer is not running, start it running so that it will expire after RTO
+    /// seconds". `base` is the timeout before backoff.
     pub(crate) fn arm(&mut self, now: Instant, base: Micros) {
         if self.deadline.is_none() {
             self.restart(now, base);
         }
     }
 
-    /// RFC 6298 5.3: "When an ACK is received that acknowledges new data, restart the
+    /// Restarts the timer. RFC 6298 5.3: "When an ACK is received that acknowledges new data, restart the
     /// retransmission timer so that it will expire after RTO seconds".
     pub(crate) fn restart(&mut self, now: Instant, base: Micros) {
         self.deadline = Some(now + self.current(base));
@@ -45,8 +45,8 @@ impl Rto {
         self.deadline = self.deadline.map(|deadline| deadline + longer);
     }
 
-    /// RFC 6298 5.2: "When all outstanding data has been acknowledged, turn off the retransmission
-    /// timer".
+    /// Stops the timer. RFC 6298 5.2: "When all outstanding data has been acknowledged, turn off the
+    /// retransmission timer".
     pub(crate) fn disarm(&mut self) {
         self.deadline = None;
     }
@@ -68,8 +68,8 @@ impl Rto {
         self.deadline = None;
     }
 
-    /// RFC 7765 section 4: the timer runs "RTO - T_earliest", T_earliest being the time since the oldest
-    /// outstanding segment was sent, or RTO if that has passed.
+    /// Restarts the timer from the oldest outstanding segment. RFC 7765 section 4: the timer runs "RTO -
+    /// T_earliest", T_earliest being the time since that segment was sent, or RTO if that has passed.
     pub(crate) fn restart_from(&mut self, oldest: Instant, now: Instant, base: Micros) {
         let rto = self.current(base);
         let from_oldest = oldest + rto;

@@ -98,7 +98,7 @@ pub(crate) struct Scoreboard {
     logs_losses: bool,
 }
 
-/// All records except originals in flight, as sets of ranges and in order of transmission.
+/// State of all records except originals in flight, as sets of ranges and in order of transmission.
 #[derive(Clone, PartialEq, Debug)]
 struct Tags {
     sacked: SeqRanges,
@@ -627,9 +627,10 @@ impl Scoreboard {
         }
     }
 
-    /// Returns the index of the first record that starts at or after `seq`. A record that contains `seq` is
-    /// split if the limit permits. Otherwise it counts as not covered: it comes after the end of a block, and
-    /// before its start (`round_up`).
+    /// Returns the index of the first record that starts at or after `seq`, a border of a SACK block. A
+    /// record that contains `seq` is split if the limit permits. Otherwise the block does not cover the
+    /// record: returns the index of the record for the end of a block, and the next index for its start
+    /// (`round_up`).
     fn sack_cut(&mut self, seq: SeqNum, round_up: bool) -> usize {
         let index = self.index_of(seq);
         match self.records.get(index) {
@@ -660,10 +661,10 @@ impl Scoreboard {
             if self.dupacks == 1 {
                 self.reno.announced_to = self.nxt;
             }
-            // At least the data that was declared lost, retransmitted or not, and the hole itself have not
-            // arrived. RFC 5681 section 3.2 step 4 lets the sender bound what duplicates inflate by what is
-            // outstanding: otherwise a receiver that repeats its acknowledgement would receive new data until
-            // its window is full.
+            // At least the hole itself and the data that was declared lost, retransmitted or not, have not
+            // arrived. RFC 5681 section 3.2 step 4 permits the sender to limit the inflation by duplicates to
+            // the outstanding data: otherwise a receiver that repeats its acknowledgement would receive new
+            // data until its window is full.
             let holes = self.missing_segments.saturating_mul(self.reno.mss).max(head);
             let most = self.reno.announced_to.since(self.una).saturating_sub(holes);
             let arrived = self.reno.arrived.saturating_add(self.reno.mss).min(most.max(self.reno.arrived));
@@ -772,8 +773,8 @@ impl Sample {
     }
 }
 
-/// RFC 2883 section 4: the first block reports a duplicate if it begins below SEG.ACK, or if the second block
-/// contains it.
+/// Returns the duplicate that the blocks report. RFC 2883 section 4: it is the first block, if that begins
+/// below SEG.ACK, or if the second block contains it.
 fn dsack_range(blocks: &[SeqRange], ack: SeqNum) -> Option<SeqRange> {
     let first = blocks.first().filter(|first| !first.is_empty())?;
     if first.start.lt(ack) {

@@ -112,8 +112,7 @@ impl SendWindow {
         self.take(seq, ack, self.scaled(wnd_raw))
     }
 
-    /// Does the same as [`SendWindow::update`] for a segment with SYN, whose window is never scaled (RFC 7323
-    /// 2.2).
+    /// Like [`SendWindow::update`], for a segment with SYN, whose window is never scaled (RFC 7323 2.2).
     pub(crate) fn update_unscaled(&mut self, seq: SeqNum, ack: SeqNum, wnd_raw: u16) -> Changed {
         self.take(seq, ack, u32::from(wnd_raw))
     }

@@ -109,7 +109,7 @@ pub(crate) struct Pair {
     /// True if packets that arrive at one instant are passed to the stack together before it sends, as by a
     /// device that reads in batches; otherwise each packet is answered on its own.
     pub(crate) batches: bool,
-    /// True if written data is given away where it is long enough.
+    /// True if the ownership of long written data is handed over.
     pub(crate) gives: bool,
     /// Sees each packet with its sender; returns true to drop it.
     pub(crate) tap: Option<Tap>,

@@ -82,7 +82,8 @@ fn writer_whose_data_was_cut_by_the_memory_is_woken() {
 #[derive(Clone, Debug)]
 struct Plan {
     total: usize,
-    /// Bytes that the writer offers at once, and whether it gives them away instead of having them copied.
+    /// Bytes that the writer offers at once, and whether it hands over their ownership instead of having them
+    /// copied.
     piece: usize,
     gives: bool,
     /// Bytes that the reader takes at once, and how many turns it lets pass in between.

@@ -381,7 +381,7 @@ fn a_path_with_a_queue_gets_the_ordinary_window() {
     assert_eq!(begun_with(&mut world, at_b, 100_000), 10);
 }
 
-/// Programs that relay write a response piece by piece.
+/// A program that relays data writes a response piece by piece.
 #[test]
 fn a_start_has_the_window_also_for_what_is_written_later() {
     let mut world = World::new(from_memory());

@@ -6,9 +6,9 @@
 //!
 //! In profile F2 the CRC-32C that the sender computed over its own copy of the whole range must match the
 //! arrived and the rebuilt bytes together; otherwise nothing is delivered. With the XOR codes the checksum
-//! does not cover the position of the range. Bytes of the range that have arrived fix the position. If none
-//! have, the range is repaired only if it follows data that has arrived, so that a range that a device on the
-//! path has moved does not fill the wrong hole.
+//! does not cover the position of the range; bytes of the range that have arrived confirm it. If none have,
+//! the range is repaired only if it follows data that has arrived, so that a range that a device on the path
+//! has moved does not fill the wrong hole.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -121,7 +121,7 @@ pub enum Outcome {
     Dropped(Unfit),
     /// No covered byte is missing: no answer.
     Nothing,
-    /// It is kept: together with later parities it may repair the missing bytes. No answer.
+    /// The parity waits: together with later ones it may repair the missing bytes. No answer.
     Waiting,
     /// Pass these to the assembler in this order, report `R_SUCC`, and acknowledge at once.
     Recovered(Recovered),

@@ -126,7 +126,7 @@ mod tests {
         overtaken.on_repair(segment(index), 5000, RTT, at(millis))
     }
 
-    /// Returns a ledger that has seen reordering.
+    /// Returns the state after reordering was seen.
     fn warned() -> Overtaken {
         let mut overtaken = Overtaken::default();
         assert!(repair(&mut overtaken, 0, 0));

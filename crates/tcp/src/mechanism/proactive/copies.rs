@@ -105,7 +105,7 @@ struct Left {
 }
 
 impl Left {
-    /// True if one of them has this range.
+    /// True if one of the copies has this range.
     fn is_segment(&self, range: SeqRange) -> bool {
         if !self.range.contains(range.start) {
             return range == self.range;
@@ -299,7 +299,7 @@ impl Copies {
             CopyMark::Bit => self.policy.mark = CopyMark::Option,
             CopyMark::Option => self.end(CopiesOff::MarkLost),
         }
-        // They have the old mark, and may be too long for the new one.
+        // The waiting copies have the old mark, and may be too long for the new one.
         self.waiting.clear();
         true
     }

@@ -5,7 +5,7 @@
 //! the real receive queue, assembler and history, with an application that reads at random times. Sizes are
 //! small so that many runs are possible; the code does not depend on them.
 //!
-//! CI does a part; `cargo test --release -p brisk-tcp --lib adversary -- --ignored --nocapture` does a
+//! CI runs a part; `cargo test --release -p brisk-tcp --lib adversary -- --ignored --nocapture` runs a
 //! million.
 
 use alloc::vec;

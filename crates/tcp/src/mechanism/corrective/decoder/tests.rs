@@ -224,7 +224,7 @@ fn parity_with_nothing_missing_has_no_effect() {
     let peer = Peer::new(3000).without(&[]);
     let sent = peer.sent(layout(Code::Xor, 3000, 1000), FIRST, 0, 1);
     assert_eq!(decode(&mut Decoder::new(config(Code::Xor)), &peer, &sent), Outcome::Nothing);
-    // Nor is a hole in a block that this half does not cover.
+    // A hole in a block that this half does not cover is not repaired either.
     let peer = Peer::new(4000).without(&[(1000, 2000)]);
     let halves = Layout::of_group(Code::XorInterleaved, range(0, 4000), 1000);
     let sent = peer.sent(halves[0], FIRST, 0, 1);
