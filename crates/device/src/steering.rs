@@ -2,10 +2,9 @@
 //!
 //! A connection belongs to the stack that [`Steering`] computes from its four-tuple, whichever queue its
 //! packets come from. Most packets arrive on the right queue, because a program in the kernel computes the
-//! same hash
-//! ([`Device::spread`](crate::Device::spread)). The others are *handed over*: the queue that read them puts
-//! them into the mailbox of the right one. No stack waits for another, and a full mailbox drops packets, as a
-//! queue does.
+//! same hash ([`Device::spread`](crate::Device::spread)). The others are *handed over*: the queue that read
+//! them puts them into the mailbox of the right one. No stack waits for another, and a full mailbox drops
+//! packets, as a queue does.
 //!
 //! | file | content |
 //! |---|---|
@@ -26,7 +25,7 @@ pub use queue::SteeredDevice;
 /// the kernel can compute it too: see [`Steering::key`].
 ///
 /// Without the key an attacker cannot aim at one stack. The hash is not cryptographic: an attacker who finds
-/// out the key can give one core more work than another, but no more than that.
+/// out the key can give one core more work than another, and nothing else.
 ///
 /// ```
 /// use brisk_device::memory::{MemoryDevice, MemoryOptions};

@@ -20,7 +20,8 @@ pub struct OpenError {
 }
 
 impl OpenError {
-    /// Returns the error that `source` occurred for `subject` during `action`. `remedy` says how to avoid it.
+    /// Returns the error of a failed `action` on `subject` with the cause `source`. `remedy` says how to
+    /// avoid it.
     pub(crate) fn new(subject: impl Into<String>, action: &str, remedy: &str, source: io::Error) -> Self {
         let problem = format!("{action}: {source}; {remedy}");
         OpenError { subject: subject.into(), problem, kind: source.kind(), source: Some(source) }

@@ -44,7 +44,7 @@ pub fn set_finest_timer_slack() -> io::Result<()> {
     Ok(rustix::thread::set_current_timer_slack(Some(NonZeroU64::MIN))?)
 }
 
-/// How long before the due time [`Waiter`] stops sleeping by default.
+/// Time before the due time at which [`Waiter`] stops sleeping by default.
 pub const SPIN: Duration = Duration::from_micros(60);
 
 /// Length of a window for the limit of the busy loop.

@@ -56,6 +56,8 @@ pub(crate) struct Neighbour {
 }
 
 impl Routes {
+    /// Opens a socket for queries.
+    ///
     /// # Errors
     /// An error of the kernel.
     pub(crate) fn open() -> io::Result<Routes> {

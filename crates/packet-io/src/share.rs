@@ -5,8 +5,8 @@
 //! the stack; the one of the kernel's listener drops them there, without a reset.
 //!
 //! The hash has no secret key, so the same clients are in the share on every host and after every restart,
-//! and a larger share contains every smaller one. A client that chooses its address by the hash only chooses
-//! which TCP serves it.
+//! and a larger share contains every smaller one. A client can choose its address by the hash, but this only
+//! determines which TCP serves it.
 //!
 //! The kernel also serves the clients of the share that are in [`Exceptions`], a list that both programs read
 //! and that can change at any time.
@@ -60,7 +60,7 @@ impl Share {
 
     /// Returns the first hash outside the share, which must not be the whole.
     pub(crate) fn limit(self) -> u32 {
-        // Less than 2^32.
+        // The share is not the whole, so the result is below 2^32.
         ((u64::from(self.0) << 32) / u64::from(WHOLE)) as u32
     }
 }

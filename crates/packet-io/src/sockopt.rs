@@ -55,9 +55,9 @@ pub fn allow_foreign_address(fd: BorrowedFd<'_>, ipv6: bool) -> io::Result<()> {
 /// Statistics of a connection of the kernel's TCP (`struct tcp_info` of linux/tcp.h).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TcpInfo {
-    /// Segments with data that this side sent, with those that it sent again.
+    /// Segments with data that this side sent, including retransmissions.
     pub data_segments_out: u64,
-    /// Segments that this side sent again, with those of the handshake.
+    /// Segments that this side retransmitted, including those of the handshake.
     pub retransmits: u64,
     /// Smoothed round-trip time.
     pub srtt: Option<Duration>,

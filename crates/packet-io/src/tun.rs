@@ -283,7 +283,8 @@ impl TunDevice {
         Ok(())
     }
 
-    /// Writes a piece of a packet. If the queue is full, a first piece is refused, and later pieces wait.
+    /// Writes a piece of a packet. If the queue is full, the first piece returns `WouldBlock`; later pieces
+    /// wait.
     fn write_piece(
         &mut self,
         headers: Headers,

@@ -66,7 +66,7 @@ macro_rules! reads_and_writes {
                 std::task::Poll::Ready(Ok(()))
             }
 
-            /// Closes for writing; reading goes on.
+            /// Closes for writing; the stream can still be read.
             fn poll_shutdown(
                 self: std::pin::Pin<&mut Self>,
                 _: &mut std::task::Context<'_>,

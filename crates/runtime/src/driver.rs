@@ -80,7 +80,7 @@ struct Counting {
 }
 
 impl Counting {
-    /// Returns the counters if the last reading is too old. `moved` is true if packets have arrived or are
+    /// Reads the counters if the last reading is too old. `moved` is true if packets have arrived or are
     /// about to leave.
     fn look(&mut self, device: &dyn Device, moved: bool, now: Instant) -> Option<Counters> {
         let is_time = self.last.is_none_or(|last| now.saturating_since(last) >= COUNTERS_AGE);
@@ -439,7 +439,7 @@ impl Driver {
         drop(inner);
         self.call_observers();
         self.woken.drain(..).for_each(Waker::wake);
-        // Another queue may have received a packet from this one.
+        // Packets that were read may belong to another queue, so it counts that the device was readable.
         let moved = readable || self.outgoing.bytes > 0;
         if let Some(counters) = self.counting.look(&*self.device, moved, now) {
             self.shared.lock().device = counters;

@@ -1,4 +1,4 @@
-//! Channels over which the stacks of an endpoint exchange what they learn about paths.
+//! Channels over which the stacks of an endpoint exchange facts about paths.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
@@ -6,11 +6,11 @@ use brisk_tcp::Stack;
 use brisk_tcp::stack::Lesson;
 use brisk_tcp::time::Instant;
 
-/// Capacity of the channel to a stack, lessons; further lessons are dropped.
+/// Capacity of the channel to a stack; further facts are dropped.
 const LESSONS: usize = 1024;
 
-/// Sends what one stack has learnt to the other stacks, and receives what they have learnt. No stack waits
-/// for another.
+/// Sends the facts that one stack has learnt to the other stacks, and receives theirs. No stack waits for
+/// another.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     to: Vec<SyncSender<Lesson>>,
@@ -27,17 +27,17 @@ impl Exchange {
         receivers.into_iter().enumerate().map(|(own, from)| Exchange { to: others(own), from }).collect()
     }
 
-    /// Sends the others what `stack` has learnt.
+    /// Sends the facts that `stack` has learnt to the other stacks.
     pub(crate) fn tell(&self, stack: &mut Stack) {
         while let Some(lesson) = stack.poll_lesson() {
             for to in &self.to {
-                // The lesson is dropped if the other stack is gone or its channel is full.
+                // The fact is dropped if the other stack is gone or its channel is full.
                 let _ = to.try_send(lesson.clone());
             }
         }
     }
 
-    /// Hands `stack` what the others have learnt.
+    /// Passes the facts of the other stacks to `stack`.
     pub(crate) fn hear(&self, stack: &mut Stack, now: Instant) {
         for lesson in self.from.try_iter() {
             stack.on_lesson(&lesson, now);

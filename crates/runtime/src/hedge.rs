@@ -4,9 +4,10 @@
 //! Some paths pass a SYN with data and its SYN-ACK, and then drop every packet of the connection. The request
 //! counts as delivered, so TCP has nothing to send again, and the silence looks like a slow server. Only a
 //! second connection helps, and only if it starts before the client can know that it is needed: half a round
-//! trip after the SYN, and at least 50 ms. The second connection does not use Fast Open. It sends the request
-//! when its own handshake is complete (1.5 round trips after the SYN) if the first connection has delivered
-//! no data by then. The connection with the first answer stays, and the other one is reset.
+//! trip after the SYN, at the earliest after 50 ms. The second connection does not use Fast Open. It sends
+//! the request when its own handshake is complete (1.5 round trips after the SYN) if the first connection has
+//! delivered no data by then. The stream uses the connection that is answered first, and resets the other
+//! one.
 //!
 //! On a path that works this costs a SYN, a SYN-ACK and a reset, with the first request to a destination. On
 //! a path that does not, the request is half a round trip late instead of lost. A server that takes longer

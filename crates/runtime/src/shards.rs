@@ -39,7 +39,7 @@ impl Shards {
         self.all.len()
     }
 
-    /// Calls `question` with the first stack, after it has received the lessons of the others.
+    /// Calls `question` with the first stack, after it has received the facts of the others.
     pub(crate) fn ask<T>(&self, question: impl FnOnce(&Stack, Instant) -> T) -> T {
         let first = &self.all[0];
         let now = first.clock.now();

@@ -422,7 +422,7 @@ impl Inner {
         self.handles > 0
     }
 
-    /// Hands the stack the lessons of the endpoint's other stacks.
+    /// Passes the facts of the endpoint's other stacks to this one.
     pub(crate) fn hear(&mut self, now: Instant) {
         if let Some(exchange) = &self.exchange {
             exchange.hear(&mut self.stack, now);
@@ -448,7 +448,8 @@ impl Inner {
         if std::mem::replace(&mut self.driver_awake, true) { None } else { self.driver.clone() }
     }
 
-    /// Collects the wakers of tasks that wait for the stack's events, and sends lessons to the other stacks.
+    /// Collects the wakers of tasks that wait for the stack's events, and sends new facts to the other
+    /// stacks.
     pub(crate) fn take_events(&mut self, woken: &mut Vec<Waker>) {
         while let Some(event) = self.stack.poll_event() {
             match event {

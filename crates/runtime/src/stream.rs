@@ -296,7 +296,7 @@ impl StreamHandle {
         self.connection.connected().await
     }
 
-    /// Closes for writing; reading goes on.
+    /// Closes for writing; the stream can still be read.
     ///
     /// # Errors
     /// If the connection was reset or lost.

@@ -25,11 +25,11 @@ pub const EXPERIMENTAL_ID: u16 = 0xDC60;
 
 /// Flag `R_ACK`: the window was reduced for a repaired loss (the prototype's `RECOVERY_CWR`).
 pub const R_ACK: u8 = 0x80;
-/// Flag `R_SUCC`: a recovery succeeded.
+/// Flag `R_SUCC`: a loss was repaired.
 pub const R_SUCC: u8 = 0x40;
-/// Flag `R_FAIL`: a recovery failed, the lost length follows.
+/// Flag `R_FAIL`: a loss could not be repaired; its length follows.
 pub const R_FAIL: u8 = 0x20;
-/// Flag `ENC`: the payload is a XOR of earlier segments.
+/// Flag `ENC`: the payload is a parity of stream data.
 pub const ENC: u8 = 0x10;
 /// Flag `S_PAR` (F2): episode parity that belongs to `R_SUCC`.
 pub const S_PAR: u8 = 0x08;
@@ -40,7 +40,7 @@ pub const COPY: u8 = 0x02;
 /// Flag `FIN_END` (F2): with `ENC`, a FIN follows the last encoded byte.
 pub const FIN_END: u8 = 0x01;
 
-/// Capability bit `R`: "this is an answer", set in a SYN-ACK of version F2 only.
+/// Capability bit `R`: the byte is an answer. Set in a SYN-ACK of version F2 only.
 pub const CAP_ANSWER: u8 = 0x80;
 /// Capability bit `P`: Proactive offered or agreed.
 pub const CAP_PROACTIVE: u8 = 0x40;
@@ -99,7 +99,7 @@ pub enum Gentle {
         /// Neither [`ENC`] nor [`R_FAIL`].
         flags: u8,
     },
-    /// A recovery failed.
+    /// A loss could not be repaired.
     Fail {
         /// [`R_FAIL`] and possibly others, not [`ENC`].
         flags: u8,
@@ -151,7 +151,8 @@ pub enum Reading {
     Window(u8),
     /// Malformed but harmless: process the segment as if the option were absent.
     Ignore,
-    /// Malformed, and the payload may be a XOR: drop the segment if the connection has negotiated the option.
+    /// Malformed, and the payload may be a parity: drop the segment if the connection has negotiated the
+    /// option.
     Malformed,
 }
 

@@ -64,13 +64,13 @@ pub enum Packet<'a> {
     },
 }
 
-/// Whether to verify the TCP checksum. IP and ICMP checksums are always verified.
+/// Treatment of the TCP checksum. IP and ICMP checksums are always verified.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum ChecksumCheck {
-    /// The checksum is unverified.
+    /// Verify the checksum.
     #[default]
     Verify,
-    /// The device has reported that it is verified, or that it is not computed yet.
+    /// Do not verify it: the device has reported that it is verified, or that it is not computed yet.
     Trust,
 }
 

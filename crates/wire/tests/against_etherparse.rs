@@ -1,6 +1,5 @@
-//! Another implementation reads our packets, and we read its packets.
-//!
-//! Round trips through the same code prove only that it is consistent with itself.
+//! Another implementation reads our packets, and we read its packets: round trips through the same code prove
+//! only that it is consistent with itself.
 
 use brisk_wire::{
     ChecksumCheck, ChecksumFill, Ecn, Flags, IpMeta, Packet, ParseError, SackBlock, SeqNum, TcpHeader,

@@ -116,8 +116,7 @@ impl Guards {
     }
 
     /// Returns a handle of the kernel's listener, which does not block; `None` if the kernel serves no
-    /// client.
-    /// `guards` is true if the kernel sees the packets of the stack.
+    /// client. `guards` is true if the kernel sees the packets of the stack.
     pub(crate) fn others(&self, guards: bool) -> io::Result<Option<Others>> {
         let Some((_, listener)) = self.served.as_ref().filter(|_| self.share.is_some()) else {
             return Ok(None);

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::routes::Routes;
 
-/// How long the kernel's answer about an address is kept.
+/// Time for which the kernel's answer about an address is kept.
 const BELIEVED: Duration = Duration::from_secs(1);
 /// Maximum number of addresses whose answers are kept.
 const MAX_KNOWN: usize = 256;

@@ -19,7 +19,7 @@ impl UdpDevice {
     /// Binds `count` sockets to one address.
     ///
     /// The first socket is bound as by [`bind`](UdpDevice::bind), so an address that another program uses is
-    /// refused although the sockets share it.
+    /// refused although these sockets share the address.
     ///
     /// # Errors
     /// Those of [`bind`](UdpDevice::bind).

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use crate::interface::Interface;
 use crate::routes::Routes;
 
-/// How long an answer is valid: a changed route takes effect after this time.
+/// Time for which an answer is valid: a changed route takes effect after it.
 const KNOWN: Duration = Duration::from_secs(2);
-/// How long an answer is valid while the kernel is still resolving the address.
+/// Time for which an answer is valid while the kernel is still resolving the address.
 const UNKNOWN: Duration = Duration::from_millis(2);
 /// Maximum number of cached address pairs; beyond it all are dropped, so that a flood of senders only causes
 /// queries.
@@ -36,6 +36,8 @@ struct NextHop {
 }
 
 impl NextHops {
+    /// Returns an empty cache for the packets that leave by `interface`.
+    ///
     /// # Errors
     /// An error of the kernel.
     pub(super) fn of(interface: &Interface) -> io::Result<NextHops> {

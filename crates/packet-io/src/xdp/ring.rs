@@ -3,7 +3,7 @@
 //!
 //! Each side counts its entries, modulo 2^32, in a word that only it writes. The producer writes an entry
 //! before it advances its count (release); the consumer reads that count (acquire) before it reads the entry.
-//! In the same way the consumer returns the place of an entry to the producer.
+//! In the same way the consumer gives the place of an entry back to the producer.
 
 use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
@@ -143,7 +143,7 @@ impl<T: Copy> Producer<T> {
 #[derive(Debug)]
 pub(super) struct Consumer<T> {
     ring: Ring<T>,
-    /// Number of entries taken, returned or not.
+    /// Number of entries taken, whether or not their places were given back.
     taken: u32,
     /// Number of entries that the kernel had put in at the last check.
     put: u32,

@@ -200,7 +200,6 @@ impl XdpSocket {
     ///
     /// # Errors
     /// `WouldBlock`: some frames still wait and need time. ENETDOWN while the interface is down, ENXIO once
-    /// it is
     /// it is gone.
     pub(super) fn kick(&mut self) -> io::Result<()> {
         self.sending.publish();

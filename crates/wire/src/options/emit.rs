@@ -271,8 +271,8 @@ impl<'a> Choice<'a> {
         self.acc_ecn.checked_sub(2).map(|room| content.get(..room).unwrap_or(content))
     }
 
-    /// Leaves out the least important option. Without all of these the area fits, because the options that
-    /// are never dropped have 19 bytes.
+    /// Leaves out the least important option. Once all of these are left out, the area fits, because the
+    /// options that are never dropped have 19 bytes.
     fn leave_something_out(&mut self) {
         let longest = contents_of(self.options, Class::AccEcn).map(|content| content.len() + 2).max();
         let acc_ecn = longest.unwrap_or(0).min(self.acc_ecn);

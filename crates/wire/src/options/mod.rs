@@ -89,8 +89,8 @@ pub struct Options {
     /// Options without meaning in this crate: unknown kinds, unknown experiments, options of a SYN on other
     /// segments.
     pub unknown: UnknownOptions,
-    /// A malformed GA option whose payload may be a XOR. A connection on which GA was sent or received must
-    /// drop the segment; others ignore it. Never written.
+    /// A malformed GA option whose payload may be a parity. A connection on which GA was sent or received
+    /// must drop the segment; others ignore it. Never written.
     pub malformed_gentle: bool,
 }
 
