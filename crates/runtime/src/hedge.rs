@@ -72,7 +72,7 @@ enum State {
     /// No answer has arrived.
     Open(Box<Race>),
     /// The race is over; this connection stays.
-    Settled(TcpStream),
+    Decided(TcpStream),
     /// Placeholder while the state changes.
     Moving,
 }
@@ -139,7 +139,7 @@ impl Endpoint {
         let current = Current { stream: first.handle(), outcome: None };
         let handle = HedgedHandle { shared: Arc::new(Mutex::new(current)) };
         if first.hedge_wait().is_none() && taken == data.len() {
-            return Ok(HedgedStream { state: State::Settled(first), handle });
+            return Ok(HedgedStream { state: State::Decided(first), handle });
         }
         if taken < data.len() {
             return Err(io::Error::new(
@@ -176,7 +176,7 @@ impl HedgedStream {
     }
 
     /// Ends the race and resets the loser.
-    fn settle(&mut self, winner: &Winner) {
+    fn end_race(&mut self, winner: &Winner) {
         let State::Open(race) = std::mem::replace(&mut self.state, State::Moving) else { return };
         let Race { first, second, .. } = *race;
         let mut current = self.handle.lock();
@@ -193,7 +193,7 @@ impl HedgedStream {
         }
         current.stream = stream.handle();
         drop(current);
-        self.state = State::Settled(stream);
+        self.state = State::Decided(stream);
     }
 }
 
@@ -294,13 +294,13 @@ impl AsyncRead for HedgedStream {
         if let State::Open(race) = &mut self.state {
             let winner = ready!(race.poll_answer(cx, buffer))?;
             let answered = buffer.filled().len() > filled;
-            self.settle(&winner);
+            self.end_race(&winner);
             if answered {
                 return Poll::Ready(Ok(()));
             }
         }
         match &mut self.state {
-            State::Settled(stream) => Pin::new(stream).poll_read(cx, buffer),
+            State::Decided(stream) => Pin::new(stream).poll_read(cx, buffer),
             State::Open(_) | State::Moving => Poll::Pending,
         }
     }
@@ -318,10 +318,10 @@ impl AsyncWrite for HedgedStream {
                 }
                 written
             }
-            State::Settled(stream) => return Pin::new(stream).poll_write(cx, data),
+            State::Decided(stream) => return Pin::new(stream).poll_write(cx, data),
             State::Moving => return Poll::Pending,
         };
-        self.settle(&Winner::First);
+        self.end_race(&Winner::First);
         Poll::Ready(Ok(too_long))
     }
 
@@ -335,7 +335,7 @@ impl AsyncWrite for HedgedStream {
                 race.closed = true;
                 Pin::new(&mut race.first).poll_shutdown(cx)
             }
-            State::Settled(stream) => Pin::new(stream).poll_shutdown(cx),
+            State::Decided(stream) => Pin::new(stream).poll_shutdown(cx),
             State::Moving => Poll::Ready(Ok(())),
         }
     }
