@@ -138,7 +138,7 @@ impl Connection {
             return None;
         }
         inner.open_soon(self.id, self.shared.clock.now());
-        inner.rouse_driver()
+        inner.take_driver_waker()
     }
 
     /// Creates the handle of a connection that the stack has opened. The caller holds the lock.
@@ -263,7 +263,7 @@ impl Connection {
     ) -> Poll<io::Result<T>> {
         let mut driver = None;
         let taken = self.poll_bytes(waiter, cx, |inner, now| {
-            driver = inner.rouse_driver();
+            driver = inner.take_driver_waker();
             read(&mut inner.stack, now)
         });
         if let Some(driver) = driver {

@@ -318,7 +318,7 @@ impl Driver {
     fn is_readers_turn(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(until) = self.readers.turn else { return false };
         let now = self.shared.clock.now();
-        let is_theirs = !self.shared.lock().is_driver_roused() && !self.timer.has_fired(Some(until), now, cx);
+        let is_theirs = !self.shared.lock().is_driver_woken() && !self.timer.has_fired(Some(until), now, cx);
         if !is_theirs {
             self.readers.end();
         }
@@ -376,7 +376,7 @@ impl Driver {
         let readable = self.is_readable(cx)?;
         let mut inner = self.shared.lock();
         let now = self.shared.clock.now();
-        if inner.is_driver_roused() {
+        if inner.is_driver_woken() {
             self.readers.end();
             // Events that an application itself caused do not begin a turn of other tasks.
             inner.take_events(&mut self.woken);

@@ -198,7 +198,7 @@ impl Shared {
     pub(crate) fn act<T>(&self, action: impl FnOnce(&mut Inner) -> T) -> T {
         let mut inner = self.lock();
         let result = action(&mut inner);
-        let driver = inner.rouse_driver();
+        let driver = inner.take_driver_waker();
         drop(inner);
         if let Some(driver) = driver {
             driver.wake();
@@ -439,12 +439,12 @@ impl Inner {
     }
 
     /// True if a handle has acted since the driver's last round began.
-    pub(crate) fn is_driver_roused(&self) -> bool {
+    pub(crate) fn is_driver_woken(&self) -> bool {
         self.driver_awake
     }
 
     /// Returns the waker of the driver, unless it was woken since its last round.
-    pub(crate) fn rouse_driver(&mut self) -> Option<Waker> {
+    pub(crate) fn take_driver_waker(&mut self) -> Option<Waker> {
         if std::mem::replace(&mut self.driver_awake, true) { None } else { self.driver.clone() }
     }
 
