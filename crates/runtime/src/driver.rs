@@ -76,25 +76,25 @@ struct Counting {
     /// Time of the last reading.
     last: Option<Instant>,
     /// True if packets have moved since the last reading.
-    has_news: bool,
+    has_moved: bool,
 }
 
 impl Counting {
     /// Reads the counters if the last reading is too old. `moved` is true if packets have arrived or are
     /// about to leave.
-    fn look(&mut self, device: &dyn Device, moved: bool, now: Instant) -> Option<Counters> {
+    fn read_if_due(&mut self, device: &dyn Device, moved: bool, now: Instant) -> Option<Counters> {
         let is_time = self.last.is_none_or(|last| now.saturating_since(last) >= COUNTERS_AGE);
         let counters = is_time.then(|| device.counters());
         if is_time {
             self.last = Some(now);
         }
-        self.has_news = moved || self.has_news && !is_time;
+        self.has_moved = moved || self.has_moved && !is_time;
         counters
     }
 
     /// Returns when to read the counters again, even if nothing moves until then.
     fn due(&self) -> Option<Instant> {
-        self.last.filter(|_| self.has_news).map(|last| last + COUNTERS_AGE)
+        self.last.filter(|_| self.has_moved).map(|last| last + COUNTERS_AGE)
     }
 }
 
@@ -441,7 +441,7 @@ impl Driver {
         self.woken.drain(..).for_each(Waker::wake);
         // Packets that were read may belong to another queue, so it counts that the device was readable.
         let moved = readable || self.outgoing.bytes > 0;
-        if let Some(counters) = self.counting.look(&*self.device, moved, now) {
+        if let Some(counters) = self.counting.read_if_due(&*self.device, moved, now) {
             self.shared.lock().device = counters;
         }
         let is_empty = !stack_has_more && self.outgoing.looped.is_empty();
