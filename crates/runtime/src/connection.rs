@@ -104,7 +104,7 @@ impl Connection {
         let now = shared.clock.now();
         shared.act(|inner| {
             inner.check_open()?;
-            inner.hear(now);
+            inner.receive_facts(now);
             inner.loops |= inner.stack.config().addresses.contains(&remote.ip().to_canonical());
             let (id, taken) =
                 inner.stack.connect_with_data(remote, data, config, now).map_err(error::connect)?;

@@ -140,13 +140,13 @@ impl Endpoint {
 
     /// Installs the Fast Open keys of all listeners that have none of their own.
     pub fn set_fast_open_keys(&self, keys: KeySource) {
-        self.shards.tell(|stack, _| stack.set_fast_open_keys(keys.clone()));
+        self.shards.for_each(|stack, _| stack.set_fast_open_keys(keys.clone()));
     }
 
     /// Forgets the Fast Open cookies and failures of a partition, or of all. Call it when the network
     /// changes.
     pub fn flush_fast_open_cache(&self, partition: Option<u64>) {
-        self.shards.tell(|stack, _| stack.flush_fast_open_cache(partition));
+        self.shards.for_each(|stack, _| stack.flush_fast_open_cache(partition));
     }
 
     /// Returns the Fast Open cookies and failures as text for a file. Keep it secret: its reader can pretend
@@ -181,7 +181,7 @@ impl Endpoint {
     /// # Errors
     /// The error in the text; in that case nothing was imported.
     pub fn import_fast_open_cache(&self, text: &str) -> Result<(), ImportError> {
-        self.shards.try_tell(|stack, now| stack.import_fast_open_cache(text, now))
+        self.shards.try_for_each(|stack, now| stack.import_fast_open_cache(text, now))
     }
 
     /// Returns the facts that the stack knows about the path between these addresses.
@@ -191,7 +191,7 @@ impl Endpoint {
 
     /// Forgets every path. Call it when the network changes.
     pub fn flush_paths(&self) {
-        self.shards.tell(|stack, _| stack.flush_paths());
+        self.shards.for_each(|stack, _| stack.flush_paths());
     }
 
     /// Returns the facts about all paths as text for a file.
@@ -205,12 +205,12 @@ impl Endpoint {
     /// # Errors
     /// The error in the text; in that case nothing was imported.
     pub fn import_paths(&self, text: &str) -> Result<(), ImportError> {
-        self.shards.try_tell(|stack, now| stack.import_paths(text, now))
+        self.shards.try_for_each(|stack, now| stack.import_paths(text, now))
     }
 
     /// Declares that the peer at `address` will report when it moves ([`Endpoint::move_peer`]).
     pub fn expect_moves(&self, address: IpAddr) {
-        self.shards.tell(|stack, _| stack.expect_moves(address));
+        self.shards.for_each(|stack, _| stack.expect_moves(address));
     }
 
     /// Moves the connections of a peer whose address on this device was `from` to the address `to`. The

@@ -7,7 +7,7 @@ use brisk_tcp::stack::Lesson;
 use brisk_tcp::time::Instant;
 
 /// Capacity of the channel to a stack; further facts are dropped.
-const LESSONS: usize = 1024;
+const CAPACITY: usize = 1024;
 
 /// Sends the facts that one stack has learnt to the other stacks, and receives theirs. No stack waits for
 /// another.
@@ -19,7 +19,7 @@ pub(crate) struct Exchange {
 
 impl Exchange {
     pub(crate) fn between(count: usize) -> Vec<Exchange> {
-        let (senders, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| sync_channel(LESSONS)).unzip();
+        let (senders, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| sync_channel(CAPACITY)).unzip();
         let others = |own: usize| {
             let to = senders.iter().enumerate().filter(|(index, _)| *index != own);
             to.map(|(_, sender)| sender.clone()).collect()
@@ -28,7 +28,7 @@ impl Exchange {
     }
 
     /// Sends the facts that `stack` has learnt to the other stacks.
-    pub(crate) fn tell(&self, stack: &mut Stack) {
+    pub(crate) fn send(&self, stack: &mut Stack) {
         while let Some(lesson) = stack.poll_lesson() {
             for to in &self.to {
                 // The fact is dropped if the other stack is gone or its channel is full.
@@ -38,7 +38,7 @@ impl Exchange {
     }
 
     /// Passes the facts of the other stacks to `stack`.
-    pub(crate) fn hear(&self, stack: &mut Stack, now: Instant) {
+    pub(crate) fn receive(&self, stack: &mut Stack, now: Instant) {
         for lesson in self.from.try_iter() {
             stack.on_lesson(&lesson, now);
         }

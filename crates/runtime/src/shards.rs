@@ -44,11 +44,12 @@ impl Shards {
         let first = &self.all[0];
         let now = first.clock.now();
         let mut inner = first.lock();
-        inner.hear(now);
+        inner.receive_facts(now);
         question(&inner.stack, now)
     }
 
-    pub(crate) fn tell(&self, mut action: impl FnMut(&mut Stack, Instant)) {
+    /// Calls `action` with each stack.
+    pub(crate) fn for_each(&self, mut action: impl FnMut(&mut Stack, Instant)) {
         for shared in &self.all {
             action(&mut shared.lock().stack, shared.clock.now());
         }
@@ -62,8 +63,8 @@ impl Shards {
         })
     }
 
-    /// Like [`Shards::tell`], but stops at the first error.
-    pub(crate) fn try_tell<E>(
+    /// Like [`Shards::for_each`], but stops at the first error.
+    pub(crate) fn try_for_each<E>(
         &self,
         mut action: impl FnMut(&mut Stack, Instant) -> Result<(), E>,
     ) -> Result<(), E> {

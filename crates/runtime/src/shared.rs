@@ -331,7 +331,7 @@ impl Inner {
     /// Removes a waiting future of this connection.
     pub(crate) fn leave(&mut self, id: ConnId, waiter: Waiter) {
         let mut removed = [None, None];
-        self.tell(id, |waiting| {
+        self.update_waiting(id, |waiting| {
             removed = [waiting.readers.remove(waiter), waiting.writers.remove(waiter)];
         });
         self.retired.extend(removed.into_iter().flatten());
@@ -423,15 +423,15 @@ impl Inner {
     }
 
     /// Passes the facts of the endpoint's other stacks to this one.
-    pub(crate) fn hear(&mut self, now: Instant) {
+    pub(crate) fn receive_facts(&mut self, now: Instant) {
         if let Some(exchange) = &self.exchange {
-            exchange.hear(&mut self.stack, now);
+            exchange.receive(&mut self.stack, now);
         }
     }
 
     /// Records that the driver begins a round and that `waker` wakes it from now on.
     pub(crate) fn driver_runs(&mut self, waker: &Waker, now: Instant) {
-        self.hear(now);
+        self.receive_facts(now);
         self.driver_awake = false;
         if !self.driver.as_ref().is_some_and(|known| known.will_wake(waker)) {
             self.retired.extend(self.driver.replace(waker.clone()));
@@ -459,13 +459,13 @@ impl Inner {
                     }
                 }
                 // No task waits for a connection before it is accepted; `accept` asks the stack itself.
-                Event::Connected(id) => self.tell(id, |waiting| {
+                Event::Connected(id) => self.update_waiting(id, |waiting| {
                     waiting.connected = true;
                     waiting.writers.take_into(woken);
                 }),
-                Event::Readable(id) => self.tell(id, |waiting| waiting.readers.take_into(woken)),
-                Event::Writable(id) => self.tell(id, |waiting| waiting.writers.take_into(woken)),
-                Event::Closed(id, reason) => self.tell(id, |waiting| {
+                Event::Readable(id) => self.update_waiting(id, |waiting| waiting.readers.take_into(woken)),
+                Event::Writable(id) => self.update_waiting(id, |waiting| waiting.writers.take_into(woken)),
+                Event::Closed(id, reason) => self.update_waiting(id, |waiting| {
                     waiting.closed = Some(reason);
                     waiting.readers.take_into(woken);
                     waiting.writers.take_into(woken);
@@ -477,11 +477,11 @@ impl Inner {
             waiting.take_into(woken);
         }
         if let Some(exchange) = &self.exchange {
-            exchange.tell(&mut self.stack);
+            exchange.send(&mut self.stack);
         }
     }
 
-    fn tell(&mut self, id: ConnId, what: impl FnOnce(&mut Waiting)) {
+    fn update_waiting(&mut self, id: ConnId, what: impl FnOnce(&mut Waiting)) {
         if let Some(Some((known, waiting))) = self.connections.get_mut(id.index())
             && *known == id
         {
