@@ -22,7 +22,7 @@ const MAP_OF_SOCKETS: u32 = 17;
 
 /// The attributes of `BPF_PROG_LOAD` that are used.
 #[repr(C)]
-struct Load {
+struct ProgLoad {
     program_type: u32,
     count: u32,
     instructions: u64,
@@ -32,7 +32,7 @@ struct Load {
 
 /// The attributes of `BPF_LINK_CREATE`.
 #[repr(C)]
-struct Tie {
+struct LinkCreate {
     program: u32,
     interface: u32,
     attach_type: u32,
@@ -42,7 +42,7 @@ struct Tie {
 
 /// The attributes of `BPF_MAP_CREATE`.
 #[repr(C)]
-struct NewMap {
+struct MapCreate {
     map_type: u32,
     key_size: u32,
     value_size: u32,
@@ -53,7 +53,7 @@ struct NewMap {
 
 /// The attributes of `BPF_MAP_UPDATE_ELEM` and `BPF_MAP_DELETE_ELEM`.
 #[repr(C)]
-struct Put {
+struct MapElement {
     map: u32,
     padding: u32,
     key: u64,
@@ -76,7 +76,7 @@ pub(crate) enum XdpMode {
 /// The kernel's error: EPERM if the capability is missing.
 pub(crate) fn load(kind: Kind, program: &[Instruction]) -> io::Result<OwnedFd> {
     let license = c"Apache-2.0";
-    let attributes = Load {
+    let attributes = ProgLoad {
         program_type: kind as u32,
         count: program.len() as u32,
         instructions: program.as_ptr() as u64,
@@ -108,7 +108,8 @@ pub(crate) fn run_on_frames(program: BorrowedFd<'_>, interface: u32, mode: XdpMo
 }
 
 fn tie(program: BorrowedFd<'_>, interface: u32, attach_type: u32, flags: u32) -> io::Result<OwnedFd> {
-    let attributes = Tie { program: program.as_raw_fd() as u32, interface, attach_type, flags, rest: [0; 8] };
+    let attributes =
+        LinkCreate { program: program.as_raw_fd() as u32, interface, attach_type, flags, rest: [0; 8] };
     // SAFETY: these are the attributes of BPF_LINK_CREATE, and they contain no pointer.
     unsafe { descriptor(LINK_CREATE, &attributes) }
 }
@@ -132,7 +133,7 @@ pub(crate) fn word_map(most: u32) -> io::Result<OwnedFd> {
 /// Creates a map whose keys and values are words.
 fn map(map_type: u32, most: u32, flags: u32) -> io::Result<OwnedFd> {
     let word = size_of::<u32>() as u32;
-    let attributes = NewMap { map_type, key_size: word, value_size: word, most, flags, rest: [0; 11] };
+    let attributes = MapCreate { map_type, key_size: word, value_size: word, most, flags, rest: [0; 11] };
     // SAFETY: these are the attributes of BPF_MAP_CREATE, and they contain no pointer.
     unsafe { descriptor(MAP_CREATE, &attributes) }
 }
@@ -165,7 +166,7 @@ pub(crate) fn put_socket(map: BorrowedFd<'_>, number: u32, socket: BorrowedFd<'_
 fn change(number: libc::c_long, map: BorrowedFd<'_>, key: u32, value: u32) -> io::Result<()> {
     let value = if number == MAP_DELETE { 0 } else { (&raw const value) as u64 };
     let attributes =
-        Put { map: map.as_raw_fd() as u32, padding: 0, key: (&raw const key) as u64, value, flags: 0 };
+        MapElement { map: map.as_raw_fd() as u32, padding: 0, key: (&raw const key) as u64, value, flags: 0 };
     // SAFETY: these are the attributes of both commands; key and value are words, as in the map, and outlive
     // the call.
     unsafe { command(number, &attributes) }.map(drop)
@@ -204,7 +205,7 @@ pub(crate) fn answer(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<u32> {
     const PROG_TEST_RUN: libc::c_long = 10;
     /// The attributes of `BPF_PROG_TEST_RUN` that are used.
     #[repr(C)]
-    struct Run {
+    struct ProgTestRun {
         program: u32,
         answer: u32,
         len: u32,
@@ -215,8 +216,8 @@ pub(crate) fn answer(program: BorrowedFd<'_>, frame: &[u8]) -> io::Result<u32> {
     }
     let (program, len) = (program.as_raw_fd() as u32, frame.len() as u32);
     let frame = frame.as_ptr() as u64;
-    let mut run = Run { program, answer: 0, len, len_out: 0, frame, frame_out: 0, rest: [0; 12] };
-    let size = size_of::<Run>() as libc::c_uint;
+    let mut run = ProgTestRun { program, answer: 0, len, len_out: 0, frame, frame_out: 0, rest: [0; 12] };
+    let size = size_of::<ProgTestRun>() as libc::c_uint;
     // SAFETY: these are the attributes of BPF_PROG_TEST_RUN; the frame outlives the call, and the kernel
     // writes only to `run`.
     match unsafe { libc::syscall(libc::SYS_bpf, PROG_TEST_RUN, &raw mut run, size) } {
