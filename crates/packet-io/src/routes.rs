@@ -85,7 +85,7 @@ impl Routes {
     ///
     /// # Errors
     /// An error of the kernel.
-    pub(crate) fn ends_here(&mut self, to: IpAddr) -> io::Result<bool> {
+    pub(crate) fn is_local(&mut self, to: IpAddr) -> io::Result<bool> {
         let (family, octets) = encode(to);
         let header = [family, 8 * octets.len() as u8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         let question = Request::question(RTM_GETROUTE).bytes(&header).attribute(RTA_DST, &octets);

@@ -263,9 +263,9 @@ impl TunDevice {
             // No segment can be that long.
             return self.refuse();
         }
-        if len <= MAX_SUPER || self.big.as_mut().is_some_and(|locals| locals.take_whole(head)) {
+        if len <= MAX_SUPER || self.big.as_mut().is_some_and(|locals| locals.accepts_whole(head)) {
             match self.write_gathered(headers, head, payload, tx) {
-                Err(error) if len > MAX_SUPER && big::is_for_want_of_room(&error) => {}
+                Err(error) if len > MAX_SUPER && big::is_out_of_memory(&error) => {}
                 written => return self.count(written, len),
             }
         }

@@ -78,7 +78,7 @@ impl Start {
         let size = packet.tx.segment_size.filter(|&size| size > 0 && usize::from(size) < payload);
         let fits = packet.packet_len() <= MAX_SUPER
             || size.is_some_and(|size| headers.total() + usize::from(size) <= MAX_SUPER)
-                && big.as_mut().is_some_and(|locals| locals.take_whole(head));
+                && big.as_mut().is_some_and(|locals| locals.accepts_whole(head));
         if !fits || !rest.is_empty() && packet.payload_len() > 0 {
             return false;
         }

@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 use crate::routes::Routes;
 
 /// Time for which the kernel's answer about an address is kept.
-const BELIEVED: Duration = Duration::from_secs(1);
+const ANSWER_LIFETIME: Duration = Duration::from_secs(1);
 /// Maximum number of addresses whose answers are kept.
 const MAX_KNOWN: usize = 256;
 /// First Linux release that accepts such packets from a TUN. Earlier ones store a packet in at most 17 single
 /// pages.
-const SINCE: (u32, u32) = (6, 6);
+const MIN_RELEASE: (u32, u32) = (6, 6);
 
 /// Addresses that this host has, according to the kernel.
 #[derive(Debug)]
@@ -42,13 +42,13 @@ impl Locals {
     /// packets, or cannot be queried.
     pub(super) fn open() -> Option<Locals> {
         let release = rustix::system::uname();
-        let takes_them = version(release.release().to_str().ok()?)? >= SINCE;
+        let takes_them = version(release.release().to_str().ok()?)? >= MIN_RELEASE;
         let routes = if takes_them { Routes::open().ok() } else { None };
         routes.map(|routes| Locals { routes, known: HashMap::new() })
     }
 
     /// True if packets with these headers end in this host and may have any length.
-    pub(super) fn take_whole(&mut self, headers: &[u8]) -> bool {
+    pub(super) fn accepts_whole(&mut self, headers: &[u8]) -> bool {
         match headers.get(16..).and_then(|rest| rest.first_chunk::<4>()) {
             Some(&to) if headers.first().is_some_and(|first| first >> 4 == 4) => self.are_of(to.into()),
             _ => false,
@@ -58,11 +58,11 @@ impl Locals {
     fn are_of(&mut self, address: Ipv4Addr) -> bool {
         let now = Instant::now();
         if let Some(answer) = self.known.get(&address)
-            && now.saturating_duration_since(answer.at) < BELIEVED
+            && now.saturating_duration_since(answer.at) < ANSWER_LIFETIME
         {
             return answer.is_ours;
         }
-        let is_ours = self.routes.ends_here(IpAddr::V4(address)).unwrap_or(false);
+        let is_ours = self.routes.is_local(IpAddr::V4(address)).unwrap_or(false);
         if self.known.len() >= MAX_KNOWN {
             self.known.clear();
         }
@@ -72,7 +72,7 @@ impl Locals {
 }
 
 /// True if the kernel had no memory for a packet of that length; shorter packets may succeed.
-pub(super) fn is_for_want_of_room(error: &io::Error) -> bool {
+pub(super) fn is_out_of_memory(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM | libc::EMSGSIZE))
 }
 
@@ -94,7 +94,7 @@ mod tests {
     fn releases_are_compared_by_number() {
         assert_eq!(version("6.18.44-fc-v657"), Some((6, 18)));
         assert_eq!(version("6.6-rc1"), Some((6, 6)));
-        assert!(version("5.15.0-generic") < Some(SINCE));
+        assert!(version("5.15.0-generic") < Some(MIN_RELEASE));
         assert_eq!(version("unknown"), None);
     }
 
@@ -111,7 +111,7 @@ mod tests {
             lo.add_route("10.78.0.0".parse().unwrap(), 16, None).unwrap();
             let mut locals = Locals::open()?;
             let mut take = |dst: &str, template: Tcp| {
-                locals.take_whole(&Tcp { dst: dst.parse().unwrap(), ..template }.packet())
+                locals.accepts_whole(&Tcp { dst: dst.parse().unwrap(), ..template }.packet())
             };
             let v4 = ["10.77.0.1", "10.77.0.1", "127.0.0.1", "10.78.0.1", "10.79.0.1"];
             let v4 = v4.map(|dst| take(dst, Tcp::v4()));
