@@ -12,9 +12,9 @@ use crate::interface::Interface;
 use crate::routes::Routes;
 
 /// Time for which an answer is valid: a changed route takes effect after it.
-const KNOWN: Duration = Duration::from_secs(2);
+const RESOLVED_LIFETIME: Duration = Duration::from_secs(2);
 /// Time for which an answer is valid while the kernel is still resolving the address.
-const UNKNOWN: Duration = Duration::from_millis(2);
+const UNRESOLVED_LIFETIME: Duration = Duration::from_millis(2);
 /// Maximum number of cached address pairs; beyond it all are dropped, so that a flood of senders only causes
 /// queries.
 const MAX_KNOWN: usize = 16_384;
@@ -56,7 +56,7 @@ impl NextHops {
         if self.known.len() >= MAX_KNOWN {
             self.known.clear();
         }
-        let until = now + if mac.is_some() { KNOWN } else { UNKNOWN };
+        let until = now + if mac.is_some() { RESOLVED_LIFETIME } else { UNRESOLVED_LIFETIME };
         self.known.insert((from, to), NextHop { mac, until });
         mac
     }
