@@ -248,7 +248,7 @@ impl Device for PacketDevice {
 
     fn send(&mut self, packet: &[u8], tx: TxMeta) -> io::Result<()> {
         self.drain()?;
-        if self.guards.leave_open(packet) {
+        if self.guards.is_unguarded(packet) {
             self.counters.send_refused += 1;
             return Ok(());
         }

@@ -80,8 +80,8 @@ impl Guards {
             },
         };
         let blocks = usize::from(wanted.div_ceil(BLOCK).min(BLOCKS));
-        let mut anchors = Anchors::default();
-        let mut best = Anchors::default();
+        let mut anchors = Blocks::default();
+        let mut best = Blocks::default();
         for block in (0..BLOCKS).map(|n| FIRST + n * BLOCK) {
             if anchors.0.len() == blocks {
                 break;
@@ -107,7 +107,7 @@ impl Guards {
         Ok(Guards { served, share: Some(share), exceptions: Some(exceptions), ..Guards::default() })
     }
 
-    fn keep(&mut self, Anchors(anchors): Anchors) {
+    fn keep(&mut self, Blocks(anchors): Blocks) {
         self.first = anchors.first().map_or(FIRST, |(block, _)| *block);
         for (_, anchor) in anchors {
             self.own.push(OnceLock::from(anchor));
@@ -151,12 +151,12 @@ impl Guards {
 
     /// True if the source port of this packet has no guard. The kernel would then reset the connection at the
     /// peer's first answer, or another program uses the port.
-    pub(crate) fn leave_open(&self, packet: &[u8]) -> bool {
-        source_port(packet).is_some_and(|port| !self.covers(port))
+    pub(crate) fn is_unguarded(&self, packet: &[u8]) -> bool {
+        source_port(packet).is_some_and(|port| !self.ensure_guarded(port))
     }
 
     /// Guards `port` if it is the served port or a claimed one. Returns true if the port is guarded.
-    pub(crate) fn covers(&self, port: u16) -> bool {
+    pub(crate) fn ensure_guarded(&self, port: u16) -> bool {
         let Some(place) = port.checked_sub(self.first).and_then(|n| self.own.get(usize::from(n))) else {
             return self.served.as_ref().is_some_and(|(served, _)| *served == port);
         };
@@ -172,14 +172,14 @@ impl Guards {
 
 /// Consecutive blocks, each with the guard of its first port.
 #[derive(Default)]
-struct Anchors(Vec<(u16, Socket)>);
+struct Blocks(Vec<(u16, Socket)>);
 
-impl Anchors {
-    fn take(&mut self) -> Anchors {
+impl Blocks {
+    fn take(&mut self) -> Blocks {
         std::mem::take(self)
     }
 
-    fn or(self, other: Anchors) -> Anchors {
+    fn or(self, other: Blocks) -> Blocks {
         if other.0.len() > self.0.len() { other } else { self }
     }
 }
@@ -267,7 +267,7 @@ mod tests {
                     }
                 }
             }
-            assert!(guards.covers(free.port()));
+            assert!(guards.ensure_guarded(free.port()));
             let Some(exceptions) = exceptions else {
                 println!("skipped: a list of the kernel needs CAP_BPF");
                 continue;
@@ -316,15 +316,15 @@ mod tests {
 
             let free = FIRST + 5;
             assert!(std::net::TcpListener::bind(("127.0.0.1", free)).is_ok());
-            assert!(one.covers(free) && !one.covers(80));
+            assert!(one.ensure_guarded(free) && !one.ensure_guarded(80));
             assert!(
                 std::net::TcpListener::bind(("127.0.0.1", free)).is_err(),
                 "the guard does not hold the port"
             );
             let taken = std::net::TcpListener::bind(("127.0.0.1", free + 1)).unwrap();
-            assert!(!one.covers(free + 1));
+            assert!(!one.ensure_guarded(free + 1));
             drop(taken);
-            assert!(one.covers(free + 1));
+            assert!(one.ensure_guarded(free + 1));
         };
         Namespace::anonymous()
             .unwrap()

@@ -120,7 +120,7 @@ mod tests {
             assert_eq!(found.len(), 60);
             let ports = queues[0].local_ports().unwrap();
             assert!(queues.iter().all(|queue| queue.local_ports() == Some(ports.clone())));
-            assert!(queues.iter().all(|queue| queue.guards.covers(*ports.end()) && queue.guards.covers(80)));
+            assert!(queues.iter().all(|queue| queue.guards.ensure_guarded(*ports.end()) && queue.guards.ensure_guarded(80)));
         };
         Namespace::anonymous().unwrap().run(work).unwrap();
     }

@@ -97,14 +97,14 @@ impl Device for RedirectDevice {
     }
 
     fn send(&mut self, packet: &[u8], tx: TxMeta) -> io::Result<()> {
-        match self.guards.leave_open(packet) {
+        match self.guards.is_unguarded(packet) {
             true => self.tun.refuse(),
             false => self.tun.send(packet, tx),
         }
     }
 
     fn send_gathered(&mut self, headers: &[u8], payload: [&[u8]; 2], tx: TxMeta) -> io::Result<()> {
-        match self.guards.leave_open(headers) {
+        match self.guards.is_unguarded(headers) {
             true => self.tun.refuse(),
             false => self.tun.send_gathered(headers, payload, tx),
         }
@@ -112,7 +112,7 @@ impl Device for RedirectDevice {
 
     fn send_batch(&mut self, packets: &mut [Gathered<'_>]) -> io::Result<()> {
         for packet in packets.iter_mut().filter(|packet| !packet.taken) {
-            if self.guards.leave_open(packet.headers) {
+            if self.guards.is_unguarded(packet.headers) {
                 self.tun.refuse()?;
                 packet.taken = true;
             }
