@@ -311,7 +311,7 @@ pub(crate) const RTN_LOCAL: u8 = 2;
 const SIOCETHTOOL: libc::Ioctl = 0x8946;
 const ETHTOOL_GCHANNELS: u32 = 0x3C;
 /// Size of the buffer for the kernel's answers, bytes.
-const ANSWER_ROOM: usize = 32 << 10;
+const ANSWER_MAX: usize = 32 << 10;
 /// Size of struct nlmsghdr.
 pub(crate) const NLMSGHDR: usize = 16;
 /// Size of struct ifinfomsg.
@@ -379,7 +379,7 @@ impl Request {
     /// acknowledged.
     fn exchange(self) -> io::Result<Vec<u8>> {
         let socket = self.send()?;
-        let mut buffer = vec![0u8; ANSWER_ROOM];
+        let mut buffer = vec![0u8; ANSWER_MAX];
         let (_, len) = rustix::net::recv(&socket, &mut buffer, RecvFlags::empty())?;
         let (kind, payload, _) = next_message(buffer.get(..len).unwrap_or_default())?;
         if kind != NLMSG_ERROR {
@@ -391,7 +391,7 @@ impl Request {
     /// Sends a request with many answers, and returns their payloads.
     fn dump(self) -> io::Result<Vec<Vec<u8>>> {
         let socket = self.send()?;
-        let mut buffer = vec![0u8; ANSWER_ROOM];
+        let mut buffer = vec![0u8; ANSWER_MAX];
         let mut answers = Vec::new();
         loop {
             let (_, len) = rustix::net::recv(&socket, &mut buffer, RecvFlags::empty())?;

@@ -334,6 +334,6 @@ fn prepare(socket: &Socket, link: usize, options: PacketOptions, guards: &Guards
         Some(list) => extended::filter_by_list(socket.as_fd(), &program, list, [0, bpf::CLIENT])?,
         None => bpf::set_program(socket.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?,
     }
-    crate::sockopt::wish_for_buffers(socket.as_fd(), options.buffer_bytes);
+    crate::sockopt::request_buffers(socket.as_fd(), options.buffer_bytes);
     Ok(())
 }

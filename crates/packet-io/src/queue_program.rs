@@ -21,12 +21,12 @@ const OUTER: u32 = libc::SKF_NET_OFF as u32;
 
 /// Returns a program that returns the queue of an IP packet; 0 for packets other than segments.
 pub(crate) fn for_packets(steering: &Steering) -> Vec<sock_filter> {
-    let v4 = Program::of(steering).demand(9, TCP, 0).mix_words(20, 1).mix_words(12, 2).finish(steering);
+    let v4 = Program::of(steering).require_byte(9, TCP, 0).mix_words(20, 1).mix_words(12, 2).finish(steering);
     let v6 = Program::of(steering)
         .then(LDB, 0)
         .then(RSH, 4)
         .demand_loaded(6, 0)
-        .demand(6, TCP, 0)
+        .require_byte(6, TCP, 0)
         .mix_words(40, 1)
         .mix_words(8, 8)
         .finish(steering);
@@ -39,7 +39,7 @@ pub(crate) fn for_packets(steering: &Steering) -> Vec<sock_filter> {
 pub(crate) fn for_datagrams(steering: &Steering) -> Vec<sock_filter> {
     let [first, second, ..] = address_words(inner_address(SocketAddr::from(([0, 0, 0, 0], 0))));
     Program::of(steering)
-        .demand(OUTER, IPV4, u32::MAX)
+        .require_byte(OUTER, IPV4, u32::MAX)
         .mix_words(PORTS, 1)
         .mix(&[first, second])
         .then(LDH, OUTER + IPV4_HEADER)
@@ -64,7 +64,7 @@ impl Program {
     }
 
     /// Makes the program return `otherwise` unless byte `at` is `k`.
-    fn demand(self, at: u32, k: u32, otherwise: u32) -> Program {
+    fn require_byte(self, at: u32, k: u32, otherwise: u32) -> Program {
         self.then(LDB, at).demand_loaded(k, otherwise)
     }
 

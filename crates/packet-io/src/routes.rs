@@ -30,7 +30,7 @@ const NUD_VALID: u16 = 0x02 | NUD_STALE | 0x08 | 0x10 | 0x40 | 0x80;
 const RTMSG: usize = 12;
 const NDMSG: usize = 12;
 /// Maximum length of an answer about one route or neighbour, bytes.
-const ANSWER_ROOM: usize = 4096;
+const ANSWER_MAX: usize = 4096;
 
 /// Queries the tables of the network namespace in which it was opened.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl Routes {
     /// # Errors
     /// An error of the kernel.
     pub(crate) fn open() -> io::Result<Routes> {
-        Ok(Routes { socket: rtnetlink()?, number: 0, answer: vec![0; ANSWER_ROOM] })
+        Ok(Routes { socket: rtnetlink()?, number: 0, answer: vec![0; ANSWER_MAX] })
     }
 
     /// Returns the next hop from a local address to another host; `None` for a local, broadcast or

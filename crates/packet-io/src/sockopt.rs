@@ -96,7 +96,7 @@ pub fn request(fd: BorrowedFd<'_>, request: u64) -> io::Result<i32> {
 }
 
 /// Requests socket buffers of `bytes` in each direction; the kernel may grant less.
-pub fn wish_for_buffers(fd: BorrowedFd<'_>, bytes: usize) {
+pub fn request_buffers(fd: BorrowedFd<'_>, bytes: usize) {
     if rustix::net::sockopt::set_socket_recv_buffer_size_force(fd, bytes).is_err() {
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size(fd, bytes);
     }

@@ -117,7 +117,7 @@ impl UdpDevice {
         let serves_v4 =
             local.is_ipv4() || local.ip().is_unspecified() && !socket2::SockRef::from(&socket).only_v6()?;
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
-        sockopt::wish_for_buffers(socket.as_fd(), options.buffer_bytes);
+        sockopt::request_buffers(socket.as_fd(), options.buffer_bytes);
         // The device does not use arrival times.
         let _ = sockopt::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &0i32.to_ne_bytes());
         errors::enable(socket.as_fd(), local.is_ipv6());

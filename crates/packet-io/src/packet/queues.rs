@@ -39,7 +39,7 @@ impl PacketDevice {
             return Ok(vec![first]);
         }
         let failed = |error| OpenError::packet(interface, "packet sockets cannot share it", error);
-        let group = first.found_group().map_err(failed)?;
+        let group = first.create_group().map_err(failed)?;
         let mut queues = vec![first];
         for _ in 1..count {
             let queue = PacketDevice::guarded(interface, options, guards.clone())?;
@@ -50,7 +50,7 @@ impl PacketDevice {
     }
 
     /// Creates a fanout group that contains this socket; returns its number.
-    fn found_group(&self) -> io::Result<u16> {
+    fn create_group(&self) -> io::Result<u16> {
         self.join((PACKET_FANOUT_FLAG_UNIQUEID | PACKET_FANOUT_CBPF) << 16)?;
         let value = sockopt::get(self.socket.as_fd(), libc::SOL_PACKET, PACKET_FANOUT, size_of::<i32>())?;
         let value: [u8; 4] = value.try_into().map_err(|_| io::ErrorKind::InvalidData)?;

@@ -118,7 +118,7 @@ impl XdpDevice {
 
     /// Ignores ENETDOWN while the interface exists, because it may come up again. Returns other errors, and
     /// `NotFound` if the interface was removed.
-    fn unless_gone(&self, error: io::Error) -> io::Result<()> {
+    fn ignore_network_down(&self, error: io::Error) -> io::Result<()> {
         let Host { interface, .. } = &self.host;
         match Interface::named(interface.name()) {
             Ok(found) if found.index() == interface.index() => match error.raw_os_error() {
@@ -170,7 +170,7 @@ impl XdpDevice {
         let Err(error) = port.socket.kick() else { return Ok(()) };
         self.is_full = true;
         if error.kind() != io::ErrorKind::WouldBlock {
-            self.unless_gone(error)?;
+            self.ignore_network_down(error)?;
         }
         Err(io::ErrorKind::WouldBlock.into())
     }
@@ -299,7 +299,7 @@ impl Device for XdpDevice {
         });
         match heard {
             Some(Ok(found)) => count += found,
-            Some(Err(error)) => self.unless_gone(error)?,
+            Some(Err(error)) => self.ignore_network_down(error)?,
             None => {}
         }
         Ok(count)

@@ -14,7 +14,7 @@ use crate::headers::{Headers, PSH};
 
 /// Minimum payload of a segment that is copied into a run, bytes. Shorter segments, such as requests, stay
 /// alone.
-const WORTH_IT: usize = 512;
+const MIN_PAYLOAD: usize = 512;
 /// ACK, the one flag that all segments of a run have; the last one may also have PSH.
 const ACK: u8 = 0x10;
 /// Ranges of an IPv4 and an IPv6 header that must be equal: all except length, identification and checksum.
@@ -131,7 +131,7 @@ fn mergeable(packet: &[u8], checksum: ChecksumState) -> Option<Headers> {
         false => usize::from(u16::from_be_bytes([*packet.get(2)?, *packet.get(3)?])),
         true => 40 + usize::from(u16::from_be_bytes([*packet.get(4)?, *packet.get(5)?])),
     };
-    let is_plain = packet.len() >= headers.total() + WORTH_IT
+    let is_plain = packet.len() >= headers.total() + MIN_PAYLOAD
         && packet.len() == length
         && (headers.v6 || headers.ip_len == 20)
         // No reserved bits, and only these flags.

@@ -108,12 +108,12 @@ impl XdpSocket {
         let [arriving, leaving] = [options.receive_frames, options.send_frames].map(Size::at_least);
         let frames = (arriving.entries() + leaving.entries()) as usize;
         let memory = Mapping::anonymous(frames * chunk).map_err(failed("there is no memory for packets"))?;
-        patiently(libc::ENOBUFS, || register(socket.as_fd(), &memory, chunk))
+        retry_while(libc::ENOBUFS, || register(socket.as_fd(), &memory, chunk))
             .map_err(failed("the kernel rejected the memory for packets"))?;
         let rings = Rings::make(socket.as_fd(), arriving, leaving).map_err(failed("no rings"))?;
         // Kernel buffers for all frames that leave together.
-        sockopt::wish_for_buffers(socket.as_fd(), 2 * chunk * leaving.entries() as usize);
-        patiently(libc::EBUSY, || bind(&socket, interface.index(), queue, options.zero_copy))
+        sockopt::request_buffers(socket.as_fd(), 2 * chunk * leaving.entries() as usize);
+        retry_while(libc::EBUSY, || bind(&socket, interface.index(), queue, options.zero_copy))
             .map_err(failed("the queue cannot be opened"))?;
         let zero_copy = is_zero_copy(socket.as_fd());
         let Rings { fill, completed, received, sending } = rings;
@@ -305,7 +305,7 @@ fn register(socket: BorrowedFd<'_>, memory: &Mapping, chunk: usize) -> io::Resul
 
 /// Repeats an attempt that fails with `refusal` for a while. The kernel releases the queue and memory of a
 /// closed socket with a delay, and the next opener must not fail because of that.
-fn patiently(refusal: i32, attempt: impl Fn() -> io::Result<()>) -> io::Result<()> {
+fn retry_while(refusal: i32, attempt: impl Fn() -> io::Result<()>) -> io::Result<()> {
     for _ in 0..ATTEMPTS {
         match attempt() {
             Err(error) if error.raw_os_error() == Some(refusal) => std::thread::sleep(BETWEEN_ATTEMPTS),
