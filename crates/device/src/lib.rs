@@ -104,12 +104,12 @@ pub trait Device: Send {
 
     /// Returns the route to the sender of the packet that was just received, if another queue of this device
     /// must learn it: see [`steering`].
-    fn way_back(&mut self, _packet: &[u8]) -> Option<WayBack> {
+    fn return_route(&mut self, _packet: &[u8]) -> Option<ReturnRoute> {
         None
     }
 
-    /// Stores the result of another queue's [`way_back`](Device::way_back).
-    fn learn_way_back(&mut self, _way: WayBack) {}
+    /// Stores the result of another queue's [`return_route`](Device::return_route).
+    fn learn_return_route(&mut self, _way: ReturnRoute) {}
 
     /// Sends packets for the peer at `from` to the peer at `to` from now on, because the peer has moved. Only
     /// devices that assign addresses to peers implement it.
@@ -193,15 +193,15 @@ pub fn send_each(device: &mut (impl Device + ?Sized), packets: &mut [Gathered<'_
 /// Message from one queue of a device to another: the route to a peer.
 ///
 /// ```
-/// use brisk_device::{Device, WayBack, memory::MemoryDevice};
+/// use brisk_device::{Device, ReturnRoute, memory::MemoryDevice};
 ///
 /// let (mut queue, _other) = MemoryDevice::pair();
 /// // Another queue has received a packet of this peer. Devices in memory have no such routes.
-/// queue.learn_way_back(WayBack { outer: "192.0.2.1:7000".parse()?, from: None });
+/// queue.learn_return_route(ReturnRoute { outer: "192.0.2.1:7000".parse()?, from: None });
 /// # Ok::<(), std::net::AddrParseError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct WayBack {
+pub struct ReturnRoute {
     /// The peer's address outside the device.
     pub outer: SocketAddr,
     /// Local address to which the peer sends, if the socket is not bound to a particular one.

@@ -240,13 +240,13 @@ mod tests {
         let steering = Steering::new(2, KEY);
         let port = (1..).find(|&port| steering.queue_of_packet(&from_port(port, false)) == Some(1)).unwrap();
         let long = segment(V4, (port, 80), &[7; 60_000], ChecksumFill::Full);
-        let sent = 2 * mailbox::ROOM / long.len();
+        let sent = 2 * mailbox::MAX_BYTES / long.len();
         for _ in 0..sent {
             wire[0].send(&long, TxMeta::default()).unwrap();
             received(&mut queues[0], 4);
         }
         let counters = queues[0].counters();
-        assert!(counters.handed_over as usize * long.len() <= mailbox::ROOM && counters.handed_over > 0);
+        assert!(counters.handed_over as usize * long.len() <= mailbox::MAX_BYTES && counters.handed_over > 0);
         assert_eq!(counters.handed_over + counters.hand_over_dropped, sent as u64);
         drop(queues.pop());
         wire[0].send(&from_port(port, false), TxMeta::default()).unwrap();

@@ -48,7 +48,7 @@ mod vnet;
 pub mod xdp;
 
 pub use brisk_device::{
-    Capabilities, ChecksumState, Counters, Device, Gathered, MAX_SUPER, RxMeta, TxMeta, WayBack,
+    Capabilities, ChecksumState, Counters, Device, Gathered, MAX_SUPER, ReturnRoute, RxMeta, TxMeta,
 };
 pub use privileges::OpenError;
 pub use spec::{DeviceSpec, SpecError};

@@ -25,7 +25,7 @@ use std::task::{Context, Poll};
 
 use brisk_device::steering::Steering;
 use brisk_device::{
-    Capabilities, ChecksumState, Counters, Device, MAX_SUPER, RxMeta, SharedSink, TxMeta, WayBack,
+    Capabilities, ChecksumState, Counters, Device, MAX_SUPER, ReturnRoute, RxMeta, SharedSink, TxMeta,
 };
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -326,13 +326,13 @@ impl Device for UdpDevice {
         Counters { receive_overflowed: sockopt::dropped(self.socket.as_fd()), ..self.counters }
     }
 
-    fn way_back(&mut self, packet: &[u8]) -> Option<WayBack> {
+    fn return_route(&mut self, packet: &[u8]) -> Option<ReturnRoute> {
         let peer: [u8; 16] = packet.get(SOURCE)?.try_into().ok()?;
         let Route { outer, from } = self.peers.route(Ipv6Addr::from(peer))?;
-        Some(WayBack { outer, from })
+        Some(ReturnRoute { outer, from })
     }
 
-    fn learn_way_back(&mut self, WayBack { outer, from }: WayBack) {
+    fn learn_return_route(&mut self, ReturnRoute { outer, from }: ReturnRoute) {
         // Only a hash collision is refused. The known peer then keeps its address.
         let _ = self.peers.heard(Route { outer, from });
     }

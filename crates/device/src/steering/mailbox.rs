@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use crate::{RxMeta, WayBack};
+use crate::{ReturnRoute, RxMeta};
 
 /// Limit of waiting bytes for one stack: a few milliseconds of a core's throughput.
-pub(super) const ROOM: usize = 4 << 20;
+pub(super) const MAX_BYTES: usize = 4 << 20;
 /// Bytes that a packet counts in addition to its own length.
 const OVERHEAD: usize = 64;
 
@@ -19,7 +19,7 @@ pub(super) struct Handed {
     pub(super) packet: Vec<u8>,
     pub(super) meta: RxMeta,
     /// Route to the sender, if the device of this queue must learn it.
-    pub(super) way_back: Option<WayBack>,
+    pub(super) return_route: Option<ReturnRoute>,
 }
 
 /// The packets that wait for one stack.
@@ -27,11 +27,11 @@ pub(super) struct Handed {
 pub(super) struct Mailbox {
     /// Number of packets, readable without the lock.
     len: AtomicUsize,
-    inside: Mutex<Inside>,
+    inside: Mutex<MailboxState>,
 }
 
 #[derive(Debug, Default)]
-struct Inside {
+struct MailboxState {
     packets: Vec<Handed>,
     bytes: usize,
     reader: Option<Waker>,
@@ -43,7 +43,7 @@ impl Mailbox {
     pub(super) fn put(&self, handed: Handed) -> Result<(), Vec<u8>> {
         let mut inside = self.lock();
         let bytes = inside.bytes + handed.packet.len() + OVERHEAD;
-        if inside.closed || bytes > ROOM {
+        if inside.closed || bytes > MAX_BYTES {
             return Err(handed.packet);
         }
         inside.bytes = bytes;
@@ -94,7 +94,7 @@ impl Mailbox {
 
     /// Closes the mailbox, because its reader has ended.
     pub(super) fn close(&self) {
-        let gone = Inside { closed: true, ..Inside::default() };
+        let gone = MailboxState { closed: true, ..MailboxState::default() };
         let before = std::mem::replace(&mut *self.lock(), gone);
         self.len.store(0, Ordering::Release);
         drop(before);
@@ -105,7 +105,7 @@ impl Mailbox {
     }
 
     /// Locks the state. It is valid after each call, so a panic under the lock leaves no partial state.
-    fn lock(&self) -> MutexGuard<'_, Inside> {
+    fn lock(&self) -> MutexGuard<'_, MailboxState> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use super::Steering;
 use super::mailbox::{Handed, Mailbox};
-use crate::{Capabilities, Counters, Device, Gathered, RxMeta, SharedSink, TxMeta, WayBack};
+use crate::{Capabilities, Counters, Device, Gathered, ReturnRoute, RxMeta, SharedSink, TxMeta};
 
 /// One queue of a device for one of several stacks. It hands packets of the other stacks over to their
 /// queues.
@@ -23,7 +23,7 @@ pub struct SteeredDevice {
     arrived: Vec<Handed>,
     taken: usize,
     /// Packets for other queues that this one has read, with the index of their queue.
-    astray: Vec<(usize, Handed)>,
+    misrouted: Vec<(usize, Handed)>,
     spare: Vec<Vec<u8>>,
     handed_over: u64,
     dropped: u64,
@@ -54,7 +54,7 @@ impl SteeredDevice {
             mailboxes: mailboxes.clone(),
             arrived: Vec::new(),
             taken: 0,
-            astray: Vec::new(),
+            misrouted: Vec::new(),
             spare: Vec::new(),
             handed_over: 0,
             dropped: 0,
@@ -76,8 +76,8 @@ impl SteeredDevice {
             }
             let Some(handed) = self.arrived.get_mut(self.taken) else { break };
             self.taken += 1;
-            if let Some(way) = handed.way_back {
-                self.queue.learn_way_back(way);
+            if let Some(way) = handed.return_route {
+                self.queue.learn_return_route(way);
             }
             sink(&handed.packet, None, handed.meta);
             count += 1;
@@ -94,9 +94,9 @@ impl SteeredDevice {
     }
 
     /// Puts packets of other queues into their mailboxes.
-    fn hand_over_astray(&mut self) {
-        for (to, mut handed) in std::mem::take(&mut self.astray) {
-            handed.way_back = self.queue.way_back(&handed.packet);
+    fn hand_over_misrouted(&mut self) {
+        for (to, mut handed) in std::mem::take(&mut self.misrouted) {
+            handed.return_route = self.queue.return_route(&handed.packet);
             match self.mailboxes.get(to).map(|mailbox| mailbox.put(handed)) {
                 Some(Ok(())) => self.handed_over += 1,
                 Some(Err(packet)) => {
@@ -130,7 +130,7 @@ impl Device for SteeredDevice {
         if mailed >= budget {
             return Ok(mailed);
         }
-        let SteeredDevice { queue, index, steering, astray, spare, .. } = self;
+        let SteeredDevice { queue, index, steering, misrouted, spare, .. } = self;
         let received = queue.receive_shared(budget - mailed, &mut |packet, shared, meta| match steering
             .queue_of_packet(packet)
         {
@@ -138,12 +138,12 @@ impl Device for SteeredDevice {
                 let mut copy = spare.pop().unwrap_or_default();
                 copy.clear();
                 copy.extend_from_slice(packet);
-                astray.push((to, Handed { packet: copy, meta, way_back: None }));
+                misrouted.push((to, Handed { packet: copy, meta, return_route: None }));
             }
             Some(_) | None => sink(packet, shared, meta),
         });
-        if !self.astray.is_empty() {
-            self.hand_over_astray();
+        if !self.misrouted.is_empty() {
+            self.hand_over_misrouted();
         }
         received.map(|count| mailed + count)
     }
@@ -180,12 +180,12 @@ impl Device for SteeredDevice {
         Counters { handed_over: self.handed_over, hand_over_dropped: self.dropped, ..self.queue.counters() }
     }
 
-    fn way_back(&mut self, packet: &[u8]) -> Option<WayBack> {
-        self.queue.way_back(packet)
+    fn return_route(&mut self, packet: &[u8]) -> Option<ReturnRoute> {
+        self.queue.return_route(packet)
     }
 
-    fn learn_way_back(&mut self, way: WayBack) {
-        self.queue.learn_way_back(way);
+    fn learn_return_route(&mut self, way: ReturnRoute) {
+        self.queue.learn_return_route(way);
     }
 
     fn redirect(&mut self, from: IpAddr, to: IpAddr) {
@@ -199,8 +199,8 @@ impl Device for SteeredDevice {
     fn hand_over(&mut self, packet: Vec<u8>, meta: RxMeta) {
         let to = self.steering.queue_of_packet(&packet).filter(|to| *to != self.index);
         if let Some(to) = to {
-            self.astray.push((to, Handed { packet, meta, way_back: None }));
-            self.hand_over_astray();
+            self.misrouted.push((to, Handed { packet, meta, return_route: None }));
+            self.hand_over_misrouted();
         }
     }
 }
