@@ -59,7 +59,7 @@ pub struct ChannelDevice {
     leaving: Sender<Bytes>,
     /// Segments of an accepted packet for which the queue had no space.
     waiting: VecDeque<Bytes>,
-    room: Room,
+    space: SendSpace,
     counters: Counters,
 }
 
@@ -67,7 +67,7 @@ pub struct ChannelDevice {
 type Reserved = Result<OwnedPermit<Bytes>, SendError<()>>;
 
 /// Space for one packet in the queue.
-enum Room {
+enum SendSpace {
     Unknown,
     Awaited(Pin<Box<dyn Future<Output = Reserved> + Send>>),
     Reserved(OwnedPermit<Bytes>),
@@ -84,7 +84,7 @@ impl ChannelDevice {
             next: None,
             leaving,
             waiting: VecDeque::new(),
-            room: Room::Unknown,
+            space: SendSpace::Unknown,
             counters: Counters::default(),
         };
         (device, to_stack, from_stack)
@@ -92,7 +92,7 @@ impl ChannelDevice {
 
     /// Puts a packet into the queue; returns it if there is no space.
     fn put(&mut self, packet: Bytes) -> io::Result<Option<Bytes>> {
-        if let Room::Reserved(permit) = std::mem::replace(&mut self.room, Room::Unknown) {
+        if let SendSpace::Reserved(permit) = std::mem::replace(&mut self.space, SendSpace::Unknown) {
             permit.send(packet);
             return Ok(None);
         }
@@ -156,14 +156,16 @@ impl Device for ChannelDevice {
 
     fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
-            match &mut self.room {
-                Room::Reserved(_) => return Poll::Ready(Ok(())),
-                Room::Awaited(room) => {
+            match &mut self.space {
+                SendSpace::Reserved(_) => return Poll::Ready(Ok(())),
+                SendSpace::Awaited(room) => {
                     let room = ready!(room.as_mut().poll(cx));
-                    self.room = Room::Unknown;
-                    self.room = Room::Reserved(room.map_err(|_| gone())?);
+                    self.space = SendSpace::Unknown;
+                    self.space = SendSpace::Reserved(room.map_err(|_| gone())?);
                 }
-                Room::Unknown => self.room = Room::Awaited(Box::pin(self.leaving.clone().reserve_owned())),
+                SendSpace::Unknown => {
+                    self.space = SendSpace::Awaited(Box::pin(self.leaving.clone().reserve_owned()))
+                }
             }
         }
     }
