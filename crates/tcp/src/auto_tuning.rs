@@ -10,21 +10,21 @@
 use crate::time::{Instant, Micros};
 
 /// Round-trip time from which a path is not short: its bandwidth-delay product is larger than these buffers.
-const SHORT: Micros = Micros::from_millis(2);
+const SHORT_RTT: Micros = Micros::from_millis(2);
 /// Size up to which a buffer grows without a trial, bytes.
-const ALWAYS: u64 = 256 << 10;
+const UNTRIED_MAX: u64 = 256 << 10;
 /// Size of a buffer in bandwidth-delay products: reader and writer run alternately.
 const TIMES: u128 = 4;
 /// Rounds per decision: a single round may be a burst.
 const ROUNDS: u8 = 16;
 /// A larger buffer must raise the rate by one part in this number.
-const BETTER: u64 = 4;
+const MIN_GAIN_DIVISOR: u64 = 4;
 /// Maximum number of decisions that are skipped after a larger buffer did not raise the rate enough.
-const PATIENCE: u8 = 127;
+const MAX_SKIPPED: u8 = 127;
 
 /// True if a path with this minimum round-trip time is short in the sense of the [module](self).
 pub(crate) fn is_short(min_rtt: Micros) -> bool {
-    min_rtt < SHORT
+    min_rtt < SHORT_RTT
 }
 
 /// Measurements of a buffer on a short path, and the result of its last doubling.
@@ -56,8 +56,8 @@ impl Trial {
         capacity: u64,
         wanted: u64,
     ) -> u64 {
-        if capacity < ALWAYS {
-            return wanted.min(ALWAYS).max(capacity);
+        if capacity < UNTRIED_MAX {
+            return wanted.min(UNTRIED_MAX).max(capacity);
         }
         self.rounds += 1;
         self.full += u8::from(wanted > capacity);
@@ -86,8 +86,8 @@ impl Trial {
             self.wait -= 1;
             return capacity;
         }
-        if rate <= self.before.saturating_add(self.before / BETTER) {
-            self.waited = (2 * self.waited + 1).min(PATIENCE);
+        if rate <= self.before.saturating_add(self.before / MIN_GAIN_DIVISOR) {
+            self.waited = (2 * self.waited + 1).min(MAX_SKIPPED);
             self.wait = self.waited;
             return capacity;
         }

@@ -36,11 +36,11 @@ const LATE_SINGLE: u64 = 3_000;
 /// A failure of parity is reported at once: a round trip.
 const LATE_FAILURE: u64 = 1_000;
 /// Delay of parity after a pause.
-const PAUSE: u64 = 250;
+const AFTER_PAUSE: u64 = 250;
 /// Delay of parity directly after the data.
-const BEHIND: u64 = 20;
+const AFTER_DATA: u64 = 20;
 /// Divisor of the delay of a flight that more data follows: the later data may be late as well.
-const NOT_THE_END: u64 = 100;
+const MORE_FOLLOWS_DIVISOR: u64 = 100;
 /// Minimum gain of a thousand additional bytes, in millionths of a round trip.
 const PRICE: u64 = 3_000;
 
@@ -287,7 +287,7 @@ impl Form {
             }
             Protection::Copies { last, pause } => with_copies(self.segments, last, pause, &tally.chain),
         };
-        let share = if flight.last { 1 } else { NOT_THE_END };
+        let share = if flight.last { 1 } else { MORE_FOLLOWS_DIVISOR };
         Plan {
             segment: self.segment,
             protection: self.protection,
@@ -359,7 +359,7 @@ fn with_copies(segments: u32, last: u32, pause: bool, chain: &Chain) -> Odds {
     let hole = ONE - chain.none_lost(single);
     let none = pow(ONE - both, last);
     let tail = ONE - none;
-    let pause_late = if pause { PAUSE } else { BEHIND };
+    let pause_late = if pause { AFTER_PAUSE } else { AFTER_DATA };
     let used = (ONE - chain.none_lost(last)).saturating_sub(tail);
     odds(&[(tail, LATE_TAIL), (hole, LATE_HOLE), (used, pause_late)], (tail + hole).min(ONE))
 }
@@ -381,7 +381,7 @@ fn with_parity(segments: u32, parities: u32, group: u32, pause: bool, tally: &mu
     } else {
         tally.lost(blocks + parities, parities + 1)[parities as usize + 1].min(any)
     };
-    let wait = if pause { PAUSE } else { BEHIND };
+    let wait = if pause { AFTER_PAUSE } else { AFTER_DATA };
     // The last of several groups completes the flight, and each can fail.
     let failures = ONE - pow(ONE - failure.min(ONE), groups);
     let hit = (ONE - pow(ONE - any, groups)).saturating_sub(failures);

@@ -26,7 +26,7 @@ const RAISE_AFTER: Duration = Duration::from_secs(600);
 /// Minimum window for a probe, segments (Linux).
 const PROBE_CWND: u32 = 11;
 /// Number of segments that directly follow a probe, so that its loss is detected without a timeout.
-const SEGMENTS_BEHIND_PROBE: u32 = 4;
+const SEGMENTS_AFTER_PROBE: u32 = 4;
 /// The arrival of a large packet shows that the path carries this size for packets that left at most this
 /// much later. Connections report arrivals twice in this time.
 const CLEARS_FOR: Duration = Duration::from_millis(100);
@@ -400,7 +400,7 @@ impl PathMtu {
             false => search.low + (search.high - search.low).div_ceil(2),
         };
         let payload = size.saturating_sub(self.headers + options);
-        let needed = payload.saturating_add(SEGMENTS_BEHIND_PROBE.saturating_mul(mss));
+        let needed = payload.saturating_add(SEGMENTS_AFTER_PROBE.saturating_mul(mss));
         let permitted = payload > mss && unsent >= needed && cwnd >= needed;
         if permitted { NextProbe::Payload(payload) } else { NextProbe::Wait }
     }
