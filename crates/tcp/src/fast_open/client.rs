@@ -56,7 +56,7 @@ const BLACK_HOLE_DESTINATIONS: usize = 2;
 const BLACK_HOLE_WINDOW: Duration = Duration::from_secs(600);
 /// If an answer followed a SYN with data within this time, the attachment is no black hole, even if single
 /// destinations show signs of one: a queue of several seconds causes the same signs.
-const WORKS_TELLS: Duration = Duration::from_secs(60);
+const RECENT_SUCCESS: Duration = Duration::from_secs(60);
 /// Number of dropped SYNs in a row after which a destination and port is avoided, if it has answered SYN data
 /// before. If one of twenty-five handshakes loses a packet, chance causes two in a row every 600 connections,
 /// and six never.
@@ -506,7 +506,7 @@ impl ClientCache {
             return;
         }
         let breaker = self.breaker_or_insert(asker.attachment);
-        if breaker.worked.is_some_and(|at| now.saturating_since(at) <= WORKS_TELLS) {
+        if breaker.worked.is_some_and(|at| now.saturating_since(at) <= RECENT_SUCCESS) {
             return;
         }
         breaker.signs.retain(|(remote, at)| {

@@ -43,10 +43,10 @@ const ROUNDS_OF_KNOWN: u8 = 3;
 /// Number of answered SYNs with the option after which a destination counts as one that passes it.
 const KNOWN: u8 = 4;
 /// Time for which the option is left out; it doubles each time, up to 32 times this value.
-const AWAY: Duration = Duration::from_secs(3600);
+const SUSPENSION: Duration = Duration::from_secs(3600);
 const MAX_DOUBLINGS: u8 = 5;
 /// Time for which the option is left out if the combination is blocked, or the path damages later segments.
-const AWAY_LONG: Duration = Duration::from_secs(24 * 3600);
+const LONG_SUSPENSION: Duration = Duration::from_secs(24 * 3600);
 
 /// A destination: the two addresses, and the port of the remote one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -104,7 +104,7 @@ impl Opened {
     }
 
     /// Returns the report for the memory of Fast Open about a dropped SYN.
-    fn blame_of_fast_open(&self) -> Option<FastOpenReport> {
+    fn fast_open_report(&self) -> Option<FastOpenReport> {
         let report = FastOpenReport::Failed(self.fast_open?);
         Some(if self.shares_blame() { report.doubted() } else { report })
     }
@@ -129,7 +129,7 @@ struct OptionRecord {
     /// Answered SYNs with the option, up to [`KNOWN`].
     passed: u8,
     /// Dropped SYNs with the option, in a row.
-    swallowed: u8,
+    drops: u8,
     /// Searches in a row with the result that only the combination is blocked.
     rounds: u8,
     away_until: Option<Instant>,
@@ -159,7 +159,7 @@ impl GentleMemory {
     /// row.
     pub(crate) fn syn_options(&self, to: &Destination, now: Instant) -> (SynOptions, u8) {
         let Some(record) = self.records.peek(to) else { return (SynOptions::Together, 0) };
-        (record.syn_options(now), record.swallowed)
+        (record.syn_options(now), record.drops)
     }
 
     /// Records the outcome of a first SYN. Returns a report for the memory of Fast Open if this outcome
@@ -187,7 +187,7 @@ impl GentleMemory {
             (Answer::First | Answer::Later, true) => {
                 let dropped = Opened { answer: Answer::Later, ..record.suspect.take()? };
                 record.learn(&dropped, now);
-                dropped.blame_of_fast_open()
+                dropped.fast_open_report()
             }
             (Answer::First | Answer::Later, false) => {
                 record.suspect = None;
@@ -200,7 +200,7 @@ impl GentleMemory {
     /// Records that the path passed the option in the handshake and damaged later segments.
     pub(crate) fn on_spoilt(&mut self, to: Destination, now: Instant) {
         if let Some((_, record)) = self.records.touch_or_insert(to, OptionRecord::default) {
-            record.stay_away(AWAY_LONG, now);
+            record.suspend(LONG_SUSPENSION, now);
         }
     }
 
@@ -226,8 +226,8 @@ impl OptionRecord {
     }
 
     fn learn(&mut self, opened: &Opened, now: Instant) {
-        let swallowed = opened.answer != Answer::First;
-        match (opened.fast_open.is_some(), opened.gentle, swallowed) {
+        let was_dropped = opened.answer != Answer::First;
+        match (opened.fast_open.is_some(), opened.gentle, was_dropped) {
             (true, true, false) => {
                 self.record_pass();
                 *self = OptionRecord { passed: self.passed, ..OptionRecord::default() };
@@ -237,7 +237,7 @@ impl OptionRecord {
             // The connection began before the search.
             (true, true, true) => {}
             (true, false, _) if self.search == OptionSearch::FastOpenNext => {
-                self.search = OptionSearch::GentleNext { fast_open_passed: !swallowed };
+                self.search = OptionSearch::GentleNext { fast_open_passed: !was_dropped };
             }
             (true, false, _) => {}
             (false, true, true) => self.blame(opened.known_drops, now),
@@ -253,16 +253,16 @@ impl OptionRecord {
 
     fn record_pass(&mut self) {
         self.passed = KNOWN.min(self.passed + 1);
-        self.swallowed = 0;
+        self.drops = 0;
     }
 
     /// Processes a dropped SYN with both options. If both have passed before, a single drop is probably a
     /// random loss.
     fn suspect(&mut self, known_drops: u8) {
-        if self.is_known() && known_drops.min(self.swallowed) == 0 {
-            self.swallowed = 1;
+        if self.is_known() && known_drops.min(self.drops) == 0 {
+            self.drops = 1;
         } else {
-            (self.swallowed, self.search) = (0, OptionSearch::FastOpenNext);
+            (self.drops, self.search) = (0, OptionSearch::FastOpenNext);
         }
     }
 
@@ -272,21 +272,21 @@ impl OptionRecord {
             self.search = OptionSearch::FastOpenNext;
             return;
         }
-        self.stay_away(AWAY_LONG, now);
+        self.suspend(LONG_SUSPENSION, now);
         (self.rounds, self.search) = (0, OptionSearch::Idle);
     }
 
     fn blame(&mut self, known_drops: u8, now: Instant) {
-        let row = known_drops.min(self.swallowed).saturating_add(1);
-        if row <= self.swallowed {
+        let row = known_drops.min(self.drops).saturating_add(1);
+        if row <= self.drops {
             return;
         }
-        self.swallowed = row;
+        self.drops = row;
         let limit = if self.is_known() { LIMIT_OF_KNOWN } else { LIMIT };
-        let beyond = self.swallowed.checked_sub(limit);
+        let beyond = self.drops.checked_sub(limit);
         match (beyond, self.search) {
             (Some(beyond), _) => {
-                self.stay_away(AWAY.saturating_mul(1 << beyond.min(MAX_DOUBLINGS)), now);
+                self.suspend(SUSPENSION.saturating_mul(1 << beyond.min(MAX_DOUBLINGS)), now);
                 self.search = OptionSearch::Idle;
             }
             (None, OptionSearch::Idle) => {}
@@ -303,7 +303,7 @@ impl OptionRecord {
         };
     }
 
-    fn stay_away(&mut self, time: Duration, now: Instant) {
+    fn suspend(&mut self, time: Duration, now: Instant) {
         let until = now + time;
         self.away_until = Some(self.away_until.map_or(until, |before| before.max(until)));
     }
@@ -334,8 +334,8 @@ mod tests {
             World { memory: GentleMemory::new(2, KeyedHash::new(&1.into())), now: Instant::from_millis(0) }
         }
 
-        fn opened(&mut self, carried: (bool, bool), swallowed: bool) {
-            self.answered(carried, if swallowed { Answer::Later } else { Answer::First });
+        fn opened(&mut self, carried: (bool, bool), was_dropped: bool) {
+            self.answered(carried, if was_dropped { Answer::Later } else { Answer::First });
         }
 
         fn answered(&mut self, carried: (bool, bool), answer: Answer) -> Option<FastOpenReport> {
