@@ -426,7 +426,7 @@ mod tests {
         }
 
         /// Returns a receiver after quick mode, with everything acknowledged, the last of it at `ms(0)`.
-        fn settled(delack_max: u64) -> Self {
+        fn after_quick_mode(delack_max: u64) -> Self {
             let mut receiver = Receiver::with_delack_max(delack_max);
             for _ in 0..QUICK_MAX {
                 receiver.data(MSS, ms(0));
@@ -529,7 +529,7 @@ mod tests {
 
     #[test]
     fn a_settled_connection_answers_a_batch_at_every_fourth_packet() {
-        let mut receiver = Receiver::settled(40);
+        let mut receiver = Receiver::after_quick_mode(40);
         for packet in 1..=4 {
             receiver.data(MSS, ms(10));
             assert_eq!(receiver.policy.is_urgent(receiver.rcv_nxt), packet == 4, "packet {packet}");
@@ -538,7 +538,7 @@ mod tests {
 
     #[test]
     fn a_batch_of_long_packets_may_be_larger() {
-        let mut receiver = Receiver::settled(40);
+        let mut receiver = Receiver::after_quick_mode(40);
         for packet in 1..=13 {
             receiver.arrive(ArrivalKind::InOrder, 40_000, false, ms(10));
             // Fourteen of them would be more than half a megabyte.
@@ -557,7 +557,7 @@ mod tests {
     fn data_behind_a_hole_is_acknowledged_at_once() {
         // RFC 5681 section 4.2: "Out-of-order data segments SHOULD be acknowledged immediately, in order to
         // accelerate loss recovery."
-        let mut receiver = Receiver::settled(40);
+        let mut receiver = Receiver::after_quick_mode(40);
         receiver.arrive(ArrivalKind::OutOfOrder, MSS, false, ms(10));
         assert!(receiver.policy.is_urgent(receiver.rcv_nxt));
     }
@@ -566,7 +566,7 @@ mod tests {
     /// least every second segment".
     #[test]
     fn every_second_full_sized_segment_is_acknowledged_at_once() {
-        let mut receiver = Receiver::settled(40);
+        let mut receiver = Receiver::after_quick_mode(40);
         assert_eq!(receiver.data(MSS, ms(10)), Owed::At(ms(50)));
         assert_eq!(receiver.data(MSS, ms(11)), Owed::Now);
         receiver.ack();
@@ -576,14 +576,14 @@ mod tests {
 
     #[test]
     fn a_super_segment_counts_as_its_segments() {
-        let mut receiver = Receiver::settled(40);
+        let mut receiver = Receiver::after_quick_mode(40);
         assert_eq!(receiver.data(2 * MSS, ms(10)), Owed::Now);
         assert_eq!(receiver.policy.rcv_mss(), MSS);
     }
 
     #[test]
     fn an_acknowledgement_that_is_owed_now_stays_owed_until_it_is_sent() {
-        let mut receiver = Receiver::settled(40);
+        let mut receiver = Receiver::after_quick_mode(40);
         receiver.data(2 * MSS, ms(10));
         assert_eq!(receiver.data(10, ms(11)), Owed::Now);
         assert_eq!(receiver.policy.next_timeout(), None);
@@ -595,10 +595,10 @@ mod tests {
     #[test]
     fn out_of_order_data_is_acknowledged_at_once() {
         for kind in [ArrivalKind::OutOfOrder, ArrivalKind::FillsHole, ArrivalKind::Duplicate] {
-            let mut receiver = Receiver::settled(40);
+            let mut receiver = Receiver::after_quick_mode(40);
             assert_eq!(receiver.arrive(kind, 100, false, ms(10)), Owed::Now, "{kind:?}");
         }
-        let mut receiver = Receiver::settled(40);
+        let mut receiver = Receiver::after_quick_mode(40);
         assert_eq!(receiver.arrive(ArrivalKind::Empty, 0, false, ms(10)), Owed::Nothing);
     }
 
@@ -620,7 +620,7 @@ mod tests {
 
     #[test]
     fn repeated_data_above_a_hole_does_not_restore_quick_mode() {
-        let mut receiver = Receiver::settled(40);
+        let mut receiver = Receiver::after_quick_mode(40);
         let waits = SeqRange::with_len(receiver.rcv_nxt + MSS, 1200);
         let again = Arrival {
             kind: ArrivalKind::Duplicate,
@@ -651,13 +651,13 @@ mod tests {
             block: None,
             fin_reached: false,
         };
-        let mut receiver = Receiver::settled(40);
+        let mut receiver = Receiver::after_quick_mode(40);
         let duplicate = Some(SeqRange::new(receiver.rcv_nxt - 50, receiver.rcv_nxt));
         let segment = receiver.segment(150, true);
         receiver.policy.on_data(&Arrival { duplicate, ..plain(&receiver) }, &segment, ms(10));
         assert_eq!(receiver.policy.owed(), Owed::Now);
 
-        let mut receiver = Receiver::settled(40);
+        let mut receiver = Receiver::after_quick_mode(40);
         let fin = Arrival { fin_reached: true, advanced: 0, ..plain(&receiver) };
         receiver.policy.on_data(&fin, &receiver.segment(0, false), ms(10));
         assert_eq!(receiver.policy.owed(), Owed::Now);
@@ -665,7 +665,7 @@ mod tests {
 
     #[test]
     fn the_first_fin_waits_for_what_the_program_answers() {
-        let mut receiver = Receiver::settled(40);
+        let mut receiver = Receiver::after_quick_mode(40);
         let nothing = SeqRange::with_len(receiver.rcv_nxt, 0);
         let fin = Arrival {
             kind: ArrivalKind::InOrder,
@@ -679,7 +679,7 @@ mod tests {
         receiver.policy.on_data(&fin, &segment, ms(10));
         assert_eq!(receiver.policy.owed(), Owed::At(ms(50)));
 
-        let mut receiver = Receiver::settled(40);
+        let mut receiver = Receiver::after_quick_mode(40);
         receiver.policy.on_syn_data();
         receiver.policy.on_data(&fin, &segment, ms(10));
         assert_eq!(receiver.policy.owed(), Owed::At(ms(11)), "nothing is known of how long programs take");
@@ -692,7 +692,7 @@ mod tests {
     /// RFC 9293 section 3.8.6.3: "the delay MUST be less than 0.5 seconds".
     #[test]
     fn a_delayed_acknowledgement_falls_due_at_its_deadline() {
-        let mut receiver = Receiver::settled(40);
+        let mut receiver = Receiver::after_quick_mode(40);
         receiver.data(100, ms(10));
         receiver.policy.on_timeout(RTO, ms(49));
         assert_eq!(receiver.policy.owed(), Owed::At(ms(50)));
@@ -703,7 +703,7 @@ mod tests {
 
     #[test]
     fn no_delay_is_longer_than_the_configured_one() {
-        let mut receiver = Receiver::settled(10);
+        let mut receiver = Receiver::after_quick_mode(10);
         assert_eq!(receiver.data(100, ms(10)), Owed::At(ms(20)));
         let mut receiver = Receiver::with_delack_max(0);
         receiver.policy.on_data_sent(ms(0));
@@ -712,7 +712,7 @@ mod tests {
 
     #[test]
     fn a_deadline_is_not_put_off_by_further_data() {
-        let mut receiver = Receiver::settled(40);
+        let mut receiver = Receiver::after_quick_mode(40);
         receiver.data(100, ms(10));
         assert_eq!(receiver.data(100, ms(30)), Owed::At(ms(50)));
         assert_eq!(receiver.data(100, ms(41)), Owed::Now, "about to leave anyway: it covers this one too");
@@ -720,7 +720,7 @@ mod tests {
 
     #[test]
     fn the_delay_follows_the_time_between_arrivals() {
-        let mut receiver = Receiver::settled(500);
+        let mut receiver = Receiver::after_quick_mode(500);
         // A delayed acknowledgement without a response doubles the delay.
         receiver.data(100, ms(10));
         receiver.policy.on_timeout(RTO, ms(50));
@@ -738,7 +738,7 @@ mod tests {
 
     #[test]
     fn a_long_gap_brings_quick_mode_back() {
-        let mut receiver = Receiver::settled(40);
+        let mut receiver = Receiver::after_quick_mode(40);
         assert_eq!(receiver.data(MSS, ms(250)), Owed::At(ms(290)));
         receiver.ack();
         assert_eq!(receiver.data(MSS, ms(501)), Owed::Now, "longer than the retransmission timeout");
@@ -778,7 +778,7 @@ mod tests {
 
     #[test]
     fn reading_everything_after_a_push_sends_the_acknowledgement() {
-        let mut receiver = Receiver::settled(40);
+        let mut receiver = Receiver::after_quick_mode(40);
         receiver.arrive(ArrivalKind::InOrder, 100, true, ms(10));
         receiver.policy.on_read(50, false, receiver.rcv_nxt);
         assert_eq!(receiver.policy.owed(), Owed::At(ms(50)), "something is left to read");
@@ -791,7 +791,7 @@ mod tests {
 
     #[test]
     fn an_interactive_reader_waits_for_its_own_answer() {
-        let mut receiver = Receiver::settled(40);
+        let mut receiver = Receiver::after_quick_mode(40);
         receiver.policy.on_data_sent(ms(1));
         receiver.arrive(ArrivalKind::InOrder, 100, true, ms(10));
         receiver.policy.on_read(100, true, receiver.rcv_nxt);

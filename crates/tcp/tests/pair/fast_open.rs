@@ -34,7 +34,7 @@ use brisk_wire::{
 };
 
 use crate::harness::{A, B, Pair, Seen, Side, packet, pattern, stack_config, syn};
-use played::{Peer, Played, bare};
+use played::{Peer, SimulatedClient, bare};
 
 const SYN_ACK: Flags = Flags(Flags::SYN.0 | Flags::ACK.0);
 const RST: Flags = Flags::RST;

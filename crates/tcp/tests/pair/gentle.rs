@@ -19,7 +19,7 @@ use crate::hostile::Exchange;
 
 /// Fault of the path for a packet that is neither lost nor unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Deed {
+enum Fault {
     /// Removes the option.
     Strip,
     /// Changes a byte of parity, and the checksum with it.
@@ -38,32 +38,32 @@ enum Deed {
 struct Path {
     chance: ChaCha8Rng,
     permille: u32,
-    deeds: Vec<Deed>,
+    faults: Vec<Fault>,
 }
 
 impl Path {
     /// Returns a path of `seed` with the faults `all`.
-    fn new(seed: u64, all: &[Deed]) -> Path {
+    fn new(seed: u64, all: &[Fault]) -> Path {
         let mut chance = ChaCha8Rng::seed_from_u64(seed ^ 0x9e37);
-        let deeds = all.iter().copied().filter(|_| chance.next_u32() % 2 == 0).collect();
-        Path { permille: [0, 20, 200, 1000][chance.next_u32() as usize % 4], chance, deeds }
+        let faults = all.iter().copied().filter(|_| chance.next_u32() % 2 == 0).collect();
+        Path { permille: [0, 20, 200, 1000][chance.next_u32() as usize % 4], chance, faults }
     }
 
     /// Applies a fault to a packet; `None` if the packet is unchanged.
     fn change(&mut self, segment: &Segment<'_>) -> Option<Vec<(TcpHeader, Vec<u8>)>> {
-        if self.deeds.is_empty() || self.chance.next_u32() % 1000 >= self.permille {
+        if self.faults.is_empty() || self.chance.next_u32() % 1000 >= self.permille {
             return None;
         }
-        let deed = self.deeds[self.chance.next_u32() as usize % self.deeds.len()];
+        let fault = self.faults[self.chance.next_u32() as usize % self.faults.len()];
         let (mut tcp, mut payload) = (segment.tcp.clone(), segment.payload.to_vec());
         let parity = tcp.options.gentle.is_some_and(|option| option.is_encoded());
-        match deed {
-            Deed::Strip => tcp.options.gentle = None,
-            Deed::Flip if parity && !payload.is_empty() => {
+        match fault {
+            Fault::Strip => tcp.options.gentle = None,
+            Fault::Flip if parity && !payload.is_empty() => {
                 let at = self.chance.next_u32() as usize % payload.len();
                 payload[at] ^= 1 << (self.chance.next_u32() % 8);
             }
-            Deed::Lie => match &mut tcp.options.gentle {
+            Fault::Lie => match &mut tcp.options.gentle {
                 Some(Gentle::EncF2 { enc_len, start_off, .. } | Gentle::EncRs { enc_len, start_off, .. }) => {
                     let by = 1 + self.chance.next_u32() % 3000;
                     if by.is_multiple_of(2) {
@@ -75,15 +75,17 @@ impl Path {
                 Some(Gentle::Fail { lost_len, .. }) => *lost_len /= 2,
                 _ => return None,
             },
-            Deed::Split | Deed::SplitData if payload.len() > 1 && !(parity && deed == Deed::SplitData) => {
+            Fault::Split | Fault::SplitData
+                if payload.len() > 1 && !(parity && fault == Fault::SplitData) =>
+            {
                 let second = payload.split_off(payload.len() / 2);
                 let mut rest = tcp.clone();
                 rest.seq = tcp.seq + payload.len() as u32;
                 tcp.flags = tcp.flags.without(brisk_wire::Flags::FIN);
                 return Some(vec![(tcp, payload), (rest, second)]);
             }
-            Deed::Alone if parity => tcp.options.gentle = None,
-            Deed::Flip | Deed::Split | Deed::SplitData | Deed::Alone => return None,
+            Fault::Alone if parity => tcp.options.gentle = None,
+            Fault::Flip | Fault::Split | Fault::SplitData | Fault::Alone => return None,
         }
         Some(vec![(tcp, payload)])
     }
@@ -91,11 +93,11 @@ impl Path {
 
 /// Returns the faults that the path may apply to a profile. F1 accepts changed bytes and lengths, and parity
 /// in two parts.
-fn deeds(profile: FecProfile) -> &'static [Deed] {
+fn faults(profile: FecProfile) -> &'static [Fault] {
     match profile {
         #[cfg(feature = "historical")]
-        FecProfile::F1 => &[Deed::Strip, Deed::SplitData, Deed::Alone],
-        _ => &[Deed::Strip, Deed::Flip, Deed::Lie, Deed::Split, Deed::Alone],
+        FecProfile::F1 => &[Fault::Strip, Fault::SplitData, Fault::Alone],
+        _ => &[Fault::Strip, Fault::Flip, Fault::Lie, Fault::Split, Fault::Alone],
     }
 }
 
@@ -189,7 +191,7 @@ fn exchange(seed: u64, profile: FecProfile) -> Repairs {
         loss: [0, 20, 100][chance.next_u32() as usize % 3],
         duplicate: [0, 30][chance.next_u32() as usize % 2],
     };
-    let mut path = Path::new(seed, deeds(profile));
+    let mut path = Path::new(seed, faults(profile));
     pair.mangle = Some(Box::new(move |from: Side, segment: &Segment<'_>| {
         let to = from.other();
         let changed = path.change(segment)?;

@@ -133,7 +133,7 @@ fn data_that_overtakes_its_syn_is_dropped_in_silence() {
 #[test]
 fn a_connection_that_its_syn_did_not_open_takes_nothing_without_ack() {
     let mut world = World::known(taking());
-    let client = Played::new(&mut world, 1);
+    let client = SimulatedClient::new(&mut world, 1);
     world.restart();
     client.send(&mut world, 1001, None, &[]);
     let behind = TcpHeader { seq: SeqNum(1002), flags: Flags::PSH, window: 1000, ..TcpHeader::default() };

@@ -38,7 +38,7 @@ fn the_amplification_is_bounded() {
 #[test]
 fn pending_connections_are_bounded_and_a_reset_frees_none_of_them() {
     let mut world = World::new(FastOpenListen { max_pending: 2, ..FastOpenListen::default() });
-    let clients: Vec<Played> = (1..=3).map(|n| Played::new(&mut world, n)).collect();
+    let clients: Vec<SimulatedClient> = (1..=3).map(|n| SimulatedClient::new(&mut world, n)).collect();
     world.restart();
     assert_eq!(clients[0].open(&mut world, 1001), 10);
     assert_eq!(clients[1].open(&mut world, 1002), 10);
@@ -61,7 +61,7 @@ fn pending_connections_are_bounded_and_a_reset_frees_none_of_them() {
 #[test]
 fn a_client_has_its_own_limit() {
     let mut world = World::new(FastOpenListen { max_per_ip: 1, ..FastOpenListen::default() });
-    let [one, other] = [1, 2].map(|n| Played::new(&mut world, n));
+    let [one, other] = [1, 2].map(|n| SimulatedClient::new(&mut world, n));
     assert_eq!(one.open(&mut world, 1001), 10);
     assert_eq!(one.open(&mut world, 1002), 0);
     assert_eq!(other.open(&mut world, 1003), 10);
@@ -92,7 +92,7 @@ fn a_burst_beyond_the_limit_of_a_client_does_not_suspend_fast_open() {
 #[test]
 fn a_reset_leaves_what_was_received() {
     let mut world = World::new(FastOpenListen::default());
-    let client = Played::new(&mut world, 1);
+    let client = SimulatedClient::new(&mut world, 1);
     assert_eq!(client.open(&mut world, 1001), 10);
     let at_b = world.accept();
     client.reset(&mut world, 1001);
@@ -141,7 +141,7 @@ fn a_flood_of_blind_resets_has_no_effect() {
 #[test]
 fn a_blind_acknowledgement_aborts_nothing() {
     let mut world = World::new(FastOpenListen::default());
-    let client = Played::new(&mut world, 1);
+    let client = SimulatedClient::new(&mut world, 1);
     assert_eq!(client.open(&mut world, 1001), 10);
     let at_b = world.accept();
     let seq = SeqNum(1001) + 11;
@@ -164,7 +164,7 @@ fn syn_cookies_exclude_fast_open_except_with_a_good_cookie() {
     always.until(300);
     assert_eq!(always.outcome(id), FastOpenOutcome::Stripped);
     let mut flooded = World::with(listen(SynCookies::UnderFlood, 4), |config| config);
-    let client = Played::new(&mut flooded, 1);
+    let client = SimulatedClient::new(&mut flooded, 1);
     for port in 2000..2010 {
         client.send(&mut flooded, port, None, &[]);
     }
@@ -179,7 +179,7 @@ fn syn_cookies_exclude_fast_open_except_with_a_good_cookie() {
 #[test]
 fn a_closed_listener_resets_what_it_opened_and_forgets_its_penalties() {
     let mut world = World::new(FastOpenListen::default());
-    let client = Played::new(&mut world, 1);
+    let client = SimulatedClient::new(&mut world, 1);
     assert_eq!(client.open(&mut world, 1001), 10);
     assert_eq!(client.open(&mut world, 1002), 10);
     client.reset(&mut world, 1002);
@@ -193,7 +193,7 @@ fn a_closed_listener_resets_what_it_opened_and_forgets_its_penalties() {
 #[test]
 fn an_unanswered_syn_ack_no_longer_counts_against_the_limit() {
     let mut world = World::new(FastOpenListen::default());
-    let client = Played::new(&mut world, 1);
+    let client = SimulatedClient::new(&mut world, 1);
     assert_eq!(client.open(&mut world, 1001), 10);
     let at_b = world.accept();
     world.pair.write(B, at_b, &pattern(20_000)).expect("room");
@@ -279,7 +279,7 @@ fn pending_bytes_of_the_stack_are_bounded() {
     let change =
         |config| StackConfig { fast_open: FastOpenConfig { limits, ..FastOpenConfig::default() }, ..config };
     let mut world = World::with(serving(FastOpenListen::default()), change);
-    let client = Played::new(&mut world, 1);
+    let client = SimulatedClient::new(&mut world, 1);
     assert_eq!(client.open(&mut world, 1001), 10);
     assert_eq!(client.open(&mut world, 1002), 0);
     assert_eq!(world.pair.b.stats().fast_open.memory_refused, 1);

@@ -3,14 +3,14 @@
 use super::*;
 
 /// A simulated client with its own address and a cookie.
-pub(super) struct Played {
+pub(super) struct SimulatedClient {
     pub(super) ip: [u8; 4],
     pub(super) cookie: Option<FastOpen>,
 }
 
-impl Played {
-    pub(super) fn new(world: &mut World, last: u8) -> Played {
-        let mut played = Played { ip: [10, 9, 9, last], cookie: None };
+impl SimulatedClient {
+    pub(super) fn new(world: &mut World, last: u8) -> SimulatedClient {
+        let mut played = SimulatedClient { ip: [10, 9, 9, last], cookie: None };
         played.send(world, 100, Some(FastOpen::REQUEST), &[]);
         played.cookie = world.pair.last(B).tcp.options.fast_open;
         assert!(played.cookie.is_some(), "a cookie was granted");

@@ -9,7 +9,7 @@ fn remembering(lifetime: u64, entries: usize) -> FastOpenListen {
 
 /// Opens a connection from this port, gets a response and ends it; returns how many bytes of the SYN were
 /// accepted.
-fn visit(world: &mut World, client: &Played, port: u16) -> u32 {
+fn visit(world: &mut World, client: &SimulatedClient, port: u16) -> u32 {
     let taken = client.open(world, port);
     client.reset(world, port);
     taken
@@ -18,7 +18,7 @@ fn visit(world: &mut World, client: &Played, port: u16) -> u32 {
 #[test]
 fn a_copy_is_not_taken_again_however_its_connection_ended() {
     let mut world = World::new(remembering(600, 100));
-    let client = Played::new(&mut world, 1);
+    let client = SimulatedClient::new(&mut world, 1);
     assert_eq!(visit(&mut world, &client, 1001), 10);
     // There is no hold, because the connection was reset. The reset no longer counts against the limit.
     world.until(70_000);
@@ -34,7 +34,7 @@ fn a_copy_is_not_taken_again_however_its_connection_ended() {
 #[test]
 fn a_copy_from_another_port_is_known() {
     let mut world = World::new(remembering(600, 100));
-    let client = Played::new(&mut world, 1);
+    let client = SimulatedClient::new(&mut world, 1);
     assert_eq!(client.open(&mut world, 1001), 10);
     let mut copy = syn(1001);
     copy.options.fast_open = client.cookie;
@@ -46,7 +46,7 @@ fn a_copy_from_another_port_is_known() {
 #[test]
 fn a_full_window_lets_syns_open_ordinarily() {
     let mut world = World::new(remembering(60, 2));
-    let client = Played::new(&mut world, 1);
+    let client = SimulatedClient::new(&mut world, 1);
     assert_eq!([1001, 1002, 1003].map(|port| client.open(&mut world, port)), [10, 10, 0]);
     assert_eq!(world.pair.b.stats().fast_open.replay_window_full, 1);
     world.until(61_000);
@@ -57,8 +57,9 @@ fn a_full_window_lets_syns_open_ordinarily() {
 fn forged_cookies_use_no_entry_and_new_keys_keep_all() {
     let mut world = World::new(remembering(600, 2));
     world.pair.b.set_fast_open_keys(fixed(1, None));
-    let client = Played::new(&mut world, 1);
-    let forger = Played { ip: [10, 9, 9, 2], cookie: Cookie::new(&[7; 8]).map(FastOpen::with_cookie) };
+    let client = SimulatedClient::new(&mut world, 1);
+    let forger =
+        SimulatedClient { ip: [10, 9, 9, 2], cookie: Cookie::new(&[7; 8]).map(FastOpen::with_cookie) };
     assert_eq!([1001, 1002, 1003].map(|port| forger.open(&mut world, port)), [0; 3]);
     assert_eq!(visit(&mut world, &client, 2001), 10);
     world.until(70_000);
