@@ -7,7 +7,7 @@ use brisk_gateway::settings::{CLIENT_MECHANISMS, HopSettings, ListenerSettings};
 use brisk_gateway::{ClientSide, MechanismState};
 use brisk_runtime::attach::{AttachConfig, Queues};
 use brisk_runtime::profile::Profile;
-use brisk_runtime::{Cores, DeviceSpec, Endpoint, Others, Share};
+use brisk_runtime::{Cores, DeviceSpec, Endpoint, KernelListener, Share};
 
 use crate::failure::Failure;
 use crate::hop_args;
@@ -45,7 +45,7 @@ pub(crate) struct ClientDevice {
 pub(crate) struct OpenDevice {
     pub(crate) places: Places,
     /// The kernel's listeners for the clients that it serves.
-    pub(crate) others: Vec<(SocketAddr, Others)>,
+    pub(crate) others: Vec<(SocketAddr, KernelListener)>,
 }
 
 impl ClientDevice {

@@ -11,7 +11,7 @@ use brisk_gateway::{
     Edge, EdgeConfig, EdgeControl, Facts, Hop, Listen, MechanismState, Metrics, OriginName, ServiceConfig,
     Settings,
 };
-use brisk_runtime::Others;
+use brisk_runtime::KernelListener;
 
 use crate::Common;
 use crate::clients::{self, ClientDevice, Keys, OpenDevice};
@@ -152,7 +152,7 @@ fn places(settings: &Settings) -> Vec<SocketAddr> {
 }
 
 /// Returns whether the edge can leave clients to the kernel whose path fails with brisk's TCP.
-fn exemptions(others: &[(SocketAddr, Others)]) -> MechanismState {
+fn exemptions(others: &[(SocketAddr, KernelListener)]) -> MechanismState {
     let is_on = !others.is_empty() && others.iter().all(|(_, others)| others.exceptions.is_some());
     let (state, reason) = match is_on {
         true => ("on", "default"),

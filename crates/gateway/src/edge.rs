@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use brisk_packet_io::share::Others;
+use brisk_packet_io::share::KernelListener;
 use brisk_packet_io::sockopt::TcpInfo;
 use brisk_runtime::Endpoint;
 use socket2::SockRef;
@@ -113,12 +113,12 @@ impl Edge {
     ///
     /// # Panics
     /// Outside a tokio runtime.
-    pub fn with_kernel(mut self, others: Vec<(SocketAddr, Others)>) -> io::Result<Edge> {
+    pub fn with_kernel(mut self, others: Vec<(SocketAddr, KernelListener)>) -> io::Result<Edge> {
         let service = self.shared.config().service.clone();
         let lists = others.iter().map(|(_, others)| others.exceptions.clone()).collect::<Option<Vec<_>>>();
         let exemptions = Arc::new(Exemptions::on(lists.unwrap_or_default()));
         service.metrics.count_exempt(exemptions.clone());
-        for (address, Others { listener, guards, .. }) in others {
+        for (address, KernelListener { listener, guards, .. }) in others {
             self.kernel.push((listener.try_clone()?, guards));
             self.sockets.inherit(TcpListener::from_std(listener)?, address, &service.cores);
             service.metrics.expect_clients(ClientTcp::Kernel(TcpInfo::default()));

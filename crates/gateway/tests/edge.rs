@@ -11,7 +11,7 @@ use brisk_gateway::{
     ServiceConfig,
 };
 use brisk_link::LinkSpec;
-use brisk_packet_io::share::Others;
+use brisk_packet_io::share::KernelListener;
 use brisk_runtime::{ConnectConfig, Endpoint, FastOpenConnect, TcpStream, memory};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -43,7 +43,7 @@ impl Fixture {
         Fixture::with_kernel(config, Vec::new()).await
     }
 
-    async fn with_kernel(config: EdgeConfig, kernel: Vec<(SocketAddr, Others)>) -> Fixture {
+    async fn with_kernel(config: EdgeConfig, kernel: Vec<(SocketAddr, KernelListener)>) -> Fixture {
         let link = LinkSpec::parse("--rtt 10ms").unwrap();
         let (near, far) = memory::network(&link, 1).unwrap();
         let places: Vec<(SocketAddr, Endpoint)> = config
@@ -149,7 +149,7 @@ async fn client_that_the_kernel_accepts_is_served_and_counted_next_to_the_others
     let _device = kernel.try_clone().unwrap();
     let edge = Fixture::with_kernel(
         config,
-        vec![(AT.parse().unwrap(), Others { listener: kernel, exceptions: None, guards: true })],
+        vec![(AT.parse().unwrap(), KernelListener { listener: kernel, exceptions: None, guards: true })],
     )
     .await;
     let mut client = tokio::net::TcpStream::connect(at).await.unwrap();
@@ -194,7 +194,7 @@ async fn draining_edge_resets_new_connections_of_the_kernel() {
     let _device = kernel.try_clone().unwrap();
     let edge = Fixture::with_kernel(
         config,
-        vec![(AT.parse().unwrap(), Others { listener: kernel, exceptions: None, guards: true })],
+        vec![(AT.parse().unwrap(), KernelListener { listener: kernel, exceptions: None, guards: true })],
     )
     .await;
     let mut open = edge.connect(AT).await;

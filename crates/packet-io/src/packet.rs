@@ -35,7 +35,7 @@ use crate::headers::Headers;
 use crate::interface::Interface;
 use crate::privileges::OpenError;
 use crate::reactor::Reactor;
-use crate::share::{Others, Share};
+use crate::share::{KernelListener, Share};
 use crate::vnet::VnetHeader;
 use guard::Guards;
 use out::Out;
@@ -47,7 +47,7 @@ pub struct PacketOptions {
     /// Address and port that the stack listens on; `[::]` or `0.0.0.0` for every address. Default none.
     pub serve: Option<SocketAddr>,
     /// The clients of `serve` whose packets the stack gets, if the kernel serves the others
-    /// ([`Opened::others`]). Default `None`: the stack serves all, without exceptions.
+    /// ([`Opened::kernel_listener`]). Default `None`: the stack serves all, without exceptions.
     pub share: Option<Share>,
     /// Number of ports to claim, from 61056 to 65535, for connections that the stack opens. They come in
     /// blocks of 64; there are fewer if other processes use the other blocks. Each port that is used takes a
@@ -101,7 +101,7 @@ pub struct Opened {
     /// True if the kernel redirects the frames; false if packet sockets receive them.
     pub redirected: bool,
     /// The kernel's listener at the served address, if the kernel serves clients there.
-    pub others: Option<Others>,
+    pub kernel_listener: Option<KernelListener>,
 }
 
 /// Opens `count` queues for the stack on `addresses`, which the host must have and which are reached over
@@ -118,16 +118,16 @@ pub fn open(
     let guards = claim(interface, options)?;
     let local_ports = guards.ports();
     let failed = |error| OpenError::packet(interface, "the kernel's listener cannot be used", error);
-    let others = |guards_stack| guards.others(guards_stack).map_err(failed);
+    let kernel_listener = |guards_stack| guards.kernel_listener(guards_stack).map_err(failed);
     if options.redirect
         && let Ok(queues) = RedirectDevice::open_queues(interface, addresses, &guards, count)
     {
-        let others = others(false)?;
-        return Ok(Opened { queues: boxed(queues), local_ports, redirected: true, others });
+        let kernel_listener = kernel_listener(false)?;
+        return Ok(Opened { queues: boxed(queues), local_ports, redirected: true, kernel_listener });
     }
-    let others = others(true)?;
+    let kernel_listener = kernel_listener(true)?;
     let queues = PacketDevice::queues(interface, options, guards, count)?;
-    Ok(Opened { queues: boxed(queues), local_ports, redirected: false, others })
+    Ok(Opened { queues: boxed(queues), local_ports, redirected: false, kernel_listener })
 }
 
 fn boxed(queues: Vec<impl Device + 'static>) -> Vec<Box<dyn Device>> {

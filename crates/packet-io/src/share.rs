@@ -82,7 +82,7 @@ pub fn hash(client: IpAddr) -> u32 {
 
 /// The kernel's listener at the served address, for the clients that the stack does not serve.
 #[derive(Debug)]
-pub struct Others {
+pub struct KernelListener {
     /// The listener. It does not block.
     pub listener: TcpListener,
     /// The list of clients that are left to the kernel although they are in the share; `None` if the system

@@ -46,7 +46,7 @@ use crate::packet::filter::MAX_ADDRESSES;
 use crate::packet::guard::Guards;
 use crate::packet::{ETHERNET_HEADER, PacketOptions};
 use crate::privileges::OpenError;
-use crate::share::{Others, Share};
+use crate::share::{KernelListener, Share};
 use device::{Host, Port, XdpDevice};
 use errors::Errors;
 use program::Running;
@@ -107,8 +107,8 @@ pub struct Opened {
     pub local_ports: Option<RangeInclusive<u16>>,
     /// How frames reach the stack.
     pub path: Path,
-    /// As [`packet::Opened::others`](crate::packet::Opened::others).
-    pub others: Option<Others>,
+    /// As [`packet::Opened::kernel_listener`](crate::packet::Opened::kernel_listener).
+    pub kernel_listener: Option<KernelListener>,
 }
 
 /// How frames reach the stack from the interface.
@@ -152,7 +152,7 @@ pub fn open(
     let XdpOptions { serve, share, local_ports, .. } = options;
     let guards = Guards::claim_for(&subject, interface, serve, share, local_ports)?;
     let unusable = |error| OpenError::xdp(interface, "the kernel's listener cannot be used", error);
-    let others = guards.others(false).map_err(unusable)?;
+    let kernel_listener = guards.kernel_listener(false).map_err(unusable)?;
     let interface = Interface::named(interface)?;
     let (mtu, mac) = (interface.mtu()?, interface.hardware_address()?);
     if mtu > MAX_MTU {
@@ -192,7 +192,7 @@ pub fn open(
         first.listen_to(Errors::open(&host.interface).map_err(failed)?);
     }
     let queues = devices.into_iter().map(|device| Box::new(device) as Box<dyn Device>).collect();
-    Ok(Opened { queues, local_ports: guards.ports(), path, others })
+    Ok(Opened { queues, local_ports: guards.ports(), path, kernel_listener })
 }
 
 /// Opens a socket for each queue of the interface: frames of a queue can go only to its own socket.

@@ -13,7 +13,7 @@ use std::ops::RangeInclusive;
 
 use brisk_packet_io::interface::Interface;
 use brisk_packet_io::packet::{self, PacketOptions};
-use brisk_packet_io::share::{Others, Share};
+use brisk_packet_io::share::{KernelListener, Share};
 use brisk_packet_io::tun::{TunDevice, TunOptions};
 use brisk_packet_io::udp::{self, UdpDevice, UdpOptions};
 use brisk_packet_io::xdp::{self, XdpOptions};
@@ -206,12 +206,18 @@ impl AttachConfig {
     ///
     /// # Panics
     /// Outside a tokio runtime.
-    pub fn open_share(&self, share: Share) -> Result<(Builder, Attached, Option<Others>), AttachError> {
+    pub fn open_share(
+        &self,
+        share: Share,
+    ) -> Result<(Builder, Attached, Option<KernelListener>), AttachError> {
         self.check_share(share)?;
         self.open_for(Some(share))
     }
 
-    fn open_for(&self, share: Option<Share>) -> Result<(Builder, Attached, Option<Others>), AttachError> {
+    fn open_for(
+        &self,
+        share: Option<Share>,
+    ) -> Result<(Builder, Attached, Option<KernelListener>), AttachError> {
         self.check()?;
         let all = |(builder, attached)| (builder, attached, None);
         match &self.device {
@@ -322,7 +328,7 @@ impl AttachConfig {
         &self,
         interface: &str,
         share: Option<Share>,
-    ) -> Result<(Builder, Attached, Option<Others>), AttachError> {
+    ) -> Result<(Builder, Attached, Option<KernelListener>), AttachError> {
         let addresses = self.host_addresses(interface)?;
         let AttachConfig { serve, local_ports, .. } = *self;
         let options = PacketOptions { serve, share, local_ports, ..PacketOptions::default() };
@@ -330,14 +336,14 @@ impl AttachConfig {
         let opened = packet::open(interface, &addresses, options, count)?;
         let builder = self.builder(opened.queues, &addresses, opened.local_ports);
         let frames = if opened.redirected { Frames::Redirected } else { Frames::Copied };
-        Ok((builder, Attached::Native { addresses, frames }, opened.others))
+        Ok((builder, Attached::Native { addresses, frames }, opened.kernel_listener))
     }
 
     fn open_xdp(
         &self,
         interface: &str,
         share: Option<Share>,
-    ) -> Result<(Builder, Attached, Option<Others>), AttachError> {
+    ) -> Result<(Builder, Attached, Option<KernelListener>), AttachError> {
         let addresses = self.host_addresses(interface)?;
         let AttachConfig { serve, local_ports, .. } = *self;
         let options = XdpOptions { serve, share, local_ports, ..XdpOptions::default() };
@@ -351,7 +357,11 @@ impl AttachConfig {
             )));
         }
         let builder = self.builder(opened.queues, &addresses, opened.local_ports);
-        Ok((builder, Attached::Native { addresses, frames: Frames::Xdp(opened.path) }, opened.others))
+        Ok((
+            builder,
+            Attached::Native { addresses, frames: Frames::Xdp(opened.path) },
+            opened.kernel_listener,
+        ))
     }
 
     /// Returns the addresses of the host that the stack shares with the kernel.

@@ -61,7 +61,7 @@ pub use brisk_link as link;
 pub use brisk_packet_io::{
     DeviceSpec,
     inherited::inherited_listener,
-    share::{Others, Share},
+    share::{KernelListener, Share},
 };
 pub use brisk_tcp::config::{CongestionAlgorithm, FastOpenConfig, KeepaliveConfig, SynCookies};
 pub use brisk_tcp::connection::ConnStats;

@@ -20,7 +20,7 @@ use super::filter::Wanted;
 use super::source_port;
 use crate::interface::name_problem;
 use crate::privileges::OpenError;
-use crate::share::{self, Exceptions, Others, Share};
+use crate::share::{self, Exceptions, KernelListener, Share};
 use crate::sockopt;
 
 /// Number of ports in a block. The guard of its first port claims a block, so that other processes of brisk
@@ -117,12 +117,12 @@ impl Guards {
 
     /// Returns a handle of the kernel's listener, which does not block; `None` if the kernel serves no
     /// client. `guards` is true if the kernel sees the packets of the stack.
-    pub(crate) fn others(&self, guards: bool) -> io::Result<Option<Others>> {
+    pub(crate) fn kernel_listener(&self, guards: bool) -> io::Result<Option<KernelListener>> {
         let Some((_, listener)) = self.served.as_ref().filter(|_| self.share.is_some()) else {
             return Ok(None);
         };
         let listener = listener.try_clone()?.into();
-        Ok(Some(Others { listener, exceptions: self.exceptions.clone(), guards }))
+        Ok(Some(KernelListener { listener, exceptions: self.exceptions.clone(), guards }))
     }
 
     /// Returns the packets for the stack on a link with a header of `link` bytes: to one of `addresses` and
@@ -252,7 +252,7 @@ mod tests {
             let free = std::net::TcpListener::bind((address, 0)).unwrap().local_addr().unwrap();
             let share: Share = "50%".parse().unwrap();
             let guards = Guards::claim(Some(free), Some(share), 0).unwrap();
-            let Others { listener, exceptions, .. } = guards.others(true).unwrap().unwrap();
+            let KernelListener { listener, exceptions, .. } = guards.kernel_listener(true).unwrap().unwrap();
             let server = SocketAddr::from((Ipv4Addr::LOCALHOST, free.port()));
             for client in (2..30).map(|n| Ipv4Addr::new(127, 0, 0, n)) {
                 let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
@@ -286,9 +286,13 @@ mod tests {
             assert!(!connects());
         }
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        assert!(Guards::claim(Some(free), None, 0).unwrap().others(true).unwrap().is_none());
+        assert!(Guards::claim(Some(free), None, 0).unwrap().kernel_listener(true).unwrap().is_none());
         assert!(
-            Guards::claim(None, Some("50%".parse().unwrap()), 0).unwrap().others(true).unwrap().is_none()
+            Guards::claim(None, Some("50%".parse().unwrap()), 0)
+                .unwrap()
+                .kernel_listener(true)
+                .unwrap()
+                .is_none()
         );
     }
 
