@@ -13,7 +13,7 @@ use crate::TxMeta;
 /// ```
 /// use brisk_device::{TxMeta, offload};
 ///
-/// // A packet of one segment with complete checksums stays as it is.
+/// // A packet of one segment with complete checksums is unchanged.
 /// let mut sent = Vec::new();
 /// offload::cut(&[0x45; 40], TxMeta::default(), &mut |segment| sent.push(segment.to_vec()));
 /// assert_eq!(sent, [[0x45; 40]]);

@@ -197,9 +197,9 @@ impl AttachConfig {
         self.open_for(None).map(|(builder, attached, _)| (builder, attached))
     }
 
-    /// Like [`open`](AttachConfig::open); of the clients of `serve`, the stack serves only those in `share`,
-    /// without exceptions. Also returns the kernel's listener for the others; `None` if the kernel serves no
-    /// client: the share is the whole, and the system has no list of exceptions.
+    /// Like [`open`](AttachConfig::open), but of the clients of `serve` the stack serves only those in
+    /// `share`. Also returns the kernel's listener for the others, with an empty list of exceptions; `None`
+    /// if the kernel serves no client: the share is the whole, and the system has no list of exceptions.
     ///
     /// # Errors
     /// Those of [`open`](AttachConfig::open) and of [`check_share`](AttachConfig::check_share).

@@ -1,5 +1,5 @@
-//! [`Cores`]: a thread with a tokio runtime of its own for each core, so that all work for a connection stays
-//! on one core.
+//! [`Cores`]: a thread with its own tokio runtime for each core, so that one core does all work for a
+//! connection.
 //!
 //! A runtime with several threads moves tasks to any idle thread. For work of some microseconds per packet
 //! this costs more than it gains. Here a stack, the tasks that serve its connections, and their timers stay

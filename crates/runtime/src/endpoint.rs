@@ -497,8 +497,8 @@ impl Builder {
         self
     }
 
-    /// Sets the source of sequence numbers, ports and keys. A number makes them reproducible, for tests and
-    /// simulations; 32 bytes are entropy from the program. Default: the randomness of the operating system.
+    /// Sets the source of sequence numbers, ports and keys: a number, which makes them reproducible for tests
+    /// and simulations, or 32 bytes of entropy. Default: the randomness of the operating system.
     #[must_use]
     pub fn seed(mut self, seed: impl Into<Seed>) -> Builder {
         self.seed = Some(seed.into());

@@ -1,4 +1,4 @@
-//! [`Forwarder`]: asks the program about every connection that a peer opens, before the stack answers.
+//! [`Forwarder`]: the program decides about each connection that a peer opens, before the stack answers.
 
 use std::io;
 use std::net::SocketAddr;

@@ -71,7 +71,7 @@ pub struct HedgedStream {
 enum State {
     /// No answer has arrived.
     Open(Box<Race>),
-    /// The race is over; this connection stays.
+    /// The race is over; the stream uses this connection.
     Decided(TcpStream),
     /// Placeholder while the state changes.
     Moving,

@@ -7,7 +7,7 @@
 //! | [`cores`] | [`Cores`]: a thread for each core, with a stack on each |
 //! | [`endpoint`] | [`Endpoint`]: a stack on a device, driven by a task |
 //! | [`stream`] | [`TcpStream`]: a connection |
-//! | [`forwarder`] | [`Forwarder`]: asks the program about every connection before it is answered |
+//! | [`forwarder`] | [`Forwarder`]: the program decides about each connection before the stack answers |
 //! | [`hedge`] | [`HedgedStream`]: a request over Fast Open, with a second connection as a backup |
 //! | `stream::split` | the two halves of a stream |
 //! | [`listener`] | [`TcpListener`] |

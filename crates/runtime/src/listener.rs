@@ -58,7 +58,7 @@ struct Part {
 
 impl TcpListener {
     /// Listens on `local` with the endpoint's settings. Port 0 lets the stack choose; an unspecified address
-    /// stands for every address of its family.
+    /// means every address of its family.
     ///
     /// # Errors
     /// `AddrInUse`, or `AddrNotAvailable` if the address is not one of the endpoint's.

@@ -129,7 +129,7 @@ pub enum ProfileError {
         /// The word.
         word: String,
     },
-    /// `loss_cap` comes before Proactive is on.
+    /// `loss_cap` precedes the word that switches Proactive on.
     #[error(
         "profile '{profile}': loss_cap belongs to Proactive, which is not on yet; put 'proactive' before it"
     )]
@@ -178,7 +178,7 @@ const NAMED: &[(&str, Named)] = &[
     ("all", Named::FastOpen(all)),
 ];
 
-/// Returns today's TCP with parity that uses the rest of the window.
+/// Returns today's TCP with Corrective.
 fn corrective() -> TcpConfig {
     let mut tcp = TcpConfig::default();
     tcp.mechanisms.corrective = Some(CorrectiveConfig::default());
@@ -193,8 +193,9 @@ fn proactive() -> TcpConfig {
 }
 
 /// Returns the TCP of an installed gateway pair. The planner chooses among all mechanisms, because both ends
-/// know the path and each other. A response within one round trip needs a window that holds all of it, and a
-/// request that may be repeated. BBR is used because random loss does not slow it down.
+/// know the path and each other. A response within one round trip needs an initial window that holds all of
+/// it, and a request on the SYN, which may be delivered twice. BBR is used because random loss does not slow
+/// it down.
 fn all() -> TcpConfig {
     TcpConfig {
         initial_window: 32,

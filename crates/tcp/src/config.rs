@@ -53,9 +53,9 @@ pub struct StackConfig {
     pub sends_twice: bool,
     /// Limit of simultaneous connections, including half-open ones and those in TIME-WAIT. Default 65536.
     pub max_connections: usize,
-    /// Limit of bytes in all send and receive buffers together. Writes leave a quarter of it to received
-    /// data; above the limit a connection accepts only the next segment, and only while its application has
-    /// nothing to read. Default 1 GiB.
+    /// Limit of bytes in all send and receive buffers together. Writes use at most three quarters of it, so
+    /// that received data has space; above the limit a connection accepts only the next segment, and only
+    /// while its application has nothing to read. Default 1 GiB.
     pub max_buffer_bytes: usize,
     /// Limit of received bytes that all connections together keep for repairs. 0: Corrective is not agreed
     /// to. Default 64 MiB.

@@ -206,7 +206,7 @@ pub fn emit_icmp(from: IpAddr, offending: &[u8], kind: IcmpKind, out: &mut Vec<u
     }
 }
 
-/// Returns the second word of an error: the MTU, which ICMPv4 keeps in 16 bits, or zero.
+/// Returns the second word of an error: the MTU (16 bits in ICMPv4), or zero.
 fn detail(kind: IcmpKind, from: IpAddr) -> u32 {
     match kind {
         IcmpKind::PacketTooBig { mtu } if from.is_ipv4() => mtu.min(0xffff),

@@ -184,7 +184,7 @@ impl Blocks {
     }
 }
 
-/// Opens a listener that receives nothing.
+/// Opens a listener that discards packets with a TTL below [`MIN_TTL`].
 fn guard(address: SocketAddr) -> io::Result<Socket> {
     anywhere(address, |address| listen(address, None, None))
 }
@@ -205,8 +205,8 @@ fn has_no_ipv6(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
 }
 
-/// Opens a listener that discards the packets of the clients in `share` except those in the list; all packets
-/// without a `share`.
+/// Opens a listener. With a `share` it discards the packets of the clients in the share except those in the
+/// list, otherwise all packets with a TTL below [`MIN_TTL`].
 fn listen(address: SocketAddr, share: Option<Share>, list: Option<&Exceptions>) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {

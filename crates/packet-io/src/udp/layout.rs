@@ -380,7 +380,7 @@ mod tests {
         assert_eq!(flags, [0x90, 0x10, 0x10, 0x19]);
         let lengths: Vec<usize> = datagrams.iter().map(Vec::len).collect();
         assert_eq!(lengths, [1028, 1028, 1028, 528]);
-        // Only the first datagram has CWR, so it stays alone.
+        // Only the first datagram has CWR, so the second does not join it.
         let mut assembly = received(&datagrams[1], &tcp);
         assert!(assembly.extend(&Incoming::parse(&datagrams[2]).unwrap()));
         assert!(assembly.extend(&Incoming::parse(&datagrams[3]).unwrap()));

@@ -19,8 +19,8 @@ pub enum Reactive {
     RackTlp,
 }
 
-/// A thin stream has fewer than four segments outstanding and nothing more to send: games, terminals,
-/// the ends of responses. Up to six timeouts in a row do not double the timeout meanwhile (Linux:
+/// A thin stream has fewer than four segments outstanding and nothing more to send: games, terminals, the
+/// ends of responses. On such a stream up to six timeouts in a row do not double the timeout (Linux:
 /// `TCP_THIN_LINEAR_TIMEOUTS`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ThinStreamConfig {

@@ -215,8 +215,8 @@ mod tests {
         assert_eq!(choose(&mut later, "198.51.100.10:80", 5), Err(OffReason::NoCookieThere));
     }
 
-    /// The text keeps apart whether the server has only accepted data of a SYN, or an answer has followed,
-    /// too.
+    /// The text distinguishes a server that has only accepted data of a SYN from one that has also answered
+    /// it.
     #[test]
     fn proven_and_accepted_cookies_stay_apart() {
         let mut before = cache();

@@ -75,7 +75,7 @@ pub enum GentleOutcome {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum GentleOff {
-    /// The configuration has neither, or their requirements are off.
+    /// The configuration has neither, or SACK or timestamps, which they need, are off.
     NotAsked,
     /// The option did not fit on the SYN together with a long cookie.
     NoRoom,

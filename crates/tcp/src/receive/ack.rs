@@ -90,7 +90,7 @@ pub(crate) struct Received {
 #[derive(Clone, Debug)]
 pub(crate) struct AckPolicy {
     delack_max: Duration,
-    /// Largest payload that this end told the peer to send.
+    /// MSS that this end announced, bytes.
     advertised_mss: u32,
     /// Estimate of the payload of the peer's full-sized segments.
     rcv_mss: u32,
@@ -339,8 +339,8 @@ impl AckPolicy {
         self.quick = self.quick.max(count);
     }
 
-    /// Updates the estimate of the peer's segment size: the largest seen, or a smaller one that came twice in
-    /// a row.
+    /// Updates the estimate of the peer's segment size: the largest size seen, or a smaller one that was seen
+    /// twice in a row.
     fn measure_rcv_mss(&mut self, segment: &Received) {
         let size = segment.segment_size;
         let smaller = self.smaller.take();

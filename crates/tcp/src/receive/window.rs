@@ -26,7 +26,7 @@ const UNSCALED_MAX: u32 = 65_535;
 pub(crate) struct RecvWindow {
     config: BufferConfig,
     rules: WindowRules,
-    /// Largest payload that this end told the peer to send: the unit of the initial window.
+    /// MSS that this end announced, bytes: the unit of the initial window.
     mss: u32,
     /// The shift in use for announced windows; 0 until scaling is agreed.
     shift: u8,

@@ -1,5 +1,5 @@
 //! The bytes that may leave now. This module compares the bytes in flight with the windows, the pacer and the
-//! allowance. Two checks are elsewhere: `decide_lost` stays within a window that the peer has reduced, and
+//! allowance. Two limits are elsewhere: `decide_lost` does not exceed a window that the peer has reduced, and
 //! `choose_probe` sends one segment at most.
 
 use crate::outcome::Origin;

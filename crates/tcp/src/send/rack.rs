@@ -37,7 +37,7 @@ pub(crate) struct RackVerdict {
 pub(crate) struct Rack {
     /// (RACK.xmit_ts, RACK.end_seq) of the most recently sent segment that is known to be delivered.
     newest: Option<(Instant, SeqNum)>,
-    /// The last acknowledgement delivered a segment that shows when lost ones must have arrived.
+    /// See [`Rack::has_advanced`].
     advanced: bool,
     rtt: Micros,
     fack: Option<SeqNum>,
@@ -64,8 +64,8 @@ pub(crate) struct Reordering {
     pub(crate) span: u32,
 }
 
-/// Segments that redundancy may still repair. They are not declared lost before its answer could arrive;
-/// otherwise a retransmission would accompany every repair.
+/// Segments that redundancy may still repair. They are not declared lost before the answer to the redundancy
+/// could arrive; otherwise a retransmission would accompany every repair.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Holds {
     /// Ranges that parities cover, with the time when each left or will leave.

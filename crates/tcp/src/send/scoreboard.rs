@@ -135,8 +135,8 @@ struct DupAcks {
     /// SND.NXT when the first loss of a recovery was declared: until SND.UNA reaches it, `arrived` persists
     /// when SND.UNA advances.
     recover: Option<SeqNum>,
-    /// SND.NXT at the first duplicate since SND.UNA advanced, or at the last repair. Later data arrives after
-    /// the repair, so no duplicate can be about it.
+    /// SND.NXT at the first duplicate since SND.UNA advanced, or at the last repair. Data above it arrives
+    /// after the repair, so no duplicate can be about it.
     announced_to: SeqNum,
     /// Size of a segment, bytes.
     mss: u32,
@@ -149,8 +149,8 @@ struct Resent {
     range: SeqRange,
 }
 
-/// Candidates for a round-trip sample; the earliest transmissions, so that the sample includes a delayed
-/// acknowledgement, as RFC 6298 requires.
+/// Candidates for a round-trip sample: the earliest transmissions that an acknowledgement covers, so that the
+/// sample includes the delay of the acknowledgement, as RFC 6298 requires.
 #[derive(Default)]
 struct Sample {
     cumulative: Option<Instant>,

@@ -10,7 +10,7 @@
 //! | `crc32c` | the checksum that proves a repair |
 //! | `code` | the bytes that a parity covers, the parity, the checksum: shared by both ends |
 //! | `encoder` | the segments of a group, and the time of its parity |
-//! | `queue` | detection of a queue that stands on the path |
+//! | `queue` | detection of a standing queue on the path |
 //! | `ring` | the last parity segments, with which answers are compared |
 //! | `history` | bytes that stay readable after the application has read them |
 //! | `repair` | solving the equations of the parities for the lost bytes |

@@ -38,8 +38,8 @@ fn a_swallowed_syn_is_followed_by_a_plain_one_and_the_second_disables() {
 }
 
 /// After three SYN-ACKs that do not acknowledge the data, SYNs carry only the cookie for a minute. Two
-/// dropped SYNs disable Fast Open to a server that has never responded; a server that has responded keeps it,
-/// because the losses may be random.
+/// dropped SYNs disable Fast Open to a server that has never responded. They do not disable it to a server
+/// that has responded, because the losses may be random.
 #[test]
 fn a_server_that_has_answered_may_lose_two_syns() {
     for answered in [false, true] {
