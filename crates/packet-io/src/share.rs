@@ -245,7 +245,6 @@ mod tests {
         assert!(share("100%").is_all() && !share("99.99%").is_all());
     }
 
-    /// Returns the percentage of `clients` in the share.
     fn percentage(share: Share, clients: impl Iterator<Item = IpAddr>) -> f64 {
         let (mut inside, mut all) = (0, 0);
         for client in clients {

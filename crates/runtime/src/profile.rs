@@ -160,9 +160,7 @@ pub enum ProfileError {
 /// The TCP that a profile's name means.
 #[derive(Clone, Copy)]
 enum Named {
-    /// This TCP.
     Tcp(fn() -> TcpConfig),
-    /// This TCP with Fast Open.
     FastOpen(fn() -> TcpConfig),
 }
 

@@ -45,7 +45,6 @@ const RTT_LIFETIME: Duration = Duration::from_secs(600);
 const WINDOW_LIFETIME: Duration = Duration::from_secs(600);
 /// Lifetime of a reduced MTU (RFC 8201 section 4 recommends ten minutes).
 const MTU_LIFETIME: Duration = Duration::from_secs(600);
-/// Half-life of a loss.
 const LOSS_HALF_LIFE: Duration = Duration::from_secs(600);
 /// Interval at which a connection and its stack report that large packets arrive.
 pub(crate) const LARGE_PACKET_INTERVAL: Duration = Duration::from_millis(50);
@@ -229,7 +228,6 @@ pub(crate) enum MtuReport {
     Open,
 }
 
-/// Result of a handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HandshakeResult {
     Completed,
@@ -292,7 +290,6 @@ pub(crate) struct PathMemory {
 }
 
 impl PathMemory {
-    /// Returns an empty memory.
     pub(crate) fn new(config: PathMemoryConfig, hash: KeyedHash) -> Self {
         PathMemory { config, paths: Lru::new(config.entries, hash.clone()), hash }
     }

@@ -60,7 +60,6 @@ impl Instant {
 }
 
 impl Default for Instant {
-    /// The origin.
     fn default() -> Self {
         Instant::ZERO
     }

@@ -19,7 +19,6 @@ const UNRESOLVED_LIFETIME: Duration = Duration::from_millis(2);
 /// queries.
 const MAX_KNOWN: usize = 16_384;
 
-/// See the [module](self).
 #[derive(Debug)]
 pub(super) struct NextHops {
     routes: Routes,

@@ -26,7 +26,6 @@ const SENT_IN_A_CALL: u32 = 32;
 const ATTEMPTS: usize = 30;
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(10);
 
-/// See the [module](self).
 #[derive(Debug)]
 pub(super) struct XdpSocket {
     socket: Socket,

@@ -86,7 +86,6 @@ pub(crate) struct Received {
     pub(crate) rto: Micros,
 }
 
-/// See the [module](self).
 #[derive(Clone, Debug)]
 pub(crate) struct AckPolicy {
     delack_max: Duration,

@@ -60,7 +60,6 @@ impl Arrival {
     }
 }
 
-/// See the [module](self).
 #[derive(Clone, Debug)]
 pub(crate) struct Assembler {
     rcv_nxt: SeqNum,

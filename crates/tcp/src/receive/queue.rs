@@ -34,7 +34,6 @@ const EXPECTED_MAX: usize = 256 << 10;
 /// Maximum number of bytes that are copied out of the ring so that its storage is kept.
 const COPIED: usize = 16 << 10;
 
-/// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct RecvQueue {
     /// Maximum number of bytes, including gaps.

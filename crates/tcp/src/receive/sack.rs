@@ -14,7 +14,6 @@ use crate::seq_ranges::SeqRange;
 /// Number of remembered blocks, the maximum in an option.
 const BLOCKS: usize = 4;
 
-/// See the [module](self).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SackReporter {
     reports_duplicates: bool,

@@ -20,7 +20,6 @@ pub(crate) enum Paws {
     Old,
 }
 
-/// See the [module](self).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Timestamps {
     offset: u32,

@@ -21,7 +21,6 @@ const SCALE_MAX: u8 = 14;
 /// Largest window without scaling.
 const UNSCALED_MAX: u32 = 65_535;
 
-/// See the [module](self).
 #[derive(Clone, Debug)]
 pub(crate) struct RecvWindow {
     config: BufferConfig,

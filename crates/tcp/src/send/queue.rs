@@ -44,7 +44,6 @@ pub(crate) struct SendQueue {
     max_window: u32,
 }
 
-/// The ends of records.
 #[derive(Clone, PartialEq, Debug)]
 struct RecordEnds(VecDeque<SeqNum>);
 

@@ -142,7 +142,6 @@ struct DupAcks {
     mss: u32,
 }
 
-/// A retransmission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Resent {
     at: Instant,

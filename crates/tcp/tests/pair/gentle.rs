@@ -42,7 +42,6 @@ struct Path {
 }
 
 impl Path {
-    /// Returns a path of `seed` with the faults `all`.
     fn new(seed: u64, all: &[Fault]) -> Path {
         let mut chance = ChaCha8Rng::seed_from_u64(seed ^ 0x9e37);
         let faults = all.iter().copied().filter(|_| chance.next_u32() % 2 == 0).collect();

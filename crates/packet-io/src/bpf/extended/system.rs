@@ -30,7 +30,6 @@ struct ProgLoad {
     rest: [u32; 12],
 }
 
-/// The attributes of `BPF_LINK_CREATE`.
 #[repr(C)]
 struct LinkCreate {
     program: u32,
@@ -40,7 +39,6 @@ struct LinkCreate {
     rest: [u32; 8],
 }
 
-/// The attributes of `BPF_MAP_CREATE`.
 #[repr(C)]
 struct MapCreate {
     map_type: u32,

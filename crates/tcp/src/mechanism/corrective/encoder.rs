@@ -96,7 +96,6 @@ pub(crate) struct EncoderContext {
     pub(crate) queue_stands: bool,
 }
 
-/// See the [module](self).
 #[derive(Clone, Debug)]
 pub(crate) struct Encoder {
     profile: Profile,

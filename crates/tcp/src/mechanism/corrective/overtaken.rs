@@ -17,7 +17,6 @@ const ENTRIES: usize = 16;
 /// The reordering window without a round-trip time.
 const WINDOW_WITHOUT_SAMPLE: Micros = Micros::from_millis(10);
 
-/// A repair.
 #[derive(Clone, Copy, Debug)]
 struct PendingRepair {
     /// The part whose original has not arrived.
@@ -29,7 +28,6 @@ struct PendingRepair {
     report_at: Option<Instant>,
 }
 
-/// See the [module](self).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Overtaken {
     repairs: VecDeque<PendingRepair>,

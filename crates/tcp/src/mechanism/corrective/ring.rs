@@ -28,7 +28,6 @@ pub(crate) struct SentParity {
     pub(crate) repaired: bool,
 }
 
-/// See the [module](self).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ring {
     entries: ArrayVec<SentParity, ENTRIES>,

@@ -117,7 +117,6 @@ impl Left {
     }
 }
 
-/// See the [module](self).
 #[derive(Clone, Debug)]
 pub(crate) struct Copies {
     policy: CopyPolicy,

@@ -93,7 +93,6 @@ struct First {
     tsval: u32,
 }
 
-/// See the [module](self).
 #[derive(Clone, Debug)]
 pub(crate) struct Filter {
     rule: CopyRule,
