@@ -1,7 +1,8 @@
 //! A network interface and its configuration: addresses, MTU, state, routes.
 //!
 //! A small encoder for rtnetlink (`rtnetlink(7)`) makes external programs unnecessary and shares the code of
-//! IPv4 and IPv6. All calls act in the network namespace of the calling thread; see [`crate::netns`].
+//! IPv4 and IPv6. All calls act in the network namespace of the calling thread; see [`crate::netns`]. They
+//! fail with the kernel's error, for example if CAP_NET_ADMIN is missing or the interface is gone.
 
 use std::io;
 use std::net::IpAddr;

@@ -2,9 +2,10 @@
 //!
 //! A thread belongs to one namespace. A thread that changed its namespace cannot always return, because a
 //! user namespace may forbid it. So [`Namespace::run`] starts a scoped thread, and the caller's thread never
-//! changes. Descriptors that are opened inside stay in that namespace wherever they are used, so one process
-//! can serve several namespaces. Names are in `/run/netns`, as `ip-netns(8)` specifies, so `ip netns` and
-//! this module see each other's namespaces.
+//! changes. Descriptors that are opened inside belong to that namespace wherever they are used, so one
+//! process can serve several namespaces. Names are in `/run/netns`, as `ip-netns(8)` specifies, so `ip netns`
+//! and this module see each other's namespaces. Calls fail with the kernel's error, for example if
+//! CAP_SYS_ADMIN is missing.
 
 use std::fs;
 use std::io;

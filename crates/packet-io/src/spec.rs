@@ -86,6 +86,9 @@ pub enum SpecError {
 
 impl DeviceSpec {
     /// Opens the device with default options.
+    ///
+    /// # Errors
+    /// Those of the device's own `open` or `bind`.
     pub fn open(&self) -> Result<Box<dyn Device>, OpenError> {
         match self {
             DeviceSpec::Tun { name } => Ok(Box::new(TunDevice::open(name, TunOptions::default())?)),

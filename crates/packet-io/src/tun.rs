@@ -113,6 +113,9 @@ impl TunDevice {
 
     /// Opens the TUN device `name`, or creates it. May block for up to half a second while a previous owner
     /// releases it.
+    ///
+    /// # Errors
+    /// The name is invalid, CAP_NET_ADMIN is missing, or another process has the device.
     pub fn open(name: &str, options: TunOptions) -> Result<TunDevice, OpenError> {
         if let Some(problem) = name_problem(name) {
             return Err(OpenError::bad_name(format!("tun:{name}"), problem));

@@ -98,6 +98,9 @@ const SOURCE: std::ops::Range<usize> = 8..24;
 
 impl UdpDevice {
     /// Binds a socket. `[::]` serves IPv4 as well; port 0 lets the kernel choose.
+    ///
+    /// # Errors
+    /// The address is in use, or this host does not have it.
     pub fn bind(bind: SocketAddr, options: UdpOptions) -> Result<UdpDevice, OpenError> {
         let failed = |error| OpenError::udp(bind, "cannot be bound", error);
         let socket =

@@ -51,7 +51,8 @@ pub struct StackConfig {
     /// ([`Transmit::twice`](crate::stack::Transmit::twice)): copies of Proactive then leave in runs. Default
     /// false: the driver sets it according to its device.
     pub sends_twice: bool,
-    /// Limit of simultaneous connections, including half-open ones and those in TIME-WAIT. Default 65536.
+    /// Limit of simultaneous connections, including half-open ones and those in TIME-WAIT. 1 or more, default
+    /// 65536.
     pub max_connections: usize,
     /// Limit of bytes in all send and receive buffers together. Writes use at most three quarters of it, so
     /// that received data has space; above the limit a connection accepts only the next segment, and only
@@ -60,7 +61,7 @@ pub struct StackConfig {
     /// Limit of received bytes that all connections together keep for repairs. 0: Corrective is not agreed
     /// to. Default 64 MiB.
     pub fec_mem_total: usize,
-    /// Local ports of active opens (RFC 6056). Default 32768..=60999.
+    /// Local ports of active opens (RFC 6056). 1..=65535, not empty, default 32768..=60999.
     pub ephemeral_ports: RangeInclusive<u16>,
     /// Maximum segment lifetime; TIME-WAIT lasts twice as long. 1..=120 s, default 30 s.
     pub msl: Duration,
@@ -151,7 +152,7 @@ impl Default for StackConfig {
 }
 
 impl StackConfig {
-    /// Checks the ranges in the comments of the fields.
+    /// Checks the documented ranges of the fields; the error names the first field that is out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let refuse = |key, value: alloc::string::String, range| Err(ConfigError { key, value, range });
         if self.mtu < 576 {
@@ -459,7 +460,7 @@ impl Default for TcpConfig {
 }
 
 impl TcpConfig {
-    /// Checks the ranges in the comments of the fields.
+    /// Checks the documented ranges of the fields; the error names the first field that is out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let refuse = |key, value: alloc::string::String, range| Err(ConfigError { key, value, range });
         if !(1..=64).contains(&self.initial_window) {
@@ -603,7 +604,7 @@ pub struct MechanismConfig {
 }
 
 impl MechanismConfig {
-    /// Checks the ranges in the comments of the fields.
+    /// Checks the documented ranges of the fields; the error names the first field that is out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.corrective.map_or(Ok(()), |corrective| corrective.validate())?;
         self.proactive.map_or(Ok(()), |proactive| proactive.validate())?;
@@ -635,7 +636,7 @@ pub struct ConnectConfig {
 }
 
 impl ConnectConfig {
-    /// Checks the ranges in the comments of the fields.
+    /// Checks the documented ranges of the fields; the error names the first field that is out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.tcp.validate()?;
         self.fast_open.as_ref().map_or(Ok(()), FastOpenConnect::validate)
@@ -678,7 +679,7 @@ pub struct ListenConfig {
 }
 
 impl ListenConfig {
-    /// Checks the ranges in the comments of the fields.
+    /// Checks the documented ranges of the fields; the error names the first field that is out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         self.tcp.validate()?;
         self.fast_open.as_ref().map_or(Ok(()), FastOpenListen::validate)

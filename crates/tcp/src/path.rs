@@ -70,7 +70,7 @@ impl Default for PathMemoryConfig {
 }
 
 impl PathMemoryConfig {
-    /// Checks the ranges given at the fields.
+    /// Checks the documented ranges of the fields; the error names the first field that is out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         if self.entries > 1_000_000 {
             let value = self.entries.to_string();

@@ -78,7 +78,7 @@ impl CorrectiveConfig {
         }
     }
 
-    /// Checks the ranges in the comments of the fields.
+    /// Checks the documented ranges of the fields; the error names the first field that is out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let (most, range) = match self.code {
             FecCode::Xor | FecCode::XorInterleaved => (16, "2 to 16"),
@@ -236,7 +236,7 @@ impl ProactiveConfig {
         }
     }
 
-    /// Checks the ranges in the comments of the fields.
+    /// Checks the documented ranges of the fields; the error names the first field that is out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         if self.gap > Duration::from_secs(1) {
             return refuse("pro_gap", alloc::format!("{:?}", self.gap), "0 to 1 s");

@@ -161,7 +161,7 @@ impl Default for FastOpenConnect {
 }
 
 impl ClientMemory {
-    /// Checks the ranges in the comments of the fields.
+    /// Checks the documented ranges of the fields; the error names the first field that is out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let refuse = |key, value: String, range| Err(ConfigError { key, value, range });
         if self.entries > 1_000_000 {
@@ -175,7 +175,7 @@ impl ClientMemory {
 }
 
 impl FastOpenConnect {
-    /// Checks the ranges in the comments of the fields.
+    /// Checks the documented ranges of the fields; the error names the first field that is out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let refuse = |key, value: String, range| Err(ConfigError { key, value, range });
         if self.syn_rto_floor > Duration::from_secs(1) {
