@@ -184,7 +184,7 @@ impl StackConfig {
     }
 }
 
-/// Computation of the retransmission timeout (RFC 6298).
+/// Computation of the retransmission timeout (RFC 6298). The ranges are not checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RtoConfig {
     /// Floor of the variance term `4*rttvar`. Linux: 200 ms. RFC 6298: 0. 0..=1 s.
@@ -377,16 +377,16 @@ pub struct TcpConfig {
     /// Path-MTU discovery by probing.
     pub mtu_probing: MtuProbing,
     /// Payload with which a search begins, and which is used while large packets vanish, bytes (RFC 4821
-    /// section 7.2; Linux: `tcp_base_mss`). Default 1024.
+    /// section 7.2; Linux: `tcp_base_mss`). 88 or more, default 1024.
     pub base_mss: u16,
-    /// Maximum MSS to offer and to use; `None`: limited by the MTU.
+    /// Maximum MSS to offer and to use, bytes, 88 or more. Default `None`: limited by the MTU.
     pub max_segment: Option<u16>,
     /// Treatment of urgent data.
     pub urgent: UrgentPolicy,
     /// Set PSH on the last segment of every burst of several, where Linux since 5.4 ends a packet with
     /// segmentation offload, in addition to the ends of writes. Default off.
     pub push_bursts: bool,
-    /// IP hop limit. Default 64.
+    /// IP hop limit. 1..=255, default 64.
     pub hop_limit: u8,
     /// DSCP of sent packets. 0..=63, default 0.
     pub dscp: u8,
@@ -460,7 +460,8 @@ impl Default for TcpConfig {
 }
 
 impl TcpConfig {
-    /// Checks the documented ranges of the fields; the error names the first field that is out of its range.
+    /// Checks the documented ranges of the fields, except those of [`RtoConfig`]; the error names the first
+    /// field that is out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let refuse = |key, value: alloc::string::String, range| Err(ConfigError { key, value, range });
         if !(1..=64).contains(&self.initial_window) {

@@ -91,7 +91,8 @@ pub struct FastOpenListen {
 }
 
 impl FastOpenListen {
-    /// Checks the documented ranges of the fields; the error names the first field that is out of its range.
+    /// Checks the documented ranges of the fields, except those of [`ReplayWindow`]; the error names the
+    /// first field that is out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let refuse = |key, value: String, range| Err(ConfigError { key, value, range });
         if self.max_per_ip == 0 {
