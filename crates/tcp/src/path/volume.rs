@@ -20,7 +20,8 @@ use crate::time::{Duration, Instant};
 /// After this time without a flight of at least half the volume, the volume counts half (careful resume). A
 /// queue of other hosts is no longer assumed after this time.
 const AGED: Duration = Duration::from_secs(30);
-/// Longest time for which starts use the standard window after losses that grow with the volume.
+/// Longest time for which starts use the standard window after repeated excesses, and the time for which
+/// losses that grow with the volume are excesses.
 const BRAKE: Duration = Duration::from_secs(60);
 /// Number of excesses among the remembered flights after which starts use the standard window.
 const BRAKE_EXCESSES: usize = 2;
@@ -113,9 +114,10 @@ pub struct PathVolume {
 pub(super) struct Volume {
     /// Bytes that one flight has carried.
     pub(super) carried: u32,
-    /// Bytes that flights of several connections may carry together on trust; at least `carried`.
+    /// Bytes that flights of several connections may carry together on trust, if more than `carried`.
     together: u32,
-    /// End of its lifetime: `lifetime` after the last flight of at least half of it.
+    /// End of its lifetime: `lifetime` after the last flight of at least half of it without losses that show
+    /// a limit.
     pub(super) until: Instant,
     verdicts: ArrayVec<Judged, FLIGHTS>,
     /// An excess of a flight that began before this time causes no further reduction.
@@ -133,7 +135,8 @@ pub(super) struct Volume {
     /// Two round trips after a refused request. Then the outcome of the data on trust is known, and more may
     /// be granted.
     refused: Option<Instant>,
-    /// A bit for each of the latest flights, the newest lowest: other hosts kept a queue during it.
+    /// A bit for each of the latest flights of at least [`QUEUE_SEGMENTS`], the newest lowest: other hosts
+    /// kept a queue during it.
     queued: u16,
     /// Time of the last such flight.
     queued_at: Instant,
@@ -238,8 +241,8 @@ impl Volume {
         self.is_queued() && now < self.queued_at + AGED
     }
 
-    /// Returns the capacity of the path without a queue, bytes, if it is known and none of the latest 16
-    /// flights saw a queue.
+    /// Returns the capacity of the path without a queue, bytes. `None` if it is unknown, if one of the latest
+    /// 16 flights saw a queue, or if one of the latest four verdicts is an excess.
     fn bdp(&self, min_rtt: Option<Duration>) -> Option<u32> {
         let (rate, rtt) = self.rate().filter(|_| self.is_measured).zip(min_rtt)?;
         let is_quiet = !self.latest(4).any(|verdict| verdict == FlightVerdict::Excess);

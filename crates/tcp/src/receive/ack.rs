@@ -301,8 +301,8 @@ impl AckPolicy {
         self.owed = Owed::Nothing;
     }
 
-    /// Records a read of `count` bytes. If it has `emptied` the queue, an acknowledgement that waited in vain
-    /// for a response may leave.
+    /// Records a read of `count` bytes; `emptied`: nothing is left to read. The acknowledgement leaves if it
+    /// covers more than a full-sized segment, or if it waited in vain for a response.
     pub(crate) fn on_read(&mut self, count: usize, emptied: bool, rcv_nxt: SeqNum) {
         if self.owed == Owed::Nothing {
             return;

@@ -228,7 +228,7 @@ impl PathMtu {
         shrank
     }
 
-    /// True if a router's report that lowered the MTU has expired.
+    /// True if the report or the earlier result that lowered the MTU has expired.
     #[inline]
     pub(crate) fn is_stale(&self, now: Instant) -> bool {
         self.stale_at.is_some_and(|at| at <= now)
@@ -443,8 +443,7 @@ impl PathMtu {
             return false;
         };
         let size = match search.retest && probe.size + THRESHOLD > search.high {
-            // The segment consists of whole lost segments, so it may be a few bytes shorter than the
-            // suspected size.
+            // A probe that repeats whole lost segments may be a few bytes shorter than the suspected size.
             true => search.high,
             false => probe.size.min(search.high),
         };
