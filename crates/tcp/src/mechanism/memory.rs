@@ -232,16 +232,20 @@ impl OptionRecord {
                 self.record_pass();
                 *self = OptionRecord { passed: self.passed, ..OptionRecord::default() };
             }
-            (true, true, true) if self.search == OptionSearch::OnceMore => self.blame_both(now),
-            (true, true, true) if self.search == OptionSearch::Idle => self.suspect(opened.known_drops),
+            (true, true, true) if self.search == OptionSearch::OnceMore => {
+                self.record_blocked_combination(now)
+            }
+            (true, true, true) if self.search == OptionSearch::Idle => {
+                self.record_drop_of_both(opened.known_drops)
+            }
             // The connection began before the search.
             (true, true, true) => {}
             (true, false, _) if self.search == OptionSearch::FastOpenNext => {
                 self.search = OptionSearch::GentleNext { fast_open_passed: !was_dropped };
             }
             (true, false, _) => {}
-            (false, true, true) => self.blame(opened.known_drops, now),
-            (false, true, false) => self.acquit(),
+            (false, true, true) => self.record_drop(opened.known_drops, now),
+            (false, true, false) => self.record_pass_alone(),
             (false, false, _) => {}
         }
     }
@@ -258,7 +262,7 @@ impl OptionRecord {
 
     /// Processes a dropped SYN with both options. If both have passed before, a single drop is probably a
     /// random loss.
-    fn suspect(&mut self, known_drops: u8) {
+    fn record_drop_of_both(&mut self, known_drops: u8) {
         if self.is_known() && known_drops.min(self.drops) == 0 {
             self.drops = 1;
         } else {
@@ -266,7 +270,7 @@ impl OptionRecord {
         }
     }
 
-    fn blame_both(&mut self, now: Instant) {
+    fn record_blocked_combination(&mut self, now: Instant) {
         self.rounds += 1;
         if self.rounds < if self.is_known() { ROUNDS_OF_KNOWN } else { ROUNDS } {
             self.search = OptionSearch::FastOpenNext;
@@ -276,7 +280,7 @@ impl OptionRecord {
         (self.rounds, self.search) = (0, OptionSearch::Idle);
     }
 
-    fn blame(&mut self, known_drops: u8, now: Instant) {
+    fn record_drop(&mut self, known_drops: u8, now: Instant) {
         let row = known_drops.min(self.drops).saturating_add(1);
         if row <= self.drops {
             return;
@@ -294,7 +298,7 @@ impl OptionRecord {
         }
     }
 
-    fn acquit(&mut self) {
+    fn record_pass_alone(&mut self) {
         self.record_pass();
         self.search = match self.search {
             OptionSearch::GentleNext { fast_open_passed: true } => OptionSearch::OnceMore,
