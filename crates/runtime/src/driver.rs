@@ -546,7 +546,7 @@ fn receive(device: &mut dyn Device, shared: &Shared, now: Instant) -> io::Result
     Ok(bytes)
 }
 
-/// Returns the packet with another source address; `None` if the families differ.
+/// Returns the IPv6 packet with another source address; `None` if that is an IPv4 address.
 fn from_source(packet: &[u8], source: IpAddr) -> Option<Vec<u8>> {
     let IpAddr::V6(source) = source else { return None };
     let mut packet = packet.to_vec();

@@ -116,8 +116,8 @@ pub(super) struct Volume {
     pub(super) carried: u32,
     /// Bytes that flights of several connections may carry together on trust, if more than `carried`.
     together: u32,
-    /// End of its lifetime: `lifetime` after the last flight of at least half of it without losses that show
-    /// a limit.
+    /// End of its lifetime: `lifetime` after the last flight of at least half of it with the verdict `Whole`
+    /// or `Random`.
     pub(super) until: Instant,
     verdicts: ArrayVec<Judged, FLIGHTS>,
     /// An excess of a flight that began before this time causes no further reduction.

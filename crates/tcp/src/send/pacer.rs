@@ -213,7 +213,7 @@ impl Pacer {
         bucket.is_awaited = false;
     }
 
-    /// Returns the time when a quantum may leave again; `None` if one may leave now or without pacing.
+    /// Returns the time when a quantum may leave; `None` if a segment may leave now, or without pacing.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let bucket = self.bucket.as_ref().filter(|_| self.segments >= UNPACED_SEGMENTS)?;
         let rate = bucket.rate?;

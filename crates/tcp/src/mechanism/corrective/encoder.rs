@@ -24,9 +24,10 @@ const MAX_CLOSED: usize = 8;
 const DELAY_WITHOUT_SAMPLE: Duration = Duration::from_millis(250);
 /// `start_off` has 24 bits.
 const MAX_OFFSET: u32 = 1 << 24;
-/// Number of failures in a row, without a repair, after which parity does not suit the losses of this path.
+/// Number of failures in a row, without a repair, after which parity pauses; the second time it does not suit
+/// this path.
 const FAILURES_IN_A_ROW: u32 = 8;
-/// Number of groups without parity after that.
+/// Number of groups without parity in a pause.
 const PAUSE_GROUPS: u32 = 16;
 
 /// Protection of the next groups. It may change between groups.
@@ -73,7 +74,7 @@ pub(crate) enum Unsent {
     Delivered,
     /// Its segments do not fit the path any more.
     TooBig,
-    /// Losses are being repaired, the peer's window is closed, or parity does not suit this path.
+    /// Losses are being repaired, or the peer's window is closed.
     State,
     /// The path has a standing queue, which parity must not join.
     Queue,
@@ -112,7 +113,7 @@ pub(crate) struct Encoder {
     has_paused: bool,
 }
 
-/// Segments that one parity covers.
+/// Segments that are protected together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Group {
     range: SeqRange,
@@ -387,7 +388,8 @@ impl Encoder {
         within.then_some(DueParity { layout, row, parities, seq, fin_end })
     }
 
-    /// Records that the peer could not repair a group. True if parity does not suit this path.
+    /// Records that the peer could not repair a group; parity may pause. True if parity does not suit this
+    /// path.
     pub(crate) fn on_failure(&mut self) -> bool {
         self.failures_in_row += 1;
         if self.failures_in_row < FAILURES_IN_A_ROW {
