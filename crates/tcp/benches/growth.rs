@@ -24,7 +24,7 @@ const RUNS: usize = 3;
 
 fn main() {
     println!("{:<44} {:>12} {:>8}", "one of", "nanoseconds", "ratio");
-    report("new transaction beside connections", [10, 1_000, 100_000], transaction_beside);
+    report("new transaction among connections", [10, 1_000, 100_000], transaction_among);
     report("round trip of 64 bytes among connections", [10, 1_000, 100_000], round_trip_among);
     report("segment in bulk over connections", [1, 10, 100], segment_over);
     report("acknowledgement, segments in flight", [10, 1_000, 30_000], acknowledgement);
@@ -42,7 +42,7 @@ fn report(what: &str, sizes: [usize; 3], cost: fn(usize) -> f64) {
 
 /// Returns the nanoseconds in which both ends open a connection, exchange 100 and 5,000 bytes and close it,
 /// while `count` other connections are open and idle.
-fn transaction_beside(count: usize) -> f64 {
+fn transaction_among(count: usize) -> f64 {
     const TIMES: usize = 20_000;
     let mut pair = Pair::new();
     for _ in 0..count {

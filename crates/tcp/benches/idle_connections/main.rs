@@ -7,8 +7,8 @@
 //! `recorded.txt` in this folder has the figures of the last change that affected them. The bench fails if a
 //! figure exceeds its record by more than [`TOLERANCE`]. `-- --record` rewrites the file.
 //!
-//! `--million` prints the memory of a million connections, and the duration of a transaction over a new
-//! connection with and without them.
+//! `--million` prints the memory of a million idle ends, which are half a million connections, and the
+//! duration of a transaction over a new connection with and without them.
 
 mod pair;
 
@@ -157,7 +157,7 @@ fn half_open(pair: &mut Pair, count: usize) -> usize {
     count
 }
 
-/// Runs transactions without and with a million idle connections.
+/// Runs transactions without and with a million idle ends, two for each connection.
 fn million() {
     const MANY: usize = 1_000_000;
     let mut pair = Pair::new();
@@ -171,9 +171,9 @@ fn million() {
     let held = resident() - before;
     println!("{MANY} idle ends in one process, both ends of {} connections", MANY / 2);
     println!("resident memory: {} MB, {} bytes an end", held / 1_000_000, held / MANY);
-    let beside = latencies(&mut pair);
-    println!("a new transaction, both ends: median and 99 % alone {alone:?}, beside them {beside:?}");
-    println!("99 %: {:.2} times", beside.1.as_secs_f64() / alone.1.as_secs_f64());
+    let among = latencies(&mut pair);
+    println!("a new transaction, both ends: median and 99 % without them {alone:?}, with them {among:?}");
+    println!("99 %: {:.2} times", among.1.as_secs_f64() / alone.1.as_secs_f64());
 }
 
 /// Returns the median and the 99th percentile of the real time of a connection for one transaction, from open

@@ -287,9 +287,9 @@ mod tests {
         let mut receiver = Signals::new(Profile::F2);
         receiver.on_repair();
         receiver.on_refuted();
-        assert_eq!(receiver.flags(), R_SUCC | S_PAR, "it is told until it is confirmed");
+        assert_eq!(receiver.flags(), R_SUCC | S_PAR, "it is reported until it is confirmed");
         receiver.on_repair();
-        assert_eq!(receiver.flags(), R_SUCC, "news");
+        assert_eq!(receiver.flags(), R_SUCC, "a new episode");
         receiver.on_repair();
         assert_eq!(receiver.flags(), R_SUCC, "merged into that episode");
     }

@@ -343,7 +343,7 @@ mod tests {
         assert_eq!(shifts, [None, None, Some(1), Some(1), Some(4)]);
         let mut window = RecvWindow::new(BUFFER, WindowRules::default(), MSS);
         window.announce_early(1);
-        assert_eq!(window.syn_window(), 65_535, "a device on the way sees what every SYN announces");
+        assert_eq!(window.syn_window(), 65_535, "a device on the path sees the same as in every SYN");
         window.agree_scaling();
         window.start(NXT, Instant::ZERO);
         assert_eq!(window.rcv_wnd(NXT), 131_072);

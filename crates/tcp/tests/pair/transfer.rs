@@ -73,7 +73,7 @@ fn a_writer_that_found_no_room_hears_of_it_when_there_is_some() {
     assert_eq!(pair.write(A, at_a, b"more"), Ok(4));
     pair.events.clear();
     pair.run_ms(100);
-    assert!(!pair.heard(A, Event::Writable(at_a)), "who does not wait is told nothing");
+    assert!(!pair.heard(A, Event::Writable(at_a)), "a program that does not wait gets no event");
     assert_eq!(pair.read(B, at_b).expect("open").expect("not at its end").len(), 20_004);
 }
 

@@ -579,13 +579,7 @@ mod tests {
             ("TS + GA short + 2 SACK", stamped().ga(SHORT).blocks(2), 33, 40, none),
             ("TS + GA short + 3 SACK", stamped().ga(SHORT).blocks(3), 33, 40, fewer_blocks(1)),
             ("TS + GA fail + 2 SACK", stamped().ga(FAIL).blocks(2), 36, 40, none),
-            (
-                "TS + enc-F2, no SACK blocks beside it",
-                stamped().ga(ENC_F2).blocks(2),
-                25,
-                28,
-                fewer_blocks(2),
-            ),
+            ("TS + enc-F2, without SACK blocks", stamped().ga(ENC_F2).blocks(2), 25, 28, fewer_blocks(2)),
             (
                 "TS + AccECN 11 + 2 SACK + GA short",
                 stamped().ga(SHORT).blocks(2).other(172, 11),

@@ -54,10 +54,10 @@ impl Bench {
 #[test]
 fn without_a_cookie_one_is_asked_for_and_then_used() {
     let mut bench = Bench::new();
-    let attempt = bench.choose(0).expect("nothing speaks against it");
+    let attempt = bench.choose(0).expect("Fast Open may be used");
     assert_eq!((attempt.mode, attempt.option, attempt.srtt), (Mode::Request, Some(FastOpen::REQUEST), None));
     bench.answer(SynAckClass::Granted, Some(cookie(&C1)), 100);
-    let attempt = bench.choose(200).expect("nothing speaks against it");
+    let attempt = bench.choose(200).expect("Fast Open may be used");
     assert_eq!((attempt.mode, attempt.option), (Mode::Data, Some(cookie(&C1))));
 }
 
@@ -86,7 +86,7 @@ fn the_amount_of_data_follows_the_mss_less_the_option_space() {
         let mut bench = Bench::known();
         let facts = PathFacts { mss, ..PathFacts::default() };
         let attempt = bench.0.choose(&bench.1, &FastOpenConnect::default(), user_mss, &facts, at(1));
-        attempt.expect("nothing speaks against it").data_limit
+        attempt.expect("Fast Open may be used").data_limit
     };
     assert_eq!(limit(Some(940), None), 900);
     assert_eq!(limit(Some(1460), None), 1420);
@@ -205,7 +205,7 @@ fn answers_to_syns_that_did_not_know_of_each_other_count_once() {
     let mut bench = Bench::known();
     for burst in 0..3 {
         assert_eq!(bench.mode(100 * burst), Ok(Mode::Data));
-        let known = bench.choose(100 * burst).expect("nothing speaks against it").known;
+        let known = bench.choose(100 * burst).expect("Fast Open may be used").known;
         assert_eq!(u64::from(known.refusals), burst);
         for _ in 0..5 {
             let report = FastOpenReport::SynAck { class: SynAckClass::SoftReject, cookie: None, known };
@@ -244,7 +244,7 @@ fn data_accepted_meanwhile_counts() {
     let mut bench = Bench::known();
     bench.answer(SynAckClass::SoftReject, None, 0);
     bench.answer(SynAckClass::SoftReject, None, 1);
-    let known = bench.choose(2).expect("nothing speaks against it").known;
+    let known = bench.choose(2).expect("Fast Open may be used").known;
     bench.answer(SynAckClass::Accepted, None, 3);
     bench.report(&FastOpenReport::SynAck { class: SynAckClass::SoftReject, cookie: None, known }, 4);
     assert_eq!((known.refusals, bench.mode(5)), (2, Ok(Mode::Data)));
