@@ -47,7 +47,7 @@ enum Label {
 }
 
 /// An instruction, with the jump targets for a true and for a false condition.
-type Instruction = (u32, Label, Label, u32);
+type LabelledInstruction = (u32, Label, Label, u32);
 
 /// Accepted packets: segments to certain ports, and ICMP errors.
 #[derive(Clone, Copy, Debug)]
@@ -89,7 +89,7 @@ pub(crate) fn program(wanted: Wanted<'_>) -> Vec<sock_filter> {
         (_, Some(at)) => (at - from - 1) as u8,
         (_, None) => 0,
     };
-    let instruction = |(n, (code, yes, no, k)): (usize, &Instruction)| sock_filter {
+    let instruction = |(n, (code, yes, no, k)): (usize, &LabelledInstruction)| sock_filter {
         code: *code as u16,
         jt: distance(n, *yes),
         jf: distance(n, *no),
@@ -98,12 +98,12 @@ pub(crate) fn program(wanted: Wanted<'_>) -> Vec<sock_filter> {
     steps.iter().enumerate().map(instruction).collect()
 }
 
-fn steps(wanted: Wanted<'_>) -> (Vec<Instruction>, Vec<(Label, usize)>) {
+fn steps(wanted: Wanted<'_>) -> (Vec<LabelledInstruction>, Vec<(Label, usize)>) {
     let Wanted { link, served, own, addresses, share, exceptions } = wanted;
     use Label::{Accept, Client, Copy, Drop, Icmp4, Icmp6, Next, Ports, Range, Share6, V6};
     let mut steps = Vec::new();
     let mut places = Vec::new();
-    let mut part = |label: Option<Label>, part: &[Instruction]| {
+    let mut part = |label: Option<Label>, part: &[LabelledInstruction]| {
         places.extend(label.map(|label| (label, steps.len())));
         steps.extend_from_slice(part);
     };
@@ -127,7 +127,7 @@ fn steps(wanted: Wanted<'_>) -> (Vec<Instruction>, Vec<(Label, usize)>) {
         let matches = if is_all && exceptions.is_none() { Accept } else { Next };
         part(None, &[(JEQ, matches, Range, port.into())]);
         if matches == Next {
-            let hash = |start, words| -> Vec<Instruction> {
+            let hash = |start, words| -> Vec<LabelledInstruction> {
                 let hash = hash_of_source(link + start, words).into_iter();
                 hash.map(|(code, k)| (code, Next, Next, k)).collect()
             };
@@ -157,7 +157,7 @@ fn steps(wanted: Wanted<'_>) -> (Vec<Instruction>, Vec<(Label, usize)>) {
 }
 
 /// Continues if a packet of this IP version is addressed to one of `addresses`, or if `addresses` is empty.
-fn addressed_to(addresses: &[IpAddr], link: u32, v6: bool) -> Vec<Instruction> {
+fn addressed_to(addresses: &[IpAddr], link: u32, v6: bool) -> Vec<LabelledInstruction> {
     let of_version: Vec<Vec<u32>> = addresses.iter().filter(|ip| ip.is_ipv6() == v6).map(words_of).collect();
     if of_version.is_empty() {
         // Always true: the kernel rejects extended programs with unreachable instructions.

@@ -180,14 +180,14 @@ impl<T: Copy> Consumer<T> {
 
 /// The four rings of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Which {
+pub(super) enum RingKind {
     Fill,
     Completion,
     Receive,
     Send,
 }
 
-impl Which {
+impl RingKind {
     /// Maps a ring that the socket was asked to create; the kernel reports its layout.
     ///
     /// # Errors
@@ -199,10 +199,10 @@ impl Which {
         size: Size,
     ) -> std::io::Result<(Mapping, libc::xdp_ring_offset)> {
         let (at, offsets) = match self {
-            Which::Fill => (libc::XDP_UMEM_PGOFF_FILL_RING, offsets.fr),
-            Which::Completion => (libc::XDP_UMEM_PGOFF_COMPLETION_RING, offsets.cr),
-            Which::Receive => (libc::XDP_PGOFF_RX_RING as u64, offsets.rx),
-            Which::Send => (libc::XDP_PGOFF_TX_RING as u64, offsets.tx),
+            RingKind::Fill => (libc::XDP_UMEM_PGOFF_FILL_RING, offsets.fr),
+            RingKind::Completion => (libc::XDP_UMEM_PGOFF_COMPLETION_RING, offsets.cr),
+            RingKind::Receive => (libc::XDP_PGOFF_RX_RING as u64, offsets.rx),
+            RingKind::Send => (libc::XDP_PGOFF_TX_RING as u64, offsets.tx),
         };
         let bytes = offsets.desc as usize + size.entries() as usize * size_of::<T>();
         let at = libc::off_t::try_from(at).map_err(|_| std::io::ErrorKind::Unsupported)?;

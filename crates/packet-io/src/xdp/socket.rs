@@ -13,7 +13,7 @@ use socket2::{Domain, SockAddr, SockAddrStorage, Socket, Type};
 
 use super::XdpOptions;
 use super::mapping::Mapping;
-use super::ring::{Consumer, Producer, Size, Which};
+use super::ring::{Consumer, Producer, RingKind, Size};
 use crate::interface::Interface;
 use crate::privileges::OpenError;
 use crate::sockopt;
@@ -254,13 +254,13 @@ impl Rings {
         }
         let offsets = offsets(socket)?;
         let too_short = || io::Error::from(io::ErrorKind::InvalidData);
-        let (map, at) = Which::Fill.map::<u64>(socket, &offsets, arriving)?;
+        let (map, at) = RingKind::Fill.map::<u64>(socket, &offsets, arriving)?;
         let fill = Producer::new(map, &at, arriving).ok_or_else(too_short)?;
-        let (map, at) = Which::Completion.map::<u64>(socket, &offsets, leaving)?;
+        let (map, at) = RingKind::Completion.map::<u64>(socket, &offsets, leaving)?;
         let completed = Consumer::new(map, &at, leaving).ok_or_else(too_short)?;
-        let (map, at) = Which::Receive.map::<libc::xdp_desc>(socket, &offsets, arriving)?;
+        let (map, at) = RingKind::Receive.map::<libc::xdp_desc>(socket, &offsets, arriving)?;
         let received = Consumer::new(map, &at, arriving).ok_or_else(too_short)?;
-        let (map, at) = Which::Send.map::<libc::xdp_desc>(socket, &offsets, leaving)?;
+        let (map, at) = RingKind::Send.map::<libc::xdp_desc>(socket, &offsets, leaving)?;
         let sending = Producer::new(map, &at, leaving).ok_or_else(too_short)?;
         Ok(Rings { fill, completed, received, sending })
     }
