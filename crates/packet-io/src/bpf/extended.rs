@@ -213,7 +213,8 @@ pub(crate) fn redirecting(
     translated(program, FrameAccess::Buffer, |answer| unless_listed(answer, list, act))
 }
 
-/// Returns `act(answer)`; for [`CLIENT`], `act(0)` takes its place if the client is in `list`.
+/// Returns the instructions `act(answer)`. For the answer [`CLIENT`] they are replaced by `act(0)` if the
+/// client is in `list`.
 fn unless_listed(
     answer: u32,
     list: Option<BorrowedFd<'_>>,
