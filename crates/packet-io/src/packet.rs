@@ -72,7 +72,6 @@ pub struct PacketDevice {
     reactor: Reactor,
     socket: Socket,
     out: Out,
-    /// The guards of all queues.
     guards: Arc<Guards>,
     interface: String,
     /// Length of the link header before each packet, bytes.

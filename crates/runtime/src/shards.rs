@@ -48,7 +48,6 @@ impl Shards {
         question(&inner.stack, now)
     }
 
-    /// Calls `action` with each stack.
     pub(crate) fn for_each(&self, mut action: impl FnMut(&mut Stack, Instant)) {
         for shared in &self.all {
             action(&mut shared.lock().stack, shared.clock.now());

@@ -48,9 +48,7 @@ impl core::fmt::Display for ListenerId {
 pub(crate) trait SlotKey: Copy {
     /// Returns the handle of slot `index` in `generation`.
     fn new(index: u32, generation: u32) -> Self;
-    /// Returns the index of the slot.
     fn index(self) -> u32;
-    /// Returns the generation of the slot.
     fn generation(self) -> u32;
 }
 
@@ -140,7 +138,6 @@ impl<T> Slots<T> {
         Some(tenant)
     }
 
-    /// Returns the value of `key`.
     pub(crate) fn at<K: SlotKey>(&self, key: K) -> Option<&T> {
         let slot = self.slots.get(key.index() as usize)?;
         if slot.generation == key.generation() { slot.tenant.as_ref() } else { None }

@@ -110,7 +110,6 @@ impl Chance {
         Chance { seed: seed.clone(), purpose, drawn: 0 }
     }
 
-    /// Draws 64 bits.
     pub(crate) fn draw(&mut self) -> u64 {
         let Seed([even, odd]) = &self.seed;
         let [low, high] = if self.drawn & 1 == 0 { *even } else { *odd };
@@ -120,7 +119,6 @@ impl Chance {
         drawn
     }
 
-    /// Draws a key.
     pub(crate) fn key(&mut self) -> Key {
         let mut key = [0; 16];
         let (low, high) = key.split_at_mut(8);

@@ -27,7 +27,6 @@ struct LruEntry<K, V> {
     newer: u32,
 }
 
-/// The table.
 #[derive(Debug)]
 pub(crate) struct Lru<K, V, S> {
     hash: S,

@@ -10,7 +10,6 @@ use core::ops::{Deref, DerefMut};
 
 /// A type with an initial value that needs no memory of its own.
 pub(crate) trait Initial: PartialEq + Sized + 'static {
-    /// The initial value.
     const INITIAL: Self;
     /// The initial value in static memory.
     const SHARED: &'static Self;

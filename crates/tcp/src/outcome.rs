@@ -139,7 +139,6 @@ pub(crate) enum DsackOf {
 /// A DSACK report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Dsack {
-    /// The duplicate range.
     pub(crate) range: SeqRange,
     /// The transmission that was duplicated.
     pub(crate) of: DsackOf,
@@ -308,9 +307,7 @@ pub(crate) struct Sent {
     pub(crate) segment_size: u32,
     /// Reason of the transmission.
     pub(crate) origin: Origin,
-    /// True if it carried SYN.
     pub(crate) syn: bool,
-    /// True if it carried FIN.
     pub(crate) fin: bool,
     /// Time of the transmission.
     pub(crate) at: Instant,

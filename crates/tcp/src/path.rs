@@ -193,7 +193,6 @@ pub(crate) struct PathReport {
     pub(crate) rtt: Option<(PathRtt, u32)>,
     /// Duration of its handshake, if doubtful.
     pub(crate) doubtful_rtt: Option<Duration>,
-    /// A completed flight.
     pub(crate) flight: Option<FlightReport>,
     /// Segments sent since its last report, and losses among them, without losses of a queue.
     pub(crate) losses: LossCount,

@@ -92,7 +92,6 @@ fn opened(options: XdpOptions) -> Option<Opened> {
     }
 }
 
-/// Returns the next TCP packet for a port of the device.
 async fn next_tcp(device: &mut dyn Device, port: u16) -> (Tcp, Vec<u8>, RxMeta) {
     loop {
         poll_fn(|cx| device.poll_readable(cx)).await.unwrap();

@@ -237,7 +237,6 @@ pub(crate) enum Mode {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct OpenAttempt {
     pub(crate) mode: Mode,
-    /// The option of the SYN.
     pub(crate) option: Option<FastOpen>,
     /// Maximum payload of the SYN, bytes, before the limit of the path MTU.
     pub(crate) data_limit: u16,

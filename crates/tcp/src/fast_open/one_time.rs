@@ -58,7 +58,6 @@ impl OneTimeCookies {
         }
     }
 
-    /// Returns the next cookie for this client.
     pub(crate) fn issue(&mut self, client: IpAddr, server: IpAddr) -> Cookie {
         self.issued += 1;
         if let Some((word, bit)) = self.locate(self.issued) {

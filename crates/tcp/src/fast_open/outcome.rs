@@ -164,7 +164,6 @@ impl SynAckClass {
         }
     }
 
-    /// Returns the outcome for the application.
     pub(crate) fn outcome(self) -> FastOpenOutcome {
         match self {
             SynAckClass::Accepted | SynAckClass::Partial => FastOpenOutcome::Used,

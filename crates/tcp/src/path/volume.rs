@@ -123,7 +123,6 @@ pub(super) struct Volume {
     /// An excess of a flight that began before this time causes no further reduction.
     reduced: Instant,
     braked_until: Instant,
-    /// Duration of the last brake.
     brake: Duration,
     is_suspended: bool,
     trains: ArrayVec<Train, FLIGHTS>,

@@ -163,7 +163,6 @@ impl AckPolicy {
         self.last_ack_sent
     }
 
-    /// Returns the owed acknowledgement.
     pub(crate) fn owed(&self) -> Owed {
         self.owed
     }

@@ -75,7 +75,6 @@ struct MtuSearch {
     since: Instant,
 }
 
-/// A probe in flight.
 #[derive(Clone, Copy, Debug)]
 struct SentProbe {
     size: u32,

@@ -354,7 +354,6 @@ impl Rack {
         self.reordering_seen
     }
 
-    /// Returns the counters of reordering.
     pub(crate) fn reordering(&self) -> Reordering {
         self.reordering
     }

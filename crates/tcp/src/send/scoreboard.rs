@@ -200,7 +200,6 @@ impl Scoreboard {
         self.una
     }
 
-    /// Returns SND.NXT.
     pub(crate) fn nxt(&self) -> SeqNum {
         self.nxt
     }

@@ -35,7 +35,6 @@ enum Ending {
     Leave,
 }
 
-/// One end of a connection.
 struct End {
     side: Side,
     id: ConnId,

@@ -15,12 +15,10 @@ const EXP: [u8; 510] = exponentials();
 /// Logarithms to the base 2; that of 0 is undefined.
 const LOG: [u8; 256] = logarithms();
 
-/// Returns twice `a`.
 pub(crate) const fn double(a: u8) -> u8 {
     (a << 1) ^ (POLYNOMIAL * (a >> 7))
 }
 
-/// Returns the product.
 pub(crate) const fn mul(a: u8, b: u8) -> u8 {
     if a == 0 || b == 0 {
         return 0;

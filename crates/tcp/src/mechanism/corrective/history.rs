@@ -117,7 +117,6 @@ impl FecMemory {
         self.used
     }
 
-    /// Returns the use.
     pub(crate) fn pressure(&self) -> Pressure {
         if self.used >= self.limit {
             Pressure::Full

@@ -24,7 +24,6 @@ pub(crate) struct SentParity {
     pub(crate) at: Instant,
     /// The peer has reported its repair or failure, so that nothing waits for it.
     pub(crate) answered: bool,
-    /// It repaired something.
     pub(crate) repaired: bool,
 }
 

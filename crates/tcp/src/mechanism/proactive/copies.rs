@@ -105,7 +105,6 @@ struct Left {
 }
 
 impl Left {
-    /// True if one of the copies has this range.
     fn is_segment(&self, range: SeqRange) -> bool {
         if !self.range.contains(range.start) {
             return range == self.range;

@@ -81,7 +81,6 @@ fn cookies_of_legal_length_are_kept() {
     assert_eq!(peer.next_syn(2000).1, one, "outside the handshake the option means nothing");
 }
 
-/// An unsolicited cookie is not kept.
 #[test]
 fn an_unsolicited_cookie_is_ignored() {
     let mut peer = Peer::new(bare());
