@@ -141,7 +141,8 @@ impl RttEstimator {
         self.srtt.map(|_| Micros::from_micros(self.rttvar4 / 4))
     }
 
-    /// Returns the minimum sample within 300 s before the last sample.
+    /// Returns the minimum of the samples of the last 200 to 300 s before the last sample; `None` without a
+    /// sample.
     pub(crate) fn min_rtt(&self) -> Option<Micros> {
         self.minimum.least
     }

@@ -74,7 +74,7 @@ pub(crate) enum Unsent {
     Delivered,
     /// Its segments do not fit the path any more.
     TooBig,
-    /// Losses are being repaired, or the peer's window is closed.
+    /// Losses are being repaired, the peer's window is closed, or the allowance for parity is exhausted.
     State,
     /// The path has a standing queue, which parity must not join.
     Queue,
