@@ -32,8 +32,8 @@ impl Connection {
         self.write_with(data.len(), now, |queue| queue.write(data))
     }
 
-    /// Does the work of [`Connection::write`] for at most `most` bytes, which are split off the front of
-    /// `data` and not copied.
+    /// Queues at most `most` bytes like [`Connection::write`], but splits them off the front of `data` and
+    /// does not copy them.
     pub(crate) fn write_bytes(
         &mut self,
         data: &mut Bytes,
@@ -77,7 +77,7 @@ impl Connection {
         Ok(taken)
     }
 
-    /// Does the work of [`Connection::write`]; the last byte is urgent.
+    /// Queues data like [`Connection::write`]; if all of it fits, its last byte is marked as urgent.
     pub(crate) fn write_urgent(&mut self, data: &[u8], now: Instant) -> Result<usize, WriteError> {
         let taken = self.write(data, now)?;
         if taken == data.len() {
@@ -108,7 +108,7 @@ impl Connection {
         Ok(read)
     }
 
-    /// Does the work of [`Connection::read`] for at most `most` bytes, without a copy.
+    /// Reads at most `most` bytes like [`Connection::read`], but without a copy.
     pub(crate) fn read_bytes(&mut self, most: usize, now: Instant) -> Result<Bytes, ReadError> {
         let take = self.readable_run(now);
         if take == 0 {
@@ -131,7 +131,7 @@ impl Connection {
         }
     }
 
-    /// Does the work of [`Connection::read`] but leaves the bytes in the buffer.
+    /// Reads like [`Connection::read`], but leaves the bytes in the receive buffer.
     pub(crate) fn peek(&mut self, buffer: &mut [u8], now: Instant) -> Result<usize, ReadError> {
         let take = self.readable_run(now);
         if take == 0 {

@@ -20,7 +20,7 @@ pub(crate) enum Turn {
     Syn,
     /// A copy of the SYN or SYN-ACK.
     SynCopy,
-    /// Data behind the SYN, before its answer.
+    /// Data after the SYN, before the SYN-ACK.
     AfterSyn,
     /// A failure of Corrective that must be reported to the peer.
     Failure,

@@ -115,7 +115,7 @@ enum Start {
 
 /// The start, and losses by their cause.
 impl OnPath {
-    /// Keeps the current window.
+    /// Keeps the current window: the connection no longer requests a larger one for its start.
     pub(crate) fn start_as_unknown(&mut self) {
         if self.start == Start::Open {
             self.start = Start::Over;
@@ -304,8 +304,8 @@ impl Connection {
         may_send && self.tx.unsent() > left
     }
 
-    /// Returns the window with which the connection would start, given what is known of the path now; `None`
-    /// if it should not.
+    /// Returns the request for a larger window at the start on a path with these facts; `None` if the
+    /// connection keeps its current window.
     pub(crate) fn request_start(&mut self, known: &PathFacts) -> Option<StartRequest> {
         self.path.asked = self.offered();
         let rtt = known.rtt?;

@@ -11,7 +11,7 @@ use crate::send::scoreboard::Record;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
-/// Counters that a connection keeps while it lives.
+/// Counters of a connection since it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Counters {
@@ -91,11 +91,11 @@ pub struct Counters {
     pub planned_protected: u64,
     /// Copies sent.
     pub copies_sent: u64,
-    /// Copies that came before their originals: their data was taken.
+    /// Copies that arrived before their originals, so that their data was accepted.
     pub copies_used: u64,
-    /// Copies that were dropped because the data was there.
+    /// Copies that were dropped because their data had already arrived.
     pub copies_dropped: u64,
-    /// Originals that were dropped because a copy had come before them.
+    /// Originals that were dropped because a copy had arrived before them.
     pub originals_dropped: u64,
     /// Segments dropped because their Gentle-Aggression option was malformed, or because they carried
     /// parity that nobody expected.
@@ -128,14 +128,14 @@ pub struct ParityCounters {
     pub sent: u64,
     /// Their payload bytes.
     pub sent_bytes: u64,
-    /// Groups that got none because they were delivered by then.
+    /// Groups for which no parity was sent because they had been delivered.
     pub unsent_delivered: u64,
-    /// Groups that got none because their segments no longer fitted the path.
+    /// Groups for which no parity was sent because their segments no longer fitted the path.
     pub unsent_too_big: u64,
-    /// Groups that got none because losses were being repaired, the peer's window was shut, or the
-    /// allowance was used up.
+    /// Groups or single parities that were not sent because losses were being repaired, the peer's window was
+    /// closed, or the allowance was exhausted.
     pub unsent_state: u64,
-    /// Groups that got none because of a queue on the path.
+    /// Groups for which no parity was sent because of a queue on the path.
     pub unsent_queue: u64,
     /// Episodes of repairs that the peer reported.
     pub repairs_reported: u64,
@@ -269,7 +269,7 @@ pub struct ConnStats {
     pub srtt: Option<Duration>,
     /// Round-trip time variation.
     pub rttvar: Duration,
-    /// Minimum round-trip time of the last 300 s.
+    /// Minimum round-trip time of the last 200 to 300 s.
     pub min_rtt: Option<Duration>,
     /// Retransmission timeout in force.
     pub rto: Duration,
@@ -279,7 +279,7 @@ pub struct ConnStats {
     pub ssthresh: u32,
     /// RFC 6675 pipe, bytes.
     pub pipe: u32,
-    /// Largest payload of a segment.
+    /// Maximum payload of a segment, bytes.
     pub mss: u32,
     /// Peer's window, bytes.
     pub snd_wnd: u32,
@@ -358,7 +358,7 @@ pub struct ConnInfo {
     pub rcv_mss: u32,
     /// How long an acknowledgement is held back; `None` before data has arrived.
     pub ack_delay: Option<Duration>,
-    /// Largest segment that we told the peer to send, bytes.
+    /// MSS that this end announced, bytes.
     pub advertised_mss: u32,
     /// Path MTU, bytes, not limited by the peer's MSS.
     pub path_mtu: u32,

@@ -68,8 +68,8 @@ impl Connection {
         self.transmit_in(turns, now, env, out)
     }
 
-    /// Does the work of [`Connection::poll_transmit`] for these [turns](Connection::turns), of which there is
-    /// at least one.
+    /// Builds the next segment like [`Connection::poll_transmit`], but only of these
+    /// [turns](Connection::turns), of which there is at least one.
     pub(crate) fn transmit_in(
         &mut self,
         mut turns: &'static [Turn],
@@ -314,10 +314,10 @@ impl Connection {
         self.config.push_bursts.then(|| self.tx.burst_with(payload, budget))
     }
 
-    /// RFC 5681 section 4.1: "a TCP SHOULD set cwnd to no more than RW before beginning transmission if the
-    /// TCP has not sent data in an interval exceeding the retransmission timeout". As in Linux the window
-    /// halves for each timeout of silence until it is RW (RFC 2861 section 3.1). A window probe begins no
-    /// transmission.
+    /// Returns the reduction of the window after an idle time; `None` if there is none. RFC 5681 section 4.1:
+    /// "a TCP SHOULD set cwnd to no more than RW before beginning transmission if the TCP has not sent data
+    /// in an interval exceeding the retransmission timeout". As in Linux the window halves for each timeout
+    /// of silence until it is RW (RFC 2861 section 3.1). A window probe begins no transmission.
     fn restart_after_idle(&self, now: Instant) -> Option<Change> {
         // A shared path can be busy although this member is idle.
         let is_member = self.tx.sharing == Sharing::Member;

@@ -53,7 +53,7 @@ impl Stack {
         Some(result)
     }
 
-    /// Does the work of [`Stack::after`] for a change that returned no aftermath.
+    /// Carries out the work after a change that returned no aftermath, like [`Stack::after`].
     pub(super) fn after_change(&mut self, id: ConnId, now: Instant) {
         self.lend(id, now);
         let Some(slot) = self.slots.at_mut(id) else { return };

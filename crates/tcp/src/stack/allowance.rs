@@ -15,7 +15,7 @@ const SECONDS: u64 = 10;
 /// Maximum number of destinations. One that was silent for ten seconds needs no entry.
 const DESTINATIONS_MAX: usize = 4096;
 
-/// The accounts of one destination, one page per second.
+/// Bytes sent to one destination, one page per second.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Ledger {
     pages: [Page; SECONDS as usize],

@@ -48,8 +48,8 @@ impl Stack {
         }
     }
 
-    /// Does the work of [`Stack::on_packet`], but in-order data of a long packet may stay in its buffer,
-    /// which saves a copy. A packet that is kept counts with twice its length in
+    /// Processes an IP packet like [`Stack::on_packet`], but may leave in-order data of a long packet in its
+    /// buffer, which saves a copy. A packet that is kept counts with twice its length in
     /// [`max_buffer_bytes`](crate::config::StackConfig::max_buffer_bytes), so its buffer should be no longer
     /// than that.
     ///
@@ -92,7 +92,7 @@ impl Stack {
         self.transmit(now, out, Which::All { payload_in_place: false })
     }
 
-    /// Does the work of [`Stack::poll_transmit`], but only for [urgent](Stack::is_urgent) packets.
+    /// Writes the next packet like [`Stack::poll_transmit`], but only an [urgent](Stack::is_urgent) one.
     ///
     /// ```
     /// # use brisk_tcp::time::Instant;
@@ -119,9 +119,9 @@ impl Stack {
         self.transmit(now, out, Which::Urgent)
     }
 
-    /// Does the work of [`Stack::poll_transmit`], but writes only the headers of a super-packet into `out`:
-    /// its payload stays in place, for a device that gathers it from [`Stack::payload`]. For devices with
-    /// super-segments.
+    /// Writes the next packet like [`Stack::poll_transmit`], but of a super-packet only the headers: its
+    /// payload remains in the send buffer, and a device that gathers it reads it with [`Stack::payload`]. For
+    /// devices with super-segments.
     #[inline]
     pub fn poll_transmit_in_place(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmit> {
         self.transmit(now, out, Which::All { payload_in_place: self.partial_checksum() })

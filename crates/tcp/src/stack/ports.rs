@@ -75,7 +75,7 @@ impl Ports {
         self.choose_among(self.count, local, remote, is_free)
     }
 
-    /// Does the work of [`Ports::choose`], but tries only the next `most` ports of the range.
+    /// Chooses a port like [`Ports::choose`], but tries only the next `most` ports of the range.
     pub(crate) fn choose_among(
         &mut self,
         most: u32,

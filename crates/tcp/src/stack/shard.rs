@@ -26,7 +26,7 @@ const LESSONS: usize = 1024;
 /// Predicate for the four-tuples of a stack.
 type IsOurs = Box<dyn Fn(&FourTuple) -> bool + Send>;
 
-/// Knowledge that one stack of several got from a connection.
+/// Knowledge about a path or a server that one of several stacks got from a connection.
 #[derive(Clone, Debug)]
 pub struct Lesson(Learnt);
 

@@ -191,7 +191,8 @@ pub struct StackStats {
     pub time_waits_reused: u64,
     /// TIME-WAITs that ended early to make room for a new connection.
     pub time_waits_evicted: u64,
-    /// ICMP errors that a connection believed.
+    /// ICMP errors that a connection accepted: they quote an outstanding sequence number (RFC 5927), or
+    /// parity that was sent recently.
     pub icmp_believed: u64,
     /// Answers of the stack itself that were dropped because too many were waiting.
     pub answers_dropped: u64,

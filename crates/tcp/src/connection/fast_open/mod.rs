@@ -472,7 +472,7 @@ impl Connection {
         Some(initial_window(STANDARD_WINDOW, self.tx.mss()).saturating_sub(sent))
     }
 
-    /// Returns what may leave from SYN-RECEIVED in addition to the SYN-ACK within the amplification limit.
+    /// Returns what may be sent in SYN-RECEIVED in addition to the SYN-ACK, within the amplification limit.
     pub(crate) fn affords_early(&self) -> EarlyBudget {
         let Some(server) = self.fast_open.server().filter(|server| server.sends_early()) else {
             return EarlyBudget::Nothing;

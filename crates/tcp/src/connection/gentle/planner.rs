@@ -37,7 +37,7 @@ const LATE_REQUEST: u32 = 1_000;
 #[derive(Debug)]
 pub(crate) struct Planner {
     config: PlannerConfig,
-    /// Bytes that the ledger of the destination allows now.
+    /// Redundancy that the allowance of the destination permits now, bytes.
     allowance: u32,
     /// Part of the allowance reserved for flights planned here, and the time of the reservation.
     reserved: (u32, Instant),
@@ -166,7 +166,7 @@ impl Connection {
         self.gentle.planner.as_ref().map(|planner| &planner.config)
     }
 
-    /// Sets the bytes that the ledger of the destination allows now.
+    /// Sets the redundancy that the allowance of the destination permits now, bytes.
     pub(crate) fn set_allowance(&mut self, bytes: u32) {
         if let Some(planner) = &mut self.gentle.planner {
             planner.allowance = bytes;
@@ -187,7 +187,8 @@ impl Connection {
         flight.filter(|flight| self.closed.is_none() && una.lt(flight.range.end))
     }
 
-    /// Returns a change for the ledger of the destination; usually `None`, and always without a planner.
+    /// Returns a change of the reservation in the allowance of the destination; usually `None`, and always
+    /// without a planner.
     pub(crate) fn take_reservation(&mut self, now: Instant) -> Option<ReservationChange> {
         self.gentle.planner.as_ref()?;
         let planned = self.planned_redundancy();

@@ -41,8 +41,8 @@ impl TailLossProbe {
         TailLossProbe { deadline: None, due: false, probe: None, rtt_since_probe: true }
     }
 
-    /// RFC 8985 section 7.2: the timer is scheduled "1. The connection supports SACK. 2. The connection
-    /// has no SACKed sequences in the SACK scoreboard. 3. The connection is not in loss recovery."
+    /// True if a probe may be scheduled. RFC 8985 section 7.2: "1. The connection supports SACK. 2. The
+    /// connection has no SACKed sequences in the SACK scoreboard. 3. The connection is not in loss recovery."
     fn may_probe(tx: &Sender) -> bool {
         tx.scoreboard.sacked_bytes() == 0
             && tx.scoreboard.una() != tx.scoreboard.nxt()
