@@ -33,8 +33,8 @@ use crate::proxy::ProxyVersion;
 use crate::relay::{Carry, OriginRequest, carry};
 use crate::roaming::{Moved, Roaming, Secret};
 use crate::service::{
-    Arrived, BACKLOG, Door, OpenSocket, Phase, ServiceConfig, Serving, Summary, accept_failed, first_bytes,
-    hop_tcp, on_each, reached, serve_until,
+    Accepted, Acceptor, BACKLOG, OpenSocket, Phase, ServiceConfig, Serving, Summary, accept_failed,
+    first_bytes, hop_tcp, on_each, reached, serve_until,
 };
 use crate::settings::{BackendSettings, HopSettings};
 use crate::timeouts::{Timeout, Timeouts};
@@ -195,35 +195,36 @@ impl Backend {
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Summary {
         let Backend { shared, listeners, local: _, kernel } = self;
         let service = shared.config().service.clone();
-        let doors = back_doors(&shared, listeners, kernel, service.cores.len().max(1));
+        let acceptors = backend_acceptors(&shared, listeners, kernel, service.cores.len().max(1));
         tokio::select! {
-            summary = serve_until(shutdown, service, FAREWELL, doors) => summary,
+            summary = serve_until(shutdown, service, FAREWELL, acceptors) => summary,
             never = shared.run.own.expire() => match never {},
         }
     }
 }
 
-/// Returns a door for each of `count` cores, with the listeners of the existing stacks.
-fn back_doors(
+/// Returns an acceptor for each of `count` cores, with the listeners of the existing stacks.
+fn backend_acceptors(
     shared: &Arc<BackendShared>,
     listeners: Vec<TcpListener>,
     kernel: Vec<tokio::net::TcpListener>,
     count: usize,
-) -> Vec<BackDoor> {
-    let door = || BackDoor { shared: shared.clone(), listeners: Vec::new(), kernel: None, turn: 0 };
-    let mut doors: Vec<_> = (0..count).map(|_| door()).collect();
-    for (door, listeners) in doors.iter_mut().zip(spread(listeners, count)) {
-        door.listeners = listeners;
+) -> Vec<BackendAcceptor> {
+    let acceptor =
+        || BackendAcceptor { shared: shared.clone(), listeners: Vec::new(), kernel: None, turn: 0 };
+    let mut acceptors: Vec<_> = (0..count).map(|_| acceptor()).collect();
+    for (acceptor, listeners) in acceptors.iter_mut().zip(spread(listeners, count)) {
+        acceptor.listeners = listeners;
     }
     let is_only = kernel.len() < count;
-    for (door, listener) in doors.iter_mut().zip(kernel) {
-        door.kernel = Some(OpenSocket { listener, is_only });
+    for (acceptor, listener) in acceptors.iter_mut().zip(kernel) {
+        acceptor.kernel = Some(OpenSocket { listener, is_only });
     }
-    doors
+    acceptors
 }
 
 /// The listeners of one core.
-struct BackDoor {
+struct BackendAcceptor {
     shared: Arc<BackendShared>,
     listeners: Vec<OpenSocket<TcpListener>>,
     kernel: Option<OpenSocket<tokio::net::TcpListener>>,
@@ -231,25 +232,25 @@ struct BackDoor {
     turn: usize,
 }
 
-impl Door for BackDoor {
-    type Guest = (Line, SocketAddr);
+impl Acceptor for BackendAcceptor {
+    type Connection = (Line, SocketAddr);
 
-    async fn next(&mut self) -> Option<Arrived<(Line, SocketAddr)>> {
+    async fn next(&mut self) -> Option<Accepted<(Line, SocketAddr)>> {
         self.turn = self.turn.wrapping_add(1);
         let config = self.shared.config();
         let log = &config.service.log;
         let accepted = tokio::select! {
-            accepted = accept_on_stacks(&self.listeners, self.turn) => accepted.map(|arrived| {
-                let Arrived { guest: (stream, peer), core } = arrived;
-                Arrived { guest: (Line::Brisk(stream), peer), core }
+            accepted = accept_on_stacks(&self.listeners, self.turn) => accepted.map(|accepted| {
+                let Accepted { connection: (stream, peer), core } = accepted;
+                Accepted { connection: (Line::Brisk(stream), peer), core }
             }),
-            arrived = accept_kernel(self.kernel.as_ref(), self.turn, log) => Ok(arrived),
+            accepted = accept_kernel(self.kernel.as_ref(), self.turn, log) => Ok(accepted),
         };
         accepted.inspect_err(|error| accept_failed(log, error)).ok()
     }
 
-    fn serve(&self, arrived: Arrived<(Line, SocketAddr)>, signal: watch::Receiver<Phase>) -> Serving {
-        let (line, peer) = arrived.guest;
+    fn serve(&self, accepted: Accepted<(Line, SocketAddr)>, signal: watch::Receiver<Phase>) -> Serving {
+        let (line, peer) = accepted.connection;
         let peer = self.shared.config().attached.as_ref().map_or(peer, |attached| attached.peer(peer));
         Box::pin(serve(self.shared.clone(), line, peer, signal))
     }
@@ -260,10 +261,10 @@ async fn accept_kernel(
     listening: Option<&OpenSocket<tokio::net::TcpListener>>,
     turn: usize,
     log: &Log,
-) -> Arrived<(Line, SocketAddr)> {
+) -> Accepted<(Line, SocketAddr)> {
     let Some(listening) = listening else { return std::future::pending().await };
     let (stream, peer) = accept(&listening.listener, log).await;
-    listening.arrived((Line::Kernel(stream), peer), turn)
+    listening.accepted((Line::Kernel(stream), peer), turn)
 }
 
 /// A handle to a running backend.

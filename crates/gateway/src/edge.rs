@@ -34,7 +34,7 @@ use crate::proxy::ProxyVersion;
 use crate::relay::{Carry, OriginRequest, carry};
 use crate::routes;
 use crate::service::{
-    Arrived, Door, Phase, ServiceConfig, Serving, Summary, adopt, poll_first_bytes, serve_until,
+    Accepted, Acceptor, Phase, ServiceConfig, Serving, Summary, adopt, poll_first_bytes, serve_until,
 };
 
 /// Configuration of an edge.
@@ -138,13 +138,13 @@ impl Edge {
         let Edge { shared, sockets, kernel } = self;
         let service = shared.config().service.clone();
         let (open, mut closed) = mpsc::channel(1);
-        let door = |core| {
+        let acceptor = |core| {
             let (shared, sockets, open) = (shared.clone(), sockets.of_core(core), open.clone());
-            EdgeDoor { shared, sockets, turn: 0, _open: open }
+            EdgeAcceptor { shared, sockets, turn: 0, _open: open }
         };
-        let doors = (0..service.cores.len().max(1)).map(door).collect();
+        let acceptors = (0..service.cores.len().max(1)).map(acceptor).collect();
         drop((sockets, open));
-        let serving = serve_until(shutdown, service, Duration::ZERO, doors);
+        let serving = serve_until(shutdown, service, Duration::ZERO, acceptors);
         let refusing = async {
             closed.recv().await;
             refuse(kernel).await
@@ -206,25 +206,25 @@ impl EdgeShared {
 }
 
 /// The sockets of one core.
-struct EdgeDoor {
+struct EdgeAcceptor {
     shared: Arc<EdgeShared>,
     sockets: Vec<Arc<Socket>>,
     /// Index of the socket to try first, and of the core that serves the next connection of a shared stack.
     turn: usize,
-    /// Reports by its end that the door is closed.
+    /// Dropped with the acceptor, which closes the channel: the edge then knows that the acceptor is closed.
     _open: mpsc::Sender<Infallible>,
 }
 
-impl Door for EdgeDoor {
-    type Guest = Client;
+impl Acceptor for EdgeAcceptor {
+    type Connection = Client;
 
-    async fn next(&mut self) -> Option<Arrived<Client>> {
+    async fn next(&mut self) -> Option<Accepted<Client>> {
         self.turn = self.turn.wrapping_add(1);
         accept_any(&self.sockets, self.turn, &self.shared.config().service.log).await
     }
 
-    fn serve(&self, arrived: Arrived<Client>, signal: watch::Receiver<Phase>) -> Serving {
-        let Arrived { guest: (client, peer, listen), core } = arrived;
+    fn serve(&self, accepted: Accepted<Client>, signal: watch::Receiver<Phase>) -> Serving {
+        let Accepted { connection: (client, peer, listen), core } = accepted;
         let shared = self.shared.clone();
         Box::pin(async move {
             let client = if core.is_some() { adopt(client).ok()? } else { client };

@@ -33,7 +33,8 @@ use crate::proxy::header;
 use crate::relay::{Carry, Stop, carry, within};
 use crate::routes::{self, Route};
 use crate::service::{
-    Arrived, Door, Phase, ServiceConfig, Serving, Summary, adopt, first_bytes, hop_tcp, reached, serve_until,
+    Accepted, Acceptor, Phase, ServiceConfig, Serving, Summary, adopt, first_bytes, hop_tcp, reached,
+    serve_until,
 };
 use crate::settings::{FrontendSettings, HopSettings};
 use crate::transport::{PathState, Transport};
@@ -208,11 +209,11 @@ impl Frontend {
         let Frontend { shared } = self;
         shared.watch_all();
         let service = shared.current().config.service.clone();
-        let door = |core| FrontDoor::new(shared.clone(), core);
-        let doors = (0..service.cores.len().max(1)).map(door).collect();
+        let acceptor = |core| FrontendAcceptor::new(shared.clone(), core);
+        let acceptors = (0..service.cores.len().max(1)).map(acceptor).collect();
         let own = shared.current().dialling.own.clone();
         let summary = tokio::select! {
-            summary = serve_until(shutdown, service, Duration::ZERO, doors) => summary,
+            summary = serve_until(shutdown, service, Duration::ZERO, acceptors) => summary,
             never = own.expire() => match never {},
         };
         lock(&shared.watches).abort_all();
@@ -221,7 +222,7 @@ impl Frontend {
 }
 
 /// The listeners of one core.
-struct FrontDoor {
+struct FrontendAcceptor {
     shared: Arc<FrontendShared>,
     core: usize,
     /// The sockets of all cores; a reload changes them.
@@ -233,12 +234,12 @@ struct FrontDoor {
     turn: usize,
 }
 
-impl FrontDoor {
-    fn new(shared: Arc<FrontendShared>, core: usize) -> FrontDoor {
+impl FrontendAcceptor {
+    fn new(shared: Arc<FrontendShared>, core: usize) -> FrontendAcceptor {
         let all = shared.sockets.subscribe();
-        let mut door = FrontDoor { shared, core, all, own: Vec::new(), turn: 0 };
-        door.renew();
-        door
+        let mut acceptor = FrontendAcceptor { shared, core, all, own: Vec::new(), turn: 0 };
+        acceptor.renew();
+        acceptor
     }
 
     /// Takes over the current sockets.
@@ -248,30 +249,30 @@ impl FrontDoor {
     }
 }
 
-impl Drop for FrontDoor {
-    /// Closes all doors at the same time, so that no client connects after that.
+impl Drop for FrontendAcceptor {
+    /// Closes all acceptors at the same time, so that no client connects after that.
     fn drop(&mut self) {
         self.shared.sockets.send_replace(None);
     }
 }
 
-impl Door for FrontDoor {
-    type Guest = Client;
+impl Acceptor for FrontendAcceptor {
+    type Connection = Client;
 
-    async fn next(&mut self) -> Option<Arrived<Client>> {
+    async fn next(&mut self) -> Option<Accepted<Client>> {
         self.turn = self.turn.wrapping_add(1);
         let log = self.shared.current().config.service.log.clone();
         loop {
             tokio::select! {
-                arrived = accept_any(&self.own, self.turn, &log) => return arrived,
-                // The sender lives as long as this door.
+                accepted = accept_any(&self.own, self.turn, &log) => return accepted,
+                // The sender lives as long as this acceptor.
                 Ok(()) = self.all.changed() => self.renew(),
             }
         }
     }
 
-    fn serve(&self, arrived: Arrived<Client>, signal: watch::Receiver<Phase>) -> Serving {
-        let Arrived { guest: (client, peer, listen), core } = arrived;
+    fn serve(&self, accepted: Accepted<Client>, signal: watch::Receiver<Phase>) -> Serving {
+        let Accepted { connection: (client, peer, listen), core } = accepted;
         let shared = self.shared.clone();
         Box::pin(async move {
             let client = if core.is_some() { adopt(client).ok()? } else { client };

@@ -19,7 +19,7 @@ use crate::log::Log;
 use crate::origins::OriginName;
 use crate::outgoing::Direct;
 use crate::routes::Route;
-use crate::service::{Arrived, BACKLOG, OpenSocket, accept_failed, on_each};
+use crate::service::{Accepted, BACKLOG, OpenSocket, accept_failed, on_each};
 
 /// Pause after a failed accept (usually: out of descriptors), so that it is not tried in a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -175,10 +175,10 @@ pub(crate) type Client = (Line, SocketAddr, SocketAddr);
 
 /// Waits for the next client at any of these sockets, beginning with the one at index `turn`. Returns `None`
 /// if a device has failed.
-pub(crate) async fn accept_any(sockets: &[Arc<Socket>], turn: usize, log: &Log) -> Option<Arrived<Client>> {
+pub(crate) async fn accept_any(sockets: &[Arc<Socket>], turn: usize, log: &Log) -> Option<Accepted<Client>> {
     loop {
         match poll_accept(sockets, turn).await {
-            Ok(arrived) => return Some(arrived),
+            Ok(accepted) => return Some(accepted),
             Err(Failed::Accept(error)) => accept_failed(log, &error),
             Err(Failed::Device(error)) => {
                 accept_failed(log, &error);
@@ -189,13 +189,13 @@ pub(crate) async fn accept_any(sockets: &[Arc<Socket>], turn: usize, log: &Log) 
     }
 }
 
-async fn poll_accept(sockets: &[Arc<Socket>], turn: usize) -> Result<Arrived<Client>, Failed> {
+async fn poll_accept(sockets: &[Arc<Socket>], turn: usize) -> Result<Accepted<Client>, Failed> {
     poll_fn(|cx| {
         let (before, from) = sockets.split_at(turn % sockets.len().max(1));
         for Socket { address, listening } in from.iter().chain(before).map(Arc::as_ref) {
             if let Poll::Ready(accepted) = listening.listener.poll_accept(cx) {
-                let arrived = |(stream, peer)| listening.arrived((stream, peer, *address), turn);
-                return Poll::Ready(accepted.map(arrived));
+                let with_address = |(stream, peer)| listening.accepted((stream, peer, *address), turn);
+                return Poll::Ready(accepted.map(with_address));
             }
         }
         Poll::Pending
@@ -255,12 +255,12 @@ pub(crate) fn spread(
 pub(crate) async fn accept_on_stacks(
     listeners: &[OpenSocket<brisk_runtime::TcpListener>],
     turn: usize,
-) -> io::Result<Arrived<(brisk_runtime::TcpStream, SocketAddr)>> {
+) -> io::Result<Accepted<(brisk_runtime::TcpStream, SocketAddr)>> {
     poll_fn(|cx| {
         let (before, from) = listeners.split_at(turn % listeners.len().max(1));
         for listening in from.iter().chain(before) {
             if let Poll::Ready(accepted) = listening.listener.poll_accept(cx) {
-                return Poll::Ready(accepted.map(|guest| listening.arrived(guest, turn)));
+                return Poll::Ready(accepted.map(|connection| listening.accepted(connection, turn)));
             }
         }
         Poll::Pending

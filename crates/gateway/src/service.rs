@@ -61,7 +61,7 @@ pub(crate) async fn first_bytes(
     tokio::time::timeout(wait, read).await.unwrap_or_else(|_| Ok(Vec::new()))
 }
 
-/// Reads the bytes that have arrived, 16 kB at most.
+/// Reads the bytes that have accepted, 16 kB at most.
 pub(crate) fn poll_first_bytes(
     socket: &mut (impl AsyncRead + Unpin),
     cx: &mut Context<'_>,
@@ -168,20 +168,20 @@ pub struct Summary {
 pub(crate) type Serving = Pin<Box<dyn Future<Output = Option<Access>> + Send>>;
 
 /// The listeners of one core.
-pub(crate) trait Door: Send + 'static {
+pub(crate) trait Acceptor: Send + 'static {
     /// An accepted connection.
-    type Guest: Send;
+    type Connection: Send;
 
-    /// Waits for the next connection; `None`: there will be no more on this side. Cancel-safe.
-    fn next(&mut self) -> impl Future<Output = Option<Arrived<Self::Guest>>> + Send;
+    /// Waits for the next connection; returns `None` if there will be no more on this side. Cancel-safe.
+    fn next(&mut self) -> impl Future<Output = Option<Accepted<Self::Connection>>> + Send;
 
     /// Serves a connection until it ends, or until the signal requires its end.
-    fn serve(&self, arrived: Arrived<Self::Guest>, signal: watch::Receiver<Phase>) -> Serving;
+    fn serve(&self, accepted: Accepted<Self::Connection>, signal: watch::Receiver<Phase>) -> Serving;
 }
 
-/// An accepted connection with its core.
-pub(crate) struct Arrived<G> {
-    pub(crate) guest: G,
+/// An accepted connection, and the core that serves it.
+pub(crate) struct Accepted<C> {
+    pub(crate) connection: C,
     /// The index of the core that serves it, modulo their number. `None`: the core that accepted it.
     pub(crate) core: Option<usize>,
 }
@@ -196,27 +196,27 @@ pub(crate) struct OpenSocket<L> {
 
 impl<L> OpenSocket<L> {
     /// Returns an accepted connection. If the listener is the only one, core `turn` serves the connection.
-    pub(crate) fn arrived<G>(&self, guest: G, turn: usize) -> Arrived<G> {
-        Arrived { guest, core: self.is_only.then_some(turn) }
+    pub(crate) fn accepted<C>(&self, connection: C, turn: usize) -> Accepted<C> {
+        Accepted { connection, core: self.is_only.then_some(turn) }
     }
 }
 
-/// Serves the connections at `doors`, one for each core of the configuration or for the first ones, until
-/// `shutdown` resolves or a door fails; then drains. After the signal to stop the doors stay open for
-/// `farewell`, because peers cannot know of it yet.
+/// Serves the connections of `acceptors` until `shutdown` resolves or an acceptor fails; then drains. Each
+/// acceptor runs on a core of the configuration; there may be fewer acceptors than cores. After the signal to
+/// stop, the acceptors stay open for `farewell`, because peers do not know of the signal yet.
 pub(crate) async fn serve_until(
     shutdown: impl Future<Output = ()>,
     config: ServiceConfig,
     farewell: Duration,
-    doors: Vec<impl Door>,
+    acceptors: Vec<impl Acceptor>,
 ) -> Summary {
     let farewell = farewell.min(config.drain_timeout);
     let side = Arc::new(Service::new(config));
-    let mut keepers = JoinSet::new();
-    for (core, door) in doors.into_iter().enumerate() {
+    let mut tasks = JoinSet::new();
+    for (core, acceptor) in acceptors.into_iter().enumerate() {
         match side.config.cores.get(core) {
-            Some(core) => keepers.spawn_on(keep(door, side.clone()), core),
-            None => keepers.spawn(keep(door, side.clone())),
+            Some(core) => tasks.spawn_on(accept_and_serve(acceptor, side.clone()), core),
+            None => tasks.spawn(accept_and_serve(acceptor, side.clone())),
         };
     }
     let is_ordered = side.unless_broken(shutdown).await;
@@ -224,7 +224,7 @@ pub(crate) async fn serve_until(
     if is_ordered && !farewell.is_zero() {
         side.unless_broken(tokio::time::sleep(farewell)).await;
     }
-    side.drain(keepers, farewell).await
+    side.drain(tasks, farewell).await
 }
 
 /// Returns a listener for each of `cores`, so that a connection stays on the core that accepts it. The first
@@ -278,46 +278,46 @@ struct Service {
     slots: Arc<Semaphore>,
     most: usize,
     phase: watch::Sender<Phase>,
-    /// A door has failed.
+    /// An acceptor has failed.
     broken: Notify,
 }
 
-/// Serves the connections of `door` on the current core until the side is closed, and waits for their end;
-/// returns their number.
-async fn keep(mut door: impl Door, side: Arc<Service>) -> u64 {
-    let (mut tasks, mut accepted) = (JoinSet::new(), 0);
+/// Serves the connections of `acceptor` on the current core until the side is closed, and waits until they
+/// have ended. Returns their number.
+async fn accept_and_serve(mut acceptor: impl Acceptor, side: Arc<Service>) -> u64 {
+    let (mut tasks, mut count) = (JoinSet::new(), 0);
     let mut phase = side.phase.subscribe();
     let mut closed = pin!(reached(Phase::Closed, &mut phase));
     loop {
         while tasks.try_join_next().is_some() {}
         // Accept first and then wait for a slot: a listener without connections must not occupy one.
         let next = async {
-            let Some(arrived) = door.next().await else {
+            let Some(accepted) = acceptor.next().await else {
                 side.broken.notify_one();
                 return std::future::pending().await;
             };
             // The semaphore is never closed.
-            (arrived, side.slots.clone().acquire_owned().await.ok())
+            (accepted, side.slots.clone().acquire_owned().await.ok())
         };
-        let (arrived, slot) = tokio::select! {
+        let (accepted, slot) = tokio::select! {
             biased;
             () = &mut closed => break,
             next = next => next,
         };
-        accepted += 1;
+        count += 1;
         let cores = &side.config.cores;
-        let elsewhere = arrived.core.and_then(|core| cores.get(core % cores.len().max(1)));
-        let serving = door.serve(arrived, side.phase.subscribe());
+        let elsewhere = accepted.core.and_then(|core| cores.get(core % cores.len().max(1)));
+        let serving = acceptor.serve(accepted, side.phase.subscribe());
         let task = side.clone().attend(serving, slot);
         match elsewhere {
             Some(core) => tasks.spawn_on(task, core),
             None => tasks.spawn(task),
         };
     }
-    // Dropping the door closes the listener, so that no peer connects to a closed side.
-    drop(door);
+    // Dropping the acceptor closes the listener, so that no peer connects to a closed side.
+    drop(acceptor);
     while tasks.join_next().await.is_some() {}
-    accepted
+    count
 }
 
 impl Service {
@@ -327,7 +327,7 @@ impl Service {
         Service { config, slots: Arc::new(Semaphore::new(most)), most, phase, broken: Notify::new() }
     }
 
-    /// Waits for `end` and returns true; returns false if a door fails first.
+    /// Waits for `end` and returns true; returns false if an acceptor fails first.
     async fn unless_broken(&self, end: impl Future<Output = ()>) -> bool {
         tokio::select! {
             biased;
@@ -361,8 +361,8 @@ impl Service {
         self.config.metrics.drain();
     }
 
-    /// Closes the doors, waits for the connections for the rest of the drain limit, and then aborts them.
-    async fn drain(&self, mut keepers: JoinSet<u64>, passed: Duration) -> Summary {
+    /// Closes the acceptors, waits for the connections for the rest of the drain limit, and then aborts them.
+    async fn drain(&self, mut tasks: JoinSet<u64>, passed: Duration) -> Summary {
         let log = &self.config.log;
         let limit = self.config.drain_timeout.saturating_sub(passed);
         self.phase.send_replace(Phase::Closed);
@@ -370,7 +370,7 @@ impl Service {
         let mut summary = Summary::default();
         let mut all = pin!(async {
             let mut accepted = 0;
-            while let Some(kept) = keepers.join_next().await {
+            while let Some(kept) = tasks.join_next().await {
                 match kept {
                     Ok(count) => accepted += count,
                     Err(ended) if ended.is_panic() => std::panic::resume_unwind(ended.into_panic()),
@@ -398,18 +398,18 @@ impl Service {
 mod tests {
     use super::*;
 
-    /// A door with a connection every 300 ms.
+    /// An acceptor with a connection every 300 ms.
     struct Slow;
 
-    impl Door for Slow {
-        type Guest = ();
+    impl Acceptor for Slow {
+        type Connection = ();
 
-        async fn next(&mut self) -> Option<Arrived<()>> {
+        async fn next(&mut self) -> Option<Accepted<()>> {
             tokio::time::sleep(Duration::from_millis(300)).await;
-            Some(Arrived { guest: (), core: None })
+            Some(Accepted { connection: (), core: None })
         }
 
-        fn serve(&self, _: Arrived<()>, _: watch::Receiver<Phase>) -> Serving {
+        fn serve(&self, _: Accepted<()>, _: watch::Receiver<Phase>) -> Serving {
             Box::pin(async { None })
         }
     }
