@@ -266,7 +266,7 @@ async fn pump(
     progress: &Progress<'_>,
     copied: &mut Copied,
 ) -> Result<(), (Side, io::Error)> {
-    let (mut taken, mut behind) = (rest.len(), Behind::Open);
+    let (mut taken, mut state) = (rest.len(), ReadState::Open);
     loop {
         if taken > 0 {
             progress.read(from_side);
@@ -292,13 +292,13 @@ async fn pump(
         if !rest.is_empty() {
             progress.activity.moved();
         }
-        match behind {
-            Behind::Open => {}
-            Behind::End => {
+        match state {
+            ReadState::Open => {}
+            ReadState::End => {
                 copied.ended = true;
                 break;
             }
-            Behind::Failed(error) => return Err((from_side, error)),
+            ReadState::Failed(error) => return Err((from_side, error)),
         }
         // An idle connection holds no buffer.
         rest = Vec::new();
@@ -307,7 +307,7 @@ async fn pump(
             slot.passed(taken, from_side == Side::Hop).await;
         }
         let sides = (from_side, to_side);
-        (taken, behind) = poll_fn(|cx| {
+        (taken, state) = poll_fn(|cx| {
             let copied = copy(cx, sides, &mut from, &mut to, &mut rest, progress);
             if copied.is_pending() {
                 progress.prepare(from.socket());
@@ -330,9 +330,9 @@ async fn pump(
     Ok(())
 }
 
-/// State of a connection after the bytes that were read from it.
-enum Behind {
-    /// More may come.
+/// State of a connection after a read.
+enum ReadState {
+    /// More bytes may arrive.
     Open,
     /// The connection has ended.
     End,
@@ -341,7 +341,7 @@ enum Behind {
 }
 
 /// Reads the available bytes and writes them; bytes that were not accepted at once go to `rest`. Returns the
-/// number of bytes read, and the state after them.
+/// number of bytes read, and the state of the connection after the read.
 fn copy(
     cx: &mut Context<'_>,
     (from_side, to_side): (Side, Side),
@@ -349,17 +349,17 @@ fn copy(
     to: &mut impl Sink,
     rest: &mut Vec<u8>,
     progress: &Progress<'_>,
-) -> Poll<Result<(usize, Behind), (Side, io::Error)>> {
+) -> Poll<Result<(usize, ReadState), (Side, io::Error)>> {
     with_chunk(|chunk| {
         let mut buffer = ReadBuf::new(chunk);
         ready!(Pin::new(&mut *from).poll_read(cx, &mut buffer)).map_err(|error| (from_side, error))?;
-        let behind = if buffer.filled().is_empty() { Behind::End } else { more(cx, from, &mut buffer) };
+        let state = if buffer.filled().is_empty() { ReadState::End } else { more(cx, from, &mut buffer) };
         let read = buffer.filled();
         let mut written = 0;
         while written < read.len() {
-            let write = match behind {
-                Behind::End => to.poll_write_last(cx, &read[written..]),
-                Behind::Open | Behind::Failed(_) => {
+            let write = match state {
+                ReadState::End => to.poll_write_last(cx, &read[written..]),
+                ReadState::Open | ReadState::Failed(_) => {
                     progress.prepare(to.socket());
                     Pin::new(&mut *to).poll_write(cx, &read[written..])
                 }
@@ -372,23 +372,23 @@ fn copy(
             }
         }
         rest.extend_from_slice(&read[written..]);
-        Poll::Ready(Ok((read.len(), behind)))
+        Poll::Ready(Ok((read.len(), state)))
     })
 }
 
 /// Reads again after a read. A read that did not fill the buffer shows that nothing more is available, so
 /// this mostly costs nothing.
-fn more(cx: &mut Context<'_>, from: &mut impl Source, buffer: &mut ReadBuf<'_>) -> Behind {
+fn more(cx: &mut Context<'_>, from: &mut impl Source, buffer: &mut ReadBuf<'_>) -> ReadState {
     while buffer.remaining() > 0 {
         let before = buffer.filled().len();
         match Pin::new(&mut *from).poll_read(cx, buffer) {
-            Poll::Ready(Ok(())) if buffer.filled().len() == before => return Behind::End,
+            Poll::Ready(Ok(())) if buffer.filled().len() == before => return ReadState::End,
             Poll::Ready(Ok(())) => {}
-            Poll::Ready(Err(error)) => return Behind::Failed(error),
+            Poll::Ready(Err(error)) => return ReadState::Failed(error),
             Poll::Pending => break,
         }
     }
-    Behind::Open
+    ReadState::Open
 }
 
 /// Writes all of `chunk` and flushes it.
