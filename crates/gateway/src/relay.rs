@@ -96,13 +96,13 @@ pub(crate) struct Carry<'a, L> {
 /// The two connections of a client. Dropping them resets them unless both have ended, even if the task that
 /// relays them is cancelled or panics: an orderly end would tell the other side that it has received
 /// everything.
-struct Ends {
+struct ConnectionPair {
     outside: Line,
     hop: HopStream,
     have_ended: bool,
 }
 
-impl Drop for Ends {
+impl Drop for ConnectionPair {
     fn drop(&mut self) {
         if !self.have_ended {
             self.hop.line().reset();
@@ -120,7 +120,7 @@ pub(crate) async fn carry(
     access: &mut Access,
 ) -> End {
     let Carry { first, lost, heard, timeouts, signal, slot, exchanges, unprepared } = with;
-    let mut ends = Ends { outside, hop, have_ended: false };
+    let mut pair = ConnectionPair { outside, hop, have_ended: false };
     let mut reason = None;
     let role = access.role;
     let on_first = |side| heard(role.speaker(side));
@@ -141,7 +141,7 @@ pub(crate) async fn carry(
                 () = reached(Phase::Cut, signal) => Stopped::Cut,
             }
         };
-        relay(ends.outside.split(), first, ends.hop.split(), order, &progress).await
+        relay(pair.outside.split(), first, pair.hop.split(), order, &progress).await
     };
     let spoke = progress.first.get().map(|side| role.speaker(*side));
     access.spoke_first = access.spoke_first.or(spoke);
@@ -151,13 +151,13 @@ pub(crate) async fn carry(
     };
     access.bytes_up += up.bytes;
     access.bytes_down += down.bytes;
-    access.end_hop(ends.hop.line());
-    access.outside = ends.outside.stats();
+    access.end_hop(pair.hop.line());
+    access.outside = pair.outside.stats();
     access.client_ended = up.ended;
     access.first_byte = down.first.map(|at| at.saturating_duration_since(access.began));
     match relayed.stopped {
         Stopped::Ended => {
-            ends.have_ended = true;
+            pair.have_ended = true;
             if let Some(exchanges) = &progress.exchanges {
                 exchanges.ended();
             }
@@ -171,13 +171,13 @@ pub(crate) async fn carry(
     }
 }
 
-/// Copies until both directions have ended, one side has failed, or `ends` resolves with a reason. Unless
+/// Copies until both directions have ended, one side has failed, or `stop` resolves with a reason. Unless
 /// both have ended, the caller resets both.
 async fn relay(
     (outside_read, outside_write): (impl Source, impl Sink),
     first: Vec<u8>,
     (hop_read, hop_write): (impl Source, impl Sink),
-    ends: impl Future<Output = Stopped>,
+    stop: impl Future<Output = Stopped>,
     progress: &Progress<'_>,
 ) -> Relayed {
     let (mut from_outside, mut from_hop) = (Copied::default(), Copied::default());
@@ -191,7 +191,7 @@ async fn relay(
             Ok(((), ())) => Stopped::Ended,
             Err((side, error)) => Stopped::Failed(side, error),
         },
-        stopped = ends => stopped,
+        stopped = stop => stopped,
     };
     Relayed { from_outside, from_hop, stopped }
 }
@@ -708,11 +708,11 @@ mod tests {
         let (hop, mut origin) = duplex(1024);
         let (cut, order) = tokio::sync::oneshot::channel();
         let relaying = tokio::spawn(async move {
-            let ends = async {
+            let stop = async {
                 order.await.unwrap();
                 Stopped::Cut
             };
-            relay(halves(kernel), Vec::new(), halves(hop), ends, &progress()).await
+            relay(halves(kernel), Vec::new(), halves(hop), stop, &progress()).await
         });
         client.write_all(b"1234").await.unwrap();
         let mut seen = [0; 4];
