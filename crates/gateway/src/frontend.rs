@@ -19,7 +19,7 @@ use crate::end::End;
 use crate::entrance::{Admitted, Entrance};
 use crate::exchanges::Exchanges;
 use crate::first_bytes::{GREETING, Guess, Habits, Speaker};
-use crate::hop::dial::Refused;
+use crate::hop::dial::DialError;
 use crate::hop::line::Line;
 use crate::hop::opening::plain;
 use crate::hop::stream::HopStream;
@@ -683,7 +683,7 @@ impl Current {
         access: &mut Access,
     ) -> Routed {
         let mut cause: Option<Cause> = None;
-        let mut undelivered = true;
+        let mut is_retryable = true;
         if admitted.direct.is_none() || self.upstreams.any_up() {
             for upstream in self.upstreams.order() {
                 // Another backend has answered: one that is down would only delay that answer.
@@ -706,7 +706,7 @@ impl Current {
                     Err(Stop::Drained) => return Err(Unrouted::of(End::Drained)),
                     Err(Stop::Late(why)) => Attempt::lost(why),
                 };
-                undelivered = refused.undelivered;
+                is_retryable = refused.is_retryable;
                 let next = Cause {
                     backend: upstream.spec.name.clone(),
                     is_down: upstream.health() == Health::Down,
@@ -715,19 +715,19 @@ impl Current {
                 if cause.as_ref().is_none_or(|cause| next.tells_more_than(cause)) {
                     cause = Some(next);
                 }
-                if !undelivered {
+                if !is_retryable {
                     break;
                 }
             }
         }
         match (&admitted.direct, cause) {
-            (Some(direct), _) if undelivered => {
+            (Some(direct), _) if is_retryable => {
                 let straight = self.straight(direct, admitted, signal, access).await;
                 straight.map(|stream| (stream, None)).map_err(Unrouted::of)
             }
             (_, Some(cause)) => {
                 access.route = Some(cause.backend.clone());
-                let may_wait = undelivered && !cause.was_told();
+                let may_wait = is_retryable && !cause.was_told();
                 Err(Unrouted { may_wait, ..cause.into() })
             }
             (_, None) => {
@@ -759,17 +759,17 @@ impl Current {
             })),
         };
         let log = &self.config.service.log;
-        if opened.as_ref().is_err_and(Refused::is_refused) {
+        if opened.as_ref().is_err_and(DialError::is_port_closed) {
             upstream.on_refused();
         }
-        let good = matches!(opened, Ok(_) | Err(Refused::Told(_)));
+        let good = matches!(opened, Ok(_) | Err(DialError::Refused(_)));
         upstream.outcome(good, self.config.watch, log);
-        opened.map_err(|refused| Attempt {
-            undelivered: refused.delivered_nothing(),
-            why: refused.to_string(),
-            verdict: match refused {
-                Refused::Told(verdict) => Some(verdict),
-                Refused::Handshake(_) | Refused::Line(_) => None,
+        opened.map_err(|error| Attempt {
+            is_retryable: error.is_retryable(),
+            why: error.to_string(),
+            verdict: match error {
+                DialError::Refused(verdict) => Some(verdict),
+                DialError::Handshake(_) | DialError::Line(_) => None,
             },
         })
     }
@@ -806,8 +806,8 @@ impl Current {
 /// Failure of a backend to accept the connection.
 struct Attempt {
     why: String,
-    /// True if certainly no origin has received anything.
-    undelivered: bool,
+    /// True if another backend may be tried ([`DialError::is_retryable`]).
+    is_retryable: bool,
     /// The backend's answer, if it gave one.
     verdict: Option<Verdict>,
 }
@@ -863,6 +863,6 @@ impl Unrouted {
 impl Attempt {
     /// A failure after which it is unknown how much was delivered.
     fn lost(why: String) -> Attempt {
-        Attempt { why, undelivered: false, verdict: None }
+        Attempt { why, is_retryable: false, verdict: None }
     }
 }

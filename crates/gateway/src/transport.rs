@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use crate::hop::dial::Refused;
+use crate::hop::dial::DialError;
 
 /// Transport of a connection of the hop. The variants are in the order in which they are tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -217,11 +217,11 @@ fn is_lost(transport: Transport, before: &Changes, now: &Changes) -> bool {
 /// or is refused before it has delivered anything. If one attempt fails, the result is that of the other. If
 /// both fail, the error is that of the attempt that may have delivered something.
 pub(crate) async fn first_of<T>(
-    this: impl Future<Output = Result<T, Refused>>,
+    this: impl Future<Output = Result<T, DialError>>,
     mut connected: watch::Receiver<bool>,
     head_start: Duration,
-    next: impl Future<Output = Result<T, Refused>>,
-) -> Result<T, Refused> {
+    next: impl Future<Output = Result<T, DialError>>,
+) -> Result<T, DialError> {
     let (mut this, mut next) = (pin!(this), pin!(next));
     let silent = async {
         let connected = connected.wait_for(|connected| *connected);
@@ -231,7 +231,7 @@ pub(crate) async fn first_of<T>(
     };
     tokio::select! {
         answered = &mut this => return match answered {
-            Err(refused) if refused.is_refused() => next.await,
+            Err(error) if error.is_port_closed() => next.await,
             answered => answered,
         },
         () = silent => {}
@@ -246,7 +246,7 @@ pub(crate) async fn first_of<T>(
             Err(refused) => (refused, this.await),
         },
     };
-    other.map_err(|second| if first.delivered_nothing() { second } else { first })
+    other.map_err(|second| if first.is_retryable() { second } else { first })
 }
 
 #[cfg(test)]
@@ -256,20 +256,20 @@ mod tests {
 
     use super::*;
 
-    fn failed(kind: io::ErrorKind) -> Result<&'static str, Refused> {
-        Err(Refused::Line(kind.into()))
+    fn failed(kind: io::ErrorKind) -> Result<&'static str, DialError> {
+        Err(DialError::Line(kind.into()))
     }
 
-    async fn after(ms: u64, answer: Result<&'static str, Refused>) -> Result<&'static str, Refused> {
+    async fn after(ms: u64, answer: Result<&'static str, DialError>) -> Result<&'static str, DialError> {
         tokio::time::sleep(Duration::from_millis(ms)).await;
         answer
     }
 
     async fn race(
-        ours: impl Future<Output = Result<&'static str, Refused>>,
+        ours: impl Future<Output = Result<&'static str, DialError>>,
         connected: bool,
-        kernel: impl Future<Output = Result<&'static str, Refused>>,
-    ) -> Result<&'static str, Refused> {
+        kernel: impl Future<Output = Result<&'static str, DialError>>,
+    ) -> Result<&'static str, DialError> {
         let (_told, connected) = watch::channel(connected);
         first_of(ours, connected, HEAD_START, kernel).await
     }
@@ -291,10 +291,10 @@ mod tests {
         let refused = || after(40, failed(io::ErrorKind::ConnectionRefused));
         assert_eq!(race(refused(), false, ready(Ok("kernel"))).await.unwrap(), "kernel");
         assert_eq!(begin.elapsed(), Duration::from_millis(40));
-        assert!(race(refused(), false, refused()).await.unwrap_err().delivered_nothing());
+        assert!(race(refused(), false, refused()).await.unwrap_err().is_retryable());
         // A reset may come from a backend that has read the message.
         let reset = after(40, failed(io::ErrorKind::ConnectionReset));
-        assert!(!race(reset, false, ready(Ok("kernel"))).await.unwrap_err().delivered_nothing());
+        assert!(!race(reset, false, ready(Ok("kernel"))).await.unwrap_err().is_retryable());
     }
 
     #[tokio::test(start_paused = true)]
@@ -308,11 +308,11 @@ mod tests {
             [(reset(), refused(), false), (refused(), reset(), false), (refused(), refused(), true)]
         {
             let failed = race(after(500, ours), false, ready(kernel)).await.unwrap_err();
-            assert_eq!(failed.delivered_nothing(), nothing, "{failed}");
+            assert_eq!(failed.is_retryable(), nothing, "{failed}");
         }
     }
 
-    async fn reset_now() -> Result<&'static str, Refused> {
+    async fn reset_now() -> Result<&'static str, DialError> {
         failed(io::ErrorKind::ConnectionReset)
     }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use brisk_runtime::{ConnectConfig, Endpoint, FastOpenConnect, TcpConfig, TcpStream};
 use tokio::sync::{Notify, watch};
 
-use crate::hop::dial::{Answered, Dialled, Refused, ask, dial};
+use crate::hop::dial::{Answered, DialError, Dialled, ask, dial};
 use crate::hop::handshake::HandshakeError;
 use crate::hop::line::Line;
 use crate::hop::stream::HopStream;
@@ -296,7 +296,7 @@ impl Upstream {
         dialling: &Dialling,
         opening: &Opening,
         first: &[u8],
-    ) -> Result<(HopStream, Transport), Refused> {
+    ) -> Result<(HopStream, Transport), DialError> {
         let (dialled, message) = self.message(dialling, opening, first)?;
         // A plain hop must not send data twice: the backend would not recognise the repetition.
         let once = !matches!(dialling.hop, Hop::Plain) || opening.purpose == Purpose::Watch;
@@ -329,7 +329,7 @@ impl Upstream {
         dialling: &Dialling,
         message: &[u8],
         transports: &[Transport],
-    ) -> Result<(Transport, Answered), Refused> {
+    ) -> Result<(Transport, Answered), DialError> {
         let (first, rest) = transports.split_first().unwrap_or((&Transport::Usual, &[]));
         if rest.is_empty() {
             return self.ask_over(*first, dialling, message, None).await.map(|answered| (*first, answered));
@@ -349,7 +349,7 @@ impl Upstream {
         dialling: &Dialling,
         opening: &Opening,
         transport: Transport,
-    ) -> Result<HopStream, Refused> {
+    ) -> Result<HopStream, DialError> {
         let (dialled, message) = self.message(dialling, opening, &[])?;
         let answered = self.ask_over(transport, dialling, &message, None).await?;
         dialled.finish(answered, &self.clock).await
@@ -378,7 +378,7 @@ impl Upstream {
         dialling: &Dialling,
         message: &[u8],
         connected: Option<watch::Sender<bool>>,
-    ) -> Result<Answered, Refused> {
+    ) -> Result<Answered, DialError> {
         let (endpoint, address) = match (transport, &dialling.packet) {
             (Transport::Kernel, _) => return ask_over_kernel(self.spec.kernel, message).await,
             (Transport::Packet, Some(packet)) => (packet, self.spec.packet),
@@ -415,7 +415,7 @@ impl Upstream {
     }
 
     /// Sends `message` on a connection that is already open.
-    async fn ask_warm(&self, stream: TcpStream, message: &[u8]) -> Result<Answered, Refused> {
+    async fn ask_warm(&self, stream: TcpStream, message: &[u8]) -> Result<Answered, DialError> {
         stream.set_linger(None);
         let abandoned = Abandoned(Some(stream.handle()));
         let answered = ask(Line::Brisk(stream), message, 0).await?;
@@ -695,7 +695,7 @@ fn not_configured() -> io::Error {
 }
 
 /// Sends `message` over the kernel's TCP and waits for the answer.
-async fn ask_over_kernel(kernel: Option<SocketAddr>, message: &[u8]) -> Result<Answered, Refused> {
+async fn ask_over_kernel(kernel: Option<SocketAddr>, message: &[u8]) -> Result<Answered, DialError> {
     let kernel = kernel.ok_or_else(not_configured)?;
     let stream = outgoing::connect(kernel).await?;
     crate::io::prepare(&stream);

@@ -191,7 +191,7 @@ impl Asked {
 mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
-    use super::super::dial::{self, Dialled, Refused, ask};
+    use super::super::dial::{self, DialError, Dialled, ask};
     use super::super::ephemeral::USUAL_LIFETIME;
     use super::super::key::{HopKey, KeyRing};
     use super::super::opening::Purpose;
@@ -233,7 +233,7 @@ mod tests {
         line: Line,
         message: &[u8],
         clock: &BackendClock,
-    ) -> Result<HopStream, Refused> {
+    ) -> Result<HopStream, DialError> {
         dialled.finish(ask(line, message, 0).await?, clock).await
     }
 
@@ -397,7 +397,7 @@ mod tests {
                     asked.tell(verdict, &run).await.unwrap().split().1.shutdown().await.unwrap();
                 };
                 let (_, told) = tokio::join!(backend, answered(dialled, a, &message, &clock));
-                assert!(matches!(told, Err(Refused::Told(told)) if told == verdict));
+                assert!(matches!(told, Err(DialError::Refused(told)) if told == verdict));
             }
         }
     }

@@ -15,9 +15,9 @@ use super::records::Sealing;
 use super::stamp::{BackendClock, Stamp};
 use super::stream::{HopStream, framed, framed_lasting, next_message};
 
-/// Reason why a backend did not accept a connection.
+/// Error of opening a connection through a backend.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Refused {
+pub(crate) enum DialError {
     /// The backend refused; nothing was delivered to an origin.
     #[error("the backend {}", match .0 {
         Verdict::OriginUnreachable => "cannot reach its origin",
@@ -25,7 +25,7 @@ pub(crate) enum Refused {
         Verdict::Limited => "allows this frontend no more connections (max_connections)",
         Verdict::Go | Verdict::Confirm => "contradicts itself",
     })]
-    Told(Verdict),
+    Refused(Verdict),
     /// The answer was not authentic.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
@@ -41,19 +41,19 @@ pub(crate) enum Refused {
     Line(#[from] io::Error),
 }
 
-impl Refused {
+impl DialError {
     /// True if nothing listens at the address.
-    pub(crate) fn is_refused(&self) -> bool {
-        matches!(self, Refused::Line(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+    pub(crate) fn is_port_closed(&self) -> bool {
+        matches!(self, DialError::Line(error) if error.kind() == io::ErrorKind::ConnectionRefused)
     }
 
-    /// True if another backend may be tried: certainly no origin has received anything, and no backend has
+    /// True if another backend may be tried: no origin can have received anything, and the backend has not
     /// forbidden the origin.
-    pub(crate) fn delivered_nothing(&self) -> bool {
+    pub(crate) fn is_retryable(&self) -> bool {
         match self {
-            Refused::Told(verdict) => matches!(verdict, Verdict::OriginUnreachable | Verdict::Limited),
-            Refused::Handshake(_) => true,
-            Refused::Line(error) => matches!(
+            DialError::Refused(verdict) => matches!(verdict, Verdict::OriginUnreachable | Verdict::Limited),
+            DialError::Handshake(_) => true,
+            DialError::Line(error) => matches!(
                 error.kind(),
                 io::ErrorKind::ConnectionRefused
                     | io::ErrorKind::AddrNotAvailable
@@ -105,7 +105,7 @@ pub(crate) struct Answered {
 
 /// Writes the `rest` of the first message, of which `sent` bytes have already been queued, and waits for the
 /// answer.
-pub(crate) async fn ask(mut line: Line, rest: &[u8], sent: usize) -> Result<Answered, Refused> {
+pub(crate) async fn ask(mut line: Line, rest: &[u8], sent: usize) -> Result<Answered, DialError> {
     if !rest.is_empty() {
         let (_, mut write) = line.split();
         write.write_all(rest).await?;
@@ -118,7 +118,11 @@ pub(crate) async fn ask(mut line: Line, rest: &[u8], sent: usize) -> Result<Answ
 impl Dialled {
     /// Checks the answer, and confirms if the backend requests it. Stores the run that the backend reports in
     /// `clock`.
-    pub(crate) async fn finish(self, answered: Answered, clock: &BackendClock) -> Result<HopStream, Refused> {
+    pub(crate) async fn finish(
+        self,
+        answered: Answered,
+        clock: &BackendClock,
+    ) -> Result<HopStream, DialError> {
         let Answered { line, answer, arrived, before } = answered;
         let (sealing, verdict, stamp) = self.verdict(&answer)?;
         clock.told(stamp, Instant::now());
@@ -129,7 +133,7 @@ impl Dialled {
         };
         match verdict {
             Verdict::Go => Ok(stream),
-            other => Err(Refused::Told(other)),
+            other => Err(DialError::Refused(other)),
         }
     }
 
@@ -145,9 +149,9 @@ impl Dialled {
 }
 
 /// Proves that the opening is authentic and fresh, and reads the verdict that follows.
-async fn confirm(stream: &mut HopStream) -> Result<Verdict, Refused> {
+async fn confirm(stream: &mut HopStream) -> Result<Verdict, DialError> {
     let (mut read, mut write) = stream.split();
     write.write_all(&[Verdict::Confirm.byte()]).await?;
     write.flush().await?;
-    Verdict::from_byte(read.read_u8().await?).ok_or(Refused::Handshake(HandshakeError::NotOurs))
+    Verdict::from_byte(read.read_u8().await?).ok_or(DialError::Handshake(HandshakeError::NotOurs))
 }
