@@ -186,7 +186,7 @@ impl Run {
                 Ok(()) => bar.suspend(|| show(store, self.json))?,
                 Err(error) => {
                     bar.finish_and_clear();
-                    // Complete cells are shown even so.
+                    // Complete cells are shown nevertheless.
                     if matches!(error, RunError::Interrupted) {
                         show(store, self.json)?;
                     }

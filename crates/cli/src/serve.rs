@@ -128,7 +128,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
             }
         }
         while acceptors.join_next().await.is_some() {}
-        // Data lost after this was not acknowledged in time; the peer times out.
+        // The peer of a connection whose data is not acknowledged by then times out.
         let _ = tokio::time::timeout(service::LAST_WORDS, endpoint.wait_idle()).await;
         server.stop.verdict()
     })

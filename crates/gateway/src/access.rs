@@ -23,7 +23,7 @@ pub enum Role {
     Frontend,
     /// Near the origin.
     Backend,
-    /// Near the origin, without another gateway: the hop leads to the client itself.
+    /// Near the origin, without another gateway. "Hop" then means the connection to the client.
     Edge,
 }
 
@@ -37,7 +37,7 @@ impl Role {
         }
     }
 
-    /// Returns the end of a connection for a failure of the connection on the outside of this side.
+    /// Returns the end to report if the connection to the client (at a frontend) or to the origin fails.
     pub(crate) fn outside_failed(self, error: &io::Error) -> End {
         match self {
             Role::Frontend => End::ClientFailed(error.to_string()),
@@ -45,7 +45,7 @@ impl Role {
         }
     }
 
-    /// Returns the end of a connection for a failure of the hop, which leads to the client at an edge.
+    /// Returns the end to report if the hop fails (at an edge, the connection to the client).
     pub(crate) fn hop_failed(self, reason: String) -> End {
         match self {
             Role::Frontend | Role::Backend => End::HopFailed(reason),
@@ -136,7 +136,7 @@ impl Access {
         }
     }
 
-    /// Takes the statistics of the hop's connection (at an edge, of the client's) at its end.
+    /// Stores the statistics of the hop's connection (at an edge, of the client's) at its end.
     pub(crate) fn end_hop(&mut self, line: &Line) {
         self.hop = line.stats();
         if let Some(ClientTcp::Kernel(stats)) = &mut self.tcp {

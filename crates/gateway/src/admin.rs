@@ -193,7 +193,7 @@ fn respond<B>(shown: &Shown, token: Option<&str>, request: &Request<B>) -> Respo
     }
 }
 
-/// Returns the reason why this side should get no more connections.
+/// Returns the reason why this side is not ready for new connections; `None` if it is ready.
 fn unready(metrics: &Metrics, frontend: Option<&FrontendControl>) -> Option<&'static str> {
     if metrics.draining() {
         return Some("draining\n");

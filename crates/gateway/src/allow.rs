@@ -25,7 +25,7 @@ enum Host {
     Network(Network),
 }
 
-/// Error for a text that is no [`Allow`].
+/// Error of parsing an [`Allow`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("'{0}' is not a rule; write for instance origin.example:443, *.example:*, 10.0.0.0/8:80")]
 pub struct AllowError(String);

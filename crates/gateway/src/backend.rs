@@ -44,10 +44,10 @@ use crate::timeouts::{Timeout, Timeouts};
 const PENDING: u16 = 4096;
 /// Time to wait for the origin's first bytes, so that they leave together with the second message.
 const ANSWER_WAIT: Duration = Duration::from_millis(5);
-/// Longest silence of a frontend on its watch.
+/// Longest silence of a frontend on the connection of its watch ([`crate::upstream`]).
 const WATCH_SILENCE: Duration = Duration::from_secs(30);
-/// Time for which connections are still accepted after the signal to stop. Watching frontends are informed at
-/// once, but their earlier requests are still on the way, and they may have to repeat a SYN.
+/// Time for which connections are still accepted after the signal to stop. The backend informs its frontends
+/// at once, but their earlier requests are still on the way, and their SYNs may have been lost.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// Time limit for sending a refusal.
 const LAST_WORD: Duration = Duration::from_secs(1);
@@ -66,8 +66,8 @@ pub struct BackendConfig {
     pub ephemeral_lifetime: Duration,
     /// Settings of the hop's connections. Default: [`hop_tcp`].
     pub tcp: TcpConfig,
-    /// Accepts the first bytes of a connection with its SYN. Data of a SYN takes effect once
-    /// ([`crate::hop::replay`]); over a plain hop a repeated SYN is recognised while its connection exists
+    /// Accepts the first bytes of a connection with its SYN. The backend acts on the data of a SYN once
+    /// ([`crate::hop::replay`]); over a plain hop it recognises a repeated SYN while its connection exists
     /// and for two minutes after. Default on, with at most 4096 unacknowledged connections, also from one
     /// frontend.
     pub fast_open: Option<FastOpenListen>,

@@ -104,9 +104,10 @@ impl Edge {
         Ok(Edge { shared: Arc::new(EdgeShared { current, exemptions }), sockets, kernel: Vec::new() })
     }
 
-    /// Also serves the clients that the kernel accepts at these listeners, each for the listener with this
-    /// configured address ([`AttachConfig::open_share`](brisk_runtime::attach::AttachConfig::open_share)).
-    /// If all have a list of exceptions, the edge enters the clients whose path fails with brisk's TCP.
+    /// Also serves the clients that the kernel accepts at the listeners in `others`
+    /// ([`AttachConfig::open_share`](brisk_runtime::attach::AttachConfig::open_share)). The address of each
+    /// names the configured listener whose settings apply. If all have a list of exceptions, the edge adds
+    /// the clients whose path fails with brisk's TCP to these lists.
     ///
     /// # Errors
     /// If there are no descriptors.
@@ -156,8 +157,8 @@ impl Edge {
     }
 }
 
-/// Makes the kernel refuse new connections. Listeners that their device needs cannot be closed: they keep the
-/// kernel from resetting the connections of brisk's TCP. The connections that they accept are reset.
+/// Makes the kernel refuse new connections. A listener that its device needs stays open, because without it
+/// the kernel would reset the connections of brisk's TCP; the connections that it accepts are reset.
 async fn refuse(listeners: Vec<(std::net::TcpListener, bool)>) -> Infallible {
     let (needed, others): (Vec<_>, Vec<_>) = listeners.into_iter().partition(|(_, is_needed)| *is_needed);
     for (listener, _) in others {
@@ -168,7 +169,7 @@ async fn refuse(listeners: Vec<(std::net::TcpListener, bool)>) -> Infallible {
     let listeners: Vec<_> = listeners.filter_map(|one| TcpListener::from_std(one).ok()).collect();
     poll_fn(|cx| {
         for listener in &listeners {
-            // An error of accept would repeat at once; the kernel resets what is left when the process ends.
+            // After an error the rest stays in the queue; the kernel resets it when the process ends.
             while let Poll::Ready(Ok((client, _))) = listener.poll_accept(cx) {
                 reset(&client);
             }
@@ -328,7 +329,7 @@ async fn carry_on(
     carry(Line::Kernel(origin), HopStream::straight(client, Vec::new()), with, access).await
 }
 
-/// Returns the address of the client's origin; the bytes that were read from it go to `first`.
+/// Returns the address of the client's origin; appends the bytes read from the client to `first`.
 async fn route<'a>(
     config: &'a EdgeConfig,
     listen: SocketAddr,

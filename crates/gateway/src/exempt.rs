@@ -3,7 +3,7 @@
 //! A connection has failed if the edge sent data, and the client acknowledged none of it and either let
 //! [`TIMEOUTS`] timeouts pass or reset the connection ([`Sign`]). A client is exempt after two failed
 //! connections in a row: it began the second after the first had ended, and no connection that ended in
-//! between had its data acknowledged. Clients are told apart by the hash that the device uses.
+//! between had its data acknowledged. The hash that the device uses identifies a client.
 
 use std::collections::HashMap;
 use std::io;
@@ -45,20 +45,20 @@ impl Sign {
     }
 }
 
-/// The evidence of a connection about the client's path.
+/// The information that an ended connection gives about the client's path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Outcome {
-    /// It was over the kernel's TCP.
+    /// The connection used the kernel's TCP.
     OfKernel,
     /// The client acknowledged data.
     Acknowledged,
-    /// Neither of the others.
+    /// The connection shows nothing.
     Unknown,
     Failed(Sign),
 }
 
 impl Outcome {
-    /// Judges a connection over brisk's TCP.
+    /// Returns the outcome of a connection over brisk's TCP.
     fn of(access: &Access) -> Outcome {
         let Some(stats) = &access.hop else { return Outcome::Unknown };
         let counters = &stats.counters;
@@ -104,7 +104,7 @@ enum State {
 }
 
 impl State {
-    /// True if a connection that began at this time can have known of the failure.
+    /// True if a connection that began at this time began after the failure.
     fn is_known_at(self, began: Instant) -> bool {
         let (State::Failed(since) | State::Exempt(since, _)) = self;
         began > since

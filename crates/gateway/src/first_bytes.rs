@@ -73,7 +73,7 @@ struct Habit {
     last: Option<Speaker>,
     /// Number of connections in a row with that side.
     times: u8,
-    /// Value of `times` from which the client is expected to send first.
+    /// Value of `times` that is needed to expect the client to send first.
     enough: u8,
     /// Number of times that the wait is doubled.
     reach: u8,

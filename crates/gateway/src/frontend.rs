@@ -265,7 +265,7 @@ impl Acceptor for FrontendAcceptor {
         loop {
             tokio::select! {
                 accepted = accept_any(&self.own, self.turn, &log) => return accepted,
-                // The sender lives as long as this acceptor.
+                // An error is impossible: the sender lives as long as this acceptor.
                 Ok(()) = self.all.changed() => self.renew(),
             }
         }
@@ -413,8 +413,8 @@ impl FrontendShared {
         let began = Instant::now();
         loop {
             let is_held = admitted.direct.is_none() && began.elapsed() < current.config.hold;
-            // A held client's request goes to no backend that is down: such a backend may still receive it,
-            // and then no other may get it.
+            // A held client's request goes to no backend that is down: the backend may receive it
+            // nevertheless, and then no other backend may get it.
             if !is_held || !current.upstreams.all_down() {
                 let routed = current.route(admitted, client, signal, access).await;
                 if !is_held || !matches!(&routed, Err(unrouted) if unrouted.may_wait) {
@@ -673,8 +673,8 @@ impl Current {
 }
 
 impl Current {
-    /// Opens a connection for a client: over the next backend in order, over another one if that has
-    /// certainly delivered nothing, or directly to the origin.
+    /// Opens a connection for a client. Tries the backends in order, as long as each failure permits another
+    /// attempt, and then the direct destination.
     async fn route(
         &self,
         admitted: &Admitted,
@@ -687,7 +687,7 @@ impl Current {
         if admitted.direct.is_none() || self.upstreams.any_up() {
             for upstream in self.upstreams.order() {
                 // Another backend has answered: one that is down would only delay that answer.
-                if upstream.health() == Health::Down && cause.as_ref().is_some_and(Cause::was_told) {
+                if upstream.health() == Health::Down && cause.as_ref().is_some_and(Cause::was_answered) {
                     continue;
                 }
                 access.route = Some(upstream.spec.name.clone());
@@ -712,7 +712,7 @@ impl Current {
                     is_down: upstream.health() == Health::Down,
                     attempt: refused,
                 };
-                if cause.as_ref().is_none_or(|cause| next.tells_more_than(cause)) {
+                if cause.as_ref().is_none_or(|cause| next.explains_more_than(cause)) {
                     cause = Some(next);
                 }
                 if !is_retryable {
@@ -727,7 +727,7 @@ impl Current {
             }
             (_, Some(cause)) => {
                 access.route = Some(cause.backend.clone());
-                let may_wait = is_retryable && !cause.was_told();
+                let may_wait = is_retryable && !cause.was_answered();
                 Err(Unrouted { may_wait, ..cause.into() })
             }
             (_, None) => {
@@ -821,14 +821,14 @@ struct Cause {
 
 impl Cause {
     /// True if the backend has answered.
-    fn was_told(&self) -> bool {
+    fn was_answered(&self) -> bool {
         self.attempt.verdict.is_some()
     }
 
-    /// True if this failure explains more: an answer more than a failure, and the failure of a backend that
-    /// is up more than that of one that is down.
-    fn tells_more_than(&self, other: &Cause) -> bool {
-        (self.was_told(), !self.is_down) > (other.was_told(), !other.is_down)
+    /// True if this failure explains more. An answer explains more than a failure, and a failure of a backend
+    /// that is up more than one of a backend that is down.
+    fn explains_more_than(&self, other: &Cause) -> bool {
+        (self.was_answered(), !self.is_down) > (other.was_answered(), !other.is_down)
     }
 }
 
@@ -861,7 +861,7 @@ impl Unrouted {
 }
 
 impl Attempt {
-    /// A failure after which it is unknown how much was delivered.
+    /// Returns a failure after which it is unknown how much was delivered.
     fn lost(why: String) -> Attempt {
         Attempt { why, is_retryable: false, verdict: None }
     }

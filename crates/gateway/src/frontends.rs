@@ -60,10 +60,10 @@ pub(crate) struct FrontendSlot(Arc<Account>);
 
 /// The frontend has reached its limit of connections.
 #[derive(Debug, thiserror::Error)]
-#[error("{label} has {most} connections open (max_connections)")]
+#[error("{label} has {max} connections open (max_connections)")]
 pub(crate) struct TooMany {
     label: String,
-    most: NonZeroU32,
+    max: NonZeroU32,
 }
 
 impl Frontends {
@@ -86,13 +86,13 @@ impl Frontends {
     /// If the frontend has reached its limit.
     pub(crate) fn admit(&self, label: &str) -> Result<Option<FrontendSlot>, TooMany> {
         let Some(account) = lock(&self.0).get(label).cloned() else { return Ok(None) };
-        let most = account.limits().max_connections;
-        let another = |open| match most {
-            Some(most) if open >= u64::from(most.get()) => None,
+        let max = account.limits().max_connections;
+        let another = |open| match max {
+            Some(max) if open >= u64::from(max.get()) => None,
             Some(_) | None => Some(open + 1),
         };
-        match (account.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, another), most) {
-            (Err(_), Some(most)) => Err(TooMany { label: label.to_owned(), most }),
+        match (account.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, another), max) {
+            (Err(_), Some(max)) => Err(TooMany { label: label.to_owned(), max }),
             (Err(_), None) | (Ok(_), _) => Ok(Some(FrontendSlot(account))),
         }
     }

@@ -45,7 +45,7 @@ pub enum Value {
 #[derive(Clone)]
 pub struct Log {
     format: LogFormat,
-    least: Level,
+    min: Level,
     out: Out,
 }
 
@@ -65,15 +65,15 @@ pub fn flush_stderr() {
 }
 
 impl Log {
-    /// Logs to stderr. A thread of the process writes the lines, because stderr may be a pipe that nobody
-    /// reads. Lines of lower severity than `least` are omitted.
-    pub fn stderr(format: LogFormat, least: Level) -> Log {
-        Log { format, least, out: Out::Stderr }
+    /// Logs to stderr. A separate thread writes the lines, because a pipe that nobody reads blocks its
+    /// writer. Lines of lower severity than `min` are omitted.
+    pub fn stderr(format: LogFormat, min: Level) -> Log {
+        Log { format, min, out: Out::Stderr }
     }
 
     /// Logs to a writer that never blocks.
-    pub fn to(out: impl Write + Send + 'static, format: LogFormat, least: Level) -> Log {
-        Log { format, least, out: Out::Writer(Arc::new(Mutex::new(out))) }
+    pub fn to(out: impl Write + Send + 'static, format: LogFormat, min: Level) -> Log {
+        Log { format, min, out: Out::Writer(Arc::new(Mutex::new(out))) }
     }
 
     /// Discards all lines.
@@ -83,7 +83,7 @@ impl Log {
 
     /// True if lines of this severity are written.
     pub fn takes(&self, level: Level) -> bool {
-        level <= self.least
+        level <= self.min
     }
 
     /// Writes one line. Errors are ignored, because a failing log must not stop the traffic.
@@ -130,10 +130,7 @@ impl RateLimit {
 
 impl fmt::Debug for Log {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Log")
-            .field("format", &self.format)
-            .field("least", &self.least)
-            .finish_non_exhaustive()
+        f.debug_struct("Log").field("format", &self.format).field("min", &self.min).finish_non_exhaustive()
     }
 }
 

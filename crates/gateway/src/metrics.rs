@@ -346,7 +346,7 @@ impl Metrics {
         self.clients.expect(tcp.name());
     }
 
-    /// Creates the series of exempt clients, which are counted there.
+    /// Creates the series of exempt clients, whose number `exemptions` returns.
     pub(crate) fn count_exempt(&self, exemptions: Arc<Exemptions>) {
         let known = Sign::ALL.map(Sign::name);
         known.iter().for_each(|sign| drop(self.clients.exempted.get_or_create(&vec![label("sign", *sign)])));

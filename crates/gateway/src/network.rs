@@ -11,7 +11,7 @@ pub struct Network {
     length: u8,
 }
 
-/// Error for a text that is no [`Network`].
+/// Error of parsing a [`Network`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("'{0}' is not a network; write for instance 10.0.0.0/8, 192.0.2.1 or fd00::/8")]
 pub struct NetworkError(String);
@@ -43,10 +43,10 @@ impl FromStr for Network {
             None => (text, None),
         };
         let address: IpAddr = address.parse().map_err(|_| wrong())?;
-        let most = if address.is_ipv4() { 32 } else { 128 };
+        let max = if address.is_ipv4() { 32 } else { 128 };
         let length = match length {
-            Some(length) => length.parse().ok().filter(|length| *length <= most).ok_or_else(wrong)?,
-            None => most,
+            Some(length) => length.parse().ok().filter(|length| *length <= max).ok_or_else(wrong)?,
+            None => max,
         };
         Ok(Network { address, length })
     }

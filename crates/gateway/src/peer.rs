@@ -132,7 +132,7 @@ pub struct PathReport {
 pub(crate) struct Peer {
     path: Mutex<PathReport>,
     redundancy: AtomicU8,
-    /// The state of the redundancy in the last log line.
+    /// The state of the redundancy that was logged last.
     logged: AtomicU8,
 }
 
@@ -286,7 +286,7 @@ pub(crate) async fn take_registration(
     write.flush().await
 }
 
-/// Number of full segments in an exchange: so many that the planner does not cut them into smaller ones.
+/// Number of full segments in an exchange; the planner cuts only shorter flights into smaller segments.
 const FULL_SEGMENTS: usize = 9;
 
 /// Sends several full segments, each of `segment` bytes, and requests two full segments from the backend.
@@ -323,8 +323,8 @@ async fn ask_full(
     }
 }
 
-/// Answers a `question` of a watch, with the loss towards the frontend or a full `segment` if the question
-/// asks for it.
+/// Answers a `question` of a watch. If the question asks for them, the answer has the loss towards the
+/// frontend or fills a `segment`.
 pub(crate) async fn answer(
     write: &mut (impl AsyncWrite + Unpin),
     question: u8,

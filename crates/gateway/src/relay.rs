@@ -33,7 +33,7 @@ use crate::proxy::{ProxyVersion, header};
 use crate::service::{Phase, reached};
 use crate::timeouts::{Activity, Timeout, Timeouts};
 
-/// The connection from which an error or the first bytes came.
+/// One of the two connections of a relay: the outside or the hop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Side {
     Outside,
@@ -41,7 +41,7 @@ enum Side {
 }
 
 impl Role {
-    /// Returns which peer is on this side.
+    /// Returns the end of the connection that this side leads to.
     fn speaker(self, side: Side) -> Speaker {
         match (self, side) {
             (Role::Frontend, Side::Outside) | (Role::Backend | Role::Edge, Side::Hop) => Speaker::Client,
@@ -89,7 +89,7 @@ pub(crate) struct Carry<'a, L> {
     pub(crate) slot: Option<&'a FrontendSlot>,
     /// Measures the exchanges.
     pub(crate) exchanges: Option<Exchanges<'a>>,
-    /// The kernel's socket still has no options set.
+    /// The options of the kernel's socket are not set yet.
     pub(crate) unprepared: bool,
 }
 
@@ -218,7 +218,7 @@ struct Progress<'a> {
     slot: Option<&'a FrontendSlot>,
     /// Measures the exchanges, in frontends only.
     exchanges: Option<Exchanges<'a>>,
-    /// The kernel's socket still has no options set.
+    /// The options of the kernel's socket are not set yet.
     unprepared: AtomicBool,
 }
 
@@ -376,8 +376,8 @@ fn copy(
     })
 }
 
-/// Reads again after a read. A read that did not fill the buffer shows that nothing more is available, so
-/// this mostly costs nothing.
+/// Reads until the buffer is full or no more bytes are available. After a read that did not fill the buffer
+/// the socket is known to be empty, so this mostly costs nothing.
 fn more(cx: &mut Context<'_>, from: &mut impl Source, buffer: &mut ReadBuf<'_>) -> ReadState {
     while buffer.remaining() > 0 {
         let before = buffer.filled().len();

@@ -61,7 +61,7 @@ pub(crate) async fn first_bytes(
     tokio::time::timeout(wait, read).await.unwrap_or_else(|_| Ok(Vec::new()))
 }
 
-/// Reads the bytes that have accepted, 16 kB at most.
+/// Reads the bytes that have arrived, 16 kB at most.
 pub(crate) fn poll_first_bytes(
     socket: &mut (impl AsyncRead + Unpin),
     cx: &mut Context<'_>,
@@ -276,7 +276,7 @@ struct Service {
     config: ServiceConfig,
     /// Permits for the connections that may still be accepted.
     slots: Arc<Semaphore>,
-    most: usize,
+    max: usize,
     phase: watch::Sender<Phase>,
     /// An acceptor has failed.
     broken: Notify,
@@ -322,9 +322,9 @@ async fn accept_and_serve(mut acceptor: impl Acceptor, side: Arc<Service>) -> u6
 
 impl Service {
     fn new(config: ServiceConfig) -> Service {
-        let most = config.max_connections.clamp(1, Semaphore::MAX_PERMITS);
+        let max = config.max_connections.clamp(1, Semaphore::MAX_PERMITS);
         let (phase, _) = watch::channel(Phase::Serving);
-        Service { config, slots: Arc::new(Semaphore::new(most)), most, phase, broken: Notify::new() }
+        Service { config, slots: Arc::new(Semaphore::new(max)), max, phase, broken: Notify::new() }
     }
 
     /// Waits for `end` and returns true; returns false if an acceptor fails first.
@@ -352,7 +352,7 @@ impl Service {
 
     /// Returns the number of connections in service.
     fn open(&self) -> u64 {
-        (self.most - self.slots.available_permits()) as u64
+        (self.max - self.slots.available_permits()) as u64
     }
 
     /// Announces that this side is about to stop.

@@ -4,11 +4,11 @@
 //! then, the next one is opened in parallel with **the same** first message. Over an encrypted hop the
 //! backend acts once on that message, whichever transport delivers it ([`crate::hop::replay`]). So the first
 //! answer is accepted, and the other transport is dropped. If a later transport was first, new connections
-//! begin with it, and the earlier ones are tried again after [`RETRY_PAUSE`]. The watch keeps that pause, so
-//! begin with it, and the earlier ones are tried again after [`RETRY_PAUSE`]. The watch does not change that
-//! pause, so that it notices within three seconds that the path carries them again. Without a watch the
-//! connections of clients make these trials, and a failed trial costs its connection the head start. So the
-//! pause then doubles with each failure, up to [`MAX_RETRY_PAUSE`].
+//! begin with it, and the earlier ones are tried again after [`RETRY_PAUSE`]. If the watch
+//! makes these trials, the pause is constant, so that the watch notices within three seconds that the path
+//! carries an earlier transport again. Without a watch the connections of clients make the trials, and a
+//! failed trial costs its connection the head start. So the pause then doubles with each failure, up to
+//! [`MAX_RETRY_PAUSE`].
 
 use std::future::Future;
 use std::pin::pin;
@@ -158,7 +158,7 @@ struct Changes {
     packet: u64,
 }
 
-/// State of a backend's path since a connection began.
+/// Events on a backend's path since a connection began.
 #[derive(Debug)]
 pub(crate) struct PathState {
     changes: watch::Receiver<Changes>,
@@ -214,8 +214,8 @@ fn is_lost(transport: Transport, before: &Changes, now: &Changes) -> bool {
 }
 
 /// Returns the first answer of two attempts. `next` begins if `this` is not `connected` after `head_start`,
-/// or is refused before it has delivered anything. If one attempt fails, the result is that of the other. If
-/// both fail, the error is that of the attempt that may have delivered something.
+/// or as soon as no program listens at the address of `this`. If one attempt fails, the result is that of the
+/// other. If both fail and one of the errors is not retryable, returns that error.
 pub(crate) async fn first_of<T>(
     this: impl Future<Output = Result<T, DialError>>,
     mut connected: watch::Receiver<bool>,

@@ -753,8 +753,9 @@ impl Upstreams {
         self.all.iter()
     }
 
-    /// Returns the shortest round trip that a client's first bytes save if the hop is opened with them, over
-    /// the backends that can get connections. `None`: they save nothing, or the round trip is unknown.
+    /// Returns the shortest round trip that a connection saves if the opening of the hop carries the client's
+    /// first bytes, among the backends that can get connections. `None`: it saves nothing, or the round trip
+    /// is unknown.
     pub(crate) fn saved_by_first_bytes(&self, dialling: &Dialling) -> Option<Duration> {
         let asked = self.iter().filter(|upstream| can_be_asked(upstream));
         asked.filter_map(|upstream| upstream.saved_round_trip(dialling)).min()

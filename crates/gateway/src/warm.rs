@@ -1,6 +1,6 @@
 //! Connections to a backend that are opened in advance, for the case that the SYN cannot carry requests: Fast
-//! Open is off on a side, or the path does not carry it. A request then costs the same round trip as with
-//! Fast Open.
+//! Open is off on a side, or the path does not carry it. A request on an open connection takes one round
+//! trip, as with Fast Open.
 //!
 //! A backend waits a few seconds for the first message. A connection is usable for less than that, and the
 //! pool of [`KEPT`] connections is renewed all the time. An unused connection is reset; the backend does not
@@ -32,7 +32,7 @@ pub(crate) struct Warm {
 }
 
 impl Warm {
-    /// Records how a connection has opened: one with a request, or one of the pool, whose SYN has no data.
+    /// Records the outcome of Fast Open on a new connection, which carries a request or belongs to the pool.
     pub(crate) fn learn(&self, outcome: FastOpenOutcome) {
         match outcome {
             // The next SYN may carry a request.

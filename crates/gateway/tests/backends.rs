@@ -1,4 +1,5 @@
-//! Several backends, the ways around them when they die, and what the origin is told of the client.
+//! Several backends, the transports and destinations that replace failed ones, and the client's address that
+//! the origin gets.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -49,8 +50,8 @@ fn service(records: &Records) -> ServiceConfig {
     }
 }
 
-/// An origin that answers a request, read until its empty line, with its own name and what came before and in
-/// it.
+/// Starts an origin that reads a request up to its empty line and answers with its own name and all that it
+/// has read.
 async fn origin(name: &'static str) -> SocketAddr {
     let listener = TcpListener::bind(loopback()).await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -84,7 +85,7 @@ async fn frontend(endpoint: Endpoint, config: FrontendConfig, records: &Records)
     address
 }
 
-/// Sends `said` and returns the answer; an error if the connection is reset or nothing comes in time.
+/// Sends `said` and returns the answer; an error if the connection is reset or no answer arrives in time.
 async fn ask(address: SocketAddr, said: &[u8]) -> std::io::Result<String> {
     let exchange = async {
         let mut client = TcpStream::connect(address).await?;
@@ -146,11 +147,11 @@ async fn when_a_backend_dies_new_connections_go_to_the_second() {
     let died = Instant::now();
     let under_way = tokio::spawn(ask(entry, REQUEST));
     while !ask(entry, REQUEST).await.is_ok_and(|answer| answer.starts_with("two|")) {
-        // A second on a machine at rest, more on one that computes other things.
+        // One second on an idle machine, more on a busy one.
         assert!(died.elapsed() < Duration::from_secs(3), "{:?}", died.elapsed());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    // A request in the meantime is refused by the stack, so that nothing was delivered, or fails in time.
+    // This request either fails, or the stack refused its connection and the other backend answered.
     let outcome = under_way.await.unwrap();
     assert!(
         outcome.as_ref().is_err() || outcome.as_ref().is_ok_and(|a| a.starts_with("two|")),
@@ -174,7 +175,7 @@ async fn with_every_backend_silent_clients_are_taken_straight_to_the_origin() {
     let began = Instant::now();
     let answer = ask(entry, REQUEST).await.unwrap();
     assert!(answer.starts_with("direct|PROXY TCP4 127.0.0.1 127.0.0.1 "), "{answer}");
-    // Far less than the timeouts of a hop that carries nothing.
+    // The timeouts of a hop that carries nothing are far longer.
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
     tokio::time::sleep(Duration::from_millis(50)).await;
     let route = records.lock().unwrap()[0].route.clone();
@@ -191,11 +192,11 @@ async fn a_path_without_our_tcp_is_crossed_by_the_kernels() {
     let backends = vec![BackendSpec { kernel: Some(kernel), ..BackendSpec::new(at(1)) }];
     let config = FrontendConfig { backends, watch: true, ..FrontendConfig::new(loopback(), at(1), key(1)) };
     let entry = frontend(a, config, &records).await;
-    // Also who comes before anything is known of the path, and finds out himself.
+    // The first client arrives before the frontend knows the path, so its request tests the path.
     for _ in 0..3 {
         assert!(ask(entry, REQUEST).await.unwrap().starts_with("o|"));
     }
-    // It is remembered: without that each one would wait for our TCP, 0.4 s.
+    // The frontend remembers the failure: otherwise each request would wait 0.4 s for brisk's TCP.
     let mut least = Duration::MAX;
     for _ in 0..5 {
         let began = Instant::now();
@@ -205,8 +206,8 @@ async fn a_path_without_our_tcp_is_crossed_by_the_kernels() {
     assert!(least < Duration::from_millis(350), "{least:?}");
 }
 
-/// Passes on what comes to it, and keeps what clients said: what each connection said, in the order of their
-/// beginnings.
+/// Starts a proxy in front of `to` that records the bytes of the clients: an entry for each connection, in
+/// the order in which they began.
 async fn recorder(to: SocketAddr) -> (SocketAddr, Arc<Mutex<Vec<Vec<u8>>>>) {
     let listener = TcpListener::bind(loopback()).await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -255,7 +256,7 @@ async fn replayed_recording_of_the_hop_does_not_reach_the_origin() {
     let backends = vec![BackendSpec { kernel: Some(past), ..BackendSpec::new(at(1)) }];
     let config = FrontendConfig { backends, ..FrontendConfig::new(loopback(), at(1), key(1)) };
     let entry = frontend(a, config, &records).await;
-    // The first one is asked to confirm, the others are acted upon at once.
+    // The backend asks for a confirmation of the first message and acts on the others at once.
     for _ in 0..3 {
         assert_eq!(ask(entry, b"transfer 100\r\n").await.unwrap(), "done");
     }
@@ -265,7 +266,7 @@ async fn replayed_recording_of_the_hop_does_not_reach_the_origin() {
     for said in recorded.iter().cycle().take(9) {
         let mut again = TcpStream::connect(kernel).await.unwrap();
         again.write_all(said).await.unwrap();
-        // Reset, or asked to confirm what the recorder cannot.
+        // The backend resets the replay, or asks for a confirmation, which the recorder cannot give.
         let mut answer = Vec::new();
         let _ = tokio::time::timeout(Duration::from_millis(200), again.read_to_end(&mut answer)).await;
     }
@@ -296,12 +297,12 @@ async fn frontend_that_starts_before_its_backend_uses_fast_open_all_the_same() {
     let (records, origin) = (Records::default(), origin("o").await);
     let watching = FrontendConfig { watch: true, ..FrontendConfig::new(loopback(), at(1), key(1)) };
     let entry = frontend(a, watching, &records).await;
-    // Long enough for several attempts of the watch.
+    // The watch makes several attempts in this time.
     tokio::time::sleep(Duration::from_millis(2500)).await;
     backend(&b, BackendConfig::new(at(1), origin.to_string(), key(1)), &records);
     for _ in 0..10 {
         ask(entry, REQUEST).await.unwrap();
-        // The pool, if there is one, is filled again.
+        // A pool of open connections, if there is one, fills up again in this time.
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let records = records.lock().unwrap();
@@ -310,8 +311,7 @@ async fn frontend_that_starts_before_its_backend_uses_fast_open_all_the_same() {
     assert_eq!(outcomes.last(), Some(&FastOpenOutcome::Used), "{outcomes:?}");
 }
 
-/// A backend that drains serves who comes to it for the first time, while it is there; who comes later is
-/// reset soon.
+/// A draining backend serves the first request of a new frontend; a request after its end is reset soon.
 #[tokio::test]
 async fn a_frontend_that_starts_while_its_backend_drains_is_not_kept_waiting() {
     let (a, b) = network("--rtt 10ms");
@@ -322,7 +322,7 @@ async fn a_frontend_that_starts_while_its_backend_drains_is_not_kept_waiting() {
     let draining = tokio::spawn(Backend::bind(config, &b).unwrap().run(async { drop(stopped.await) }));
     let watching = || FrontendConfig { watch: true, ..FrontendConfig::new(loopback(), at(1), key(1)) };
     let mut client = TcpStream::connect(frontend(a.clone(), watching(), &records).await).await.unwrap();
-    // Half a request keeps the backend from its end.
+    // The connection with half a request keeps the backend running.
     client.write_all(b"GET /").await.unwrap();
     tokio::time::sleep(Duration::from_millis(100)).await;
     stop.send(()).unwrap();
@@ -341,7 +341,7 @@ async fn a_frontend_that_starts_while_its_backend_drains_is_not_kept_waiting() {
     assert!(ask(entry, REQUEST).await.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset));
 }
 
-/// The answer to a frontend that asks for `origin` over a plain hop; empty if it is refused.
+/// Returns the backend's answer to a frontend that asks for `origin` over a plain hop; empty if it refuses.
 async fn asked_by_name(endpoint: &Endpoint, origin: &str) -> String {
     let opening = Opening { origin: Some(origin.to_owned()), ..Opening::new(Purpose::Carry) };
     let mut message = Vec::new();
@@ -367,7 +367,7 @@ async fn a_frontend_asks_for_an_origin_by_its_name() {
     for (index, unknown) in ["Web", "api", "we b"].into_iter().enumerate() {
         let answer = asked_by_name(&a, unknown).await;
         assert!(!answer.contains("GET /"), "{unknown}: {answer:?}");
-        // A connection is reported a moment after the frontend has heard of its end.
+        // The record is written a moment after the frontend has seen the end of the connection.
         while records.lock().unwrap().len() < index + 2 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -385,7 +385,7 @@ fn listener(listen: &str, origin: &str) -> Listener {
     }
 }
 
-/// Three ports in a row that were free a moment ago, the first in `.0`, on an address of its own.
+/// Returns the first of three consecutive ports that were free a moment ago at this address.
 async fn free_ports(ip: &str) -> u16 {
     loop {
         let first = TcpListener::bind(format!("{ip}:0")).await.unwrap().local_addr().unwrap().port();
@@ -443,7 +443,7 @@ async fn listeners_lead_to_origins_of_their_own_and_a_reload_changes_them() {
             .contains(&"origin unreachable: no origin of this backend is named unknown".to_owned())
     );
 
-    // One that is open goes on though its listener is gone.
+    // An open connection continues although its listener has been removed.
     let mut open = TcpStream::connect(to(next)).await.unwrap();
     open.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -462,7 +462,7 @@ async fn listeners_lead_to_origins_of_their_own_and_a_reload_changes_them() {
     open.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("web|"), "{answer}");
 
-    // A port that somebody else has: everything stays.
+    // Another program has the port of a new listener: the reload changes nothing.
     let taken = TcpListener::bind(loopback()).await.unwrap();
     let listeners = vec![listener(&taken.local_addr().unwrap().to_string(), "web")];
     let error = control.reload(FrontendConfig { listeners, listen: None, ..config }).unwrap_err();
@@ -533,7 +533,7 @@ async fn tls_clients_are_routed_by_server_name_with_unchanged_bytes() {
             assert_eq!(ask(at[1], &said).await.unwrap(), expected);
         }
     }
-    // In several segments.
+    // The hello arrives in several segments.
     let mut slow = TcpStream::connect(at[1]).await.unwrap();
     for part in [&hello("x.api.example", 30)[..], b"\r\n\r\n"].concat().chunks(25) {
         slow.write_all(part).await.unwrap();
@@ -542,7 +542,7 @@ async fn tls_clients_are_routed_by_server_name_with_unchanged_bytes() {
     let mut answer = Vec::new();
     slow.read_to_end(&mut answer).await.unwrap();
     assert!(answer.starts_with(b"api|"));
-    // Others go to the origin of the listener, or are refused.
+    // Clients without a route go to the origin of the listener, or are refused.
     let other = [&hello("other.example", 1000)[..], b"\r\n\r\n"].concat();
     for said in [&other[..], REQUEST] {
         assert!(ask(at[0], said).await.unwrap().starts_with("web|"));
@@ -553,7 +553,7 @@ async fn tls_clients_are_routed_by_server_name_with_unchanged_bytes() {
     refused.read_to_end(&mut answer).await.unwrap();
     assert_eq!(answer, [21, 3, 1, 0, 2, 2, 112]);
     assert!(ask(at[1], REQUEST).await.is_err());
-    // A client that sends half of it is not waited for for ever.
+    // The frontend does not wait for ever for the rest of a hello.
     let mut late = TcpStream::connect(at[1]).await.unwrap();
     late.write_all(&hello("shop.example", 1000)[..20]).await.unwrap();
     let _ = late.read_to_end(&mut answer).await;
@@ -630,7 +630,7 @@ async fn a_proxy_client_is_told_whether_the_backend_takes_it() {
         let [high, low] = port.to_be_bytes();
         [5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1, high, low]
     };
-    // The second time the origin is known, and the client is answered before the hop is opened.
+    // The second time the frontend knows the origin, and answers the client before it opens the hop.
     for _ in 0..2 {
         let mut client = TcpStream::connect(entry).await.unwrap();
         client.write_all(&socks(other.port())).await.unwrap();
@@ -722,8 +722,8 @@ async fn without_fast_open_a_request_takes_a_connection_that_is_open_already() {
     let config = FrontendConfig { watch: true, ..FrontendConfig::new(loopback(), at(7443), key(1)) };
     let entry = frontend(a, config, &records).await;
     let mut least = Duration::MAX;
-    // The first ones find out that it is off; then the pool fills. A handshake would make it two round trips
-    // at least.
+    // The first requests show that Fast Open is off; then the pool fills. A request that waits for a
+    // handshake takes at least two round trips.
     for _ in 0..40 {
         let began = Instant::now();
         assert!(ask(entry, REQUEST).await.unwrap().starts_with("o|"));
@@ -738,7 +738,7 @@ async fn without_fast_open_a_request_takes_a_connection_that_is_open_already() {
     assert!(records.iter().all(|access| access.role == Role::Frontend || access.bytes_up > 0), "{records:?}");
 }
 
-/// One that exists no more, as after its end: nothing answers, not even a host.
+/// The host of the backend does not exist any more, so nothing answers.
 #[tokio::test]
 async fn silent_down_backend_fails_before_the_connect_timeout() {
     let ((a, _b), records) = (network("--rtt 4ms"), Records::default());
@@ -757,7 +757,7 @@ async fn silent_down_backend_fails_before_the_connect_timeout() {
     let error = client.read_u8().await.unwrap_err();
     let took = began.elapsed();
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
-    // As long as it takes to notice one that is back.
+    // The frontend waits for as long as it needs to notice that a backend is up again.
     assert!((Duration::from_secs(2)..Duration::from_secs(8)).contains(&took), "{took:?}");
     while records.lock().unwrap().is_empty() {
         tokio::time::sleep(Duration::from_millis(10)).await;

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// Longest wait for an event that is due soon.
+/// Time limit for an event that is due soon.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The address at which clients connect.
 const AT: &str = "10.0.0.2:80";
@@ -90,7 +90,7 @@ impl Fixture {
         self.near.connect(at(AT)).await.unwrap()
     }
 
-    /// The record of the connection that has ended last.
+    /// Removes and returns the newest record of a connection; waits if there is none.
     async fn ended(&self) -> Access {
         let record = async {
             loop {
@@ -115,7 +115,7 @@ async fn listen() -> (TcpListener, SocketAddr) {
     (origin, address)
 }
 
-/// Reads all, answers with the same bytes, and ends.
+/// Accepts a connection, reads to its end, answers with the same bytes, and closes; returns the bytes.
 async fn echo(origin: &TcpListener) -> Vec<u8> {
     let exchange = async {
         let (mut stream, _) = origin.accept().await.unwrap();

@@ -19,9 +19,9 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Longest wait for what ought to happen soon.
+/// Time limit for an event that is due soon.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Where clients connect.
+/// The address at which clients connect.
 const AT: &str = "10.0.0.2:443";
 
 /// An edge, and clients on the other side of a link of 10 ms.
@@ -77,7 +77,7 @@ impl Fixture {
         self.near.connect(at.parse().unwrap()).await.unwrap()
     }
 
-    /// The record of the connection that has ended last.
+    /// Removes and returns the newest record of a connection; waits if there is none.
     async fn ended(&self) -> Access {
         let record = async {
             loop {
@@ -102,7 +102,7 @@ async fn origin() -> (TcpListener, String) {
     (origin, address)
 }
 
-/// Reads all, answers with the same bytes, and ends.
+/// Accepts a connection, reads to its end, answers with the same bytes, and closes; returns the bytes.
 async fn echo(origin: &TcpListener) -> Vec<u8> {
     let exchange = async {
         let (mut stream, _) = origin.accept().await.unwrap();
@@ -201,7 +201,7 @@ async fn draining_edge_resets_new_connections_of_the_kernel() {
     open.write_all(b"a request").await.unwrap();
     let (_server, _) = listening.accept().await.unwrap();
     edge.stop.send(()).unwrap();
-    // An open connection keeps the edge for its drain limit.
+    // An open connection keeps the edge running for the drain limit.
     tokio::time::sleep(Duration::from_millis(20)).await;
     let refused = async {
         loop {
@@ -286,7 +286,7 @@ async fn failures_of_either_end_reset_the_other_one() {
     edge.finish().await;
 }
 
-/// A TLS client hello that asks for a server with this name.
+/// Returns a TLS client hello for this server name.
 fn hello(name: &str) -> Vec<u8> {
     let name = name.as_bytes();
     let u16 = |n: usize| u16::try_from(n).unwrap().to_be_bytes().to_vec();

@@ -1,4 +1,4 @@
-//! Each key of the configuration is declared once: the page of the handbook, the examples and the behaviour
+//! Each key of the configuration is declared once: the page of the manual, the examples and the behaviour
 //! of a gateway follow from the declaration. `BRISK_WRITE=1 cargo test -p brisk-gateway --test keys` writes
 //! page and examples.
 

@@ -1,4 +1,4 @@
-//! Long-lived and odd traffic through a pair, each kind through a reload of both sides in its middle.
+//! Long-lived and unusual traffic through a pair; both sides reload their configuration in the middle of it.
 
 use std::convert::Infallible;
 use std::future::{Future, ready};
@@ -24,14 +24,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// Longer than any of this takes, also beside other work.
+/// Time limit of each step, sufficient on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
 fn loopback() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-/// A pair before an origin.
+/// A pair in front of an origin.
 struct Pair {
     client_side: SocketAddr,
     frontend: (FrontendControl, FrontendConfig),
@@ -71,7 +71,7 @@ impl Pair {
     }
 }
 
-/// Serves each connection with what `serve` makes of it.
+/// Starts an origin that serves each connection with `serve`.
 async fn origin<F: Future<Output = ()> + Send + 'static>(
     serve: impl Fn(TcpStream) -> F + Send + 'static,
 ) -> SocketAddr {
@@ -85,7 +85,7 @@ async fn origin<F: Future<Output = ()> + Send + 'static>(
     address
 }
 
-/// Bytes that differ from place to place.
+/// Returns `len` bytes of a stream from offset `from`; each byte depends on its offset.
 fn pattern(from: usize, len: usize) -> Vec<u8> {
     (from..from + len).map(|at| (at * 7 + (at >> 8)) as u8).collect()
 }
@@ -94,7 +94,7 @@ async fn limited<T>(future: impl Future<Output = T>) -> T {
     timeout(LIMIT, future).await.expect("in time")
 }
 
-/// A body of parts that come over a channel.
+/// A body whose parts arrive through a channel.
 struct Parts(mpsc::Receiver<Bytes>);
 
 impl Body for Parts {
@@ -109,7 +109,7 @@ impl Body for Parts {
     }
 }
 
-/// A frame of RFC 6455, section 5.2, of a client where there is a mask.
+/// Writes a frame of RFC 6455, section 5.2; only clients use a mask.
 async fn write_frame(to: &mut (impl AsyncWrite + Unpin), opcode: u8, data: &[u8], mask: Option<[u8; 4]>) {
     let masked = if mask.is_some() { 0x80 } else { 0 };
     let mut frame = vec![0x80 | opcode];
@@ -277,7 +277,7 @@ async fn hundred_streams_of_http2_are_open_at_once_through_a_reload() {
             let answer = sender.send_request(request).await.unwrap();
             streams.push((body, answer.into_body()));
         }
-        // All of them are open: as with gRPC, each side writes when it likes.
+        // All streams are open, and each side writes at any time, as with gRPC.
         for round in 0..3 {
             for (n, (body, _)) in streams.iter().enumerate() {
                 body.send(pattern(n + round, 5_000).into()).await.unwrap();
@@ -303,7 +303,7 @@ async fn hundred_streams_of_http2_are_open_at_once_through_a_reload() {
     .await;
 }
 
-/// Returns what comes until the end of the stream, after a pause.
+/// Reads to the end of the stream, and returns the bytes after a pause.
 async fn echo_after_end(mut stream: TcpStream) {
     let mut said = Vec::new();
     stream.read_to_end(&mut said).await.unwrap();
@@ -374,7 +374,7 @@ async fn slow_reader_gets_every_byte_and_holds_the_origin_back() {
         client.write_all(b"?").await.unwrap();
         let mut got = 0;
         let mut buffer = vec![0; 64 << 10];
-        // It reads nothing for a while: what is under way is bounded by the buffers.
+        // The client reads nothing for a while, so the origin can send only as much as the buffers hold.
         tokio::time::sleep(Duration::from_secs(2)).await;
         let ahead = *written.borrow_and_update();
         assert!(ahead < LEN, "the origin was not held back");

@@ -1,5 +1,5 @@
-//! The packages fit the program: every key of the examples and of the handbook exists, every metric of the
-//! board and the alerts is there.
+//! The packages fit the program: every key of the examples and of the manual exists, and so does every metric
+//! of the dashboard and of the alerts.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,7 +15,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The example with the keys that it shows as comments.
+/// Returns the example with its commented keys switched on.
 fn uncommented(text: &str) -> String {
     let is_key = |line: &str| {
         line.strip_prefix("# ").and_then(|line| line.split_once(" = ")).is_some_and(|(key, _)| {
@@ -40,7 +40,7 @@ fn the_examples_are_good_with_and_without_their_comments() {
     }
 }
 
-/// The text of the file NAME.toml in a manifest of Kubernetes, which holds it as a block with indentation.
+/// Returns the text of the file NAME.toml from a Kubernetes manifest, which holds it as an indented block.
 fn config_map(manifest: &str) -> String {
     let lines = manifest.lines().skip_while(|line| !line.ends_with(".toml: |")).skip(1);
     lines.map_while(|line| line.strip_prefix("    ")).map(|line| line.to_owned() + "\n").collect()
@@ -76,7 +76,7 @@ fn every_key_says_what_to_write_behind_it() {
             let Some((key, _)) = line.split_once(" = ").filter(|(key, _)| !key.contains(['#', ' '])) else {
                 continue;
             };
-            // A date is wrong everywhere.
+            // No key has a date as its value.
             let date = format!("{key} = 1979-05-27");
             let other: Vec<&str> =
                 text.lines().enumerate().map(|(m, line)| if m == n { &date } else { line }).collect();

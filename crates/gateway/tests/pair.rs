@@ -1,5 +1,5 @@
-//! A frontend and a backend in one process, a lossy emulated link between them, kernel sockets on both
-//! outsides.
+//! A frontend and a backend in one process with a lossy emulated link between them; client and origin use
+//! kernel sockets.
 
 use std::io;
 use std::net::SocketAddr;
@@ -88,7 +88,7 @@ impl Pair {
         TcpStream::connect(self.client_side).await.unwrap()
     }
 
-    /// Ends both sides; answers the records of the frontend.
+    /// Stops both sides; returns the records of the frontend.
     async fn finish(self) -> Vec<Access> {
         self.stop.send_replace(true);
         self.stop_backend.send_replace(true);
@@ -107,7 +107,7 @@ fn loopback() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-/// An origin that answers every connection with `answer` applied to all that it was sent.
+/// Starts an origin that answers every connection with `answer` of all bytes that it has received.
 async fn origin(answer: fn(Vec<u8>) -> Vec<u8>) -> SocketAddr {
     let listener = TcpListener::bind(loopback()).await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -166,7 +166,7 @@ async fn status_counts_round_trips_of_requests_and_not_the_pauses_between_them()
     pair.finish().await;
 }
 
-/// The value of the series of `/metrics` that has these labels.
+/// Returns the value of the series of `/metrics` with this name and these labels.
 fn series(metrics: &str, labelled: &str) -> f64 {
     let value = metrics.lines().find_map(|line| line.strip_prefix(labelled)?.trim().parse().ok());
     value.unwrap_or_else(|| panic!("{labelled} is not in\n{metrics}"))
@@ -205,7 +205,7 @@ async fn requests_over_a_lossy_link(
     (pair.control.upstreams(), pair.finish().await, round_trips)
 }
 
-/// With all mechanisms, most losses are repaired before a retransmission, and count all the same.
+/// With all mechanisms, most losses are repaired before a retransmission; they count as losses nevertheless.
 #[tokio::test(start_paused = true)]
 async fn metrics_of_a_frontend_give_loss_and_round_trip_time_of_the_link() {
     for mechanisms in ["tcp", "all"] {
@@ -307,7 +307,7 @@ async fn a_server_that_speaks_first_is_heard() {
     pair.finish().await;
 }
 
-/// A request and its answer over a connection that says nothing for `silence` at first.
+/// Opens a connection, waits for `silence`, and exchanges a request and its answer.
 async fn ask_after(silence: Duration, pair: &Pair, origin: &TcpListener) {
     let mut client = pair.connect().await;
     let asking = async {
@@ -325,7 +325,7 @@ async fn ask_after(silence: Duration, pair: &Pair, origin: &TcpListener) {
     tokio::join!(asking, answering);
 }
 
-/// A connection on which the server speaks first.
+/// Opens a connection on which the server sends first.
 async fn greeted(pair: &Pair, origin: &TcpListener) {
     let mut client = pair.connect().await;
     let (mut server, _) = origin.accept().await.unwrap();
@@ -341,7 +341,7 @@ async fn whether_clients_or_servers_speak_first_is_learnt_and_unlearnt() {
     for _ in 0..3 {
         ask_after(Duration::ZERO, &pair, &origin).await;
     }
-    // Connected before it is known what to ask for.
+    // The client connects before it knows its request, as browsers do.
     ask_after(Duration::from_millis(50), &pair, &origin).await;
     for _ in 0..4 {
         greeted(&pair, &origin).await;
@@ -393,7 +393,7 @@ async fn a_reset_by_the_origin_reaches_the_client_as_a_reset() {
     pair.finish().await;
 }
 
-/// A pair whose connections may do nothing for `limit` in one of their states, and for ever in the others.
+/// Starts a pair that limits the silence of connections to `limit` in one state, and not in the others.
 async fn impatient(origin: &TcpListener, limit: Duration, state: Timeout) -> Pair {
     let of = |other| if state == other { limit } else { Duration::ZERO };
     let timeouts = Timeouts {
@@ -406,7 +406,7 @@ async fn impatient(origin: &TcpListener, limit: Duration, state: Timeout) -> Pai
     Pair::start_with("--rtt 4ms", origin.local_addr().unwrap(), adjust).await
 }
 
-/// One side says that the limit has passed, and the other one may have heard it from that.
+/// Checks that one side reports the limit; the other side may only see the end of the hop's connection.
 async fn ends_late(pair: Pair, state: Timeout) {
     let ends: Vec<End> = both_end(&pair).await.into_iter().map(|access| access.end).collect();
     assert!(ends.contains(&End::TimedOut(state)), "{ends:?}");
@@ -434,7 +434,7 @@ async fn an_idle_connection_is_reset_and_one_that_moves_now_and_then_is_not() {
     client.write_all(b"x").await.unwrap();
     let (mut server, _) = origin.accept().await.unwrap();
     assert_eq!(server.read_u8().await.unwrap(), b'x');
-    // Longer than the limit altogether, and only the server says anything, as in a long poll.
+    // Together the pauses exceed the limit, and only the server sends, as in a long poll.
     for _ in 0..8 {
         tokio::time::sleep(limit / 6).await;
         server.write_all(b".").await.unwrap();
@@ -472,7 +472,7 @@ async fn a_frontend_that_says_its_first_message_byte_by_byte_is_refused_in_time(
     let mut slow = Vec::new();
     for _ in 0..20 {
         let mut stream = a.connect(hop).await.unwrap();
-        // The length of a message that never comes to its end.
+        // The length of a message whose end never arrives.
         stream.write_all(&1000_u16.to_be_bytes()).await.unwrap();
         slow.push(tokio::spawn(async move {
             while stream.write_all(b"x").await.is_ok() {
@@ -508,7 +508,8 @@ async fn a_frontend_may_be_silent_for_as_long_as_it_tries_to_connect() {
     let backend = Backend::bind(config, &b).unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let backend = tokio::spawn(backend.run(async move { drop(stopped.await) }));
-    // As if its first message had been lost a few times: for longer than a message may take that has begun.
+    // As if the first message had been lost a few times: this pause exceeds the limit for a message that has
+    // begun.
     let mut late = a.connect(hop).await.unwrap();
     let mut silent = a.connect(hop).await.unwrap();
     tokio::time::sleep(Duration::from_millis(700)).await;
@@ -531,7 +532,7 @@ async fn a_frontend_may_be_silent_for_as_long_as_it_tries_to_connect() {
     backend.await.unwrap();
 }
 
-/// Writes until nothing is taken any more: every buffer on the way is full.
+/// Writes until every buffer up to the other end is full.
 async fn fill(stream: &mut TcpStream) {
     let block = vec![7; 1 << 16];
     while tokio::time::timeout(Duration::from_millis(300), stream.write_all(&block)).await.is_ok() {}
@@ -646,7 +647,7 @@ async fn the_drain_limit_cuts_what_does_not_end() {
     assert_eq!(pair.frontend.await.unwrap(), Summary { accepted: 1, cut: 1 });
     let error = client.read_u8().await.unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
-    // Told together, the backend might cut it first.
+    // The backend stops later; otherwise it could be the first to reset the connection.
     pair.stop_backend.send_replace(true);
     pair.backend.await.unwrap();
 }

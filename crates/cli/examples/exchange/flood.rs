@@ -47,7 +47,7 @@ pub(crate) struct Flood {
 /// Interval between two bursts.
 const TICK: Duration = Duration::from_millis(1);
 
-/// Sends for the duration; prints the number of SYNs and of packets that found no room.
+/// Sends for the duration; prints the number of SYNs and of packets that the device did not accept.
 pub(crate) fn flood(flood: &Flood) -> io::Result<()> {
     let mut attacker = Attacker::new(flood)?;
     println!("ready");
@@ -100,7 +100,7 @@ impl Attacker {
         TcpHeader { src_port, dst_port, seq: SeqNum(seq), flags, window: 65_535, ..TcpHeader::default() }
     }
 
-    /// Sends a packet; returns false if there was no room.
+    /// Sends a packet; returns false if the device did not accept it.
     fn send(&mut self, from: u32, tcp: &TcpHeader, payload: &[u8]) -> io::Result<bool> {
         let meta = IpMeta::new(IpAddr::V4(Ipv4Addr::from_bits(from)), self.to.ip());
         emit(&meta, tcp, &[payload], ChecksumFill::Full, &mut self.packet).map_err(io::Error::other)?;

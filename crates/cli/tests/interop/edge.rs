@@ -135,7 +135,7 @@ fn failed_start_of_an_edge_is_reported_with_the_remedy() {
     }
 }
 
-/// Clients of the near host: in the share of 50 % and outside, for both address families.
+/// Clients of the near host, in the share of 50 % and outside it, for both address families.
 struct Clients {
     inside: [IpAddr; 2],
     outside: [IpAddr; 2],
@@ -177,7 +177,7 @@ fn curl_from(near: &Namespace, client: IpAddr, words: &[&str], page: &str) -> Co
     curl(near, &[&from[..], words, &[&format!("http://{host}:8000/{page}")]].concat())
 }
 
-/// Returns true if no one answers this client with a connection.
+/// True if this client cannot connect.
 fn is_refused(near: &Namespace, client: IpAddr) -> bool {
     let ended = curl_from(near, client, &["-m", "1"], "small").output().expect("curl starts");
     ended.status.code() == Some(7)

@@ -344,7 +344,7 @@ mod tests {
         }
     }
 
-    /// Two copies of a message whose freshness is unknown get two answers, under different keys.
+    /// Two copies of a message of unknown freshness get two answers, under different keys.
     #[tokio::test]
     async fn a_message_that_is_repeated_is_asked_to_be_confirmed_under_other_keys() {
         let (key, run) = (hop(1), run());
@@ -412,7 +412,7 @@ mod tests {
             let mut hop = asked.tell(Verdict::Go, &run).await.unwrap();
             hop.split().1.write_all(b"half").await.unwrap();
             hop.split().1.flush().await.unwrap();
-            // The line ends without an empty record, as any attacker on the path can end it.
+            // The line ends without an empty record: any attacker on the path can end it so.
         };
         let clock = BackendClock::default();
         let frontend = async {

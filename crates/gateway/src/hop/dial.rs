@@ -70,7 +70,7 @@ pub(crate) struct Dialled {
 }
 
 /// Seals the first message: `opening`, and the client's `first` bytes. Returns the bytes for the line. Uses
-/// the key pair of `own` if the backend, as far as known, accepts pairs that serve for several connections.
+/// the key pair of `own` if the backend is known to accept pairs that serve for several connections.
 pub(crate) fn dial(
     hop: &Hop,
     own: &Arc<Ephemerals>,

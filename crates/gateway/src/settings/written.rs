@@ -16,8 +16,8 @@ impl Display for PeerSettings {
 impl Display for FrontendLimitSettings {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let FrontendLimitSettings { label, max_connections, max_rate } = self;
-        let connections = max_connections.map(|most| format!("max_connections {most}"));
-        let rate = max_rate.map(|most| format!("max_rate {most}"));
+        let connections = max_connections.map(|max| format!("max_connections {max}"));
+        let rate = max_rate.map(|max| format!("max_rate {max}"));
         let limits: Vec<String> = connections.into_iter().chain(rate).collect();
         match limits.is_empty() {
             true => write!(f, "{label} (no limit)"),

@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 const REQUESTS: usize = 60;
-/// Longer than any step takes, even on a busy machine.
+/// Time limit of each step, sufficient on a busy machine.
 const LIMIT: Duration = Duration::from_secs(600);
 
 /// A host with a stack for each of `cores`.

@@ -20,15 +20,15 @@ use super::host;
 
 /// Connections that are open when the NAT moves.
 const OPEN: usize = 24;
-/// Longer than any of this takes, also beside other work.
+/// Time limit of each step, sufficient on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 async fn socket() -> UdpSocket {
     UdpSocket::bind("127.0.0.1:0").await.unwrap()
 }
 
-/// Passes datagrams between the first that writes to the address that is returned and `to`. With each change
-/// of `moves` those to `to` leave from another port, and the old one hears nothing more.
+/// Returns an address that forwards datagrams between a client and `to`. With each change of `moves` it sends
+/// to `to` from another port, and closes the old one.
 async fn nat(to: SocketAddr, mut moves: watch::Receiver<u32>) -> SocketAddr {
     let inside = Arc::new(socket().await);
     let address = inside.local_addr().unwrap();
@@ -60,7 +60,7 @@ async fn nat(to: SocketAddr, mut moves: watch::Receiver<u32>) -> SocketAddr {
     address
 }
 
-/// Sends every connection back what it has said.
+/// Sends the bytes of every connection back.
 async fn mirror(listener: TcpListener) -> io::Result<()> {
     loop {
         let (mut stream, _) = listener.accept().await?;
@@ -107,7 +107,7 @@ async fn connections_in_flight_survive_a_nat_that_moves_twice() {
     tokio::spawn(frontend.run(std::future::pending()));
 
     let mut clients = Vec::new();
-    // The watch registers behind its first answer.
+    // The watch registers after its first answer.
     tokio::time::sleep(Duration::from_secs(1)).await;
     for turn in 1..=2 {
         for _ in 0..OPEN {
@@ -123,7 +123,7 @@ async fn connections_in_flight_survive_a_nat_that_moves_twice() {
     }
 }
 
-/// Waits for all of them, side by side.
+/// Waits for all futures concurrently; returns their results in order.
 async fn futures_all<T>(futures: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
     let mut futures: Vec<_> = futures.map(|future| (Box::pin(future), None)).collect();
     std::future::poll_fn(|cx| {
