@@ -476,7 +476,7 @@ async fn carry_on(
             let with = Carry {
                 first: answer,
                 lost: std::future::pending(),
-                heard: &|_| (),
+                on_first: &|_| (),
                 timeouts,
                 signal,
                 slot: slot.as_ref(),

@@ -319,14 +319,14 @@ async fn carry_on(
     let with = Carry {
         first: Vec::new(),
         lost: std::future::pending(),
-        heard: &|_| (),
+        on_first: &|_| (),
         timeouts,
         signal,
         slot: None,
         exchanges: None,
         unprepared: true,
     };
-    carry(Line::Kernel(origin), HopStream::straight(client, Vec::new()), with, access).await
+    carry(Line::Kernel(origin), HopStream::direct(client, Vec::new()), with, access).await
 }
 
 /// Returns the address of the client's origin; appends the bytes read from the client to `first`.

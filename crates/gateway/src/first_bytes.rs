@@ -102,7 +102,7 @@ impl Habit {
         self.last.filter(|_| self.times >= enough)
     }
 
-    fn heard(&mut self, who: Speaker, guess: Guess) {
+    fn learn(&mut self, who: Speaker, guess: Guess) {
         if who == Speaker::Server {
             self.reach = 0;
             // Either the guess was wrong, or this is the first server of the origin that sends first.
@@ -190,11 +190,11 @@ impl Habits {
     }
 
     /// Records that `who` sent first on the connection of `guess`.
-    pub(crate) fn heard(&self, who: Speaker, guess: Guess) {
+    pub(crate) fn learn(&self, who: Speaker, guess: Guess) {
         let mut table = self.lock();
         for key in [Some(guess.origin), guess.port.map(|port| self.of_port(port))].into_iter().flatten() {
             let mut habit = self.habit(&table, key, guess.port);
-            habit.heard(who, guess);
+            habit.learn(who, guess);
             table.put(key, habit);
         }
     }
@@ -257,7 +257,7 @@ mod tests {
     }
 
     fn hear(habits: &Habits, origin: Option<&str>, who: Speaker, times: u32) {
-        (0..times).for_each(|_| habits.heard(who, guess(habits, origin)));
+        (0..times).for_each(|_| habits.learn(who, guess(habits, origin)));
     }
 
     #[test]
@@ -303,7 +303,7 @@ mod tests {
             let who = if n % 8 == 7 { SERVER } else { CLIENT };
             let guess = guess(&habits, None);
             wrong += u32::from(who == SERVER && guess.wait > USUAL);
-            habits.heard(who, guess);
+            habits.learn(who, guess);
         }
         assert_eq!(wrong, 2, "after 3 and after 6 in a row, and 12 in a row there are not");
     }
@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn late_clients_are_waited_for_unless_the_server_ever_sent_first() {
         let habits = Habits::default();
-        let late = |times: u32| (0..times).for_each(|_| habits.heard(CLIENT, guess(&habits, None).in_vain()));
+        let late = |times: u32| (0..times).for_each(|_| habits.learn(CLIENT, guess(&habits, None).in_vain()));
         late(3);
         assert_eq!(wait(&habits, None), 100, "what was late before anybody waited means nothing");
         late(1);

@@ -569,9 +569,9 @@ async fn serve(
                 }
             };
             let opened = Instant::now();
-            let heard = |who| {
+            let on_first = |who| {
                 if who == Speaker::Client || opened.elapsed() < GREETING {
-                    shared.habits.heard(who, guess.in_vain());
+                    shared.habits.learn(who, guess.in_vain());
                 }
             };
             let upstream = access.route.as_deref().and_then(|name| shared.upstreams.named(name));
@@ -584,7 +584,7 @@ async fn serve(
             let with = Carry {
                 first: Vec::new(),
                 lost,
-                heard: &heard,
+                on_first: &on_first,
                 timeouts,
                 signal: &mut signal,
                 slot: None,
@@ -666,7 +666,7 @@ impl Current {
         }
         if !admitted.first.is_empty() {
             access.spoke_first = Some(Speaker::Client);
-            self.habits.heard(Speaker::Client, guess);
+            self.habits.learn(Speaker::Client, guess);
         }
         Ok((admitted, guess))
     }
@@ -722,8 +722,8 @@ impl Current {
         }
         match (&admitted.direct, cause) {
             (Some(direct), _) if is_retryable => {
-                let straight = self.straight(direct, admitted, signal, access).await;
-                straight.map(|stream| (stream, None)).map_err(Unrouted::of)
+                let connected = self.connect_directly(direct, admitted, signal, access).await;
+                connected.map(|stream| (stream, None)).map_err(Unrouted::of)
             }
             (_, Some(cause)) => {
                 access.route = Some(cause.backend.clone());
@@ -775,7 +775,7 @@ impl Current {
     }
 
     /// Connects to the origin over the kernel's TCP.
-    async fn straight(
+    async fn connect_directly(
         &self,
         direct: &Direct,
         admitted: &Admitted,
@@ -797,7 +797,7 @@ impl Current {
             None => Vec::new(),
         };
         first.extend_from_slice(&admitted.first);
-        let mut stream = HopStream::straight(Line::Kernel(stream), first);
+        let mut stream = HopStream::direct(Line::Kernel(stream), first);
         let left = stream.split().1.flush().await;
         left.map(|()| stream).map_err(|error| End::OriginUnreachable(error.to_string()))
     }

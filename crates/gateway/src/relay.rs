@@ -80,7 +80,7 @@ pub(crate) struct Carry<'a, L> {
     /// Resolves, with the reason, if the other gateway will not answer any more.
     pub(crate) lost: L,
     /// Called with the side that sends first, unless the record has it already.
-    pub(crate) heard: &'a (dyn Fn(Speaker) + Sync),
+    pub(crate) on_first: &'a (dyn Fn(Speaker) + Sync),
     /// Limits of inactivity.
     pub(crate) timeouts: &'a Timeouts,
     /// The signal to stop.
@@ -119,11 +119,11 @@ pub(crate) async fn carry(
     with: Carry<'_, impl Future<Output = &'static str>>,
     access: &mut Access,
 ) -> End {
-    let Carry { first, lost, heard, timeouts, signal, slot, exchanges, unprepared } = with;
+    let Carry { first, lost, on_first, timeouts, signal, slot, exchanges, unprepared } = with;
     let mut pair = ConnectionPair { outside, hop, have_ended: false };
     let mut reason = None;
     let role = access.role;
-    let on_first = |side| heard(role.speaker(side));
+    let on_first = |side| on_first(role.speaker(side));
     let unprepared = AtomicBool::new(unprepared);
     let progress = Progress { slot, exchanges, unprepared, ..Progress::new(&on_first) };
     if access.spoke_first.is_some() {
@@ -592,7 +592,7 @@ mod tests {
             let with = Carry {
                 first: Vec::new(),
                 lost: std::future::pending(),
-                heard: &|_| (),
+                on_first: &|_| (),
                 timeouts: &Timeouts::default(),
                 signal: &mut signal,
                 slot: None,
@@ -600,7 +600,7 @@ mod tests {
                 unprepared: false,
             };
             let mut access = Access::begin(Role::Frontend, "192.0.2.1:1".parse().unwrap());
-            let hop = HopStream::straight(Line::Kernel(hop), Vec::new());
+            let hop = HopStream::direct(Line::Kernel(hop), Vec::new());
             carry(Line::Kernel(kernel), hop, with, &mut access).await
         });
         let mut heard = [0; 9];

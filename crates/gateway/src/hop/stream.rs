@@ -80,7 +80,7 @@ impl HopStream {
     }
 
     /// Returns a connection to an origin without a hop; `first` leaves first.
-    pub(crate) fn straight(line: Line, first: Vec<u8>) -> HopStream {
+    pub(crate) fn direct(line: Line, first: Vec<u8>) -> HopStream {
         HopStream::new(line, None, Vec::new(), first, 0)
     }
 
@@ -385,7 +385,7 @@ mod tests {
         let (mut second, _silent) = connected(&near, &listener).await;
         let written = fill(&mut first).await;
         fill(&mut second).await;
-        let mut hop = HopStream::straight(Line::Brisk(first), Vec::new());
+        let mut hop = HopStream::direct(Line::Brisk(first), Vec::new());
         let (_, mut write) = hop.split();
         write.write_all(&[8; 10_000]).await.unwrap();
         assert!(timeout(Duration::from_secs(1), write.flush()).await.is_err(), "there is no room");
