@@ -36,7 +36,6 @@ fn at(port: u16) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 2], port))
 }
 
-/// The records of both sides.
 type Records = Arc<Mutex<Vec<Access>>>;
 
 fn service(records: &Records) -> ServiceConfig {

@@ -21,7 +21,6 @@ use tokio::time::timeout;
 
 /// Time limit for an event that is due soon.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The address at which clients connect.
 const AT: &str = "10.0.0.2:443";
 
 /// An edge, and clients on the other side of a link of 10 ms.

@@ -9,9 +9,7 @@ use std::time::Duration;
 use brisk_gateway::settings::{Key, all_keys, parse_duration};
 use brisk_gateway::{BackendConfig, FrontendConfig, Hop, ServiceConfig, Settings};
 
-/// The width of a line of an example.
 const WIDTH: usize = 120;
-/// The column of a comment.
 const COLUMN: usize = 36;
 
 fn path(name: &str) -> PathBuf {

@@ -31,7 +31,6 @@ fn loopback() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-/// A pair in front of an origin.
 struct Pair {
     client_side: SocketAddr,
     frontend: (FrontendControl, FrontendConfig),

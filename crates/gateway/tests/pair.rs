@@ -22,7 +22,6 @@ use tokio::task::{JoinHandle, JoinSet};
 
 const SEED: u64 = 11;
 
-/// A running pair.
 struct Pair {
     client_side: SocketAddr,
     stop: watch::Sender<bool>,

@@ -10,7 +10,6 @@ use crate::packet::{ethernet, has_interface, resets};
 use crate::pages::{Pages, curl, fetches};
 use crate::process::{Process, eventually, run, text};
 
-/// The key of the hop.
 const KEY: &str = "6f1c0dd5a1f3b6b6e0a7f0c59f5d6b1c3a9e8d7c6b5a49382716054f3e2d1c0b";
 pub(crate) const ADMIN: &str = "127.0.0.1:9413";
 

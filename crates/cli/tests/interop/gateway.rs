@@ -24,7 +24,6 @@ struct Pair {
 /// The frontend's address for clients at the near end.
 const ENTRANCE: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 8080);
 
-/// The key of the hop.
 const KEY: &str = "6f1c0dd5a1f3b6b6e0a7f0c59f5d6b1c3a9e8d7c6b5a49382716054f3e2d1c0b";
 
 impl Pair {
