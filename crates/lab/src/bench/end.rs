@@ -109,7 +109,7 @@ impl End {
     /// Runs until standard input ends.
     ///
     /// # Errors
-    /// The text of the failure of the system, a device or the other end.
+    /// The error of the system, of a device or of the other end.
     pub fn run(&self) -> io::Result<()> {
         if let (Tcp::Smoltcp { device, address, sockets }, Role::Serve(at)) = (&self.tcp, &self.role) {
             return serve_on_smoltcp(device, address, *sockets, *at);

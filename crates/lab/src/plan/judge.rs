@@ -136,7 +136,7 @@ fn judge_cell(
         let index = cell.arms.iter().position(|arm| *arm == expectation.arm).unwrap_or_default();
         let rows = Rows { arm: &arms[index], base: &arms[0], rtt_us };
         let found = find(expectation, rows, plan.paper_n, store.id.seed);
-        found.beside(expectation.metric, &cell.arms, real.as_ref())
+        found.with_real_time(expectation.metric, &cell.arms, real.as_ref())
     });
     let times = arms.iter().map(|rows| rows.iter().filter_map(|row| row.completion_us));
     Ok(CellReport {
@@ -290,7 +290,7 @@ impl Finding {
     }
 
     /// Adds the figures of the kernel and of brisk in real time.
-    fn beside(self, metric: Metric, arms: &[String], real: Option<&RealReport>) -> Finding {
+    fn with_real_time(self, metric: Metric, arms: &[String], real: Option<&RealReport>) -> Finding {
         let first = arms.first().map_or("", String::as_str);
         let of = |name: fn(&str) -> Option<String>| {
             real.and_then(|real| real.figure(metric, &name(&self.arm)?, &name(first)?)).map(rounded)

@@ -37,12 +37,12 @@ pub fn page(plans: &[PlanReport], made_by: &str) -> String {
                         (findings().count()) " figures: "
                         strong { (count(Verdict::Within)) } " as expected, "
                         strong { (count(Verdict::Unsure)) } " that chance may explain, "
-                        strong { (count(Verdict::Outside)) } " outside, of which "
-                        strong { (unexplained) } " without a reason that an experiment has tested."
+                        strong { (count(Verdict::Outside)) } " outside. For "
+                        strong { (unexplained) } " of the latter no experiment has tested a reason."
                     }
                 }
                 div.scroll { table {
-                    thead { tr { th { "experiment" } th { "source" } th { "claim" } th { "ours" } th { "verdict" } } }
+                    thead { tr { th { "experiment" } th { "source" } th { "claim" } th { "brisk" } th { "verdict" } } }
                     tbody { @for plan in plans { tr {
                         td { a href={ "#" (plan.plan) } { (plan.plan) } }
                         td { (plan.source) }
@@ -162,7 +162,7 @@ fn arms(cell: &CellReport) -> Markup {
         div.scroll { table {
             thead { tr {
                 th { "arm" } th { "mean ms" } th { "p50" } th { "p90" } th { "p95" } th { "p99" }
-                th { "p50 / RTT" } th { "p99 / RTT" } th { "wire" } th { "hit" } th { "timeouts" } th { "again" }
+                th { "p50 / RTT" } th { "p99 / RTT" } th { "wire" } th { "hit" } th { "timeouts" } th { "retransmits" }
             } }
             tbody { @for (index, arm) in cell.report.arms.iter().enumerate() {
                 tr {
@@ -185,7 +185,7 @@ fn contestants(real: &RealReport) -> Markup {
         p.link {
             "In real time over the emulated link, seed " (real.seed) ", " (real.bytes) " bytes, " (real.parallel)
             " at a time. Up, down: IP bytes that each side sent / payload bytes. CPU: ms a request, of the contestant's \
-              processes. Share: of its bulk flow beside one of the kernel's CUBIC."
+              processes. Share: of its bulk flow next to one of the kernel's CUBIC."
         }
         div.scroll { table {
             thead { tr {

@@ -191,7 +191,7 @@ impl RealReport {
         text += &text_table::lines(table, 1..);
         text.push_str(
             "Times in ms. up, down: IP bytes that each side sent / payload bytes. CPU: ms a request, of the contestant's\n\
-             processes. share: percent of its bulk flow beside one of the kernel's CUBIC.\n",
+             processes. share: percent of its bulk flow next to one of the kernel's CUBIC.\n",
         );
         for contestant in contestants {
             if let Some(why) = &contestant.last_failure {
