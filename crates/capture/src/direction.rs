@@ -7,8 +7,8 @@ use crate::train::{BURST_GAP, Losses, Train};
 const MAX_HOLES: usize = 256;
 /// Maximum gap in the IP identifications; after a larger gap the sender is assumed to count differently.
 const MAX_MISSING: u16 = 128;
-/// Used without a round-trip time: a segment that is later than this, ns, is a retransmission and not a
-/// reordered segment.
+/// Delay, ns, above which a late segment counts as retransmitted and not as reordered, if the round-trip time
+/// is unknown.
 const USUAL_REORDERING: u64 = 5_000_000;
 
 /// Bytes that are missing in the capture, although later bytes are present.

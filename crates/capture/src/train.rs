@@ -47,9 +47,9 @@ impl Losses {
         1.0 / (1.0 - self.continues()).max(0.001)
     }
 
-    /// Returns the 95 % interval of the rate: the normal approximation with the variance that runs of losses
-    /// add (the factor of a two-state chain, (1 + q) / (1 - q)). Without a loss the upper end is that of
-    /// three losses (rule of three).
+    /// Returns the 95 % interval of the rate: the normal approximation, with the variance multiplied by
+    /// (1 + q) / (1 - q) because losses come in runs (two-state chain; q is [`Losses::continues`]). Without a
+    /// loss the upper end is the rate of three losses (rule of three).
     pub fn rate_interval(&self) -> [f64; 2] {
         if self.lost == 0 {
             return [0.0, (3.0 / self.packets.max(3) as f64).min(1.0)];
@@ -81,7 +81,7 @@ impl Losses {
     }
 
     /// Combines the losses of two consecutive parts of a path, which were measured with different packets.
-    /// Returns the packet count of the part that lost more, with losses at the rate of both parts together.
+    /// The result has the packet count of the part that lost more, and the loss rate of both parts together.
     pub fn then(&self, further: &Losses) -> Losses {
         let (worse, better) = if self.lost >= further.lost { (self, further) } else { (further, self) };
         if better.lost == 0 {

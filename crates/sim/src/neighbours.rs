@@ -44,8 +44,8 @@ pub struct NeighbourSpec<'a> {
 }
 
 /// Runs the flows. Payload and times are those of the TCP under test; `neighbour_bytes` are the bytes that
-/// the plain flows received. The completion of short fetches is their mean, that of bulk transfers the
-/// duration.
+/// the plain flows received. `completion` is the mean time of the short fetches; for bulk transfers it is the
+/// duration of the run.
 ///
 /// # Errors
 /// Those of [`crate::transaction()`].

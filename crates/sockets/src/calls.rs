@@ -1,7 +1,7 @@
 //! The system calls as functions: whether they block, and for how long.
 //!
 //! Each function is the Linux call of the same name (section 2 of the manual), with its arguments, results
-//! and error numbers; every error is an [`Errno`]. Times are in milliseconds where the call has them so. A
+//! and error numbers; every error is an [`Errno`]. Timeouts are in milliseconds, as in the Linux calls. A
 //! blocking call waits in the [`VirtualWorld`] that it gets. Descriptors are numbers from
 //! [`FIRST_FD`](crate::FIRST_FD) on; others give `EBADF`.
 
