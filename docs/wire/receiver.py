@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""A receiver of parity (Corrective, profile F2) in Python, written from the pages beside it and nothing else.
+"""A receiver of parity (Corrective, profile F2) in Python, written from the pages of this directory alone.
 
     python3 receiver.py CAPTURE     (pcapng, times in microseconds, Ethernet or raw IP)
 
-It takes the part of the receiver in every connection with parity: it reassembles the stream from the segments that arrived
-(inbound in epb_flags), repairs what is missing, prints each repair, and compares the stream with what was sent (outbound).
-Exit status: 0 all bytes are right, 1 bytes are wrong or missing, 2 no connection has parity. It sends nothing: the reports and
-the test of SEG.ACK in W-5.4 are left out. Numbers like W-5.6 are those of the sentences that a line follows.
+The program acts as the receiver of every connection with parity: it reassembles the stream from the segments that arrived
+(inbound in epb_flags), repairs missing bytes, prints each repair, and compares the stream with the bytes that were sent
+(outbound). Exit status: 0 all bytes are right, 1 bytes are wrong or missing, 2 no connection has parity. It sends nothing: the
+reports and the test of SEG.ACK in W-5.4 are left out. A number such as W-5.6 names the sentence that a line implements.
 """
 import pathlib
 import struct

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use brisk_fuzz::differential::{Deed, Kind, Record, Verdict, explanations, generate, judge, minimise};
+use brisk_fuzz::differential::{Kind, Reaction, Record, Verdict, explanations, generate, judge, minimise};
 
 /// Events of an excerpt.
 const EXCERPT: usize = 4;
@@ -126,11 +126,11 @@ fn side_by_side(ours: &Record, kernel: &Record, last: usize, events: usize) -> S
             block += &format!("        {:.6} {}\n", ours.at as f64 / 1e6, ours.event);
         }
         for (name, step) in [("ours", ours), ("kernel", kernel)] {
-            for deed in &step.deeds {
-                match deed {
-                    Deed::Sent(packet) => block += &format!("{name:>7} {}\n", packet.line),
-                    Deed::Returned(value) => block += &format!("{name:>7} = {value}\n"),
-                    Deed::Values(values) => block += &shown_values(name, values),
+            for reaction in &step.reactions {
+                match reaction {
+                    Reaction::Sent(packet) => block += &format!("{name:>7} {}\n", packet.line),
+                    Reaction::Returned(value) => block += &format!("{name:>7} = {value}\n"),
+                    Reaction::Values(values) => block += &shown_values(name, values),
                 }
             }
         }

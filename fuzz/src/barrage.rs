@@ -117,8 +117,8 @@ pub fn run(situation: Situation, segments: u64, seed: u64, observe: &mut dyn FnM
     let mut left = segments;
     let mut calm_in = segments.div_ceil(CALMS);
     while left > 0 {
-        let most = left.min(calm_in).min(segments.div_ceil(CONNECTIONS));
-        let thrown = barrage.round(most, observe);
+        let max = left.min(calm_in).min(segments.div_ceil(CONNECTIONS));
+        let thrown = barrage.round(max, observe);
         (left, calm_in) = (left - thrown, calm_in - thrown);
         if calm_in == 0 {
             barrage.calm();
@@ -344,11 +344,11 @@ fn half_open(stats: &StackStats) -> u64 {
 
 /// Sending.
 impl Barrage {
-    /// Sends up to `most` segments to one connection; returns their number.
-    fn round(&mut self, most: u64, observe: &mut dyn FnMut(Moment)) -> u64 {
+    /// Sends up to `max` segments to one connection; returns their number.
+    fn round(&mut self, max: u64, observe: &mut dyn FnMut(Moment)) -> u64 {
         self.drive();
         let mut thrown = 0;
-        while thrown < most && self.is_there() {
+        while thrown < max && self.is_there() {
             self.throw();
             thrown += 1;
             self.tally.segments += 1;
@@ -356,7 +356,7 @@ impl Barrage {
                 observe(Moment::Busy);
             }
         }
-        self.let_go();
+        self.abort_rest();
         thrown
     }
 
@@ -456,7 +456,7 @@ impl Barrage {
     }
 
     /// Aborts the rest of the connection.
-    fn let_go(&mut self) {
+    fn abort_rest(&mut self) {
         if let Some(id) = self.connection.take() {
             if let Some(stats) = self.host.stack.conn_stats(id) {
                 self.tally.out_of_window += stats.counters.out_of_window;

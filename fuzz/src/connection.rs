@@ -34,7 +34,7 @@ pub fn run(bytes: &[u8]) {
             break;
         }
         world.step(&mut decisions);
-        world.settle();
+        world.post_process();
     }
     world.end();
 }
@@ -106,8 +106,8 @@ impl World {
         }
     }
 
-    /// Does what a driver does after every step.
-    fn settle(&mut self) {
+    /// Transmits packets and drains events, as a driver does after every step.
+    fn post_process(&mut self) {
         let World { host, flows, .. } = self;
         host.drain(&mut |packet, segment| note(flows, packet, segment));
         host.events();
@@ -164,7 +164,7 @@ impl World {
         let Some(index) = self.handle(decisions) else { return };
         let (id, now, stack) = (self.connections[index], self.host.now, &mut self.host.stack);
         let len = usize::from(decisions.short());
-        let (room, data) = (stack.writable(id), &DATA[..len]);
+        let (writable, data) = (stack.writable(id), &DATA[..len]);
         let urgent = decisions.one_in(8);
         // Data of an odd length is passed with ownership.
         let written = match (urgent, len % 2) {
@@ -173,7 +173,7 @@ impl World {
             (false, _) => stack.write_bytes(id, &mut Bytes::from_static(data), now),
         };
         if let Ok(written) = written {
-            assert_eq!(written, len.min(room), "a write takes what there is room for");
+            assert_eq!(written, len.min(writable), "a write takes what there is room for");
         }
     }
 
@@ -274,9 +274,9 @@ impl World {
         for &id in &self.connections {
             self.host.stack.release(id, now);
         }
-        self.settle();
+        self.post_process();
         self.pass(Duration::from_secs(86_400));
-        self.settle();
+        self.post_process();
         let left = (self.host.stack.connections(), self.host.stack.memory(), self.host.stack.next_timeout());
         assert_eq!(left, (0, 0, None), "connections, bytes and timers are left");
     }

@@ -279,7 +279,7 @@ impl Scene {
 
     /// Checks the bounds of windows and pacing rates.
     fn check(&mut self) {
-        let most = TRUST + self.acknowledged;
+        let max = TRUST + self.acknowledged;
         for peer in &self.peers {
             let stack = &self.host.stack;
             let (Some(stats), Some(info)) = (stack.conn_stats(peer.id), stack.conn_info(peer.id)) else {
@@ -288,7 +288,7 @@ impl Scene {
             if stats.state != State::Established {
                 continue;
             }
-            assert!(u64::from(stats.cwnd) <= most, "a window of {} bytes, {most} at most", stats.cwnd);
+            assert!(u64::from(stats.cwnd) <= max, "a window of {} bytes, {max} at most", stats.cwnd);
             // The smallest segment of a member whose path has proved to be narrow.
             assert!(stats.cwnd >= stats.mss.min(NARROW), "a window of {} bytes", stats.cwnd);
             assert!(info.pacing_rate.is_none_or(|rate| (1..=LARGEST_RATE).contains(&rate)), "{info:?}");
@@ -299,7 +299,8 @@ impl Scene {
         }
     }
 
-    /// The peer acknowledges everything a round trip after it was sent: all data leaves, and no state is left.
+    /// The peer acknowledges everything a round trip after it was sent: all data leaves, and no state is
+    /// left.
     fn end(mut self) {
         self.answer_handshakes();
         for turn in 0.. {

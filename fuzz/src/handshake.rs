@@ -20,7 +20,7 @@ const REQUEST: &[u8] = b"GET /index.html HTTP/1.1\r\nHost: origin.example\r\n\r\
 const STAMP: Stamp = Stamp { epoch: 1, at: 2, takes_lasting: true };
 
 /// The keys of a frontend and of its backend, and a first message between them.
-struct Door {
+struct Gateways {
     backend: Hop,
     frontend: Hop,
     /// Ephemeral keys of both with a lifetime; `None`: for one connection.
@@ -29,32 +29,32 @@ struct Door {
 }
 
 /// One key that both have; the backend has others too.
-static ONE_KEY: LazyLock<Door> = LazyLock::new(|| one_key(None));
+static ONE_KEY: LazyLock<Gateways> = LazyLock::new(|| one_key(None));
 
 /// The same with ephemeral keys that have a lifetime.
-static LASTING: LazyLock<Door> =
+static LASTING: LazyLock<Gateways> =
     LazyLock::new(|| one_key(Some([(); 2].map(|()| Arc::new(Ephemerals::new(USUAL_LIFETIME))))));
 
-fn one_key(own: Option<[Arc<Ephemerals>; 2]>) -> Door {
+fn one_key(own: Option<[Arc<Ephemerals>; 2]>) -> Gateways {
     let lines: Vec<String> = (1..=4).map(|n: u8| HopKey::new([n; 32]).reveal().to_string()).collect();
     let ring = KeyRing::parse(&lines.join("\n"), "fuzz").expect("four keys");
-    Door::new(Hop::Sealed(ring), Hop::Sealed(KeyRing::of(HopKey::new([4; 32]))), own)
+    Gateways::new(Hop::Sealed(ring), Hop::Sealed(KeyRing::of(HopKey::new([4; 32]))), own)
 }
 
 /// A key pair on each side.
-static PAIRS: LazyLock<Door> = LazyLock::new(|| {
+static PAIRS: LazyLock<Gateways> = LazyLock::new(|| {
     let [front, back] = [(); 2].map(|()| PrivateKey::generate().expect("randomness"));
     let (to_front, to_back) = (vec![front.public()], vec![back.public()]);
     let keys = |own, peers| Hop::Pairs(StaticKeys::of(own, peers).expect("a peer"));
-    Door::new(keys(back, to_front), keys(front, to_back), None)
+    Gateways::new(keys(back, to_front), keys(front, to_back), None)
 });
 
-impl Door {
-    fn new(backend: Hop, frontend: Hop, own: Option<[Arc<Ephemerals>; 2]>) -> Door {
-        let mut door = Door { backend, frontend, own, message: Vec::new() };
-        door.message = door.begin().1;
-        assert!(door.accept(&door.message).is_some(), "the good message is good");
-        door
+impl Gateways {
+    fn new(backend: Hop, frontend: Hop, own: Option<[Arc<Ephemerals>; 2]>) -> Gateways {
+        let mut gateways = Gateways { backend, frontend, own, message: Vec::new() };
+        gateways.message = gateways.begin().1;
+        assert!(gateways.accept(&gateways.message).is_some(), "the good message is good");
+        gateways
     }
 
     fn begin(&self) -> (Initiator, Vec<u8>) {
@@ -65,7 +65,7 @@ impl Door {
             (Hop::Sealed(keys), None) => Initiator::begin(keys.newest(), &payload),
             (Hop::Sealed(keys), Some([own, _])) => Initiator::begin_lasting(keys.newest(), own, &payload),
             (Hop::Pairs(keys), _) => Initiator::begin_with_pair(keys, &payload),
-            (Hop::Plain, _) => unreachable!("no door without a key"),
+            (Hop::Plain, _) => unreachable!("no gateways without a key"),
         }
         .expect("a short message")
     }
@@ -93,16 +93,16 @@ impl Door {
 pub fn run(bytes: &[u8]) {
     let mut decisions = Decisions::new(bytes);
     let choice = decisions.below(12);
-    let door = match choice {
+    let gateways = match choice {
         8.. => &*LASTING,
         _ if choice.is_multiple_of(2) => &*ONE_KEY,
         _ => &*PAIRS,
     };
     match choice {
-        0 | 1 | 8 => first_message(door, &mut decisions),
-        2 | 3 | 9 => assert!(door.accept(decisions.all()).is_none(), "nobody can guess a message"),
-        4 | 10 => answer(door, &mut decisions),
-        5 | 11 => record(door, &mut decisions),
+        0 | 1 | 8 => first_message(gateways, &mut decisions),
+        2 | 3 | 9 => assert!(gateways.accept(decisions.all()).is_none(), "nobody can guess a message"),
+        4 | 10 => answer(gateways, &mut decisions),
+        5 | 11 => record(gateways, &mut decisions),
         _ => opening(decisions.all()),
     }
 }
@@ -123,27 +123,27 @@ fn changed(good: &[u8], decisions: &mut Decisions<'_>) -> Option<Vec<u8>> {
     (message != good).then_some(message)
 }
 
-fn first_message(door: &Door, decisions: &mut Decisions<'_>) {
-    match changed(&door.message, decisions) {
-        Some(message) => assert!(door.accept(&message).is_none(), "a changed message is refused"),
+fn first_message(gateways: &Gateways, decisions: &mut Decisions<'_>) {
+    match changed(&gateways.message, decisions) {
+        Some(message) => assert!(gateways.accept(&message).is_none(), "a changed message is refused"),
         None => {
-            let first = door.accept(&door.message).expect("what is unchanged is good");
+            let first = gateways.accept(&gateways.message).expect("what is unchanged is good");
             assert!(first.payload.ends_with(REQUEST));
         }
     }
 }
 
-fn answer(door: &Door, decisions: &mut Decisions<'_>) {
-    let (initiator, message) = door.begin();
-    let first = door.accept(&message).expect("it is good");
+fn answer(gateways: &Gateways, decisions: &mut Decisions<'_>) {
+    let (initiator, message) = gateways.begin();
+    let first = gateways.accept(&message).expect("it is good");
     let (_, good) = first.responder.finish(Verdict::Go, STAMP).expect("a short answer");
     let answer = changed(&good, decisions);
     let finished = initiator.finish(answer.as_ref().unwrap_or(&good));
     assert_eq!(finished.is_ok(), answer.is_none());
 }
 
-fn record(door: &Door, decisions: &mut Decisions<'_>) {
-    let (mut frontend, mut backend) = door.sealings();
+fn record(gateways: &Gateways, decisions: &mut Decisions<'_>) {
+    let (mut frontend, mut backend) = gateways.sealings();
     let (mut wire, mut plain) = (Vec::new(), Vec::new());
     frontend.seal(REQUEST, &mut wire).expect("a short record");
     // The length at the front is not encrypted.

@@ -242,7 +242,7 @@ impl Pair {
         }
     }
 
-    /// Does something bad to the next packet, or to all of them.
+    /// Applies a fault of the path to the next packet, or to all of them.
     fn trouble(&mut self, side: usize, decisions: &mut Decisions<'_>) {
         let path = &mut self.path[side];
         let Some(first) = path.front().cloned() else { return };

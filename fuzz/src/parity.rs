@@ -209,7 +209,7 @@ fn change(decisions: &mut Decisions<'_>, segment: &mut Segment) {
     }
 }
 
-/// Checks an outcome.
+/// Checks an outcome of the decoder.
 fn judge(receiver: &mut Receiver, outcome: &Outcome, segment: Option<&Segment>, config: &DecoderConfig) {
     match outcome {
         Outcome::Recovered(recovered) => judge_repair(receiver, recovered, segment, config),
@@ -232,7 +232,7 @@ fn judge_repair(
         assert!(!run.fin || range.end == recovered.range.end, "a FIN ends the range");
         before = range.end;
     }
-    if segment.is_some_and(|segment| speaks_the_truth(receiver, recovered, segment, config)) {
+    if segment.is_some_and(|segment| has_true_checksum(receiver, recovered, segment, config)) {
         for run in &recovered.runs {
             let range = SeqRange::with_len(run.seq, run.payload.len() as u32);
             assert_eq!(receiver.truth(range), Some(&run.payload[..]), "{range:?}");
@@ -242,7 +242,7 @@ fn judge_repair(
 }
 
 /// True if the checksum of the segment is that of the true bytes of the range that was repaired.
-fn speaks_the_truth(
+fn has_true_checksum(
     receiver: &Receiver,
     recovered: &Recovered,
     segment: &Segment,

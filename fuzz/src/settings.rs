@@ -13,7 +13,7 @@ pub fn run(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let settings = match Settings::parse(&text, NAME) {
         Ok(settings) => settings,
-        Err(error) => return is_of_use(&error, &text),
+        Err(error) => return check_error(&error, &text),
     };
     let again = Settings::parse(&text, "other.toml").expect("what was read is read again");
     assert_eq!(again, settings);
@@ -23,7 +23,7 @@ pub fn run(bytes: &[u8]) {
 }
 
 /// Checks that an error names the place and fits into a log.
-fn is_of_use(error: &SettingsError, text: &str) {
+fn check_error(error: &SettingsError, text: &str) {
     let SettingsError::Line { path, line, problem } = error else { panic!("{error:?}: no file was read") };
     assert_eq!(path, NAME);
     let last = text.bytes().filter(|byte| *byte == b'\n').count() + 1;

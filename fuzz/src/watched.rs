@@ -17,7 +17,7 @@ use bytes::Bytes;
 /// Packets of at least this length may be kept by the stack.
 const LONG: usize = 16 << 10;
 /// Maximum length that an IP header can express.
-const SAYABLE: usize = 65_535;
+const MAX_IP_LEN: usize = 65_535;
 /// Memory of a connection beyond the memory of the stack: the next segment with its storage.
 const NEXT_SEGMENT: usize = 64 << 10;
 /// Maximum number of packets that leave while time stands still: more than every buffer in segments of the
@@ -72,8 +72,8 @@ impl Watched {
     pub fn check(&self) {
         let config = self.stack.config();
         let connections = self.stack.connections();
-        let most = config.max_buffer_bytes + self.largest_buffer + connections * NEXT_SEGMENT;
-        assert!(self.stack.memory() <= most, "{} bytes of memory, {most} at most", self.stack.memory());
+        let max = config.max_buffer_bytes + self.largest_buffer + connections * NEXT_SEGMENT;
+        assert!(self.stack.memory() <= max, "{} bytes of memory, {max} at most", self.stack.memory());
         assert!(connections <= config.max_connections, "{connections} connections");
     }
 
@@ -161,7 +161,7 @@ fn examine(
     wire: &mut dyn FnMut(&[u8], &Segment<'_>),
 ) {
     assert_eq!(transmit.len, packet.len());
-    if packet.len() > SAYABLE {
+    if packet.len() > MAX_IP_LEN {
         return examine_long(packet, transmit, config, wire);
     }
     let check = if transmit.partial_checksum { ChecksumCheck::Trust } else { ChecksumCheck::Verify };
@@ -194,8 +194,8 @@ fn examine_long(
     let (headers, payload) = packet.split_at(ip_len + usize::from(packet[ip_len + 12] >> 4) * 4);
     assert!(payload.len() <= config.max_super_segment as usize, "{} bytes of payload", payload.len());
     let size = transmit.segment_size.expect("no segment is that long");
-    let most = (SAYABLE - headers.len()) / usize::from(size) * usize::from(size);
-    split_headers(headers, payload.len(), size, most, &mut |headers, range| {
+    let max = (MAX_IP_LEN - headers.len()) / usize::from(size) * usize::from(size);
+    split_headers(headers, payload.len(), size, max, &mut |headers, range| {
         let piece = [headers, &payload[range]].concat();
         let mut of_piece = *transmit;
         of_piece.len = piece.len();

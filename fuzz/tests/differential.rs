@@ -4,7 +4,7 @@
 use std::sync::Mutex;
 
 use brisk_fuzz::differential::{
-    Deed, Difference, Kind, Packet, Record, Verdict, compare, explain, explanations, generate, judge,
+    Difference, Kind, Packet, Reaction, Record, Verdict, compare, explain, explanations, generate, judge,
     play_ours,
 };
 
@@ -22,8 +22,10 @@ fn records() -> Vec<(Record, usize, usize)> {
     let read = |seed| {
         let record = play_ours(&generate(Kind::Sender, seed).text()).expect("a script");
         let data = record.steps.iter().enumerate().find_map(|(n, step)| {
-            let at =
-                step.deeds.iter().position(|deed| matches!(deed, Deed::Sent(packet) if packet.len > 0))?;
+            let at = step
+                .reactions
+                .iter()
+                .position(|reaction| matches!(reaction, Reaction::Sent(packet) if packet.len > 0))?;
             Some((n, at))
         });
         data.map(|(step, at)| (record, step, at))
@@ -37,7 +39,7 @@ fn records() -> Vec<(Record, usize, usize)> {
 fn found(change: &dyn Fn(&mut Packet)) -> Vec<String> {
     let found = records().into_iter().map(|(ours, step, at)| {
         let mut kernel = ours.clone();
-        if let Deed::Sent(packet) = &mut kernel.steps[step].deeds[at] {
+        if let Reaction::Sent(packet) = &mut kernel.steps[step].reactions[at] {
             change(packet);
         }
         let differences = compare(&ours, &kernel);
@@ -78,9 +80,12 @@ fn a_segment_that_one_stack_does_not_send_is_found_and_not_explained() {
     for (record, step, at) in records() {
         let mut less = record.clone();
         // The last of its burst: after any other, the next one takes its place.
-        let last =
-            less.steps[step].deeds.iter().rposition(|deed| matches!(deed, Deed::Sent(_))).unwrap_or(at);
-        less.steps[step].deeds.remove(last);
+        let last = less.steps[step]
+            .reactions
+            .iter()
+            .rposition(|reaction| matches!(reaction, Reaction::Sent(_)))
+            .unwrap_or(at);
+        less.steps[step].reactions.remove(last);
         for (ours, kernel, class) in [(&record, &less, "surplus data"), (&less, &record, "missing data")] {
             let differences = compare(ours, kernel);
             assert_eq!(differences.iter().map(Difference::class).collect::<Vec<_>>(), [class]);
@@ -94,9 +99,10 @@ fn a_planted_value_is_found_and_explained_by_no_entry() {
     for (record, ..) in records() {
         for field in ["snd_cwnd", "ca_state", "unacked", "lost", "snd_ssthresh", "bytes_acked"] {
             let mut kernel = record.clone();
-            let deeds = kernel.steps.iter_mut().flat_map(|step| &mut step.deeds);
-            let values =
-                deeds.filter_map(|deed| if let Deed::Values(values) = deed { Some(values) } else { None });
+            let reactions = kernel.steps.iter_mut().flat_map(|step| &mut step.reactions);
+            let values = reactions.filter_map(|reaction| {
+                if let Reaction::Values(values) = reaction { Some(values) } else { None }
+            });
             for (_, value) in values.flatten().filter(|(name, value)| name == field && value.is_some()) {
                 *value = value.map(|value| value + 1);
             }

@@ -1,5 +1,5 @@
-# Sourced by the measurements: two namespaces, an emulated link between them, nginx in the second.
-# Everything is taken away again on exit.
+# Common part of the measurements, which source it: two network namespaces, an emulated link between them, and nginx in the
+# second. All of this is removed on exit.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -17,7 +17,7 @@ work=$(mktemp -d)
 pids=() link_pid=
 
 cleanup() {
-    # The link speaks when it is interrupted; whatever else a script has in the background ignores that.
+    # The link prints its report on SIGINT; the background jobs of a script ignore that signal.
     [ -z "$link_pid" ] || kill -INT "$link_pid" 2>/dev/null || true
     for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
     [ -f "$work/nginx.pid" ] && kill "$(cat "$work/nginx.pid")" 2>/dev/null || true
@@ -28,9 +28,9 @@ cleanup() {
 }
 trap cleanup EXIT
 
-# link SETTINGS...: 10.77.0.1 on the left, 10.77.0.2 on the right, the kernel's CUBIC on both sides.
+# link SETTINGS...: starts a link with 10.77.0.1 on the left and 10.77.0.2 on the right. Both kernels use CUBIC.
 link() {
-    # Who wants something special of them has made them before.
+    # A script that needs special namespaces has created them before.
     for side in "$left" "$right"; do [ -e "/run/netns/$side" ] || ip netns add "$side"; done
     ip -n "$left" link set lo up; ip -n "$right" link set lo up
     "$brisk" emulate --between "$left,$right" "$@" >"$work/link.txt" 2>&1 &
@@ -42,7 +42,7 @@ link() {
     done
 }
 
-# A veth pair with the addresses of the link and no delay, for what the emulator itself would hide.
+# Joins the namespaces by a veth pair with the addresses of the link and no delay, for costs that the emulator would hide.
 wire() {
     ip netns add "$left"; ip netns add "$right"
     ip -n "$left" link set lo up; ip -n "$right" link set lo up
@@ -55,16 +55,16 @@ wire() {
     done
 }
 
-# Stacks of ours are hosts behind the two kernels: 10.79.x.y on the left, another one each time so that TIME-WAITs of
-# the last one do not concern it, and 10.78.0.2 on the right, each on a TUN device of its own. Their packets pass one
-# kernel more on either side than the kernel's own: some 0.1 ms a round trip.
+# Defines networks for brisk's stacks, which are hosts behind the two kernels, each on a TUN device: 10.79.x.y on the left, a new
+# address each time because of the TIME-WAITs of the previous one, and 10.78.0.2 on the right. Their packets pass one more kernel
+# on each side than the kernel's own packets, which adds about 0.1 ms to a round trip.
 our_networks() {
     for side in "$left" "$right"; do ip netns exec "$side" sysctl -qw net.ipv4.ip_forward=1; done
     ip -n "$left" route add 10.78.0.0/24 via 10.77.0.2
     ip -n "$right" route add 10.79.0.0/16 via 10.77.0.1
 }
 
-# started COMMAND...: in the background until the end, once it has said "ready".
+# started COMMAND...: runs the command in the background until the script ends; returns when the command has printed "ready".
 started() {
     local said=$work/started.$RANDOM.$RANDOM
     : >"$said"
@@ -76,9 +76,10 @@ started() {
     done
 }
 
-# The loads and servers of tools/measure, the kernel's and ours; FLAGS as `exchange --help` has them. A load goes to the
-# server of the same kind unless $to says otherwise. They run with real-time priority below the link's, so that other
-# work on the machine does not delay them: a late user-space TCP would look slow beside a kernel that runs in interrupts.
+# Start the loads and servers of tools/measure, with the kernel's TCP and with brisk's; `exchange --help` lists the FLAGS. A load
+# connects to the server with the same TCP unless $to names another. They have real-time priority below that of the link, so that
+# other work on the machine does not delay them: a user-space TCP that waits for the processor would look slower than the
+# kernel's TCP, which runs in interrupts.
 to=
 pin="chrt --fifo 5"; $pin true 2>/dev/null || pin=
 kernel_server() {
@@ -100,7 +101,7 @@ our_load() {
         --addr "10.79.$((RANDOM % 256)).$((2 + RANDOM % 250))/16" "$@"
 }
 
-# Ends everything, to begin with another link; what the link had to say is in $work/link.txt.
+# Stops everything, so that the script can start another link. The report of the link is in $work/link.txt.
 take_down() {
     local pid
     [ -z "$link_pid" ] || kill -INT "$link_pid" 2>/dev/null || true
@@ -110,7 +111,7 @@ take_down() {
     ip netns del "$left"; ip netns del "$right"
 }
 
-# What the kernel beside us is.
+# Prints the version and the settings of this machine's kernel.
 kernel_profile() {
     local key
     printf 'kernel %s, route congctl cubic' "$(uname -r)"
@@ -120,7 +121,7 @@ kernel_profile() {
     echo
 }
 
-# origin DIR: nginx on the right, port 80, a connection per request.
+# origin DIR: starts nginx on the right at port 80, with a connection for each request.
 origin() {
     cat >"$work/nginx.conf" <<CONF
 pid $work/nginx.pid; error_log $work/nginx.log; worker_processes 1; events { worker_connections 4096; }
@@ -129,7 +130,7 @@ CONF
     ip netns exec "$right" nginx -c "$work/nginx.conf"
 }
 
-# Ends the link, so that what it has to say is in $work/link.txt.
+# Stops the link and prints its report.
 unlink_and_report() {
     kill -INT "$link_pid"; wait "$link_pid" 2>/dev/null || true
     link_pid=

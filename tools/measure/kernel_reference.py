@@ -1,4 +1,4 @@
-"""Exchanges of tools/measure/kernel-reference over the kernel's TCP: 40 bytes there, so many back.
+"""Exchanges of tools/measure/kernel-reference over the kernel's TCP: a request of 40 bytes and a response of BYTES.
 
 usage: kernel_reference.py serve [SNDBUF] | load MODE BYTES COUNT PARALLEL | compare TIMES WHATIF.json
 """
@@ -12,9 +12,9 @@ import time
 SERVER = ("10.77.0.2", 7001)
 REQUEST = 40
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
-# An exchange that takes longer has failed.
+# Seconds after which an exchange has failed.
 LIMIT = 120
-# Where tcpi_total_retrans stands in struct tcp_info of Linux: after 8 bytes and 23 words.
+# Position of tcpi_total_retrans in Linux's struct tcp_info: after 8 bytes and 23 words.
 TOTAL_RETRANS = slice(100, 104)
 
 
@@ -37,10 +37,10 @@ def answer(peer):
 
 
 def serve(send_buffer):
-    """Answers; with a send buffer that holds the whole response from the beginning if `send_buffer`, bytes, is not 0."""
+    """Answers requests. With `send_buffer` above 0, bytes, the send buffer has this size from the beginning and holds the response."""
     listener = socket.create_server(SERVER, backlog=4096)
     if send_buffer:
-        # The listener's is inherited, and then the kernel does not grow it any more.
+        # Accepted sockets inherit the size, and the kernel then does not change it.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     print("ready", flush=True)
     while True:
@@ -58,14 +58,14 @@ def connected():
 
 
 def repeated(peer):
-    """Whether the kernel has sent something of this connection again: after `connect` its SYN, which is lost, or whose
-    answer is."""
+    """True if the kernel has retransmitted something on this connection. Right after `connect` that is the SYN: it or its answer
+    was lost."""
     return int.from_bytes(peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)[TOTAL_RETRANS], sys.byteorder) > 0
 
 
 def opened(mode):
-    """A connection; `clean` takes only those whose handshake has lost nothing, because the kernel begins with a window of
-    one segment after a SYN-ACK that was repeated twice."""
+    """Opens a connection. `clean` accepts only connections whose handshake lost no packet, because the kernel begins with a window
+    of one segment after a SYN-ACK that was repeated twice."""
     peer = connected()
     while mode == "clean" and repeated(peer):
         peer.close()
@@ -122,7 +122,7 @@ def compare(times, whatif):
     print(f"{'ms':22}" + "".join(f"{'p' + format(100 * q, 'g'):>24}" for q in QUANTILES) + f"{'mean':>9}")
     cells = []
     for q in QUANTILES:
-        # The ranks between which the quantile of what was sampled lies, 95 % (binomial, normal approximation).
+        # Ranks of the 95 % interval of the quantile (binomial, normal approximation).
         off = 1.96 * math.sqrt(q * (1 - q) / n)
         cells.append(f"{quantile(kernel, q):.0f} ({quantile(kernel, q - off):.0f}..{quantile(kernel, q + off):.0f})")
     print(f"{'kernel n=' + str(n):22}" + "".join(f"{cell:>24}" for cell in cells) + f"{sum(kernel) / n:9.0f}")

@@ -1,24 +1,24 @@
-"""A steady load of HTTP requests, each over a connection of its own, and what became of it.
+"""A steady load of HTTP requests, each over its own connection, and their results.
 
     load.py run ADDRESS:PORT PATH RATE SECONDS [HOLD [TIMEOUT]] > LOG
-        RATE requests a second, begun by the clock however long earlier ones take. After its response a connection
-        stays open for HOLD seconds. A line each: when it began (s since the epoch), how long it took (s), what became
-        of it, bytes of the response.
-        With FAST_OPEN=1 in the environment the kernel's Fast Open carries the request on the SYN.
+        Sends RATE requests a second at fixed times, independent of earlier responses. A connection stays open for HOLD seconds
+        after its response. Prints a line for each request: start (s since the epoch), duration (s), outcome, and bytes of the
+        response.
+        With FAST_OPEN=1 in the environment the request is on the SYN, by the kernel's Fast Open.
     load.py open ADDRESS:PORT PATH COUNT PARALLEL WAIT
-        COUNT requests, PARALLEL at a time, each over a connection of its own that has been open for WAIT seconds. A line
-        each, as `exchange load` prints it: its third word is ms from the request to the last byte of the response.
+        Sends COUNT requests, PARALLEL at a time, each over its own connection that has been open for WAIT seconds. Prints a line
+        for each, like `exchange load`: its third word is the ms from the request to the last byte of the response.
     load.py sum NAME LOG [BYTES CPU]
-        One row: requests, failures, percentiles in ms; with them bytes on the wire per byte of payload and ms of
-        processor time a request.
+        Prints a row: requests, failures, percentiles in ms; with BYTES and CPU also the bytes on the wire per byte of payload and
+        the ms of processor time per request.
     load.py faults NAME LOG AT
-        A row about a fault that began at AT: see tools/measure/faults.
+        Prints a row about a fault that happened at AT: see tools/measure/faults.
     load.py over-time LOG WINDOW
-        Requests, failures and percentiles in windows of WINDOW seconds.
+        Prints requests, failures and percentiles in windows of WINDOW seconds.
     load.py verdict LOG SAMPLES
-        A row a minute: requests, failures, percentiles, memory and descriptors of both sides, and whether all of it is
-        as it should be: no failure, and the rest flat. SAMPLES has a line a minute: seconds since the epoch, MB and
-        descriptors of the frontend, MB and descriptors of the backend. Ends with 1 if something is not.
+        Prints a row for each minute (requests, failures, percentiles, memory and descriptors of both sides), and whether no request
+        failed and the other figures are flat. SAMPLES has a line for each minute: seconds since the epoch, MB and descriptors of
+        the frontend, MB and descriptors of the backend. The exit status is 1 if a check fails.
 """
 import asyncio
 import math
@@ -94,7 +94,7 @@ async def open_for(address, path, count, parallel, wait):
     begun = iter(range(count))
 
     async def worker(number):
-        # Workers do not begin in step.
+        # The workers begin at different times.
         await asyncio.sleep(number * 7 % 200 / 1e3)
         for _ in begun:
             try:
@@ -119,7 +119,7 @@ def read(path):
 
 
 def milliseconds(requests):
-    """The quantiles of those that were answered."""
+    """Returns the quantile function of the times of successful requests, ms."""
     times = sorted(took for _, took, outcome in requests if outcome == "ok")
     return lambda p: 1e3 * times[math.ceil(p * len(times)) - 1] if times else math.nan
 
@@ -135,7 +135,7 @@ def summary(name, path, wire=None, cpu=None):
 
 
 def faults(name, path, at):
-    """Requests that had begun before the fault are told apart from those that began after it."""
+    """Prints the row of a fault, with separate counts for requests that began before it and after it."""
     flying, new = [], []
     for began, took, outcome in sorted(read(path)):
         if began >= at:
@@ -146,14 +146,14 @@ def faults(name, path, at):
     told = sorted({outcome for _, _, outcome in flying + new if outcome != "ok"})
     before = [took for began, took, outcome in read(path) if began + took < at and outcome == "ok"]
     late = max(1, 1.5 * statistics.median(before or [0]))
-    # From then on every request was answered in time.
+    # The start of the last new request that failed or was late.
     recovered = max((began for began, took, outcome in new if outcome != "ok" or took > late), default=0)
     slowest = max((took for _, took, outcome in new if outcome == "ok"), default=math.nan)
     print(f"{name:34} {len(flying):6} {lost(flying):5} {len(new):6} {lost(new):5} {slowest:8.2f} {recovered:9.2f}  "
           + ",".join(told))
 
 
-# What may differ between the middle of a long load and its end, of what it was in the middle.
+# Maximum growth of a figure in a long load, as a share of its value in the first half of the checked time.
 FLAT = {"memory": 0.05, "descriptors": 0.05, "p99": 0.25}
 
 
@@ -173,14 +173,14 @@ def verdict(path, samples):
               f"{look[0]:9.1f} {look[1]:6.0f} {look[2]:8.1f} {look[3]:6.0f}")
     lost = sorted(outcome for _, _, outcome in requests if outcome != "ok")
     told = [("no request failed", not lost, f"{len(lost)} of {len(requests)} {','.join(sorted(set(lost)))}")]
-    # From the minute in which a third of the time is over: until then connections are opened and tables fill.
+    # The checks begin after a third of the time, because connections are opened and tables fill before.
     settled = minutes[len(minutes) // 3:]
     series = [("p99", "p99, ms", [p99 for p99, _ in settled])]
     for at, side in [(0, "frontend"), (2, "backend")]:
         series.append(("memory", f"memory of the {side}, MB", [look[at] for _, look in settled]))
         series.append(("descriptors", f"descriptors of the {side}", [look[at + 1] for _, look in settled]))
     for kind, name, values in series:
-        # Medians of the two halves: a single minute may be an accident of the machine's.
+        # Medians of the two halves, because a single minute may be disturbed by other work on the machine.
         half = max(1, len(values) // 2)
         before, after = statistics.median(values[:half]), statistics.median(values[-half:])
         good = len(values) > 1 and after <= before * (1 + FLAT[kind])

@@ -1,4 +1,4 @@
-"""The table of tools/measure/own-traffic.
+"""Prints the table of tools/measure/own-traffic.
 
 usage: own_traffic.py DIRECTORY RTT LOSS BYTES
 Appends a line for each estimate beside its measured effect to DIRECTORY/agreement.
@@ -11,13 +11,13 @@ RESAMPLES = 1000
 
 
 def times(path):
-    """Milliseconds to the last byte, as `exchange load` prints them; failures are left out."""
+    """Returns the milliseconds to the last byte that `exchange load` printed; failures are omitted."""
     return [float(line.split()[2]) for line in open(path) if not line.startswith("failed")]
 
 
 def without_dropped_data(path, rtt):
-    """The same of the kernel's Fast Open, as if those whose SYN-ACK was lost had taken as long as those whose SYN was: its
-    client drops the data that comes before a SYN-ACK, and its server has to send them again."""
+    """Returns the times with the kernel's Fast Open, where an exchange with a lost SYN-ACK counts as the mean of those with a lost
+    SYN: the kernel's client drops data that comes before a SYN-ACK, and its server has to send that data again."""
     rows = [[float(word) for word in line.split()[1:3]] for line in open(path) if not line.startswith("failed")]
     lost_syn = [last for first, last in rows if 1000 <= first < 1000 + 4 * rtt]
     as_lost_syn = sum(lost_syn) / max(1, len(lost_syn))
@@ -25,7 +25,7 @@ def without_dropped_data(path, rtt):
 
 
 def gain(off, on):
-    """Change of the mean in percent, with its 95 % interval (bootstrap over both samples)."""
+    """Returns the change of the mean in percent, with its 95 % interval (bootstrap over both samples)."""
     chance = random.Random(1)
     mean = lambda sample: sum(sample) / len(sample)
     drawn = sorted(
@@ -48,7 +48,7 @@ if loss.startswith("after:"):
 else:
     rate = float(loss.rstrip("%")) / 100
     burst = 1 / (1 - rate)
-# A line for each way: packets that one side's capture has, and of these those that the other one's has too.
+# A line for each direction: packets in the sender's capture, and packets that the receiver's capture has too.
 lost = {}
 for line in open(f"{directory}/crossed"):
     way, sent, arrived = line.split()
@@ -68,7 +68,7 @@ for side in ("left", "right"):
         row(f"loss {way}, %", 100 * lost[way], 100 * facts["rate"], f"{low:.2f}..{high:.2f}", 10)
         low, high = (end if end is not None else float("inf") for end in facts["burst_ci95"])
         row(f"burst {way}, packets", burst, facts["burst"], f"{low:.2f}..{high:.2f}", 20)
-    # The kernel's Fast Open knows the cookie alone, ours the path too.
+    # The kernel's Fast Open stores only the cookie; brisk's also stores the properties of the path.
     effects = (
         ("Reactive", ("kernel", "brisk"), "off", "reactive"),
         ("Fast Open alone", ("kernel",), "reactive", "fast-open"),

@@ -1,4 +1,4 @@
-"""Figures of tools/measure/grid: the lines of `exchange load`, the kernel's and ours, as quantiles side by side.
+"""Prints the figures of tools/measure/grid: quantiles of the `exchange load` lines of the kernel and of brisk, side by side.
 
 usage: quantiles.py DIRECTORY RTT LOSS VERDICT SIZE...     the cells of one link, and keeps their ratios for the sum
        quantiles.py DIRECTORY sum                          what they come to
@@ -10,7 +10,7 @@ import sys
 
 KEYS = ["p50", "p90", "p99", "mean"]
 RESAMPLES = 400
-# Our packets pass two kernels more than the kernel's own: up to 0.4 ms of the 57 ms of the shortest transaction.
+# brisk's packets pass two more kernels than the kernel's own, which takes up to 0.4 ms of the 57 ms of the shortest transaction.
 OF_THE_PATH = 0.01
 
 
@@ -21,7 +21,7 @@ def figures(times):
 
 
 def read(path):
-    """Milliseconds of the transactions that ended, and how many did not."""
+    """Returns the milliseconds of completed transactions, and the number of failed ones."""
     times, failed = [], 0
     for line in open(path):
         words = line.split()
@@ -33,7 +33,7 @@ def read(path):
 
 
 def ratios(ours, kernel, chance):
-    """Ours / the kernel's for each figure, with the 95 % interval of the bootstrap over both samples."""
+    """Returns brisk's value divided by the kernel's for each figure, with the 95 % bootstrap interval over both samples."""
     samples = [[], [], [], []]
     for _ in range(RESAMPLES):
         a = figures(chance.choices(ours, k=len(ours)))
@@ -69,7 +69,7 @@ def total(directory):
         better = sum(high < 1 for _, _, high in values)
         worse = sum(low > 1 + OF_THE_PATH for _, low, _ in values)
         near = sum(abs(ratio - 1) <= 0.03 for ratio, _, _ in values)
-        # The intervals of the cells are of independent samples: their widths add in squares.
+        # The cells are independent samples, so the squares of the interval widths add.
         width = math.sqrt(sum(((high - low) / 2) ** 2 for _, low, high in values)) / len(values)
         print(f"  {key:4} mean {mean:.3f} +-{width:.3f}, within 3 % in {near}; better beyond the interval in {better}, worse by more than 1 % in {worse}")
     for cell in cells:

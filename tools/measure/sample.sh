@@ -1,15 +1,15 @@
-# Sourced by the scripts that look into a row of `brisk bench`: it samples the stacks of one end with perf meanwhile.
+# Sourced by the scripts that profile a row of `brisk bench`: samples the stacks of one end with perf during the measurement.
 
-# sample BRISK ROW SECONDS END DATA RECORDING PERF-WORDS...: measures ROW once, prints what `brisk bench` says of it into
-# RECORDING and leaves samples of our server (END=server) or of its client (END=client) in DATA. In rows with ours on both
-# sides of the comparison it is the one that is measured against, which comes first.
+# sample BRISK ROW SECONDS END DATA RECORDING PERF-WORDS...: measures ROW once, writes the output of `brisk bench` to RECORDING and
+# samples of brisk's server (END=server) or client (END=client) to DATA. In rows with brisk on both sides of the comparison, the
+# baseline is sampled, which is measured first.
 sample() {
     local brisk=$1 row=$2 seconds=$3 end=$4 data=$5 said=$6 bench server= pid=
     shift 6
     command -v perf >/dev/null || { echo "perf is not installed (linux-perf)" >&2; return 1; }
     "$brisk" bench -q --rows "$row" --rounds 1 --seconds "$seconds" --json >"$said" 2>"$said.errors" &
     bench=$!
-    # The kernel's server and client come first, the others in the second half.
+    # The kernel's server and client are measured first, brisk's in the second half.
     while kill -0 "$bench" 2>/dev/null; do
         server=$(pgrep -P "$bench" -f 'bench --end.*(Brisk|Smoltcp).*Serve' | head -1 || true)
         pid=$server
@@ -23,7 +23,7 @@ sample() {
     wait "$bench" || { cat "$said.errors" >&2; return 1; }
 }
 
-# cost RECORDING END: what one unit of the row cost this end, in nanoseconds, and what a unit is.
+# cost RECORDING END: prints the cost of one unit of the row at this end, in nanoseconds, and the name of the unit.
 cost() {
     python3 - "$@" <<'EOF'
 import json, sys

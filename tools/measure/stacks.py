@@ -1,13 +1,13 @@
-"""Adds up sampled stacks by what they belong to: `stacks.py FOLDED NANOSECONDS UNIT OF`.
+"""Sums sampled stacks by the part of the program to which they belong: `stacks.py FOLDED NANOSECONDS UNIT OF`.
 
-FOLDED holds a stack and its samples a line, as `inferno-collapse-perf` writes them; NANOSECONDS is what all of them
-together cost for one UNIT of the work, and OF says whose they are.
+FOLDED has a stack and its number of samples on each line, as `inferno-collapse-perf` writes them. NANOSECONDS is the cost of all
+samples together for one UNIT of the work, and OF names the process.
 """
 
 import re
 import sys
 
-# What a stack belongs to: the first rule of which some frame matches.
+# The part of each stack: the first rule that matches one of its frames.
 PARTS = [
     ("kernel: what our packet sets off in the client's TCP", r"^(__)?netif_receive_skb"),
     ("kernel: our packet written to the device", r"tun::write_packet$|^(__sys_sendm|do_sendmmsg|__x64_sys_sendm)"),
@@ -35,7 +35,7 @@ PARTS = [
 
 
 def main(folded: str, nanoseconds: float, unit: str, whose: str) -> None:
-    """Prints a table, what costs most first."""
+    """Prints a table, with the largest cost first."""
     cost, called = (nanoseconds * 1e3, "ms/GB") if unit == "byte" else (nanoseconds / 1e3, "us")
     sums: dict[str, int] = {}
     rules = [(part, re.compile(rule)) for part, rule in PARTS]

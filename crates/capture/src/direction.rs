@@ -7,8 +7,8 @@ use crate::train::{BURST_GAP, Losses, Train};
 const MAX_HOLES: usize = 256;
 /// Maximum gap in the IP identifications; after a larger gap the sender is assumed to count differently.
 const MAX_MISSING: u16 = 128;
-/// Used without a round-trip time: a segment that is later than this, ns, is a retransmission and not a
-/// reordered segment.
+/// Delay, ns, above which a late segment counts as retransmitted and not as reordered, if the round-trip time
+/// is unknown.
 const USUAL_REORDERING: u64 = 5_000_000;
 
 /// Bytes that are missing in the capture, although later bytes are present.
@@ -125,7 +125,7 @@ impl Direction {
             let echo = segment.at.saturating_sub(at);
             // An acknowledgement beyond the timed segment may have been delayed.
             if end == ack || self.min_echo.is_none() {
-                self.min_echo = Some(self.min_echo.map_or(echo, |least| least.min(echo)));
+                self.min_echo = Some(self.min_echo.map_or(echo, |min| min.min(echo)));
             }
             self.timed = None;
         }
@@ -357,18 +357,18 @@ mod tests {
         let syn_ack = Segment { syn: true, ..id(0, 99, 0, 0) };
         let rest = [id(50, 2100, 1000, 302), id(51, 3100, 1000, 303), id(52, 4100, 1000, 304)];
         let again = [id(100, 100, 1000, 305), id(100, 1100, 1000, 306)];
-        let told = |then: &[Segment]| {
+        let finished = |then: &[Segment]| {
             let mut direction = Direction::default();
             for segment in [syn_ack].iter().chain(&rest).chain(then) {
                 direction.sent(segment, None);
             }
             direction.finish(false)
         };
-        let seen = told(&again);
+        let seen = finished(&again);
         assert_eq!((seen.by_identification, seen.before.lost, seen.before.packets), (true, 2, 7));
         // The packets were only reordered and arrive late.
         let late = [id(51, 100, 1000, 300), id(51, 1100, 1000, 301)];
-        assert_eq!(told(&late).before.lost, 0);
+        assert_eq!(finished(&late).before.lost, 0);
     }
 
     #[test]

@@ -9,7 +9,7 @@ pub const BURST_GAP: u64 = 2_000_000;
 /// Maximum number of packets that may still become lost or delivered.
 const MAX_OPEN: usize = 4096;
 /// Time, ns, after which the state of a packet is final.
-const SETTLED_AFTER: u64 = 20_000_000_000;
+const FINAL_AFTER: u64 = 20_000_000_000;
 
 /// Losses and their runs, with the two probabilities of the link grammar's `after:` model: for a packet that
 /// begins a burst or follows one that arrived, and for a packet that follows a lost one.
@@ -47,9 +47,9 @@ impl Losses {
         1.0 / (1.0 - self.continues()).max(0.001)
     }
 
-    /// Returns the 95 % interval of the rate: the normal approximation with the variance that runs of losses
-    /// add (the factor of a two-state chain, (1 + q) / (1 - q)). Without a loss the upper end is that of
-    /// three losses (rule of three).
+    /// Returns the 95 % interval of the rate: the normal approximation, with the variance multiplied by
+    /// (1 + q) / (1 - q) because losses come in runs (two-state chain; q is [`Losses::continues`]). Without a
+    /// loss the upper end is the rate of three losses (rule of three).
     pub fn rate_interval(&self) -> [f64; 2] {
         if self.lost == 0 {
             return [0.0, (3.0 / self.packets.max(3) as f64).min(1.0)];
@@ -81,14 +81,14 @@ impl Losses {
     }
 
     /// Combines the losses of two consecutive parts of a path, which were measured with different packets.
-    /// Returns the packet count of the part that lost more, with losses at the rate of both parts together.
+    /// The result has the packet count of the part that lost more, and the loss rate of both parts together.
     pub fn then(&self, further: &Losses) -> Losses {
-        let (most, least) = if self.lost >= further.lost { (self, further) } else { (further, self) };
-        if least.lost == 0 {
-            return *most;
+        let (worse, better) = if self.lost >= further.lost { (self, further) } else { (further, self) };
+        if better.lost == 0 {
+            return *worse;
         }
         let rate = 1.0 - (1.0 - self.rate()) * (1.0 - further.rate());
-        Losses { lost: (rate * most.packets as f64).round() as u64, ..*most }
+        Losses { lost: (rate * worse.packets as f64).round() as u64, ..*worse }
     }
 }
 
@@ -107,14 +107,14 @@ struct Mark {
     arrived: bool,
 }
 
-/// The train. Packets whose state is final leave `open` and are counted in `settled`.
+/// The train. Packets whose state is final leave `open` and are counted in `counted`.
 #[derive(Clone, Debug, Default)]
 pub struct Train {
     open: VecDeque<Mark>,
     /// Number of the first open packet.
     first: u64,
     last: Option<(u64, bool)>,
-    settled: Losses,
+    counted: Losses,
 }
 
 impl Train {
@@ -130,7 +130,7 @@ impl Train {
 
     fn push(&mut self, mark: Mark) -> u64 {
         while let Some(oldest) = self.open.front() {
-            let old = mark.at.saturating_sub(oldest.at) > SETTLED_AFTER;
+            let old = mark.at.saturating_sub(oldest.at) > FINAL_AFTER;
             if !old && self.open.len() < MAX_OPEN {
                 break;
             }
@@ -179,10 +179,10 @@ impl Train {
         let Some(mark) = self.open.pop_front() else { return };
         self.first += 1;
         let after_lost = self.last.is_some_and(|(at, lost)| lost && mark.at.saturating_sub(at) <= BURST_GAP);
-        self.settled.packets += 1;
-        self.settled.lost += u64::from(mark.lost);
-        self.settled.after_lost += u64::from(after_lost);
-        self.settled.lost_after_lost += u64::from(after_lost && mark.lost);
+        self.counted.packets += 1;
+        self.counted.lost += u64::from(mark.lost);
+        self.counted.after_lost += u64::from(after_lost);
+        self.counted.lost_after_lost += u64::from(after_lost && mark.lost);
         self.last = Some((mark.at, mark.lost));
     }
 
@@ -191,7 +191,7 @@ impl Train {
         while !self.open.is_empty() {
             self.settle_oldest();
         }
-        self.settled
+        self.counted
     }
 }
 
@@ -247,7 +247,7 @@ mod tests {
             train.seen(i, i, i + 1);
         }
         assert_eq!(train.open(), MAX_OPEN);
-        train.seen(100 * SETTLED_AFTER, 0, 1);
+        train.seen(100 * FINAL_AFTER, 0, 1);
         assert_eq!(train.open(), 1);
         assert_eq!(train.finish().packets, 10_001);
     }

@@ -196,21 +196,21 @@ fn every_format_and_link_layer_gives_the_same_result() {
 fn file_may_end_anywhere() {
     let packets = conversation(false);
     for file in [pcap(Layer::Ethernet, &packets, true, false, 65_535), pcapng(Layer::Cooked2, &packets)] {
-        let mut most = 0;
+        let mut max = 0;
         // Each call allocates a buffer of a megabyte, so only some of the lengths are tested.
         for end in (0..=file.len()).step_by(61) {
             match analyse(&file[..end]) {
                 Ok(analysis) => {
-                    assert!(analysis.packets >= most, "{end}: {} after {most}", analysis.packets);
-                    most = analysis.packets;
+                    assert!(analysis.packets >= max, "{end}: {} after {max}", analysis.packets);
+                    max = analysis.packets;
                 }
                 Err(error) => {
-                    assert!(most == 0, "{end}: {error} after {most} packets");
+                    assert!(max == 0, "{end}: {error} after {max} packets");
                     assert_eq!(error.to_string().lines().count(), 1);
                 }
             }
         }
-        assert!(most >= 8, "{most}");
+        assert!(max >= 8, "{max}");
     }
 }
 

@@ -90,12 +90,12 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let (rounds, cores) = (args.rounds.into(), args.cores.into());
     let bench = Bench { program, rows, rounds, seconds: args.seconds, cores };
     let stop = interrupt::stop_flag()?;
-    let mut look = |row: &RowReport| {
+    let mut on_progress = |row: &RowReport| {
         if !common.quiet {
             eprintln!("{}: {:.2} ({})", row.name, row.cpu.median, row.what);
         }
     };
-    let report = bench.run(&stop, &mut look).map_err(Failure::failed)?;
+    let report = bench.run(&stop, &mut on_progress).map_err(Failure::failed)?;
     match args.json {
         true => {
             let text = serde_json::to_string(&report).map_err(|error| Failure::failed(error.to_string()))?;

@@ -67,13 +67,14 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         eprint!("{}", view::introduction(&demo));
     }
     let mut screen = Screen::default();
-    let mut look = |snapshot: &Snapshot| {
+    let mut on_progress = |snapshot: &Snapshot| {
         if live {
             screen.show(&view::live(&demo, snapshot));
         }
     };
-    let report =
-        service::run(async { demo.run(set(Arc::clone(&stop)), &mut look).await.map_err(Failure::failed) })?;
+    let report = service::run(async {
+        demo.run(set(Arc::clone(&stop)), &mut on_progress).await.map_err(Failure::failed)
+    })?;
     screen.clear();
     print_report(&demo, &report, args.json)
 }

@@ -44,7 +44,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// List the plans in the program, one a line with its title
+    /// List the built-in plans, one per line with its title
     #[command(after_help = "Example:\n  brisk lab list")]
     List,
     /// Run plans in virtual time, or with --real in real time; an interrupted run continues where it ended
@@ -72,10 +72,10 @@ struct Run {
     /// Names from `brisk lab list`, or files that end in .toml
     #[arg(value_name = "PLAN", required_unless_present = "all")]
     plans: Vec<String>,
-    /// Every plan in the program
+    /// Run every built-in plan
     #[arg(long, conflicts_with = "plans")]
     all: bool,
-    /// About a tenth of the transactions; each plan has the number
+    /// Run fewer transactions, about a tenth; each plan has its own number
     #[arg(long)]
     quick: bool,
     /// Seed of all random numbers
@@ -115,7 +115,7 @@ struct Report {
     /// The directory from `brisk lab run` or `merge`
     #[arg(value_name = "DIR", default_value = "brisk-results")]
     results: PathBuf,
-    /// The HTML file; figures.csv and figures.json are written beside it
+    /// The HTML file; figures.csv and figures.json are written to the same directory
     #[arg(short, long, value_name = "FILE", default_value = "brisk-report.html")]
     output: PathBuf,
     /// Write an overview as Markdown to this file, and a page for each plan to a folder of the same name
@@ -249,7 +249,7 @@ fn read_plan(given: &str) -> Result<(Plan, String), Failure> {
     Ok((plan, text))
 }
 
-/// A digest of this program, so that it does not reuse results of another build.
+/// Returns a digest of this program, so that it does not reuse results of another build.
 fn build_digest() -> Result<String, Failure> {
     let program = std::env::current_exe().and_then(std::fs::read);
     let bytes =

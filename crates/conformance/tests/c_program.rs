@@ -1,4 +1,5 @@
-//! A C program calls all 33 slots as packetdrill does.
+//! A C program calls all 32 functions of the table as packetdrill does. With the pointer to the world the
+//! table has 33 slots.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -52,7 +52,7 @@ fn error_queue_reports_time_stamps_and_completions() {
     let sent_at = driver.receive().expect("the data").at;
     driver.sleep(50_000);
     driver.arrive(Segment { seq: 1, ack: 1001, flags: ACK, ..Segment::default() }, &[]);
-    let mut told = Vec::new();
+    let mut stamps = Vec::new();
     while let (0, control, flags) = driver.recvmsg(fd, 0, libc::MSG_ERRQUEUE) {
         assert_eq!(flags, libc::MSG_ERRQUEUE);
         let (level, kind, error) = control.last().expect("an extended error").clone();
@@ -62,23 +62,23 @@ fn error_queue_reports_time_stamps_and_completions() {
             let number = |at: usize| i64::from_ne_bytes(first.2[at..at + 8].try_into().unwrap());
             number(0) * 1_000_000 + number(8) / 1000
         });
-        told.push((error[4], word(8), word(12), stamp.map(|stamp| (stamp - sent_at) / 1000)));
+        stamps.push((error[4], word(8), word(12), stamp.map(|stamp| (stamp - sent_at) / 1000)));
     }
     // Sent; acknowledged 50 ms later; the first zero-copy write is complete.
-    assert_eq!(told, [(4, 0, 999, Some(0)), (4, 2, 999, Some(50)), (5, 0, 0, None)]);
+    assert_eq!(stamps, [(4, 0, 999, Some(0)), (4, 2, 999, Some(50)), (5, 0, 0, None)]);
     assert_eq!(driver.errno(), libc::EAGAIN);
 }
 
 /// Returns the content of the error queue: origin, code, info, data.
 fn error_queue(driver: &Driver, fd: i32) -> Vec<(u8, u8, u32, u32)> {
-    let mut told = Vec::new();
+    let mut stamps = Vec::new();
     while let (0, control, _) = driver.recvmsg(fd, 0, libc::MSG_ERRQUEUE) {
         let (_, _, error) = control.last().expect("an extended error").clone();
         let word = |at: usize| u32::from_ne_bytes(error[at..at + 4].try_into().unwrap());
-        told.push((error[4], error[6], word(8), word(12)));
+        stamps.push((error[4], error[6], word(8), word(12)));
     }
     assert_eq!(driver.errno(), libc::EAGAIN);
-    told
+    stamps
 }
 
 const TX_SOFTWARE: i32 = 1 << 1;
@@ -112,10 +112,10 @@ fn a_stamp_waits_for_the_last_byte_of_its_write() {
     assert_eq!(driver.send(fd, &[0; 3000], 0), 3000);
     assert_eq!(driver.send(fd, &[0; 1000], 0), 1000);
     driver.drain_payload(4000);
-    for (ack, told) in [(2921, vec![]), (3001, vec![(4, 0, 2, 2999)]), (4001, vec![(4, 0, 2, 3999)])] {
+    for (ack, stamps) in [(2921, vec![]), (3001, vec![(4, 0, 2, 2999)]), (4001, vec![(4, 0, 2, 3999)])] {
         driver.arrive(Segment { seq: 1, ack, flags: ACK, ..Segment::default() }, &[]);
-        assert_eq!(driver.poll(fd, 0), if told.is_empty() { 0 } else { libc::POLLERR }, "ack {ack}");
-        assert_eq!(error_queue(&driver, fd), told, "ack {ack}");
+        assert_eq!(driver.poll(fd, 0), if stamps.is_empty() { 0 } else { libc::POLLERR }, "ack {ack}");
+        assert_eq!(error_queue(&driver, fd), stamps, "ack {ack}");
     }
 }
 
@@ -484,10 +484,10 @@ fn extreme_option_values_are_returned_as_by_linux() {
         assert_eq!(driver.get_int(fd, libc::SOL_SOCKET, name), got, "option {name}, {value}");
     }
     // A negative number requests the maximum.
-    for (name, least) in [(libc::SO_RCVBUF, 1 << 23), (libc::SO_SNDBUF, 1 << 23)] {
+    for (name, min) in [(libc::SO_RCVBUF, 1 << 23), (libc::SO_SNDBUF, 1 << 23)] {
         let fd = driver.socket(0);
         driver.set_int(fd, libc::SOL_SOCKET, name, -1);
-        assert!(driver.get_int(fd, libc::SOL_SOCKET, name) >= least, "option {name}");
+        assert!(driver.get_int(fd, libc::SOL_SOCKET, name) >= min, "option {name}");
     }
 }
 

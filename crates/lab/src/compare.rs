@@ -24,7 +24,7 @@ use crate::statistics::{Interval, Sample, Statistic};
 mod table;
 pub mod transaction;
 
-use transaction::Acquaintances;
+use transaction::KnowledgeOfArms;
 
 /// Parameters of a comparison.
 #[derive(Clone, Debug)]
@@ -211,7 +211,7 @@ pub(crate) fn transactions(
     stop: &AtomicBool,
 ) -> Result<Vec<Vec<Numbered>>, TransactionError> {
     let chunk = (comparison.n / (rayon::current_num_threads() as u64 * TURNS)).clamp(1, CHUNK);
-    let acquaintances = comparison.acquaintances()?;
+    let knowledge_of_arms = comparison.knowledge_of_arms()?;
     let done: Vec<Vec<Vec<Numbered>>> = (0..comparison.n.div_ceil(chunk) as usize)
         .into_par_iter()
         .with_max_len(1)
@@ -219,7 +219,7 @@ pub(crate) fn transactions(
             let start = turn as u64 * chunk;
             let end = (start + chunk).min(comparison.n);
             let numbers = (start..end).filter(|index| wanted(*index));
-            run_chunk(comparison, &acquaintances, numbers, progress, stop)
+            run_chunk(comparison, &knowledge_of_arms, numbers, progress, stop)
         })
         .collect::<Result<_, TransactionError>>()?;
     let mut by_arm = vec![Vec::new(); comparison.arms.len()];
@@ -239,7 +239,7 @@ thread_local! {
 /// Runs the transactions of these numbers, for each arm; stops early once `stop` is set.
 fn run_chunk(
     comparison: &Comparison,
-    acquaintances: &Acquaintances,
+    knowledge_of_arms: &KnowledgeOfArms,
     numbers: impl Iterator<Item = u64>,
     progress: &(dyn Fn(u64) + Sync),
     stop: &AtomicBool,
@@ -252,7 +252,7 @@ fn run_chunk(
         }
         let drawn = comparison.drawn(index);
         for (arm, results) in by_arm.iter_mut().enumerate() {
-            results.push((index, comparison.run_one(arm, acquaintances, drawn, &mut arena)?));
+            results.push((index, comparison.run_one(arm, knowledge_of_arms, drawn, &mut arena)?));
         }
     }
     progress(by_arm.iter().map(|results| results.len() as u64).sum());
@@ -434,7 +434,7 @@ mod tests {
         let rich = "fast_open,corrective=f1;corrective=rs4,proactive=short;tcp,path=on,memory=on";
         let arms = Profile::parse_list(&format!("{text};{rich}")).unwrap();
         let comparison = Comparison { arms, ..comparison("--rtt 80ms --loss 4% --reorder 1%,5ms", 9_000, 1) };
-        let known = comparison.acquaintances().unwrap();
+        let known = comparison.knowledge_of_arms().unwrap();
         let mut used = Arena::default();
         for index in 0..20 {
             let drawn = comparison.drawn(index);

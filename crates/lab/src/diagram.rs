@@ -155,8 +155,8 @@ fn heights(crossings: &[Crossing]) -> Vec<(u64, f64)> {
     let mut y = 32.0;
     let mut last: Option<(u64, f64)> = None;
     let place = |(us, count): (u64, [u32; 2])| {
-        if let Some((before, room)) = last {
-            y += ((us - before) as f64 / 1000.0 * SCALE).min(SILENCE).max(room);
+        if let Some((before, height)) = last {
+            y += ((us - before) as f64 / 1000.0 * SCALE).min(SILENCE).max(height);
         }
         last = Some((us, f64::from(count[0].max(count[1])) * STEP));
         (us, y)

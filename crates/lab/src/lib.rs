@@ -14,7 +14,7 @@
 //! | [`captured`] | traffic from a capture or an access log, and the expected gain of each mechanism for it |
 //! | [`real`] | contestants in real time over the same emulated link |
 //! | [`mod@bench`] | processor time of both ends with the kernel's TCP and with brisk's |
-//! | [`side`] | one interface to the kernel's TCP and to brisk's |
+//! | [`either_tcp`] | one interface to the kernel's TCP and to brisk's |
 //! | [`emulate`] | a link in real time between two devices |
 
 #![forbid(unsafe_code)]
@@ -25,13 +25,13 @@ pub mod captured;
 pub mod compare;
 pub mod demo;
 pub mod diagram;
+pub mod either_tcp;
 pub mod emulate;
 pub mod pages;
 pub mod plan;
 pub mod real;
 pub mod row;
 pub mod scenario;
-pub mod side;
 pub mod sizes;
 pub mod statistics;
 mod text_table;

@@ -59,9 +59,9 @@ pub struct Beside {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Burst {
     /// Packets of the shortest burst, 1 or more.
-    pub least: u32,
+    pub min: u32,
     /// Packets of the longest burst, at most 64.
-    pub most: u32,
+    pub max: u32,
 }
 
 impl Backend {
@@ -91,15 +91,15 @@ impl Burst {
     pub(crate) fn meet(&self, link: &LinkSpec, seed: u64) -> TransactionResult {
         let mut rng = brisk_link::seeds::rng(seed, "burst");
         let mut below = |n: u32| rng.next_u32() % n.max(1);
-        let packets = self.least + below(self.most.saturating_sub(self.least) + 1);
+        let packets = self.min + below(self.max.saturating_sub(self.min) + 1);
         let mut path: Link<Vec<u8>> = Link::new(link, seed);
         // Other traffic has filled the queue to each number of packets with the same probability.
-        let room = (0..)
+        let free = (0..)
             .take_while(|_| matches!(path.down.offer(vec![0; PACKET], Instant::ZERO), Offered::Queued))
-            .take(MAX_ROOM as usize)
+            .take(MAX_FREE as usize)
             .count();
         let mut path: Link<Vec<u8>> = Link::new(link, seed);
-        for _ in 0..below(room as u32 + 1) {
+        for _ in 0..below(free as u32 + 1) {
             path.down.offer(vec![0; PACKET], Instant::ZERO);
         }
         let mut result = TransactionResult { segments: u64::from(packets), ..TransactionResult::default() };
@@ -116,7 +116,7 @@ impl Burst {
 }
 
 /// Maximum number of packets in a queue of [`Burst::meet`].
-const MAX_ROOM: u32 = 10_000;
+const MAX_FREE: u32 = 10_000;
 
 #[cfg(test)]
 mod tests {
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn a_burst_that_meets_a_full_queue_loses_its_end() {
         let link = LinkSpec::parse("--rtt 100ms --rate 4mbit --queue 20p").unwrap();
-        let burst = Burst { least: 10, most: 10 };
+        let burst = Burst { min: 10, max: 10 };
         let met: Vec<TransactionResult> = (0..200).map(|seed| burst.meet(&link, seed)).collect();
         assert!(met.iter().all(|burst| burst.segments == 10));
         let lossy: Vec<u64> = met.iter().map(|burst| burst.lost_at).filter(|lost| *lost != 0).collect();

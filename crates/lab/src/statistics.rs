@@ -121,8 +121,8 @@ fn ranks(n: usize, q: f64) -> [usize; 2] {
     }));
     let tail = TAIL * weights.iter().sum::<f64>();
     let fewest = first + count_within(tail, weights.iter());
-    let most = first + weights.len() - 1 - count_within(tail, weights.iter().rev());
-    [fewest.saturating_sub(1), most.min(n - 1)]
+    let max = first + weights.len() - 1 - count_within(tail, weights.iter().rev());
+    [fewest.saturating_sub(1), max.min(n - 1)]
 }
 
 /// Returns how many of the first weights sum to at most `limit`.
@@ -307,8 +307,8 @@ mod tests {
                 // the 90th percentile in 12 % of samples.
                 let shortage = if n == 20 { 0.10 } else { 0.0 };
                 assert!(p50 >= 0.94 && p90 >= 0.94 - shortage, "{name} {n}: {p50} {p90}");
-                let most = if n == 20 || name == "with timeouts" { 1.0 } else { 0.972 };
-                assert!(p50 <= most && p90 <= most, "{name} {n}: {p50} {p90}");
+                let max = if n == 20 || name == "with timeouts" { 1.0 } else { 0.972 };
+                assert!(p50 <= max && p90 <= max, "{name} {n}: {p50} {p90}");
             }
         }
     }

@@ -26,11 +26,11 @@ fn demo(link: &str, seconds: u64) -> Demo {
 async fn requests_through_gateways_and_link_take_two_round_trips() {
     let (mut looks, mut warming_up) = (0, 0);
     let demo = demo("--rtt 40ms --loss 1%", 3);
-    let look = &mut |snapshot: &Snapshot| match snapshot.warming_up {
+    let on_progress = &mut |snapshot: &Snapshot| match snapshot.warming_up {
         true => warming_up += 1,
         false => looks += 1,
     };
-    let report = demo.run(std::future::pending(), look).await.unwrap();
+    let report = demo.run(std::future::pending(), on_progress).await.unwrap();
     let arm = &report.arms[0];
     assert!(warming_up >= 2 && looks >= 4, "{warming_up} {looks}");
     assert!((26..75).contains(&arm.measured.n), "the warm-up is not counted: {arm:?}");

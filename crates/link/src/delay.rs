@@ -103,7 +103,7 @@ impl<P> DelayLine<P> {
         let DelayLine { delay, jitter, reorder, duplicate, last_due, entered, in_order, stragglers } = self;
         let generator = |element: &str| draws(seed, Name::new(name).with("/").with(element));
         *delay = nanos(spec.delay);
-        *jitter = spec.jitter.map(|most| (nanos(most), generator("jitter")));
+        *jitter = spec.jitter.map(|max| (nanos(max), generator("jitter")));
         *reorder = spec.reorder.map(|Reorder { share, by }| (share, nanos(by), generator("reorder")));
         *duplicate = spec.duplicate.map(|share| (share, generator("duplicate")));
         (*last_due, *entered) = (0, 0);
@@ -121,7 +121,7 @@ impl<P> DelayLine<P> {
     #[inline]
     pub(crate) fn draw(&mut self) -> Fate {
         Fate {
-            jitter: self.jitter.as_mut().map_or(0, |(most, rng)| below(rng, most.saturating_add(1))),
+            jitter: self.jitter.as_mut().map_or(0, |(max, rng)| below(rng, max.saturating_add(1))),
             straggle: self.reorder.as_mut().and_then(|(share, by, rng)| chance(rng, *share).then_some(*by)),
             twice: self.duplicate.as_mut().is_some_and(|(share, rng)| chance(rng, *share)),
         }

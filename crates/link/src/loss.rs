@@ -154,8 +154,9 @@ impl LossModel for Independent {
 /// Correlated loss within a burst.
 ///
 /// "raised the loss probability to 0.5 if the previous packet in the burst was lost" (SIGCOMM 2013, section
-/// 8.4.1), taken literally: the memory ends with the burst. A memory that outlasts pauses would lose every
-/// retransmission after a timeout too, and yield tails of many seconds that the paper does not have.
+/// 8.4.1), taken literally: a loss affects only the same burst. If it also affected a packet after a pause,
+/// half of the retransmissions after timeouts would be lost too, with tails of many seconds that the paper
+/// does not have.
 #[derive(Debug)]
 pub struct After {
     p: Ratio,

@@ -265,7 +265,7 @@ impl DirectionSpec {
             "rate" => self.rate.as_ref().map(ToString::to_string),
             "queue" => self.queue.map(|depth| depth.to_string()),
             "ecn-mark" => self.ecn_mark.map(|depth| depth.to_string()),
-            "jitter" => self.jitter.map(|most| ShowDuration(most).to_string()),
+            "jitter" => self.jitter.map(|max| ShowDuration(max).to_string()),
             "loss" => {
                 let models: Vec<String> = self.losses.iter().map(ToString::to_string).collect();
                 (!models.is_empty()).then(|| models.join("+"))

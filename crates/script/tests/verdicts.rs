@@ -37,10 +37,10 @@ fn each_field_of_a_packet_is_compared() {
         ("[flow b] P. 1:1001(1000) ack 1", "flow"),
     ] {
         let script = format!("+0 write(4, ..., 1000) = 1000\n+0 > {packet}\n");
-        let told = message(&script);
-        assert!(told.starts_with(&format!("t.pkt:9: a packet differs: {field}\n")), "{packet}: {told}");
-        let lines: Vec<&str> = told.lines().collect();
-        assert!(lines[1].starts_with("  expected: 0.100000 > "), "{told}");
+        let message = message(&script);
+        assert!(message.starts_with(&format!("t.pkt:9: a packet differs: {field}\n")), "{packet}: {message}");
+        let lines: Vec<&str> = message.lines().collect();
+        assert!(lines[1].starts_with("  expected: 0.100000 > "), "{message}");
         assert_eq!(lines[2], "  actual:   0.100000 > P. 1:1001(1000) ack 1 win 65535");
     }
 }
@@ -59,10 +59,10 @@ fn the_time_of_a_packet_has_a_tolerance() {
 
 #[test]
 fn missing_packet_is_reported() {
-    let told = message("+0 > . 1:1(0) ack 1\n");
+    let message = message("+0 > . 1:1(0) ack 1\n");
     let expected = "t.pkt:8: no packet was sent\n  expected: 0.100000 > . 1:1(0) ack 1\n  \
                     actual:   nothing up to 0.104000";
-    assert_eq!(told, expected);
+    assert_eq!(message, expected);
 }
 
 #[test]
@@ -102,22 +102,25 @@ fn results_of_calls_are_compared() {
         ("+0 frobnicate(4) = 0\n", "the system call frobnicate is not supported"),
         ("+0 ioctl(4, SIOCINQ, [5]) = 0\n", "ioctl: expected [5], it is [0]"),
     ] {
-        let told = message(script);
-        assert!(told.starts_with("t.pkt:8: ") && told.contains(part), "{script}: {told}");
+        let message = message(script);
+        assert!(message.starts_with("t.pkt:8: ") && message.contains(part), "{script}: {message}");
     }
 }
 
 #[test]
 fn call_that_returns_at_the_wrong_time_is_reported() {
-    let told =
+    let message =
         message("+0...0.2 read(4, ..., 10) = 10\n+.1 < P. 1:11(10) ack 1 win 30000\n+0 > . 1:1(0) ack 11\n");
-    assert!(told.contains("read returns at 0.200000 instead of 0.300000"), "{told}");
+    assert!(message.contains("read returns at 0.200000 instead of 0.300000"), "{message}");
 }
 
 #[test]
 fn failed_assertion_reports_the_values() {
-    let told = message("+0 %{ assert tcpi_snd_cwnd == 11, tcpi_snd_cwnd }%\n");
-    assert_eq!(told, "t.pkt:8: assert tcpi_snd_cwnd == 11, tcpi_snd_cwnd does not hold: tcpi_snd_cwnd = 10");
+    let message = message("+0 %{ assert tcpi_snd_cwnd == 11, tcpi_snd_cwnd }%\n");
+    assert_eq!(
+        message,
+        "t.pkt:8: assert tcpi_snd_cwnd == 11, tcpi_snd_cwnd does not hold: tcpi_snd_cwnd = 10"
+    );
 }
 
 #[test]
@@ -134,8 +137,8 @@ fn invalid_settings_are_refused_with_the_valid_ones() {
         ("--set colour=red", "no such key"),
         ("--speling=1", "--speling is not known"),
     ] {
-        let told = run("t.pkt", &format!("{flag}\n{OPEN}"), &Options::default()).unwrap_err().to_string();
-        assert!(told.starts_with("t.pkt:1: ") && told.contains(part), "{told}");
+        let message = run("t.pkt", &format!("{flag}\n{OPEN}"), &Options::default()).unwrap_err().to_string();
+        assert!(message.starts_with("t.pkt:1: ") && message.contains(part), "{message}");
     }
 }
 

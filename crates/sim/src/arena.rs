@@ -1,6 +1,6 @@
 //! Memory that outlives a [`World`](crate::World): hosts, links, lists and buffers.
 //!
-//! Simulating a transaction of 5 kB takes no longer than allocating and freeing its world. So a caller of
+//! Allocating and freeing a world takes as long as simulating a transaction of 5 kB in it. So a caller of
 //! many simulations passes the arena from one world to the next. All parts are reset in between: no state of
 //! one world reaches the next.
 
@@ -121,7 +121,7 @@ mod tests {
 
     use super::*;
     use crate::application::Exchange;
-    use crate::fast_open::Acquaintance;
+    use crate::fast_open::PriorKnowledge;
     use crate::neighbours::{self, NeighbourSpec};
     use crate::page::{self, Activity, LoadSpec, Page, Wait, Work};
     use crate::transaction::{Records, TransactionResult, TransactionSpec, run};
@@ -177,19 +177,19 @@ mod tests {
         ]
     }
 
-    /// Calls `heard` with every variant in every kind of transaction over a link.
-    fn each_kind(text: &str, mut heard: impl FnMut(&TransactionSpec<'_>)) {
+    /// Calls `visit` with every variant in every kind of transaction over a link.
+    fn each_kind(text: &str, mut visit: impl FnMut(&TransactionSpec<'_>)) {
         let link = LinkSpec::parse(text).unwrap();
-        let known = Acquaintance::over(&link).unwrap();
+        let known = PriorKnowledge::over(&link).unwrap();
         for tcp in arms() {
             let spec = TransactionSpec {
                 client: tcp.clone(),
                 server: tcp.clone(),
                 ..TransactionSpec::new(&link, 12_000)
             };
-            heard(&spec);
-            heard(&TransactionSpec { known: Some(&known), fast_open: true, ..spec.clone() });
-            heard(&TransactionSpec { established: true, earlier: 2, response: 40_000, ..spec });
+            visit(&spec);
+            visit(&TransactionSpec { known: Some(&known), fast_open: true, ..spec.clone() });
+            visit(&TransactionSpec { established: true, earlier: 2, response: 40_000, ..spec });
         }
     }
 

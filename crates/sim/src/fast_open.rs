@@ -1,6 +1,6 @@
 //! A client that has connected to the server before.
 //!
-//! Fast Open saves time from the second connection on. An [`Acquaintance`] is the state after two earlier
+//! Fast Open saves time from the second connection on. An [`PriorKnowledge`] is the state after two earlier
 //! connections over the same path: the client has the server's cookie, knows the properties of the path, and
 //! knows whether the path passes data on a SYN. The server knows the path too. The path of the earlier
 //! connections is that of the measurement with its middleboxes, but without load and loss. The state is
@@ -41,7 +41,7 @@ pub fn listening(tcp: &TcpConfig) -> FastOpenListen {
 
 /// A client's memory of servers and paths, and a server's memory of the path to the client.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Acquaintance {
+pub struct PriorKnowledge {
     /// The client's cookies, exported.
     cookies: String,
     /// The client's path memory, exported.
@@ -50,18 +50,18 @@ pub struct Acquaintance {
     server: Option<String>,
 }
 
-impl Acquaintance {
+impl PriorKnowledge {
     /// Computes the state of client and server after two connections over this path.
     ///
     /// # Errors
     /// None in practice: the configuration is the default one.
-    pub fn over(link: &LinkSpec) -> Result<Acquaintance, ConfigError> {
-        Acquaintance::with(&[SERVER], link)
+    pub fn over(link: &LinkSpec) -> Result<PriorKnowledge, ConfigError> {
+        PriorKnowledge::with(&[SERVER], link)
     }
 
     /// Returns the memory of a client's stack, without that of the servers.
-    pub(crate) fn of_client(client: &Stack, now: Instant) -> Acquaintance {
-        Acquaintance {
+    pub(crate) fn of_client(client: &Stack, now: Instant) -> PriorKnowledge {
+        PriorKnowledge {
             cookies: client.export_fast_open_cache(now),
             paths: Some(client.export_paths(now)),
             server: None,
@@ -70,16 +70,16 @@ impl Acquaintance {
 
     /// Returns the cookies without the path memory, as the kernel's TCP stores them for a known server.
     #[must_use]
-    pub fn forget_paths(self) -> Acquaintance {
-        Acquaintance { cookies: self.cookies, paths: None, server: None }
+    pub fn forget_paths(self) -> PriorKnowledge {
+        PriorKnowledge { cookies: self.cookies, paths: None, server: None }
     }
 
     /// Computes the state after two connections to each of several servers over this path.
     ///
     /// # Errors
-    /// Those of [`Acquaintance::over`].
-    pub(crate) fn with(servers: &[IpAddr], link: &LinkSpec) -> Result<Acquaintance, ConfigError> {
-        Acquaintance::make(servers, &quiet(link), 1, &TcpConfig::default(), &[Exchange::of(100); 2])
+    /// Those of [`PriorKnowledge::over`].
+    pub(crate) fn with(servers: &[IpAddr], link: &LinkSpec) -> Result<PriorKnowledge, ConfigError> {
+        PriorKnowledge::make(servers, &quiet(link), 1, &TcpConfig::default(), &[Exchange::of(100); 2])
     }
 
     /// Returns the memory of both ends after many transactions over this path, with its losses: round-trip
@@ -87,13 +87,13 @@ impl Acquaintance {
     ///
     /// # Errors
     /// The configuration is out of range.
-    pub fn familiar(
+    pub fn after(
         link: &LinkSpec,
         seed: u64,
         tcp: &TcpConfig,
         exchanges: &[Exchange],
-    ) -> Result<Acquaintance, ConfigError> {
-        Acquaintance::make(&[SERVER], link, seed, tcp, exchanges)
+    ) -> Result<PriorKnowledge, ConfigError> {
+        PriorKnowledge::make(&[SERVER], link, seed, tcp, exchanges)
     }
 
     fn make(
@@ -102,7 +102,7 @@ impl Acquaintance {
         seed: u64,
         tcp: &TcpConfig,
         exchanges: &[Exchange],
-    ) -> Result<Acquaintance, ConfigError> {
+    ) -> Result<PriorKnowledge, ConfigError> {
         let patience = PATIENCE * exchanges.len() as u32;
         let mut world = World::new(link, seed);
         let client = world.add_host(Side::A, "client", &[CLIENT], StackConfig::default())?;
@@ -121,7 +121,7 @@ impl Acquaintance {
         world.run_while(Instant::ZERO + patience, over);
         let now = world.now();
         let stack = world.stack(client);
-        Ok(Acquaintance {
+        Ok(PriorKnowledge {
             cookies: stack.export_fast_open_cache(now),
             paths: Some(stack.export_paths(now)),
             server: Some(world.stack(server).export_paths(now)),
@@ -194,9 +194,9 @@ mod tests {
     #[test]
     fn earlier_connections_save_a_round_trip() {
         let link = LinkSpec::parse("--rtt 100ms").unwrap();
-        let acquaintance = Acquaintance::over(&link).unwrap();
+        let prior_knowledge = PriorKnowledge::over(&link).unwrap();
         let spec = TransactionSpec::new(&link, 5_000);
-        let known = TransactionSpec { known: Some(&acquaintance), fast_open: true, ..spec.clone() };
+        let known = TransactionSpec { known: Some(&prior_knowledge), fast_open: true, ..spec.clone() };
         let took = |spec: &TransactionSpec<'_>| transaction(spec, 1).unwrap().completion;
         assert_eq!(took(&spec), Some(Duration::from_millis(200)));
         assert_eq!(took(&known), Some(Duration::from_millis(100)));
@@ -205,9 +205,9 @@ mod tests {
     #[test]
     fn a_lost_syn_costs_one_round_trip_and_a_half() {
         let link = LinkSpec::parse("--rtt 100ms --loss up:list:1").unwrap();
-        let acquaintance = Acquaintance::over(&link).unwrap();
+        let prior_knowledge = PriorKnowledge::over(&link).unwrap();
         let known = TransactionSpec {
-            known: Some(&acquaintance),
+            known: Some(&prior_knowledge),
             fast_open: true,
             ..TransactionSpec::new(&link, 5_000)
         };
@@ -221,9 +221,9 @@ mod tests {
     #[test]
     fn path_that_drops_data_on_a_syn_costs_half_a_round_trip() {
         let link = LinkSpec::parse("--rtt 100ms --middlebox drop-syn-data").unwrap();
-        let acquaintance = Acquaintance::over(&link).unwrap();
+        let prior_knowledge = PriorKnowledge::over(&link).unwrap();
         let known = TransactionSpec {
-            known: Some(&acquaintance),
+            known: Some(&prior_knowledge),
             fast_open: true,
             ..TransactionSpec::new(&link, 5_000)
         };

@@ -44,8 +44,8 @@ pub struct NeighbourSpec<'a> {
 }
 
 /// Runs the flows. Payload and times are those of the TCP under test; `neighbour_bytes` are the bytes that
-/// the plain flows received. The completion of short fetches is their mean, that of bulk transfers the
-/// duration.
+/// the plain flows received. `completion` is the mean time of the short fetches; for bulk transfers it is the
+/// duration of the run.
 ///
 /// # Errors
 /// Those of [`crate::transaction()`].
@@ -75,8 +75,8 @@ pub fn run(
             }
         }
         Some(exchange) => {
-            let most = spec.others.min(MAX_FLOWS);
-            for client in fetches(&mut world, tested[1], exchange, spec).take(most as usize) {
+            let max = spec.others.min(MAX_FLOWS);
+            for client in fetches(&mut world, tested[1], exchange, spec).take(max as usize) {
                 clients.push(world.add_app(tested[0], onset(), client));
             }
         }
@@ -127,14 +127,14 @@ fn fetches(
     let listen = ListenConfig { tcp: spec.tcp.clone(), ..ListenConfig::default() };
     world.add_app(server, Instant::ZERO, Server::new(address, listen));
     // More exchanges than fit into the time, so that no client finishes.
-    let least = exchange.pause.max(Duration::from_millis(1)).as_millis();
-    let most = (spec.takes.as_millis() / least) as usize + 1;
+    let min = exchange.pause.max(Duration::from_millis(1)).as_millis();
+    let max = (spec.takes.as_millis() / min) as usize + 1;
     let plan = ClientPlan {
         server: address,
         connect: ConnectConfig { tcp: spec.tcp.clone(), ..ConnectConfig::default() },
         connections: Connections::Fresh,
         greeting: 0,
-        exchanges: vec![exchange; most],
+        exchanges: vec![exchange; max],
     };
     std::iter::repeat_with(move || Client::new(plan.clone()))
 }

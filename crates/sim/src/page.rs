@@ -17,7 +17,7 @@ use thiserror::Error;
 
 use crate::addresses::{CLIENT, PORT};
 use crate::application::{Browser, Server};
-use crate::fast_open::{self, Acquaintance};
+use crate::fast_open::{self, PriorKnowledge};
 use crate::host::{AppId, HostId};
 use crate::transaction::{TransactionError, TransactionResult};
 use crate::world::{Arena, Side, World};
@@ -216,8 +216,8 @@ pub struct LoadSpec<'a> {
     pub client: TcpConfig,
     /// The servers' TCP.
     pub server: TcpConfig,
-    /// State after an earlier visit to the hosts ([`acquaintance`]); default `None`: no earlier visit.
-    pub known: Option<&'a Acquaintance>,
+    /// State after an earlier visit to the hosts ([`prior_knowledge`]); default `None`: no earlier visit.
+    pub known: Option<&'a PriorKnowledge>,
     /// True if both ends use Fast Open. Default false.
     pub fast_open: bool,
     /// Maximum deviation of a computation from the page's time in thousandths of that time, 0 to 1000, drawn
@@ -312,8 +312,8 @@ fn play(spec: &LoadSpec<'_>, seed: u64, arena: &mut Arena) -> Result<Loaded, Tra
     let link = std::slice::from_ref(spec.link);
     let mut world = World::in_arena(link, seed, std::mem::take(arena));
     let client = world.add_host(Side::A, "browser", &[CLIENT], StackConfig::default())?;
-    if let Some(acquaintance) = spec.known {
-        acquaintance.recall(world.stack_mut(client));
+    if let Some(prior_knowledge) = spec.known {
+        prior_knowledge.recall(world.stack_mut(client));
     }
     let servers: Vec<SocketAddr> = addresses(spec.page).map(|ip| SocketAddr::new(ip, PORT)).collect();
     let mut serving = Vec::new();
@@ -361,13 +361,13 @@ fn counted(
 ///
 /// # Errors
 /// Those of [`load`].
-pub fn acquaintance(link: &LinkSpec, page: &Page) -> Result<Acquaintance, TransactionError> {
+pub fn prior_knowledge(link: &LinkSpec, page: &Page) -> Result<PriorKnowledge, TransactionError> {
     let servers: Vec<IpAddr> = addresses(page).collect();
-    let cookies = Acquaintance::with(&servers, link)?;
+    let cookies = PriorKnowledge::with(&servers, link)?;
     let lossless = fast_open::lossless(link);
     let visit = LoadSpec { known: Some(&cookies), fast_open: true, ..LoadSpec::new(&lossless, page) };
     let Loaded { world, client, .. } = play(&visit, VISIT_SEED, &mut Arena::default())?;
-    Ok(Acquaintance::of_client(world.stack(client), world.now()))
+    Ok(PriorKnowledge::of_client(world.stack(client), world.now()))
 }
 
 fn addresses(page: &Page) -> impl Iterator<Item = IpAddr> {
@@ -394,7 +394,7 @@ mod tests {
 
     fn loaded(page: &Page, fast_open: bool) -> LoadResult {
         let link = LinkSpec::parse("--rtt 100ms").unwrap();
-        let known = acquaintance(&link, page).unwrap();
+        let known = prior_knowledge(&link, page).unwrap();
         let spec = LoadSpec { known: fast_open.then_some(&known), fast_open, ..LoadSpec::new(&link, page) };
         load(&spec, 1, &mut Arena::default()).unwrap()
     }
@@ -456,7 +456,7 @@ mod tests {
         activities
             .extend((0..30).map(|n: u16| download(usize::from(n % 3), 9_000, vec![Wait::Share(0, 30 * n)])));
         let page = Page::new("thin", activities).unwrap();
-        let known = acquaintance(&link, &page).unwrap();
+        let known = prior_knowledge(&link, &page).unwrap();
         let tcp = TcpConfig { initial_window: 3, ..TcpConfig::default() };
         let (client, server, known) = (tcp.clone(), tcp, Some(&known));
         let spec = LoadSpec { known, fast_open: true, client, server, ..LoadSpec::new(&link, &page) };

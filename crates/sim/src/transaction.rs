@@ -21,7 +21,7 @@ use thiserror::Error;
 use crate::addresses::{CLIENT, PORT, SERVER};
 use crate::application::client::Failed;
 use crate::application::{Client, ClientPlan, Connections, Exchange, Server};
-use crate::fast_open::{self, Acquaintance};
+use crate::fast_open::{self, PriorKnowledge};
 use crate::host::{AppId, HostId};
 use crate::world::{Arena, Point, Side, World};
 
@@ -47,7 +47,7 @@ pub struct TransactionSpec<'a> {
     /// The server's TCP.
     pub server: TcpConfig,
     /// State of both ends after earlier connections; default `None`: no earlier connection.
-    pub known: Option<&'a Acquaintance>,
+    pub known: Option<&'a PriorKnowledge>,
     /// True if both ends use Fast Open; a client without a cookie requests one. Default false.
     pub fast_open: bool,
     /// Maximum duration; default 600 s of virtual time.
@@ -199,28 +199,28 @@ pub(crate) fn run(
     arena: &mut Arena,
     records: Records,
 ) -> Result<TransactionResult, TransactionError> {
-    let mut stage = Stage::new(spec, seed, std::mem::take(arena), records)?;
-    let result = stage.play(spec, seed)?;
-    stage.world.finish_records()?;
-    *arena = stage.world.into_arena();
+    let mut fixture = Fixture::new(spec, seed, std::mem::take(arena), records)?;
+    let result = fixture.play(spec, seed)?;
+    fixture.world.finish_records()?;
+    *arena = fixture.world.into_arena();
     Ok(result)
 }
 
-/// A world with one client and one server.
-struct Stage {
+/// The world of a transaction: one client and one server.
+struct Fixture {
     world: World,
     server_host: HostId,
     server: AppId,
     client: AppId,
 }
 
-impl Stage {
+impl Fixture {
     fn new(
         spec: &TransactionSpec<'_>,
         seed: u64,
         arena: Arena,
         records: Records,
-    ) -> Result<Stage, TransactionError> {
+    ) -> Result<Fixture, TransactionError> {
         let mut world = World::in_arena(std::slice::from_ref(spec.link), seed, arena);
         if let Some(to) = records.trace {
             world.trace_to(to);
@@ -231,9 +231,9 @@ impl Stage {
         let client_host = world.add_host(Side::A, "client", &[CLIENT], StackConfig::default())?;
         let server_stack = StackConfig { fast_open: fast_open::keys(), ..StackConfig::default() };
         let server_host = world.add_host(Side::B, "server", &[SERVER], server_stack)?;
-        if let Some(acquaintance) = spec.known {
-            acquaintance.recall(world.stack_mut(client_host));
-            acquaintance.recall_at_server(world.stack_mut(server_host));
+        if let Some(prior_knowledge) = spec.known {
+            prior_knowledge.recall(world.stack_mut(client_host));
+            prior_knowledge.recall_at_server(world.stack_mut(server_host));
         }
         let address = SocketAddr::new(SERVER, PORT);
         let listen = ListenConfig {
@@ -265,11 +265,11 @@ impl Stage {
         };
         // Both begin at time zero, the server first.
         let client = world.add_app(client_host, Instant::ZERO, Client::new(plan));
-        Ok(Stage { world, server_host, server, client })
+        Ok(Fixture { world, server_host, server, client })
     }
 
     fn play(&mut self, spec: &TransactionSpec<'_>, seed: u64) -> Result<TransactionResult, TransactionError> {
-        let Stage { world, server_host, server, client } = self;
+        let Fixture { world, server_host, server, client } = self;
         let (client, server, server_host) = (*client, *server, *server_host);
         let limit = Instant::ZERO + spec.limit;
         let earlier = spec.earlier as usize;

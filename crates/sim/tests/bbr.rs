@@ -102,8 +102,7 @@ fn random_loss_of_2_percent_leaves_85_percent_of_the_rate() {
 
 #[test]
 fn random_loss_costs_little_more_than_the_lost_bytes() {
-    // Minimum share of the rate: nine tenths up to 2 % loss (S6), and more than the plan's 70 % at 3 % and 50
-    // % at 5 % (S7). The headers' share of 3.5 % is subtracted.
+    // Minimum share of the rate that the payload takes; the headers take 3.5 % more.
     for (rtt, loss, floor) in
         [(20, "0.5%", 0.88), (100, "1%", 0.87), (20, "2%", 0.86), (100, "3%", 0.82), (50, "5%", 0.80)]
     {
@@ -114,8 +113,8 @@ fn random_loss_costs_little_more_than_the_lost_bytes() {
     }
 }
 
-/// The worst of five transfers, because what is wrongly learnt in Startup lasts until the next probe, which
-/// is half of the transfer. The first bytes take a tenth of it.
+/// Checks the worst and the median of five transfers. An error in Startup lasts until the next probe for
+/// bandwidth, which is half of a transfer.
 #[test]
 fn no_transfer_over_a_fast_path_with_random_loss_takes_a_quarter_more_than_the_others() {
     for queue in ["150kB", "625kB", "2500kB"] {
@@ -127,7 +126,7 @@ fn no_transfer_over_a_fast_path_with_random_loss_takes_a_quarter_more_than_the_o
     }
 }
 
-/// S26: redundancy costs only its share of the path: copies of every segment cost a half, one parity per 16
+/// Redundancy costs only its share of the path: copies of every segment cost a half, one parity per 16
 /// segments a 17th.
 #[test]
 fn redundancy_costs_its_bytes() {
@@ -167,7 +166,7 @@ fn steps_of_the_rate_are_found() {
 
 #[test]
 fn the_standing_queue_is_short_in_a_deep_buffer() {
-    // S4: 10 Mbit/s, 40 ms, a buffer of eight bandwidth-delay products.
+    // The buffer has eight bandwidth-delay products.
     let link = "--rtt 40ms --rate 10mbit --queue 400kB";
     let mut race = Race::new(10.0, link, &[(Bbr, 0)], Amount::Until(at(60_000)), 1);
     race.world.run_until(at(10_000));
@@ -199,9 +198,9 @@ fn two_bbr_flows(seed: u64) -> Vec<f64> {
 fn two_bbr_flows_share() {
     for seed in 0..3 {
         let shares = two_bbr_flows(seed);
-        let (sum, least) = (shares[0] + shares[1], shares[0].min(shares[1]));
+        let (sum, min) = (shares[0] + shares[1], shares[0].min(shares[1]));
         println!("two flows: {shares:.3?}");
-        assert!(sum > 0.88 && least / sum >= 0.37, "{shares:?}");
+        assert!(sum > 0.88 && min / sum >= 0.37, "{shares:?}");
     }
 }
 
@@ -217,7 +216,7 @@ fn shares_with_cubic(mbit: u32, buffer: f64, seconds: u64, seed: u64) -> Vec<f64
 
 #[test]
 fn cubic_and_bbr_flows_do_not_starve_each_other() {
-    // S9: bounds of BBR's share for each buffer.
+    // Buffer in bandwidth-delay products, and bounds of BBR's share.
     for (buffer, low, high) in [(0.5, 0.40, 0.66), (1.0, 0.35, 0.62), (8.0, 0.05, 0.55)] {
         let shares = shares_with_cubic(20, buffer, 60, 1);
         let (sum, share) = (shares[0] + shares[1], shares[0] / (shares[0] + shares[1]));

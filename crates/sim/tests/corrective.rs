@@ -79,9 +79,9 @@ struct Shared {
     offered: u64,
 }
 
-/// Loss detection waits for the answer to parity. By then all other segments are acknowledged, and no
-/// acknowledgement is left to clock out the second retransmission. So both segments are retransmitted
-/// together and take one round trip.
+/// Loss detection waits for the answer to parity. All other segments are acknowledged by that time, so no
+/// further acknowledgement would trigger a second retransmission. Therefore all lost segments are
+/// retransmitted together, in one round trip.
 #[test]
 fn unrepaired_losses_are_retransmitted_in_one_round_trip() {
     let mut tcp = corrective();

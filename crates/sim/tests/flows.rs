@@ -141,7 +141,7 @@ fn exchanges_follow_each_other_on_one_connection_or_on_fresh_ones() {
 fn server_may_send_first() {
     let (mut world, a, b) = hosts("--rtt 50ms", 1);
     let server_at: SocketAddr = format!("{B}:25").parse().unwrap();
-    let server = Server::new(server_at, ListenConfig::default()).speaks_first(80);
+    let server = Server::new(server_at, ListenConfig::default()).sends_first(80);
     world.add_app(b, at(0), server);
     let client = world.add_app(
         a,

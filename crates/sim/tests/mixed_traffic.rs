@@ -51,8 +51,8 @@ impl Mix {
         let share = spread(index, 100_000);
         let above = SHARES.iter().position(|&limit| share < limit * 1000).unwrap_or(SHARES.len() - 1);
         let (from, to) = (SHARES[above - 1] * 1000, SHARES[above] * 1000);
-        let (least, most) = (self.bytes[above - 1], self.bytes[above]);
-        least + (most - least) * (share - from) / (to - from)
+        let (min, max) = (self.bytes[above - 1], self.bytes[above]);
+        min + (max - min) * (share - from) / (to - from)
     }
 }
 

@@ -64,7 +64,7 @@ impl Hosts {
     }
 }
 
-/// S27: a response of 20 segments every 200 ms next to a bulk transfer, at 10 Mbit/s and 40 ms.
+/// A response of 20 segments every 200 ms next to a bulk transfer, at 10 Mbit/s and 40 ms.
 #[test]
 fn responses_overtake_bulk_which_uses_the_remaining_rate() {
     for seed in 0..3 {

@@ -2,7 +2,7 @@
 
 use brisk_link::LinkSpec;
 use brisk_sim::application::Exchange;
-use brisk_sim::fast_open::Acquaintance;
+use brisk_sim::fast_open::PriorKnowledge;
 use brisk_sim::transaction::{TransactionSpec, transaction};
 use brisk_tcp::TcpConfig;
 use brisk_tcp::config::{
@@ -19,13 +19,13 @@ const SLOWER: f64 = 3.0;
 /// Returns the mean time of a response of 30 kB on a persistent connection, milliseconds.
 fn mean_ms(late: &str, tcp: &TcpConfig) -> f64 {
     let link = LinkSpec::parse(&format!("--rtt 50ms --rate 1gbit --queue 1000p --reorder {late}")).unwrap();
-    let acquaintance = Acquaintance::familiar(&link, 77, tcp, &[Exchange::of(30_000); 20]).unwrap();
+    let prior_knowledge = PriorKnowledge::after(&link, 77, tcp, &[Exchange::of(30_000); 20]).unwrap();
     let spec = TransactionSpec {
         established: true,
         earlier: 20,
         client: tcp.clone(),
         server: tcp.clone(),
-        known: Some(&acquaintance),
+        known: Some(&prior_knowledge),
         ..TransactionSpec::new(&link, 30_000)
     };
     let times =

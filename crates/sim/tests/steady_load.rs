@@ -93,7 +93,7 @@ fn load_on(
         };
         world.add_app(client, at, Client::new(plan))
     };
-    // Like a load generator, the run begins with responses of 30 kB.
+    // As with the load generator of the measurements, the run begins with responses of 30 kB.
     let every = every.as_micros() as u64;
     for n in 0..WARM as u64 {
         begin(Instant::from_micros(n * 100_000), 30_000.min(bytes));
@@ -177,8 +177,8 @@ fn a_busy_path_stays_within_its_allowance() {
     let without = of(0);
     for (percent, share) in [(5, 0.05), (10, 0.10)] {
         let with = of(percent);
-        let most = without.wire * (1.0 + share * 16.0 / 15.0);
-        assert!(with.wire <= most, "{percent} %: {} of {most}", with.wire);
+        let max = without.wire * (1.0 + share * 16.0 / 15.0);
+        assert!(with.wire <= max, "{percent} %: {} of {max}", with.wire);
         assert!(with.at(0.99) < without.at(0.99) / 2.0, "{percent} %: {:?}", with.times);
     }
 }
@@ -188,12 +188,12 @@ fn a_busy_path_stays_within_its_allowance() {
 #[test]
 fn responses_on_connections_opened_in_advance_take_one_round_trip() {
     let every = Duration::from_millis(100);
-    for (bytes, most) in [(30_000, 120.0), (100_000, 150.0)] {
+    for (bytes, max) in [(30_000, 120.0), (100_000, 150.0)] {
         for lead in [0, 300, 2000] {
             let lead = Some(Duration::from_millis(lead));
             let link = "--rtt 100ms --rate 20mbit --queue 200p";
             let load = load_on(link, &gateway(25), bytes, every, 50, 1, lead);
-            assert!(load.at(0.95) <= most, "{bytes} {lead:?}: {:?}", load.times);
+            assert!(load.at(0.95) <= max, "{bytes} {lead:?}: {:?}", load.times);
         }
     }
 }

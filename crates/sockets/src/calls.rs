@@ -1,7 +1,7 @@
 //! The system calls as functions: whether they block, and for how long.
 //!
 //! Each function is the Linux call of the same name (section 2 of the manual), with its arguments, results
-//! and error numbers; every error is an [`Errno`]. Times are in milliseconds where the call has them so. A
+//! and error numbers; every error is an [`Errno`]. Timeouts are in milliseconds, as in the Linux calls. A
 //! blocking call waits in the [`VirtualWorld`] that it gets. Descriptors are numbers from
 //! [`FIRST_FD`](crate::FIRST_FD) on; others give `EBADF`.
 
@@ -390,10 +390,10 @@ pub fn epoll_ctl(world: &VirtualWorld, epfd: i32, fd: i32, control: EpollControl
 }
 
 /// epoll_wait(): returns pairs of events and user data.
-pub fn epoll_wait(world: &VirtualWorld, epfd: i32, most: i32, timeout: i32) -> Answer<Vec<(u32, u64)>> {
-    let most = usize::try_from(most).ok().filter(|most| *most > 0).ok_or(Errno(libc::EINVAL))?;
+pub fn epoll_wait(world: &VirtualWorld, epfd: i32, max: i32, timeout: i32) -> Answer<Vec<(u32, u64)>> {
+    let max = usize::try_from(max).ok().filter(|max| *max > 0).ok_or(Errno(libc::EINVAL))?;
     let reported = world.wait(duration(timeout), |host| {
-        let reported = epoll::wait(host, epfd, most)?;
+        let reported = epoll::wait(host, epfd, max)?;
         Ok((!reported.is_empty()).then_some(reported))
     })?;
     Ok(reported.unwrap_or_default())

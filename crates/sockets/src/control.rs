@@ -28,11 +28,11 @@ pub fn parse(mut rest: &[u8]) -> Answer<Vec<Control>> {
     Ok(found)
 }
 
-/// Writes control messages as bytes, at most `room` bytes. Returns `MSG_CTRUNC` if some did not fit.
-pub fn write(control: &[Control], room: usize) -> (Vec<u8>, i32) {
+/// Writes control messages as bytes, at most `capacity` bytes. Returns `MSG_CTRUNC` if some did not fit.
+pub fn write(control: &[Control], capacity: usize) -> (Vec<u8>, i32) {
     let mut bytes = Vec::new();
     for one in control {
-        let left = room - bytes.len();
+        let left = capacity - bytes.len();
         if HEADER + one.data.len() > left {
             // The last message is cut to the available space, header included (Linux: put_cmsg).
             if let Some(fits) = left.checked_sub(HEADER) {
@@ -43,7 +43,7 @@ pub fn write(control: &[Control], room: usize) -> (Vec<u8>, i32) {
             }
             return (bytes, libc::MSG_CTRUNC);
         }
-        let end = (bytes.len() + space(one.data.len())).min(room);
+        let end = (bytes.len() + space(one.data.len())).min(capacity);
         bytes.extend((HEADER + one.data.len()).to_ne_bytes());
         bytes.extend(one.level.to_ne_bytes());
         bytes.extend(one.kind.to_ne_bytes());

@@ -446,10 +446,10 @@ impl Host {
         socket.nonblocking = nonblocking;
         socket.options.system_receive_buffer = self.system_receive_buffer;
         if let Source::Namespace(SoFlags { sysctl_dir: Some(dir), .. }) = &self.source {
-            let most = |name| sysctl::of_core(dir, name);
+            let limit = |name| sysctl::of_core(dir, name);
             let options = &mut socket.options;
-            options.max_send_buffer = most("wmem_max").unwrap_or(options.max_send_buffer);
-            options.max_receive_buffer = most("rmem_max").unwrap_or(options.max_receive_buffer);
+            options.max_send_buffer = limit("wmem_max").unwrap_or(options.max_send_buffer);
+            options.max_receive_buffer = limit("rmem_max").unwrap_or(options.max_receive_buffer);
         }
         Ok(self.add(Descriptor::Socket(Box::new(socket))))
     }

@@ -65,13 +65,13 @@ fn timeval(value: &[u8]) -> Answer<Option<Duration>> {
 
 /// Returns the buffer for a requested size. Linux doubles the size for its own records, so the program's
 /// share is half. A negative size requests the maximum.
-fn send_buffer(value: i32, most: usize) -> BufferConfig {
-    let bytes = (value as u32 as usize).min(most).saturating_mul(2).clamp(4608, 1 << 30);
+fn send_buffer(value: i32, max: usize) -> BufferConfig {
+    let bytes = (value as u32 as usize).min(max).saturating_mul(2).clamp(4608, 1 << 30);
     BufferConfig { initial: bytes, max: bytes }
 }
 
-fn receive_buffer(value: i32, most: usize) -> BufferConfig {
-    let bytes = (value as u32 as usize).min(most).clamp(1152, (1 << 30) - 1);
+fn receive_buffer(value: i32, max: usize) -> BufferConfig {
+    let bytes = (value as u32 as usize).min(max).clamp(1152, (1 << 30) - 1);
     BufferConfig { initial: bytes, max: bytes }
 }
 

@@ -1,5 +1,5 @@
-//! The busy time of a connection by the event for which it waits, as `TCP_INFO` reports it. It is updated
-//! after every action of the stack, because it cannot change between two actions.
+//! The busy time of a connection by the event for which it waits, as `TCP_INFO` reports it. The record is
+//! updated after every action of the stack; between two actions a connection waits for the same event.
 
 use std::time::Duration;
 

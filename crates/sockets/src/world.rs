@@ -1,11 +1,13 @@
 //! Virtual time, for packetdrill: the lock around the host, the clock, and callers that sleep.
 //!
 //! The thread that loaded the library is the driver. It moves the clock (`usleep`, `netdev_receive`). Another
-//! thread makes the calls that block: it sleeps until something has changed, and then tries again. A thread
-//! that has changed something must wait before it moves the clock, until every sleeper has tried, and until
-//! every woken caller has left the library, has asked for the time, and sleeps again. Otherwise the clock
-//! would advance before the callers could record when they returned; for this record packetdrill's thread
-//! takes the lock of the program. `gettimeofday` moves the clock on every thread, because packetdrill calls
+//! thread makes the calls that block: it sleeps until the state of the host has changed, and then tries
+//! again.
+//!
+//! After a change, a thread may move the clock only when every sleeper has tried again, and every woken
+//! caller has left the library, has asked for the time, and sleeps again. Otherwise the clock would advance
+//! before the callers have recorded when they returned; packetdrill's thread sleeps for this record because
+//! it needs a lock of the program. `gettimeofday` moves the clock on every thread, because packetdrill calls
 //! it in a busy loop on both of its threads.
 
 mod steps;
@@ -27,7 +29,7 @@ use crate::host::Host;
 const PATIENCE: Duration = Duration::from_millis(200);
 /// Interval, in real time, at which a woken caller that has asked for the time is checked: no event reports
 /// that it sleeps.
-const LOOK: Duration = Duration::from_micros(100);
+const CHECK_INTERVAL: Duration = Duration::from_micros(100);
 /// Number of consecutive timers without a packet after which no packet is expected.
 const MAX_TIMERS: u32 = 1_000_000;
 /// Maximum time by which `netdev_receive` advances the clock for a packet: longer than any timer of TCP.
@@ -165,8 +167,9 @@ impl VirtualWorld {
                 inner.returning.clear();
                 return inner;
             }
-            let looks = inner.returning.iter().any(|caller| caller.stat.is_some());
-            let waited = self.changed.wait_timeout(inner, if looks { left.min(LOOK) } else { left });
+            let checks = inner.returning.iter().any(|caller| caller.stat.is_some());
+            let waited =
+                self.changed.wait_timeout(inner, if checks { left.min(CHECK_INTERVAL) } else { left });
             inner = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         inner

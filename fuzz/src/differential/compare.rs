@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::record::{Deed, Packet, Record, Step};
+use super::record::{Packet, Reaction, Record, Step};
 
 /// A packet that leaves at once may be this late in the kernel, and any packet this early, microseconds.
 const TOLERANCE: i64 = 6_000;
@@ -60,7 +60,7 @@ impl Difference {
     }
 
     /// True if the connections diverge, so that later events cannot be compared.
-    pub fn parts(&self) -> bool {
+    pub fn diverges(&self) -> bool {
         matches!(self.what, What::Missing | What::Surplus | What::Returned)
             || matches!(self.what, What::Field("sequence number" | "length"))
     }
@@ -81,7 +81,7 @@ pub fn compare(ours: &Record, kernel: &Record) -> Vec<Difference> {
     let mut known = Known::new();
     for (n, (ours, kernel)) in ours.steps.iter().zip(&kernel.steps).enumerate() {
         compare_step(n, ours, kernel, &mut known, &mut differences);
-        if let Some(parting) = differences.iter().position(Difference::parts) {
+        if let Some(parting) = differences.iter().position(Difference::diverges) {
             differences.truncate(parting + 1);
             return differences;
         }
@@ -185,17 +185,23 @@ fn compare_step(
 }
 
 fn packets(step: &Step) -> Vec<&Packet> {
-    let packets =
-        step.deeds.iter().filter_map(|deed| if let Deed::Sent(packet) = deed { Some(packet) } else { None });
+    let packets = step
+        .reactions
+        .iter()
+        .filter_map(|reaction| if let Reaction::Sent(packet) = reaction { Some(packet) } else { None });
     packets.collect()
 }
 
 fn values(step: &Step) -> impl Iterator<Item = &Vec<(String, Option<i64>)>> {
-    step.deeds.iter().filter_map(|deed| if let Deed::Values(values) = deed { Some(values) } else { None })
+    step.reactions
+        .iter()
+        .filter_map(|reaction| if let Reaction::Values(values) = reaction { Some(values) } else { None })
 }
 
 fn results(step: &Step) -> impl Iterator<Item = &String> {
-    step.deeds.iter().filter_map(|deed| if let Deed::Returned(value) = deed { Some(value) } else { None })
+    step.reactions
+        .iter()
+        .filter_map(|reaction| if let Reaction::Returned(value) = reaction { Some(value) } else { None })
 }
 
 /// Returns the fields of a segment that differ.

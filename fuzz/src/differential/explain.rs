@@ -1,7 +1,7 @@
-//! The deliberate differences, each with a matcher as narrow as its reason.
+//! The deliberate differences, each with a reason and with a condition that matches only this reason.
 
 use super::compare::{Difference, What};
-use super::record::{Deed, Packet, Record};
+use super::record::{Packet, Reaction, Record};
 
 mod parting;
 mod window;
@@ -14,7 +14,7 @@ use window::value;
 pub struct Explanation {
     /// A short name, for the summary.
     pub name: &'static str,
-    /// The behaviour of both, with the RFC or the part of Linux that specifies it.
+    /// The behaviour of both stacks, with the RFC or the part of Linux that specifies it.
     pub reason: &'static str,
     /// True if it explains this difference of these records, ours first.
     pub matches: fn(&Difference, &Record, &Record) -> bool,
@@ -24,8 +24,9 @@ pub struct Explanation {
 const EXPLANATIONS: &[Explanation] = &[
     Explanation {
         name: "push in the middle of what was written",
-        reason: "Linux sets PSH where a buffer of its queue ends (051ba67447de), which depends on how calls and ACKs cut the \
-                 queue; RFC 9293 section 3.9.1.2 asks for it at the end of what was written without MSG_MORE, where both set it",
+        reason: "Linux sets PSH where a buffer of its queue ends (051ba67447de), which depends on how calls \
+                 and ACKs divide the queue. RFC 9293 section 3.9.1.2 requires PSH at the end of data written \
+                 without MSG_MORE, where both set it",
         matches: |difference, ours, _| {
             let (Some(sent), Some(other)) = &difference.packets else { return false };
             let without = |flags: &str| flags.replace('P', "");
@@ -38,8 +39,8 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "duplicates count as delivered without SACK",
-        reason: "Linux keeps the number of duplicate acknowledgements in tcpi_sacked and tcpi_delivered where SACK was not \
-                 agreed on; ours counts segments that a SACK option or an acknowledgement reports",
+        reason: "Without SACK, Linux adds the number of duplicate acknowledgements to tcpi_sacked and \
+                 tcpi_delivered. brisk counts only segments that a SACK option or an acknowledgement reports",
         matches: |difference, ours, kernel| {
             let before = difference.step.saturating_sub(1);
             let counted = |record| value(record, before, "sacked");
@@ -50,83 +51,90 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "recovery without SACK ends at its point",
-        reason: "Linux stays in recovery until more than the recovery point is acknowledged where SACK was not agreed on; RFC 6582 \
-                 section 3.2 step 3 ends it with a full acknowledgement, and step 2 keeps duplicates of old data from another. Linux stays \
-                 there also when it has taken a timeout back (tcp_try_undo_loss)",
+        reason: "Without SACK, Linux stays in recovery until more than the recovery point is acknowledged, \
+                 even after it has undone a timeout (tcp_try_undo_loss). RFC 6582 section 3.2 step 3 ends it \
+                 with a full acknowledgement, and step 2 prevents that duplicates of old data begin another \
+                 one",
         matches: window::is_held_at_point,
     },
     Explanation {
         name: "CWR held at its point",
-        reason: "Linux stays in CWR until more is acknowledged than was sent when it began, and lowers the window further; RFC 3168 \
-                 section 6.1.2 reduces it once for a window of data, as ours, which ends the reduction when that is acknowledged",
+        reason: "Linux stays in CWR until more is acknowledged than the data in flight at the start of CWR, \
+                 and lowers the window further. brisk reduces it once for a window of data (RFC 3168 section \
+                 6.1.2) and ends the reduction when that data is acknowledged",
         matches: window::is_held_in_cwr,
     },
     Explanation {
         name: "reduction in proportion to what was in flight",
-        reason: "Linux's PRR divides by the window before the reduction; RFC 9937 section 6 by RecoverFS, what was in flight then, \
-                 as ours: less in flight than the window makes our share larger, and more makes it smaller",
+        reason: "Linux's PRR divides by the window before the reduction. brisk divides by RecoverFS, the data \
+                 in flight at that time (RFC 9937 section 6): with less data in flight than the window its \
+                 share is larger, with more it is smaller",
         matches: window::is_from_flight,
     },
     Explanation {
         name: "window in bytes or in segments",
-        reason: "Linux counts a segment that is not full as a segment of its window, ours its bytes (RFC 3465): a window differs by \
-                 no more than the number of such segments",
+        reason: "Linux counts a segment that is not full as a whole segment of its window, brisk counts its \
+                 bytes (RFC 3465). The windows differ by at most the number of such segments",
         matches: window::is_in_segments,
     },
     Explanation {
         name: "more duplicates than segments without SACK",
-        reason: "Linux lets a segment go for each duplicate acknowledgement as long as fewer than all outstanding ones are counted, \
-                 those that went for duplicates included; ours counts no more than were outstanding at the first duplicate (RFC \
-                 5681 section 3.2 step 4)",
+        reason: "Without SACK, Linux sends a segment for each duplicate acknowledgement while fewer \
+                 duplicates than outstanding segments are counted; segments sent for duplicates are \
+                 outstanding too. brisk counts at most as many duplicates as segments were outstanding at the \
+                 first one (RFC 5681 section 3.2 step 4)",
         matches: window::is_beyond_outstanding,
     },
     Explanation {
         name: "growth at the end of a recovery",
-        reason: "Linux grows the window with the acknowledgement that ends a recovery as well, and counts CUBIC's curve in whole segments; \
-                 RFC 5681 section 3.2 step 6 sets it to ssthresh, and RFC 9438 section 4.2 loses no remainder, as ours: in congestion \
-                 avoidance Linux is a segment ahead, with CUBIC either",
+        reason: "Linux also grows the window with the acknowledgement that ends a recovery, and counts \
+                 CUBIC's curve in whole segments. brisk sets the window to ssthresh (RFC 5681 section 3.2 \
+                 step 6) and keeps the remainder (RFC 9438 section 4.2). In congestion avoidance Linux is a \
+                 segment ahead, with CUBIC a segment ahead or behind",
         matches: window::is_grown_at_end,
     },
     Explanation {
         name: "growth by duplicates",
-        reason: "Linux counts a reported duplicate as delivered, and grows the window by it; RFC 5681 section 3.1 counts what was not \
-                 acknowledged before, as ours",
+        reason: "Linux counts a reported duplicate as delivered and grows the window by it. brisk grows it by \
+                 data that was not acknowledged before (RFC 5681 section 3.1)",
         matches: window::is_grown_by_duplicate,
     },
     Explanation {
         name: "window that differed before",
-        reason: "Where the windows of Linux and ours differ for one of the reasons above they go on to, at most one segment farther \
-                 apart, until the next reduction",
+        reason: "If the windows of Linux and brisk differ for a reason of this list, they continue to differ, \
+                 by at most one segment more, until the next reduction",
         matches: window::is_carried,
     },
     Explanation {
         name: "growth to twice of what is used",
-        reason: "Linux does not grow a window in slow start of which no more than half is used, as ours: where its window was larger for \
-                 one of the reasons above it stops sooner",
+        reason: "In slow start neither Linux nor brisk grows a window of which at most half is used. If \
+                 Linux's window was larger for a reason of this list, it stops growing sooner",
         matches: window::is_grown_from_smaller,
     },
     Explanation {
         name: "window restored to one that differed before",
-        reason: "Where the windows of Linux and ours differed for one of the reasons above, a recovery that is taken back restores either",
+        reason: "If the windows of Linux and brisk differed for a reason of this list, each restores its own \
+                 when a recovery is undone",
         matches: window::is_restored,
     },
     Explanation {
         name: "threshold from a window that differed before",
-        reason: "Where the windows of Linux and ours differ for one of the reasons above, each reduces its own (RFC 5681 equation 4, \
-                 RFC 9438 section 4.6)",
+        reason: "If the windows of Linux and brisk differ for a reason of this list, each computes the \
+                 threshold from its own (RFC 5681 equation 4, RFC 9438 section 4.6)",
         matches: window::is_reduced_from_window,
     },
     Explanation {
         name: "loss before an undone recovery",
-        reason: "Linux takes what it declares lost from the list that RACK looks at, and does not put it back when the recovery turns \
-                 out to have been a mistake: only a timeout repairs it; RFC 8985 section 6.2 step 5 looks at every segment that is not \
-                 acknowledged, as ours",
+        reason: "Linux removes segments that it declares lost from RACK's list and does not put them back \
+                 when the recovery is undone, so only a timeout repairs them. brisk checks every segment that \
+                 is not acknowledged (RFC 8985 section 6.2 step 5)",
         matches: window::is_lost_after_undo,
     },
     Explanation {
         name: "variance of the round-trip time",
-        reason: "Linux keeps the largest deviation of a round trip, and lowers it once in a round trip; RFC 6298 section 2.3 smooths it \
-                 with each sample (a MUST), as ours: the timeouts differ in K*RTTVAR where that is above its least value",
+        reason: "Linux keeps the largest deviation of a round trip and lowers it once in a round trip. brisk \
+                 smooths the variance with each sample (RFC 6298 section 2.3, a MUST). The timeouts differ in \
+                 K*RTTVAR where that exceeds its minimum",
         matches: |difference, ours, kernel| {
             let at = |record: &Record, name| value(record, difference.step, name);
             let variance = |record| {
@@ -134,7 +142,7 @@ const EXPLANATIONS: &[Explanation] = &[
                 Some((at(record, "rto")? >> backoff) - rtt)
             };
             let Some((ours_part, other)) = variance(ours).zip(variance(kernel)) else { return false };
-            // It decays from its earlier value.
+            // Linux's deviation decays from its earlier value.
             let before = (0..difference.step).filter_map(|step| value(kernel, step, "rto"));
             let most_before = before.max().unwrap_or(0);
             is_value(difference, "rto")
@@ -147,55 +155,62 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "window at a threshold that differed before",
-        reason: "Where the thresholds of Linux and ours differ for one of the reasons above, a recovery ends with a window of either",
+        reason: "If the thresholds of Linux and brisk differ for a reason of this list, a recovery ends with \
+                 a different window in each",
         matches: window::is_at_threshold,
     },
     Explanation {
         name: "segment twice in flight",
-        reason: "Linux counts a segment that was sent again twice when its loss is taken back, as RFC 6675 section 4 (SetPipe) does; \
-                 ours counts the bytes of the stream, each once: the window that PRR sets is smaller by these segments",
+        reason: "Linux counts a segment as twice in flight if its loss is undone after it was retransmitted, \
+                 as RFC 6675 section 4 (SetPipe) does. brisk counts each byte of the stream once, so the \
+                 window that PRR sets is smaller by these segments",
         matches: window::is_twice_in_flight,
     },
     Explanation {
         name: "flight in bytes or in segments",
-        reason: "Linux counts a segment that is not full against its window as a full one, ours its bytes (RFC 5681 section 2, \
-                 FlightSize): ours sends on where Linux's window is full of small segments",
+        reason: "Linux counts a segment that is not full as a full one in flight, brisk counts its bytes (RFC \
+                 5681 section 2, FlightSize). brisk continues to send when small segments fill Linux's window",
         matches: window::is_full_in_segments,
     },
     Explanation {
         name: "answer to a repair that Linux's timer sent late",
-        reason: "Linux's reordering timer is late by up to 14 ms, and the script's answer then comes within the least round-trip time: \
-                 RACK takes it for the original's (RFC 8985 section 6.2 step 2)",
+        reason: "Linux's reordering timer is late by up to 14 ms, so the script's answer may come within the \
+                 minimum round-trip time after the retransmission. RACK then takes it as an answer to the \
+                 original (RFC 8985 section 6.2 step 2)",
         matches: window::is_answered_too_soon,
     },
     Explanation {
         name: "window that the application does not use",
-        reason: "Linux halves the distance from the window to what was used of it once a retransmission timeout has passed without it \
-                 being the limit (RFC 2861 section 3.2); RFC 7661, which obsoletes that, keeps it for five minutes, as ours",
+        reason: "Linux halves the distance from the window to its used part if the window has not been the \
+                 limit for a retransmission timeout (RFC 2861 section 3.2). brisk keeps the window for five \
+                 minutes (RFC 7661, which obsoletes RFC 2861)",
         matches: window::is_unused,
     },
     Explanation {
         name: "restart behind a closed window",
-        reason: "Linux lowers the window after an idle time when the program writes, also where the peer's window lets nothing go; ours \
-                 before it sends (RFC 5681 section 4.1: before transmission begins)",
+        reason: "Linux lowers the window after an idle time when the program writes, even if the peer's \
+                 window is closed. brisk lowers it before transmission begins (RFC 5681 section 4.1)",
         matches: window::is_restarted_behind_closed_window,
     },
     Explanation {
         name: "end of the first slow start",
-        reason: "Linux leaves CUBIC's first slow start by the first HyStart (trains of acknowledgements, one threshold of delay) at once; \
-                 RFC 9406 (HyStart++) section 4.2 goes through rounds of conservative slow start, as ours",
+        reason: "Linux leaves CUBIC's first slow start at once at a sign of HyStart (trains of \
+                 acknowledgements, one threshold of delay). brisk goes through rounds of conservative slow \
+                 start (HyStart++, RFC 9406 section 4.2)",
         matches: window::is_left_by_delay,
     },
     Explanation {
         name: "three reports after an undone recovery",
-        reason: "Linux takes three reports above a hole for a loss unless it has counted reordering, which a recovery that a DSACK takes \
-                 back does not; for ours that is reordering too (RFC 8985 section 6.2 step 4 waits then)",
+        reason: "Linux treats three SACK reports above a hole as a loss unless it has counted reordering, and \
+                 a recovery that a DSACK undoes does not count. For brisk it counts as reordering, and RFC \
+                 8985 section 6.2 step 4 waits then",
         matches: window::is_patient_after_undo,
     },
     Explanation {
         name: "duplicate right after the handshake",
-        reason: "Linux takes the first acknowledgement after a SYN-ACK for a window update, because its sequence number is newer than \
-                 the SYN-ACK's, and not for a duplicate; RFC 5681 section 2 compares the windows, as ours",
+        reason: "Linux takes the first acknowledgement after a SYN-ACK as a window update and not as a \
+                 duplicate, because its sequence number is newer than the SYN-ACK's. brisk compares the \
+                 windows (RFC 5681 section 2)",
         matches: |difference, ours, _| {
             let mut before = arrivals(ours, difference.step);
             let last = before.next();
@@ -215,21 +230,22 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "duplicates taken for reordering without SACK",
-        reason: "Linux takes more duplicate acknowledgements than segments can have caused for reordering where SACK was not agreed \
-                 on, and sets its threshold of duplicates to what is outstanding; RFC 5681 section 3.2 has three, as ours",
+        reason: "Without SACK, Linux treats more duplicate acknowledgements than the segments can cause as \
+                 reordering, and sets its threshold of duplicates to the number of outstanding segments. \
+                 brisk always uses three (RFC 5681 section 3.2)",
         matches: |difference, ours, kernel| {
             let outstanding = |step| value(kernel, step, "unacked").unwrap_or(0);
-            let most = outstanding(difference.step).max(outstanding(difference.step.saturating_sub(1)));
+            let max = outstanding(difference.step).max(outstanding(difference.step.saturating_sub(1)));
             let before = (0..difference.step).rev().find_map(|step| value(kernel, step, "unacked"));
-            (is_value(difference, "reordering") && difference.values.1 <= most.max(before.unwrap_or(0))
+            (is_value(difference, "reordering") && difference.values.1 <= max.max(before.unwrap_or(0))
                 || is_value(difference, "reord_seen") && difference.values.0 < difference.values.1)
                 && !has_option(ours, difference.step, SACK)
         },
     },
     Explanation {
         name: "threshold of duplicates without SACK",
-        reason: "Where Linux has changed its threshold of duplicates for the reason above, it sends the first segment again after \
-                 another number of them than three (RFC 5681 section 3.2)",
+        reason: "If Linux has changed its threshold of duplicates for the previous reason, it retransmits the \
+                 first segment after another number of duplicates than three (RFC 5681 section 3.2)",
         matches: |difference, ours, kernel| {
             let threshold = value(kernel, difference.step, "reordering");
             let last = arrivals(ours, difference.step).next();
@@ -244,13 +260,15 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "data of a larger window",
-        reason: "Where the windows of Linux and ours differ for one of the reasons above, the larger lets more data go",
-        matches: window::is_let_go,
+        reason: "If the windows of Linux and brisk differ for a reason of this list, the one with the larger \
+                 window sends more data",
+        matches: window::is_permitted_by_window,
     },
     Explanation {
         name: "acknowledgement of the unsent after close",
-        reason: "Linux keeps of a closed connection in FIN-WAIT-2 only what TIME-WAIT keeps, and says nothing to an acknowledgement \
-                 of what was never sent; RFC 9293 section 3.10.7.4 acknowledges it, as ours",
+        reason: "Linux keeps only the state of TIME-WAIT for a closed connection in FIN-WAIT-2, and does not \
+                 answer an acknowledgement of data that was never sent. brisk sends an acknowledgement (RFC \
+                 9293 section 3.10.7.4)",
         matches: |difference, ours, _| {
             let (Some(sent), None) = &difference.packets else { return false };
             let highest = ours
@@ -269,7 +287,8 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "FIN among the bytes that are not sent",
-        reason: "Linux counts the sequence number of a FIN that waits in tcpi_notsent_bytes; ours counts bytes",
+        reason: "Linux counts the sequence number of a waiting FIN in tcpi_notsent_bytes. brisk counts only \
+                 bytes",
         matches: |difference, ours, _| {
             is_value(difference, "notsent_bytes")
                 && difference.values.0 + 1 == difference.values.1
@@ -278,8 +297,9 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "window of bytes or of memory",
-        reason: "Linux counts the memory of packets against its buffer and widens the window with each full segment, ours \
-                 counts bytes (docs/conformance.md): open windows differ by less than a factor of two",
+        reason: "Linux counts the memory of packets against its buffer and widens the window with each full \
+                 segment. brisk counts bytes (docs/conformance.md). Open windows differ by less than a factor \
+                 of two",
         matches: |difference, _, _| {
             let (Some(sent), Some(other)) = &difference.packets else { return false };
             let (low, high) = (sent.win.min(other.win), sent.win.max(other.win));
@@ -288,8 +308,8 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "second segment while the window does not advance",
-        reason: "Linux leaves the acknowledgement of a second full segment to the program's next read if the window would not \
-                 advance; RFC 5681 section 4.2 asks for one for every second segment, as ours",
+        reason: "Linux delays the acknowledgement of a second full segment to the program's next read if the \
+                 window would not advance. brisk acknowledges every second segment (RFC 5681 section 4.2)",
         matches: |difference, ours, _| {
             let (Some(sent), None) = &difference.packets else { return false };
             let Some(arrived) = arrivals(ours, difference.step).next() else { return false };
@@ -303,8 +323,9 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "part of a segment at the edge of the window",
-        reason: "Linux fills the last bytes of the peer's window with a part of a segment while others are outstanding; RFC \
-                 9293 section 3.8.6.2.1 (silly window syndrome) waits for a full segment of window, as ours",
+        reason: "Linux fills the last bytes of the peer's window with a part of a segment while other \
+                 segments are outstanding. brisk waits for a full segment of window (RFC 9293 section \
+                 3.8.6.2.1, silly window syndrome)",
         matches: |difference, ours, _| {
             let (None, Some(other)) = &difference.packets else { return false };
             let edge = Last::up_to(ours, difference.step).map(|last| last.edge(ours));
@@ -313,8 +334,8 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "probe without a round trip since the last probe",
-        reason: "RFC 8985 section 7.3: no tail loss probe before a round trip has been measured after the last one, as ours; \
-                 Linux probes again as soon as the last probe is acknowledged",
+        reason: "Linux probes again as soon as the last tail loss probe is acknowledged. brisk sends none \
+                 before it has measured a round trip since the last one (RFC 8985 section 7.3)",
         matches: |difference, ours, kernel| {
             let Some(other) = &difference.packets.1 else { return false };
             let by_timer = kernel.steps.get(difference.step).is_some_and(|step| other.at > step.at + 2_000);
@@ -331,8 +352,9 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "a smaller window in an ACK of nothing new",
-        reason: "Linux believes a smaller window only from a segment that acknowledges or brings something; RFC 9293 section \
-                 3.10.7.4 takes SND.WND from every segment whose SEG.ACK is at least SND.WL2, as ours",
+        reason: "Linux accepts a smaller window only from a segment with new data or a new acknowledgement. \
+                 brisk takes SND.WND from every segment whose SEG.ACK is at least SND.WL2 (RFC 9293 section \
+                 3.10.7.4)",
         matches: |difference, ours, _| {
             is_value(difference, "snd_wnd")
                 && difference.values.0 < difference.values.1
@@ -346,8 +368,9 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "quick mode while the window grows",
-        reason: "Linux leaves one more acknowledgement undelayed whenever it widens the window (tcp_grow_window), which it does \
-                 with some 32 KB of data; our windows count bytes and need no growing, and RFC 5681 section 4.2 allows the delay",
+        reason: "Linux sends one more acknowledgement without delay whenever it widens the window \
+                 (tcp_grow_window), which it does over some 32 KB of data. brisk's windows count bytes and \
+                 need not grow, and RFC 5681 section 4.2 allows the delay",
         matches: |difference, ours, kernel| {
             let (None, Some(other)) = &difference.packets else { return false };
             let at_once = kernel.steps.get(difference.step).is_some_and(|step| other.at < step.at + 2_000);
@@ -364,9 +387,9 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "no quick mode where the first data came out of order",
-        reason: "Linux takes data above a hole, with SACK, for the first acknowledgement of quick mode and for its last one \
-                 (tcp_grow_window); in ours the first data in order begins it, as a sender in slow start needs (RFC 5681 section 4.2 \
-                 allows both)",
+        reason: "With SACK, Linux counts data above a hole as the first and also the last acknowledgement of \
+                 quick mode (tcp_grow_window). In brisk the first data in order begins quick mode, as a \
+                 sender in slow start needs (RFC 5681 section 4.2 allows both)",
         matches: |difference, ours, _| {
             let (Some(sent), None) = &difference.packets else { return false };
             let mut data: Vec<_> = arrivals(ours, difference.step).filter(|it| it.end > it.seq).collect();
@@ -384,8 +407,9 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "timeout of the receiver in ticks",
-        reason: "Linux counts the time without data that restarts quick mode, its retransmission timeout, in ticks of 4 ms, ours in \
-                 microseconds: a pause that is as long as the timeout restarts it in ours alone",
+        reason: "Linux measures the pause without data that restarts quick mode (its retransmission timeout) \
+                 in ticks of 4 ms, brisk in microseconds. A pause as long as the timeout restarts quick mode \
+                 only in brisk",
         matches: |difference, ours, _| {
             let (Some(sent), None) = &difference.packets else { return false };
             let step = difference.step;
@@ -404,11 +428,12 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "block that Linux has forgotten",
-        reason: "Linux remembers four SACK blocks and reports a segment that joins a fifth without it; RFC 2018 section 4 asks for \
-                 the whole contiguous block that contains the segment, as ours",
+        reason: "Linux remembers four SACK blocks, and reports a segment that joins a fifth one without that \
+                 block. brisk reports the whole contiguous block that contains the segment (RFC 2018 section \
+                 4)",
         matches: |difference, ours, _| {
             let (Some(sent), Some(other)) = &difference.packets else { return false };
-            let (held, most) = told_ranges(ours, difference.step);
+            let (held, max) = reported_ranges(ours, difference.step);
             let is_dsack = |n: usize, blocks: &[(i64, i64)]| {
                 let within = |outer: &(i64, i64)| outer.0 <= blocks[0].0 && blocks[0].1 <= outer.1;
                 n == 0 && (blocks[0].1 <= sent.ack.unwrap_or(0) || blocks.iter().skip(1).any(within))
@@ -420,7 +445,7 @@ const EXPLANATIONS: &[Explanation] = &[
                 held.iter().any(|held| held.0 <= block.0 && block.1 <= held.1) || is_dsack(n, &others)
             });
             difference.what == What::Field("options")
-                && most > 4
+                && max > 4
                 && others != blocks
                 && ours_is_true
                 && kernel_is_in_part
@@ -428,8 +453,9 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "probe of the window after other segments",
-        reason: "Linux restarts the timer of zero-window probes with segments that arrive outside of its fast path; RFC 9293 \
-                 section 3.8.6.1 sends the first when the window has been shut for the retransmission timeout, as ours",
+        reason: "Linux restarts the timer of zero-window probes when segments arrive outside its fast path. \
+                 brisk sends the first probe when the window has been closed for a retransmission timeout \
+                 (RFC 9293 section 3.8.6.1)",
         matches: |difference, ours, _| {
             let Some(sent) = &difference.packets.0 else { return false };
             let late = difference.packets.1.as_ref().is_none_or(|other| other.at > sent.at);
@@ -443,11 +469,15 @@ const EXPLANATIONS: &[Explanation] = &[
                 .iter()
                 .take(difference.step + 1)
                 .any(|step| step.at > written.at && step.at < sent.at && step.event.starts_with("< "));
-            let last =
-                ours.steps.iter().take(difference.step + 1).rev().flat_map(|step| step.deeds.iter().rev());
-            let next = last.filter_map(|deed| match deed {
-                Deed::Sent(packet) if packet.at < sent.at => Some(packet.seq + packet.len),
-                Deed::Sent(_) | Deed::Returned(_) | Deed::Values(_) => None,
+            let last = ours
+                .steps
+                .iter()
+                .take(difference.step + 1)
+                .rev()
+                .flat_map(|step| step.reactions.iter().rev());
+            let next = last.filter_map(|reaction| match reaction {
+                Reaction::Sent(packet) if packet.at < sent.at => Some(packet.seq + packet.len),
+                Reaction::Sent(_) | Reaction::Returned(_) | Reaction::Values(_) => None,
             });
             matches!(difference.what, What::Surplus | What::Field("time"))
                 && late
@@ -459,9 +489,9 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "probe of the window answered by data",
-        reason: "Linux's fast path does not look at the acknowledgement number of data if it repeats the last one, and counts the probe \
-                 of the window as unanswered; for ours any segment of the peer with that number is an answer (RFC 9293 section \
-                 3.8.6.1)",
+        reason: "Linux's fast path ignores the acknowledgement number of data if it repeats the last one, so \
+                 the window probe counts as unanswered. For brisk any segment of the peer with that number is \
+                 an answer (RFC 9293 section 3.8.6.1)",
         matches: |difference, ours, _| {
             is_value(difference, "probes")
                 && difference.values.0 == 0
@@ -470,8 +500,9 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "time stamp of an old acknowledgement",
-        reason: "Linux ignores an acknowledgement from before the last one, and its time stamp; RFC 7323 section 4.3 keeps the time stamp \
-                 of every acceptable segment that is not behind the last acknowledgement sent, as ours",
+        reason: "Linux ignores an acknowledgement that is older than the last one, with its time stamp. brisk \
+                 stores the time stamp of every acceptable segment that does not begin after the last \
+                 acknowledgement sent (RFC 7323 section 4.3)",
         matches: |difference, ours, _| {
             let Some(sent) = &difference.packets.0 else { return false };
             let echoed = sent.options.iter().find_map(|option| option.strip_prefix("TS ecr "));
@@ -485,8 +516,8 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "echo of congestion in a reset",
-        reason: "Linux sets ECE in a reset too while it echoes a mark; RFC 3168 section 6.1.3 asks for it in acknowledgements, and \
-                 nothing is sent more slowly after a reset",
+        reason: "Linux sets ECE in a reset too while it echoes a mark. RFC 3168 section 6.1.3 requires it in \
+                 acknowledgements, and after a reset there is nothing to slow down",
         matches: |difference, _, _| {
             let (Some(sent), Some(other)) = &difference.packets else { return false };
             difference.what == What::Field("flags")
@@ -496,8 +527,8 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "acknowledgement at the edge of a window that shrank",
-        reason: "Linux numbers an acknowledgement with the right edge of the peer's window where that has shrunk below SND.NXT; RFC \
-                 9293 section 3.10.7.4 has <SEQ=SND.NXT>, as ours",
+        reason: "If the peer's window has shrunk below SND.NXT, Linux sends acknowledgements with its right \
+                 edge as the sequence number. brisk sends <SEQ=SND.NXT> (RFC 9293 section 3.10.7.4)",
         matches: |difference, ours, _| {
             let (Some(sent), Some(other)) = &difference.packets else { return false };
             let highest = self::sent(ours, difference.step).map(|packet| packet.seq + packet.len).max();
@@ -515,8 +546,9 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "part of a segment delivered",
-        reason: "Linux counts a segment as delivered, and measures its round trip, when all of it is acknowledged; ours also with \
-                 a part of it, which has arrived as well (RFC 6298 section 3 asks for a sample whatever it acknowledges)",
+        reason: "Linux counts a segment as delivered, and measures its round trip, when all of it is \
+                 acknowledged. brisk does so for a part too, because that part has arrived (RFC 6298 section \
+                 3 permits a sample from any acknowledgement)",
         matches: |difference, ours, _| {
             let Some(ack) = arrivals(ours, difference.step).next().map(|arrived| arrived.ack) else {
                 return false;
@@ -534,7 +566,8 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "round trip of a segment that Linux's timer sent late",
-        reason: "Linux's timers are late by up to 45 ms, and what they send has as much shorter a round trip to the script's answer",
+        reason: "Linux's timers are late by up to 45 ms, so segments that they send have a round trip to the \
+                 script's answer that is shorter by that time",
         matches: |difference, ours, _| {
             let shorter = difference.values.0 - difference.values.1;
             let Some(arrived) = Last::up_to(ours, difference.step) else { return false };
@@ -545,8 +578,8 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "report of data never sent",
-        reason: "Linux counts a reported duplicate before it looks whether it can have been sent; ours ignores a block that ends \
-                 behind SND.NXT, or begins more than a window before SND.UNA",
+        reason: "Linux counts a reported duplicate before it checks if the data was sent. brisk ignores a \
+                 block that ends after SND.NXT or begins more than a window before SND.UNA",
         matches: |difference, ours, _| {
             let highest = sent(ours, difference.step).map(|packet| packet.seq + packet.len + 1).max();
             let dsack = Last::up_to(ours, difference.step).and_then(|last| last.dsack());
@@ -560,8 +593,9 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "duplicate of data sent once",
-        reason: "Linux counts a reported duplicate as delivered, whatever it reports, while fewer have been reported than were sent \
-                 again; ours counts those of segments that it has sent twice",
+        reason: "Linux counts a reported duplicate of any data as delivered while fewer duplicates were \
+                 reported than segments were retransmitted. brisk counts only duplicates of segments that it \
+                 has sent twice",
         matches: |difference, ours, kernel| {
             let Some(dsack) = Last::up_to(ours, difference.step).and_then(|last| last.dsack()) else {
                 return false;
@@ -580,8 +614,9 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "duplicate in the report of its arrival",
-        reason: "Linux takes a duplicate above a hole for reordering if the same acknowledgement reports the segment; for ours one that \
-                 was sent twice says nothing (RFC 8985 section 6.2 step 3)",
+        reason: "Linux treats a duplicate above a hole as reordering if the same acknowledgement reports its \
+                 segment. brisk draws no conclusion from a segment that was sent twice (RFC 8985 section 6.2 \
+                 step 3)",
         matches: |difference, ours, _| {
             let Some(last) = Last::up_to(ours, difference.step) else { return false };
             (is_value(difference, "reord_seen") || is_value(difference, "reordering"))
@@ -593,8 +628,9 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "repair before the data of its segment",
-        reason: "Linux sends repairs before it takes the data of the segment that asks for them, so that they acknowledge less, \
-                 and have room for more where SACK does not report it yet; ours takes the data first",
+        reason: "Linux sends retransmissions before it accepts the data of the segment that requests them, so \
+                 they acknowledge less, and have more space for payload if SACK does not report that data \
+                 yet. brisk accepts the data first",
         matches: |difference, ours, _| {
             let (Some(sent), Some(other)) = &difference.packets else { return false };
             let Some(last) = Last::up_to(ours, difference.step) else { return false };
@@ -617,7 +653,7 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "probe of the window by a late timer",
-        reason: "Linux's timer of zero-window probes is late by up to 45 ms, as that of retransmissions",
+        reason: "Linux's timer of zero-window probes is late by up to 45 ms, like its retransmission timer",
         matches: |difference, ours, _| {
             let (Some(sent), Some(other)) = &difference.packets else { return false };
             let next = self::sent(ours, difference.step).filter(|packet| packet.at < sent.at);
@@ -629,8 +665,9 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "segments cut where others were not",
-        reason: "Linux sends again from where a part was acknowledged, or a window cut a segment, in full segments; ours keeps the ends of \
-                 the segments that it has sent, which RFC 9293 section 3.8.6 leaves open",
+        reason: "After a part of a segment was acknowledged, or a window has cut one, Linux retransmits full \
+                 segments from there. brisk keeps the boundaries of the segments that it has sent; RFC 9293 \
+                 section 3.8.6 permits both",
         matches: |difference, ours, _| {
             let (Some(sent), Some(other)) = &difference.packets else { return false };
             let first = |from: i64| {
@@ -652,8 +689,8 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "segments joined",
-        reason: "Linux joins small neighbours when it sends them again, and counts one segment from then on; ours sends them as one and \
-                 keeps count of what it has sent first",
+        reason: "Linux joins small neighbouring segments when it retransmits them, and then counts them as \
+                 one. brisk retransmits them together and still counts the segments that it sent first",
         matches: |difference, ours, kernel| {
             let fields = ["unacked", "lost", "retrans"];
             let repairs: Vec<&Packet> =
@@ -663,7 +700,7 @@ const EXPLANATIONS: &[Explanation] = &[
                 |from: i64| repairs.iter().any(|sent| sent.seq < from && from < sent.seq + sent.len);
             let joined = open.iter().filter(|(from, _)| is_inside(*from)).count() as i64;
             if let (Some(sent), Some(other)) = &difference.packets {
-                // The kernel's ends where one of ours ends that was sent first, or with the FIN.
+                // The kernel's segment ends at an original boundary of brisk's, or with the FIN.
                 let end = other.seq + other.len;
                 let is_end = other.has('F') || open.iter().any(|(_, to)| *to == end);
                 return difference.what == What::Field("length")
@@ -678,8 +715,8 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "first segment cut at the edge of a small window",
-        reason: "Linux cuts the first segment at the edge of a window that shrank below a segment; ours sends it again whole (RFC 9293 \
-                 section 3.8.6, MAY-7)",
+        reason: "Linux cuts the first segment at the edge of a window that has shrunk below a segment. brisk \
+                 retransmits it whole (RFC 9293 section 3.8.6, MAY-7)",
         matches: |difference, ours, _| {
             let (Some(sent), Some(other)) = &difference.packets else { return false };
             let Some(last) = Last::up_to(ours, difference.step) else { return false };
@@ -691,8 +728,8 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "segment cut by the present size",
-        reason: "Linux cuts what it sends again from a packet of several segments by the size that a segment has now; SACK blocks that come \
-                 or go have changed it; ours sends the segment as it was",
+        reason: "Linux cuts retransmissions from a packet of several segments by the present segment size, \
+                 which changes with the number of SACK blocks. brisk retransmits the original segment",
         matches: |difference, ours, _| {
             let (Some(sent), Some(other)) = &difference.packets else { return false };
             let first = self::sent(ours, difference.step)
@@ -709,8 +746,9 @@ const EXPLANATIONS: &[Explanation] = &[
     },
     Explanation {
         name: "use of the window in bytes or in segments",
-        reason: "Linux counts segments that are not full as full ones when it asks whether the window is used (RFC 7661 section 4.2 \
-                 leaves it open); ours counts bytes, and does not grow a window of which less than half is used",
+        reason: "Linux counts segments that are not full as full ones when it checks if the window is used \
+                 (RFC 7661 section 4.2 permits both). brisk counts bytes, and does not grow a window of which \
+                 less than half is used",
         matches: window::is_used_in_segments,
     },
 ];
@@ -725,10 +763,11 @@ const RTO_MIN: i64 = 200_000;
 /// A tick of the kernel's clock, microseconds.
 const TICK: i64 = 4_000;
 
-/// Acknowledgements of quick mode.
+/// Number of acknowledgements that quick mode sends without delay.
 const QUICK: usize = 16;
 
-/// Bytes of data within which Linux widens a window from the first one it offers to all of the buffer, which is twice as much.
+/// Bytes of data during which Linux widens its window from the first one to the whole buffer, which is twice
+/// as large.
 const GROWTH: i64 = 32 << 10;
 
 /// Returns the first entry that explains a difference, and whether the connections are in different states
@@ -759,7 +798,7 @@ fn ends_of_writes(record: &Record, step: usize) -> (Vec<i64>, i64) {
     let calls =
         record.steps.iter().take(step + 1).filter(|step| matches!(step.event.as_str(), "write" | "send"));
     for call in calls {
-        end += call.deeds.iter().map(written).sum::<i64>();
+        end += call.reactions.iter().map(written).sum::<i64>();
         // Scripts send with MSG_MORE.
         if call.event == "write" {
             ends.push(end);
@@ -769,19 +808,21 @@ fn ends_of_writes(record: &Record, step: usize) -> (Vec<i64>, i64) {
 }
 
 /// Returns the bytes that a call has written.
-fn written(deed: &Deed) -> i64 {
-    match deed {
-        Deed::Returned(value) => value.parse::<i64>().unwrap_or(0).max(0),
-        Deed::Sent(_) | Deed::Values(_) => 0,
+fn written(reaction: &Reaction) -> i64 {
+    match reaction {
+        Reaction::Returned(value) => value.parse::<i64>().unwrap_or(0).max(0),
+        Reaction::Sent(_) | Reaction::Values(_) => 0,
     }
 }
 
 /// True if `tcpi_options` has this bit at the last mark.
 fn has_option(record: &Record, step: usize, bit: i64) -> bool {
     let value =
-        record.steps.iter().take(step + 1).rev().flat_map(|step| &step.deeds).find_map(|deed| match deed {
-            Deed::Values(values) => values.iter().find(|(name, _)| name == "options")?.1,
-            Deed::Sent(_) | Deed::Returned(_) => None,
+        record.steps.iter().take(step + 1).rev().flat_map(|step| &step.reactions).find_map(|reaction| {
+            match reaction {
+                Reaction::Values(values) => values.iter().find(|(name, _)| name == "options")?.1,
+                Reaction::Sent(_) | Reaction::Returned(_) => None,
+            }
         });
     value.is_some_and(|options| options & bit != 0)
 }
@@ -813,7 +854,7 @@ impl Arrived {
     }
 }
 
-/// A segment that arrived, with what its SACK option reports.
+/// A segment that arrived, with the blocks of its SACK option.
 #[derive(Clone)]
 struct Last {
     step: usize,
@@ -836,7 +877,7 @@ impl Last {
         Some(Last { step, seq, end, ack, window, blocks: blocks.collect() })
     }
 
-    /// Returns the last one up to a step.
+    /// Returns the last segment that arrived up to a step.
     fn up_to(record: &Record, step: usize) -> Option<Last> {
         (0..=step).rev().find_map(|step| Last::at(record, step))
     }
@@ -846,14 +887,14 @@ impl Last {
         self.ack + if self.seq == 0 { self.window } else { self.window << shift(record) }
     }
 
-    /// Returns the duplicate that it reports (RFC 2883 section 4).
+    /// Returns the duplicate that the segment reports (RFC 2883 section 4).
     fn dsack(&self) -> Option<(i64, i64)> {
         let first = *self.blocks.first()?;
         let is_within = |outer: &(i64, i64)| outer.0 <= first.0 && first.1 <= outer.1;
         (first.0 < self.ack || self.blocks.get(1).is_some_and(is_within)).then_some(first)
     }
 
-    /// True if it reports the arrival of this range.
+    /// True if the segment reports the arrival of this range.
     fn reports(&self, from: i64, to: i64) -> bool {
         to <= self.ack || self.blocks.iter().any(|block| block.0 <= from && to <= block.1)
     }
@@ -866,23 +907,23 @@ fn arrivals(record: &Record, step: usize) -> impl Iterator<Item = Arrived> {
 
 /// Returns the acknowledgement numbers that were sent up to a step, the last first.
 fn acks_sent(record: &Record, step: usize) -> impl Iterator<Item = i64> {
-    let deeds = record.steps.iter().take(step + 1).rev().flat_map(|step| step.deeds.iter().rev());
-    deeds.filter_map(|deed| if let Deed::Sent(packet) = deed { packet.ack } else { None })
+    let reactions = record.steps.iter().take(step + 1).rev().flat_map(|step| step.reactions.iter().rev());
+    reactions.filter_map(|reaction| if let Reaction::Sent(packet) = reaction { packet.ack } else { None })
 }
 
 /// Returns the segments that were sent up to a step.
 fn sent(record: &Record, step: usize) -> impl Iterator<Item = &Packet> {
-    let deeds = record.steps.iter().take(step + 1).flat_map(|step| &step.deeds);
-    deeds.filter_map(|deed| if let Deed::Sent(packet) = deed { Some(packet) } else { None })
+    let reactions = record.steps.iter().take(step + 1).flat_map(|step| &step.reactions);
+    reactions.filter_map(|reaction| if let Reaction::Sent(packet) = reaction { Some(packet) } else { None })
 }
 
 /// Returns the number of acknowledgements up to a step that left at once when data arrived.
 fn acks_of_data(record: &Record, step: usize) -> usize {
     let arrivals = record.steps.iter().take(step + 1).filter(|step| step.event.starts_with("< "));
     let answered = arrivals.filter(|step| {
-        step.deeds
+        step.reactions
             .iter()
-            .any(|deed| matches!(deed, Deed::Sent(packet) if packet.is_pure_ack() && packet.at == step.at))
+            .any(|reaction| matches!(reaction, Reaction::Sent(packet) if packet.is_pure_ack() && packet.at == step.at))
     });
     answered.count()
 }
@@ -908,9 +949,9 @@ fn sack_blocks(packet: &Packet) -> Vec<(i64, i64)> {
 
 /// Returns the ranges above a hole that a stack has reported up to a step, and their maximum number at a
 /// time.
-fn told_ranges(record: &Record, step: usize) -> (Vec<(i64, i64)>, usize) {
+fn reported_ranges(record: &Record, step: usize) -> (Vec<(i64, i64)>, usize) {
     let mut ranges: Vec<(i64, i64)> = Vec::new();
-    let mut most = 0;
+    let mut max = 0;
     for packet in sent(record, step) {
         let ack = packet.ack.unwrap_or(0);
         ranges.retain(|range| range.1 > ack);
@@ -922,9 +963,9 @@ fn told_ranges(record: &Record, step: usize) -> (Vec<(i64, i64)>, usize) {
             others.push((start, end));
             ranges = others;
         }
-        most = most.max(ranges.len());
+        max = max.max(ranges.len());
     }
-    (ranges, most)
+    (ranges, max)
 }
 
 /// Returns the shift of the peer's windows: that of its SYN, if our stack accepted it.
@@ -935,7 +976,8 @@ fn shift(record: &Record) -> i64 {
     shift.unwrap_or(0)
 }
 
-/// True if an acknowledgement of more than three segments has echoed the first transmission of a segment that had been sent again.
+/// True if an acknowledgement of more than three segments has echoed the first transmission of a segment that
+/// was retransmitted.
 fn has_late_original(record: &Record, step: usize) -> bool {
     (1..=step).any(|n| {
         let before = acks_before(record, n);
@@ -957,14 +999,14 @@ fn acks_before(record: &Record, step: usize) -> i64 {
     arrivals(record, step - 1).map(|arrived| arrived.ack).max().unwrap_or(1)
 }
 
-/// Returns the time and the end of the last data before a step that no event triggered.
+/// Returns the time and the end of the last data before a step that a timer sent.
 fn last_probe(record: &Record, step: usize) -> Option<(i64, i64)> {
     record.steps.iter().take(step).rev().find_map(|step| {
-        step.deeds.iter().rev().find_map(|deed| match deed {
-            Deed::Sent(packet) if packet.len > 0 && packet.at > step.at => {
+        step.reactions.iter().rev().find_map(|reaction| match reaction {
+            Reaction::Sent(packet) if packet.len > 0 && packet.at > step.at => {
                 Some((packet.at, packet.seq + packet.len))
             }
-            Deed::Sent(_) | Deed::Returned(_) | Deed::Values(_) => None,
+            Reaction::Sent(_) | Reaction::Returned(_) | Reaction::Values(_) => None,
         })
     })
 }

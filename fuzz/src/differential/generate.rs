@@ -67,9 +67,9 @@ pub const FIELDS: &[&str] = &[
 const BEGIN: i64 = 50_000;
 /// Minimum time between two events.
 const SPACING: i64 = 300;
-/// How far after an event timers are considered.
+/// Time after an event within which timers are considered.
 const AHEAD: i64 = 6_000;
-/// Beyond any window that the stack offers here.
+/// Sequence number beyond any window that the stack offers in these scripts.
 const FAR: i64 = 500_000;
 /// Bytes of a time stamp with its padding.
 const STAMP_LEN: i64 = 12;
@@ -245,8 +245,8 @@ impl Generator {
         if ecn {
             self.script.header.push("--set ecn=on".to_owned());
         }
-        // Linux holds segments back so that bursts get longer, and leaves out every second duplicate acknowledgement of
-        // a burst: neither is compared.
+        // Linux holds segments back so that bursts get longer, and leaves out every second duplicate
+        // acknowledgement of a burst: neither is compared.
         let commands = "`sysctl -q net.ipv4.tcp_tso_win_divisor=255 net.ipv4.tcp_comp_sack_nr=0`";
         self.script.header.push(commands.to_owned());
         let mss = self.draws.pick(&[536, 1000, 1000, 1460]);
@@ -338,8 +338,8 @@ impl Generator {
     fn plan_data(&mut self) {
         let (fd, mut at) = (self.fd, self.script.last());
         let begin = at;
-        let most = if self.stamps { 1460 - STAMP_LEN } else { 1460 };
-        let size = self.draws.pick(&[100, 536, 1000, most]);
+        let max = if self.stamps { 1460 - STAMP_LEN } else { 1460 };
+        let size = self.draws.pick(&[100, 536, 1000, max]);
         let reads = self.draws.pick(&[0, 1, 1, 1, 2, 2]);
         let mut seq = self.seq;
         let (loss, repeat, overlap) =
@@ -367,7 +367,7 @@ impl Generator {
                 }
                 if self.draws.percent(overlap) {
                     let from = (seq - self.draws.between(0, 2 * size)).max(1);
-                    let len = self.draws.between(1, 2 * size).min(most);
+                    let len = self.draws.between(1, 2 * size).min(max);
                     self.plan(late, data(from, len.min(seq + size - from)));
                 }
                 seq += len;
@@ -410,7 +410,7 @@ impl Generator {
             if self.pending.first_key_value().is_none_or(|(first, _)| *first != key) {
                 continue;
             }
-            if let Some(clear) = self.timer_beside(&packets, at) {
+            if let Some(clear) = self.kernel_expiry(&packets, at) {
                 self.postpone(clear);
                 continue;
             }
@@ -436,7 +436,7 @@ impl Generator {
         Record::read("", &report.trace).packets().cloned().collect()
     }
 
-    /// Decides the fate of segments that have left by now.
+    /// Decides whether the path loses, delays or delivers the segments that have left by now.
     fn take_in(&mut self, packets: &[Packet], now: i64) {
         while let Some(packet) = packets.get(self.seen) {
             let first = self.pending.first_key_value().map_or(i64::MAX, |((at, _), _)| *at);
@@ -475,9 +475,9 @@ impl Generator {
         }
     }
 
-    /// For an event at a time when a timer has expired here and perhaps not in the kernel: returns when it
-    /// will have expired there.
-    fn timer_beside(&self, packets: &[Packet], at: i64) -> Option<i64> {
+    /// Returns the time at which the kernel's timer has certainly expired, if `at` is so close to a timer of
+    /// brisk that the kernel's may expire before or after it.
+    fn kernel_expiry(&self, packets: &[Packet], at: i64) -> Option<i64> {
         let events: BTreeSet<i64> = self.script.events.iter().map(|event| event.at).collect();
         packets.iter().filter(|packet| !events.contains(&packet.at)).find_map(|packet| {
             let clear = packet.at + lateness(packet);
@@ -640,8 +640,8 @@ impl Generator {
         }
         let duplicate = self.duplicate.take().filter(|_| self.dsack);
         if self.sack {
-            let most = if self.stamps { 3 } else { 4 };
-            let blocks = duplicate.iter().chain(&self.ranges).take(most);
+            let max = if self.stamps { 3 } else { 4 };
+            let blocks = duplicate.iter().chain(&self.ranges).take(max);
             let blocks: Vec<String> = blocks.map(|(from, to)| format!("{from}:{to}")).collect();
             if !blocks.is_empty() {
                 options.push(format!("nop,nop,sack {}", blocks.join(" ")));

@@ -82,9 +82,9 @@ pub fn judge(text: &str, ignored: &[String]) -> Verdict {
         let mut unexplained = None;
         for difference in compare(&ours, &kernel) {
             match explain(&difference, &ours, &kernel) {
-                Some((entry, parts)) => {
+                Some((entry, diverges)) => {
                     explained.insert(entry.name);
-                    if parts {
+                    if diverges {
                         break;
                     }
                 }

@@ -20,5 +20,5 @@ pub use compare::{Difference, What, compare, lateness};
 pub use explain::{Explanation, explain, explanations};
 pub use generate::{FIELDS, Kind, generate};
 pub use judge::{Verdict, judge, minimise, play_kernel, play_ours};
-pub use record::{Deed, Packet, Record, Step};
+pub use record::{Packet, Reaction, Record, Step};
 pub use script::{Event, Script};

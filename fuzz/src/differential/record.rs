@@ -37,7 +37,7 @@ impl Packet {
 
 /// The reaction of a stack to an event of the script.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Deed {
+pub enum Reaction {
     /// It sent a segment.
     Sent(Packet),
     /// A call returned this.
@@ -54,7 +54,7 @@ pub struct Step {
     /// The event without its time; a mark is `mark`.
     pub event: String,
     /// The reactions of the stack, in order.
-    pub deeds: Vec<Deed>,
+    pub reactions: Vec<Reaction>,
 }
 
 /// The record of a run.
@@ -75,20 +75,20 @@ impl Record {
             let Some((at, rest)) = line.split_once(' ') else { continue };
             let at = micros(at);
             let mut step =
-                |event: &str| record.steps.push(Step { at, event: event.to_owned(), deeds: Vec::new() });
-            let deed = if let Some(packet) = rest.strip_prefix("> ") {
-                read_packet(at, packet, line).map(Deed::Sent)
+                |event: &str| record.steps.push(Step { at, event: event.to_owned(), reactions: Vec::new() });
+            let reaction = if let Some(packet) = rest.strip_prefix("> ") {
+                read_packet(at, packet, line).map(Reaction::Sent)
             } else if let Some(values) = rest.strip_prefix("print ") {
                 step("mark");
-                Some(Deed::Values(values.split(' ').filter_map(read_value).collect()))
+                Some(Reaction::Values(values.split(' ').filter_map(read_value).collect()))
             } else if let Some((_, value)) = rest.split_once(" = ") {
-                Some(Deed::Returned(value.to_owned()))
+                Some(Reaction::Returned(value.to_owned()))
             } else {
                 step(rest);
                 None
             };
-            if let (Some(deed), Some(step)) = (deed, record.steps.last_mut()) {
-                step.deeds.push(deed);
+            if let (Some(reaction), Some(step)) = (reaction, record.steps.last_mut()) {
+                step.reactions.push(reaction);
             }
         }
         record
@@ -96,9 +96,9 @@ impl Record {
 
     /// Returns the segments that were sent.
     pub fn packets(&self) -> impl Iterator<Item = &Packet> {
-        self.steps.iter().flat_map(|step| &step.deeds).filter_map(|deed| match deed {
-            Deed::Sent(packet) => Some(packet),
-            Deed::Returned(_) | Deed::Values(_) => None,
+        self.steps.iter().flat_map(|step| &step.reactions).filter_map(|reaction| match reaction {
+            Reaction::Sent(packet) => Some(packet),
+            Reaction::Returned(_) | Reaction::Values(_) => None,
         })
     }
 }
@@ -166,7 +166,7 @@ mod tests {
         ];
         let record = Record::read("--set congestion=reno\n0 socket", &trace.map(str::to_owned));
         assert_eq!(record.settings, ["--set congestion=reno"]);
-        assert_eq!(record.steps.iter().map(|step| step.deeds.len()).collect::<Vec<_>>(), [0, 1, 2, 1]);
+        assert_eq!(record.steps.iter().map(|step| step.reactions.len()).collect::<Vec<_>>(), [0, 1, 2, 1]);
         let packets: Vec<&Packet> = record.packets().collect();
         assert_eq!(packets[0].options, ["mss 1460", "TS ecr 4"]);
         assert_eq!((packets[1].at, packets[1].seq, packets[1].len, packets[1].ack), (60_002, 1, 10, Some(1)));
@@ -175,7 +175,7 @@ mod tests {
             ("ect0", "P.", 1024)
         );
         assert_eq!(packets[1].options, ["nop", "nop", "sack 5:6 7:8"]);
-        let values = Deed::Values(vec![("snd_cwnd".to_owned(), Some(10)), ("rtt".to_owned(), None)]);
-        assert_eq!(record.steps[3].deeds, [values]);
+        let values = Reaction::Values(vec![("snd_cwnd".to_owned(), Some(10)), ("rtt".to_owned(), None)]);
+        assert_eq!(record.steps[3].reactions, [values]);
     }
 }

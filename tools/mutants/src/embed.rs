@@ -1,6 +1,6 @@
-//! A source file with mutants behind questions.
+//! Embeds mutants in a source file: each is compiled in and active only if it is selected at run time.
 //!
-//! `a < b` becomes `(if crate::mutant::is(7) { a > b } else { a < b })`. Mutants may lie inside each other.
+//! `a < b` becomes `(if crate::mutant::is(7) { a > b } else { a < b })`. Mutants may be nested.
 
 use std::ops::Range;
 
@@ -12,34 +12,34 @@ use crate::list::{Mutant, Place};
 
 /// How a mutant is written into the file.
 enum Change {
-    /// `before` and `after` stand around an operator; other operators may stand there.
+    /// Replaces an operator by one of several others. The range of the edit includes the operands.
     Operator { operator: Range<usize>, others: Vec<(u32, String)> },
-    /// Text that is put in at the beginning.
+    /// Inserts text.
     Insert { text: String },
-    /// An expression between two texts.
+    /// Puts an expression between two texts.
     Around { before: String, after: String },
 }
 
-/// A change, and the bytes of the file that it covers.
+/// A change, and the range of bytes that it affects.
 struct Edit {
     range: Range<usize>,
     change: Change,
 }
 
-/// The file with those of the mutants that can be written into it, and the numbers of those that cannot.
+/// Returns the file with the mutants that can be embedded, and the numbers of those that cannot.
 pub fn embed(text: &str, mutants: &[&Mutant]) -> syn::Result<(String, Vec<u32>)> {
     let file = syn::parse_file(text)?;
     let lines = Lines::of(text);
     let mut finder = Finder { lines: &lines, mutants, edits: Vec::new(), found: Vec::new() };
     finder.visit_file(&file);
     let Finder { mut edits, found, .. } = finder;
-    // Outer ones first; what begins at the same place and is longer is outside.
+    // Outer edits precede inner ones; of edits with the same start, the longer one is the outer one.
     edits.sort_by_key(|edit| (edit.range.start, std::cmp::Reverse(edit.range.end)));
     let lost = mutants.iter().map(|mutant| mutant.id).filter(|id| !found.contains(id)).collect();
     Ok((render(text, 0..text.len(), &edits), lost))
 }
 
-/// A part of the file with the edits that lie in it.
+/// Returns a part of the file with its edits.
 fn render(text: &str, part: Range<usize>, edits: &[Edit]) -> String {
     let mut out = String::new();
     let mut at = part.start;
@@ -54,7 +54,7 @@ fn render(text: &str, part: Range<usize>, edits: &[Edit]) -> String {
     out + &text[at..part.end]
 }
 
-/// One edit, with those inside it.
+/// Returns the text of an edit, with the edits inside it.
 fn one(text: &str, edit: &Edit, inner: &[Edit]) -> String {
     let Range { start, end } = edit.range;
     match &edit.change {
@@ -72,7 +72,7 @@ fn one(text: &str, edit: &Edit, inner: &[Edit]) -> String {
     }
 }
 
-/// Where the lines of a file begin.
+/// The start of each line of a file.
 struct Lines<'a> {
     text: &'a str,
     starts: Vec<usize>,
@@ -84,7 +84,7 @@ impl<'a> Lines<'a> {
         Lines { text, starts }
     }
 
-    /// The byte of a place; lines from 1, characters from 0.
+    /// Returns the offset of a position, in bytes; lines count from 1, characters from 0.
     fn byte(&self, line: usize, column: usize) -> usize {
         let start = self.starts[line - 1];
         let rest = &self.text[start..];
@@ -101,7 +101,7 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// Looks for the places of the mutants.
+/// Visitor that collects the edits of the mutants.
 struct Finder<'a> {
     lines: &'a Lines<'a>,
     mutants: &'a [&'a Mutant],
@@ -110,7 +110,7 @@ struct Finder<'a> {
 }
 
 impl<'a> Finder<'a> {
-    /// The mutants of one kind whose span begins at a byte.
+    /// Returns the mutants of one kind whose span begins at this byte.
     fn at(&self, genre: &str, byte: usize) -> Vec<&'a Mutant> {
         let here = |mutant: &&&Mutant| mutant.genre == genre && self.lines.place(mutant.span.start) == byte;
         self.mutants.iter().filter(here).copied().collect()
@@ -123,7 +123,7 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// A function body: its mutants return before it begins.
+    /// Visits a function body: its mutants return before the first statement.
     fn body(&mut self, block: &syn::Block) {
         let range = self.lines.range(block.span());
         let first = block.stmts.first().map_or(range.end - 1, |first| self.lines.range(first.span()).start);
@@ -141,7 +141,7 @@ impl<'a> Finder<'a> {
     }
 }
 
-/// Whether an expression binds names, as the parts of a `let` chain do.
+/// True if an expression binds names, like the parts of a `let` chain.
 fn binds(expression: &syn::Expr) -> bool {
     match expression {
         syn::Expr::Let(_) => true,
@@ -194,7 +194,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
         if let Some(guard) = guard.filter(|guard| !binds(guard)) {
             let range = self.lines.range(guard.span());
             let mut replaced = self.at("MatchArmGuard", range.start);
-            // `true || false && guard`: what makes it true stands first.
+            // `true || false && guard`: the mutants that make the guard true come first.
             replaced.sort_by_key(|mutant| mutant.replacement != "true");
             let mut before = String::new();
             for mutant in &replaced {

@@ -1,4 +1,4 @@
-//! Running the tests, and the score.
+//! Runs the tests and computes the score.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -11,21 +11,21 @@ use serde_json::Value;
 
 use crate::list::{LATE, MISSED, Mutant};
 
-/// Address space of a test, KiB: a mutant that takes all memory is to fail, and the machine is not.
+/// Limit of the address space of a test, KiB: a mutant that allocates without end fails, and the machine does not.
 const MEMORY_KIB: u64 = 6 << 20;
 
-/// One program of tests.
+/// A test program.
 #[derive(Clone)]
 pub struct Test {
     program: PathBuf,
-    /// The folder of its package, where cargo runs it.
+    /// Directory of its package, from which cargo runs it.
     folder: PathBuf,
-    /// How long it may take.
+    /// Time limit.
     limit: Duration,
 }
 
 impl Test {
-    /// The program that a message of cargo tells of.
+    /// Returns the test program in a message of cargo, if it is one.
     pub fn of(message: &Value) -> Option<Test> {
         if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
             return None;
@@ -35,7 +35,7 @@ impl Test {
         Some(Test { program, folder, limit: Duration::from_secs(600) })
     }
 
-    /// Runs it for a mutant.
+    /// Runs the program with a mutant selected.
     fn run(&self, id: u32) -> Result<Verdict> {
         let mut child = Command::new("sh")
             .args(["-c", &format!("ulimit -v {MEMORY_KIB}; exec \"$0\" -q"), &self.program.to_string_lossy()])
@@ -62,30 +62,30 @@ impl Test {
     }
 }
 
-/// What became of a mutant.
+/// The verdict on a mutant.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     /// A test fails.
     Caught,
-    /// A test does not end.
+    /// A test does not end in time.
     Late,
-    /// All pass.
+    /// All tests pass.
     Missed,
 }
 
-/// What became of all.
+/// The verdicts on all mutants.
 pub struct Score {
     verdicts: Vec<(Mutant, Verdict)>,
     untried: usize,
 }
 
-/// Tries every mutant, in the order of the sample.
+/// Tests every mutant, in the order of the sample, until `limit` has passed.
 pub fn run(tests: &[Test], mutants: &[Mutant], jobs: usize, limit: Duration) -> Result<Score> {
     let mut timed = Vec::new();
     for test in tests {
         let start = Instant::now();
         ensure!(test.run(0)? == Verdict::Missed, "without a mutant {} fails", test.program.display());
-        // Several run at a time, on a machine that may have other work.
+        // Several programs run at a time, on a machine that may have other work, so the limit is generous.
         timed.push((
             start.elapsed(),
             Test { limit: start.elapsed() * 8 + Duration::from_secs(20), ..test.clone() },
@@ -131,7 +131,7 @@ fn judge(tests: &[Test], id: u32) -> Result<Verdict> {
 }
 
 impl Score {
-    /// Prints it; `lost` mutants could not be written or compiled.
+    /// Prints the score; `lost` mutants could not be embedded or compiled.
     pub fn print(&self, lost: usize) {
         let count = |wanted| self.verdicts.iter().filter(|(_, verdict)| *verdict == wanted).count();
         let (caught, late, missed) = (count(Verdict::Caught), count(Verdict::Late), count(Verdict::Missed));
@@ -145,7 +145,7 @@ impl Score {
     }
 }
 
-/// Wilson's 95 % interval of a share.
+/// Returns Wilson's 95 % interval of a share.
 fn wilson(hits: usize, of: usize) -> (f64, f64) {
     const Z: f64 = 1.96;
     let (n, p) = (of.max(1) as f64, hits as f64 / of.max(1) as f64);

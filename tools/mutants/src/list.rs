@@ -11,48 +11,48 @@ use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use serde::Deserialize;
 
-/// What stands before the name of a mutant that no test fails for.
+/// Prefix of the name of a mutant for which no test fails.
 pub const MISSED: &str = "missed: ";
-/// What stands before the name of one whose tests do not end.
+/// Prefix of the name of a mutant whose tests do not end in time.
 pub const LATE: &str = "not in time: ";
 
-/// A place in a file, as `cargo mutants` counts: both from 1, columns in characters.
+/// A position in a file, as `cargo mutants` counts: lines from 1, columns in characters from 1.
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize, Debug)]
 pub struct Place {
     /// The line.
     pub line: usize,
-    /// The character in it.
+    /// The column.
     pub column: usize,
 }
 
-/// From one place up to another.
+/// A range of positions.
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize, Debug)]
 pub struct Span {
-    /// Its first character.
+    /// Position of the first character.
     pub start: Place,
-    /// Behind its last.
+    /// Position after the last character.
     pub end: Place,
 }
 
 /// One change of the sources.
 #[derive(Clone, Deserialize, Debug)]
 pub struct Mutant {
-    /// What it is in words, with file and line.
+    /// Description, with file and line.
     pub name: String,
-    /// The file, from the root of the workspace.
+    /// The file, relative to the root of the workspace.
     pub file: PathBuf,
-    /// Of what kind it is.
+    /// The kind of change.
     pub genre: String,
-    /// What is written instead.
+    /// The text that replaces `span`.
     pub replacement: String,
-    /// Instead of what.
+    /// Range of the replaced text.
     pub span: Span,
-    /// The number it is asked for by; 1 is the first of the sample.
+    /// Number by which the mutant is selected, from 1.
     #[serde(default)]
     pub id: u32,
 }
 
-/// Every mutant of a package, or those of the lines that a diff changes.
+/// Returns every mutant of a package; with a diff, only those in the changed lines.
 pub fn of(package: &str, diff: Option<&Path>) -> Result<Vec<Mutant>> {
     let output = Command::new("cargo")
         .args(["mutants", "--list", "--json", "-p", package])
@@ -65,7 +65,7 @@ pub fn of(package: &str, diff: Option<&Path>) -> Result<Vec<Mutant>> {
     Ok(all)
 }
 
-/// Those of them that an earlier run printed as missed.
+/// Returns the mutants that an earlier run printed as missed.
 pub fn missed(all: &[Mutant], log: &str) -> Result<Vec<Mutant>> {
     let names: HashSet<&str> = log.lines().filter_map(|line| line.strip_prefix(MISSED)).collect();
     let missed: Vec<Mutant> = all.iter().filter(|mutant| names.contains(&*mutant.name)).cloned().collect();
@@ -76,7 +76,7 @@ pub fn missed(all: &[Mutant], log: &str) -> Result<Vec<Mutant>> {
     Ok(missed)
 }
 
-/// So many of them, drawn with a seed, numbered.
+/// Draws `count` mutants with a seed and numbers them.
 pub fn sample(all: &[Mutant], count: usize, seed: u64) -> Vec<Mutant> {
     let mut drawn = all.to_vec();
     drawn.shuffle(&mut SmallRng::seed_from_u64(seed));

@@ -1,22 +1,22 @@
 //! Mutation score of a crate, with one build for all mutants.
 //!
-//! `cargo mutants` builds anew for each mutant; with thousands of them and a build of half a minute that takes days. Here
-//! `cargo mutants --list` only says which mutants there are. A sample of them is written into a copy of the sources, each
-//! behind a question whether it is its turn, the tests are built once, and then run once for every mutant.
+//! `cargo mutants` builds the crate again for each mutant; with thousands of mutants and a build of half a minute that takes
+//! days. This program uses only its list (`cargo mutants --list`). It embeds a sample of the mutants in a copy of the sources,
+//! each of them active only if it is selected at run time, builds the tests once, and runs them once for every mutant.
 //!
 //! ```text
 //! cargo run --release --manifest-path tools/mutants/Cargo.toml -- --package brisk-tcp --tests brisk-script --sample 300
 //! ```
 //!
-//! A mutant is *caught* if a test fails, or does not end in time, or takes too much memory; *missed* if all pass. What
-//! cannot be written as a question (in a constant, in a `let` chain) or does not compile is not counted, and said.
+//! A mutant is *caught* if a test fails, does not end in time, or takes too much memory; it is *missed* if all tests pass.
+//! Mutants that cannot be selected at run time (in a constant, in a `let` chain) or do not compile are reported but not counted.
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
 //! | `list` | the mutants, from `cargo mutants`, and a sample of them |
-//! | `embed` | a source file with mutants behind questions |
-//! | `tree` | the copy of the sources, and building its tests |
-//! | `judge` | running the tests, and the score |
+//! | `embed` | a source file with embedded mutants |
+//! | `tree` | the copy of the sources, and the build of its tests |
+//! | `judge` | runs the tests and computes the score |
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -32,31 +32,31 @@ mod tree;
 /// Mutation score of a crate, with one build for all mutants (needs `cargo install cargo-mutants`).
 #[derive(Parser)]
 struct Args {
-    /// The crate that is mutated.
+    /// The crate to mutate.
     #[arg(long, default_value = "brisk-tcp")]
     package: String,
-    /// Other crates whose tests judge it too, in this order.
+    /// Other crates whose tests run too, in this order.
     #[arg(long, value_delimiter = ',', default_value = "brisk-script")]
     tests: Vec<String>,
-    /// Mutants drawn from the list; default all.
+    /// Number of mutants to draw from the list; default: all.
     #[arg(long)]
     sample: Option<usize>,
-    /// Seed of the draw.
+    /// Seed of the sample.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Only mutants of the lines that this diff changes (`git diff v0.1.0 >DIFF`).
+    /// Test only mutants in lines that this diff changes (`git diff v0.1.0 >DIFF`).
     #[arg(long)]
     in_diff: Option<PathBuf>,
-    /// Only mutants that this log of an earlier run says were missed.
+    /// Test only mutants that this log of an earlier run reports as missed.
     #[arg(long)]
     again: Option<PathBuf>,
-    /// Mutants that are tried at a time.
+    /// Number of mutants to test at a time.
     #[arg(long, default_value_t = 2)]
     jobs: usize,
-    /// No new mutant is begun after so many minutes.
+    /// Start no new mutant after this number of minutes.
     #[arg(long, default_value_t = 600)]
     minutes: u64,
-    /// Where the copy and its build go.
+    /// Directory for the copy and its build.
     #[arg(long, default_value = "target/mutants")]
     directory: PathBuf,
 }

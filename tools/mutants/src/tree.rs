@@ -1,4 +1,4 @@
-//! The copy of the sources, and building its tests.
+//! The copy of the sources, and the build of its tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,12 +12,12 @@ use crate::embed::embed;
 use crate::judge::Test;
 use crate::list::Mutant;
 
-/// What a copy asks: whether it is a mutant's turn.
-const QUESTION: &str = "//! Whose turn it is.\nextern crate std;\nuse std::sync::LazyLock;\n\
+/// The module that is added to the copy: it tells which mutant is selected.
+const QUESTION: &str = "//! The selected mutant.\nextern crate std;\nuse std::sync::LazyLock;\n\
     static TURN: LazyLock<u32> = LazyLock::new(|| {\n\
     std::env::var(\"BRISK_MUTANT\").ok().and_then(|turn| turn.parse().ok()).unwrap_or(0) });\n\
-    /// Whether it is this one's.\npub(crate) fn is(id: u32) -> bool { *TURN == id }\n";
-/// Builds before it gives up; each takes out what did not compile.
+    /// True if this mutant is selected.\npub(crate) fn is(id: u32) -> bool { *TURN == id }\n";
+/// Maximum number of builds; each removes the mutants that did not compile.
 const TRIES: u32 = 40;
 
 /// A copy of the sources.
@@ -28,7 +28,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Copies what git knows of this folder to `directory`.
+    /// Copies the files that git tracks in this directory to `directory`.
     pub fn copy(directory: &Path, package: &str) -> Result<Tree> {
         fs::create_dir_all(directory)?;
         let directory = directory.canonicalize()?;
@@ -46,7 +46,7 @@ impl Tree {
         Ok(Tree { root, build: directory.join("build"), package: package.to_owned() })
     }
 
-    /// Writes mutants into the copy and builds the tests of the package and of `others`; the mutants that are in.
+    /// Embeds mutants in the copy and builds the tests of the package and of `others`. Returns the tests and the mutants that compile.
     pub fn build(&self, drawn: &[Mutant], others: &[String]) -> Result<(Vec<Test>, Vec<Mutant>)> {
         let mut left = drawn.to_vec();
         for _ in 0..TRIES {
@@ -65,7 +65,7 @@ impl Tree {
         bail!("after {TRIES} builds there are still mutants that do not compile")
     }
 
-    /// Every file that has a drawn mutant, with those that are left; the numbers of those that cannot be written.
+    /// Writes every file that has a drawn mutant, with the mutants in `left`. Returns the numbers of those that cannot be embedded.
     fn write(&self, drawn: &[Mutant], left: &[Mutant]) -> Result<BTreeSet<u32>> {
         let mut files: BTreeMap<&Path, Vec<&Mutant>> = BTreeMap::new();
         for mutant in drawn {
@@ -97,7 +97,7 @@ impl Tree {
         Ok(())
     }
 
-    /// The tests, or the mutants on whose lines there are errors.
+    /// Builds the tests. Returns them, and the mutants in lines with errors.
     fn compile(&self, others: &[String]) -> Result<(Vec<Test>, BTreeSet<u32>)> {
         let mut cargo = Command::new("cargo");
         cargo.current_dir(&self.root).args([
@@ -127,7 +127,7 @@ impl Tree {
         Ok((tests, broken))
     }
 
-    /// The mutants nearest to where an error is: above it, or below if an arm of a `match` is missing.
+    /// Returns the mutants nearest to an error: above it, or below it if an arm of a `match` is missing.
     fn guilty(&self, message: &Value) -> Vec<u32> {
         let lacks_an_arm = message["code"]["code"] == "E0004";
         let mut guilty = Vec::new();
@@ -152,7 +152,7 @@ impl Tree {
     }
 }
 
-/// The mutants that a line asks for.
+/// Returns the mutants that a line selects.
 fn asked(line: &str) -> Vec<u32> {
     line.split("crate::mutant::is(").skip(1).filter_map(|rest| rest.split(')').next()?.parse().ok()).collect()
 }

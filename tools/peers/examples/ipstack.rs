@@ -1,4 +1,4 @@
-//! ipstack behind a stream of packets; it cannot connect, so it waits for nobody.
+//! ipstack over a stream of packets. It only listens, because it cannot connect.
 use ipstack::{IpStack, IpStackConfig, IpStackStream};
 use tokio::io::AsyncWriteExt;
 

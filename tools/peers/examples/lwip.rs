@@ -1,4 +1,4 @@
-//! lwIP behind a stream and sink of packets; it cannot connect, so it waits for nobody.
+//! lwIP over a stream and sink of packets. It only listens, because the binding cannot connect.
 use futures::StreamExt;
 use tokio::io::AsyncWriteExt;
 

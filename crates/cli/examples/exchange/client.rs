@@ -11,14 +11,14 @@ use tokio::task::LocalSet;
 
 use crate::Workload;
 use crate::server::Request;
-use brisk_lab::side::{Side, Stream};
+use brisk_lab::either_tcp::{EitherTcp, Stream};
 
 /// Time limit of a request.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// State that all workers share.
 struct Shared {
-    side: Side,
+    tcp: EitherTcp,
     workload: Workload,
     request: Vec<u8>,
     began: Instant,
@@ -40,12 +40,12 @@ struct Transaction {
 }
 
 /// Runs the workload and prints it.
-pub(crate) async fn load(side: Side, workload: Workload, quiet: bool) -> io::Result<()> {
+pub(crate) async fn load(tcp: EitherTcp, workload: Workload, quiet: bool) -> io::Result<()> {
     let request =
         Request { bytes: workload.bytes, len: workload.request, server_closes: !workload.client_closes };
     let workers = workload.parallel;
     let shared = Rc::new(Shared {
-        side,
+        tcp,
         request: request.encode(),
         workload,
         began: Instant::now(),
@@ -120,11 +120,11 @@ impl Shared {
     async fn begin(&self, seen: &mut Transaction) -> io::Result<(Stream, Instant)> {
         let Some(millis) = self.workload.open_for else {
             let started = Instant::now();
-            let stream = self.side.ask(self.workload.to, &self.request).await?;
+            let stream = self.tcp.ask(self.workload.to, &self.request).await?;
             seen.connected = started.elapsed();
             return Ok((stream, started));
         };
-        let mut stream = self.side.connect(self.workload.to).await?;
+        let mut stream = self.tcp.connect(self.workload.to).await?;
         tokio::time::sleep(Duration::from_millis(millis)).await;
         let started = Instant::now();
         stream.write_all(&self.request).await?;

@@ -27,7 +27,7 @@ use brisk_runtime::profile::Profile;
 use brisk_runtime::{DeviceSpec, Prefix, StackConfig};
 use clap::Parser;
 
-use brisk_lab::side::Side;
+use brisk_lab::either_tcp::EitherTcp;
 
 /// Requests and responses over the kernel's TCP or ours
 #[derive(Debug, Parser)]
@@ -119,12 +119,12 @@ fn main() -> ExitCode {
     let work = async {
         match args {
             Args::Serve(serve) => {
-                let side = serve.stack.open()?;
-                server::serve(&side, serve.listen, serve.queue).await
+                let tcp = serve.stack.open()?;
+                server::serve(&tcp, serve.listen, serve.queue).await
             }
             Args::Load(load) => {
-                let side = load.stack.open()?;
-                client::load(side, load.workload, load.sum).await
+                let tcp = load.stack.open()?;
+                client::load(tcp, load.workload, load.sum).await
             }
             Args::Flood(attack) => flood::flood(&attack),
         }
@@ -142,9 +142,9 @@ fn main() -> ExitCode {
 
 impl Stack {
     /// Opens the TCP that the flags select.
-    fn open(&self) -> io::Result<Side> {
+    fn open(&self) -> io::Result<EitherTcp> {
         let Some(device) = &self.device else {
-            return Ok(Side::Kernel { fast_open: self.fast_open, congestion: None });
+            return Ok(EitherTcp::Kernel { fast_open: self.fast_open, congestion: None });
         };
         let mut arm = Profile::parse(&self.arm).map_err(io::Error::other)?;
         if let Some(percent) = self.max_overhead {
@@ -157,6 +157,6 @@ impl Stack {
             stack.max_connections = 200_000;
         };
         let endpoint = builder.tcp(arm.tcp).stack(limits).build()?;
-        Ok(Side::Ours { endpoint, fast_open: self.fast_open || arm.fast_open })
+        Ok(EitherTcp::Ours { endpoint, fast_open: self.fast_open || arm.fast_open })
     }
 }

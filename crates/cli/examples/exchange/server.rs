@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::signal::unix::{SignalKind, signal};
 
-use brisk_lab::side::{Side, Stream};
+use brisk_lab::either_tcp::{EitherTcp, Stream};
 
 /// A request: bytes of the response, bytes of the request, which side closes; then padding.
 #[derive(Clone, Copy, Debug)]
@@ -39,15 +39,15 @@ impl Request {
 }
 
 /// Serves until SIGTERM, then prints the counters of our stack.
-pub(crate) async fn serve(side: &Side, local: SocketAddr, queue: u16) -> io::Result<()> {
-    let listener = side.listen(local, queue)?;
+pub(crate) async fn serve(tcp: &EitherTcp, local: SocketAddr, queue: u16) -> io::Result<()> {
+    let listener = tcp.listen(local, queue)?;
     let mut end = signal(SignalKind::terminate())?;
     println!("ready");
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             _ = end.recv() => {
-                if let Side::Ours { endpoint, .. } = side {
+                if let EitherTcp::Ours { endpoint, .. } = tcp {
                     println!("{:#?}", endpoint.stats());
                 }
                 return Ok(());

@@ -34,7 +34,7 @@ const USUAL_SEED: u64 = 1;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// Labels of pages: in the file of --pages, or in the plans
+    /// Labels of the pages, which are in the file of --pages or in the plans
     #[arg(value_name = "PAGE", required = true)]
     page: Vec<String>,
     /// Recorded pages: page skeletons, JSON lines, or a HAR, whose label is its name without .har
@@ -48,7 +48,7 @@ pub(super) struct Args {
     /// Initial window of every arm, segments [default: the arm's own]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     initial_window: Option<u32>,
-    /// Loads that count for each arm; one load precedes them
+    /// Number of counted loads for each arm; an uncounted load precedes them
     #[arg(short, long = "number", value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     n: u32,
     /// Directory for a picture of each page, PAGE.png
@@ -86,14 +86,14 @@ impl Args {
             bar.set_message(page.label.clone());
             let picture = self.pictures.as_ref().map(|directory| directory.join(file_name(&page.label)));
             let browse = Browse { page, link: link.clone(), seed, arms: arms.clone(), loads: self.n };
-            let mut look = |progress: &Progress<'_>| {
+            let mut on_progress = |progress: &Progress<'_>| {
                 bar.inc(1);
                 if let Err(why) = progress.result {
                     bar.suspend(|| eprintln!("load {} with {}: {why}", progress.number, progress.arm));
                 }
             };
             let report = browse
-                .run(picture.as_deref(), &stop, &mut look)
+                .run(picture.as_deref(), &stop, &mut on_progress)
                 .map_err(|error| Failure::failed(format!("{}: {error}", browse.page.label)))?;
             bar.suspend(|| match self.json {
                 true => {

@@ -31,13 +31,13 @@ pub(super) struct Draw {
     /// Seed of all random numbers, the same as in the run of the plan
     #[arg(long, value_name = "N", default_value_t = 1, env = "BRISK_SEED")]
     seed: u64,
-    /// The diagram, SVG
+    /// File for the diagram, SVG
     #[arg(short, long, value_name = "FILE", default_value = "brisk-draw.svg")]
     output: PathBuf,
     /// Write a capture of both ends to this file, pcapng
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
-    /// Events inside the stack with their reasons, JSON lines
+    /// Write the events inside the stack and their reasons to this file, JSON lines
     #[arg(long, value_name = "FILE")]
     events: Option<PathBuf>,
 }

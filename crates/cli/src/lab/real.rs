@@ -20,7 +20,7 @@ use brisk_gateway::settings::parse_duration;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "In real time")]
 pub(super) struct Args {
-    /// Over an emulated link in real time (needs root): the kernel's CUBIC and BBR with and without Fast
+    /// Run in real time over an emulated link (needs root): the kernel's CUBIC and BBR with and without Fast
     /// Open, an nginx pool, and the gateway pair with each arm
     #[arg(long, conflicts_with_all = ["shard", "pages", "jobs", "quick"])]
     real: bool,
@@ -30,11 +30,11 @@ pub(super) struct Args {
     /// Simultaneous requests; default: 4
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=256))]
     parallel: Option<u64>,
-    /// Duration of a bulk flow of each contestant that shares the link with one of the kernel's CUBIC; 0s:
-    /// none; a link without a rate has none; default: 10s
+    /// Duration of a bulk flow of each contestant next to one of the kernel's CUBIC; 0s: no such flow, as on
+    /// links without a rate; default: 10s
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     beside: Option<Duration>,
-    /// Only this cell
+    /// Run only this cell
     #[arg(long, value_name = "NAME")]
     cell: Option<String>,
 }
@@ -121,12 +121,12 @@ impl Args {
     }
 
     fn measure(&self, real: &Real, common: &Common, stop: &AtomicBool) -> Result<RealReport, Failure> {
-        let mut look = |name: &str| {
+        let mut on_progress = |name: &str| {
             if !common.quiet {
                 eprintln!("{}: {name}", real.name);
             }
         };
-        real.run(stop, &mut look).map_err(Failure::failed)
+        real.run(stop, &mut on_progress).map_err(Failure::failed)
     }
 }
 

@@ -48,13 +48,13 @@ pub(super) fn fill_pipe(pipe: c_int, bytes: &[u8]) -> Answer<isize> {
     answer(unsafe { libc::splice(file.0, &mut at, pipe, std::ptr::null_mut(), bytes.len(), flags) } as c_long)
 }
 
-/// Returns the content of a pipe, at most `most` bytes, without removing it.
-pub(super) fn peek_pipe(pipe: c_int, most: usize) -> Answer<Vec<u8>> {
+/// Returns the content of a pipe, at most `max` bytes, without removing it.
+pub(super) fn peek_pipe(pipe: c_int, max: usize) -> Answer<Vec<u8>> {
     let mut ends = [0; 2];
     // SAFETY, here and below: as in `fill_pipe`.
     answer(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }.into())?;
     let [read, write] = ends.map(Owned);
-    let held = answer(unsafe { libc::tee(pipe, write.0, most, libc::SPLICE_F_NONBLOCK) } as c_long)? as usize;
+    let held = answer(unsafe { libc::tee(pipe, write.0, max, libc::SPLICE_F_NONBLOCK) } as c_long)? as usize;
     drop(write);
     let mut bytes = vec![0; held];
     let mut filled = 0;

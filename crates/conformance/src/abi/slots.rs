@@ -378,16 +378,16 @@ pub(super) unsafe fn getsockopt_of_ours(
         return Err(FAULT);
     }
     // SAFETY: the caller's contract, here and below.
-    let room = unsafe { *len };
-    if room as i32 <= -1 {
+    let capacity = unsafe { *len };
+    if capacity as i32 <= -1 {
         return Err(Errno(libc::EINVAL));
     }
-    let found = calls::getsockopt(world, fd, level, name, room as usize)?;
+    let found = calls::getsockopt(world, fd, level, name, capacity as usize)?;
     if value.is_null() && !found.is_empty() {
         return Err(FAULT);
     }
     unsafe {
-        memory::put(value, room as usize, &found);
+        memory::put(value, capacity as usize, &found);
         *len = found.len() as socklen_t;
     }
     Ok(0)
@@ -435,7 +435,7 @@ pub(super) unsafe extern "C" fn netdev_send(user: User, packet: *const c_void, l
     })
 }
 
-/// Returns a packet. Without one the result is zero bytes, because packetdrill would repeat a failed call
+/// Returns a packet, or zero bytes if no packet is expected, because packetdrill would repeat a failed call
 /// without end.
 pub(super) unsafe extern "C" fn netdev_receive(
     user: User,
@@ -493,10 +493,10 @@ pub(super) unsafe extern "C" fn epoll_ctl(
     run_unit(user, |world| {
         // SAFETY: see the module; the structure is packed, so it is copied.
         let event = if event.is_null() { None } else { Some(unsafe { event.read_unaligned() }) };
-        let told = event.map(|event| (event.events, event.u64)).ok_or(FAULT);
+        let requested = event.map(|event| (event.events, event.u64)).ok_or(FAULT);
         let control = match operation {
-            libc::EPOLL_CTL_ADD => told.map(|(events, data)| Control::Add { events, data })?,
-            libc::EPOLL_CTL_MOD => told.map(|(events, data)| Control::Change { events, data })?,
+            libc::EPOLL_CTL_ADD => requested.map(|(events, data)| Control::Add { events, data })?,
+            libc::EPOLL_CTL_MOD => requested.map(|(events, data)| Control::Change { events, data })?,
             libc::EPOLL_CTL_DEL => Control::Remove,
             _ => return Err(Errno(libc::EINVAL)),
         };
@@ -508,16 +508,16 @@ pub(super) unsafe extern "C" fn epoll_wait(
     user: User,
     epfd: c_int,
     events: *mut epoll_event,
-    most: c_int,
+    max: c_int,
     timeout: c_int,
 ) -> c_int {
     run_int(user, |world| {
-        let told = calls::epoll_wait(world, epfd, most, timeout)?;
-        for (index, (flags, data)) in told.iter().enumerate() {
-            // SAFETY: see the module: `told` has at most `most` events.
+        let reported = calls::epoll_wait(world, epfd, max, timeout)?;
+        for (index, (flags, data)) in reported.iter().enumerate() {
+            // SAFETY: see the module: `reported` has at most `max` events.
             unsafe { events.add(index).write_unaligned(epoll_event { events: *flags, u64: *data }) }
         }
-        Ok(told.len() as i32)
+        Ok(reported.len() as i32)
     })
 }
 

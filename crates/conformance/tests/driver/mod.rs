@@ -82,7 +82,7 @@ impl Driver {
     pub(crate) fn new(flags: &str) -> Driver {
         let mut slots = MaybeUninit::<[*mut c_void; SLOTS]>::zeroed();
         let flags = CString::new(flags).unwrap();
-        // SAFETY: the symbol has this type and fills 33 pointers.
+        // SAFETY: the symbol has this type and fills `SLOTS` pointers.
         let slots = unsafe {
             let handle =
                 libc::dlopen(library().as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE);
@@ -337,8 +337,8 @@ impl Driver {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
         let count =
             call!(self, 30, (i32, *mut libc::epoll_event, i32, i32) -> i32, epfd, events.as_mut_ptr(), 8, 0);
-        let told = events.iter().take(usize::try_from(count).expect("no error"));
-        told.map(|event| ({ event.u64 } as i32, { event.events } as i32)).collect()
+        let ready = events.iter().take(usize::try_from(count).expect("no error"));
+        ready.map(|event| ({ event.u64 } as i32, { event.events } as i32)).collect()
     }
 
     pub(crate) fn set_bytes(&self, fd: i32, level: i32, name: i32, value: &[u8]) -> i32 {
@@ -381,9 +381,9 @@ impl Driver {
         assert_eq!(set, 0);
     }
 
-    pub(crate) fn get(&self, fd: i32, level: i32, name: i32, room: usize) -> Vec<u8> {
-        let mut value = vec![0u8; room];
-        let mut len = room as u32;
+    pub(crate) fn get(&self, fd: i32, level: i32, name: i32, capacity: usize) -> Vec<u8> {
+        let mut value = vec![0u8; capacity];
+        let mut len = capacity as u32;
         let (to, len_at): (*mut c_void, *mut u32) = (value.as_mut_ptr().cast(), &mut len);
         assert_eq!(
             call!(self, 21, (i32, i32, i32, *mut c_void, *mut u32) -> i32, fd, level, name, to, len_at),

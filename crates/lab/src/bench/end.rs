@@ -21,7 +21,7 @@ use tokio::task::{JoinSet, LocalSet};
 
 use super::allowed_cores;
 use super::talk::{Head, PATTERN, PIECE, end_with_input, say};
-use crate::side::{Listener, Side, Stream};
+use crate::either_tcp::{EitherTcp, Listener, Stream};
 
 const FAST_OPEN_QUEUE: u16 = 256;
 /// The role of the process.
@@ -109,7 +109,7 @@ impl End {
     /// Runs until standard input ends.
     ///
     /// # Errors
-    /// The text of the failure of the system, a device or the other end.
+    /// The error of the system, of a device or of the other end.
     pub fn run(&self) -> io::Result<()> {
         if let (Tcp::Smoltcp { device, address, sockets }, Role::Serve(at)) = (&self.tcp, &self.role) {
             return serve_on_smoltcp(device, address, *sockets, *at);
@@ -120,21 +120,21 @@ impl End {
         let local = LocalSet::new();
         local.block_on(&runtime, async {
             let cores = Cores::start(Cores::available())?;
-            let (side, attached) = self.open(&cores)?;
+            let (tcp, attached) = self.open(&cores)?;
             match &self.role {
-                Role::Serve(at) => serve(side, &attached, *at, &cores).await,
+                Role::Serve(at) => serve(tcp, &attached, *at, &cores).await,
                 Role::Ask(to, work) => {
                     let to = attached.as_ref().map_or(Ok(*to), |attached| attached.destination(*to))?;
-                    run_client(Rc::new(side), to, *work).await
+                    run_client(Rc::new(tcp), to, *work).await
                 }
             }
         })
     }
 
-    fn open(&self, cores: &Cores) -> io::Result<(Side, Option<Attached>)> {
+    fn open(&self, cores: &Cores) -> io::Result<(EitherTcp, Option<Attached>)> {
         let fast_open = self.fast_open;
         let (device, addresses, arm) = match &self.tcp {
-            Tcp::Kernel => return Ok((Side::Kernel { fast_open, congestion: Some(CONGESTION) }, None)),
+            Tcp::Kernel => return Ok((EitherTcp::Kernel { fast_open, congestion: Some(CONGESTION) }, None)),
             Tcp::Smoltcp { .. } => return Err(io::Error::other("smoltcp only serves")),
             Tcp::Brisk { device, addresses, arm } => (device, addresses, arm),
         };
@@ -155,7 +155,7 @@ impl End {
             stack.max_connections = 200_000;
         };
         let endpoint = builder.tcp(arm.tcp).stack(limits).build()?;
-        Ok((Side::Ours { endpoint, fast_open }, Some(attached)))
+        Ok((EitherTcp::Ours { endpoint, fast_open }, Some(attached)))
     }
 }
 
@@ -176,14 +176,14 @@ fn serve_on_smoltcp(_: &str, _: &str, _: usize, _: SocketAddr) -> io::Result<()>
 /// Congestion control of both TCPs.
 const CONGESTION: &str = "cubic";
 
-async fn serve(side: Side, attached: &Option<Attached>, at: SocketAddr, cores: &Cores) -> io::Result<()> {
+async fn serve(tcp: EitherTcp, attached: &Option<Attached>, at: SocketAddr, cores: &Cores) -> io::Result<()> {
     let port = attached.as_ref().map_or(at.port(), |attached| attached.service_port(at.port()));
     let local = match attached {
         // The device's address is not the stack's.
         Some(Attached::Udp { .. }) => SocketAddr::new(std::net::Ipv6Addr::UNSPECIFIED.into(), port),
         Some(Attached::Native { .. }) | None => SocketAddr::new(at.ip(), port),
     };
-    let listener = side.listen(local, FAST_OPEN_QUEUE)?;
+    let listener = tcp.listen(local, FAST_OPEN_QUEUE)?;
     end_with_input();
     let mut accepting = JoinSet::new();
     for ((listener, core), processor) in
@@ -295,12 +295,12 @@ async fn send(stream: &mut Stream, in_place: bool) -> io::Result<()> {
     }
 }
 
-async fn run_client(side: Rc<Side>, to: SocketAddr, work: Work) -> io::Result<()> {
+async fn run_client(tcp: Rc<EitherTcp>, to: SocketAddr, work: Work) -> io::Result<()> {
     say("ready")?;
     for line in io::stdin().lock().lines() {
         let seconds: f64 = line?.trim().parse().map_err(io::Error::other)?;
         let began = Instant::now();
-        let client = Client { side: side.clone(), to, until: began + Duration::from_secs_f64(seconds) };
+        let client = Client { tcp: tcp.clone(), to, until: began + Duration::from_secs_f64(seconds) };
         let (units, failed) = match work {
             Work::Upload => (client.upload(Head::Upload).await?, 0),
             Work::Delivery => (client.upload(Head::Delivery).await?, 0),
@@ -319,7 +319,7 @@ async fn run_client(side: Rc<Side>, to: SocketAddr, work: Work) -> io::Result<()
 
 #[derive(Clone)]
 struct Client {
-    side: Rc<Side>,
+    tcp: Rc<EitherTcp>,
     to: SocketAddr,
     until: Instant,
 }
@@ -330,7 +330,7 @@ impl Client {
     }
 
     async fn begin(&self, head: Head) -> io::Result<Stream> {
-        let mut stream = self.side.connect(self.to).await?;
+        let mut stream = self.tcp.connect(self.to).await?;
         stream.write_all(&head.encode()).await?;
         Ok(stream)
     }
@@ -393,7 +393,7 @@ impl Client {
     }
 
     async fn transact(&self, request: &[u8], response: u32, buffer: &mut [u8]) -> io::Result<()> {
-        let mut stream = self.side.ask(self.to, request).await?;
+        let mut stream = self.tcp.ask(self.to, request).await?;
         let mut received = 0;
         loop {
             match stream.read(buffer).await? {
@@ -415,8 +415,8 @@ mod tests {
         let local = LocalSet::new();
         local
             .run_until(async {
-                let side = Rc::new(Side::Kernel { fast_open: false, congestion: None });
-                let listener = side.listen("127.0.0.1:0".parse().unwrap(), 1).unwrap();
+                let tcp = Rc::new(EitherTcp::Kernel { fast_open: false, congestion: None });
+                let listener = tcp.listen("127.0.0.1:0".parse().unwrap(), 1).unwrap();
                 let to = listener.local_addr().unwrap();
                 tokio::task::spawn_local(async move {
                     while let Ok(stream) = listener.accept().await {
@@ -424,7 +424,7 @@ mod tests {
                     }
                 });
                 let until = Instant::now() + Duration::from_millis(50);
-                let client = Client { side, to, until };
+                let client = Client { tcp, to, until };
                 assert!(client.upload(Head::Upload).await.unwrap() > 0);
                 let client = Client { until: Instant::now() + Duration::from_millis(50), ..client };
                 assert!(client.upload(Head::Delivery).await.unwrap() > 0);

@@ -1,5 +1,5 @@
-//! The environment of a measurement: two namespaces joined by a veth pair, processes in them on given cores,
-//! and their cost.
+//! The environment of a measurement: two namespaces that a veth pair joins, and processes in them on given
+//! cores, whose cost is measured.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};

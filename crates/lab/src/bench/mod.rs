@@ -1,10 +1,10 @@
 //! Cost of TCP: processor time of both ends for the same work. The measurements of the kernel's TCP and of
 //! brisk's alternate.
 //!
-//! Each measurement has two processes, a client and a server, on one core (or on one each). Both ends count,
-//! because one end may save work that the other must do. The kernel's packet work is charged to the running
-//! process, which is one of the two if no other process uses their core. A row shows the median of the
-//! rounds' ratios, so that a change in the machine's speed between rounds has no effect.
+//! Each measurement has two processes, a client and a server, on one core (or on one each). The cost is that
+//! of both ends, because one end may save work that the other must do. The kernel charges its packet work to
+//! the running process, which is one of the two if no other process uses their core. A row shows the median
+//! of the ratios of the rounds, so that a change in the machine's speed between rounds has no effect.
 //!
 //! | module | content |
 //! |---|---|
@@ -36,7 +36,7 @@ use fixture::{Fixture, Process, Usage};
 use report::{BenchReport, RowReport};
 use rows::{Row, Setup, Topology};
 
-/// Time before a measurement in which both TCPs learn the path, fetch cookies and fill caches, seconds.
+/// Warm-up before a measurement, seconds: the TCP learns the path, fetches cookies and fills caches.
 const WARM: f64 = 0.3;
 
 /// The measurements to run.
@@ -100,14 +100,14 @@ pub struct Cost {
 }
 
 impl Bench {
-    /// Measures all rows, until `stop` is set; calls `look` with the report of each row.
+    /// Measures all rows, until `stop` is set; calls `on_progress` with the report of each row.
     ///
     /// # Errors
     /// [`BenchError`] if the system refuses.
     pub fn run(
         &self,
         stop: &AtomicBool,
-        look: &mut dyn FnMut(&RowReport),
+        on_progress: &mut dyn FnMut(&RowReport),
     ) -> Result<BenchReport, BenchError> {
         let mut cores = allowed_cores()?;
         let asked = self.rows.iter().filter_map(Row::cores).max().unwrap_or(1).max(self.cores);
@@ -130,7 +130,7 @@ impl Bench {
                 break;
             }
             let report = RowReport::new(row, rounds);
-            look(&report);
+            on_progress(&report);
             reports.push(report);
         }
         Ok(BenchReport { rounds: self.rounds, seconds: self.seconds, cores: self.cores, rows: reports })

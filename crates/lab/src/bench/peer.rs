@@ -2,12 +2,12 @@
 //!
 //! One thread polls arriving packets, conversations and outgoing packets in turn, and then sleeps until the
 //! device is readable or a timer of smoltcp expires. The device is from `brisk-packet-io`, with packets of up
-//! to 64 kB in both directions. smoltcp's segments fit an MTU of 1,500 bytes. If it combines several segments
-//! into one packet, it tells the kernel their length (its feature `segmentation-offload`). With both TCPs the
-//! kernel verifies and completes checksums.
+//! to 64 kB in both directions. smoltcp's segments fit an MTU of 1,500 bytes. If smoltcp combines several
+//! segments into one packet, it tells the kernel their length (its feature `segmentation-offload`). For
+//! smoltcp as for brisk, the kernel verifies and completes checksums.
 //!
-//! A socket listens again as soon as its connection is in TIME-WAIT. smoltcp searches connections one after
-//! the other, and keeping those of the last ten seconds would take all of its time.
+//! A socket listens again as soon as its connection is in TIME-WAIT. smoltcp searches its connections
+//! linearly, so the TIME-WAITs of ten seconds would take all of its time.
 
 use std::convert::Infallible;
 use std::io;
@@ -37,15 +37,15 @@ const BUFFER: usize = 256 << 10;
 /// Serves until standard input ends, with `sockets` simultaneous connections.
 pub(super) fn serve(device: &str, own: &str, sockets: usize, at: SocketAddr) -> io::Result<Infallible> {
     let own: Prefix = own.parse().map_err(io::Error::other)?;
-    let mut carrier = Carrier::open(device, own)?;
+    let mut carrier = TunDevice::open(device, own)?;
     let began = std::time::Instant::now();
     let now = || Instant::from_micros(began.elapsed().as_micros() as i64);
     let mut interface = Interface::new(Config::new(HardwareAddress::Ip), &mut carrier, now());
-    let mut room = Ok(());
+    let mut added = Ok(());
     interface.update_ip_addrs(|addresses| {
-        room = addresses.push(IpCidr::new(own.address.into(), own.length));
+        added = addresses.push(IpCidr::new(own.address.into(), own.length));
     });
-    room.map_err(|_| io::Error::other("smoltcp has no room for an address"))?;
+    added.map_err(|_| io::Error::other("smoltcp has no room for an address"))?;
     let mut set = SocketSet::new(Vec::new());
     let mut conversations: Vec<_> = (0..sockets).map(|_| Conversation::listen(&mut set, at.port())).collect();
     let mut buffer = vec![0; PIECE];
@@ -67,7 +67,7 @@ pub(super) fn serve(device: &str, own: &str, sockets: usize, at: SocketAddr) -> 
 }
 
 /// A TUN device for smoltcp.
-struct Carrier {
+struct TunDevice {
     tun: TunDevice,
     arrived: Vec<u8>,
     leaving: Vec<u8>,
@@ -75,16 +75,16 @@ struct Carrier {
     failed: Option<io::Error>,
 }
 
-impl Carrier {
+impl TunDevice {
     /// Opens the device `name`; the kernel's side has the first other address in the network of `own`.
-    fn open(name: &str, own: Prefix) -> io::Result<Carrier> {
+    fn open(name: &str, own: Prefix) -> io::Result<TunDevice> {
         let kernel = own.neighbour().ok_or_else(|| io::Error::other(format!("{name} needs a network")))?;
         let mut tun = TunDevice::open(name, TunOptions::default()).map_err(io::Error::other)?;
         tun.configure(kernel, own.length, MTU as u32).map_err(io::Error::other)?;
         if !tun.offload() {
             return Err(io::Error::other(format!("{name}: the kernel grants no packets of up to 64 kB")));
         }
-        Ok(Carrier { tun, arrived: vec![0; TunDevice::READ_BUFFER], leaving: Vec::new(), failed: None })
+        Ok(TunDevice { tun, arrived: vec![0; TunDevice::READ_BUFFER], leaving: Vec::new(), failed: None })
     }
 
     /// Sleeps until the device is readable, at most for `delay`.
@@ -121,20 +121,20 @@ impl Carrier {
     }
 }
 
-impl Device for Carrier {
+impl Device for TunDevice {
     type RxToken<'a> = Arrived<'a>;
-    type TxToken<'a> = Leaving<'a>;
+    type TxToken<'a> = OutgoingPacket<'a>;
 
-    fn receive(&mut self, _: Instant) -> Option<(Arrived<'_>, Leaving<'_>)> {
+    fn receive(&mut self, _: Instant) -> Option<(Arrived<'_>, OutgoingPacket<'_>)> {
         let at = self.read()?;
-        let Carrier { tun, arrived, leaving, failed } = self;
-        let leaving = Leaving { tun, bytes: leaving, failed, meta: PacketMeta::default() };
+        let TunDevice { tun, arrived, leaving, failed } = self;
+        let leaving = OutgoingPacket { tun, bytes: leaving, failed, meta: PacketMeta::default() };
         Some((Arrived(arrived.get(at)?), leaving))
     }
 
-    fn transmit(&mut self, _: Instant) -> Option<Leaving<'_>> {
-        let Carrier { tun, leaving, failed, .. } = self;
-        Some(Leaving { tun, bytes: leaving, failed, meta: PacketMeta::default() })
+    fn transmit(&mut self, _: Instant) -> Option<OutgoingPacket<'_>> {
+        let TunDevice { tun, leaving, failed, .. } = self;
+        Some(OutgoingPacket { tun, bytes: leaving, failed, meta: PacketMeta::default() })
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
@@ -156,14 +156,14 @@ impl RxToken for Arrived<'_> {
 }
 
 /// Buffer of an outgoing packet.
-struct Leaving<'a> {
+struct OutgoingPacket<'a> {
     tun: &'a mut TunDevice,
     bytes: &'a mut Vec<u8>,
     failed: &'a mut Option<io::Error>,
     meta: PacketMeta,
 }
 
-impl TxToken for Leaving<'_> {
+impl TxToken for OutgoingPacket<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, fill: F) -> R {
         // The caller overwrites all bytes, so the old content may stay.
         self.bytes.resize(len.max(self.bytes.len()), 0);
@@ -263,8 +263,8 @@ impl Step {
                 more => Some(Step::Answer(left - more)),
             },
             Step::Echo => {
-                let room = socket.send_capacity() - socket.send_queue();
-                match read(socket, buffer.get_mut(..room.min(PIECE))?) {
+                let free = socket.send_capacity() - socket.send_queue();
+                match read(socket, buffer.get_mut(..free.min(PIECE))?) {
                     0 => is_over(socket).then_some(Step::Answer(0)),
                     more => socket.send_slice(buffer.get(..more)?).ok().map(|_| Step::Echo),
                 }
@@ -295,7 +295,7 @@ fn read(socket: &mut Socket<'_>, buffer: &mut [u8]) -> usize {
     socket.recv_slice(buffer).unwrap_or(0)
 }
 
-/// Writes up to `most` bytes; returns their number; 0 if there is no space.
-fn write(socket: &mut Socket<'_>, most: usize) -> usize {
-    PATTERN.get(..most).and_then(|bytes| socket.send_slice(bytes).ok()).unwrap_or(0)
+/// Writes up to `max` bytes; returns their number; 0 if there is no space.
+fn write(socket: &mut Socket<'_>, max: usize) -> usize {
+    PATTERN.get(..max).and_then(|bytes| socket.send_slice(bytes).ok()).unwrap_or(0)
 }

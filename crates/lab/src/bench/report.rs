@@ -38,8 +38,8 @@ pub struct RowReport {
     pub ratio_of: &'static str,
     /// Ratio of the processor times of both ends.
     pub cpu: Spread,
-    /// Value of `cpu` if the server's own code took no time, so that only the path through the device and the
-    /// other end count. Present in rows that compare a server in user space with the kernel.
+    /// The value that `cpu` would have if the server's own code took no time: the cost of the path through
+    /// the device and of the other end. Present in rows that compare a server in user space with the kernel.
     pub limit: Option<f64>,
     /// Ratio of the units per second, in the opposite direction: the comparison in wall-clock time.
     pub time: Spread,
@@ -111,9 +111,9 @@ impl RowReport {
         let without_own = |(old, new): &(Cost, Cost)| turned(old.both / (new.both - new.server_user));
         let limit = limited.then(|| Spread::of(rounds.iter().map(without_own)).median);
         let (goal, met) = match row.goal {
-            Goal::AtLeast(least) => (Some(least), Some(cpu.median >= least)),
-            Goal::AtMost(most) => (Some(most), Some(cpu.median <= most)),
-            Goal::Faster(least) => (Some(least), Some(time.median >= least)),
+            Goal::AtLeast(min) => (Some(min), Some(cpu.median >= min)),
+            Goal::AtMost(max) => (Some(max), Some(cpu.median <= max)),
+            Goal::Faster(min) => (Some(min), Some(time.median >= min)),
             Goal::None => (None, None),
         };
         RowReport {

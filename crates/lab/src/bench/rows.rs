@@ -15,7 +15,7 @@ const XDP: &str = "xdp:bench0";
 const TUN: ([u8; 4], u16) = ([10, 98, 0, 2], 7000);
 const TUN_DEVICE: &str = "bench1";
 const TUN_ADDRESS: &str = "10.98.0.2/24";
-/// Two setups for the same work, and the goal of their ratio.
+/// Two setups for the same work, and the goal for their ratio.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// Name of the row on the command line.
@@ -40,8 +40,8 @@ pub(super) enum Topology {
     Big,
     /// Packets of 1,500 bytes cross the veth pair; the kernel cuts and joins them in software at both ends.
     Packets,
-    /// The client is a separate host on another core. All work of the server's core counts: its host receives
-    /// the packets from the veth pair and forwards packets to other hosts.
+    /// The client is on a core of its own, like a separate host. The server's host receives the packets of
+    /// the veth pair and can forward packets, and all work of its core counts.
     Routed,
 }
 

@@ -44,7 +44,7 @@ const FIRST_HOP_PORT: u16 = 7443;
 /// Priority of the gateways among real-time threads: below that of the link, above that of the browser.
 const FIFO_PRIORITY: u8 = 5;
 
-/// Ended connections of an arm between the gateways.
+/// Counts of the ended connections between the gateways of an arm.
 #[derive(Debug, Default)]
 pub(super) struct HopTally {
     all: AtomicU64,

@@ -96,8 +96,8 @@ pub struct Progress<'a> {
 }
 
 impl Browse {
-    /// Loads the page until all loads are complete or `stop` is set; calls `look` after every load. Stores a
-    /// picture of the page in `picture`.
+    /// Loads the page until all loads are complete or `stop` is set; calls `on_progress` after every load.
+    /// Stores a picture of the page in `picture`.
     ///
     /// # Errors
     /// [`BrowseError`] if nothing could be measured.
@@ -105,7 +105,7 @@ impl Browse {
         &self,
         picture: Option<&Path>,
         stop: &AtomicBool,
-        look: &mut (dyn FnMut(&Progress<'_>) + Send),
+        on_progress: &mut (dyn FnMut(&Progress<'_>) + Send),
     ) -> Result<PageReport, BrowseError> {
         // A missing program is reported before anything is created.
         let (browser, chromedriver) = (driver::find("chromium")?, driver::find("chromedriver")?);
@@ -131,7 +131,7 @@ impl Browse {
                 Ok(()) => {
                     let left = Left { browse: self, hop: &hop, site: &site, tally: &tally, stop, picture };
                     Namespace::open(&between.a)?
-                        .run(|| left.run(&browser, &chromedriver, stopped.clone(), look))
+                        .run(|| left.run(&browser, &chromedriver, stopped.clone(), on_progress))
                         .map_err(BrowseError::from)
                         .flatten()
                 }
@@ -194,7 +194,7 @@ impl Left<'_> {
         browser: &Path,
         chromedriver: &Path,
         stopped: watch::Receiver<bool>,
-        look: &mut (dyn FnMut(&Progress<'_>) + Send),
+        on_progress: &mut (dyn FnMut(&Progress<'_>) + Send),
     ) -> Result<Vec<ArmLoads>, BrowseError> {
         let directory = Scratch::make()?;
         let arms = &self.browse.arms;
@@ -215,10 +215,10 @@ impl Left<'_> {
                     let picture = self.picture.filter(|_| number == 0 && arm == 0);
                     let result = self.load(&mut driver, browser, arm, picture).await;
                     if let (0, Err(error)) = (number, result.as_ref()) {
-                        // The failure of the first load would occur again.
+                        // The counted loads of an arm would fail like this first one.
                         return Err(BrowseError::Driver(error.clone()));
                     }
-                    look(&Progress { arm: &arms[arm].name, number, result: &result });
+                    on_progress(&Progress { arm: &arms[arm].name, number, result: &result });
                     match number {
                         0 => before[arm] = tallies[arm].read(),
                         _ => loads[arm].push(result),

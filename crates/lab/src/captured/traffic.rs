@@ -64,7 +64,7 @@ pub struct Facts {
     pub connections: u64,
     /// Number of exchanges, and of those that begin with a handshake.
     pub exchanges: [u64; 2],
-    /// Place of the capture.
+    /// Where the capture was made.
     pub side: Side,
     /// 10th, 50th and 90th percentile of the round-trip time.
     pub rtt_ms: [f64; 3],

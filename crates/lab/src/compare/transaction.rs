@@ -4,7 +4,7 @@
 use brisk_link::LinkSpec;
 use brisk_runtime::profile::Profile;
 use brisk_sim::application::Exchange;
-use brisk_sim::fast_open::Acquaintance;
+use brisk_sim::fast_open::PriorKnowledge;
 use brisk_sim::neighbours::{self, NeighbourSpec};
 use brisk_sim::page::{self, LoadSpec};
 use brisk_sim::seeds;
@@ -21,14 +21,14 @@ use crate::diagram;
 use crate::scenario::Scenario;
 
 /// Maximum number of earlier transactions over a path.
-const FAMILIAR: usize = 300;
-/// Number of bytes after which no more earlier transactions are necessary, and minimum number of
-/// transactions: a large transaction shows as much as many small ones.
-const FAMILIAR_BYTES: u64 = 100_000_000;
-const FAMILIAR_MIN: usize = 4;
+const EARLIER: usize = 300;
+/// Bytes of earlier transactions that suffice, because a large transaction shows as much as many small ones.
+const EARLIER_BYTES: u64 = 100_000_000;
+/// Minimum number of earlier transactions, even if they exceed [`EARLIER_BYTES`].
+const EARLIER_MIN: usize = 4;
 
-/// Knowledge of the paths at the beginning: for each arm, for each path.
-pub(crate) type Acquaintances = Vec<Vec<Option<Acquaintance>>>;
+/// State of both ends after earlier connections: for each arm, for each path.
+pub(crate) type KnowledgeOfArms = Vec<Vec<Option<PriorKnowledge>>>;
 
 /// Random values that are drawn before a transaction; the same in every arm.
 #[derive(Clone, Copy, Debug)]
@@ -49,44 +49,48 @@ impl Comparison {
         }
     }
 
-    /// Returns the knowledge of both ends about each other at the beginning, for every arm.
+    /// Returns the state of both ends after earlier connections, for every arm.
     ///
     /// # Errors
     /// The reason why a transaction cannot be simulated.
-    pub(crate) fn acquaintances(&self) -> Result<Acquaintances, TransactionError> {
-        let of_arm = |arm| self.paths().iter().map(|path| self.acquaint(arm, path)).collect();
+    pub(crate) fn knowledge_of_arms(&self) -> Result<KnowledgeOfArms, TransactionError> {
+        let of_arm = |arm| self.paths().iter().map(|path| self.prior_knowledge(arm, path)).collect();
         self.arms.par_iter().map(of_arm).collect()
     }
 
-    /// Returns the knowledge of an arm at the beginning; `None` if it has none. The planner needs the loss
-    /// rate of the path, and an arm that starts from path memory needs its capacity. Both get it from many
-    /// earlier transactions like those that are compared, over the same path.
-    fn acquaint(&self, arm: &Profile, path: &LinkSpec) -> Result<Option<Acquaintance>, TransactionError> {
-        let acquaintance = match (arm.memory, arm.fast_open) {
-            (true, _) => self.met(arm, path)?,
-            (false, true) => self.met(arm, path)?.forget_paths(),
+    /// Returns the state of both ends of an arm after earlier connections; `None` for an arm without memory.
+    /// The planner needs the loss rate of the path, and an arm that starts from path memory needs its
+    /// capacity. Many earlier transactions like those that are compared, over the same path, provide both.
+    fn prior_knowledge(
+        &self,
+        arm: &Profile,
+        path: &LinkSpec,
+    ) -> Result<Option<PriorKnowledge>, TransactionError> {
+        let prior_knowledge = match (arm.memory, arm.fast_open) {
+            (true, _) => self.known(arm, path)?,
+            (false, true) => self.known(arm, path)?.forget_paths(),
             (false, false) => return Ok(None),
         };
-        Ok(Some(acquaintance))
+        Ok(Some(prior_knowledge))
     }
 
-    fn met(&self, arm: &Profile, path: &LinkSpec) -> Result<Acquaintance, TransactionError> {
+    fn known(&self, arm: &Profile, path: &LinkSpec) -> Result<PriorKnowledge, TransactionError> {
         if let Some(page) = &self.page {
-            return page::acquaintance(path, page);
+            return page::prior_knowledge(path, page);
         }
         if arm.tcp.mechanisms.planner.is_none() && !arm.starts_from_path() {
-            return Ok(Acquaintance::over(path)?);
+            return Ok(PriorKnowledge::over(path)?);
         }
         let seed = seeds::of_transaction(self.seed, u64::MAX);
         let mut chance = brisk_link::seeds::rng(seed, "size");
         let exchange = |response| Exchange { request: self.request, ..Exchange::of(response) };
         let (mut exchanges, mut bytes) = (Vec::new(), 0);
-        while exchanges.len() < FAMILIAR_MIN || exchanges.len() < FAMILIAR && bytes < FAMILIAR_BYTES {
+        while exchanges.len() < EARLIER_MIN || exchanges.len() < EARLIER && bytes < EARLIER_BYTES {
             let response = self.sizes.draw(&mut chance);
             bytes += response;
             exchanges.push(exchange(response));
         }
-        Ok(Acquaintance::familiar(path, seed, &arm.tcp, &exchanges)?)
+        Ok(PriorKnowledge::after(path, seed, &arm.tcp, &exchanges)?)
     }
 
     /// Runs a transaction of the arm with this index.
@@ -96,7 +100,7 @@ impl Comparison {
     pub(crate) fn run_one(
         &self,
         arm: usize,
-        known: &Acquaintances,
+        known: &KnowledgeOfArms,
         drawn: Drawn,
         arena: &mut Arena,
     ) -> Result<TransactionResult, TransactionError> {
@@ -178,7 +182,7 @@ impl Comparison {
         }
         let Drawn { seed, path, response } = self.drawn(index);
         let link = &self.paths()[path];
-        let known = self.acquaint(&self.arms[arm], link)?;
+        let known = self.prior_knowledge(&self.arms[arm], link)?;
         let spec = TransactionSpec {
             known: known.as_ref(),
             fast_open: self.arms[arm].fast_open,

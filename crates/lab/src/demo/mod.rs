@@ -149,12 +149,12 @@ const REQUEST_BYTES: u32 = 75;
 const RESPONSE_HEAD: u64 = 62;
 /// Maximum time to wait for responses at the end.
 const LINGER: Duration = Duration::from_secs(5);
-/// Interval of the calls of `look`.
+/// Interval of the calls of `on_progress`.
 const TICK: Duration = Duration::from_millis(500);
 
 impl Demo {
-    /// Runs the demonstration for its duration or until `stop` resolves. Calls `look` with intermediate
-    /// results twice a second.
+    /// Runs the demonstration for its duration or until `stop` resolves. Calls `on_progress` with
+    /// intermediate results twice a second.
     ///
     /// # Errors
     /// The operation that the system refused.
@@ -164,7 +164,7 @@ impl Demo {
     pub async fn run(
         &self,
         stop: impl Future<Output = ()>,
-        look: &mut dyn FnMut(&Snapshot),
+        on_progress: &mut dyn FnMut(&Snapshot),
     ) -> Result<DemoReport, DemoError> {
         let expected = self.simulate()?;
         let origin = Origin::bind().await?;
@@ -175,21 +175,20 @@ impl Demo {
             fixtures.push(Fixture::start(arm.clone(), &self.link, self.seed, origin_at).await?);
         }
         let mut stop = pin!(stop);
-        let mut look_at_warm_up =
-            |snapshot: &Snapshot| look(&Snapshot { warming_up: true, ..snapshot.clone() });
-        let stopped =
-            self.load(&fixtures, self.warm_up, "warm-up", stop.as_mut(), &mut look_at_warm_up).await;
+        let mut on_warm_up =
+            |snapshot: &Snapshot| on_progress(&Snapshot { warming_up: true, ..snapshot.clone() });
+        let stopped = self.load(&fixtures, self.warm_up, "warm-up", stop.as_mut(), &mut on_warm_up).await;
         if !self.warm_up.is_zero() {
-            linger(&fixtures, Instant::now(), &mut look_at_warm_up).await;
+            linger(&fixtures, Instant::now(), &mut on_warm_up).await;
             // The link updates its counters only once a second.
             tokio::time::sleep(Duration::from_secs(1)).await;
             fixtures.iter_mut().for_each(Fixture::begin_to_count);
         }
         let began = Instant::now();
         if !stopped {
-            self.load(&fixtures, self.duration, "load", stop.as_mut(), look).await;
+            self.load(&fixtures, self.duration, "load", stop.as_mut(), on_progress).await;
         }
-        linger(&fixtures, began, look).await;
+        linger(&fixtures, began, on_progress).await;
         origin.abort();
         let elapsed = began.elapsed();
         let mut arms = Vec::new();
@@ -237,7 +236,7 @@ impl Demo {
         duration: Duration,
         seed: &str,
         mut stop: Pin<&mut impl Future<Output = ()>>,
-        look: &mut dyn FnMut(&Snapshot),
+        on_progress: &mut dyn FnMut(&Snapshot),
     ) -> bool {
         let began = Instant::now();
         let mut rng = brisk_link::seeds::rng(self.seed, seed);
@@ -247,7 +246,7 @@ impl Demo {
         while next < end {
             tokio::select! {
                 () = &mut stop => return true,
-                _ = tick.tick() => look(&snapshot(fixtures, began)),
+                _ = tick.tick() => on_progress(&snapshot(fixtures, began)),
                 () = tokio::time::sleep_until(next.into()) => {
                     for fixture in fixtures {
                         tokio::spawn(request(fixture.frontend, self.flow, fixture.tally.clone()));
@@ -296,11 +295,11 @@ impl Demo {
 }
 
 /// Waits for outstanding requests.
-async fn linger(fixtures: &[Fixture], began: Instant, look: &mut dyn FnMut(&Snapshot)) {
+async fn linger(fixtures: &[Fixture], began: Instant, on_progress: &mut dyn FnMut(&Snapshot)) {
     let end = Instant::now() + LINGER;
     loop {
         let now = snapshot(fixtures, began);
-        look(&now);
+        on_progress(&now);
         if Instant::now() >= end || now.arms.iter().all(|arm| arm.outstanding == 0) {
             break;
         }

@@ -190,10 +190,10 @@ impl<A: End, B: End> Emulation<A, B> {
     }
 
     /// Sleeps until a packet can be read or is due.
-    fn wait(&mut self, waiter: &mut Waiter, next_look: Duration) -> io::Result<()> {
-        let look = (self.began.elapsed() + ATTENTION).min(next_look);
+    fn wait(&mut self, waiter: &mut Waiter, next_report: Duration) -> io::Result<()> {
+        let limit = (self.began.elapsed() + ATTENTION).min(next_report);
         let departure = self.link.next_departure().map(|due| Duration::from_micros(due.as_micros()));
-        let due = departure.map_or(look, |departure| departure.min(look));
+        let due = departure.map_or(limit, |departure| departure.min(limit));
         waiter.wait([self.a.fd(), self.b.fd()], Some(self.began + due)).map(drop)
     }
 

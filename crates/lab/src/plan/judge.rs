@@ -136,7 +136,7 @@ fn judge_cell(
         let index = cell.arms.iter().position(|arm| *arm == expectation.arm).unwrap_or_default();
         let rows = Rows { arm: &arms[index], base: &arms[0], rtt_us };
         let found = find(expectation, rows, plan.paper_n, store.id.seed);
-        found.beside(expectation.metric, &cell.arms, real.as_ref())
+        found.with_real_time(expectation.metric, &cell.arms, real.as_ref())
     });
     let times = arms.iter().map(|rows| rows.iter().filter_map(|row| row.completion_us));
     Ok(CellReport {
@@ -185,8 +185,8 @@ fn find(expectation: &Expectation, rows: Rows<'_>, paper_n: Option<u64>, seed: u
 }
 
 /// Returns the interval of a figure. If the figure is a statistic of one value per transaction, its interval
-/// has a closed form. For other figures transactions are drawn again, those of an arm and of the first arm
-/// together because they had the same losses.
+/// has a closed form. For other figures the bootstrap resamples transactions; it draws each transaction of an
+/// arm together with that of the first arm, because both had the same losses.
 pub(crate) fn interval(metric: Metric, arm: &[Row], base: &[Row], rtt_us: f64, seed: u64) -> Interval {
     let n = arm.len().min(base.len());
     let all: Vec<usize> = (0..n).collect();
@@ -201,8 +201,9 @@ pub(crate) fn interval(metric: Metric, arm: &[Row], base: &[Row], rtt_us: f64, s
 }
 
 /// Returns the interval of the figure that another measurement of `n` transactions of each arm would have.
-/// The bootstrap draws our transactions again for our error, and `n` of those for the error of the other
-/// measurement, whose arms did not have the same losses.
+/// Each resample has two steps: it resamples brisk's transactions, because brisk's figure has an error too,
+/// and draws `n` of the result. The arms are resampled separately, because those of the other measurement did
+/// not have the same losses.
 fn chance(metric: Metric, Rows { arm, base, rtt_us }: Rows<'_>, n: usize, seed: u64) -> Interval {
     let rng = brisk_link::seeds::rng(seed, "chance");
     let found = bootstrap(&rng, RESAMPLES, arm.len() + n + base.len() + n, |rng| {
@@ -290,7 +291,7 @@ impl Finding {
     }
 
     /// Adds the figures of the kernel and of brisk in real time.
-    fn beside(self, metric: Metric, arms: &[String], real: Option<&RealReport>) -> Finding {
+    fn with_real_time(self, metric: Metric, arms: &[String], real: Option<&RealReport>) -> Finding {
         let first = arms.first().map_or("", String::as_str);
         let of = |name: fn(&str) -> Option<String>| {
             real.and_then(|real| real.figure(metric, &name(&self.arm)?, &name(first)?)).map(rounded)

@@ -26,8 +26,8 @@ pub fn overview(plans: &[PlanReport], made: &Made, folder: &str) -> String {
     let mut text = format!(
         "# Reproduction\n\nEvery table and figure of both papers, and brisk's own experiments, with brisk's results. Written by\n\n```\n{command}\n```\n\n\
          with brisk {version}, seed {seed}, in virtual time{}. The same seed gives the same figures everywhere.\n\n\
-         {} figures: {} as expected (`ok`), {} outside the expected range by no more than chance explains (`unsure`), {} outside\n\
-         it (`OUTSIDE`). For {unexplained} of the latter no experiment has tested a reason. The expected range is in the plan; if it\n\
+         {} figures: {} in the expected range (`ok`), {} outside it by an amount that chance can explain (`unsure`), {} outside it\n\
+         by more (`OUTSIDE`). For {unexplained} of the latter no experiment has tested a reason. The expected range is in the plan; if it\n\
          excludes the paper's figure, the last column gives the reason, and after *Checked* the experiment that tested the reason.\n\
          [The lab](lab.md) defines the verdict. Some ranges were set after the first run: for these `ok` means only that the figure\n\
          has not changed since, so compare it with the paper's.\n",
@@ -62,11 +62,11 @@ pub fn page(plan: &PlanReport) -> String {
         let workload = &cell.report.workload;
         let connection = if workload.established { ", open connection" } else { "" };
         text.push_str(&format!(
-            "- {}: `{link}`, {}{connection}, {} transactions an arm\n",
+            "- {}: `{link}`, {}{connection}, {} transactions per arm\n",
             cell.cell, workload.flow, workload.n
         ));
     }
-    text.push_str("\n| cell | arm | figure | paper | brisk | 95 % | difference | expected | verdict | why |\n|---|---|---|---|---|---|---|---|---|---|\n");
+    text.push_str("\n| cell | arm | figure | paper | brisk | 95 % interval | difference | expected | verdict | why |\n|---|---|---|---|---|---|---|---|---|---|\n");
     for cell in cells {
         cell.expected.iter().for_each(|finding| text.push_str(&row(&cell.cell, finding)));
     }
@@ -78,9 +78,9 @@ pub fn page(plan: &PlanReport) -> String {
 
 fn contestants(cell: &str, real: &RealReport, text: &mut String) {
     text.push_str(&format!(
-        "\nCell {cell} in real time, {} bytes, {} at a time (ms; IP bytes that each side sent / payload; CPU ms a request of the\n\
-         contestant's processes; percent of its bulk flow next to one of the kernel's CUBIC; whether the link kept its times):\n\n\
-         | contestant | answered | failed | mean | 95 % | p50 | p95 | p99 | up | down | CPU | share | link |\n\
+        "\nCell {cell} in real time, {} bytes, {} at a time (ms; IP bytes that each side sent / payload; CPU time of the\n\
+         contestant's processes per request, ms; percent of its bulk flow next to one of the kernel's CUBIC; whether the link kept its times):\n\n\
+         | contestant | answered | failed | mean | 95 % interval | p50 | p95 | p99 | up | down | CPU | share | link |\n\
          |---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
         real.bytes, real.parallel
     ));

@@ -223,8 +223,8 @@ impl Metric {
         self.value_of((arm, drawn), (base, drawn), rtt_us)
     }
 
-    /// Returns a value of each transaction, and the statistic of these values that is the figure once it is
-    /// divided by the third element; `None` for a figure of another kind.
+    /// Returns a value of each transaction, a statistic, and a divisor: the figure is that statistic of the
+    /// values, divided by the divisor. `None` for a figure of another kind.
     pub(crate) fn values(&self, arm: Drawn<'_>, rtt_us: f64) -> Option<(Vec<f64>, Statistic, f64)> {
         let ratio = |row: &Row| Some(row.rto_us? as f64 / row.srtt_us.filter(|us| *us > 0)? as f64);
         match self {

@@ -407,11 +407,11 @@ fn beside(text: &BesideText) -> Result<Beside, String> {
     Ok(Beside { plain: *plain, others: *others, takes, pause })
 }
 
-fn burst((least, most): (u32, u32)) -> Result<Burst, String> {
-    if !(1..=most).contains(&least) || most > 64 {
-        return Err(format!("burst = [{least}, {most}]: use 1 to 64 packets, the smaller number first"));
+fn burst((min, max): (u32, u32)) -> Result<Burst, String> {
+    if !(1..=max).contains(&min) || max > 64 {
+        return Err(format!("burst = [{min}, {max}]: use 1 to 64 packets, the smaller number first"));
     }
-    Ok(Burst { least, most })
+    Ok(Burst { min, max })
 }
 
 fn usual_n() -> u64 {

@@ -35,14 +35,14 @@ pub fn page(plans: &[PlanReport], made_by: &str) -> String {
                     p { (made_by) }
                     p {
                         (findings().count()) " figures: "
-                        strong { (count(Verdict::Within)) } " as expected, "
-                        strong { (count(Verdict::Unsure)) } " that chance may explain, "
-                        strong { (count(Verdict::Outside)) } " outside, of which "
-                        strong { (unexplained) } " without a reason that an experiment has tested."
+                        strong { (count(Verdict::Within)) } " in the expected range, "
+                        strong { (count(Verdict::Unsure)) } " outside it by an amount that chance can explain, "
+                        strong { (count(Verdict::Outside)) } " outside it by more. For "
+                        strong { (unexplained) } " of the latter no experiment has tested a reason."
                     }
                 }
                 div.scroll { table {
-                    thead { tr { th { "experiment" } th { "source" } th { "claim" } th { "ours" } th { "verdict" } } }
+                    thead { tr { th { "experiment" } th { "source" } th { "claim" } th { "brisk" } th { "verdict" } } }
                     tbody { @for plan in plans { tr {
                         td { a href={ "#" (plan.plan) } { (plan.plan) } }
                         td { (plan.source) }
@@ -102,7 +102,7 @@ fn cell_part(cell: &CellReport) -> Markup {
         p.link {
             code { (link) } ", " (workload.flow) ", "
             (if workload.established { "open connection" } else { "new connection" })
-            ", " (workload.n) " transactions an arm, seed " (cell.report.seed)
+            ", " (workload.n) " transactions per arm, seed " (cell.report.seed)
         }
         @if !cell.expected.is_empty() { (findings(&cell.expected)) }
         @if !cell.report.arms.is_empty() { (arms(cell)) }
@@ -120,7 +120,7 @@ fn findings(findings: &[Finding]) -> Markup {
     html! {
         div.scroll { table {
             thead { tr {
-                th { "arm" } th { "figure" } th { "paper" } th { "brisk" } th { "95 %" } th { "difference" }
+                th { "arm" } th { "figure" } th { "paper" } th { "brisk" } th { "95 % interval" } th { "difference" }
                 @if real { th { "kernel" } th { "brisk, real time" } }
                 th { "expected" } th { "" }
             } }
@@ -162,7 +162,7 @@ fn arms(cell: &CellReport) -> Markup {
         div.scroll { table {
             thead { tr {
                 th { "arm" } th { "mean ms" } th { "p50" } th { "p90" } th { "p95" } th { "p99" }
-                th { "p50 / RTT" } th { "p99 / RTT" } th { "wire" } th { "hit" } th { "timeouts" } th { "again" }
+                th { "p50 / RTT" } th { "p99 / RTT" } th { "wire" } th { "hit" } th { "timeouts" } th { "retransmits" }
             } }
             tbody { @for (index, arm) in cell.report.arms.iter().enumerate() {
                 tr {
@@ -184,12 +184,12 @@ fn contestants(real: &RealReport) -> Markup {
     html! {
         p.link {
             "In real time over the emulated link, seed " (real.seed) ", " (real.bytes) " bytes, " (real.parallel)
-            " at a time. Up, down: IP bytes that each side sent / payload bytes. CPU: ms a request, of the contestant's \
-              processes. Share: of its bulk flow beside one of the kernel's CUBIC."
+            " at a time. Up, down: IP bytes that each side sent / payload bytes. CPU: time of the contestant's \
+              processes per request, ms. Share: of its bulk flow next to one of the kernel's CUBIC."
         }
         div.scroll { table {
             thead { tr {
-                th { "contestant" } th { "answered" } th { "failed" } th { "mean ms" } th { "95 %" } th { "p50" } th { "p95" }
+                th { "contestant" } th { "answered" } th { "failed" } th { "mean ms" } th { "95 % interval" } th { "p50" } th { "p95" }
                 th { "p99" } th { "up" } th { "down" } th { "CPU" } th { "share" } th { "" }
             } }
             tbody { @for contestant in &real.contestants { (contestant_row(contestant)) } }

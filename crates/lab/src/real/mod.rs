@@ -82,18 +82,18 @@ pub enum RealError {
 }
 
 impl Real {
-    /// Runs the contestants one after the other, until all are done or `stop` is set. Calls `look` with the
-    /// name of each contestant that begins.
+    /// Runs the contestants one after the other, until all are done or `stop` is set. Calls `on_progress`
+    /// with the name of each contestant that begins.
     ///
     /// # Errors
     /// [`RealError`] if the system refuses something. The failure of a contestant is a result.
-    pub fn run(&self, stop: &AtomicBool, look: &mut dyn FnMut(&str)) -> Result<RealReport, RealError> {
+    pub fn run(&self, stop: &AtomicBool, on_progress: &mut dyn FnMut(&str)) -> Result<RealReport, RealError> {
         let mut reports = Vec::new();
         for contestant in &self.contestants {
             if stop.load(Ordering::Relaxed) {
                 break;
             }
-            look(&contestant.name);
+            on_progress(&contestant.name);
             reports.push(self.measure(contestant, stop)?);
         }
         Ok(RealReport::new(self, reports))
@@ -211,8 +211,8 @@ impl Kernel {
             let failed = |error| io::Error::other(format!("{path} = {value}: {error}"));
             std::fs::write(&path, value).map_err(failed)?;
         }
-        // The namespace's sysctl rejects algorithms that unprivileged users may not choose; a route accepts
-        // them.
+        // A namespace rejects congestion controls that unprivileged users may not choose in its sysctl, but
+        // accepts them for a route.
         let words = "route change 10.77.0.0/24 dev brisk0 proto kernel scope link congctl";
         let done = Command::new("ip").args(words.split(' ')).arg(&self.congestion).output();
         let done = done.map_err(|error| io::Error::other(format!("ip: {error}; install iproute2")))?;

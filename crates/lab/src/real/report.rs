@@ -190,8 +190,8 @@ impl RealReport {
         table.add_rows(contestants.iter().map(ContestantReport::row));
         text += &text_table::lines(table, 1..);
         text.push_str(
-            "Times in ms. up, down: IP bytes that each side sent / payload bytes. CPU: ms a request, of the contestant's\n\
-             processes. share: percent of its bulk flow beside one of the kernel's CUBIC.\n",
+            "Times in ms. up, down: IP bytes that each side sent / payload bytes. CPU: ms per request of the\n\
+             contestant's processes. share: percent of its bulk flow next to one of the kernel's CUBIC.\n",
         );
         for contestant in contestants {
             if let Some(why) = &contestant.last_failure {

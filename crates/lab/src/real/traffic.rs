@@ -162,7 +162,7 @@ impl Load {
             };
             let mut tasks: Vec<_> = (0..parallel).map(|_| Box::pin(ask_in_turn())).collect();
             let mut all = Load::default();
-            // All tasks make progress while the code waits for the first one.
+            // The loop waits for the next task to end; all of them make progress meanwhile.
             while !tasks.is_empty() {
                 let (nth, load) = first_of(&mut tasks).await;
                 drop(tasks.swap_remove(nth));

@@ -1,7 +1,7 @@
 //! Boxes that change header bits.
 
 use super::Verdict;
-use super::header::{self, Tcp, mend};
+use super::header::{self, Tcp, update_checksums};
 use brisk_wire::{Ecn, Flags};
 
 /// The reserved bits 4, 5 and 6 of the IANA registry; bit 7 belongs to Accurate ECN (RFC 9768).
@@ -23,7 +23,7 @@ pub(super) fn set_reserved(ip: &mut [u8], tcp: Tcp) -> Verdict {
 fn replace(ip: &mut [u8], tcp: Tcp, old: u16, new: u16) -> Verdict {
     if old != new {
         tcp.set_flags(ip, Flags(new));
-        mend(ip);
+        update_checksums(ip);
     }
     Verdict::Pass
 }

@@ -1,7 +1,7 @@
 //! A box that joins adjacent segments, as offloads and accelerators on a path do.
 
 use super::Passed;
-use super::header::{Tcp, mend, write_length};
+use super::header::{Tcp, update_checksums, write_length};
 use crate::parcel::Parcel;
 use alloc::vec::Vec;
 use brisk_wire::{Flags, Instant, four_tuple};
@@ -99,7 +99,7 @@ fn join<P: Parcel>(held: &mut P, next: &[u8]) {
     tcp.set_flags(ip, flags);
     ip.extend_from_slice(newer.payload(next));
     write_length(ip);
-    mend(ip);
+    update_checksums(ip);
 }
 
 #[cfg(test)]

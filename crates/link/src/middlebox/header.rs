@@ -129,8 +129,8 @@ pub(crate) fn write_length(ip: &mut [u8]) {
     }
 }
 
-/// Recomputes the checksums after an edit.
-pub(crate) fn mend(ip: &mut [u8]) {
+/// Recomputes the checksums of a packet.
+pub(crate) fn update_checksums(ip: &mut [u8]) {
     fill_checksums(ip);
 }
 

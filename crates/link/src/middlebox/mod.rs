@@ -1,10 +1,11 @@
 //! Middleboxes: the effects of devices on real paths on TCP packets.
 //!
-//! NATs, firewalls, normalisers, proxies and accelerators drop, remove and rewrite what they do not know.
-//! Every new option and bit must pass them or fall back (Honda et al., "Is it still possible to extend TCP?",
-//! IMC 2011). Each box does one such thing, so that a test can show its cost. A box processes one packet at a
-//! time, keeps the checksums correct, and passes packets that are not TCP. Boxes form a row from A to B:
-//! packets in the direction `up` pass them in the written order, packets in the direction `down` in reverse.
+//! NATs, firewalls, normalisers, proxies and accelerators drop, remove and rewrite unknown options, bits and
+//! segments. A TCP that uses a new option or bit must work behind them or fall back (Honda et al., "Is it
+//! still possible to extend TCP?", IMC 2011). Each box of this module does one such thing, so that a test can
+//! show its cost. A box processes one packet at a time, keeps the checksums correct, and passes packets that
+//! are not TCP. Boxes form a row from A to B: packets in the direction `up` pass them in the written order,
+//! packets in the direction `down` in reverse.
 
 mod bits;
 mod coalesce;
@@ -128,7 +129,7 @@ impl<P: Parcel> Middlebox<P> {
             MiddleboxSpec::RstOption { option, scope } => {
                 options::refuse(ip, tcp, option, scope, Verdict::Reset)
             }
-            MiddleboxSpec::ClampMss { most } => options::clamp_mss(ip, tcp, most),
+            MiddleboxSpec::ClampMss { max } => options::clamp_mss(ip, tcp, max),
             MiddleboxSpec::DropSynData => payload::refuse_syn_data(ip, tcp, Verdict::Drop),
             MiddleboxSpec::RstSynData => payload::refuse_syn_data(ip, tcp, Verdict::Reset),
             MiddleboxSpec::StripSynData { keep } => payload::strip_syn_data(ip, tcp, keep),

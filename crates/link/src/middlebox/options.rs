@@ -1,7 +1,7 @@
 //! Boxes that remove or reject TCP options.
 
 use super::Verdict;
-use super::header::{OptionAt, Tcp, mend, read_u16, write_u16};
+use super::header::{OptionAt, Tcp, read_u16, update_checksums, write_u16};
 use crate::error::SpecError;
 use alloc::format;
 use brisk_wire::{Flags, gentle};
@@ -120,7 +120,7 @@ pub(super) fn strip(ip: &mut [u8], tcp: Tcp, pattern: OptionPattern, scope: Scop
             stripped = true;
         }
         if stripped {
-            mend(ip);
+            update_checksums(ip);
         }
     }
     Verdict::Pass
@@ -133,14 +133,14 @@ pub(super) fn refuse(ip: &[u8], tcp: Tcp, pattern: OptionPattern, scope: Scope, 
 }
 
 /// Lowers the MSS option of a SYN.
-pub(super) fn clamp_mss(ip: &mut [u8], tcp: Tcp, most: u16) -> Verdict {
+pub(super) fn clamp_mss(ip: &mut [u8], tcp: Tcp, max: u16) -> Verdict {
     const MSS: u8 = 2;
     let found = tcp.options(ip).find(|option| option.kind == MSS && option.len == 4);
     if let Some(option) = found.filter(|_| tcp.flags(ip).contains(Flags::SYN))
-        && read_u16(ip, option.start + 2) > most
+        && read_u16(ip, option.start + 2) > max
     {
-        write_u16(ip, option.start + 2, most);
-        mend(ip);
+        write_u16(ip, option.start + 2, max);
+        update_checksums(ip);
     }
     Verdict::Pass
 }

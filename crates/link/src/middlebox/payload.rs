@@ -1,7 +1,7 @@
 //! Boxes that change the payload.
 
 use super::Verdict;
-use super::header::{Tcp, mend};
+use super::header::{Tcp, update_checksums};
 use crate::seeds::{Draws, below, chance};
 use crate::units::Ratio;
 use alloc::vec::Vec;
@@ -21,7 +21,7 @@ pub(super) fn refuse_syn_data(ip: &[u8], tcp: Tcp, refusal: Verdict) -> Verdict 
 pub(super) fn strip_syn_data(ip: &mut Vec<u8>, tcp: Tcp, keep: u16) -> Verdict {
     if is_syn_with_data(ip, tcp) && tcp.payload_len() > usize::from(keep) {
         tcp.truncate_payload(ip, usize::from(keep));
-        mend(ip);
+        update_checksums(ip);
     }
     Verdict::Pass
 }
@@ -34,7 +34,7 @@ pub(super) fn rewrite(ip: &mut [u8], tcp: Tcp, share: Ratio, rng: &mut Draws) ->
         if let Some(byte) = tcp.payload_mut(ip).get_mut(at) {
             *byte ^= 0x20;
         }
-        mend(ip);
+        update_checksums(ip);
     }
     Verdict::Pass
 }

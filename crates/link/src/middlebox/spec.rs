@@ -32,15 +32,15 @@ pub const MIDDLEBOXES: &[(&str, &str)] = &[
     ("set-ecn:not-ect|ect0|ect1|ce", "overwrites the ECN field of the IP header"),
     (
         "coalesce[:BYTES]",
-        "joins adjacent segments that come within 0.5 ms, up to packets of BYTES (9000, or the MTU)",
+        "joins adjacent segments that arrive within 0.5 ms, up to packets of BYTES (9000, or the MTU)",
     ),
-    ("split[:BYTES]", "cuts segments into pieces of at most BYTES of payload (halves)"),
+    ("split[:BYTES]", "cuts segments into pieces of at most BYTES of payload; without BYTES, into halves"),
     (
         "rewrite-seq[:nosack]",
-        "shifts sequence numbers per connection, as firewalls do; nosack forgets SACK blocks",
+        "shifts sequence numbers per connection, as firewalls do; with nosack SACK blocks stay unshifted",
     ),
     ("nat", "gives each connection its own source address"),
-    ("synproxy", "answers SYNs itself and opens towards the server when the client has acknowledged"),
+    ("synproxy", "answers SYNs itself and connects to the server when the client has acknowledged"),
     ("drop-after-handshake[:all]", "drops all but SYNs of connections whose SYN carried data (or of all)"),
     ("drop-unseen-ack", "a firewall at each end drops acknowledgements of data that did not pass it"),
     ("drop-old", "a firewall at each end drops data that it saw acknowledged"),
@@ -73,7 +73,7 @@ pub enum MiddleboxSpec {
     /// Lowers the MSS that SYNs announce.
     ClampMss {
         /// Bytes.
-        most: u16,
+        max: u16,
     },
     /// Drops SYNs with data.
     DropSynData,
@@ -161,7 +161,7 @@ impl MiddleboxSpec {
                 scoped(None).map(|(option, scope)| MiddleboxSpec::DropOption { option, scope })?
             }
             "rst-option" => scoped(None).map(|(option, scope)| MiddleboxSpec::RstOption { option, scope })?,
-            "clamp-mss" => MiddleboxSpec::ClampMss { most: required(text, bytes("MSS")?, "clamp-mss:1200")? },
+            "clamp-mss" => MiddleboxSpec::ClampMss { max: required(text, bytes("MSS")?, "clamp-mss:1200")? },
             "strip-syn-data" => MiddleboxSpec::StripSynData { keep: bytes("number of bytes")?.unwrap_or(0) },
             "rewrite-payload" => MiddleboxSpec::RewritePayload { share: share()?.unwrap_or(Ratio::ONE) },
             "corrupt" => MiddleboxSpec::Corrupt { share: required(text, share()?, "corrupt:0.1%")? },
@@ -273,7 +273,7 @@ impl fmt::Display for MiddleboxSpec {
             MiddleboxSpec::StripOption { option, scope } => write!(f, "strip-option:{option}{scope}"),
             MiddleboxSpec::DropOption { option, scope } => write!(f, "drop-option:{option}{scope}"),
             MiddleboxSpec::RstOption { option, scope } => write!(f, "rst-option:{option}{scope}"),
-            MiddleboxSpec::ClampMss { most } => write!(f, "clamp-mss:{most}"),
+            MiddleboxSpec::ClampMss { max } => write!(f, "clamp-mss:{max}"),
             MiddleboxSpec::DropSynData => f.write_str("drop-syn-data"),
             MiddleboxSpec::StripSynData { keep } => optional(f, "strip-syn-data", (keep > 0).then_some(keep)),
             MiddleboxSpec::RstSynData => f.write_str("rst-syn-data"),

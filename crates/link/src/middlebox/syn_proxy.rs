@@ -7,7 +7,7 @@
 //! protocol in which the server sends first does not work.
 
 use super::flows::Flows;
-use super::header::{Tcp, mend};
+use super::header::{Tcp, update_checksums};
 use crate::seeds::keyed;
 use crate::way::Way;
 use alloc::vec::Vec;
@@ -41,7 +41,7 @@ pub(super) fn pass(ip: &mut Vec<u8>, tcp: Tcp, way: Way, seed: u64, flows: &Flow
         (Way::Up, Some(theirs)) => {
             let ack = tcp.ack(ip).wrapping_sub(ours).wrapping_add(theirs);
             tcp.set_ack(ip, ack);
-            mend(ip);
+            update_checksums(ip);
         }
         // The proxy's own SYN-ACK on its way to the client.
         (Way::Down, _) if syn && ack && tcp.seq(ip) == ours => {}
@@ -55,7 +55,7 @@ pub(super) fn pass(ip: &mut Vec<u8>, tcp: Tcp, way: Way, seed: u64, flows: &Flow
         (Way::Down, Some(theirs)) => {
             let seq = tcp.seq(ip).wrapping_sub(theirs).wrapping_add(ours);
             tcp.set_seq(ip, seq);
-            mend(ip);
+            update_checksums(ip);
         }
         (Way::Up | Way::Down, None) => {}
     }

@@ -4,7 +4,7 @@
 //! function of the link's seed and the connection.
 
 use super::Verdict;
-use super::header::{Tcp, mend, read_u32, write_u32};
+use super::header::{Tcp, read_u32, update_checksums, write_u32};
 use crate::seeds::keyed;
 use crate::way::Way;
 use brisk_wire::{Flags, four_tuple};
@@ -43,7 +43,7 @@ pub(super) fn rewrite_seq(ip: &mut [u8], tcp: Tcp, sack: bool, seed: u64) -> Ver
             shift_sack(ip, tcp, theirs);
         }
     }
-    mend(ip);
+    update_checksums(ip);
     Verdict::Pass
 }
 
@@ -69,7 +69,7 @@ pub(super) fn nat(ip: &mut [u8], way: Way, seed: u64) -> Verdict {
     if let Some(byte) = ip.get_mut(at) {
         *byte ^= difference;
     }
-    mend(ip);
+    update_checksums(ip);
     Verdict::Pass
 }
 

@@ -54,8 +54,8 @@ impl System for OurSystem {
             Request::SetOption { fd, level, name, value } => {
                 calls::setsockopt(world, fd, level, name, &value).map(done)
             }
-            Request::GetOption { fd, level, name, room } => {
-                let bytes = calls::getsockopt(world, fd, level, name, room)?;
+            Request::GetOption { fd, level, name, capacity } => {
+                let bytes = calls::getsockopt(world, fd, level, name, capacity)?;
                 Ok(Reply { bytes, ..Reply::default() })
             }
             Request::Fcntl { fd, command, argument } => {
@@ -67,9 +67,9 @@ impl System for OurSystem {
             Request::EpollControl { epfd, fd, control } => {
                 calls::epoll_ctl(world, epfd, fd, control).map(done)
             }
-            Request::EpollWait { epfd, most, timeout } => {
-                let told = calls::epoll_wait(world, epfd, most, timeout)?;
-                Ok(Reply { value: told.len() as i64, told, ..Reply::default() })
+            Request::EpollWait { epfd, max, timeout } => {
+                let events = calls::epoll_wait(world, epfd, max, timeout)?;
+                Ok(Reply { value: events.len() as i64, events, ..Reply::default() })
             }
         }
     }
@@ -158,7 +158,7 @@ impl Backend for Virtual {
     }
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
-        self.world().look(|host| host.sysctl(name, value))
+        self.world().with_host(|host| host.sysctl(name, value))
     }
 
     fn arrive(&mut self, packet: &[u8]) -> Result<(), String> {
@@ -180,9 +180,9 @@ impl Backend for Virtual {
             return Some(constant);
         }
         if let Some(counter) = name.strip_prefix("stack_") {
-            return self.world().look(|host| info::stack_value(counter, host.stack_stats()?));
+            return self.world().with_host(|host| info::stack_value(counter, host.stack_stats()?));
         }
-        let (stats, bytes) = self.world().look(|host| host.connection(fd?))?;
+        let (stats, bytes) = self.world().with_host(|host| host.connection(fd?))?;
         match name.strip_prefix("tcpi_") {
             // Linux reports only that the socket is closed.
             Some("state") if stats.state == State::TimeWait => info::constant("TCP_TIME_WAIT"),

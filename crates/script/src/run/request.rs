@@ -67,7 +67,7 @@ pub(super) enum Request {
         fd: i32,
         level: i32,
         name: i32,
-        room: usize,
+        capacity: usize,
     },
     Fcntl {
         fd: i32,
@@ -93,7 +93,7 @@ pub(super) enum Request {
     },
     EpollWait {
         epfd: i32,
-        most: i32,
+        max: i32,
         timeout: i32,
     },
 }
@@ -108,7 +108,7 @@ pub(super) struct Reply {
     /// The `revents` of poll(), one for each entry.
     pub(super) ready: Vec<i16>,
     /// Events and data of epoll_wait().
-    pub(super) told: Vec<(u32, u64)>,
+    pub(super) events: Vec<(u32, u64)>,
 }
 
 impl Reply {

@@ -37,13 +37,13 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
 pub(crate) struct Limit {
     pub(crate) name: &'static str,
     pub(crate) of: &'static str,
-    pub(crate) most: f64,
+    pub(crate) max: f64,
 }
 
 /// Limits for connections that do not use a mechanism: it must cost them nothing.
 pub(crate) const LIMITS: [Limit; 2] = [
-    Limit { name: "segment in bulk, nothing offered", of: PLAIN_BULK, most: 1.01 },
-    Limit { name: "segment in bulk, offer declined", of: PLAIN_BULK, most: 1.01 },
+    Limit { name: "segment in bulk, nothing offered", of: PLAIN_BULK, max: 1.01 },
+    Limit { name: "segment in bulk, offer declined", of: PLAIN_BULK, max: 1.01 },
 ];
 
 const PLAIN_BULK: &str = "segment in bulk, both ends";

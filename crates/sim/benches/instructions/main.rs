@@ -83,12 +83,12 @@ fn measure(args: &[String]) -> ExitCode {
 /// True if a counted case exceeds its limit relative to another case.
 fn beyond_limits(counts: &BTreeMap<&str, u64>) -> bool {
     let mut is_beyond = false;
-    for Limit { name, of, most } in LIMITS {
+    for Limit { name, of, max } in LIMITS {
         if let (Some(&cost), Some(&base)) = (counts.get(name), counts.get(of)) {
             let ratio = cost as f64 / base as f64;
-            let note = if ratio > most { "  exceeds" } else { "" };
-            println!("{name}: {ratio:.4} of {of}, {most} at most{note}");
-            is_beyond |= ratio > most;
+            let note = if ratio > max { "  exceeds" } else { "" };
+            println!("{name}: {ratio:.4} of {of}, {max} at most{note}");
+            is_beyond |= ratio > max;
         }
     }
     is_beyond

@@ -60,9 +60,9 @@ fn segments_out(times: u64) {
     let data = [3; AT_ONCE as usize * SEGMENT];
     let mut sent = 0;
     while sent < times {
-        let most = (times - sent).min(AT_ONCE);
-        let written = pair.server.write(server, &data[..most as usize * SEGMENT], pair.now);
-        assert_eq!(written, Ok(most as usize * SEGMENT));
+        let max = (times - sent).min(AT_ONCE);
+        let written = pair.server.write(server, &data[..max as usize * SEGMENT], pair.now);
+        assert_eq!(written, Ok(max as usize * SEGMENT));
         sent += pair.send() as u64;
     }
 }

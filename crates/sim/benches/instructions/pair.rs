@@ -217,8 +217,8 @@ impl Pair {
         let chunk = [3; 65_536];
         let (mut unwritten, mut unread) = (bytes, bytes);
         while unread > 0 {
-            let most = unwritten.min(chunk.len());
-            if let Ok(written) = self.server.write(server, &chunk[..most], self.now) {
+            let max = unwritten.min(chunk.len());
+            if let Ok(written) = self.server.write(server, &chunk[..max], self.now) {
                 unwritten -= written;
             }
             self.exchange();

@@ -45,7 +45,7 @@ impl Server {
     }
 
     /// Makes the server send `bytes` first on every new connection, as SMTP and SSH servers do.
-    pub fn speaks_first(mut self, bytes: u64) -> Server {
+    pub fn sends_first(mut self, bytes: u64) -> Server {
         self.greeting = bytes;
         self
     }

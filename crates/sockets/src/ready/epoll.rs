@@ -20,15 +20,15 @@ pub(crate) fn reaches(host: &mut Host, from: i32, to: i32) -> bool {
     watched.into_iter().any(|fd| fd == to || reaches(host, fd, to))
 }
 
-/// Makes one pass of epoll_wait(): returns at most `most` pairs of events and user data.
-pub(crate) fn wait(host: &mut Host, epfd: i32, most: usize) -> Answer<Vec<(Flags, u64)>> {
+/// Makes one pass of epoll_wait(): returns at most `max` pairs of events and user data.
+pub(crate) fn wait(host: &mut Host, epfd: i32, max: usize) -> Answer<Vec<(Flags, u64)>> {
     let watches = host.epoll(epfd)?.watches.clone();
     let mut reported = Vec::new();
     for (fd, mut watch) in watches {
         let ready = of(host, fd);
         let now = happened(host, fd);
         match pending_events(&watch, ready, now) {
-            Some(found) if reported.len() < most => {
+            Some(found) if reported.len() < max => {
                 reported.push((found, watch.data));
                 watch.reported = Some((found, now));
                 watch.spent = watch.events & ONESHOT != 0;

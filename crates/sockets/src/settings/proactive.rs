@@ -5,7 +5,7 @@ use brisk_tcp::config::{CopyMark, CopyReport, CopyRule, CopyScope, ProactiveConf
 use super::{Refused, number, refused, span};
 
 /// Permitted values of the key.
-pub(super) const TAKES: &str = "off, short, all or paper, with parts behind it: option (the mark), \
+pub(super) const TAKES: &str = "off, short, all or paper, with options after a colon: option (the mark), \
     max:BYTES, gap:TIME, acks, cap:PERCENT, unreported, literal (the paper's rule), aggregate:SEGMENTS, \
     as in all:acks,gap:5ms";
 

@@ -123,11 +123,11 @@ fn linear_timeouts() -> ThinStreamConfig {
 /// Returns the number of retransmissions of a SYN in Linux, of which the first `linear` do not double the
 /// timeout. It is the sum of both numbers, limited to the duration of `retries` doubled timeouts.
 pub(crate) fn linux_syn_retries(retries: u32, linear: u32) -> u32 {
-    let most = |doublings: u32| (2u64 << doublings.min(40)) - 1;
+    let spanned = |doublings: u32| (2u64 << doublings.min(40)) - 1;
     let mut passed = 0;
     for sent in 0..retries + linear {
         passed += if sent < linear { 1 } else { 1u64 << (sent - linear).min(40) };
-        if passed >= most(retries) {
+        if passed >= spanned(retries) {
             return sent;
         }
     }

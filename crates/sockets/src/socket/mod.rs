@@ -117,7 +117,7 @@ pub(crate) struct SocketOptions {
     pub(crate) defer_accept: u8,
     /// True if a write before the handshake is complete is queued and does not block: RFC 9293, not Linux.
     pub(crate) queues_in_handshake: bool,
-    /// Values that are only returned, as bytes: level, name, value.
+    /// Values that getsockopt() returns as they were set: level, name, bytes.
     pub(crate) kept: Vec<(i32, i32, Vec<u8>)>,
 }
 

@@ -243,8 +243,8 @@ impl Socket {
     pub(crate) fn send_syn_with(&mut self, data: &[u8], stack: &mut Stack, now: Instant) -> Answer<usize> {
         let id = self.conn().ok_or(Errno(libc::ENOTCONN))?;
         self.deferred = false;
-        let room = stack.conn_info(id).and_then(|info| info.syn_room).unwrap_or(0) as usize;
-        let fits = data.get(..room).unwrap_or(data);
+        let space = stack.conn_info(id).and_then(|info| info.syn_room).unwrap_or(0) as usize;
+        let fits = data.get(..space).unwrap_or(data);
         let taken = if fits.is_empty() { 0 } else { stack.write(id, fits, now).unwrap_or(0) };
         stack.send_deferred_syn(id, now);
         self.written += taken as u64;

@@ -84,9 +84,9 @@ impl VirtualWorld {
         std::iter::from_fn(|| inner.host.next_packet()).map(|(at, packet)| (since(at), packet)).collect()
     }
 
-    /// Calls `look` with the host.
-    pub fn look<T>(&self, look: impl FnOnce(&mut Host) -> T) -> T {
-        look(&mut self.lock().host)
+    /// Calls `with_host` with the host.
+    pub fn with_host<T>(&self, with_host: impl FnOnce(&mut Host) -> T) -> T {
+        with_host(&mut self.lock().host)
     }
 
     /// Waits until the thread that makes calls sleeps in one, or `returned` reports that its call has

@@ -1,5 +1,5 @@
-//! Differences after which both connections are in different states, for a known reason: later events are not
-//! compared.
+//! Differences after which the two connections are in different states, for a known reason. Later events are
+//! not compared.
 
 use std::cmp::Ordering;
 
@@ -9,9 +9,9 @@ use super::window::{
 };
 use super::{Explanation, Last, RTO_MIN, SACK, TIMESTAMPS, has_option, shift};
 use crate::differential::compare::{Difference, What};
-use crate::differential::record::{Deed, Packet, Record};
+use crate::differential::record::{Packet, Reaction, Record};
 
-/// `tcpi_ca_state` of CWR; of recoveries it is larger.
+/// `tcpi_ca_state` of CWR; recoveries have larger values.
 const CWR: i64 = 2;
 /// `tcpi_ca_state` of the recovery after a timeout.
 const LOSS: i64 = 4;
@@ -26,154 +26,177 @@ const FAR: i64 = 500_000;
 pub(super) const PARTINGS: &[Explanation] = &[
     Explanation {
         name: "duplicate behind data",
-        reason: "Linux takes an acknowledgement that repeats the last number for a window update if its sequence number is newer, \
-                 or its window closed, and not for a duplicate; RFC 5681 section 2 compares the windows, as ours",
+        reason: "Linux takes an acknowledgement that repeats the last number as a window update and not as a \
+                 duplicate if its sequence number is newer or its window is closed. brisk compares the \
+                 windows (RFC 5681 section 2)",
         matches: is_behind_data,
     },
     Explanation {
         name: "timeout without a round trip since the last probe",
-        reason: "RFC 8985 section 7.3: no tail loss probe before a round trip has been measured after the last one: ours sends the \
-                 segment at its timeout; in Linux it is another probe",
+        reason: "RFC 8985 section 7.3 forbids a tail loss probe before a round trip has been measured since \
+                 the last one, so brisk sends the segment at its timeout. Linux sends it as another probe",
         matches: is_timeout_after_probe,
     },
     Explanation {
         name: "undo by reports of data sent once",
-        reason: "Linux subtracts each reported duplicate from what it has sent again, whatever it reports, and believes none once more \
-                 have been reported than were sent; ours takes those of segments that it has sent twice (RFC 3708 section 3)",
+        reason: "Linux subtracts each reported duplicate of any data from its count of retransmissions, and \
+                 ignores reports beyond that count. brisk counts duplicates of segments that it has sent \
+                 twice (RFC 3708 section 3)",
         matches: is_undone_by_count,
     },
     Explanation {
         name: "repair that the peer's window held back",
-        reason: "Linux counts a repair that it could not send because the peer's window is closed as sent again (tcp_retransmit_skb), so \
-                 that the reports of all that it did send do not take the recovery back; ours counts what has left (RFC 3708 section 3)",
+        reason: "Linux counts a retransmission that the peer's closed window prevented as sent \
+                 (tcp_retransmit_skb), so reports of all retransmissions that did leave do not undo the \
+                 recovery. brisk counts those that have left (RFC 3708 section 3)",
         matches: is_held_back,
     },
     Explanation {
         name: "round trip of a part",
-        reason: "Linux measures the round trip of a segment, and takes a reduction back, when the whole of it is acknowledged or, for a \
-                 repair, already a part; ours measures parts (RFC 6298 section 3) and waits while the rest of a repair is in flight",
+        reason: "Linux measures the round trip of a segment when all of it is acknowledged, and undoes a \
+                 reduction when a part of a retransmission proves spurious. brisk measures parts (RFC 6298 \
+                 section 3), and waits while the rest of a retransmission is in flight",
         matches: is_about_a_part,
     },
     Explanation {
         name: "smaller window that only ours has taken",
-        reason: "Linux believes a smaller window only from a segment that acknowledges or brings something; RFC 9293 section 3.10.7.4 \
-                 takes SND.WND from every acceptable segment, as ours: Linux sends beyond it, and takes a repetition for a duplicate",
+        reason: "Linux accepts a smaller window only from a segment with new data or a new acknowledgement, \
+                 so it sends beyond the window and takes a repetition as a duplicate. brisk takes SND.WND \
+                 from every acceptable segment (RFC 9293 section 3.10.7.4)",
         matches: is_beyond_smaller_window,
     },
     Explanation {
         name: "round trip of a repair that Linux's timer sent late",
-        reason: "Linux's timer sends a repair up to 14 ms later, and the script's answer comes so much sooner after it: RACK.rtt is \
-                 shorter, or below the least round trip (RFC 8985 section 6.2 steps 2 and 5), and other segments are due",
+        reason: "Linux's timer sends a retransmission up to 14 ms late, so the round trip to the script's \
+                 answer is shorter by that time. RACK.rtt is shorter or below the minimum round trip (RFC \
+                 8985 section 6.2 steps 2 and 5), and other segments are due",
         matches: is_from_late_repair,
     },
     Explanation {
         name: "reordering window after a duplicate",
-        reason: "Linux widens the reordering window after a DSACK only where it has seen reordering, and when the next segments arrive; \
-                 RFC 8985 section 6.2 step 4 with each round trip in which one arrives, as ours: ours waits longer",
+        reason: "Linux widens the reordering window after a DSACK only if it has seen reordering, and when \
+                 the next segments arrive. brisk widens it in each round trip with a DSACK (RFC 8985 section \
+                 6.2 step 4), so it waits longer",
         matches: is_wider_after_dsack,
     },
     Explanation {
         name: "timeout judged without SACK",
-        reason: "Linux judges a timeout by F-RTO without SACK as well (RFC 5682 section 2); ours only with SACK (section 3), because what \
-                 a cumulative acknowledgement covers may have arrived long before",
+        reason: "Linux applies F-RTO to a timeout also without SACK (RFC 5682 section 2). brisk applies it \
+                 only with SACK (section 3), because data that a cumulative acknowledgement covers may have \
+                 arrived long before",
         matches: is_judged_without_sack,
     },
     Explanation {
         name: "timeout judged after a duplicate",
-        reason: "Linux goes on judging a timeout by F-RTO after an acknowledgement that repeats the last number, until it has sent new \
-                 data; RFC 5682 section 3.1 step 2 a takes such a one for a sign that the timeout was not spurious, as ours",
+        reason: "Linux continues F-RTO after an acknowledgement that repeats the last number, until it has \
+                 sent new data. brisk takes such an acknowledgement as a sign that the timeout was not \
+                 spurious (RFC 5682 section 3.1 step 2 a)",
         matches: is_judged_after_duplicate,
     },
     Explanation {
         name: "FIN beyond the window",
-        reason: "Linux waits with a FIN for room of a segment in the congestion window; it has no byte that ours would count",
+        reason: "Linux delays a FIN until the congestion window has space for a segment. brisk sends it at \
+                 once, because a FIN has no byte that would count",
         matches: is_fin_beyond_window,
     },
     Explanation {
         name: "probe twice in flight",
-        reason: "Linux counts a segment that a tail loss probe repeated twice in flight, as RFC 6675 section 4 (SetPipe) does; ours counts \
-                 the bytes of the stream, each once",
+        reason: "Linux counts a segment that a tail loss probe repeated as twice in flight, as RFC 6675 \
+                 section 4 (SetPipe) does. brisk counts each byte of the stream once",
         matches: is_probe_twice_in_flight,
     },
     Explanation {
         name: "recovery without SACK held at its point",
-        reason: "Linux stays in recovery until more than the recovery point is acknowledged where SACK was not agreed on, and sends \
-                 nothing for a duplicate; RFC 6582 section 3.2 step 3 ends it, and RFC 3042 lets new data go, as ours",
+        reason: "Without SACK, Linux stays in recovery until more than the recovery point is acknowledged, \
+                 and sends nothing for a duplicate. brisk ends it (RFC 6582 section 3.2 step 3), and sends \
+                 new data for a duplicate (RFC 3042)",
         matches: is_sent_at_point,
     },
     Explanation {
         name: "segment that is old enough at Linux's late timeout",
-        reason: "Linux's retransmission timer is late by up to 45 ms: what was sent less than a round trip before a timeout is not lost \
-                 (RFC 8985 section 6.3), and is older by as much",
+        reason: "Linux's retransmission timer is late by up to 45 ms. Segments sent less than a round trip \
+                 before a timeout are not lost (RFC 8985 section 6.3), and at the late timeout they are older \
+                 by that time",
         matches: is_old_at_late_timeout,
     },
     Explanation {
         name: "round trip of data reported again",
-        reason: "Linux forgets what SACK has reported when a timeout finds the peer to renege, and measures the round trip of segments \
-                 that are reported again, from when they were sent; ours measures the first report",
+        reason: "If a timeout finds that the peer has reneged, Linux discards the SACK reports and later \
+                 measures the round trip of segments that are reported again, from their transmission. brisk \
+                 measures the first report",
         matches: is_round_trip_of_second_report,
     },
     Explanation {
         name: "undo by an echo",
-        reason: "Linux takes a recovery back if an acknowledgement echoes a time stamp from before its first repair, whatever segment \
-                 the echo belongs to; ours if the segment at SND.UNA had been sent again (RFC 3522 section 3.2), and more than a tick \
-                 of time stamps before the first repair",
+        reason: "Linux undoes a recovery if an acknowledgement echoes a time stamp from before its first \
+                 retransmission, of any segment. brisk undoes it only if the segment at SND.UNA had been \
+                 retransmitted (RFC 3522 section 3.2), and the echo is more than a tick older than the first \
+                 retransmission",
         matches: is_undone_by_echo,
     },
     Explanation {
         name: "segments due within a millisecond",
-        reason: "Linux measures microseconds of real time, ours the script's: a segment that is due at the acknowledgement in one is due \
-                 at the reordering timer, two milliseconds later at most, in the other",
+        reason: "Linux measures microseconds of real time, brisk those of the script. A segment that is due \
+                 at the acknowledgement in one is due at the reordering timer, at most two milliseconds \
+                 later, in the other",
         matches: is_due_in_a_moment,
     },
     Explanation {
         name: "segments due one after the other, and together at Linux's late timer",
-        reason: "Linux's timer is late by up to 45 ms, and finds at once what becomes due for ours at two times: PRR lets a segment go \
-                 when the recovery begins (RFC 9937 section 6.3), and the next one only when the first is found lost before it",
+        reason: "Linux's timer is late by up to 45 ms, and declares at once two segments lost that are due at \
+                 different times in brisk. PRR permits a segment when the recovery begins (RFC 9937 section \
+                 6.3), and the next one only when the first is declared lost before it",
         matches: is_due_together,
     },
     Explanation {
         name: "backoff of probes where the window opens for a part",
-        reason: "Linux forgets the backoff of zero-window probes when the window takes the whole of its first packet; ours when it opens",
+        reason: "Linux resets the backoff of zero-window probes when its whole first packet fits the window, \
+                 brisk when the window opens",
         matches: is_backoff_of_probes,
     },
     Explanation {
         name: "probe at the edge of the window",
-        reason: "Linux probes with new data if the window takes a full segment of it; ours with what the window takes (RFC 8985 section \
-                 7.3)",
+        reason: "Linux sends a tail loss probe with new data if a full segment of it fits the window, brisk \
+                 with as much as fits the window (RFC 8985 section 7.3)",
         matches: is_probe_at_edge,
     },
     Explanation {
         name: "round trip of a repair that Linux's timeout sent late",
-        reason: "Linux's retransmission timer is late by up to 45 ms, and the script's answer comes so much sooner after it",
+        reason: "Linux's retransmission timer is late by up to 45 ms, so the round trip to the script's \
+                 answer is shorter by that time",
         matches: is_round_trip_of_late_repair,
     },
     Explanation {
         name: "timer of a timeout that differs",
-        reason: "Where the timeouts differ because Linux keeps the largest deviation of a round trip, the shorter one fires first",
+        reason: "If the timeouts differ because Linux keeps the largest deviation of a round trip, the \
+                 shorter one expires first",
         matches: is_timer_that_differs,
     },
     Explanation {
         name: "timer that a report restarts",
-        reason: "Linux restarts the retransmission timer when SACK reports a segment that left before the first one was sent last; RFC 6298 \
-                 section 5.3 restarts it when new data is acknowledged, as ours",
+        reason: "Linux restarts the retransmission timer when SACK reports a segment that was sent before the \
+                 last transmission of the first segment. brisk restarts it when new data is acknowledged (RFC \
+                 6298 section 5.3)",
         matches: is_restarted_by_report,
     },
     Explanation {
         name: "probe instead of the reordering timer",
-        reason: "Linux has one timer for both: new data in CWR sets it for a tail loss probe where reports have set it for reordering; RFC \
-                 8985 section 7.2 schedules no probe while SACK reports something",
+        reason: "Linux has one timer for both purposes: new data in CWR sets it for a tail loss probe \
+                 although SACK reports have set it for reordering. brisk schedules no probe while SACK \
+                 reports a segment (RFC 8985 section 7.2)",
         matches: is_probe_in_cwr,
     },
     Explanation {
         name: "timeout of a closed window",
-        reason: "Linux does not count a timeout while the peer's window is closed, and not back when the peer answers a segment beyond its \
-                 window; RFC 9293 section 3.8.6 keeps such a connection, for which ours counts from the last answer",
+        reason: "Linux does not count a timeout while the peer's window is closed, and does not reset the \
+                 count when the peer answers a segment beyond its window. RFC 9293 section 3.8.6 keeps such a \
+                 connection; brisk counts from the peer's last answer",
         matches: is_timeout_of_closed_window,
     },
 ];
 
-/// True for what follows from a duplicate that Linux takes for a window update: one less is counted, or a probe's fate is unknown.
+/// True for a consequence of a duplicate that Linux takes as a window update: Linux counts one duplicate
+/// less, or does not learn the outcome of a probe.
 fn is_behind_data(difference: &Difference, ours: &Record, _: &Record) -> bool {
     let fields = ["ca_state", "sacked", "delivered", "snd_ssthresh"];
     let is_value = fields.iter().any(|field| is_about(difference, field));
@@ -193,14 +216,14 @@ fn is_behind_data(difference: &Difference, ours: &Record, _: &Record) -> bool {
         found |= is_pure && last.ack == una && (last.seq > newest || last.window == 0) && outstanding;
         (newest, una) = (newest.max(last.seq), una.max(last.ack));
     }
-    // A probe with such an answer is remembered for longer.
+    // The threshold may depend on the outcome of any earlier probe.
     if is_about(difference, "snd_ssthresh") {
         found = data(ours, difference.step).any(|packet| is_probe(ours, packet)) && newest > 1;
     }
     (is_value || is_sent) && found
 }
 
-/// True for a segment that was sent again between two events.
+/// True for a segment that a timer retransmitted between two events.
 fn is_probe(record: &Record, packet: &Packet) -> bool {
     let by_timer = !record.steps.iter().any(|step| step.at == packet.at);
     by_timer && record.packets().any(|other| other.at < packet.at && other.seq == packet.seq && other.len > 0)
@@ -209,15 +232,15 @@ fn is_probe(record: &Record, packet: &Packet) -> bool {
 /// Returns the data segments that a timer sent up to a step, in order.
 fn by_timer(record: &Record, step: usize) -> Vec<&Packet> {
     let steps = record.steps.iter().take(step + 1);
-    let late = steps.flat_map(|step| step.deeds.iter().map(move |deed| (step.at, deed)));
-    late.filter_map(|(at, deed)| match deed {
-        Deed::Sent(packet) if (packet.len > 0 || packet.has('F')) && packet.at > at + 500 => Some(packet),
-        Deed::Sent(_) | Deed::Returned(_) | Deed::Values(_) => None,
+    let late = steps.flat_map(|step| step.reactions.iter().map(move |reaction| (step.at, reaction)));
+    late.filter_map(|(at, reaction)| match reaction {
+        Reaction::Sent(packet) if (packet.len > 0 || packet.has('F')) && packet.at > at + 500 => Some(packet),
+        Reaction::Sent(_) | Reaction::Returned(_) | Reaction::Values(_) => None,
     })
     .collect()
 }
 
-/// True for the state of a timeout of ours that sent the segment that Linux sent as a probe.
+/// True for the state after a timeout of brisk, if Linux sent the same segment as a tail loss probe.
 fn is_timeout_after_probe(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let fields = ["backoff", "retransmits", "total_rto", "ca_state"];
     let (sent, others) = (by_timer(ours, difference.step), by_timer(kernel, difference.step));
@@ -236,8 +259,8 @@ fn is_timeout_after_probe(difference: &Difference, ours: &Record, kernel: &Recor
         && !has_option(ours, difference.step, TIMESTAMPS)
 }
 
-/// True for the window or the threshold that one of them restores at a report of a duplicate: Linux where the segment was sent
-/// once, ours where more were reported than Linux has sent again.
+/// True for a window or threshold that one of the stacks restores at a reported duplicate: Linux if the
+/// segment was sent once, brisk if more duplicates were reported than Linux has retransmitted.
 fn is_undone_by_count(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let fields = ["ca_state", "snd_ssthresh", "snd_cwnd"];
     let Some(last) = Last::up_to(ours, difference.step) else { return false };
@@ -250,7 +273,7 @@ fn is_undone_by_count(difference: &Difference, ours: &Record, kernel: &Record) -
             || threshold.0 > threshold.1 && disbelieves_reports(kernel, difference.step))
 }
 
-/// True if repairs before a step cover all of a range.
+/// True if retransmissions before a step cover all of a range.
 fn repeats_all(record: &Record, step: usize, range: (i64, i64)) -> bool {
     let mut highest = 1;
     let mut repeated = 0;
@@ -262,12 +285,13 @@ fn repeats_all(record: &Record, step: usize, range: (i64, i64)) -> bool {
     repeated >= range.1 - range.0
 }
 
-/// True once more duplicates have been reported to Linux than it has sent again.
+/// True if more duplicates have been reported to Linux than it has retransmitted.
 pub(super) fn disbelieves_reports(kernel: &Record, step: usize) -> bool {
     value(kernel, step, "dsack_dups") > value(kernel, step, "total_retrans")
 }
 
-/// True for a recovery that ours takes back, in which Linux had room in its window for what was lost and did not send it.
+/// True for a recovery that brisk undoes, if Linux had space in its congestion window for lost segments
+/// during it and did not send them.
 fn is_held_back(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let fields = ["ca_state", "snd_ssthresh", "snd_cwnd"];
     let Some(last) = Last::up_to(ours, difference.step) else { return false };
@@ -282,7 +306,7 @@ fn is_held_back(difference: &Difference, ours: &Record, kernel: &Record) -> bool
             && of("snd_wnd") < (of("unacked") - of("sacked")) * of("snd_mss")
     };
     let marks = kernel.steps.iter().take(difference.step).filter_map(mark);
-    // The episode that is taken back: its threshold is the one that Linux still has.
+    // The recovery that is undone has the threshold that Linux still has.
     let mut episode = marks.filter(|values| field(values, "snd_ssthresh") == threshold(kernel));
     fields.iter().any(|field| is_about(difference, field))
         && threshold(ours) > threshold(kernel)
@@ -290,8 +314,8 @@ fn is_held_back(difference: &Difference, ours: &Record, kernel: &Record) -> bool
         && episode.any(was_held)
 }
 
-/// True if more bytes of this range were sent again than have been reported as duplicates before.
-/// The last report, at or before the step, is that of this range.
+/// True if more bytes of this range were retransmitted than earlier acknowledgements have reported as
+/// duplicates. The last report, at or before the step, is that of this range.
 pub(super) fn was_sent_twice(record: &Record, step: usize, range: (i64, i64)) -> bool {
     let Some(step) = Last::up_to(record, step).map(|last| last.step) else { return false };
     let overlap = |from: i64, to: i64| (to.min(range.1) - from.max(range.0)).max(0);
@@ -301,7 +325,7 @@ pub(super) fn was_sent_twice(record: &Record, step: usize, range: (i64, i64)) ->
     sent > range.1 - range.0 + reported
 }
 
-/// True for a round trip or a state at an acknowledgement of a part of a segment.
+/// True for a different round-trip time or state at an acknowledgement of a part of a segment.
 fn is_about_a_part(difference: &Difference, ours: &Record, _: &Record) -> bool {
     let Some(last) = Last::up_to(ours, difference.step) else { return false };
     let fields = ["rtt", "rto", "min_rtt", "ca_state", "sacked"];
@@ -309,8 +333,9 @@ fn is_about_a_part(difference: &Difference, ours: &Record, _: &Record) -> bool {
         && data(ours, difference.step).any(|packet| packet.seq < last.ack && last.ack < end(packet))
 }
 
-/// True for what Linux sends, or where it cuts, beyond the edge that the last acknowledgement has given; and for the state where it
-/// takes the window that opens again for a duplicate.
+/// True for data that Linux sends beyond the window edge of the last acknowledgement, or for a segment that
+/// it cuts there; and for a state that differs because Linux takes the window that opens again as a
+/// duplicate.
 fn is_beyond_smaller_window(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let edges = |step: usize| {
         let arrived = (0..=step)
@@ -319,7 +344,7 @@ fn is_beyond_smaller_window(difference: &Difference, ours: &Record, kernel: &Rec
         arrived.map(move |last| last.edge(ours))
     };
     let edge = edges(difference.step).next_back();
-    let smaller = edge.zip(edges(difference.step).max()).is_some_and(|(last, most)| last < most);
+    let smaller = edge.zip(edges(difference.step).max()).is_some_and(|(last, max)| last < max);
     let is_smaller = |step: usize| Some(value(ours, step, "snd_wnd")? < value(kernel, step, "snd_wnd")?);
     let marks = |range: std::ops::Range<usize>| range.filter(|step| mark(&ours.steps[*step]).is_some());
     let before = marks(0..difference.step).next_back();
@@ -344,7 +369,8 @@ fn highest(record: &Record, step: usize) -> i64 {
     data(record, step).map(end).max().unwrap_or(1)
 }
 
-/// True for a loss that one of them declares, or what follows from it, at the answer to a repair that timers sent, Linux's later.
+/// True for a loss that one of the stacks declares, or a consequence of it, at the answer to a retransmission
+/// that both sent by a timer, Linux later than brisk.
 fn is_from_late_repair(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let fields = ["lost", "retrans", "snd_cwnd", "ca_state", "reord_seen", "delivered"];
     let is_value = fields.iter().any(|field| is_about(difference, field));
@@ -367,8 +393,9 @@ fn is_from_late_repair(difference: &Difference, ours: &Record, kernel: &Record) 
     let is_new =
         |packet: &&Packet| before.as_ref().is_none_or(|before| !before.reports(packet.seq, end(packet)));
     let mut answered = repairs.filter(|packet| last.reports(packet.seq, end(packet))).filter(is_new);
-    // The time that each has waited for the answer, and for every other segment that has not arrived.
-    let least = value(kernel, last.step.saturating_sub(1), "min_rtt").unwrap_or(0);
+    // Segments that have not arrived may count as lost if they were sent before the answered retransmission.
+    // Linux ignores an answer within its minimum round-trip time.
+    let min = value(kernel, last.step.saturating_sub(1), "min_rtt").unwrap_or(0);
     let una = acknowledged(ours, last.step);
     let open: Vec<i64> = data(ours, last.step)
         .filter(|packet| packet.seq >= una && !last.reports(packet.seq, end(packet)))
@@ -378,10 +405,11 @@ fn is_from_late_repair(difference: &Difference, ours: &Record, kernel: &Record) 
         let age = |seq: &i64| sent_last(ours, *seq).zip(sent_last(kernel, *seq));
         let slacks = open.iter().filter_map(age).map(|(age, kernel_age)| (age - waited, kernel_age - other));
         let slacks: Vec<(i64, i64)> = slacks.collect();
-        // Due in Linux and not yet in ours, or the other way round, also because Linux does not believe the round trip.
+        // A segment is due in one stack and not yet in the other; in brisk also if the round trip is too
+        // short for Linux.
         let kernel_more = slacks.iter().any(|(slack, other)| *other >= 0 && other > slack);
         let ours_more =
-            other < least + CAPTURE || slacks.iter().any(|(slack, other)| *slack >= 0 && slack > other);
+            other < min + CAPTURE || slacks.iter().any(|(slack, other)| *slack >= 0 && slack > other);
         (ours_more, kernel_more)
     };
     (is_value || is_sent)
@@ -406,14 +434,14 @@ fn is_from_late_repair(difference: &Difference, ours: &Record, kernel: &Record) 
         })
 }
 
-/// True for a repair that Linux sends sooner once a duplicate has been reported.
+/// True for a retransmission that Linux sends sooner than brisk, after a duplicate was reported.
 fn is_wider_after_dsack(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let Some(other) = difference.packets.1.as_ref().filter(|other| other.len > 0) else { return false };
     let reported = (0..=difference.step).filter_map(|step| Last::at(ours, step)?.dsack()).count() as i64;
-    let least = (0..=difference.step).rev().find_map(|step| value(kernel, step, "min_rtt")).unwrap_or(0);
+    let min = (0..=difference.step).rev().find_map(|step| value(kernel, step, "min_rtt")).unwrap_or(0);
     let repeats = data(kernel, difference.step).any(|packet| packet.at < other.at && packet.seq == other.seq);
     let sooner = difference.packets.0.as_ref().is_none_or(|sent| {
-        sent.seq != other.seq || (6_000..least / 4 * (reported + 1) + 4_000).contains(&(sent.at - other.at))
+        sent.seq != other.seq || (6_000..min / 4 * (reported + 1) + 4_000).contains(&(sent.at - other.at))
     });
     matches!(difference.what, What::Missing | What::Field("sequence number" | "time"))
         && has_option(ours, difference.step, SACK)
@@ -422,10 +450,11 @@ fn is_wider_after_dsack(difference: &Difference, ours: &Record, kernel: &Record)
         && sooner
 }
 
-/// True where ours goes on repairing after a timeout and Linux sends new data, without SACK.
+/// True if brisk retransmits more after a timeout without SACK while Linux sends new data.
 fn is_judged_without_sack(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let Some(sent) = &difference.packets.0 else { return false };
-    // With nothing new to send, Linux has nothing lost either; that is unknown once the program has closed.
+    // Without new data to send, Linux counts no segment as lost; the count is unknown once the program has
+    // closed.
     let is_other = match (&difference.what, &difference.packets.1) {
         (What::Field("sequence number"), Some(other)) => !is_repeated(kernel, other),
         (What::Surplus, None) => {
@@ -441,7 +470,8 @@ fn is_judged_without_sack(difference: &Difference, ours: &Record, kernel: &Recor
         && is_repeated(ours, sent)
 }
 
-/// True where ours is in the recovery of a timeout and Linux has left it with data that was sent once, after a repetition.
+/// True if brisk is in the recovery after a timeout, and Linux has left it because of data that was sent
+/// once, although an acknowledgement repeated the last number in between.
 fn is_judged_after_duplicate(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let Some(last) = Last::up_to(ours, difference.step) else { return false };
     let Some(after) = (last.step..ours.steps.len()).find(|step| mark(&ours.steps[*step]).is_some()) else {
@@ -468,12 +498,12 @@ fn is_judged_after_duplicate(difference: &Difference, ours: &Record, kernel: &Re
         && data(ours, last.step).any(|packet| packet.at < timeout.at && once(packet) && new(packet))
 }
 
-/// True for a FIN without data that ours sends while Linux's window is full.
+/// True for a FIN without data that brisk sends while Linux's window is full.
 fn is_fin_beyond_window(difference: &Difference, _: &Record, kernel: &Record) -> bool {
     let Some(before) = (0..difference.step).rev().find(|step| mark(&kernel.steps[*step]).is_some()) else {
         return false;
     };
-    // A timeout after the last mark leaves a window of one segment, which the first one fills.
+    // After a timeout the window is one segment, which the retransmission fills.
     let una = acknowledged(kernel, before);
     let last = by_timer(kernel, before).into_iter().next_back();
     let timeout = last.is_some_and(|sent| {
@@ -484,7 +514,7 @@ fn is_fin_beyond_window(difference: &Difference, _: &Record, kernel: &Record) ->
         && (timeout || mark(&kernel.steps[before]).is_some_and(is_window_full))
 }
 
-/// True for new data of ours where a repeated probe fills Linux's window.
+/// True for new data that brisk sends while a probe that repeated a segment fills Linux's window.
 fn is_probe_twice_in_flight(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let Some(sent) = difference.packets.0.as_ref().filter(|sent| sent.len > 0) else { return false };
     let Some(after) = next_mark(kernel, difference.step) else { return false };
@@ -494,7 +524,7 @@ fn is_probe_twice_in_flight(difference: &Difference, ours: &Record, kernel: &Rec
         && is_window_full(after)
 }
 
-/// True for data that ours sends for a duplicate at the recovery point, without SACK.
+/// True for data that brisk sends for a duplicate at the recovery point, without SACK.
 fn is_sent_at_point(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let Some(last) = Last::up_to(ours, difference.step) else { return false };
     // Unknown once the program has closed.
@@ -506,7 +536,7 @@ fn is_sent_at_point(difference: &Difference, ours: &Record, kernel: &Record) -> 
         && held.is_none_or(|state| state > CWR)
 }
 
-/// True for the count of timeouts where the window was closed or the segment lies beyond it.
+/// True for a count of timeouts, if the window was closed or the segment lies beyond it.
 fn is_timeout_of_closed_window(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let fields = ["retransmits", "total_rto", "backoff"];
     let Some(last) = Last::up_to(ours, difference.step) else { return false };
@@ -519,17 +549,18 @@ fn is_timeout_of_closed_window(difference: &Difference, ours: &Record, kernel: &
         && by_timer(ours, difference.step).last().is_some_and(|sent| difference.step > 0 && sent.at > RTO_MIN)
 }
 
-/// True for a count of lost segments, or what is sent for it, where one of them repairs more by its reordering timer a moment later.
+/// True for a count of lost segments, or for segments sent because of it, if one of the stacks declares more
+/// lost by its reordering timer a moment later.
 fn is_due_in_a_moment(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let fields = ["lost", "retrans", "snd_cwnd"];
-    let soon = |record: &Record, most: i64| {
+    let soon = |record: &Record, max: i64| {
         let steps = record.steps.iter().skip(difference.step).take(2);
-        let late = steps.flat_map(|step| step.deeds.iter().map(move |deed| (step.at, deed)));
-        late.filter_map(|(at, deed)| match deed {
-            Deed::Sent(packet) if packet.len > 0 && (300..most).contains(&(packet.at - at)) => {
+        let late = steps.flat_map(|step| step.reactions.iter().map(move |reaction| (step.at, reaction)));
+        late.filter_map(|(at, reaction)| match reaction {
+            Reaction::Sent(packet) if packet.len > 0 && (300..max).contains(&(packet.at - at)) => {
                 Some(packet.seq)
             }
-            Deed::Sent(_) | Deed::Returned(_) | Deed::Values(_) => None,
+            Reaction::Sent(_) | Reaction::Returned(_) | Reaction::Values(_) => None,
         })
         .collect::<Vec<_>>()
     };
@@ -541,7 +572,7 @@ fn is_due_in_a_moment(difference: &Difference, ours: &Record, kernel: &Record) -
         difference.what == What::Surplus && is_repeated(ours, sent) && later.contains(&sent.seq)
     });
     let by_count = is_value || matches!(difference.what, What::Surplus | What::Missing);
-    // The one that has found fewer finds more by its timer.
+    // The stack with fewer lost segments declares more lost by its timer.
     let finds_more = match lost(ours).cmp(&lost(kernel)) {
         Ordering::Less => !sooner.is_empty(),
         Ordering::Equal => false,
@@ -550,7 +581,8 @@ fn is_due_in_a_moment(difference: &Difference, ours: &Record, kernel: &Record) -
     has_option(ours, difference.step, SACK) && (at_once || by_count && finds_more)
 }
 
-/// True for a repair of ours by the reordering timer, after another one that Linux's timer has sent no sooner than ours this one.
+/// True for a retransmission of brisk by the reordering timer, if Linux's timer sent the previous
+/// retransmission no sooner than brisk sends this one.
 fn is_due_together(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let Some(sent) = difference.packets.0.as_ref().filter(|sent| sent.len > 0) else { return false };
     let repairs = by_timer(ours, difference.step);
@@ -566,7 +598,7 @@ fn is_due_together(difference: &Difference, ours: &Record, kernel: &Record) -> b
         && late.is_some_and(|(at, other)| sent.at <= other && (500..45_000).contains(&(other - at)))
 }
 
-/// True for a backoff that Linux keeps from probes of a window that has opened.
+/// True for the backoff of window probes that Linux keeps after the window has opened.
 fn is_backoff_of_probes(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let closed = (0..difference.step).rev().find_map(|step| value(kernel, step, "snd_wnd"));
     is_about(difference, "backoff")
@@ -575,7 +607,8 @@ fn is_backoff_of_probes(difference: &Difference, ours: &Record, kernel: &Record)
         && value(ours, difference.step, "snd_wnd") > Some(0)
 }
 
-/// True for a probe of ours with new data up to the edge of the window, where Linux repeats.
+/// True for a tail loss probe of brisk with new data up to the edge of the window, if Linux repeats a
+/// segment.
 fn is_probe_at_edge(difference: &Difference, ours: &Record, _: &Record) -> bool {
     let (Some(sent), Some(other)) = &difference.packets else { return false };
     let edge = Last::up_to(ours, difference.step).map(|last| last.edge(ours));
@@ -586,7 +619,7 @@ fn is_probe_at_edge(difference: &Difference, ours: &Record, _: &Record) -> bool 
         && other.seq < sent.seq
 }
 
-/// True for a smoothed round trip that is shorter by no more than what Linux's timer was late.
+/// True for a smoothed round-trip time (or timeout) that is shorter in Linux because its timer was late.
 fn is_round_trip_of_late_repair(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let Some(last) = Last::up_to(ours, difference.step) else { return false };
     let sent = by_timer(ours, last.step).last().map(|packet| (packet.seq, packet.at));
@@ -600,8 +633,8 @@ fn is_round_trip_of_late_repair(difference: &Difference, ours: &Record, kernel: 
         })
 }
 
-/// True for a count of lost segments where so many were sent less than a round trip before our timeout and
-/// not before Linux's.
+/// True for a count of lost segments, if Linux counts more by at most the number of segments that were
+/// younger than a round trip at brisk's timeout and not at Linux's.
 fn is_old_at_late_timeout(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let of = |name| value(kernel, difference.step, name).unwrap_or(0);
     let timeouts = by_timer(ours, difference.step).pop().zip(by_timer(kernel, difference.step).pop());
@@ -616,8 +649,8 @@ fn is_old_at_late_timeout(difference: &Difference, ours: &Record, kernel: &Recor
         && (1..=grown_old.count() as i64).contains(&(difference.values.1 - difference.values.0))
 }
 
-/// True for a longer round trip where a timer has repeated a segment that SACK had reported, and SACK reports
-/// others again.
+/// True for a longer round-trip time in Linux, if a timer has repeated a segment that SACK had reported, and
+/// SACK reports other segments again.
 fn is_round_trip_of_second_report(difference: &Difference, ours: &Record, _: &Record) -> bool {
     let Some(last) = Last::up_to(ours, difference.step) else { return false };
     let reported = |packet: &Packet, until: i64| {
@@ -637,13 +670,14 @@ fn is_round_trip_of_second_report(difference: &Difference, ours: &Record, _: &Re
         })
 }
 
-/// True for what Linux restores where an acknowledgement echoes the first transmission of a segment, from
-/// before a repair, which was sent once or no more than a tick of time stamps before the repair.
+/// True for a state that Linux restores because an acknowledgement echoes the first transmission of a
+/// segment, which precedes a retransmission; the segment was sent once, or at most a tick of time stamps
+/// before the retransmission.
 fn is_undone_by_echo(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let fields = ["ca_state", "snd_ssthresh", "snd_cwnd"];
     let Some(last) = Last::up_to(ours, difference.step) else { return false };
     let is_sent = matches!(difference.what, What::Surplus | What::Missing | What::Field("sequence number"));
-    // A record has the segments of a step before the values that follow from them.
+    // In a record, the segments of a step precede the values that follow from them.
     let threshold = |record| match is_sent {
         true => next_mark(record, difference.step).and_then(|values| field(values, "snd_ssthresh")),
         false => value(record, difference.step, "snd_ssthresh"),
@@ -665,12 +699,12 @@ fn is_undone_by_echo(difference: &Difference, ours: &Record, kernel: &Record) ->
         })
 }
 
-/// True if a segment that begins there was sent before.
+/// True if a segment with the same sequence number was sent before.
 fn is_repeated(record: &Record, packet: &Packet) -> bool {
     record.packets().any(|other| other.len > 0 && other.at < packet.at && other.seq == packet.seq)
 }
 
-/// True for a segment that a timeout sends again, sooner where the timeout is shorter.
+/// True for a segment that a timeout retransmits, sooner in the stack with the shorter timeout.
 fn is_timer_that_differs(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let rto = |record| (0..=difference.step).rev().find_map(|step| value(record, step, "rto"));
     let (Some(a), Some(b)) = (rto(ours), rto(kernel)) else { return false };
@@ -687,7 +721,7 @@ fn is_timer_that_differs(difference: &Difference, ours: &Record, kernel: &Record
         && (a < b) == is_ours
 }
 
-/// True for a timeout of ours, or one that comes sooner, where reports have restarted Linux's timer.
+/// True for a timeout that only brisk has, or has sooner, if SACK reports have restarted Linux's timer.
 fn is_restarted_by_report(difference: &Difference, ours: &Record, _: &Record) -> bool {
     let Some(sent) = difference.packets.0.as_ref().filter(|sent| sent.len > 0) else { return false };
     let Some(last) = Last::up_to(ours, difference.step) else { return false };
@@ -704,7 +738,8 @@ fn is_restarted_by_report(difference: &Difference, ours: &Record, _: &Record) ->
         && head.is_some_and(|head| head < ours.steps[last.step].at && sent.at - head >= RTO_MIN)
 }
 
-/// True for a repair of ours by the reordering timer in CWR, where Linux sends a probe or waits for it.
+/// True for a retransmission of brisk by the reordering timer in CWR, if Linux sends a tail loss probe or
+/// waits for it.
 fn is_probe_in_cwr(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let Some(sent) = difference.packets.0.as_ref().filter(|sent| sent.len > 0) else { return false };
     let in_cwr =

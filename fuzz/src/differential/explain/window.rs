@@ -3,7 +3,7 @@
 use super::parting::was_sent_twice;
 use super::{Last, SACK, arrivals, has_option};
 use crate::differential::compare::{Difference, What};
-use crate::differential::record::{Deed, Packet, Record, Step};
+use crate::differential::record::{Packet, Reaction, Record, Step};
 
 /// `tcpi_ca_state` of CWR, fast recovery and the recovery after a timeout.
 const CWR: i64 = 2;
@@ -13,17 +13,17 @@ const LOSS: i64 = 4;
 /// Maximum delay of an event in the kernel's record, microseconds.
 pub(super) const CAPTURE: i64 = 300;
 
-/// Segments of the initial window, of which Linux takes as many as used at least.
+/// Segments of the initial window; Linux counts at least this many as used.
 const INITIAL_WINDOW: i64 = 10;
 
-/// True for a difference of the state, or of the window that follows from it, where an acknowledgement without SACK is
-/// exactly at the recovery point, or below that of a timeout that both have taken back.
+/// True for a different state, or a window that follows from it, if an acknowledgement without SACK is
+/// exactly at the recovery point, or below the recovery point of a timeout that both have undone.
 pub(super) fn is_held_at_point(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let step = difference.step;
     let (Some(state), Some(other)) = (value(ours, step, "ca_state"), value(kernel, step, "ca_state")) else {
         return false;
     };
-    // Held until now, Linux sets the window to the threshold only now.
+    // Linux leaves the recovery only now, and sets the window to the threshold.
     let before = (0..step).rev().find(|n| mark(&ours.steps[*n]).is_some());
     let was_held = before.is_some_and(|n| {
         value(ours, n, "ca_state").is_some_and(|state| state < CWR)
@@ -46,8 +46,8 @@ pub(super) fn is_held_at_point(difference: &Difference, ours: &Record, kernel: &
         })
 }
 
-/// True for a difference of the state, or of the window that follows from it, where an acknowledgement is
-/// exactly at the point at which a reduction for a mark ends.
+/// True for a different state, or a window that follows from it, if an acknowledgement is exactly at the
+/// point at which the reduction for an ECN mark ends.
 pub(super) fn is_held_in_cwr(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let step = difference.step;
     let state = |record, n| value(record, n, "ca_state");
@@ -78,25 +78,25 @@ pub(super) fn recovery_points(record: &Record, step: usize) -> Vec<i64> {
     points
 }
 
-/// True for the window of a reduction that began with less in flight than the window, or with more: ours
-/// divides by the former.
+/// True for the window of a reduction that began with less or more data in flight than the window: brisk
+/// divides by the data in flight.
 pub(super) fn is_from_flight(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let step = difference.step;
     let reduces = |record| matches!(value(record, step, "ca_state"), Some(CWR | RECOVERY));
     let marks = || (0..=step).rev().filter(|n| mark(&ours.steps[*n]).is_some());
     let before = marks().find(|n| value(ours, *n, "ca_state").is_some_and(|state| state < CWR));
-    // A recovery may follow on one without a calm mark between them: then it begins where the threshold changes.
+    // If no mark lies between two recoveries, the second one begins where the threshold changes.
     let threshold = value(ours, step, "snd_ssthresh");
     let other = marks().find(|n| value(ours, *n, "snd_ssthresh") != threshold);
     let (a, b) = difference.values;
-    // Bytes: those of the window in segments are full ones.
+    // In bytes; the segments of the window count as full ones.
     let differs = |n: usize| {
         let of = |name| value(ours, n, name).unwrap_or(0);
-        // A recovery that ends leaves the window at its threshold, from which the next one begins.
+        // At the end of a recovery the window is the threshold, from which the next recovery begins.
         let window = if of("ca_state") < CWR { of("snd_cwnd") } else { of("snd_ssthresh") };
         let (window, flight) = (window * of("snd_mss"), in_flight(ours, n));
-        let most = threshold.unwrap_or(0).saturating_mul((window - flight).abs()) / window.max(1) + 1;
-        (a > b && flight < window || a < b && flight > window) && (a - b).abs() <= most
+        let max = threshold.unwrap_or(0).saturating_mul((window - flight).abs()) / window.max(1) + 1;
+        (a > b && flight < window || a < b && flight > window) && (a - b).abs() <= max
     };
     is_about(difference, "snd_cwnd")
         && reduces(ours)
@@ -104,8 +104,8 @@ pub(super) fn is_from_flight(difference: &Difference, ours: &Record, kernel: &Re
         && [before, other].into_iter().flatten().any(differs)
 }
 
-/// Returns the bytes that were sent up to a step and neither acknowledged nor reported; without SACK a
-/// duplicate counts as a segment.
+/// Returns the bytes that were sent up to a step and neither acknowledged nor reported by SACK; without SACK
+/// a duplicate acknowledgement counts as a reported segment.
 fn in_flight(record: &Record, step: usize) -> i64 {
     let of = |name| value(record, step, name).unwrap_or(0);
     let counted = if has_option(record, step, SACK) { 0 } else { of("sacked") * of("snd_mss") };
@@ -129,13 +129,13 @@ pub(super) fn outstanding(record: &Record, step: usize) -> Vec<(i64, i64)> {
     segments
 }
 
-/// True for a window that is smaller by no more segments than acknowledged ones were not full; in fast recovery the
-/// outstanding ones count as well.
+/// True for a window of brisk that is smaller by at most the number of acknowledged segments that were not
+/// full; in fast recovery outstanding segments count too.
 pub(super) fn is_in_segments(difference: &Difference, ours: &Record, _: &Record) -> bool {
     let step = difference.step;
     let acked = arrivals(ours, step).next().map_or(0, |last| last.ack);
     let recovers = value(ours, step, "ca_state").is_some_and(|state| state >= CWR);
-    // Options leave less than the MSS for payload.
+    // The size of a full segment: options leave less than the MSS for payload.
     let sizes = (0..=step).filter_map(|step| value(ours, step, "snd_mss"));
     let full = sizes.max().unwrap_or(0);
     let is_reported = |packet: &Packet| {
@@ -149,11 +149,12 @@ pub(super) fn is_in_segments(difference: &Difference, ours: &Record, _: &Record)
         && more <= parts.count() as i64
 }
 
-/// True for a window that Linux grows because small segments use it: counted in bytes less than half of it was used.
+/// True for a window that Linux grows because small segments use it, although their bytes use less than half
+/// of it.
 pub(super) fn is_used_in_segments(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let step = difference.step;
     let last = (0..step).rev().find(|n| *n > 0 && highest(ours, *n) > highest(ours, *n - 1)).unwrap_or(0);
-    // The marks before this one, and the one at which the flight was largest.
+    // The mark before this one, and the mark at which the flight was largest.
     let before = (0..step).rev().find(|n| mark(&kernel.steps[*n]).is_some());
     let first = (last..step).find(|n| mark(&kernel.steps[*n]).is_some());
     let (Some(before), Some(first)) = (before, first) else { return false };
@@ -173,8 +174,8 @@ fn highest(record: &Record, step: usize) -> i64 {
     data(record, step).map(end).max().unwrap_or(1)
 }
 
-/// True for the window of a fast recovery without SACK in which more duplicates have arrived than segments were outstanding
-/// above the hole when they began.
+/// True for the window of a fast recovery without SACK in which more duplicates have arrived than segments
+/// were outstanding above the hole at the first duplicate.
 pub(super) fn is_beyond_outstanding(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let counted = |record| value(record, difference.step, "sacked").unwrap_or(0);
     is_about(difference, "snd_cwnd")
@@ -188,7 +189,7 @@ fn has_more_duplicates(record: &Record, step: usize) -> bool {
     let numbers: Vec<(usize, i64)> = (0..=step).filter_map(|n| Some((n, arrivals_at(record, n)?))).collect();
     let Some((_, last)) = numbers.last().copied() else { return false };
     let run: Vec<usize> = numbers.iter().rev().take_while(|(_, ack)| *ack == last).map(|(n, _)| *n).collect();
-    // The first of the run advanced, the second is the first duplicate.
+    // The first acknowledgement of the run advanced SND.UNA, the second is the first duplicate.
     let Some(first) = run.len().checked_sub(2).map(|n| run[n]) else { return false };
     let mut outstanding: Vec<i64> =
         data(record, first - 1).map(|packet| packet.seq).filter(|seq| *seq >= last).collect();
@@ -197,7 +198,8 @@ fn has_more_duplicates(record: &Record, step: usize) -> bool {
     !has_option(record, step, SACK) && run.len() > outstanding.len()
 }
 
-/// True if more duplicates have arrived since the last repair, with those counted before, than segments were outstanding above it.
+/// True if the duplicates since the last retransmission, with those counted before, are at least as many as
+/// the segments that were outstanding from the retransmitted one on.
 fn has_more_after_repair(record: &Record, step: usize) -> bool {
     let Some(last) = Last::up_to(record, step) else { return false };
     let repairs = |n: &usize| {
@@ -220,8 +222,9 @@ fn arrivals_at(record: &Record, step: usize) -> Option<i64> {
     event.starts_with("< ").then(|| arrivals(record, step).next().map(|arrived| arrived.ack)).flatten()
 }
 
-/// True for data that one of them sends because its window is larger, where an entry explains by how much.
-pub(super) fn is_let_go(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
+/// True for data that one of the stacks sends because its window is larger, if an entry explains the
+/// difference of the windows.
+pub(super) fn is_permitted_by_window(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let is_data = |packet: &Option<Packet>| packet.as_ref().is_some_and(|packet| packet.len > 0);
     let more_of_ours = match difference.what {
         What::Surplus if is_data(&difference.packets.0) => true,
@@ -237,7 +240,7 @@ pub(super) fn is_let_go(difference: &Difference, ours: &Record, kernel: &Record)
     if is_new && (!more_of_ours && has_more || is_larger_of_orphan(difference, ours, kernel)) {
         return true;
     }
-    // The mark behind the event, or the one before it.
+    // The mark after the event, and the mark before it.
     let after = (difference.step..ours.steps.len()).find(|n| mark(&ours.steps[*n]).is_some());
     let before = (0..difference.step).rev().find(|n| mark(&ours.steps[*n]).is_some());
     [after, before].into_iter().flatten().any(|step| {
@@ -284,8 +287,8 @@ fn is_explained(difference: &Difference, ours: &Record, kernel: &Record) -> bool
     reasons.iter().any(|reason| reason(difference, ours, kernel))
 }
 
-/// True for a window that Linux does not grow because no more than half of it is used, where ours was smaller
-/// and is grown.
+/// True for a window that Linux does not grow because at most half of it is used, if brisk's window was
+/// smaller and grows.
 pub(super) fn is_grown_from_smaller(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let Some(before) = (0..difference.step).rev().find(|n| mark(&ours.steps[*n]).is_some()) else {
         return false;
@@ -300,7 +303,7 @@ pub(super) fn is_grown_from_smaller(difference: &Difference, ours: &Record, kern
         && difference.values.0 > difference.values.1
 }
 
-/// True for windows that a recovery which was taken back restores, and that differed before it.
+/// True for windows that differed before a recovery and are restored because it was undone.
 pub(super) fn is_restored(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let threshold = |record, n| value(record, n, "snd_ssthresh");
     let is_now = |n: usize| {
@@ -318,8 +321,8 @@ pub(super) fn is_restored(difference: &Difference, ours: &Record, kernel: &Recor
         })
 }
 
-/// True for windows that have differed in the same direction at every mark since one at which a reason holds, and are at most
-/// one segment farther apart than there.
+/// True if the windows have differed in the same direction at every mark since one at which a reason holds,
+/// and the difference has grown by at most one segment since then.
 pub(super) fn is_carried(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let distance = difference.values.0 - difference.values.1;
     is_about(difference, "snd_cwnd")
@@ -338,8 +341,8 @@ pub(super) fn is_about(difference: &Difference, field: &str) -> bool {
     matches!(&difference.what, What::Value(name) if name == field)
 }
 
-/// True for a window that is one segment larger in congestion avoidance after a reduction to the same
-/// threshold; with CUBIC also for one that is a segment smaller.
+/// True if Linux's window is one segment larger in congestion avoidance after a reduction to the same
+/// threshold; with CUBIC also if it is one segment smaller.
 pub(super) fn is_grown_at_end(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let of = |record, name| value(record, difference.step, name);
     let (a, b) = difference.values;
@@ -351,8 +354,8 @@ pub(super) fn is_grown_at_end(difference: &Difference, ours: &Record, kernel: &R
         && [ours, kernel].iter().all(|record| of(record, "ca_state").is_some_and(|state| state < CWR))
 }
 
-/// True for a window that is larger by no more than the duplicate that an acknowledgement reports: in a
-/// reduction one of what was sent once, otherwise one on an acknowledgement of new data.
+/// True if Linux's window is larger by at most the duplicate that an acknowledgement reports: during a
+/// reduction a duplicate of data that was sent once, otherwise a duplicate on an acknowledgement of new data.
 pub(super) fn is_grown_by_duplicate(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let Some(last) = Last::up_to(ours, difference.step) else { return false };
     let size = value(ours, difference.step, "snd_mss").unwrap_or(1).max(1);
@@ -369,7 +372,7 @@ pub(super) fn is_grown_by_duplicate(difference: &Difference, ours: &Record, kern
         })
 }
 
-/// True for windows that are each at its own threshold, where the thresholds differed before.
+/// True if each window equals its own threshold and the thresholds differ.
 pub(super) fn is_at_threshold(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let thresholds =
         (value(ours, difference.step, "snd_ssthresh"), value(kernel, difference.step, "snd_ssthresh"));
@@ -378,7 +381,8 @@ pub(super) fn is_at_threshold(difference: &Difference, ours: &Record, kernel: &R
         && thresholds == (Some(difference.values.0), Some(difference.values.1))
 }
 
-/// True for the window of a recovery that began while something was outstanding that had been sent again and was not lost.
+/// True for the window of a recovery that began while a segment was outstanding that had been retransmitted
+/// and does not count as lost.
 pub(super) fn is_twice_in_flight(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let recovers = |record| value(record, difference.step, "ca_state") == Some(RECOVERY);
     let calm = kernel
@@ -396,7 +400,7 @@ pub(super) fn is_twice_in_flight(difference: &Difference, ours: &Record, kernel:
         && (1..=twice).contains(&(difference.values.1 - difference.values.0))
 }
 
-/// True if what is in flight fills the window at a mark.
+/// True if the data in flight fills the window at a mark.
 pub(super) fn is_window_full(values: &Values) -> bool {
     let of = |name| field(values, name);
     let flight = (|| Some(of("unacked")? - of("sacked")? - of("lost")? + of("retrans")?))();
@@ -409,14 +413,14 @@ pub(super) fn next_mark(record: &Record, step: usize) -> Option<&Values> {
     record.steps.iter().skip(step + usize::from(is_by_timer)).find_map(mark)
 }
 
-/// True for data that ours sends because segments that are not full fill Linux's window: it is full in
+/// True for data that only brisk sends, because segments that are not full fill Linux's window, which counts
 /// segments.
 pub(super) fn is_full_in_segments(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let Some(sent) = difference.packets.0.as_ref().filter(|sent| sent.len > 0) else { return false };
     let full = data(ours, difference.step).map(|packet| packet.len).max().unwrap_or(0);
     let open = outstanding(ours, difference.step);
     let is_open = |packet: &Packet| open.iter().any(|(from, to)| packet.seq < *to && *from < end(packet));
-    // By a timer, what is left of a segment for which more options leave no room: another one in Linux.
+    // A timer sent the remainder of a segment that more options have shortened; Linux sends another segment.
     let is_rest = data(ours, difference.step).any(|before| {
         let is_whole = |(from, to): &(i64, i64)| *from <= before.seq && end(sent) <= *to;
         before.at == sent.at && end(before) == sent.seq && open.iter().any(is_whole)
@@ -428,7 +432,8 @@ pub(super) fn is_full_in_segments(difference: &Difference, ours: &Record, kernel
         && (is_rest || small && next_mark(kernel, difference.step).is_some_and(is_window_full))
 }
 
-/// True if Linux's timer sent a repair so late that the script's answer comes within its least round-trip time, and ours did not.
+/// True if Linux's timer sent a retransmission so late that the script's answer comes within Linux's minimum
+/// round-trip time, while brisk's answer does not.
 pub(super) fn is_answered_too_soon(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let Some(arrived) = Last::up_to(ours, difference.step) else { return false };
     let n = arrived.step;
@@ -444,15 +449,15 @@ pub(super) fn is_answered_too_soon(difference: &Difference, ours: &Record, kerne
         }
         last
     };
-    let Some(least) = value(kernel, difference.step, "min_rtt") else { return false };
+    let Some(min) = value(kernel, difference.step, "min_rtt") else { return false };
     matches!(difference.what, What::Surplus | What::Missing | What::Field("sequence number"))
         && repair(ours).zip(repair(kernel)).is_some_and(|((seq, waited), (other, kernel_waited))| {
-            seq == other && kernel_waited < waited && kernel_waited < least + CAPTURE && least <= waited
+            seq == other && kernel_waited < waited && kernel_waited < min + CAPTURE && min <= waited
         })
 }
 
-/// True for a window that Linux has lowered when the program wrote and nothing was outstanding behind a
-/// closed window.
+/// True for a window that Linux has lowered because the program wrote after an idle time, while the peer's
+/// window was closed and nothing was outstanding.
 pub(super) fn is_restarted_behind_closed_window(
     difference: &Difference,
     ours: &Record,
@@ -470,7 +475,8 @@ pub(super) fn is_restarted_behind_closed_window(
         && wrote.is_some_and(|n| ours.steps[n].at - last >= of("rto"))
 }
 
-/// True for a window that Linux has lowered to the middle between it and what was used, and for what follows from it.
+/// True for a window that Linux has lowered to the middle between it and its used part, or that is above this
+/// value after that.
 pub(super) fn is_unused(difference: &Difference, _: &Record, kernel: &Record) -> bool {
     let Some(before) = (0..difference.step).rev().find(|n| mark(&kernel.steps[*n]).is_some()) else {
         return false;
@@ -489,7 +495,7 @@ fn is_cubic(record: &Record) -> bool {
     record.settings.iter().any(|line| line == "--set congestion=cubic")
 }
 
-/// True for thresholds that follow each from its own window, where those differed at the mark before.
+/// True if each threshold follows from its own window and the windows differed at the mark before.
 pub(super) fn is_reduced_from_window(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let Some(before) = (0..difference.step).rev().find(|n| mark(&ours.steps[*n]).is_some()) else {
         return false;
@@ -507,9 +513,9 @@ pub(super) fn is_reduced_from_window(difference: &Difference, ours: &Record, ker
         })
 }
 
-/// True if the program has closed, so that no window is seen, and what one of them has in flight more is
-/// explained as the distance of windows would be: a segment once a recovery is over, and in Linux a segment
-/// for each small one acknowledged.
+/// True if the program has closed the socket, so that TCP_INFO shows no window, and the additional data in
+/// flight of one stack has the explanation of a larger window: one segment once a recovery is over, or in
+/// Linux a segment for each acknowledged segment that was not full.
 fn is_larger_of_orphan(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let step = difference.step;
     let flight = |record| outstanding(record, step).len() as i64;
@@ -524,8 +530,8 @@ fn is_larger_of_orphan(difference: &Difference, ours: &Record, kernel: &Record) 
         && (is_over && (more == 1 || more == -1 && is_cubic(ours)) || (1..=parts as i64).contains(&more))
 }
 
-/// True for a repair by our reordering timer, or at an acknowledgement, of what the kernel had taken for lost in a recovery that
-/// it then took back, and has not sent again since.
+/// True for a retransmission by brisk (by the reordering timer or at an acknowledgement) of a segment that
+/// the kernel had declared lost in a recovery that it then undid, and has not retransmitted since.
 pub(super) fn is_lost_after_undo(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let Some(sent) = difference.packets.0.as_ref().filter(|sent| sent.len > 0) else { return false };
     let before = |step: usize| data(kernel, step).filter(|packet| packet.at < sent.at);
@@ -538,7 +544,8 @@ pub(super) fn is_lost_after_undo(difference: &Difference, ours: &Record, kernel:
         }
         highest = highest.max(end(packet));
     }
-    // After the repair: a calm state although its recovery point has not been reached.
+    // The recovery was undone: its state ended after the retransmission, before the recovery point was
+    // reached.
     let undone = repairs.iter().any(|(at, point)| {
         let calm = kernel.steps.iter().enumerate().take(difference.step + 2).find(|(n, step)| {
             let calm =
@@ -553,20 +560,21 @@ pub(super) fn is_lost_after_undo(difference: &Difference, ours: &Record, kernel:
     matches!(difference.what, What::Surplus | What::Field("sequence number")) && sent_before && undone
 }
 
-/// True if a segment was not sent before, nor anything behind it.
+/// True if neither a segment nor any later data was sent before.
 fn is_new(sent: &Option<Packet>, record: &Record) -> bool {
     let is_before =
         |sent: &Packet, other: &Packet| other.seq < sent.seq || other == sent || other.at > sent.at;
     sent.as_ref().is_some_and(|sent| record.packets().all(|other| is_before(sent, other)))
 }
 
-/// Returns the bytes acknowledged up to a step, without those never sent.
+/// Returns the highest acknowledgement number up to a step, without those of data that was never sent.
 pub(super) fn acknowledged(record: &Record, step: usize) -> i64 {
     let highest = data(record, step).map(end).max().unwrap_or(1);
     arrivals(record, step).map(|arrived| arrived.ack).filter(|ack| *ack <= highest).max().unwrap_or(1)
 }
 
-/// True for a window that Linux has left slow start with, or the threshold that this sets, before any loss.
+/// True for the window with which Linux has left slow start before any loss, or for the threshold that this
+/// sets.
 pub(super) fn is_left_by_delay(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let of = |record, name| value(record, difference.step, name);
     let window = of(kernel, "snd_cwnd");
@@ -580,7 +588,8 @@ pub(super) fn is_left_by_delay(difference: &Difference, ours: &Record, kernel: &
         && [ours, kernel].iter().all(|record| of(record, "ca_state").is_some_and(|state| state < CWR))
 }
 
-/// True where Linux takes three reports above a hole for a loss and ours waits, after a recovery that was taken back.
+/// True if Linux treats three SACK reports above a hole as a loss and brisk waits, after a recovery that was
+/// undone.
 pub(super) fn is_patient_after_undo(difference: &Difference, ours: &Record, kernel: &Record) -> bool {
     let Some(after) = (difference.step..kernel.steps.len()).find(|n| mark(&kernel.steps[*n]).is_some())
     else {
@@ -594,7 +603,7 @@ pub(super) fn is_patient_after_undo(difference: &Difference, ours: &Record, kern
         .filter_map(mark)
         .filter_map(|values| Some((field(values, "ca_state")?, field(values, "snd_ssthresh")?)))
         .collect();
-    // A threshold that rises again.
+    // When a recovery is undone, the threshold rises again.
     let undone =
         states.windows(2).any(|pair| pair[0].0 >= RECOVERY && pair[1].0 < CWR && pair[0].1 < pair[1].1)
             || has_repairs_without_reduction(ours, difference.step);
@@ -607,7 +616,7 @@ pub(super) fn is_patient_after_undo(difference: &Difference, ours: &Record, kern
         && of(kernel, "sacked") >= of(kernel, "reordering")
 }
 
-/// True if something was sent again although no threshold is set: each reduction has been taken back.
+/// True if there were retransmissions but no threshold is set: each reduction was undone.
 fn has_repairs_without_reduction(record: &Record, step: usize) -> bool {
     value(record, step, "total_retrans").is_some_and(|repairs| repairs > 0)
         && value(record, step, "snd_ssthresh") == Some(NO_THRESHOLD)
@@ -615,7 +624,7 @@ fn has_repairs_without_reduction(record: &Record, step: usize) -> bool {
 
 /// `tcpi_snd_ssthresh` before the first reduction.
 const NO_THRESHOLD: i64 = 2_147_483_647;
-/// Segments of window below which Linux's HyStart does not leave slow start.
+/// Window below which Linux's HyStart does not leave slow start, segments.
 const HYSTART_LOW: i64 = 16;
 
 pub(super) fn end(packet: &Packet) -> i64 {
@@ -624,19 +633,19 @@ pub(super) fn end(packet: &Packet) -> i64 {
 
 /// Returns the data segments up to a step, FINs included.
 pub(super) fn data(record: &Record, step: usize) -> impl Iterator<Item = &Packet> {
-    let deeds = record.steps.iter().take(step + 1).flat_map(|step| &step.deeds);
-    deeds.filter_map(|deed| match deed {
-        Deed::Sent(packet) if packet.len > 0 || packet.has('F') => Some(packet),
-        Deed::Sent(_) | Deed::Returned(_) | Deed::Values(_) => None,
+    let reactions = record.steps.iter().take(step + 1).flat_map(|step| &step.reactions);
+    reactions.filter_map(|reaction| match reaction {
+        Reaction::Sent(packet) if packet.len > 0 || packet.has('F') => Some(packet),
+        Reaction::Sent(_) | Reaction::Returned(_) | Reaction::Values(_) => None,
     })
 }
 
 pub(super) type Values = Vec<(String, Option<i64>)>;
 
 pub(super) fn mark(step: &Step) -> Option<&Values> {
-    step.deeds.iter().find_map(|deed| match deed {
-        Deed::Values(values) => Some(values),
-        Deed::Sent(_) | Deed::Returned(_) => None,
+    step.reactions.iter().find_map(|reaction| match reaction {
+        Reaction::Values(values) => Some(values),
+        Reaction::Sent(_) | Reaction::Returned(_) => None,
     })
 }
 

@@ -162,8 +162,8 @@ impl Calls {
         flows: &mut Flows,
     ) -> Result<(), Misuse> {
         let fd = self.fd(arguments, 0)?;
-        let room = 1;
-        let state = Request::GetOption { fd, level: libc::SOL_TCP, name: libc::TCP_INFO, room };
+        let capacity = 1;
+        let state = Request::GetOption { fd, level: libc::SOL_TCP, name: libc::TCP_INFO, capacity };
         if self.caller.call_at_once(state).is_ok_and(|info| info.bytes.first() != Some(&TCP_CLOSE)) {
             return Ok(());
         }
@@ -222,7 +222,7 @@ impl Calls {
                 return Ok(Return::Value(0));
             }
             "poll" => watch::check_poll(arguments, &reply.ready)?,
-            "epoll_wait" => watch::check_epoll(arguments, &reply.told)?,
+            "epoll_wait" => watch::check_epoll(arguments, &reply.events)?,
             _ => {}
         }
         Ok(Return::Value(reply.value))

@@ -5,7 +5,7 @@ use crate::run::arguments::{Arguments, Misuse, value_of};
 use crate::run::names;
 use crate::run::request::Request;
 
-const MAX_ROOM: usize = 512;
+const MAX_CAPACITY: usize = 512;
 
 fn level_and_name(arguments: Arguments<'_>) -> Result<(i32, i32), Misuse> {
     let name = arguments.number(2)? as i32;
@@ -27,15 +27,15 @@ pub(super) fn set_request(arguments: Arguments<'_>, fd: i32) -> Result<Request, 
         None => return Err("setsockopt needs a value".to_owned()),
     };
     if let Some(len) = arguments.value(4)?.and_then(|len| usize::try_from(len).ok()).filter(|_| !wide) {
-        value.resize(len.min(MAX_ROOM), 0);
+        value.resize(len.min(MAX_CAPACITY), 0);
     }
     Ok(Request::SetOption { fd, level, name, value })
 }
 
 pub(super) fn get_request(arguments: Arguments<'_>, fd: i32) -> Result<Request, Misuse> {
     let (level, name) = level_and_name(arguments)?;
-    let room = arguments.value(4)?.and_then(|room| usize::try_from(room).ok());
-    Ok(Request::GetOption { fd, level, name, room: room.unwrap_or(MAX_ROOM).min(MAX_ROOM) })
+    let capacity = arguments.value(4)?.and_then(|capacity| usize::try_from(capacity).ok());
+    Ok(Request::GetOption { fd, level, name, capacity: capacity.unwrap_or(MAX_CAPACITY).min(MAX_CAPACITY) })
 }
 
 /// Returns a value as in C: numbers of four bytes (of eight with `wide`), or text.

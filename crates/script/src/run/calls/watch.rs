@@ -72,7 +72,7 @@ impl Calls {
             }
             "epoll_wait" => Request::EpollWait {
                 epfd: self.fd(arguments, 0)?,
-                most: arguments.int(2)?,
+                max: arguments.int(2)?,
                 timeout: arguments.int(3)?,
             },
             _ => return Ok(None),
@@ -91,13 +91,13 @@ pub(super) fn check_poll(arguments: Arguments<'_>, ready: &[i16]) -> Result<(), 
     Ok(())
 }
 
-pub(super) fn check_epoll(arguments: Arguments<'_>, told: &[(u32, u64)]) -> Result<(), Misuse> {
-    for (fields, (events, told)) in records(arguments, 1)?.into_iter().zip(told) {
+pub(super) fn check_epoll(arguments: Arguments<'_>, reported: &[(u32, u64)]) -> Result<(), Misuse> {
+    for (fields, (events, found)) in records(arguments, 1)?.into_iter().zip(reported) {
         if let Some(expected) = number(fields, "events")?.filter(|expected| *expected as u32 != *events) {
             return Err(format!("epoll_wait: events: expected {:#x}, it is {events:#x}", expected as u32));
         }
-        if let Some(expected) = data(fields)?.filter(|expected| expected != told) {
-            return Err(format!("epoll_wait: data: expected {expected}, it is {told}"));
+        if let Some(expected) = data(fields)?.filter(|expected| expected != found) {
+            return Err(format!("epoll_wait: data: expected {expected}, it is {found}"));
         }
     }
     Ok(())

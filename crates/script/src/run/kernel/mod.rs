@@ -109,7 +109,7 @@ impl Backend for Kernel {
     fn step(&mut self, to: i64, _inclusive: bool) -> Result<bool, String> {
         let left = to - self.now();
         if left <= 0 {
-            // Packets that have left by now were sent in time.
+            // Packets that are available now count as sent in time.
             return self.take_packets();
         }
         self.wait(SLICE.min(Duration::from_micros(left as u64)))?;

@@ -19,7 +19,8 @@ pub(crate) struct World {
 
 /// Settings of the namespace for every script; other defaults of brisk are those of Linux.
 const COMMON: &[(&str, &str)] = &[
-    // Twice the size of brisk's buffer, because Linux also counts its own records and advertises half.
+    // Twice the size of brisk's buffer, because Linux also counts its metadata and advertises half of the
+    // buffer.
     ("tcp_rmem", "4096 262144 6291456"),
     ("tcp_ecn", "2"),
     ("tcp_fastopen", "3"),

@@ -17,7 +17,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use crate::run::request::{Reply, Request, System};
 
 /// Buffer for control messages, bytes.
-const CONTROL_ROOM: usize = 1024;
+const CONTROL_CAPACITY: usize = 1024;
 
 const MAX_EVENTS: usize = 1024;
 
@@ -62,19 +62,19 @@ impl KernelSystem {
         Ok(Reply::of(self.add(socket.into())))
     }
 
-    fn wait(&self, epfd: i32, most: i32, timeout: i32) -> Answer<Reply> {
-        let most = usize::try_from(most).ok().filter(|most| *most > 0).ok_or(Errno(libc::EINVAL))?;
-        let most = most.min(MAX_EVENTS);
+    fn wait(&self, epfd: i32, max: i32, timeout: i32) -> Answer<Reply> {
+        let max = usize::try_from(max).ok().filter(|max| *max > 0).ok_or(Errno(libc::EINVAL))?;
+        let max = max.min(MAX_EVENTS);
         self.with(epfd, |fd| {
-            let mut events: Vec<epoll::Event> = Vec::with_capacity(most);
+            let mut events: Vec<epoll::Event> = Vec::with_capacity(max);
             let count =
                 epoll::wait(fd, rustix::buffer::spare_capacity(&mut events), timespec(timeout).as_ref())?;
-            let told = events.iter().map(|event| {
+            let reported = events.iter().map(|event| {
                 // The structure is packed, so its fields are copied.
                 let (flags, data) = (event.flags, event.data);
                 (flags.bits(), data.u64())
             });
-            Ok(Reply { told: told.collect(), ..Reply::of(count as i64) })
+            Ok(Reply { events: reported.collect(), ..Reply::of(count as i64) })
         })
     }
 
@@ -104,11 +104,11 @@ fn timespec(millis: i32) -> Option<Timespec> {
 }
 
 fn receive(fd: &OwnedFd, len: usize, flags: i32) -> io::Result<Reply> {
-    let (mut bytes, mut room) = (vec![0; len], [0; CONTROL_ROOM]);
-    let received = message::receive(fd.as_fd(), &mut bytes, &mut room, flags)?;
+    let (mut bytes, mut capacity) = (vec![0; len], [0; CONTROL_CAPACITY]);
+    let received = message::receive(fd.as_fd(), &mut bytes, &mut capacity, flags)?;
     // MSG_TRUNC may report more bytes than fit the buffer.
     bytes.truncate(received.len);
-    let control = control::parse(&room[..received.control_len]).unwrap_or_default();
+    let control = control::parse(&capacity[..received.control_len]).unwrap_or_default();
     Ok(Reply { bytes, control, flags: received.flags, ..Reply::of(received.len as i64) })
 }
 
@@ -120,7 +120,7 @@ fn send(
     control: &[Control],
 ) -> io::Result<Reply> {
     let to = to.map(Into::into);
-    let (control, _) = control::write(control, CONTROL_ROOM);
+    let (control, _) = control::write(control, CONTROL_CAPACITY);
     let flags = flags | libc::MSG_NOSIGNAL;
     Ok(Reply::of(message::send(fd.as_fd(), data, flags, to.as_ref(), &control)? as i64))
 }
@@ -196,8 +196,8 @@ impl System for KernelSystem {
             Request::SetOption { fd, level, name, value } => {
                 self.with(fd, |fd| sockopt::set(fd.as_fd(), level, name, &value).map(done))
             }
-            Request::GetOption { fd, level, name, room } => self.with(fd, |fd| {
-                Ok(Reply { bytes: sockopt::get(fd.as_fd(), level, name, room)?, ..Reply::default() })
+            Request::GetOption { fd, level, name, capacity } => self.with(fd, |fd| {
+                Ok(Reply { bytes: sockopt::get(fd.as_fd(), level, name, capacity)?, ..Reply::default() })
             }),
             Request::Fcntl { fd, command, argument } => self.with(fd, |fd| flags_of(fd, command, argument)),
             Request::Ioctl { fd, request } => {
@@ -214,7 +214,7 @@ impl System for KernelSystem {
                 let watched = self.get(fd)?;
                 self.with(epfd, |epfd| change_watch(epfd, &watched, control))
             }
-            Request::EpollWait { epfd, most, timeout } => self.wait(epfd, most, timeout),
+            Request::EpollWait { epfd, max, timeout } => self.wait(epfd, max, timeout),
         }
     }
 

@@ -20,7 +20,7 @@ const BACKLOG: usize = 4096;
 
 /// The TCP to use.
 #[derive(Debug)]
-pub enum Side {
+pub enum EitherTcp {
     /// The kernel's TCP, in the namespace of the calling thread.
     Kernel {
         /// True to send requests on the SYN.
@@ -58,7 +58,7 @@ pub enum Listener {
     Ours(TcpListener),
 }
 
-impl Side {
+impl EitherTcp {
     /// Listens. With Fast Open, brisk's TCP accepts at most `queue` unacknowledged connections. For the
     /// kernel, a sysctl enables Fast Open.
     ///
@@ -66,14 +66,14 @@ impl Side {
     /// Those of `bind` and `listen`.
     pub fn listen(&self, local: SocketAddr, queue: u16) -> io::Result<Listener> {
         match self {
-            Side::Kernel { congestion, .. } => {
+            EitherTcp::Kernel { congestion, .. } => {
                 let socket = kernel_socket(local, *congestion)?;
                 socket.set_reuse_address(true)?;
                 socket.bind(&SockAddr::from(local))?;
                 socket.listen(BACKLOG as i32)?;
                 Ok(Listener::Kernel(tokio::net::TcpListener::from_std(socket.into())?))
             }
-            Side::Ours { endpoint, fast_open } => {
+            EitherTcp::Ours { endpoint, fast_open } => {
                 let mut socket = brisk_runtime::TcpSocket::new(endpoint);
                 socket.bind(local);
                 socket.set_nodelay(true);
@@ -95,17 +95,17 @@ impl Side {
     /// progress when this returns.
     pub async fn ask(&self, to: SocketAddr, request: &[u8]) -> io::Result<Stream> {
         match self {
-            Side::Kernel { fast_open: true, congestion } => {
+            EitherTcp::Kernel { fast_open: true, congestion } => {
                 fast_open_by_kernel(to, request, *congestion).await
             }
-            Side::Ours { endpoint, fast_open: true } => {
+            EitherTcp::Ours { endpoint, fast_open: true } => {
                 let mut tcp = endpoint.tcp_config().clone();
                 tcp.nodelay = true;
                 let fast_open = Some(FastOpenConnect::insured());
                 let config = ConnectConfig { tcp, fast_open, ..ConnectConfig::default() };
                 endpoint.connect_hedged(to, request, &config).map(Stream::Hedged)
             }
-            Side::Kernel { fast_open: false, .. } | Side::Ours { fast_open: false, .. } => {
+            EitherTcp::Kernel { fast_open: false, .. } | EitherTcp::Ours { fast_open: false, .. } => {
                 let mut stream = self.connect(to).await?;
                 stream.write_all(request).await?;
                 Ok(stream)
@@ -119,11 +119,11 @@ impl Side {
     /// Those of `connect`.
     pub async fn connect(&self, to: SocketAddr) -> io::Result<Stream> {
         let stream = match self {
-            Side::Kernel { congestion, .. } => {
+            EitherTcp::Kernel { congestion, .. } => {
                 let socket = TcpSocket::from_std_stream(kernel_socket(to, *congestion)?.into());
                 Stream::Kernel(socket.connect(to).await?)
             }
-            Side::Ours { endpoint, .. } => Stream::Ours(endpoint.connect(to).await?),
+            EitherTcp::Ours { endpoint, .. } => Stream::Ours(endpoint.connect(to).await?),
         };
         stream.set_nodelay()?;
         Ok(stream)
