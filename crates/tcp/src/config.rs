@@ -81,8 +81,6 @@ pub struct StackConfig {
     pub observe: bool,
     /// Record [`crate::event::LifecycleEvent`]s. Default off.
     pub lifecycle: bool,
-    /// The code points of the experimental options.
-    pub option_profile: brisk_wire::OptionProfile,
     /// Fast Open: its memory and the limits of pending connections. Connections and listeners that enable
     /// Fast Open use it.
     pub fast_open: FastOpenConfig,
@@ -143,7 +141,6 @@ impl Default for StackConfig {
             warm_half_open: 64,
             observe: false,
             lifecycle: false,
-            option_profile: brisk_wire::OptionProfile::default(),
             fast_open: FastOpenConfig::default(),
             path: PathMemoryConfig::default(),
             non_exhaustive: (),
@@ -170,14 +167,6 @@ impl StackConfig {
         }
         if !(Duration::from_secs(1)..=Duration::from_secs(120)).contains(&self.msl) {
             return refuse("msl", alloc::format!("{:?}", self.msl), "1 s to 120 s");
-        }
-        if !self.option_profile.is_distinct() {
-            let value = alloc::format!("{:?}", self.option_profile);
-            return refuse(
-                "option_profile",
-                value,
-                "a kind without a meaning of its own, not Fast Open's ExID",
-            );
         }
         self.fast_open.memory.validate()?;
         self.path.validate()

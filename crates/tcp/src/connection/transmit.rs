@@ -157,7 +157,7 @@ impl Connection {
     fn decide(&self, turn: Turn, now: Instant, env: &Env<'_>) -> Step {
         match turn {
             Turn::Control => Step::send(self.outbox.first().map(Choice::Control)),
-            Turn::Syn => Step::Send(Choice::Syn(self.syn_gentle_option(now, env.option_profile))),
+            Turn::Syn => Step::Send(Choice::Syn(self.syn_gentle_option(now))),
             Turn::SynCopy => {
                 Step::send((self.handshake.syn.copy == PlainCopy::Due).then_some(Choice::SynCopy))
             }
