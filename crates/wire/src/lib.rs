@@ -64,8 +64,8 @@ pub use options::{
     Dropped, Options, RawOption, RawOptions, SackBlock, SackBlocks, Timestamps, UnknownOptions,
 };
 pub use packet::{
-    ChecksumCheck, ChecksumFill, MAX_SUPER_LEN, Packet, Segment, emit, emit_headers,
-    fill_checksums, four_tuple, header_len, parse, tcp_offset,
+    ChecksumCheck, ChecksumFill, MAX_SUPER_LEN, Packet, Segment, emit, emit_headers, fill_checksums,
+    four_tuple, header_len, parse, tcp_offset,
 };
 pub use segmentation::{split, split_headers, split_twice};
 pub use seq::SeqNum;

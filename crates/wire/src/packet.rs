@@ -107,11 +107,7 @@ pub fn parse(bytes: &[u8], check: ChecksumCheck) -> Result<Packet<'_>, ParseErro
 
 /// Writes the segment to the caller's place, because it is large.
 #[inline]
-fn parse_segment<'a>(
-    ip: &IpHeader,
-    bytes: &'a [u8],
-    check: ChecksumCheck,
-) -> Result<Packet<'a>, ParseError> {
+fn parse_segment<'a>(ip: &IpHeader, bytes: &'a [u8], check: ChecksumCheck) -> Result<Packet<'a>, ParseError> {
     let parts = tcp::split(bytes)?;
     match check {
         ChecksumCheck::Verify if tcp_sum(&ip.meta, bytes).finish() != 0 => {
@@ -125,10 +121,7 @@ fn parse_segment<'a>(
     if let Some(options) = Options::parse_usual(parts.options) {
         return Ok(Packet::Tcp(segment(options)));
     }
-    Ok(Packet::Tcp(segment(Options::parse_one_by_one(
-        parts.options,
-        parts.flags().contains(Flags::SYN),
-    ))))
+    Ok(Packet::Tcp(segment(Options::parse_one_by_one(parts.options, parts.flags().contains(Flags::SYN)))))
 }
 
 /// Returns the sum of the pseudo header, the TCP header and the payload.

@@ -77,7 +77,8 @@ impl Connection {
         env: &Env<'_>,
         out: &mut Vec<u8>,
     ) -> Option<Built> {
-        self.begin_poll(now);
+        (self.tx.paced, self.tx.send_limited) = (false, false);
+        self.gentle.refresh_copies(self.tx.scoreboard.una());
         while let Some((&turn, later)) = turns.split_first() {
             match self.decide(turn, now, env) {
                 Step::Send(choice) => {

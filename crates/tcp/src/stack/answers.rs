@@ -33,12 +33,7 @@ impl Answers {
     }
 
     /// Writes and queues a segment without payload; false if there is no room.
-    pub(crate) fn push_header(
-        &mut self,
-        ip: &IpMeta,
-        tcp: &TcpHeader,
-        fill: ChecksumFill,
-    ) -> bool {
+    pub(crate) fn push_header(&mut self, ip: &IpMeta, tcp: &TcpHeader, fill: ChecksumFill) -> bool {
         let mut packet = self.buffer();
         let written = brisk_wire::emit(ip, tcp, &[], fill, &mut packet);
         debug_assert!(written.is_ok(), "a header alone fits, and both ends are of one family");

@@ -194,6 +194,7 @@ pub(crate) mod arbitrary {
 
     use super::*;
     use crate::fast_open::Cookie;
+    use crate::gentle;
     use proptest::collection::vec;
     use proptest::option;
     use proptest::prelude::*;
@@ -265,7 +266,6 @@ pub(crate) mod arbitrary {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gentle;
 
     #[test]
     fn options_are_small_enough_to_pass_around() {
