@@ -216,7 +216,7 @@ impl Connection {
         if charged <= budget.of(Origin::Retransmit) {
             return Step::Send(self.again(range, Origin::Retransmit));
         }
-        Step::Skip(Some(Change::LimitLost { paced: budget.is_paced(range.len()) }))
+        Step::Skip(Some(Change::LimitLost { paced: budget.is_paced(charged) }))
     }
 
     /// Returns the choice to retransmit `range`.

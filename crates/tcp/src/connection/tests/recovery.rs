@@ -5,7 +5,7 @@ use brisk_wire::{Options, SackBlock};
 
 use super::reactive::{ISS, P, Tail, rack_tlp, segment, setting};
 use super::*;
-use crate::config::{MtuProbing, PathStart, Reactive};
+use crate::config::{MtuProbing, PacingConfig, PathStart, Reactive};
 use crate::event::{Observation, UndoCause};
 use crate::outcome::CongestionState;
 
@@ -173,6 +173,30 @@ fn timeouts_of_a_thin_stream_do_not_double() {
     tail.until(9_000);
     let times: Vec<u64> = tail.sent().into_iter().map(|sent| sent.0).collect();
     assert_eq!(times, [500, 1000, 1500, 2000, 2500, 3000, 3500, 4500, 6500]);
+}
+
+#[test]
+fn short_records_that_pacing_holds_back_do_not_wait_for_an_acknowledgement() {
+    // Records 21 to 60 of 80 are lost. A record is charged as a full segment, so the pacer holds it back while
+    // the record alone would pass.
+    let congestion = CongestionAlgorithm::Fixed(30_000);
+    let mut world =
+        World::open(TcpConfig { congestion, pacing: Some(PacingConfig::default()), ..rack_tlp() });
+    world.lose = |who, n| who == C && (21..=60).contains(&n);
+    let begin = world.now;
+    for _ in 0..80 {
+        assert_eq!(world.end(C).write(&[7; 100], begin), Ok(100));
+        world.end(C).end_record();
+    }
+    world.run_for(1_000);
+    let again: Vec<_> = world.log[80..]
+        .iter()
+        .filter(|l| l.1 == C && l.5 > 0)
+        .map(|l| l.0.saturating_since(begin).as_micros() / 1_000)
+        .collect();
+    assert_eq!(again.len(), 40, "{again:?}");
+    assert!(again.last().unwrap() - again[0] < 50, "half a round trip: {again:?}");
+    assert_eq!(world.end(C).stats().counters.timeouts, 0);
 }
 
 #[test]
