@@ -243,8 +243,8 @@ pub enum CopyMark {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CopyRule {
-    /// Only data that a copy delivered shortly before is dropped without an acknowledgement. Lost originals are
-    /// reported to the sender.
+    /// Only data that a copy delivered shortly before is dropped without an acknowledgement. Lost originals
+    /// are reported to the sender.
     Ledger,
     /// The paper's rule, for comparison: a retransmission may get no acknowledgement, and losses that copies
     /// masked are not reported.

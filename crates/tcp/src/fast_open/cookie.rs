@@ -1,8 +1,8 @@
 //! Cookies and their keys (TCP Fast Open, CoNEXT 2011, sections 4.1 and 4.2; RFC 7413 section 4.1.2).
 //!
 //! A cookie is a message authentication code over the addresses of a connection: it proves that its bearer
-//! has received a SYN-ACK at that address. The server keeps no state per client. The code equals Linux's since
-//! 5.3, so that a farm may mix kernels and this stack under one key:
+//! has received a SYN-ACK at that address. The server keeps no state per client. The code equals Linux's
+//! since 5.3, so that a farm may mix kernels and this stack under one key:
 //!
 //! ```text
 //! LE64( SipHash-2-4( key, client address || server address ) )

@@ -177,8 +177,8 @@ fn timeouts_of_a_thin_stream_do_not_double() {
 
 #[test]
 fn short_records_that_pacing_holds_back_do_not_wait_for_an_acknowledgement() {
-    // Records 21 to 60 of 80 are lost. A record is charged as a full segment, so the pacer holds it back while
-    // the record alone would pass.
+    // Records 21 to 60 of 80 are lost. A record is charged as a full segment, so the pacer holds it back
+    // while the record alone would pass.
     let congestion = CongestionAlgorithm::Fixed(30_000);
     let mut world =
         World::open(TcpConfig { congestion, pacing: Some(PacingConfig::default()), ..rack_tlp() });
