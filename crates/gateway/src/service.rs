@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use brisk_runtime::TcpConfig;
-use brisk_tcp::config::{HandshakeTimers, KeepaliveConfig, MtuProbing, PathStart};
+use brisk_tcp::config::{KeepaliveConfig, MtuProbing, PathStart};
 use socket2::{Socket, Type};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
@@ -38,7 +38,7 @@ pub fn hop_tcp(tcp: TcpConfig) -> TcpConfig {
         nodelay: true,
         keepalive: Some(alive),
         path_start: Some(PathStart::default()),
-        handshake_timers: Some(HandshakeTimers::default()),
+        handshake_timers: true,
         mtu_probing: MtuProbing::Early,
         ..tcp
     }

@@ -7,8 +7,8 @@
 use brisk_link::units::{parse_duration, parse_proportion};
 use brisk_tcp::TcpConfig;
 use brisk_tcp::config::{
-    CongestionAlgorithm, CopyScope, CorrectiveConfig, FecCode, HandshakeCopies, HandshakeTimers, PathStart,
-    PlannerConfig, ProactiveConfig, Reactive,
+    CongestionAlgorithm, CopyScope, CorrectiveConfig, FecCode, HandshakeCopies, PathStart, PlannerConfig,
+    ProactiveConfig, Reactive,
 };
 use thiserror::Error;
 
@@ -92,7 +92,7 @@ impl Profile {
     /// True if connections of the profile begin with facts that earlier connections learnt about the path, in
     /// addition to the round-trip time.
     pub fn starts_from_path(&self) -> bool {
-        self.tcp.path_start.is_some() || self.tcp.handshake_timers.is_some()
+        self.tcp.path_start.is_some() || self.tcp.handshake_timers
     }
 }
 
@@ -198,7 +198,7 @@ fn all() -> TcpConfig {
     TcpConfig {
         initial_window: 32,
         path_start: Some(PathStart::default()),
-        handshake_timers: Some(HandshakeTimers::default()),
+        handshake_timers: true,
         handshake_copies: Some(HandshakeCopies { with_data: true, ..HandshakeCopies::default() }),
         congestion: CongestionAlgorithm::Bbr,
         share_path: true,
@@ -290,7 +290,7 @@ fn mechanism(word: &str, asked: &mut Profile) -> Result<(), ProfileError> {
             let on = value != "off";
             tcp.share_path = value == "shared";
             tcp.path_start = on.then(PathStart::default);
-            tcp.handshake_timers = on.then(HandshakeTimers::default);
+            tcp.handshake_timers = on;
             *memory |= on;
         }
         ("copy_syn", "off") => tcp.handshake_copies = None,

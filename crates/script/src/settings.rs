@@ -190,7 +190,7 @@ fn words(command: &str) -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use brisk_tcp::config::{BufferConfig, EcnMode, ThinStreamConfig};
+    use brisk_tcp::config::{BufferConfig, EcnMode};
 
     #[test]
     fn sysctls_of_set_up_commands_are_applied() {
@@ -202,8 +202,7 @@ mod tests {
         assert_eq!(settings.host.tcp.receive_buffer, BufferConfig { initial: 8192, max: 16384 });
         assert_eq!(settings.host.tcp.syn_retries, 5);
         settings.command("sysctl -w net.ipv4.tcp_thin_linear_timeouts=1 net.ipv4.ip_default_ttl=33").unwrap();
-        let linear = ThinStreamConfig { rto_restart: false, ..ThinStreamConfig::default() };
-        assert_eq!((settings.host.tcp.thin_stream, settings.host.tcp.hop_limit), (Some(linear), 33));
+        assert_eq!((settings.host.tcp.thin_stream, settings.host.tcp.hop_limit), (true, 33));
     }
 
     #[test]

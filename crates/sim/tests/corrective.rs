@@ -196,9 +196,6 @@ fn bottleneck_is_shared_with_a_flow_without_parity() {
 #[test]
 #[ignore = "half an hour of virtual time: run it by hand, in release"]
 fn parity_does_not_make_the_bottleneck_drop_more() {
-    let mut joining = corrective();
-    joining.mechanisms.corrective =
-        Some(CorrectiveConfig { into_queue: true, ..CorrectiveConfig::default() });
     println!("| next to plain TCP | share | dropped |");
     let run = |name: &str, tcp: &TcpConfig| {
         let (share, dropped) = share_with_plain_tcp(tcp, 4, 60);
@@ -207,7 +204,6 @@ fn parity_does_not_make_the_bottleneck_drop_more() {
     };
     let (_, without) = run("plain", &plain());
     let (share, with) = run("corrective", &corrective());
-    run("corrective, into_queue", &joining);
     assert!((0.38..=0.62).contains(&share), "{share}");
     assert!(with <= 1.1 * without, "dropped: {without} without, {with} with parity");
 }

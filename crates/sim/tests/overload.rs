@@ -11,8 +11,7 @@ use brisk_link::LinkSpec;
 use brisk_sim::application::{Client, ClientPlan, Connections, Exchange, Server};
 use brisk_sim::world::{Side, World};
 use brisk_tcp::config::{
-    CongestionAlgorithm, ConnectConfig, HandshakeTimers, ListenConfig, MtuProbing, PathStart, StackConfig,
-    TcpConfig,
+    CongestionAlgorithm, ConnectConfig, ListenConfig, MtuProbing, PathStart, StackConfig, TcpConfig,
 };
 use brisk_wire::Instant;
 
@@ -21,7 +20,7 @@ fn hop(congestion: CongestionAlgorithm) -> TcpConfig {
     TcpConfig {
         nodelay: true,
         path_start: Some(PathStart::default()),
-        handshake_timers: Some(HandshakeTimers::default()),
+        handshake_timers: true,
         mtu_probing: MtuProbing::Early,
         congestion,
         ..TcpConfig::default()

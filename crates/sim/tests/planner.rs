@@ -7,7 +7,7 @@ use brisk_sim::application::Exchange;
 use brisk_sim::fast_open::PriorKnowledge;
 use brisk_sim::transaction::{TransactionResult, TransactionSpec, transaction};
 use brisk_tcp::TcpConfig;
-use brisk_tcp::config::{HandshakeCopies, HandshakeTimers, PlannerConfig};
+use brisk_tcp::config::{HandshakeCopies, PlannerConfig};
 use brisk_tcp::mechanism::plan::{self, Flight, Form, Losses, Means, Parity, Protection};
 
 /// The result of a cell: completion in round trips, and IP bytes per payload byte.
@@ -31,7 +31,7 @@ fn all(max_overhead: u32) -> TcpConfig {
     let planned = TcpConfig::planned(max_overhead);
     TcpConfig {
         initial_window: 32,
-        handshake_timers: Some(HandshakeTimers::default()),
+        handshake_timers: true,
         handshake_copies: planned
             .handshake_copies
             .map(|copies| HandshakeCopies { with_data: true, ..copies }),

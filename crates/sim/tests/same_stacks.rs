@@ -9,9 +9,7 @@ use brisk_sim::application::{Client, ClientPlan, Connections, Exchange, Outcome,
 use brisk_sim::fast_open::listening;
 use brisk_sim::world::{Side, World};
 use brisk_tcp::TcpConfig;
-use brisk_tcp::config::{
-    ConnectConfig, FastOpenConfig, HandshakeCopies, HandshakeTimers, ListenConfig, StackConfig,
-};
+use brisk_tcp::config::{ConnectConfig, FastOpenConfig, HandshakeCopies, ListenConfig, StackConfig};
 use brisk_tcp::fast_open::{CookieKey, FastOpenConnect, KeySource};
 use brisk_wire::Instant;
 
@@ -26,7 +24,7 @@ fn all(max_overhead: u32) -> TcpConfig {
     TcpConfig {
         initial_window: 32,
         nodelay: true,
-        handshake_timers: Some(HandshakeTimers::default()),
+        handshake_timers: true,
         handshake_copies: planned
             .handshake_copies
             .map(|copies| HandshakeCopies { with_data: true, ..copies }),

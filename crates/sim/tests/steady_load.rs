@@ -10,8 +10,7 @@ use brisk_sim::fast_open::listening;
 use brisk_sim::world::{Side, World};
 use brisk_tcp::TcpConfig;
 use brisk_tcp::config::{
-    CongestionAlgorithm, ConnectConfig, FastOpenConfig, HandshakeCopies, HandshakeTimers, ListenConfig,
-    PathStart, StackConfig,
+    CongestionAlgorithm, ConnectConfig, FastOpenConfig, HandshakeCopies, ListenConfig, PathStart, StackConfig,
 };
 use brisk_tcp::fast_open::{CookieKey, FastOpenConnect, KeySource};
 use brisk_wire::Instant;
@@ -28,7 +27,7 @@ fn gateway(max_overhead: u32) -> TcpConfig {
         initial_window: 32,
         nodelay: true,
         path_start: Some(PathStart::default()),
-        handshake_timers: Some(HandshakeTimers::default()),
+        handshake_timers: true,
         handshake_copies,
         congestion: CongestionAlgorithm::Bbr,
         share_path: true,

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use brisk_tcp::config::{
-    BufferConfig, CongestionAlgorithm, EarlyRetransmit, EcnMode, HandshakeCopies, HandshakeTimers,
-    KeepaliveConfig, LossDetection, MtuProbing, PacingConfig, PaperConfig, PathStart, PrrBound, Reactive,
-    Rfc6675Config, RtoConfig, SynCookies, UrgentPolicy,
+    BufferConfig, CongestionAlgorithm, EarlyRetransmit, EcnMode, HandshakeCopies, KeepaliveConfig,
+    LossDetection, MtuProbing, PacingConfig, PaperConfig, PathStart, PrrBound, Reactive, Rfc6675Config,
+    RtoConfig, SynCookies, UrgentPolicy,
 };
 use brisk_tcp::fast_open::{FastOpenConnect, FastOpenListen, KeySource, LastAckHold, ReplayWindow};
 use brisk_tcp::{ListenConfig, StackConfig, TcpConfig};
@@ -59,7 +59,7 @@ const KEYS: &[(&str, &str)] = &[
     ("syn_retries", "a number"),
     ("share_path", "on or off; on only with congestion=bbr"),
     ("path_start", "off, or the largest initial window in segments"),
-    ("handshake_timers", "off, or the number of early retries"),
+    ("handshake_timers", "on or off: early retries on a known path"),
     (
         "handshake_copies",
         "off, or the time between a SYN or SYN-ACK and its copy; with :data appended the copy of a SYN has its data too",
@@ -348,10 +348,7 @@ impl Settings {
                     Ok(PathStart { max_window: number(key, value)?, ..PathStart::default() })
                 })?;
             }
-            "handshake_timers" => {
-                let retries = || Ok(HandshakeTimers { retries: number(key, value)?, ..Default::default() });
-                tcp.handshake_timers = off_or(value, retries)?;
-            }
+            "handshake_timers" => tcp.handshake_timers = on_off(key, value)?,
             "handshake_copies" => {
                 tcp.handshake_copies = off_or(value, || {
                     let (gap, with_data) =

@@ -27,12 +27,11 @@ mod planner;
 
 pub use crate::congestion::{CongestionAlgorithm, ControllerFactory, UnknownCongestion};
 pub use gentle::{
-    CopyMark, CopyReport, CopyRule, CopyScope, CorrectiveConfig, FecCode, FecDue, FecHold, FecProfile,
-    FecRule, ProactiveConfig,
+    CopyMark, CopyRule, CopyScope, CorrectiveConfig, FecCode, FecHold, FecProfile, FecRule, ProactiveConfig,
 };
 #[cfg(feature = "historical")]
 pub use historical::{EarlyRetransmit, PaperConfig, Rfc6675Config};
-pub use loss::{LossDetection, PrrBound, Reactive, ThinStreamConfig};
+pub use loss::{LossDetection, PrrBound, Reactive};
 pub use planner::PlannerConfig;
 
 /// Configuration of a whole stack.
@@ -81,8 +80,6 @@ pub struct StackConfig {
     pub observe: bool,
     /// Record [`crate::event::LifecycleEvent`]s. Default off.
     pub lifecycle: bool,
-    /// The code points of the experimental options.
-    pub option_profile: brisk_wire::OptionProfile,
     /// Fast Open: its memory and the limits of pending connections. Connections and listeners that enable
     /// Fast Open use it.
     pub fast_open: FastOpenConfig,
@@ -143,7 +140,6 @@ impl Default for StackConfig {
             warm_half_open: 64,
             observe: false,
             lifecycle: false,
-            option_profile: brisk_wire::OptionProfile::default(),
             fast_open: FastOpenConfig::default(),
             path: PathMemoryConfig::default(),
             non_exhaustive: (),
@@ -170,14 +166,6 @@ impl StackConfig {
         }
         if !(Duration::from_secs(1)..=Duration::from_secs(120)).contains(&self.msl) {
             return refuse("msl", alloc::format!("{:?}", self.msl), "1 s to 120 s");
-        }
-        if !self.option_profile.is_distinct() {
-            let value = alloc::format!("{:?}", self.option_profile);
-            return refuse(
-                "option_profile",
-                value,
-                "a kind without a meaning of its own, not Fast Open's ExID",
-            );
         }
         self.fast_open.memory.validate()?;
         self.path.validate()
@@ -353,7 +341,7 @@ pub struct TcpConfig {
     /// Maximum number of retransmissions of a SYN. 1..=127, default 6.
     pub syn_retries: u32,
     /// Number of retransmissions of a SYN at equal intervals before the timeout doubles (Linux since 6.5: 4).
-    /// RFC 6298 section 5.5 doubles it each time. Early retries of [`HandshakeTimers`] do not count. 0..=10,
+    /// RFC 6298 section 5.5 doubles it each time. Early retries of `handshake_timers` do not count. 0..=10,
     /// default 0.
     pub syn_linear_retries: u32,
     /// Maximum number of retransmissions of a SYN-ACK. 1..=127, default 5.
@@ -369,7 +357,7 @@ pub struct TcpConfig {
     pub dup_thresh: u32,
     /// Minimum time between two answers of a connection to empty segments outside the window, to other
     /// reasons for challenge ACKs, and to repeated SYNs (RFC 5961 section 7 asks for a limit; Linux:
-    /// `tcp_invalid_ratelimit`). With [`HandshakeTimers`] this time is at most 50 ms for repeated SYNs.
+    /// `tcp_invalid_ratelimit`). With `handshake_timers` this time is at most 50 ms for repeated SYNs.
     /// Default 500 ms.
     pub challenge_interval: Duration,
     /// Duration of FIN-WAIT-2 after the application has released the connection. Default 60 s.
@@ -390,8 +378,10 @@ pub struct TcpConfig {
     pub hop_limit: u8,
     /// DSCP of sent packets. 0..=63, default 0.
     pub dscp: u8,
-    /// Timeouts of a stream with little data. Default `None`, as in Linux.
-    pub thin_stream: Option<ThinStreamConfig>,
+    /// Up to six timeouts in a row do not double the timeout while fewer than four segments are outstanding
+    /// and nothing more is to be sent: games, terminals, the ends of responses (Linux:
+    /// `TCP_THIN_LINEAR_TIMEOUTS`). Default off.
+    pub thin_stream: bool,
     /// Algorithm of loss detection. Default `Rack`.
     pub loss_detection: LossDetection,
     /// Limit of copies and parity, percent of the bytes sent. Default `None`: only each mechanism's own
@@ -399,8 +389,11 @@ pub struct TcpConfig {
     pub redundancy_percent: Option<u32>,
     /// Begin a connection over a known path with the remembered facts. Default `None`.
     pub path_start: Option<PathStart>,
-    /// Timers of SYN and SYN-ACK on a known path. Default `None`: one second, doubling.
-    pub handshake_timers: Option<HandshakeTimers>,
+    /// Early retransmissions of a SYN or SYN-ACK on a path with a remembered round-trip time: at most three,
+    /// the first after one and a half times that time and at least 50 ms, each after twice the previous wait,
+    /// while that is shorter than the ordinary timeout. They do not count as retries; after them the ordinary
+    /// schedule begins, which is the only one on an unknown path. Default off.
+    pub handshake_timers: bool,
     /// Send every SYN and SYN-ACK twice. Default `None`.
     pub handshake_copies: Option<HandshakeCopies>,
     /// The mechanisms beyond plain TCP.
@@ -447,11 +440,11 @@ impl Default for TcpConfig {
             push_bursts: false,
             hop_limit: 64,
             dscp: 0,
-            thin_stream: None,
+            thin_stream: false,
             loss_detection: LossDetection::Rack,
             redundancy_percent: None,
             path_start: None,
-            handshake_timers: None,
+            handshake_timers: false,
             handshake_copies: None,
             mechanisms: MechanismConfig::default(),
             non_exhaustive: (),
@@ -478,9 +471,6 @@ impl TcpConfig {
         }
         if let Some(start) = self.path_start.filter(|start| !(1..=1024).contains(&start.max_window)) {
             return refuse("max_window", start.max_window.to_string(), "1 to 1024 segments");
-        }
-        if let Some(timers) = self.handshake_timers {
-            timers.validate()?;
         }
         if let Some(gap) = self.handshake_copies.map(|copies| copies.gap).filter(|gap| gap.as_secs() > 0) {
             return refuse("gap", alloc::format!("{gap:?}"), "0 to 999 ms");
@@ -540,25 +530,6 @@ impl Default for PathStart {
     }
 }
 
-/// The first retransmissions of a SYN or SYN-ACK on a path with a remembered round-trip time. The first
-/// leaves after one and a half times that time, at the earliest after 50 ms. They do not count as retries;
-/// after them the ordinary schedule begins, which is the only one on an unknown path.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct HandshakeTimers {
-    /// Maximum number, each after twice the previous wait, while that is shorter than the ordinary timeout.
-    /// 1..=10, default 3.
-    pub retries: u32,
-    /// Makes literals end with `..`, so that releases can add fields.
-    #[doc(hidden)]
-    pub non_exhaustive: (),
-}
-
-impl Default for HandshakeTimers {
-    fn default() -> Self {
-        HandshakeTimers { retries: 3, non_exhaustive: () }
-    }
-}
-
 /// A copy of every SYN and SYN-ACK (Gentle Aggression section 8.4.1): a loss in the handshake costs a timeout
 /// of a second, a copy 60 bytes. The copy of a SYN carries neither data nor a cookie, so that it delivers no
 /// request twice. With [`TcpConfig::redundancy_percent`] the allowance limits copies; a planner sends them
@@ -575,16 +546,6 @@ pub struct HandshakeCopies {
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]
     pub non_exhaustive: (),
-}
-
-impl HandshakeTimers {
-    fn validate(&self) -> Result<(), ConfigError> {
-        let refuse = |key, value: alloc::string::String, range| Err(ConfigError { key, value, range });
-        if !(1..=10).contains(&self.retries) {
-            return refuse("retries", self.retries.to_string(), "1 to 10");
-        }
-        Ok(())
-    }
 }
 
 /// The mechanisms of a connection beyond plain TCP.

@@ -3,8 +3,8 @@
 //! A path is a pair of addresses. Its connections report their measurements when they open, every
 //! `REPORT_INTERVAL` while they are busy, and at their end. The memory merges the reports and lets them
 //! age; a new connection receives the [`PathFacts`] as a value. The memory knows no connection and decides
-//! nothing: [`crate::config::PathStart`] and [`crate::config::HandshakeTimers`] decide how a connection uses
-//! the facts.
+//! nothing: [`crate::config::PathStart`] and `handshake_timers` of [`crate::TcpConfig`] decide how a
+//! connection uses the facts.
 //!
 //! Only this module has facts of the *path*: round-trip time, window, loss, and segment size.
 //! `fast_open::client` has the facts of a *server* about Fast Open (cookies, refusals).

@@ -61,11 +61,11 @@ pub use gentle::Gentle;
 pub use icmp::{IcmpError, IcmpKind, emit_icmp, emit_icmp_too_big, emit_icmp_unreachable};
 pub use ip::{Ecn, IpMeta};
 pub use options::{
-    Dropped, OptionProfile, Options, RawOption, RawOptions, SackBlock, SackBlocks, Timestamps, UnknownOptions,
+    Dropped, Options, RawOption, RawOptions, SackBlock, SackBlocks, Timestamps, UnknownOptions,
 };
 pub use packet::{
-    ChecksumCheck, ChecksumFill, MAX_SUPER_LEN, Packet, Segment, emit, emit_headers_with, emit_with,
-    fill_checksums, four_tuple, header_len, parse, parse_with, tcp_offset,
+    ChecksumCheck, ChecksumFill, MAX_SUPER_LEN, Packet, Segment, emit, emit_headers, fill_checksums,
+    four_tuple, header_len, parse, tcp_offset,
 };
 pub use segmentation::{split, split_headers, split_twice};
 pub use seq::SeqNum;

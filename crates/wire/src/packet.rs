@@ -12,7 +12,7 @@ use crate::checksum::Sum;
 use crate::error::{EmitError, ParseError};
 use crate::icmp::{self, IcmpError};
 use crate::ip::{self, IpHeader, IpMeta, MAX_PACKET_LEN, Strictness, protocol};
-use crate::options::{self, OptionProfile, Options};
+use crate::options::{self, Options};
 use crate::seq::SeqNum;
 use crate::tcp::{self, Flags, TcpHeader};
 
@@ -84,29 +84,17 @@ pub enum ChecksumFill {
     Partial,
 }
 
-/// Parses a packet; the GA option has its default numbers.
+/// Parses a packet.
 ///
 /// # Errors
 /// A [`ParseError`] for a packet that must not be processed. Never panics.
 pub fn parse(bytes: &[u8], check: ChecksumCheck) -> Result<Packet<'_>, ParseError> {
-    parse_with(bytes, check, &OptionProfile::default())
-}
-
-/// Parses a packet; the GA option has the numbers of `profile`.
-///
-/// # Errors
-/// Those of [`parse`].
-pub fn parse_with<'a>(
-    bytes: &'a [u8],
-    check: ChecksumCheck,
-    profile: &OptionProfile,
-) -> Result<Packet<'a>, ParseError> {
     // The result is used in place, because it is large.
     let read = IpHeader::parse(bytes, Strictness::Arrived);
     let ip = read.as_ref().map_err(|error| *error)?;
     let payload = bytes.get(ip.payload_at..ip.end).ok_or(ParseError::Truncated)?;
     match (ip.protocol, ip.meta.src) {
-        (protocol::TCP, _) => parse_segment(ip, payload, check, profile),
+        (protocol::TCP, _) => parse_segment(ip, payload, check),
         (protocol::ICMP, IpAddr::V4(_)) | (protocol::ICMPV6, IpAddr::V6(_)) => {
             Ok(match icmp::parse(ip, payload)? {
                 Some(error) => Packet::Icmp(error),
@@ -119,12 +107,7 @@ pub fn parse_with<'a>(
 
 /// Writes the segment to the caller's place, because it is large.
 #[inline]
-fn parse_segment<'a>(
-    ip: &IpHeader,
-    bytes: &'a [u8],
-    check: ChecksumCheck,
-    profile: &OptionProfile,
-) -> Result<Packet<'a>, ParseError> {
+fn parse_segment<'a>(ip: &IpHeader, bytes: &'a [u8], check: ChecksumCheck) -> Result<Packet<'a>, ParseError> {
     let parts = tcp::split(bytes)?;
     match check {
         ChecksumCheck::Verify if tcp_sum(&ip.meta, bytes).finish() != 0 => {
@@ -135,14 +118,10 @@ fn parse_segment<'a>(
     let segment =
         |options| Segment { ip: ip.meta, tcp: TcpHeader::of(&parts, options), payload: parts.payload };
     // Both kinds of options are parsed in place.
-    if let Some(options) = Options::parse_usual(parts.options, profile) {
+    if let Some(options) = Options::parse_usual(parts.options) {
         return Ok(Packet::Tcp(segment(options)));
     }
-    Ok(Packet::Tcp(segment(Options::parse_one_by_one(
-        parts.options,
-        parts.flags().contains(Flags::SYN),
-        profile,
-    ))))
+    Ok(Packet::Tcp(segment(Options::parse_one_by_one(parts.options, parts.flags().contains(Flags::SYN)))))
 }
 
 /// Returns the sum of the pseudo header, the TCP header and the payload.
@@ -151,8 +130,7 @@ fn tcp_sum(ip: &IpMeta, segment: &[u8]) -> Sum {
 }
 
 /// Writes a packet into `out`, which is cleared first. The payload may come in pieces. Options that do not
-/// fit are left out in the order of [`Options::emit`](crate::Options::emit); the GA option has its default
-/// numbers.
+/// fit are left out in the order of [`Options::emit`](crate::Options::emit).
 ///
 /// # Errors
 /// [`EmitError::TooLong`] above [`MAX_PACKET_LEN`] with a full checksum, above [`MAX_SUPER_LEN`] with a
@@ -165,21 +143,6 @@ pub fn emit(
     sum: ChecksumFill,
     out: &mut Vec<u8>,
 ) -> Result<(), EmitError> {
-    emit_with(ip, tcp, payload, sum, &OptionProfile::default(), out)
-}
-
-/// Like [`emit`], with the GA numbers of `profile`.
-///
-/// # Errors
-/// Those of [`emit`].
-pub fn emit_with(
-    ip: &IpMeta,
-    tcp: &TcpHeader,
-    payload: &[&[u8]],
-    sum: ChecksumFill,
-    profile: &OptionProfile,
-    out: &mut Vec<u8>,
-) -> Result<(), EmitError> {
     let len = payload.iter().map(|piece| piece.len()).sum();
     let most = match sum {
         ChecksumFill::Full => MAX_PACKET_LEN,
@@ -188,7 +151,7 @@ pub fn emit_with(
     // All headers at once, rather than piece by piece.
     out.clear();
     out.reserve(ip.header_len() + tcp::MAX_HEADER_LEN + len);
-    emit_headers_within(most, ip, tcp, len, profile, out)?;
+    emit_headers_within(most, ip, tcp, len, out)?;
     for piece in payload {
         out.extend_from_slice(piece);
     }
@@ -206,24 +169,22 @@ pub fn emit_with(
 ///
 /// # Errors
 /// Those of [`emit`].
-pub fn emit_headers_with(
+pub fn emit_headers(
     ip: &IpMeta,
     tcp: &TcpHeader,
     payload_len: usize,
-    profile: &OptionProfile,
     out: &mut Vec<u8>,
 ) -> Result<(), EmitError> {
-    emit_headers_within(MAX_SUPER_LEN, ip, tcp, payload_len, profile, out)
+    emit_headers_within(MAX_SUPER_LEN, ip, tcp, payload_len, out)
 }
 
-/// Like [`emit_headers_with`], for a packet of at most `most` bytes.
+/// Like [`emit_headers`], for a packet of at most `most` bytes.
 #[inline(always)]
 fn emit_headers_within(
     most: usize,
     ip: &IpMeta,
     tcp: &TcpHeader,
     payload_len: usize,
-    profile: &OptionProfile,
     out: &mut Vec<u8>,
 ) -> Result<(), EmitError> {
     out.clear();
@@ -235,7 +196,7 @@ fn emit_headers_within(
     let stamps = tcp.options.only_timestamps().filter(|_| !syn).map(|stamps| stamps.aligned());
     let mut options = ArrayVec::<u8, { options::MAX_LEN }>::new();
     if stamps.is_none() {
-        tcp.options.emit_with(syn, profile, &mut options);
+        tcp.options.emit(syn, &mut options);
     }
     let options_len = stamps.as_ref().map_or(options.len(), |stamps| stamps.len());
     let segment_len = tcp::MIN_HEADER_LEN + options_len + payload_len;
@@ -380,9 +341,8 @@ mod tests {
         assert_eq!((packet.len(), &packet[4..6]), (MAX_SUPER_LEN, &[0, 0][..]));
         assert_eq!(header_len(&packet), Some(60));
         let mut out = Vec::new();
-        let profile = OptionProfile::default();
         let len = payload.len() + 1;
-        let refused = emit_headers_with(&ipv4(), &data_header(), len, &profile, &mut out);
+        let refused = emit_headers(&ipv4(), &data_header(), len, &mut out);
         assert_eq!(refused, Err(EmitError::TooLong { len: MAX_SUPER_LEN + 1, most: MAX_SUPER_LEN }));
     }
 
@@ -490,7 +450,7 @@ mod tests {
             payload in vec(vec(any::<u8>(), 0..40), 0..4),
         ) {
             let pieces: Vec<&[u8]> = payload.iter().map(Vec::as_slice).collect();
-            let (_, dropped) = tcp.emit(&OptionProfile::default());
+            let (_, dropped) = tcp.emit();
             let mut bytes = Vec::new();
             emit(&ip, &tcp, &pieces, ChecksumFill::Full, &mut bytes).unwrap();
             let read = parse(&bytes, ChecksumCheck::Verify).unwrap();

@@ -164,7 +164,7 @@ fn put(out: &mut [u8], at: usize, bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ChecksumCheck, IpMeta, OptionProfile, Packet, Segment, SeqNum, TcpHeader, Timestamps};
+    use crate::{ChecksumCheck, IpMeta, Packet, Segment, SeqNum, TcpHeader, Timestamps};
     use proptest::prelude::*;
     use std::vec;
 
@@ -315,7 +315,7 @@ mod tests {
             payload in proptest::collection::vec(any::<u8>(), 0..3000),
             size in 1u16..1500,
         ) {
-            let (header_bytes, _) = tcp.emit(&OptionProfile::default());
+            let (header_bytes, _) = tcp.emit();
             let mut packet = Vec::new();
             crate::emit(&ip, &tcp, &[&payload], ChecksumFill::Full, &mut packet).unwrap();
             let pieces = pieces(&packet, size);

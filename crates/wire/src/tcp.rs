@@ -16,7 +16,7 @@ use core::ops::{BitOr, BitOrAssign};
 use arrayvec::ArrayVec;
 
 use crate::error::ParseError;
-use crate::options::{Dropped, OptionProfile, Options};
+use crate::options::{Dropped, Options};
 use crate::seq::SeqNum;
 
 /// Bytes of a header without options.
@@ -201,9 +201,9 @@ impl TcpHeader {
     ///
     /// # Errors
     /// [`ParseError::Truncated`] and [`ParseError::TcpHeaderLength`].
-    pub fn parse(bytes: &[u8], profile: &OptionProfile) -> Result<(TcpHeader, usize), ParseError> {
+    pub fn parse(bytes: &[u8]) -> Result<(TcpHeader, usize), ParseError> {
         let parts = split(bytes)?;
-        let options = Options::parse(parts.options, parts.flags().contains(Flags::SYN), profile);
+        let options = Options::parse(parts.options, parts.flags().contains(Flags::SYN));
         Ok((TcpHeader::of(&parts, options), MIN_HEADER_LEN + parts.options.len()))
     }
 
@@ -224,9 +224,9 @@ impl TcpHeader {
     }
 
     /// Returns the bytes of the header with a checksum of zero, and the options that did not fit.
-    pub fn emit(&self, profile: &OptionProfile) -> (ArrayVec<u8, MAX_HEADER_LEN>, Dropped) {
+    pub fn emit(&self) -> (ArrayVec<u8, MAX_HEADER_LEN>, Dropped) {
         let mut area = ArrayVec::new();
-        let dropped = self.options.emit_with(self.flags.contains(Flags::SYN), profile, &mut area);
+        let dropped = self.options.emit(self.flags.contains(Flags::SYN), &mut area);
         let mut out = ArrayVec::new();
         // Together they have at most 60 bytes.
         let _ = out
@@ -297,7 +297,7 @@ mod tests {
         // 32-byte header (timestamps), ACK and PSH, registry bit 4: byte 12 = 0x88, byte 13 = 0x18.
         let mut header = TcpHeader { flags: Flags::ACK | Flags::PSH | Flags::R4, ..TcpHeader::default() };
         header.options.timestamps = Some(crate::Timestamps { value: 1, echo: 2 });
-        let (bytes, _) = header.emit(&OptionProfile::default());
+        let (bytes, _) = header.emit();
         assert_eq!((bytes.len(), bytes[12], bytes[13]), (32, 0x88, 0x18));
     }
 
@@ -313,23 +313,22 @@ mod tests {
             urgent: 0x0f10,
             options: Options::default(),
         };
-        let (bytes, dropped) = header.emit(&OptionProfile::default());
+        let (bytes, dropped) = header.emit();
         let expected = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0x51, 0x12, 13, 14, 0, 0, 15, 16];
         assert_eq!((bytes.as_slice(), dropped.is_none()), (&expected[..], true));
     }
 
     #[test]
     fn bad_data_offsets_are_refused() {
-        let profile = OptionProfile::default();
         let mut bytes = [0u8; 24];
-        assert_eq!(TcpHeader::parse(&bytes, &profile), Err(ParseError::TcpHeaderLength));
+        assert_eq!(TcpHeader::parse(&bytes), Err(ParseError::TcpHeaderLength));
         bytes[12] = 0x40;
-        assert_eq!(TcpHeader::parse(&bytes, &profile), Err(ParseError::TcpHeaderLength));
+        assert_eq!(TcpHeader::parse(&bytes), Err(ParseError::TcpHeaderLength));
         bytes[12] = 0x70;
-        assert_eq!(TcpHeader::parse(&bytes, &profile), Err(ParseError::Truncated));
-        assert_eq!(TcpHeader::parse(&bytes[..19], &profile), Err(ParseError::Truncated));
+        assert_eq!(TcpHeader::parse(&bytes), Err(ParseError::Truncated));
+        assert_eq!(TcpHeader::parse(&bytes[..19]), Err(ParseError::Truncated));
         bytes[12] = 0x60;
-        assert_eq!(TcpHeader::parse(&bytes, &profile).map(|(_, len)| len), Ok(24));
+        assert_eq!(TcpHeader::parse(&bytes).map(|(_, len)| len), Ok(24));
     }
 
     #[test]
@@ -366,9 +365,8 @@ mod tests {
     proptest! {
         #[test]
         fn headers_are_read_back(header in arbitrary::header()) {
-            let profile = OptionProfile::default();
-            let (bytes, dropped) = header.emit(&profile);
-            let (read, len) = TcpHeader::parse(&bytes, &profile).unwrap();
+            let (bytes, dropped) = header.emit();
+            let (read, len) = TcpHeader::parse(&bytes).unwrap();
             prop_assert_eq!(len, bytes.len());
             if dropped.is_none() {
                 prop_assert_eq!(read, header);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use brisk_wire::{ChecksumCheck, IpMeta, OptionProfile, Packet, TcpHeader, parse_with, tcp_offset};
+use brisk_wire::{ChecksumCheck, IpMeta, Packet, TcpHeader, parse, tcp_offset};
 
 use super::request::{Slot, System};
 
@@ -21,8 +21,8 @@ pub(super) struct Sent {
 
 impl Sent {
     /// Parses a packet; the error describes a packet other than a TCP segment.
-    pub(super) fn read(at: i64, packet: &[u8], profile: &OptionProfile) -> Result<Sent, String> {
-        let parsed = parse_with(packet, ChecksumCheck::Verify, profile);
+    pub(super) fn read(at: i64, packet: &[u8]) -> Result<Sent, String> {
+        let parsed = parse(packet, ChecksumCheck::Verify);
         let Ok(Packet::Tcp(segment)) = parsed else { return Err(format!("{parsed:?}")) };
         let options = option_area(packet).unwrap_or_default().to_vec();
         let (ip, tcp, payload) = (segment.ip, segment.tcp, segment.payload.to_vec());

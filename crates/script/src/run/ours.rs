@@ -7,7 +7,6 @@ use std::time::Duration;
 use brisk_sockets::calls::{self, SendOptions};
 use brisk_sockets::{Answer, VirtualWorld};
 use brisk_tcp::connection::State;
-use brisk_wire::OptionProfile;
 
 use super::backend::{Backend, Sent};
 use super::request::{Reply, Request, Slot, System};
@@ -94,7 +93,6 @@ fn poll(world: &VirtualWorld, entries: &[(i32, i16)], timeout: i32) -> Answer<Re
 /// See the [module](self).
 pub(super) struct Virtual {
     system: Arc<OurSystem>,
-    profile: OptionProfile,
     sent: VecDeque<Sent>,
 }
 
@@ -104,11 +102,10 @@ impl Virtual {
         let mut host = settings.host.clone();
         host.stack.addresses = vec![settings.local_ip];
         host.tcp.validate().map_err(|error| error.to_string())?;
-        let profile = host.stack.option_profile;
         let world = VirtualWorld::given(host)
             .map_err(|_| "the settings of the stack contradict each other".to_owned())?;
         let system = Arc::new(OurSystem(world));
-        Ok(Virtual { system, profile, sent: VecDeque::new() })
+        Ok(Virtual { system, sent: VecDeque::new() })
     }
 
     fn world(&self) -> &VirtualWorld {
@@ -117,7 +114,7 @@ impl Virtual {
 
     fn take_packets(&mut self) -> Result<(), String> {
         for (at, packet) in self.world().take_packets() {
-            let sent = Sent::read(micros(at), &packet, &self.profile)
+            let sent = Sent::read(micros(at), &packet)
                 .map_err(|what| format!("the stack sent a packet that is not a TCP segment: {what}"))?;
             self.sent.push_back(sent);
         }

@@ -1,12 +1,12 @@
 //! `--set proactive=…`: the scope and, after a colon, differences from the defaults.
 
-use brisk_tcp::config::{CopyMark, CopyReport, CopyRule, CopyScope, ProactiveConfig};
+use brisk_tcp::config::{CopyMark, CopyRule, CopyScope, ProactiveConfig};
 
 use super::{Refused, number, refused, span};
 
 /// Permitted values of the key.
 pub(super) const TAKES: &str = "off, short, all or paper, with options after a colon: option (the mark), \
-    max:BYTES, gap:TIME, acks, cap:PERCENT, unreported, literal (the paper's rule), aggregate:SEGMENTS, \
+    max:BYTES, gap:TIME, acks, cap:PERCENT, literal (the paper's rule), \
     as in all:acks,gap:5ms";
 
 pub(super) fn read(value: &str) -> Result<Option<ProactiveConfig>, Refused> {
@@ -22,12 +22,10 @@ pub(super) fn read(value: &str) -> Result<Option<ProactiveConfig>, Refused> {
         match part.split_once(':').unwrap_or((part, "")) {
             ("option", "") => config.mark = CopyMark::Option,
             ("acks", "") => config.copy_acks = true,
-            ("unreported", "") => config.report = CopyReport::None,
             ("literal", "") => config.rule = CopyRule::Paper,
             ("max", bytes) => config.max_bytes = number("proactive", bytes)?,
             ("gap", time) => config.gap = span("proactive", time)?,
             ("cap", percent) => config.loss_cap = number("proactive", percent)?,
-            ("aggregate", segments) => config.aggregate = number("proactive", segments)?,
             _ => return Err(refused("proactive", value)),
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use brisk_tcp::config::{
-    BufferConfig, EcnMode, LossDetection, MtuProbing, Reactive, Rfc6675Config, SynCookies, ThinStreamConfig,
+    BufferConfig, EcnMode, LossDetection, MtuProbing, Reactive, Rfc6675Config, SynCookies,
 };
 
 use super::{Refused, Settings, number, refused};
@@ -81,9 +81,7 @@ impl Settings {
             }
             "tcp_rto_max_ms" => self.tcp.rto.max = Duration::from_millis(number(key, value)?),
             "tcp_syn_linear_timeouts" => self.tcp.syn_linear_retries = number(key, value)?,
-            "tcp_thin_linear_timeouts" => {
-                self.tcp.thin_stream = (value != "0").then(linear_timeouts);
-            }
+            "tcp_thin_linear_timeouts" => self.tcp.thin_stream = value != "0",
             "ip_default_ttl" => self.tcp.hop_limit = number(key, value)?,
             _ => return self.sysctl_of_host(key, value),
         }
@@ -113,11 +111,6 @@ impl Settings {
 
 fn seconds(key: &str, value: &str) -> Result<Duration, Refused> {
     Ok(Duration::from_secs(number(key, value)?))
-}
-
-/// Returns Linux's behaviour for a thin stream: at most six timeouts that do not double.
-fn linear_timeouts() -> ThinStreamConfig {
-    ThinStreamConfig { rto_restart: false, ..ThinStreamConfig::default() }
 }
 
 /// Returns the number of retransmissions of a SYN in Linux, of which the first `linear` do not double the

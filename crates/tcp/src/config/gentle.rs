@@ -20,19 +20,15 @@ pub struct CorrectiveConfig {
     /// Parity segments of a group; other codes than [`FecCode::ReedSolomon`] have a fixed number. 1..=8,
     /// default 1.
     pub parities: u8,
-    /// The parity leaves, and the group ends, after the smoothed round-trip time divided by this.
+    /// The parity leaves, and the group ends, after the smoothed round-trip time divided by this,
+    /// counted from its last segment (at most twice the time after its first), in F1 from the first.
     /// 1..=16, default 4.
     pub delay_divisor: u32,
-    /// The packet of a group from which the delay of its parity counts. Default `LastPacket`.
-    pub due: FecDue,
     /// Losses that are rebuilt; `None`: `Residue`, and `Contiguous` in F1. Default `None`.
     pub rule: Option<FecRule>,
     /// Time that loss detection waits for a repair by parity; `None`: `Full` with [`FecCode::ReedSolomon`]
     /// and no planner, because it repairs several losses together; otherwise `Reordering`. Default `None`.
     pub hold: Option<FecHold>,
-    /// Send parity even if the path has a standing queue, where it delays all traffic of that queue. A
-    /// planner decides this itself. Default off.
-    pub into_queue: bool,
     /// Round-trip time before the first sample; `None`: that of the path memory, otherwise parity waits 250
     /// ms. Default `None`.
     pub expected_rtt: Option<Duration>,
@@ -53,10 +49,8 @@ impl Default for CorrectiveConfig {
             parities: 1,
             expected_rtt: None,
             delay_divisor: 4,
-            due: FecDue::LastPacket,
             rule: None,
             hold: None,
-            into_queue: false,
             tail_ack: true,
             non_exhaustive: (),
         }
@@ -69,10 +63,7 @@ impl CorrectiveConfig {
     pub fn of_the_paper() -> Self {
         CorrectiveConfig {
             profile: FecProfile::F1,
-            due: FecDue::FirstPacket,
             hold: Some(FecHold::Off),
-            into_queue: true,
-            rule: Some(FecRule::Contiguous),
             tail_ack: false,
             ..CorrectiveConfig::default()
         }
@@ -146,16 +137,6 @@ pub enum FecCode {
     ReedSolomon,
 }
 
-/// Time at which the parity of a group leaves.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum FecDue {
-    /// A delay after the first packet of the group.
-    FirstPacket,
-    /// A delay after the last packet of the group, and at most twice the delay after the first.
-    LastPacket,
-}
-
 /// Losses that the receiver rebuilds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -193,13 +174,8 @@ pub struct ProactiveConfig {
     pub copy_acks: bool,
     /// Stop copying if more than this share of the last 100 segments was lost, percent. 1..=100, default 25.
     pub loss_cap: u32,
-    /// The lost instance that the receiver reports. Default `Original`.
-    pub report: CopyReport,
     /// Rule to distinguish the second instance from a retransmission. Default `Ledger`.
     pub rule: CopyRule,
-    /// Number of originals that leave before the first of their copies, as with segmentation by the device.
-    /// For the laboratory: it causes unnecessary retransmissions. 1..=64, default 1.
-    pub aggregate: u8,
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]
     pub non_exhaustive: (),
@@ -220,20 +196,13 @@ impl ProactiveConfig {
         gap: Duration::ZERO,
         copy_acks: false,
         loss_cap: 25,
-        report: CopyReport::Original,
         rule: CopyRule::Ledger,
-        aggregate: 1,
         non_exhaustive: (),
     };
 
     /// Returns Proactive as in the paper, for the laboratory, see [`CopyRule::Paper`].
     pub fn of_the_paper() -> Self {
-        ProactiveConfig {
-            scope: CopyScope::All,
-            report: CopyReport::None,
-            rule: CopyRule::Paper,
-            ..ProactiveConfig::default()
-        }
+        ProactiveConfig { scope: CopyScope::All, rule: CopyRule::Paper, ..ProactiveConfig::default() }
     }
 
     /// Checks the documented ranges of the fields; the error names the first field that is out of its range.
@@ -243,9 +212,6 @@ impl ProactiveConfig {
         }
         if !(1..=100).contains(&self.loss_cap) {
             return refuse("pro_loss_cap", self.loss_cap.to_string(), "1 to 100 percent");
-        }
-        if !(1..=64).contains(&self.aggregate) {
-            return refuse("pro_aggregate", self.aggregate.to_string(), "1 to 64 segments");
         }
         Ok(())
     }
@@ -273,23 +239,15 @@ pub enum CopyMark {
     Option,
 }
 
-/// The lost instance of a segment that the receiver reports.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum CopyReport {
-    /// The original; the copy is redundant.
-    Original,
-    /// None, as in the paper's deployment.
-    None,
-}
-
 /// Treatment of an unmarked segment without new data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CopyRule {
-    /// Only data that a copy delivered shortly before is dropped without an acknowledgement.
+    /// Only data that a copy delivered shortly before is dropped without an acknowledgement. Lost originals
+    /// are reported to the sender.
     Ledger,
-    /// The paper's rule, for comparison: a retransmission may get no acknowledgement.
+    /// The paper's rule, for comparison: a retransmission may get no acknowledgement, and losses that copies
+    /// masked are not reported.
     Paper,
 }
 

@@ -19,25 +19,6 @@ pub enum Reactive {
     RackTlp,
 }
 
-/// A thin stream has fewer than four segments outstanding and nothing more to send: games, terminals, the
-/// ends of responses. On such a stream up to six timeouts in a row do not double the timeout (Linux:
-/// `TCP_THIN_LINEAR_TIMEOUTS`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ThinStreamConfig {
-    /// When an acknowledgement restarts the timer, measure from the transmission of the oldest outstanding
-    /// segment, not from now (RFC 7765). Default on.
-    pub rto_restart: bool,
-    /// Makes literals end with `..`, so that releases can add fields.
-    #[doc(hidden)]
-    pub non_exhaustive: (),
-}
-
-impl Default for ThinStreamConfig {
-    fn default() -> Self {
-        ThinStreamConfig { rto_restart: true, non_exhaustive: () }
-    }
-}
-
 /// Algorithm of loss detection on a connection with SACK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]

@@ -59,10 +59,7 @@ impl Connection {
     /// Applies a change that a decision requested.
     pub(crate) fn change(&mut self, change: Change, now: Instant) {
         match change {
-            Change::DropCopy => {
-                let more = self.tx.may_send_new(&self.budget(now));
-                self.with_gentle(|gentle, parts| gentle.drop_copy(more, parts));
-            }
+            Change::DropCopy => self.gentle.drop_copy(self.tx.scoreboard.una()),
             Change::PaceCopy => {
                 self.tx.set_paced(true);
                 self.gentle.defer_copy();
@@ -102,15 +99,6 @@ impl Connection {
                 }
                 self.tx.end_burst(false);
             }
-        }
-    }
-
-    /// Clears the flags of held-back data and refreshes the copies that wait, before a new decision.
-    pub(crate) fn begin_poll(&mut self, now: Instant) {
-        (self.tx.paced, self.tx.send_limited) = (false, false);
-        if self.gentle.proactive().is_some_and(|proactive| proactive.copies.are_waiting()) {
-            let more = self.tx.may_send_new(&self.budget(now));
-            self.with_gentle(|gentle, parts| gentle.refresh_copies(more, parts));
         }
     }
 

@@ -532,7 +532,7 @@ impl Connection {
             let wait = self.tx.rtt.srtt().map_or(RENEGING_WAIT_MIN, |srtt| (srtt / 2).max(RENEGING_WAIT_MIN));
             self.tx.rto.fire_at(now + wait);
         } else {
-            self.restart_rto(now);
+            self.tx.rto.restart(now, self.tx.rtt.rto_base());
         }
         self.tx.mtu.on_progress();
         if self.tx.mtu.on_acked(una) {
@@ -544,16 +544,6 @@ impl Connection {
         }
         if self.tx.fin_acked() {
             self.advance_state(Input::FinAcked, now);
-        }
-    }
-
-    /// Restarts the retransmission timer as in RFC 6298 5.3, or RFC 7765 if so configured.
-    fn restart_rto(&mut self, now: Instant) {
-        let base = self.tx.rtt.rto_base();
-        let from_oldest = self.config.thin_stream.is_some_and(|thin| thin.rto_restart) && self.tx.is_thin();
-        match self.tx.scoreboard.head().filter(|_| from_oldest) {
-            Some(head) => self.tx.rto.restart_from(head.sent_at, now, base),
-            None => self.tx.rto.restart(now, base),
         }
     }
 }

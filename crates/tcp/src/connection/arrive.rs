@@ -364,7 +364,7 @@ impl Connection {
     /// of both ends may follow the known path.
     fn repeated_handshake_interval(&self) -> Duration {
         let interval = self.config.challenge_interval;
-        if self.config.handshake_timers.is_some() { interval.min(MIN_EARLY_WAIT) } else { interval }
+        if self.config.handshake_timers { interval.min(MIN_EARLY_WAIT) } else { interval }
     }
 
     /// True if a repeated SYN may be answered now; counts the answer as sent.

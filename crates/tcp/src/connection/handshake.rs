@@ -27,6 +27,10 @@ use crate::time::{Duration, Instant, Micros, TIMESTAMP_TICK};
 /// MSS that RFC 9293 section 3.7.1 assumes when the peer names none: 536 for IPv4, 1220 for IPv6.
 const DEFAULT_MSS: [u16; 2] = [536, 1220];
 
+/// Limit of early retransmissions of a SYN or SYN-ACK on a known path
+/// ([`crate::config::TcpConfig::handshake_timers`]).
+const EARLY_RETRIES: u32 = 3;
+
 /// State of the handshake, and its results.
 #[derive(Debug)]
 pub(crate) struct Handshake {
@@ -441,9 +445,8 @@ impl Connection {
     fn back_off_early(&mut self) {
         self.handshake.syn.early += 1;
         self.tx.rto.on_expire();
-        let retries = self.config.handshake_timers.map_or(0, |timers| timers.retries);
         let is_long = self.tx.rto.current(self.timer_base().into()) >= self.tx.rtt.rto_base();
-        if self.handshake.syn.early >= retries || is_long {
+        if self.handshake.syn.early >= EARLY_RETRIES || is_long {
             self.handshake.syn.early_wait = None;
             self.tx.rto.reset_backoff();
         }

@@ -14,7 +14,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use brisk_wire::{OptionProfile, SeqNum};
+use brisk_wire::SeqNum;
 
 use crate::config::{EcnMode, TcpConfig};
 use crate::error::CloseReason;
@@ -105,8 +105,6 @@ pub(crate) struct Env<'a> {
     pub(crate) partial_checksum: bool,
     /// True if the payload of a super-segment may stay in the send queue.
     pub(crate) payload_in_place: bool,
-    /// The experimental code points in use.
-    pub(crate) option_profile: &'a OptionProfile,
 }
 
 /// A set of events for the application.

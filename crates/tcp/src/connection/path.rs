@@ -211,9 +211,9 @@ impl Connection {
 
     /// Returns the early timer of the handshake, if the configuration asks for one.
     fn early_wait(&self, srtt: Duration) -> Option<Duration> {
-        self.config.handshake_timers?;
         let wait = srtt.saturating_mul(3) / 2;
-        Some(wait.max(MIN_EARLY_WAIT).min(self.tx.rtt.rto_base().into()))
+        let wait = wait.max(MIN_EARLY_WAIT).min(self.tx.rtt.rto_base().into());
+        self.config.handshake_timers.then_some(wait)
     }
 
     /// True if the handshake is not complete.

@@ -240,20 +240,20 @@ impl Connection {
         ip.hop_limit = self.config.hop_limit;
         ip.dscp = self.config.dscp;
         ip.ecn = segment.ecn;
-        let (header, profile) = (&segment.header, env.option_profile);
+        let header = &segment.header;
         let fill = if env.partial_checksum { ChecksumFill::Partial } else { ChecksumFill::Full };
         let mut in_place = None;
         let written = match &segment.payload {
-            Payload::None => brisk_wire::emit_with(&ip, header, &[], fill, profile, out),
-            Payload::Parity(parity) => brisk_wire::emit_with(&ip, header, &[parity], fill, profile, out),
+            Payload::None => brisk_wire::emit(&ip, header, &[], fill, out),
+            Payload::Parity(parity) => brisk_wire::emit(&ip, header, &[parity], fill, out),
             Payload::Queued(range) => {
                 let pieces = self.tx.queue.pieces(*range);
                 // A single segment is faster to copy than to describe as pieces.
                 if env.payload_in_place && segment_size.is_some() && pieces.len() <= MAX_PIECES {
                     in_place = Some(*range);
-                    brisk_wire::emit_headers_with(&ip, header, range.len() as usize, profile, out)
+                    brisk_wire::emit_headers(&ip, header, range.len() as usize, out)
                 } else {
-                    brisk_wire::emit_with(&ip, header, &pieces, fill, profile, out)
+                    brisk_wire::emit(&ip, header, &pieces, fill, out)
                 }
             }
         };

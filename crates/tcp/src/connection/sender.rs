@@ -659,6 +659,7 @@ impl Sender {
     }
 
     /// True if there is new data and the windows permit its next segment.
+    #[cfg(feature = "historical")]
     pub(crate) fn may_send_new(&self, budget: &Budget) -> bool {
         let next = self.unsent().min(budget.mss);
         next > 0 && next <= budget.unpaced()

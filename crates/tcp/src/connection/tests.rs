@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use std::vec;
 
-use brisk_wire::{ChecksumCheck, Flags, OptionProfile, Packet, SeqNum};
+use brisk_wire::{ChecksumCheck, Flags, Packet, SeqNum};
 
 use super::{Connection, Env, Host, Secrets, State};
 use crate::config::{CongestionAlgorithm, TcpConfig};
@@ -21,8 +21,6 @@ mod recovery;
 
 const HOST: Host = Host { mtu: 1500, granularity: Duration::from_micros(1), accepts_parity: true };
 const ONE_WAY: Duration = Duration::from_millis(50);
-
-const PROFILE: OptionProfile = OptionProfile::DEFAULT;
 
 /// The two ends.
 const C: usize = 0;
@@ -97,7 +95,6 @@ impl World {
                 sends_twice: false,
                 partial_checksum: false,
                 payload_in_place: false,
-                option_profile: &PROFILE,
             };
             let mut out = vec![];
             while let Some(built) = connection.poll_transmit(self.now, &env, &mut out) {
@@ -154,7 +151,6 @@ impl World {
             sends_twice: false,
             partial_checksum: false,
             payload_in_place: false,
-            option_profile: &PROFILE,
         };
         match &mut self.ends[to] {
             Some(connection) => {

@@ -218,7 +218,7 @@ impl Connection {
 
     /// Doubles the timeout (RFC 6298 5.5); a thin stream does not double it at first.
     fn back_off(&mut self) {
-        let linear = self.config.thin_stream.is_some() && self.tx.timeouts_in_row <= LINEAR_TIMEOUTS;
+        let linear = self.config.thin_stream && self.tx.timeouts_in_row <= LINEAR_TIMEOUTS;
         if linear && self.tx.is_thin() {
             self.tx.rto.on_expire_linear();
         } else {

@@ -77,7 +77,8 @@ impl Connection {
         env: &Env<'_>,
         out: &mut Vec<u8>,
     ) -> Option<Built> {
-        self.begin_poll(now);
+        (self.tx.paced, self.tx.send_limited) = (false, false);
+        self.gentle.refresh_copies(self.tx.scoreboard.una());
         while let Some((&turn, later)) = turns.split_first() {
             match self.decide(turn, now, env) {
                 Step::Send(choice) => {
@@ -157,7 +158,7 @@ impl Connection {
     fn decide(&self, turn: Turn, now: Instant, env: &Env<'_>) -> Step {
         match turn {
             Turn::Control => Step::send(self.outbox.first().map(Choice::Control)),
-            Turn::Syn => Step::Send(Choice::Syn(self.syn_gentle_option(now, env.option_profile))),
+            Turn::Syn => Step::Send(Choice::Syn(self.syn_gentle_option(now))),
             Turn::SynCopy => {
                 Step::send((self.handshake.syn.copy == PlainCopy::Due).then_some(Choice::SynCopy))
             }
@@ -215,7 +216,7 @@ impl Connection {
         if charged <= budget.of(Origin::Retransmit) {
             return Step::Send(self.again(range, Origin::Retransmit));
         }
-        Step::Skip(Some(Change::LimitLost { paced: budget.is_paced(range.len()) }))
+        Step::Skip(Some(Change::LimitLost { paced: budget.is_paced(charged) }))
     }
 
     /// Returns the choice to retransmit `range`.

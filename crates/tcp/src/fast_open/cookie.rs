@@ -1,26 +1,22 @@
 //! Cookies and their keys (TCP Fast Open, CoNEXT 2011, sections 4.1 and 4.2; RFC 7413 section 4.1.2).
 //!
 //! A cookie is a message authentication code over the addresses of a connection: it proves that its bearer
-//! has received a SYN-ACK at that address. The server keeps no state per client. The default code equals
-//! Linux's since 5.3, so that a farm may mix kernels and this stack under one key:
+//! has received a SYN-ACK at that address. The server keeps no state per client. The code equals Linux's
+//! since 5.3, so that a farm may mix kernels and this stack under one key:
 //!
 //! ```text
-//! linux       LE64( SipHash-2-4( key, client address || server address ) )
-//! aes-paper   first 8 bytes of AES-128( key, client address padded with zeros to 16 bytes )
+//! LE64( SipHash-2-4( key, client address || server address ) )
 //! ```
 //!
 //! A ring holds a primary key, which generates and checks cookies, and optionally a backup key, which only
 //! checks. Keys are erased when dropped, never printed, and cannot be read back.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
 use core::net::IpAddr;
 
-use aes::Aes128;
-use aes::cipher::{BlockCipherEncrypt, KeyInit};
 use brisk_wire::Cookie;
-use hmac::{Hmac, Mac};
+use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use siphasher::sip::SipHasher24;
 use subtle::{Choice, ConstantTimeEq};
@@ -47,6 +43,10 @@ impl CookieKey {
 
     pub(crate) fn bytes(&self) -> &[u8; 16] {
         &self.0
+    }
+
+    fn cookie_of(&self, ends: &AddressPair) -> [u8; COOKIE_LEN] {
+        ends.hash(&self.0).to_le_bytes()
     }
 
     /// Parses Linux's format (`net.ipv4.tcp_fastopen_key`): four hexadecimal words with dashes, each stored
@@ -196,17 +196,6 @@ impl KeySource {
     }
 }
 
-/// The code of a cookie.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub enum CookieMac {
-    /// SipHash-2-4 over both addresses, as in Linux.
-    #[default]
-    Linux,
-    /// AES-128 over the client's address, as in the paper: one cookie for every server with the key.
-    AesPaper,
-}
-
 /// The server address in a cookie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
@@ -235,20 +224,13 @@ pub(crate) enum Check {
 #[derive(Debug)]
 pub(crate) struct KeyRing {
     dst: CookieDst,
-    mac: CookieMac,
     keys: CookieKeys,
 }
 
 #[derive(Debug)]
 enum CookieKeys {
-    Fixed { primary: MacKey, backup: Option<MacKey> },
+    Fixed { primary: CookieKey, backup: Option<CookieKey> },
     Derived(Epochs),
-}
-
-/// A key in the form for its code.
-enum MacKey {
-    Linux(CookieKey),
-    AesPaper(Box<Aes128>),
 }
 
 /// Keys derived from the time of day.
@@ -257,17 +239,16 @@ struct Epochs {
     rotate_s: u64,
     unix: Option<u64>,
     /// The epoch of `keys[2]`; the keys are those of the two epochs before it, of itself and of the next.
-    turned: Option<(u64, [MacKey; 4])>,
+    turned: Option<(u64, [CookieKey; 4])>,
 }
 
 impl KeyRing {
     /// Returns the ring of these keys.
-    pub(crate) fn new(source: &KeySource, mac: CookieMac, dst: CookieDst) -> Self {
+    pub(crate) fn new(source: &KeySource, dst: CookieDst) -> Self {
         let keys = match source {
-            KeySource::Fixed { primary, backup } => CookieKeys::Fixed {
-                primary: MacKey::new(primary, mac),
-                backup: backup.as_ref().map(|backup| MacKey::new(backup, mac)),
-            },
+            KeySource::Fixed { primary, backup } => {
+                CookieKeys::Fixed { primary: primary.clone(), backup: backup.clone() }
+            }
             KeySource::Derived { master, rotate_s } => CookieKeys::Derived(Epochs {
                 master: master.clone(),
                 rotate_s: (*rotate_s).max(1),
@@ -275,13 +256,13 @@ impl KeyRing {
                 turned: None,
             }),
         };
-        KeyRing { dst, mac, keys }
+        KeyRing { dst, keys }
     }
 
     /// Sets the time of day: seconds since 1970, if the stack knows it.
     pub(crate) fn set_time(&mut self, unix: Option<u64>) {
         if let (CookieKeys::Derived(epochs), Some(unix)) = (&mut self.keys, unix) {
-            epochs.turn(unix, self.mac);
+            epochs.turn(unix);
         }
     }
 
@@ -291,7 +272,7 @@ impl KeyRing {
             CookieKeys::Fixed { primary, .. } => primary,
             CookieKeys::Derived(epochs) => epochs.current()?,
         };
-        Cookie::new(&code.cookie(&AddressPair::of(client, self.bound_to(server))))
+        Cookie::new(&code.cookie_of(&AddressPair::of(client, self.bound_to(server))))
     }
 
     /// Checks a cookie. Every key is tried, and the comparison takes the same time for every content; the
@@ -303,7 +284,7 @@ impl KeyRing {
         let ends = AddressPair::of(client, self.bound_to(server));
         // Compared as numbers in one step.
         let cookie = u64::from_ne_bytes(cookie);
-        let is_of = |code: &MacKey| u64::from_ne_bytes(code.cookie(&ends)).ct_eq(&cookie);
+        let is_of = |code: &CookieKey| u64::from_ne_bytes(code.cookie_of(&ends)).ct_eq(&cookie);
         let none = Choice::from(0);
         let (primary, backup) = match &self.keys {
             CookieKeys::Fixed { primary, backup } => (is_of(primary), backup.as_ref().map_or(none, is_of)),
@@ -327,25 +308,25 @@ impl KeyRing {
 }
 
 impl Epochs {
-    fn turn(&mut self, unix: u64, mac: CookieMac) {
+    fn turn(&mut self, unix: u64) {
         self.unix = Some(unix);
         let epoch = unix / self.rotate_s;
         if self.turned.as_ref().is_none_or(|(turned, _)| *turned != epoch) {
-            let code = |epoch| MacKey::new(&self.master.key_of(epoch), mac);
+            let code = |epoch| self.master.key_of(epoch);
             let before = |back| epoch.saturating_sub(back);
             self.turned =
                 Some((epoch, [code(before(2)), code(before(1)), code(epoch), code(epoch.saturating_add(1))]));
         }
     }
 
-    fn current(&self) -> Option<&MacKey> {
+    fn current(&self) -> Option<&CookieKey> {
         self.turned.as_ref().map(|(_, [_, _, current, _])| current)
     }
 
     /// Checks with the current epoch as primary and the previous one as backup. Around the change of an
     /// epoch, a server whose clock is ahead has already generated cookies of the next epoch, and one whose
     /// clock is behind still accepts those of the epoch before the last.
-    fn check(&self, is_of: impl Fn(&MacKey) -> Choice) -> (Choice, Choice) {
+    fn check(&self, is_of: impl Fn(&CookieKey) -> Choice) -> (Choice, Choice) {
         let (Some((_, [oldest, last, current, next])), Some(unix)) = (&self.turned, self.unix) else {
             return (Choice::from(0), Choice::from(0));
         };
@@ -353,36 +334,6 @@ impl Epochs {
         let begun = Choice::from(u8::from(into < CLOCK_SKEW));
         let ending = Choice::from(u8::from(into + CLOCK_SKEW >= self.rotate_s));
         (is_of(current) | (is_of(next) & ending), is_of(last) | (is_of(oldest) & begun))
-    }
-}
-
-impl MacKey {
-    fn new(key: &CookieKey, mac: CookieMac) -> Self {
-        match mac {
-            CookieMac::Linux => MacKey::Linux(key.clone()),
-            CookieMac::AesPaper => MacKey::AesPaper(Box::new(Aes128::new(&key.0.into()))),
-        }
-    }
-
-    fn cookie(&self, ends: &AddressPair) -> [u8; COOKIE_LEN] {
-        match self {
-            MacKey::Linux(key) => ends.hash(&key.0).to_le_bytes(),
-            MacKey::AesPaper(cipher) => {
-                let mut block = [0; 16];
-                let client = ends.client();
-                block[..client.len()].copy_from_slice(client);
-                let mut block = block.into();
-                cipher.encrypt_block(&mut block);
-                let [a, b, c, d, e, f, g, h, ..] = block.0;
-                [a, b, c, d, e, f, g, h]
-            }
-        }
-    }
-}
-
-impl fmt::Debug for MacKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("MacKey(..)")
     }
 }
 
@@ -428,10 +379,6 @@ impl AddressPair {
         };
     }
 
-    fn client(&self) -> &[u8] {
-        &self.bytes[..self.first]
-    }
-
     fn hash(&self, key: &[u8; 16]) -> u64 {
         SipHasher24::new_with_key(key).hash(&self.bytes[..self.len])
     }
@@ -452,8 +399,8 @@ mod tests {
         cookie.as_slice().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    fn ring(primary: CookieKey, backup: Option<CookieKey>, mac: CookieMac) -> KeyRing {
-        KeyRing::new(&KeySource::Fixed { primary, backup }, mac, CookieDst::Packet)
+    fn ring(primary: CookieKey, backup: Option<CookieKey>) -> KeyRing {
+        KeyRing::new(&KeySource::Fixed { primary, backup }, CookieDst::Packet)
     }
 
     fn parsed(text: &str) -> CookieKey {
@@ -510,7 +457,7 @@ mod tests {
             (own, "192.0.2.1", "198.51.100.9", "321a9835fee553ef"),
             (own, "2001:db8::1", "2001:db8::9", "e3108e5d59a809e0"),
         ] {
-            let ring = ring(parsed(key), None, CookieMac::Linux);
+            let ring = ring(parsed(key), None);
             let made = ring.generate(ip(client), ip(server)).expect("a fixed key");
             assert_eq!(hex(&made), cookie, "{client} {server}");
             assert_eq!(ring.check(&made, ip(client), ip(server)), Check::Primary);
@@ -519,32 +466,18 @@ mod tests {
 
     #[test]
     fn mapped_addresses_have_the_cookie_of_the_ipv4_address() {
-        let ring = ring(CookieKey::new(COUNTING), None, CookieMac::Linux);
+        let ring = ring(CookieKey::new(COUNTING), None);
         let mapped = ring.generate(ip("::ffff:192.0.2.1"), ip("::ffff:198.51.100.9"));
         assert_eq!(mapped, ring.generate(ip("192.0.2.1"), ip("198.51.100.9")));
-    }
-
-    #[test]
-    fn the_cookies_of_the_paper_bind_no_server() {
-        let ring = ring(CookieKey::new(COUNTING), None, CookieMac::AesPaper);
-        for (client, cookie) in [
-            ("192.0.2.1", "b52d0a13dde9a6ba"),
-            ("203.0.113.77", "8613612c5a13f4d3"),
-            ("2001:db8::1", "ea7211a762470e4d"),
-        ] {
-            let made = ring.generate(ip(client), ip("198.51.100.9")).expect("a fixed key");
-            assert_eq!(hex(&made), cookie, "{client}");
-            assert_eq!(ring.check(&made, ip(client), ip("198.51.100.10")), Check::Primary);
-        }
     }
 
     #[test]
     fn backup_key_checks_and_generates_nothing() {
         let (old, new) = (CookieKey::new([1; 16]), CookieKey::new([2; 16]));
         let (client, server) = (ip("10.0.0.1"), ip("10.0.0.2"));
-        let before = ring(old.clone(), None, CookieMac::Linux);
-        let during = ring(new.clone(), Some(old), CookieMac::Linux);
-        let after = ring(new, None, CookieMac::Linux);
+        let before = ring(old.clone(), None);
+        let during = ring(new.clone(), Some(old));
+        let after = ring(new, None);
         let stale = before.generate(client, server).expect("a fixed key");
         assert_eq!(during.check(&stale, client, server), Check::Backup);
         assert_eq!(after.check(&stale, client, server), Check::Invalid);
@@ -554,7 +487,7 @@ mod tests {
 
     #[test]
     fn only_the_exact_cookie_of_the_exact_client_is_good() {
-        let ring = ring(CookieKey::new(COUNTING), None, CookieMac::Linux);
+        let ring = ring(CookieKey::new(COUNTING), None);
         let (client, server) = (ip("10.0.0.1"), ip("10.0.0.2"));
         let good = ring.generate(client, server).expect("a fixed key");
         for bit in 0..64 {
@@ -576,11 +509,11 @@ mod tests {
         let source = KeySource::Fixed { primary: CookieKey::new(COUNTING), backup: None };
         let front = ip("198.51.100.9");
         for dst in [CookieDst::Fixed(front), CookieDst::Unbound] {
-            let ring = KeyRing::new(&source, CookieMac::Linux, dst);
+            let ring = KeyRing::new(&source, dst);
             let cookie = ring.generate(ip("192.0.2.1"), ip("10.0.0.1")).expect("a fixed key");
             assert_eq!(ring.check(&cookie, ip("192.0.2.1"), ip("10.0.0.2")), Check::Primary);
         }
-        let fixed = KeyRing::new(&source, CookieMac::Linux, CookieDst::Fixed(front));
+        let fixed = KeyRing::new(&source, CookieDst::Fixed(front));
         let made = fixed.generate(ip("192.0.2.1"), ip("10.0.0.1")).map(|cookie| hex(&cookie));
         assert_eq!(made.as_deref(), Some("321a9835fee553ef"));
     }
@@ -588,7 +521,7 @@ mod tests {
     fn derived(unix: u64) -> KeyRing {
         let master = MasterSecret::new(&COUNTING).expect("long enough");
         let source = KeySource::Derived { master, rotate_s: 1000 };
-        let mut ring = KeyRing::new(&source, CookieMac::Linux, CookieDst::Packet);
+        let mut ring = KeyRing::new(&source, CookieDst::Packet);
         ring.set_time(Some(unix));
         ring
     }
@@ -597,7 +530,7 @@ mod tests {
     fn derived_keys_need_the_time_of_day() {
         let master = MasterSecret::new(&COUNTING).expect("long enough");
         let source = KeySource::Derived { master, rotate_s: 1000 };
-        let ring = KeyRing::new(&source, CookieMac::Linux, CookieDst::Packet);
+        let ring = KeyRing::new(&source, CookieDst::Packet);
         assert_eq!(ring.generate(ip("10.0.0.1"), ip("10.0.0.2")), None);
     }
 
@@ -630,7 +563,7 @@ mod tests {
     #[test]
     fn keys_are_not_printed() {
         let source = KeySource::Fixed { primary: CookieKey::new([0xab; 16]), backup: None };
-        let ring = KeyRing::new(&source, CookieMac::Linux, CookieDst::Packet);
+        let ring = KeyRing::new(&source, CookieDst::Packet);
         for text in [format!("{source:?}"), format!("{ring:?}"), format!("{:?}", derived(1))] {
             assert!(!text.contains("171") && !text.to_lowercase().contains("ab, "), "{text}");
         }
@@ -641,18 +574,16 @@ mod tests {
     fn time_of_a_cookie_check() {
         const TIMES: u32 = 5_000_000;
         let (client, server) = ([198, 51, 100, 7].into(), [192, 0, 2, 1].into());
-        for mac in [CookieMac::Linux, CookieMac::AesPaper] {
-            let primary = CookieKey::new(COUNTING);
-            let backup = Some(CookieKey::new([7; 16]));
-            let ring = KeyRing::new(&KeySource::Fixed { primary, backup }, mac, CookieDst::Packet);
-            let cookie = ring.generate(client, server).unwrap();
-            let began = std::time::Instant::now();
-            let right = (0..TIMES)
-                .filter(|_| core::hint::black_box(&ring).check(&cookie, client, server) == Check::Primary)
-                .count();
-            let each = began.elapsed() / TIMES;
-            assert_eq!(right, TIMES as usize);
-            std::println!("{mac:?}, two keys: {} ns", each.as_nanos());
-        }
+        let primary = CookieKey::new(COUNTING);
+        let backup = Some(CookieKey::new([7; 16]));
+        let ring = KeyRing::new(&KeySource::Fixed { primary, backup }, CookieDst::Packet);
+        let cookie = ring.generate(client, server).unwrap();
+        let began = std::time::Instant::now();
+        let right = (0..TIMES)
+            .filter(|_| core::hint::black_box(&ring).check(&cookie, client, server) == Check::Primary)
+            .count();
+        let each = began.elapsed() / TIMES;
+        assert_eq!(right, TIMES as usize);
+        std::println!("two keys: {} ns", each.as_nanos());
     }
 }

@@ -46,7 +46,7 @@ pub(crate) mod server;
 mod switches;
 
 pub use client::{ClientMemory, FastOpenConnect};
-pub use cookie::{CookieDst, CookieKey, CookieMac, KeyError, KeySource, MasterSecret};
+pub use cookie::{CookieDst, CookieKey, KeyError, KeySource, MasterSecret};
 pub use last_ack::LastAckHold;
 pub(crate) use outcome::BlackHoleSign;
 pub use outcome::{FastOpenOutcome, OffReason, SynAckClass};

@@ -17,7 +17,7 @@ use core::net::{IpAddr, Ipv6Addr};
 use brisk_wire::{Cookie, FastOpen};
 use hashbrown::HashMap;
 
-use super::cookie::{Check, CookieDst, CookieMac, KeyRing, KeySource};
+use super::cookie::{Check, CookieDst, KeyRing, KeySource};
 use super::one_time::{OneTimeCookies, Redeemed};
 use super::replay::ReplayWindow;
 use crate::conn_id::ListenerId;
@@ -59,8 +59,6 @@ pub struct FastOpenListen {
     pub max_per_ip: u16,
     /// Keys of this listener only; `None`: those of the stack.
     pub keys: Option<KeySource>,
-    /// The code of its cookies. Default Linux's.
-    pub mac: CookieMac,
     /// The server address in its cookies. Default that of the packet.
     pub dst: CookieDst,
     /// Require cookies. `false` accepts data from any client: for closed networks only. Default `true`.
@@ -111,7 +109,6 @@ impl Default for FastOpenListen {
             max_pending: 256,
             max_per_ip: 16,
             keys: None,
-            mac: CookieMac::Linux,
             dst: CookieDst::Packet,
             require_cookie: true,
             hold_response: false,
@@ -396,7 +393,7 @@ mod tests {
                 KeySource::Fixed { primary: CookieKey::new([2; 16]), backup: Some(CookieKey::new([1; 16])) };
             Bench {
                 server: Admission::new(limits, KeyedHash::new(&1.into())),
-                keys: KeyRing::new(&source, CookieMac::Linux, CookieDst::Packet),
+                keys: KeyRing::new(&source, CookieDst::Packet),
                 config: FastOpenListen { max_pending, ..FastOpenListen::default() },
             }
         }
@@ -456,7 +453,7 @@ mod tests {
     fn a_cookie_of_the_backup_key_opens_and_is_renewed() {
         let mut bench = Bench::new(8);
         let source = KeySource::Fixed { primary: CookieKey::new([1; 16]), backup: None };
-        let old = KeyRing::new(&source, CookieMac::Linux, CookieDst::Packet);
+        let old = KeyRing::new(&source, CookieDst::Packet);
         let stale = old.generate(ip("192.0.2.1"), ip(SERVER)).expect("a fixed key");
         let fresh = bench.cookie("192.0.2.1");
         let verdict = bench.admit("192.0.2.1", Some(FastOpen::with_cookie(stale)), 100, 0);

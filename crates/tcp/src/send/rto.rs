@@ -68,14 +68,6 @@ impl Rto {
         self.deadline = None;
     }
 
-    /// Restarts the timer from the oldest outstanding segment. RFC 7765 section 4: the timer runs "RTO -
-    /// T_earliest", T_earliest being the time since that segment was sent, or RTO if that has passed.
-    pub(crate) fn restart_from(&mut self, oldest: Instant, now: Instant, base: Micros) {
-        let rto = self.current(base);
-        let from_oldest = oldest + rto;
-        self.deadline = Some(if from_oldest > now { from_oldest } else { now + rto });
-    }
-
     /// Ends the backoff: a new round-trip sample determines the timeout (Karn's algorithm).
     pub(crate) fn reset_backoff(&mut self) {
         self.backoffs = 0;
@@ -138,17 +130,6 @@ mod tests {
         }
         assert_eq!(timeouts, [300, 600, 1200, 2400, 4800, 9600, 19_200, 38_400, 76_800, 120_000, 120_000]);
         assert_eq!(rto.backoffs(), 11);
-    }
-
-    #[test]
-    fn a_restart_counts_from_the_oldest_segment_unless_that_has_passed() {
-        // RFC 7765 section 4: "If RTO - T_earliest > 0, [...] set the RTO timer to RTO - T_earliest",
-        // else to RTO.
-        let mut rto = Rto::new(&RtoConfig::LINUX);
-        rto.restart_from(at(0), at(100), BASE);
-        assert_eq!(rto.deadline(), Some(at(300)));
-        rto.restart_from(at(0), at(300), BASE);
-        assert_eq!(rto.deadline(), Some(at(600)));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use brisk_wire::{ChecksumFill, IpMeta, OptionProfile, TcpHeader};
+use brisk_wire::{ChecksumFill, IpMeta, TcpHeader};
 
 /// Maximum number of waiting packets.
 const CAPACITY: usize = 1024;
@@ -33,15 +33,9 @@ impl Answers {
     }
 
     /// Writes and queues a segment without payload; false if there is no room.
-    pub(crate) fn push_header(
-        &mut self,
-        ip: &IpMeta,
-        tcp: &TcpHeader,
-        fill: ChecksumFill,
-        profile: &OptionProfile,
-    ) -> bool {
+    pub(crate) fn push_header(&mut self, ip: &IpMeta, tcp: &TcpHeader, fill: ChecksumFill) -> bool {
         let mut packet = self.buffer();
-        let written = brisk_wire::emit_with(ip, tcp, &[], fill, profile, &mut packet);
+        let written = brisk_wire::emit(ip, tcp, &[], fill, &mut packet);
         debug_assert!(written.is_ok(), "a header alone fits, and both ends are of one family");
         self.push(packet)
     }

@@ -52,7 +52,7 @@ impl Stack {
 
     pub(super) fn receive(&mut self, packet: &[u8], rx: Rx, now: Instant) -> Result<(), Refusal> {
         // The parsed packet is used in place, because it is large.
-        match &brisk_wire::parse_with(packet, rx.checksum, &self.config.option_profile) {
+        match &brisk_wire::parse(packet, rx.checksum) {
             Ok(Packet::Tcp(segment)) => self.on_tcp(segment, packet.len(), rx.segment_size, now),
             Ok(Packet::Icmp(error)) => self.on_icmp(error, now),
             Ok(Packet::Other { .. }) => Err(Refusal::NotTcp),
@@ -324,7 +324,7 @@ impl Stack {
 
     pub(super) fn answer(&mut self, ip: &IpMeta, tcp: &TcpHeader) {
         let fill = if self.partial_checksum() { ChecksumFill::Partial } else { ChecksumFill::Full };
-        if !self.answers.push_header(ip, tcp, fill, &self.config.option_profile) {
+        if !self.answers.push_header(ip, tcp, fill) {
             self.stats.answers_dropped += 1;
         }
     }

@@ -68,12 +68,12 @@ impl FastOpenAt {
 
     /// Installs new keys; the memory of SYNs remains.
     fn set_keys(&mut self, common: &KeySource, hash: &KeyedHash) {
-        let FastOpenListen { keys, mac, dst, replay_window, .. } = &self.config;
+        let FastOpenListen { keys, dst, replay_window, .. } = &self.config;
         if self.replays.is_none() {
             let replays = |window| Box::new(Replays::new(window, hash.clone())) as Box<dyn ReplayMemory>;
             self.replays = replay_window.map(replays);
         }
-        self.ring = Some(KeyRing::new(keys.as_ref().unwrap_or(common), *mac, *dst));
+        self.ring = Some(KeyRing::new(keys.as_ref().unwrap_or(common), *dst));
     }
 
     /// Replaces the memory of SYNs; returns the old one.

@@ -459,7 +459,6 @@ impl Stack {
             sends_twice: false,
             partial_checksum: self.partial_checksum(),
             payload_in_place: false,
-            option_profile: &self.config.option_profile,
         };
         let mut packet = Vec::new();
         while connection.poll_transmit(at, &env, &mut packet).is_some() {

@@ -112,7 +112,6 @@ pub(crate) fn with_env<R>(
         sends_twice: config.sends_twice,
         partial_checksum: config.max_super_segment > 0,
         payload_in_place: false,
-        option_profile: &config.option_profile,
     })
 }
 

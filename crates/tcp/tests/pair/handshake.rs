@@ -165,7 +165,7 @@ fn destinations_and_addresses_that_make_no_sense_are_refused() {
 
 #[test]
 fn a_configuration_out_of_range_opens_nothing() {
-    use brisk_tcp::config::{HandshakeTimers, StackConfig};
+    use brisk_tcp::config::StackConfig;
     use brisk_tcp::fast_open::{ClientMemory, FastOpenConnect, FastOpenListen};
     let mut pair = Pair::new(1);
     let now = pair.now;
@@ -176,11 +176,6 @@ fn a_configuration_out_of_range_opens_nothing() {
     let tcp = |tcp| ConnectConfig { tcp, ..ConnectConfig::default() };
     let window = TcpConfig { initial_window: 0, ..TcpConfig::default() };
     assert_eq!(connect(tcp(window)), ("initial_window", "1 to 64 segments"));
-    let timers = Some(HandshakeTimers { retries: 0, ..HandshakeTimers::default() });
-    assert_eq!(
-        connect(tcp(TcpConfig { handshake_timers: timers, ..TcpConfig::default() })),
-        ("retries", "1 to 10")
-    );
     let fast_open =
         Some(FastOpenConnect { syn_rto_floor: Duration::from_secs(2), ..FastOpenConnect::default() });
     assert_eq!(connect(ConnectConfig { fast_open, ..ConnectConfig::default() }).0, "syn_rto_floor");

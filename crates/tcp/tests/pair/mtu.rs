@@ -2,7 +2,7 @@
 //!
 //! One way takes 50 ms; B sends, and both ends know the path.
 
-use brisk_tcp::config::{HandshakeTimers, MtuProbing, PathStart, TcpConfig};
+use brisk_tcp::config::{MtuProbing, PathStart, TcpConfig};
 use brisk_tcp::path::PathFacts;
 
 use crate::harness::{A, B, pattern};
@@ -13,7 +13,7 @@ fn early() -> TcpConfig {
     TcpConfig {
         nodelay: true,
         path_start: Some(PathStart::default()),
-        handshake_timers: Some(HandshakeTimers::default()),
+        handshake_timers: true,
         mtu_probing: MtuProbing::Early,
         ..tcp()
     }

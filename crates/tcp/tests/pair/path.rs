@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use brisk_tcp::config::{
-    ConnectConfig, CorrectiveConfig, HandshakeTimers, ListenConfig, MechanismConfig, PathStart, StackConfig,
-    TcpConfig,
+    ConnectConfig, CorrectiveConfig, ListenConfig, MechanismConfig, PathStart, StackConfig, TcpConfig,
 };
 use brisk_tcp::error::CloseReason;
 use brisk_tcp::path::{PathFacts, PathMemoryConfig};
@@ -507,7 +506,7 @@ fn the_variation_of_the_round_trip_time_is_remembered() {
 }
 
 fn early() -> TcpConfig {
-    TcpConfig { handshake_timers: Some(HandshakeTimers::default()), ..tcp() }
+    TcpConfig { handshake_timers: true, ..tcp() }
 }
 
 #[test]

@@ -22,7 +22,7 @@
 
 use arrayvec::ArrayVec;
 
-use super::{MAX_LEN, MAX_WINDOW_SCALE, OptionProfile, Options, Timestamps, kind};
+use super::{MAX_LEN, MAX_WINDOW_SCALE, Options, Timestamps, kind};
 use crate::{fast_open, gentle};
 
 /// The options that [`Options::emit`] left out.
@@ -50,14 +50,9 @@ impl Dropped {
 impl Options {
     /// Writes the option area into `out`, which is cleared first; its length becomes a multiple of 4. `syn`:
     /// the segment has the SYN flag. Options that do not belong on that kind of segment are neither written
-    /// nor reported. The experiment numbers are the default ones.
-    pub fn emit(&self, syn: bool, out: &mut ArrayVec<u8, MAX_LEN>) -> Dropped {
-        self.emit_with(syn, &OptionProfile::default(), out)
-    }
-
-    /// Like [`Options::emit`], with the experiment numbers of `profile`.
+    /// nor reported.
     #[inline]
-    pub fn emit_with(&self, syn: bool, profile: &OptionProfile, out: &mut ArrayVec<u8, MAX_LEN>) -> Dropped {
+    pub fn emit(&self, syn: bool, out: &mut ArrayVec<u8, MAX_LEN>) -> Dropped {
         // A shortcut for most segments, with the same result as the general case (a test compares them).
         if !syn && self.is_at_most_timestamps() {
             out.clear();
@@ -66,7 +61,7 @@ impl Options {
             }
             return Dropped::default();
         }
-        self.emit_as_fits(syn, profile, out)
+        self.emit_as_fits(syn, out)
     }
 
     /// Returns the timestamps if nothing else is to be written outside of a handshake.
@@ -82,8 +77,8 @@ impl Options {
         sack.is_empty() && fast_open.is_none() && gentle.is_none() && unknown.is_empty()
     }
 
-    fn emit_as_fits(&self, syn: bool, profile: &OptionProfile, out: &mut ArrayVec<u8, MAX_LEN>) -> Dropped {
-        let mut choice = Choice::everything(self, syn, profile);
+    fn emit_as_fits(&self, syn: bool, out: &mut ArrayVec<u8, MAX_LEN>) -> Dropped {
+        let mut choice = Choice::everything(self, syn);
         loop {
             for aligned in [true, false] {
                 let mut area = Area { out, aligned, overflow: false };
@@ -105,7 +100,6 @@ impl Options {
 /// The options to write.
 struct Choice<'a> {
     options: &'a Options,
-    profile: &'a OptionProfile,
     syn: bool,
     gentle: bool,
     early_window: bool,
@@ -142,12 +136,11 @@ impl Class {
 }
 
 impl<'a> Choice<'a> {
-    fn everything(options: &'a Options, syn: bool, profile: &'a OptionProfile) -> Self {
+    fn everything(options: &'a Options, syn: bool) -> Self {
         let signature = contents_of(options, Class::Signature).next().is_some();
         let encoded = options.gentle.is_some_and(|gentle| gentle.is_encoded());
         Choice {
             options,
-            profile,
             syn,
             gentle: options.gentle.is_some() && !signature,
             early_window: syn && options.gentle.is_some() && !signature && options.early_window.is_some(),
@@ -221,7 +214,7 @@ impl<'a> Choice<'a> {
 
     fn write_gentle(&self, area: &mut Area<'_>) {
         if let Some(option) = self.options.gentle.filter(|_| self.gentle) {
-            area.option(self.profile.ga_kind, &[&self.profile.ga_exid.to_be_bytes(), &option.value()]);
+            area.option(kind::EXPERIMENT_2, &[&gentle::EXPERIMENTAL_ID.to_be_bytes(), &option.value()]);
             area.align();
         }
     }
@@ -229,7 +222,7 @@ impl<'a> Choice<'a> {
     fn write_early_window(&self, area: &mut Area<'_>) {
         if let Some(shift) = self.options.early_window.filter(|_| self.early_window) {
             let value = [gentle::CAP_WINDOW + shift.min(gentle::EARLY_SHIFT_MAX)];
-            area.option(self.profile.ga_kind, &[&self.profile.ga_exid.to_be_bytes(), &value]);
+            area.option(kind::EXPERIMENT_2, &[&gentle::EXPERIMENTAL_ID.to_be_bytes(), &value]);
             area.align();
         }
     }
@@ -483,7 +476,7 @@ mod tests {
             assert!(dropped.is_none(), "{name}");
             assert_eq!(&area[..expected.len()], expected, "{name}");
             assert!(area.len() % 4 == 0 && area[expected.len()..].iter().all(|byte| *byte == 1), "{name}");
-            assert_eq!(Options::parse(expected, syn, &OptionProfile::default()), options, "{name}");
+            assert_eq!(Options::parse(expected, syn), options, "{name}");
         }
     }
 
@@ -515,7 +508,7 @@ mod tests {
         let (area, dropped) = bytes(&with(base().fo(8).ga(OFFER)), true);
         assert!(dropped.is_none() && area.len() == 40, "{area:02x?}");
         assert_eq!(area[29..39], [254, 5, 0xdc, 0x60, 0x31, 254, 5, 0xdc, 0x60, 0x51]);
-        let read = Options::parse(&area, true, &OptionProfile::default());
+        let read = Options::parse(&area, true);
         assert_eq!(read, with(base().fo(8).ga(OFFER)));
         for without in [base().fo(14).ga(OFFER), base().fo(8)] {
             assert_eq!(bytes(&with(without.clone()), true), bytes(&without, true));
@@ -636,15 +629,6 @@ mod tests {
     }
 
     #[test]
-    fn gentle_is_written_with_the_numbers_of_the_profile() {
-        let profile = OptionProfile { ga_exid: 0x1234, ga_kind: 253 };
-        let mut out = ArrayVec::new();
-        let dropped = Options::default().ga(OFFER).emit_with(true, &profile, &mut out);
-        assert!(dropped.is_none());
-        assert_eq!(out.as_slice(), [253, 5, 0x12, 0x34, 0x51, 1, 1, 1]);
-    }
-
-    #[test]
     fn acc_ecn_is_shortened_counter_by_counter() {
         let len_with = |others: usize| {
             let options = Options::default().other(172, 11).other(kind::AO, others);
@@ -664,7 +648,7 @@ mod tests {
             let (syn, options) = options;
             let (area, dropped) = bytes(&options, syn);
             prop_assert!(area.len() % 4 == 0 && area.len() <= MAX_LEN);
-            let read = Options::parse(&area, syn, &OptionProfile::default());
+            let read = Options::parse(&area, syn);
             prop_assert!(!read.malformed_gentle);
             if dropped.is_none() {
                 prop_assert_eq!(&read, &options);
@@ -689,7 +673,7 @@ mod tests {
             prop_assert!(plain.is_at_most_timestamps());
             for options in [plain, options] {
                 let mut general = ArrayVec::new();
-                let dropped = options.emit_as_fits(false, &OptionProfile::default(), &mut general);
+                let dropped = options.emit_as_fits(false, &mut general);
                 prop_assert_eq!(bytes(&options, false), (general.to_vec(), dropped));
             }
         }
@@ -699,10 +683,10 @@ mod tests {
             area in proptest::collection::vec(any::<u8>(), 0..=40),
             syn: bool,
         ) {
-            let read = Options::parse(&area, syn, &OptionProfile::default());
+            let read = Options::parse(&area, syn);
             let (first, dropped) = bytes(&read, syn);
             if dropped.is_none() {
-                let again = Options::parse(&first, syn, &OptionProfile::default());
+                let again = Options::parse(&first, syn);
                 prop_assert_eq!(bytes(&again, syn).0, first);
             }
         }

@@ -25,7 +25,7 @@ pub use emit::Dropped;
 pub use raw::{RawOption, RawOptions};
 
 use crate::fast_open::FastOpen;
-use crate::gentle::{self, Gentle};
+use crate::gentle::Gentle;
 use crate::seq::SeqNum;
 
 /// Bytes of the largest option area.
@@ -138,48 +138,6 @@ pub struct SackBlock {
 /// The SACK blocks of a segment, at most four.
 pub type SackBlocks = ArrayVec<SackBlock, 4>;
 
-/// The experiment numbers of a stack.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct OptionProfile {
-    /// ExID of the GA option.
-    pub ga_exid: u16,
-    /// Kind of the GA option as written. On receipt 253 and 254 are accepted as well.
-    pub ga_kind: u8,
-}
-
-impl OptionProfile {
-    /// Kind 254, ExID 0xDC60.
-    pub const DEFAULT: OptionProfile =
-        OptionProfile { ga_exid: gentle::EXPERIMENTAL_ID, ga_kind: kind::EXPERIMENT_2 };
-
-    /// True if options of this profile cannot be confused with others: the kind has no meaning of its own,
-    /// and the ExID is not that of Fast Open.
-    pub fn is_distinct(&self) -> bool {
-        let taken = matches!(
-            self.ga_kind,
-            kind::END
-                | kind::NOP
-                | kind::MSS
-                | kind::WINDOW_SCALE
-                | kind::SACK_PERMITTED
-                | kind::SACK
-                | kind::TIMESTAMPS
-                | kind::MD5
-                | kind::AO
-                | kind::FAST_OPEN
-                | kind::ACC_ECN_0
-                | kind::ACC_ECN_1
-        );
-        !taken && self.ga_exid != crate::fast_open::EXPERIMENTAL_ID
-    }
-}
-
-impl Default for OptionProfile {
-    fn default() -> Self {
-        OptionProfile::DEFAULT
-    }
-}
-
 /// Options without a typed field, as kind and content, in the order of the wire.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct UnknownOptions {
@@ -236,6 +194,7 @@ pub(crate) mod arbitrary {
 
     use super::*;
     use crate::fast_open::Cookie;
+    use crate::gentle;
     use proptest::collection::vec;
     use proptest::option;
     use proptest::prelude::*;

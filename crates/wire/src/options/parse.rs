@@ -1,8 +1,8 @@
 //! Parses an option area. It never fails; see [`Options::parse`] for the rules.
 
-use super::{MAX_WINDOW_SCALE, OptionProfile, Options, RawOption, RawOptions, SackBlock, Timestamps, kind};
+use super::{MAX_WINDOW_SCALE, Options, RawOption, RawOptions, SackBlock, Timestamps, kind};
 use crate::fast_open::{self, Cookie, FastOpen};
-use crate::gentle::{Gentle, Reading};
+use crate::gentle::{EXPERIMENTAL_ID, Gentle, Reading};
 use crate::seq::SeqNum;
 
 impl Options {
@@ -16,29 +16,29 @@ impl Options {
     /// - A GA option outside of the handshake that is malformed, or that occurs twice, one of them with
     ///   `ENC`, sets [`Options::malformed_gentle`] and leaves [`Options::gentle`] empty.
     #[inline]
-    pub fn parse(area: &[u8], syn: bool, profile: &OptionProfile) -> Options {
-        Options::parse_usual(area, profile).unwrap_or_else(|| Options::parse_one_by_one(area, syn, profile))
+    pub fn parse(area: &[u8], syn: bool) -> Options {
+        Options::parse_usual(area).unwrap_or_else(|| Options::parse_one_by_one(area, syn))
     }
 
     /// Like [`Options::parse`], for the area of nearly every segment after the handshake: only timestamps, in
     /// the layout of RFC 7323 appendix A. Returns `None` for other areas.
     #[inline]
-    pub(crate) fn parse_usual(area: &[u8], profile: &OptionProfile) -> Option<Options> {
-        let stamps = Timestamps::read_aligned(area).filter(|_| profile.ga_kind != kind::TIMESTAMPS)?;
+    pub(crate) fn parse_usual(area: &[u8]) -> Option<Options> {
+        let stamps = Timestamps::read_aligned(area)?;
         Some(Options { timestamps: Some(stamps), ..Options::default() })
     }
 
     /// Like [`Options::parse`], for any other area.
-    pub(crate) fn parse_one_by_one(area: &[u8], syn: bool, profile: &OptionProfile) -> Options {
+    pub(crate) fn parse_one_by_one(area: &[u8], syn: bool) -> Options {
         let mut options = Options::default();
         for option in RawOptions::new(area) {
             match option {
                 RawOption::Nop { .. } => {}
-                RawOption::Tlv { kind, content, .. } => options.take(kind, content, syn, profile),
+                RawOption::Tlv { kind, content, .. } => options.take(kind, content, syn),
                 RawOption::Malformed { kind, rest, .. } => {
                     // The ExID of a GA option with a wrong length may still be readable.
                     let value = rest.get(1..).unwrap_or_default();
-                    options.malformed_gentle |= !syn && gentle_value(kind, value, profile).is_some();
+                    options.malformed_gentle |= !syn && gentle_value(kind, value).is_some();
                 }
             }
         }
@@ -48,8 +48,8 @@ impl Options {
         options
     }
 
-    fn take(&mut self, kind: u8, content: &[u8], syn: bool, profile: &OptionProfile) {
-        if let Some(value) = gentle_value(kind, content, profile) {
+    fn take(&mut self, kind: u8, content: &[u8], syn: bool) {
+        if let Some(value) = gentle_value(kind, content) {
             return self.take_gentle(Gentle::read(value, syn));
         }
         match (kind, syn) {
@@ -131,12 +131,12 @@ impl Options {
     }
 }
 
-/// Returns the value after the ExID if the option is a GA option of this profile.
-fn gentle_value<'a>(kind: u8, content: &'a [u8], profile: &OptionProfile) -> Option<&'a [u8]> {
-    if kind != profile.ga_kind && !matches!(kind, kind::EXPERIMENT_1 | kind::EXPERIMENT_2) {
+/// Returns the value after the ExID if the option is a GA option.
+fn gentle_value(kind: u8, content: &[u8]) -> Option<&[u8]> {
+    if !matches!(kind, kind::EXPERIMENT_1 | kind::EXPERIMENT_2) {
         return None;
     }
-    experiment(content).filter(|(exid, _)| *exid == profile.ga_exid).map(|(_, value)| value)
+    experiment(content).filter(|(exid, _)| *exid == EXPERIMENTAL_ID).map(|(_, value)| value)
 }
 
 /// Returns the 16-bit ExID of an experimental option and the bytes after it (RFC 6994 section 3).
@@ -152,11 +152,11 @@ mod tests {
     use std::vec;
 
     fn syn(area: &[u8]) -> Options {
-        Options::parse(area, true, &OptionProfile::default())
+        Options::parse(area, true)
     }
 
     fn after_handshake(area: &[u8]) -> Options {
-        Options::parse(area, false, &OptionProfile::default())
+        Options::parse(area, false)
     }
 
     fn fast_open_of(cookie: &[u8], experimental: bool) -> Option<FastOpen> {
@@ -267,15 +267,6 @@ mod tests {
     }
 
     #[test]
-    fn the_profile_names_kind_and_exid() {
-        let profile = OptionProfile { ga_exid: 0x1234, ga_kind: 222 };
-        let area = [222, 5, 0x12, 0x34, 0x40, 254, 5, 0xdc, 0x60, 0x51];
-        let options = Options::parse(&area, false, &profile);
-        assert_eq!(options.gentle, Some(Gentle::Short { flags: gentle::R_SUCC }));
-        assert!(options.unknown.contains(254));
-    }
-
-    #[test]
     fn malformed_gentle_is_reported_outside_of_the_handshake_only() {
         for area in [&[254, 5, 0xdc, 0x60, ENC][..], &[254, 4, 0xdc, 0x60], &[254, 6, 0xdc, 0x60, 0x40, 0]] {
             let options = after_handshake(area);
@@ -313,18 +304,15 @@ mod tests {
             head in prop::sample::select(vec![[1, 1, 8, 10], [1, 8, 1, 10], [8, 10, 1, 1], [1, 1, 8, 9]]),
             rest in proptest::collection::vec(any::<u8>(), 7..=9),
             syn: bool,
-            ga_kind in prop::sample::select(vec![kind::TIMESTAMPS, kind::EXPERIMENT_2]),
         ) {
             let area = [&head[..], &rest].concat();
-            let ga_exid = u16::from_be_bytes([area[4], area[5]]);
-            let profile = OptionProfile { ga_kind, ga_exid };
-            let general = Options::parse_one_by_one(&area, syn, &profile);
-            prop_assert_eq!(Options::parse(&area, syn, &profile), general);
+            let general = Options::parse_one_by_one(&area, syn);
+            prop_assert_eq!(Options::parse(&area, syn), general);
         }
 
         #[test]
         fn any_area_is_read(area in proptest::collection::vec(any::<u8>(), 0..60), syn: bool) {
-            let options = Options::parse(&area, syn, &OptionProfile::default());
+            let options = Options::parse(&area, syn);
             prop_assert!(!(options.malformed_gentle && options.gentle.is_some()));
         }
     }

@@ -14,7 +14,6 @@ use std::time::{Duration, Instant as RealInstant, SystemTime, UNIX_EPOCH};
 use brisk_packet_io::sockopt;
 use brisk_packet_io::tun::TunDevice;
 use brisk_tcp::config::CongestionAlgorithm;
-use brisk_wire::OptionProfile;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::backend::{Backend, Sent};
@@ -78,7 +77,7 @@ impl Kernel {
 
     /// Records a TCP packet. Ignores others (neighbour discovery, multicast reports) and returns false.
     fn record(&mut self, packet: &[u8]) -> bool {
-        let Ok(sent) = Sent::read(self.now(), packet, &OptionProfile::default()) else { return false };
+        let Ok(sent) = Sent::read(self.now(), packet) else { return false };
         self.sent.push_back(sent);
         true
     }

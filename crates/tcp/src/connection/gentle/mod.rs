@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 
 use brisk_wire::gentle::{R_FAIL, R_SUCC, STOP};
 use brisk_wire::options::kind;
-use brisk_wire::{Flags, Gentle as GentleOption, OptionProfile, Options, SeqNum, TcpHeader};
+use brisk_wire::{Flags, Gentle as GentleOption, Options, SeqNum, TcpHeader};
 
 use crate::config::TcpConfig;
 use crate::connection::decision::{Data, SynOption};
@@ -363,13 +363,13 @@ impl Gentle {
 
 impl Connection {
     /// Returns the option of Corrective and Proactive for the next SYN or SYN-ACK.
-    pub(crate) fn syn_gentle_option(&self, now: Instant, profile: &OptionProfile) -> SynOption {
+    pub(crate) fn syn_gentle_option(&self, now: Instant) -> SynOption {
         let syn = LeavingSyn {
             again: self.handshake.syn.sent > 0,
             answers: self.state == State::SynReceived,
             timestamps: self.config.timestamps,
         };
-        self.gentle.syn_option(syn, |option| fits(option, self.syn_options_with_fast_open(now), profile))
+        self.gentle.syn_option(syn, |option| fits(option, self.syn_options_with_fast_open(now)))
     }
 }
 
@@ -694,8 +694,8 @@ impl Active {
 }
 
 /// True if the option fits on a SYN or SYN-ACK with the other options.
-fn fits(option: GentleOption, options: Options, profile: &OptionProfile) -> bool {
+fn fits(option: GentleOption, options: Options) -> bool {
     let with = Options { gentle: Some(option), ..options };
     let mut area = arrayvec::ArrayVec::new();
-    !with.emit_with(true, profile, &mut area).gentle
+    !with.emit(true, &mut area).gentle
 }

@@ -126,9 +126,9 @@ impl ParityTx {
         }
     }
 
-    /// True if there is a queue on the path that parity would make longer.
+    /// True if there is a queue on the path that parity would make longer; F1 never looks.
     fn sees_standing_queue(&self, tx: &Sender, known: &PathFacts, now: Instant) -> bool {
-        let Some(srtt) = tx.rtt.srtt().filter(|_| !self.config.into_queue) else { return false };
+        let Some(srtt) = tx.rtt.srtt().filter(|_| !self.profile.is_f1()) else { return false };
         let min_rtt = || known.min_with(tx.rtt.min_rtt());
         self.queue.min_rtt(srtt, now).map(Duration::from).is_some_and(|least| is_queued(least, min_rtt()))
     }

@@ -1,7 +1,7 @@
 //! Proactive on one connection: the copier behind the sender and the filter in front of the receiver
 //! (Gentle Aggression section 6). The parts are in [`crate::mechanism::proactive`].
 
-use brisk_wire::{Flags, TcpHeader, gentle};
+use brisk_wire::{Flags, SeqNum, TcpHeader, gentle};
 
 use crate::config::{CopyScope, ProactiveConfig};
 use crate::connection::decision::{Change, Choice, Data, Step};
@@ -38,9 +38,8 @@ impl Proactive {
                 mark: config.mark,
                 gap: config.gap,
                 loss_cap: config.loss_cap,
-                aggregate: usize::from(config.aggregate),
             }),
-            filter: Filter::new(config.rule, config.report),
+            filter: Filter::new(config.rule),
             copy_acks: config.copy_acks,
         }
     }
@@ -110,18 +109,19 @@ impl Connection {
 
 /// The next copy, and the peer's reports about copies.
 impl Gentle {
-    /// Drops copies of acknowledged data. `more`: new data may leave.
-    pub(crate) fn refresh_copies(&mut self, more: bool, parts: &Parts<'_>) {
+    /// Drops the copies of data acknowledged up to `una`.
+    pub(crate) fn refresh_copies(&mut self, una: SeqNum) {
         if let Some(copies) = self.copies() {
-            copies.refresh(parts.tx.scoreboard.una(), more);
+            copies.refresh(una);
         }
     }
 
-    pub(crate) fn drop_copy(&mut self, more: bool, parts: &Parts<'_>) {
+    /// Drops the next copy, which is not permitted.
+    pub(crate) fn drop_copy(&mut self, una: SeqNum) {
         if let Some(copies) = self.copies() {
             copies.drop_next();
+            copies.refresh(una);
         }
-        self.refresh_copies(more, parts);
     }
 
     /// Records that the next copy waits for something other than its time.
@@ -385,11 +385,9 @@ impl Active {
         }
         proactive.copies.on_timeout(now);
         let masked = proactive.filter.on_timeout(now);
-        if masked.losses > 0 {
-            parts.counters.repaired_by_copy += u64::from(masked.losses);
-            parts.observe(Observation::CopyUsed { segments: masked.losses });
-        }
-        if masked.report {
+        if masked > 0 {
+            parts.counters.repaired_by_copy += u64::from(masked);
+            parts.observe(Observation::CopyUsed { segments: masked });
             self.signals.on_repair();
             parts.rx.ack.force();
         }

@@ -5,7 +5,7 @@ use brisk_wire::{Options, SackBlock};
 
 use super::reactive::{ISS, P, Tail, rack_tlp, segment, setting};
 use super::*;
-use crate::config::{MtuProbing, PathStart, Reactive, ThinStreamConfig};
+use crate::config::{MtuProbing, PacingConfig, PathStart, Reactive};
 use crate::event::{Observation, UndoCause};
 use crate::outcome::CongestionState;
 
@@ -42,7 +42,6 @@ pub(super) fn forge(tail: &mut Tail, ack: u32, sack: &[(u32, u32)]) {
         sends_twice: false,
         partial_checksum: false,
         payload_in_place: false,
-        option_profile: &PROFILE,
     };
     let now = world.now;
     let _ = world.end(C).on_segment(&arrived, now, &mut env);
@@ -167,17 +166,37 @@ fn rto_covers_the_retransmission_not_the_original() {
 }
 
 #[test]
-fn thin_stream_times_its_oldest_segment_and_does_not_back_off() {
-    let thin = Some(ThinStreamConfig::default());
-    // RFC 7765: 0 + 500 instead of 100 + 500.
+fn timeouts_of_a_thin_stream_do_not_double() {
     let mtu_probing = MtuProbing::Off;
-    let config = TcpConfig { thin_stream: thin, mtu_probing, ..setting(Reactive::Off) };
-    let mut tail = Tail::new(config.clone(), 4, |who, n| who == C && n == 4);
-    assert_eq!(tail.until(1_000).sent(), [segment(500, 4)]);
+    let config = TcpConfig { thin_stream: true, mtu_probing, ..setting(Reactive::Off) };
     let mut tail = Tail::new(config, 1, |who, n| who == C && n <= 9);
     tail.until(9_000);
     let times: Vec<u64> = tail.sent().into_iter().map(|sent| sent.0).collect();
     assert_eq!(times, [500, 1000, 1500, 2000, 2500, 3000, 3500, 4500, 6500]);
+}
+
+#[test]
+fn short_records_that_pacing_holds_back_do_not_wait_for_an_acknowledgement() {
+    // Records 21 to 60 of 80 are lost. A record is charged as a full segment, so the pacer holds it back
+    // while the record alone would pass.
+    let congestion = CongestionAlgorithm::Fixed(30_000);
+    let mut world =
+        World::open(TcpConfig { congestion, pacing: Some(PacingConfig::default()), ..rack_tlp() });
+    world.lose = |who, n| who == C && (21..=60).contains(&n);
+    let begin = world.now;
+    for _ in 0..80 {
+        assert_eq!(world.end(C).write(&[7; 100], begin), Ok(100));
+        world.end(C).end_record();
+    }
+    world.run_for(1_000);
+    let again: Vec<_> = world.log[80..]
+        .iter()
+        .filter(|l| l.1 == C && l.5 > 0)
+        .map(|l| l.0.saturating_since(begin).as_micros() / 1_000)
+        .collect();
+    assert_eq!(again.len(), 40, "{again:?}");
+    assert!(again.last().unwrap() - again[0] < 50, "half a round trip: {again:?}");
+    assert_eq!(world.end(C).stats().counters.timeouts, 0);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use arrayvec::ArrayVec;
 use brisk_wire::SeqNum;
 
 use super::code::{Code, Layout};
-use crate::config::{CorrectiveConfig, FecDue};
+use crate::config::CorrectiveConfig;
 use crate::mechanism::Profile;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
@@ -41,8 +41,8 @@ pub(crate) struct GroupParams {
     pub(crate) parities: u8,
     /// Divisor of the round-trip time for the delay of parity; 0: parity leaves directly after the burst.
     pub(crate) delay_divisor: u32,
-    /// The packet of the group from which the delay counts.
-    pub(crate) due: FecDue,
+    /// The delay counts from the first packet of the group, as in F1, not from its last.
+    pub(crate) from_first: bool,
 }
 
 /// A parity segment that may leave now: its coverage and its position.
@@ -153,9 +153,10 @@ impl Group {
     /// Returns the time at which its parity leaves.
     fn due(&self, rtt: Option<Duration>) -> Instant {
         let delay = self.delay(rtt);
-        match self.params.due {
-            FecDue::FirstPacket => self.first + delay,
-            FecDue::LastPacket => (self.last + delay).min(self.first + delay.saturating_mul(2)),
+        if self.params.from_first {
+            self.first + delay
+        } else {
+            (self.last + delay).min(self.first + delay.saturating_mul(2))
         }
     }
 }
@@ -168,7 +169,7 @@ impl Encoder {
             blocks: config.blocks,
             parities: config.parities,
             delay_divisor: config.delay_divisor,
-            due: config.due,
+            from_first: profile.is_f1(),
         };
         Encoder {
             profile,

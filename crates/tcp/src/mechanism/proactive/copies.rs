@@ -58,8 +58,6 @@ pub(crate) struct CopyPolicy {
     pub(crate) gap: Duration,
     /// Loss in percent at which copying ends.
     pub(crate) loss_cap: u32,
-    /// Number of originals that leave before the first of their copies; 1 except in tests.
-    pub(crate) aggregate: usize,
 }
 
 /// A copy that has not left yet.
@@ -126,8 +124,6 @@ pub(crate) struct Copies {
     recent: VecDeque<Left>,
     /// Copies reported as duplicates since the mark was chosen.
     needless: u32,
-    /// More originals may join the waiting copies; see [`CopyPolicy::aggregate`].
-    gathering: bool,
     /// The next copy is due, but something else delays it.
     deferred: bool,
     off: Option<CopiesOff>,
@@ -143,7 +139,6 @@ impl Copies {
             waiting: VecDeque::new(),
             recent: VecDeque::new(),
             needless: 0,
-            gathering: false,
             deferred: false,
             off: None,
         }
@@ -182,8 +177,8 @@ impl Copies {
     /// True if a copy is its original with the bit set and follows it directly, so that a device can create
     /// it.
     pub(crate) fn follow_at_once(&self) -> bool {
-        let CopyPolicy { mark, gap, aggregate, .. } = self.policy;
-        mark == CopyMark::Bit && gap == Duration::ZERO && aggregate == 1 && self.waiting.is_empty()
+        let CopyPolicy { mark, gap, .. } = self.policy;
+        mark == CopyMark::Bit && gap == Duration::ZERO && self.waiting.is_empty()
     }
 
     /// Processes a segment that left with this header. Returns whether it will be copied.
@@ -199,7 +194,6 @@ impl Copies {
             let gap =
                 original.srtt.map_or(Duration::ZERO, |srtt| self.policy.gap.min(Duration::from(srtt) / 4));
             let header = self.marked(header);
-            self.gathering |= self.waiting.is_empty() && self.policy.aggregate > 1;
             self.waiting.push_back(Copy { range: original.range, header, due: original.at + gap });
         }
         copied
@@ -221,19 +215,18 @@ impl Copies {
     }
 
     /// Removes the copies of data acknowledged up to `una`, and ends the delay of the next one until it is
-    /// tried again. `more`: further originals could leave first.
-    pub(crate) fn refresh(&mut self, una: SeqNum, more: bool) {
+    /// tried again.
+    pub(crate) fn refresh(&mut self, una: SeqNum) {
         self.deferred = false;
         let obsolete = |copy: &Copy| !copy.range.is_empty() && copy.range.start.lt(una);
         while self.waiting.front().is_some_and(obsolete) {
             self.waiting.pop_front();
         }
-        self.gathering &= more && self.waiting.len() < self.policy.aggregate;
     }
 
     /// Returns the copy that may leave at `now`; call [`Copies::refresh`] first.
     pub(crate) fn next(&self, now: Instant) -> Option<&Copy> {
-        self.waiting.front().filter(|copy| copy.due <= now && !self.gathering)
+        self.waiting.front().filter(|copy| copy.due <= now)
     }
 
     /// True if there are copies that have not left.
@@ -272,7 +265,7 @@ impl Copies {
 
     /// Returns the time when the next copy is due, if it waits for that.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        self.waiting.front().filter(|_| !self.deferred && !self.gathering).map(|copy| copy.due)
+        self.waiting.front().filter(|_| !self.deferred).map(|copy| copy.due)
     }
 
     /// Stops the timer of a copy that is due at `now`: it waits for [`Copies::next`].
@@ -354,13 +347,8 @@ mod tests {
 
     const RTT: Micros = Micros::from_millis(100);
     const RTO: Micros = Micros::from_millis(500);
-    const POLICY: CopyPolicy = CopyPolicy {
-        scope: Scope::All,
-        mark: CopyMark::Bit,
-        gap: Duration::ZERO,
-        loss_cap: 25,
-        aggregate: 1,
-    };
+    const POLICY: CopyPolicy =
+        CopyPolicy { scope: Scope::All, mark: CopyMark::Bit, gap: Duration::ZERO, loss_cap: 25 };
 
     fn at(millis: u64) -> Instant {
         Instant::from_millis(millis)
@@ -377,15 +365,15 @@ mod tests {
         copies.on_sent(&original, &header);
     }
 
-    fn next(copies: &mut Copies, una: u32, more: bool, now: Instant) -> Option<&Copy> {
-        copies.refresh(SeqNum(una), more);
+    fn next(copies: &mut Copies, una: u32, now: Instant) -> Option<&Copy> {
+        copies.refresh(SeqNum(una));
         copies.next(now)
     }
 
     /// Returns the segments whose copies leave at `now`.
     fn drain(copies: &mut Copies, now: Instant) -> alloc::vec::Vec<u32> {
         let mut left = alloc::vec::Vec::new();
-        while let Some(copy) = next(copies, 1, false, now) {
+        while let Some(copy) = next(copies, 1, now) {
             left.push((copy.range.start.0 - 1) / 1000 + 1);
             copies.on_copy_sent(now);
         }
@@ -396,7 +384,7 @@ mod tests {
     fn a_copy_is_due_at_once_and_differs_in_the_mark_only() {
         let mut copies = Copies::new(POLICY);
         send(&mut copies, 1, Origin::New, at(0));
-        let copy = next(&mut copies, 1, true, at(0)).unwrap();
+        let copy = next(&mut copies, 1, at(0)).unwrap();
         assert_eq!((copy.header.flags, copy.header.seq), (Flags::ACK | Flags::R4, SeqNum(1)));
         assert_eq!((copy.range, copy.payload_len()), (range(1), 1000));
     }
@@ -425,8 +413,8 @@ mod tests {
         let mut copies = Copies::new(CopyPolicy { gap: Duration::from_millis(80), ..POLICY });
         (1..=2).for_each(|segment| send(&mut copies, segment, Origin::New, at(0)));
         assert_eq!(copies.next_timeout(), Some(at(25)));
-        assert!(next(&mut copies, 1, false, at(24)).is_none());
-        assert_eq!(next(&mut copies, 1001, false, at(25)).map(|copy| copy.range), Some(range(2)));
+        assert!(next(&mut copies, 1, at(24)).is_none());
+        assert_eq!(next(&mut copies, 1001, at(25)).map(|copy| copy.range), Some(range(2)));
     }
 
     #[test]
@@ -440,7 +428,7 @@ mod tests {
         assert!(copies.on_needless(range(2), RTT, at(100)));
         assert_eq!((copies.mark_len(), copies.off()), (8, None));
         send(&mut copies, 5, Origin::New, at(110));
-        let copy = next(&mut copies, 1, false, at(110)).unwrap();
+        let copy = next(&mut copies, 1, at(110)).unwrap();
         assert_eq!(copy.header.options.gentle, Some(Gentle::Short { flags: gentle::COPY }));
         assert_eq!(copy.header.flags, Flags::ACK);
         copies.on_copy_sent(at(110));
@@ -461,16 +449,5 @@ mod tests {
         send(&mut copies, 1, Origin::Retransmit, at(0));
         assert_eq!(copies.off(), Some(CopiesOff::Brake));
         assert!(drain(&mut copies, at(0)).is_empty());
-    }
-
-    #[test]
-    fn copies_of_an_aggregate_follow_it() {
-        let mut copies = Copies::new(CopyPolicy { aggregate: 2, ..POLICY });
-        assert!(next(&mut copies, 1, true, at(0)).is_none());
-        send(&mut copies, 1, Origin::New, at(0));
-        assert!(next(&mut copies, 1, true, at(0)).is_none());
-        send(&mut copies, 2, Origin::New, at(0));
-        assert!(next(&mut copies, 1, true, at(0)).is_some());
-        assert_eq!(drain(&mut copies, at(0)), [1, 2]);
     }
 }

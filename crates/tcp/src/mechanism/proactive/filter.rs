@@ -15,7 +15,7 @@ use alloc::collections::VecDeque;
 
 use brisk_wire::{SackBlocks, SeqNum};
 
-use crate::config::{CopyReport, CopyRule};
+use crate::config::CopyRule;
 use crate::receive::older;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant, Micros};
@@ -96,7 +96,6 @@ struct First {
 #[derive(Clone, Debug)]
 pub(crate) struct Filter {
     rule: CopyRule,
-    report: CopyReport,
     pending: VecDeque<Pending>,
     /// Ranges whose loss was reported and not yet confirmed by the peer.
     reported: VecDeque<SeqRange>,
@@ -111,10 +110,9 @@ pub(crate) struct Filter {
 
 impl Filter {
     /// Returns an empty ledger.
-    pub(crate) fn new(rule: CopyRule, report: CopyReport) -> Self {
+    pub(crate) fn new(rule: CopyRule) -> Self {
         Filter {
             rule,
-            report,
             pending: VecDeque::new(),
             reported: VecDeque::new(),
             reordering_seen: false,
@@ -201,9 +199,9 @@ impl Filter {
         self.pending.iter().map(|entry| entry.due(self.reordering_seen)).min()
     }
 
-    /// Removes the entries whose wait is over; returns the number of masked losses, and whether to report
-    /// them.
-    pub(crate) fn on_timeout(&mut self, now: Instant) -> Masked {
+    /// Removes the entries whose wait is over; returns their number: lost originals whose copies delivered
+    /// the data.
+    pub(crate) fn on_timeout(&mut self, now: Instant) -> u32 {
         let before = self.pending.len();
         let Filter { pending, reported, reordering_seen, .. } = self;
         pending.retain(|entry| {
@@ -214,11 +212,7 @@ impl Filter {
             is_awaited
         });
         reported.drain(..reported.len().saturating_sub(ENTRIES_MAX));
-        let losses = (before - self.pending.len()) as u32;
-        match self.report {
-            CopyReport::Original => Masked { losses, report: losses > 0 },
-            CopyReport::None => Masked { losses, report: false },
-        }
+        (before - self.pending.len()) as u32
     }
 
     /// Ends the reports: the peer has confirmed all of them.
@@ -313,15 +307,6 @@ impl Filter {
     }
 }
 
-/// Result of [`Filter::on_timeout`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Masked {
-    /// Lost originals whose copies delivered the data.
-    pub(crate) losses: u32,
-    /// The losses must be reported to the sender.
-    pub(crate) report: bool,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -338,7 +323,7 @@ mod tests {
     }
 
     fn filter() -> Filter {
-        Filter::new(CopyRule::Ledger, CopyReport::Original)
+        Filter::new(CopyRule::Ledger)
     }
 
     /// Processes a new instance, which the receiver accepts.
@@ -376,8 +361,8 @@ mod tests {
         take(&mut filter, 2, true, at(50));
         take(&mut filter, 3, false, at(50));
         assert_eq!(filter.next_timeout(), Some(at(75)), "a quarter of the round-trip time");
-        assert_eq!(filter.on_timeout(at(74)), Masked::default());
-        assert_eq!(filter.on_timeout(at(75)), Masked { losses: 1, report: true });
+        assert_eq!(filter.on_timeout(at(74)), 0);
+        assert_eq!(filter.on_timeout(at(75)), 1);
         assert_eq!(filter.check(&instance(2, false, false), at(76)), FilterVerdict::Refute, "too late");
     }
 
@@ -390,8 +375,8 @@ mod tests {
             assert_eq!(filter.check(&instance(segment, true, false), at(50)), FilterVerdict::DropCopy);
         }
         assert_eq!(filter.next_timeout(), Some(at(51)));
-        assert_eq!(filter.on_timeout(at(50)), Masked::default());
-        assert_eq!(filter.on_timeout(at(51)), Masked { losses: 1, report: true });
+        assert_eq!(filter.on_timeout(at(50)), 0);
+        assert_eq!(filter.on_timeout(at(51)), 1);
     }
 
     /// Passes two copies and then three later originals to the filter.
@@ -413,7 +398,7 @@ mod tests {
     fn the_original_of_the_last_reported_loss_refutes_the_report() {
         let mut filter = filter();
         overtake(&mut filter, 50);
-        assert_eq!(filter.on_timeout(at(51)), Masked { losses: 2, report: true });
+        assert_eq!(filter.on_timeout(at(51)), 2);
         assert_eq!(
             filter.check(&instance(1, false, false), at(52)),
             FilterVerdict::DropOriginal,
@@ -436,19 +421,12 @@ mod tests {
         assert_eq!(filter.check(&instance(1, false, false), at(176)), FilterVerdict::Process);
     }
 
-    #[test]
-    fn without_reports_masked_losses_are_only_counted() {
-        let mut filter = Filter::new(CopyRule::Ledger, CopyReport::None);
-        take(&mut filter, 1, true, at(50));
-        assert_eq!(filter.on_timeout(at(75)), Masked { losses: 1, report: false });
-    }
-
     /// The paper: an unmarked packet is processed "if it contains new data or if the previous packet
     /// carrying the same sequence did not have the flag set either".
     #[test]
     fn retransmission_after_a_lost_ack_is_acked_except_by_the_papers_rule() {
         let verdict = |rule| {
-            let mut filter = Filter::new(rule, CopyReport::Original);
+            let mut filter = Filter::new(rule);
             take(&mut filter, 1, false, at(50));
             filter.check(&instance(1, true, false), at(50));
             filter.check(&Instance { tsval: 5400, ..instance(1, false, false) }, at(450))

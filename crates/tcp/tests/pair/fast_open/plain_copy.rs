@@ -205,7 +205,7 @@ fn repeated_syn_ack_alone_means_a_black_hole_and_ends_the_connection() {
 
 /// Returns a listener whose timers follow the known path, and a client that knows it too.
 fn early() -> (World, ConnectConfig) {
-    let tcp = TcpConfig { handshake_timers: Some(HandshakeTimers::default()), ..quick() };
+    let tcp = TcpConfig { handshake_timers: true, ..quick() };
     let listen = ListenConfig { tcp: tcp.clone(), ..serving(FastOpenListen::default()) };
     let mut world = World::with(listen, |config| config);
     world.learn();
