@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use brisk_runtime::TcpConfig;
-use brisk_tcp::config::{KeepaliveConfig, MtuProbing, PathStart};
+use brisk_tcp::config::{BufferConfig, KeepaliveConfig, MtuProbing, PathStart};
 use socket2::{Socket, Type};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
@@ -40,9 +40,15 @@ pub fn hop_tcp(tcp: TcpConfig) -> TcpConfig {
         path_start: Some(PathStart::default()),
         handshake_timers: true,
         mtu_probing: MtuProbing::Early,
+        send_buffer: BufferConfig { initial: HOP_BUFFER, ..tcp.send_buffer },
+        receive_buffer: BufferConfig { initial: HOP_BUFFER, ..tcp.receive_buffer },
         ..tcp
     }
 }
+
+/// Initial size of both buffers of a connection of the hop: a response that fits them leaves in one flight, on
+/// a path that carries it.
+const HOP_BUFFER: usize = 512 << 10;
 
 /// Limit of connections that wait to be accepted, outside and on the hop. A further SYN is dropped and
 /// repeated a second later, so the limit must hold a burst.
