@@ -98,7 +98,7 @@ fn observed(observation: &Observation) -> Value {
         Observation::Planned { flight, losses, plan } => json!({
             "what": "planned",
             "bytes": flight.bytes,
-            "last": flight.last,
+            "followed": flight.followed,
             "loss_per_million": losses.per_million,
             "segment": plan.segment,
             "protection": format!("{:?}", plan.protection),

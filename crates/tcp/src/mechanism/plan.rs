@@ -39,7 +39,7 @@ const LATE_FAILURE: u64 = 1_000;
 const AFTER_PAUSE: u64 = 250;
 /// Delay of parity directly after the data.
 const AFTER_DATA: u64 = 20;
-/// Divisor of the delay of a flight that more data follows: the later data may be late as well.
+/// Divisor of the delay of a flight that enough later data follows: the later data may be late as well.
 const MORE_FOLLOWS_DIVISOR: u64 = 100;
 /// Minimum gain of a thousand additional bytes, in millionths of a round trip.
 const PRICE: u64 = 3_000;
@@ -53,8 +53,10 @@ pub struct Flight {
     pub mss: u32,
     /// Headers of a segment, IP and TCP with the options that every segment has, bytes.
     pub headers: u32,
-    /// No further data is known: the flight ends a request or a response.
-    pub last: bool,
+    /// Time by which the known data after this flight ends later than the flight, in thousandths of a round
+    /// trip; a retransmission that takes no longer delays only this flight. 0: no further data is known, the
+    /// flight ends a request or a response.
+    pub followed: u32,
     /// The windows permit all of it to leave at once; otherwise acknowledgements of data in flight pace it.
     pub at_once: bool,
 }
@@ -63,6 +65,12 @@ impl Flight {
     /// Returns the number of segments without cutting.
     pub fn segments(&self) -> u32 {
         self.bytes.div_ceil(self.mss.max(1)).max(1)
+    }
+
+    /// Returns the part of a retransmission's delay that delays the last known byte.
+    fn delays_end(&self, late: u64) -> u64 {
+        let left = LATE_HOLE.saturating_sub(self.followed.into());
+        late * left.max(LATE_HOLE / MORE_FOLLOWS_DIVISOR) / LATE_HOLE
     }
 }
 
@@ -287,13 +295,12 @@ impl Form {
             }
             Protection::Copies { last, pause } => with_copies(self.segments, last, pause, &tally.chain),
         };
-        let share = if flight.last { 1 } else { MORE_FOLLOWS_DIVISOR };
         Plan {
             segment: self.segment,
             protection: self.protection,
             reason: Reason::Pays,
             cost: self.cost(flight),
-            late: odds.late / share,
+            late: flight.delays_end(odds.late),
             failure_per_million: (odds.failure / 1000) as u32,
         }
     }
@@ -511,7 +518,7 @@ mod tests {
     const COPIES: Means = Means { parity: None, copies: true };
 
     fn flight(bytes: u32) -> Flight {
-        Flight { bytes, mss: 1432, headers: 52, last: true, at_once: true }
+        Flight { bytes, mss: 1432, headers: 52, followed: 0, at_once: true }
     }
 
     fn losses(per_million: u32) -> Losses {
@@ -547,10 +554,10 @@ mod tests {
     /// Forms that cost more than they could gain are not weighed; the result is that of weighing all.
     #[test]
     fn the_best_of_all_forms_is_found_without_weighing_all() {
-        for (bytes, last) in [(200, true), (1432, false), (5_000, true), (30_000, true), (64_440, false)] {
+        for (bytes, followed) in [(200, 0), (1432, 5_000), (5_000, 0), (30_000, 600), (64_440, 2_000)] {
             for per_million in [0, 10, 300, 10_000, 50_000, 300_000] {
                 for allowance in [0, 300, 2_000, 30_000] {
-                    let (flight, losses) = (Flight { last, ..flight(bytes) }, losses(per_million));
+                    let (flight, losses) = (Flight { followed, ..flight(bytes) }, losses(per_million));
                     let plain = Form::nothing(&flight).weigh(&flight, &losses);
                     let weighed = forms(&flight, &RS).map(|form| form.weigh(&flight, &losses));
                     let affordable = weighed.filter(|plan| plan.cost <= allowance);
@@ -638,8 +645,21 @@ mod tests {
 
     #[test]
     fn middle_flights_are_left_to_retransmission_unless_much_is_lost() {
-        let middle = Flight { last: false, ..flight(14_000) };
+        let middle = Flight { followed: 2_000, ..flight(14_000) };
         assert_eq!(plan(&middle, &losses(10_000), &RS, 14_000).protection, Protection::Nothing);
+    }
+
+    /// A retransmission then arrives after all other data.
+    #[test]
+    fn a_flight_that_little_data_follows_is_protected() {
+        for followed in [500, 1_000] {
+            let flight = Flight { followed, ..flight(200_000) };
+            let plan = plan(&flight, &losses(20_000), &RS, 50_000);
+            assert!(
+                matches!(plan.protection, Protection::Parity { parities: 2.., .. }),
+                "{followed}: {plan:?}"
+            );
+        }
     }
 
     #[test]

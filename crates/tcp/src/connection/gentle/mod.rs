@@ -463,13 +463,14 @@ impl Gentle {
             .as_ref()
             .zip(sent.data())
             .and_then(|(planner, data)| planner.copy_delay(&data.range, parts.tx.rtt.srtt()));
+        let withheld = self.withholds_parity(parts.tx.recovery.state());
         let Some(active) = self.active.as_deref_mut() else { return };
         match *sent {
             SentSegment::Data { data, header, fresh, urgent } => {
                 active.signals.on_sent(header.options.gentle, now);
                 let copied = active.copy(data, header, named, parts, now);
                 if let Some(tx) = active.tx.as_mut().filter(|_| fresh) {
-                    tx.encode(data, copied, urgent, parts, now);
+                    tx.encode(data, copied, urgent, withheld, parts, now);
                 }
             }
             SentSegment::Copy(range) => active.on_copy_sent(range, parts, now),

@@ -112,6 +112,7 @@ impl ParityTx {
         data: &Data,
         copied: bool,
         urgent: bool,
+        withheld: bool,
         parts: &Parts<'_>,
         now: Instant,
     ) {
@@ -121,8 +122,7 @@ impl ParityTx {
             self.encoder.close();
         } else {
             let range = SeqRange::with_len(data.range.start, data.payload_len());
-            let recovering = parts.tx.recovery.in_recovery();
-            self.encoder.on_sent(range, data.segment_size, recovering, parts.parity_rtt(), now);
+            self.encoder.on_sent(range, data.segment_size, withheld, parts.parity_rtt(), now);
         }
     }
 
@@ -258,7 +258,8 @@ impl Connection {
             return Step::Skip(None);
         }
         let una = self.tx.scoreboard.una();
-        let Some(parity) = tx.encoder.next(una, self.tx.recovery.in_recovery()) else {
+        let Some(parity) = tx.encoder.next(una, self.gentle.withholds_parity(self.tx.recovery.state()))
+        else {
             return Step::Prepare(Change::TakeGroup);
         };
         // Parity waits for pacing, but is dropped if the allowance is exhausted.
@@ -299,7 +300,7 @@ impl Gentle {
             una: tx.scoreboard.una(),
             limit: tx.full_payload(),
             fin: (tx.queue.fin_queued() && !tx.fin_unsent()).then(|| tx.queue.end()),
-            in_recovery: tx.recovery.in_recovery(),
+            withheld: self.withholds_parity(tx.recovery.state()),
             window_shut: tx.window.snd_wnd() == 0,
             queue_stands: sees_queue,
         }

@@ -13,6 +13,7 @@ use crate::connection::{Connection, State};
 use crate::event::Observation;
 use crate::evidence::is_queued;
 use crate::mechanism::plan::{self, Flight, Losses, Means, Plan, Protection};
+use crate::outcome::CongestionState;
 use crate::send::budget::Budget;
 use crate::send::rtt::RecentRtts;
 use crate::seq_ranges::SeqRange;
@@ -43,6 +44,8 @@ pub(crate) struct Planner {
     reserved: (u32, Instant),
     flight: Option<Planned>,
     kinds: LossKinds,
+    /// True if the latest plan or loss found a full queue on the path.
+    sees_queue: bool,
 }
 
 /// A change of a connection's reservation in the allowance of its destination, bytes.
@@ -98,6 +101,7 @@ impl Planner {
             reserved: (0, Instant::ZERO),
             flight: None,
             kinds: LossKinds::default(),
+            sees_queue: false,
         }
     }
 }
@@ -126,6 +130,17 @@ impl Gentle {
     /// True if a planner decides about redundancy.
     pub(crate) fn plans(&self) -> bool {
         self.planner.is_some()
+    }
+
+    /// True if no parity may leave now. Recovery mostly follows a queue that overflowed, to which parity would
+    /// add. A planner tells random losses from those: a flight that takes longer than a round trip would
+    /// otherwise lose the protection of its end with its first random loss.
+    pub(crate) fn withholds_parity(&self, state: CongestionState) -> bool {
+        match state {
+            CongestionState::Open | CongestionState::Disorder | CongestionState::Cwr => false,
+            CongestionState::Recovery => self.planner.as_ref().is_none_or(|planner| planner.sees_queue),
+            CongestionState::Loss => true,
+        }
     }
 
     /// Returns the allowance that the flight itself earns.
@@ -214,6 +229,10 @@ impl Connection {
         if let Some(planner) = &mut self.gentle.planner {
             planner.kinds.on_loss(least, is_full);
         }
+        let sees_queue = self.gentle.plans() && self.expected_losses().queue;
+        if let Some(planner) = &mut self.gentle.planner {
+            planner.sees_queue = sees_queue;
+        }
     }
 }
 
@@ -263,6 +282,7 @@ impl Connection {
             Some(form) => form.weigh(&flight, &losses),
             None => plan::plan(&flight, &losses, &means, planner.allowance.saturating_add(earned)),
         };
+        planner.sees_queue = losses.queue;
         planner.flight = Some(Planned { range: SeqRange::with_len(nxt, flight.bytes), plan });
         self.follow(&plan, owed);
         self.counters.planned += 1;
@@ -275,14 +295,32 @@ impl Connection {
     pub(crate) fn next_flight(&self, budget: &Budget, unsent: u32) -> Flight {
         let mss = self.payload_limit();
         let by_window = budget.unpaced().max(mss);
-        let last = unsent <= budget.cwnd;
+        let bytes = if unsent <= budget.cwnd { unsent } else { by_window.min(unsent) };
+        // A full buffer makes the application wait with more data; the best guess is as much again.
+        let waiting = if self.writable() == 0 { unsent } else { 0 };
         Flight {
-            bytes: if last { unsent } else { by_window.min(unsent) },
+            bytes,
             mss,
             headers: self.header_len() as u32,
-            last,
-            at_once: !last || unsent <= by_window,
+            followed: self.followed(bytes, (unsent - bytes).saturating_add(waiting), budget.cwnd),
+            at_once: bytes <= by_window,
         }
+    }
+
+    /// Returns the time by which the `rest` bytes after a flight of `bytes` end later than the flight, in
+    /// thousandths of a round trip. They begin to leave when acknowledgements arrive, a round trip after the
+    /// flight begins, and fill a window in each round trip; the mean byte of the flight leaves when the pacer
+    /// has sent half of it.
+    fn followed(&self, bytes: u32, rest: u32, cwnd: u32) -> u32 {
+        if rest == 0 {
+            return 0;
+        }
+        let paced = self.tx.rate.pacer.rate().zip(self.tx.rtt.srtt());
+        let per_round_trip = paced.map(|(rate, srtt)| u128::from(rate) * u128::from(srtt.0) / 1_000_000);
+        let spread =
+            per_round_trip.map_or(0, |most| (1000 * u128::from(bytes) / most.max(1)).min(1000) as u32);
+        let left = 1000 * u64::from(rest) / u64::from(cwnd.max(1));
+        (1000 - spread / 2).saturating_add(u32::try_from(left).unwrap_or(u32::MAX))
     }
 
     /// Returns the expected losses, from the memory of the path and this connection; without either, from an
@@ -319,6 +357,7 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::TcpConfig;
 
     const SHORT: Duration = Duration::from_millis(100);
     /// A quarter of the least round trip and 4 ms above it.
@@ -332,6 +371,20 @@ mod tests {
             kinds.on_loss(Some(SHORT), false);
         }
         kinds
+    }
+
+    #[test]
+    fn parity_leaves_in_recovery_only_after_random_losses_that_a_planner_knows() {
+        use CongestionState::{Cwr, Disorder, Loss, Open, Recovery};
+        let withheld = |gentle: &Gentle| {
+            [Open, Disorder, Cwr, Recovery, Loss].map(|state| gentle.withholds_parity(state))
+        };
+        let mut gentle = Gentle::new(&TcpConfig::planned(25), true);
+        assert_eq!(withheld(&gentle), [false, false, false, false, true]);
+        gentle.planner.as_mut().expect("a planner").sees_queue = true;
+        assert_eq!(withheld(&gentle), [false, false, false, true, true]);
+        let unplanned = Gentle::new(&TcpConfig::default(), true);
+        assert_eq!(withheld(&unplanned), [false, false, false, true, true]);
     }
 
     #[test]

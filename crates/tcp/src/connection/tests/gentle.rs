@@ -49,12 +49,12 @@ fn a_flight_leaves_at_once_unless_the_peer_s_window_holds_its_end_back() {
     };
     let flight = |budget: &Budget, segments: u32| {
         let flight = client.next_flight(budget, segments * mss);
-        (flight.bytes / mss, flight.last, flight.at_once)
+        (flight.bytes / mss, flight.followed, flight.at_once)
     };
-    assert_eq!(flight(&budget, 5), (5, true, true));
-    assert_eq!(flight(&Budget { peer: 3 * mss, ..budget }, 5), (5, true, false));
-    // Data beyond the congestion window follows later, and is planned then.
-    assert_eq!(flight(&budget, 15), (10, false, true));
+    assert_eq!(flight(&budget, 5), (5, 0, true));
+    assert_eq!(flight(&Budget { peer: 3 * mss, ..budget }, 5), (5, 0, false));
+    // Data beyond the congestion window follows a round trip later, and is planned then.
+    assert_eq!(flight(&budget, 15), (10, 1_500, true));
 }
 
 const F2: Agreed = Agreed { profile: Profile::F2, encoding: 1, proactive: false };

@@ -89,8 +89,8 @@ pub(crate) struct EncoderContext {
     pub(crate) limit: u32,
     /// The sequence number of the FIN, once it was sent.
     pub(crate) fin: Option<SeqNum>,
-    /// Losses are being repaired.
-    pub(crate) in_recovery: bool,
+    /// No parity may leave, because losses are being repaired.
+    pub(crate) withheld: bool,
     /// SND.WND is zero.
     pub(crate) window_shut: bool,
     /// The path has a standing queue, which parity must not join.
@@ -200,12 +200,12 @@ impl Encoder {
         &mut self,
         range: SeqRange,
         segment_size: u32,
-        recovering: bool,
+        withheld: bool,
         rtt: Option<Duration>,
         now: Instant,
     ) {
         self.close_by_time(rtt, now);
-        if self.params.parities == 0 || recovering {
+        if self.params.parities == 0 || withheld {
             return self.close();
         }
         let mut start = range.start;
@@ -303,10 +303,10 @@ impl Encoder {
     }
 
     /// Returns the next parity of the current group; confirm it by [`Encoder::sent`].
-    pub(crate) fn next(&self, una: SeqNum, in_recovery: bool) -> Option<DueParity> {
+    pub(crate) fn next(&self, una: SeqNum, withheld: bool) -> Option<DueParity> {
         let parity = self.ready.as_ref()?.parities.first()?;
         // Acknowledgements may have arrived since the parity was planned, so that its bytes may be gone.
-        (!in_recovery && una.le(parity.layout.range().start)).then_some(*parity)
+        (!withheld && una.le(parity.layout.range().start)).then_some(*parity)
     }
 
     /// True if there is a current group, or the parity of one is due. If [`Encoder::next`] returns none,
@@ -357,7 +357,7 @@ impl Encoder {
         if range.is_empty() || !range.start.lt(range.end) || sacked(range) {
             return Err(Unsent::Delivered);
         }
-        if context.in_recovery || context.window_shut {
+        if context.withheld || context.window_shut {
             return Err(Unsent::State);
         }
         if context.queue_stands {
@@ -438,7 +438,7 @@ mod tests {
             una,
             limit: 1432,
             fin: None,
-            in_recovery: false,
+            withheld: false,
             window_shut: false,
             queue_stands: false,
         }
@@ -459,7 +459,7 @@ mod tests {
     ) -> Option<Result<DueParity, Unsent>> {
         encoder.close_by_time(RTT, now);
         loop {
-            if let Some(parity) = encoder.next(context.una, context.in_recovery) {
+            if let Some(parity) = encoder.next(context.una, context.withheld) {
                 return Some(Ok(parity));
             }
             if !encoder.is_due(RTT, now) {
