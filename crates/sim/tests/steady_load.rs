@@ -10,7 +10,8 @@ use brisk_sim::fast_open::listening;
 use brisk_sim::world::{Side, World};
 use brisk_tcp::TcpConfig;
 use brisk_tcp::config::{
-    CongestionAlgorithm, ConnectConfig, FastOpenConfig, HandshakeCopies, ListenConfig, PathStart, StackConfig,
+    BufferConfig, CongestionAlgorithm, ConnectConfig, FastOpenConfig, HandshakeCopies, ListenConfig, PathStart,
+    StackConfig,
 };
 use brisk_tcp::fast_open::{CookieKey, FastOpenConnect, KeySource};
 use brisk_wire::Instant;
@@ -31,6 +32,8 @@ fn gateway(max_overhead: u32) -> TcpConfig {
         handshake_copies,
         congestion: CongestionAlgorithm::Bbr,
         share_path: true,
+        send_buffer: BufferConfig { initial: 512 << 10, ..planned.send_buffer },
+        receive_buffer: BufferConfig { initial: 512 << 10, ..planned.receive_buffer },
         ..planned
     }
 }
@@ -154,6 +157,23 @@ fn response_of_100_kb_takes_one_round_trip_on_a_lossy_path() {
     let load = loads(link, &gateway(25), 100_000, Duration::from_millis(100), 100, 4);
     assert!(load.at(0.5) <= 150.0 && load.at(0.95) <= 160.0, "{:?}", load.times);
     assert!(load.wire <= 1.27, "{}", load.wire);
+}
+
+/// Their flights take longer than a round trip, and most lose packets. Each transfer begins with the path's
+/// volume and its own controller, and parity protects it to its end.
+#[test]
+fn responses_of_several_hundred_kb_rarely_need_another_round_trip_on_a_lossy_path() {
+    let link = |loss| format!("--rtt 100ms --rate 20mbit --queue 200p --loss {loss}");
+    for (bytes, every, loss, p50, p95) in [
+        (300_000, 400, "0%", 230.0, 230.0),
+        (300_000, 400, "2%", 250.0, 300.0),
+        (500_000, 800, "0%", 310.0, 310.0),
+        (500_000, 800, "5%", 400.0, 600.0),
+    ] {
+        let load = loads(&link(loss), &gateway(25), bytes, Duration::from_millis(every), 100, 3);
+        assert!(load.at(0.5) <= p50 && load.at(0.95) <= p95, "{bytes}, {loss}: {:?}", load.times);
+        assert!(load.wire <= 1.27, "{}", load.wire);
+    }
 }
 
 /// Responses overlap and wait for each other. The stack must not attribute this to a queue of other flows,

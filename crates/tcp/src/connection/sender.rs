@@ -852,8 +852,14 @@ impl Connection {
     pub(crate) fn asks_to_join(&self) -> bool {
         match self.tx.sharing {
             Sharing::Off | Sharing::Member => false,
-            Sharing::Apart { asks } => (asks || self.tx.is_long()) && self.handshake.established.is_some(),
+            Sharing::Apart { asks } => (asks || self.is_long()) && self.handshake.established.is_some(),
         }
+    }
+
+    /// True if the current transfer is no longer short. The flight of a start counts when it has arrived:
+    /// until then it leaves at the rate that the path granted to it.
+    pub(crate) fn is_long(&self) -> bool {
+        self.tx.is_long() && (self.tx.recovery.in_recovery() || !self.path.is_on_trust())
     }
 
     /// Makes the connection a member. Returns its rate control, which a path without one takes over.

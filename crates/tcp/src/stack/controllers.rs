@@ -208,6 +208,11 @@ impl PathController {
         step(&mut self.wanting, was.wants, is.wants);
     }
 
+    /// True if no data of a member is in flight.
+    fn is_empty(&self) -> bool {
+        self.outstanding == 0 && self.departed_bytes == 0
+    }
+
     fn count_long(&mut self, member: &mut Member) {
         let is_long = member.state.is_outstanding && member.attained > u64::from(SHORT_TRANSFER);
         self.long = (self.long + u32::from(is_long)).saturating_sub(u32::from(member.is_long));
@@ -404,7 +409,7 @@ impl Controllers {
         }
         path.release_departed(now);
         let silence = Micros::between(path.delivered_at, now);
-        if path.outstanding == 0 && path.departed_bytes == 0 {
+        if path.is_empty() {
             if silence > LIFETIME {
                 path.rate = connection.fresh_rate(now);
                 path.delivered_at = now;
@@ -517,7 +522,7 @@ impl Controllers {
         }
         let index = self.by_ends.get(&ends).copied();
         let has_long = index.and_then(|index| self.path(index)).is_some_and(|path| path.long > 0);
-        if !has_long && !connection.sender().is_long() {
+        if !has_long && !connection.is_long() {
             connection.sender_mut().stay_apart();
             return None;
         }
@@ -531,9 +536,15 @@ impl Controllers {
                     connection.sender_mut().decline_sharing();
                     return None;
                 }
-                connection.join(false);
-                if path.rate.congestion.knows_path() {
-                    connection.path.start_as_unknown();
+                if path.is_empty() {
+                    // Its own start has just measured the path; the model of the path may be older.
+                    path.rate = connection.join(true);
+                    path.srtt = round_trip.map_or(path.srtt, |(srtt, ..)| srtt);
+                } else {
+                    connection.join(false);
+                    if path.rate.congestion.knows_path() {
+                        connection.path.start_as_unknown();
+                    }
                 }
                 index
             }
