@@ -169,6 +169,31 @@ fn losses_lower_the_limits_if_neither_chance_nor_the_flows_own_queue_explains_th
     }
 }
 
+/// 3,000 segments without a loss show that a loss is rare, unless the flow kept a queue of its own meanwhile:
+/// losses in that queue may be random. Without this knowledge chance explains six losses of 100.
+#[test]
+fn rounds_in_the_flows_own_queue_do_not_count_as_evidence_of_random_loss() {
+    let is_known = |state, rtt_ms| {
+        let mut bbr = informed();
+        (bbr.state, bbr.cwnd) = (state, 100_000);
+        for _ in 0..30 {
+            end_round(&mut bbr, 100, rtt_ms);
+        }
+        bbr.state = BbrState::ProbeBw(CyclePhase::Cruise);
+        for _ in 0..2 {
+            lose(&mut bbr, 6);
+            end_round(&mut bbr, 94, 40);
+        }
+        bbr.bounds.bw_shortterm != bounds::UNBOUNDED
+    };
+    let phase = BbrState::ProbeBw;
+    assert!(is_known(phase(CyclePhase::Cruise), 80), "a queue of other flows");
+    for state in [BbrState::Startup, BbrState::Drain, phase(CyclePhase::Up), phase(CyclePhase::Down)] {
+        assert!(!is_known(state, 80), "{state:?}");
+        assert!(is_known(state, 40), "{state:?} without a queue");
+    }
+}
+
 #[test]
 fn losses_of_startup_lower_nothing_after_it() {
     for (sent_before, is_lowered) in [(1, false), (0, true)] {
