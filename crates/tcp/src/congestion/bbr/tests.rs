@@ -260,6 +260,17 @@ fn in_drain_the_long_term_limit_follows_the_bandwidth() {
     assert_eq!(bbr.state, BbrState::ProbeBw(CyclePhase::Down));
 }
 
+#[test]
+fn drain_ends_after_three_rounds_with_any_amount_in_flight() {
+    let mut bbr = informed();
+    bbr.start_drain();
+    for (rounds, state) in [(3, BbrState::Drain), (4, BbrState::ProbeBw(CyclePhase::Down))] {
+        bbr.rounds.count = bbr.drain_start_round + rounds;
+        bbr.leave_drain(Instant::ZERO, 1_000_000);
+        assert_eq!(bbr.state, state, "{rounds}");
+    }
+}
+
 /// Acknowledges `segments` that were sent when `prior` segments after the first ten were delivered; `pipe`
 /// remain in flight.
 fn acknowledge(bbr: &mut Bbr, segments: u32, pipe: u32, prior: u32) {
