@@ -394,6 +394,21 @@ fn congestion_experienced_takes_15_percent_or_ends_a_probe() {
     assert_eq!((bbr.state, bbr.bounds.inflight_longterm), (BbrState::ProbeBw(CyclePhase::Down), 35_000));
 }
 
+/// Data that left before the mark and data that leaves with the same acknowledgement have the same count.
+#[test]
+fn losses_of_data_that_left_before_the_mark_that_ends_startup_lower_nothing() {
+    for (acknowledged, is_lowered) in [(0, false), (1, true)] {
+        let mut bbr = informed();
+        (bbr.state, bbr.delivered, bbr.cwnd) = (BbrState::Startup, u64::from(100 * MSS), 100_000);
+        bbr.on_congestion(&event(CongestionCause::Ecn));
+        assert_eq!(bbr.state, BbrState::Drain);
+        bbr.delivered += acknowledged;
+        lose(&mut bbr, 15);
+        end_round(&mut bbr, 20, 40);
+        assert_eq!(bbr.bounds.bw_shortterm != bounds::UNBOUNDED, is_lowered);
+    }
+}
+
 fn event(cause: CongestionCause) -> CongestionEvent {
     CongestionEvent {
         now: Instant::ZERO,
