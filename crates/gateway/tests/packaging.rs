@@ -59,6 +59,19 @@ fn the_config_maps_of_kubernetes_are_good() {
 }
 
 #[test]
+fn the_manifests_of_kubernetes_name_the_image_of_this_version() {
+    for side in ["frontend", "backend"] {
+        let text = read(&format!("packaging/kubernetes/{side}.yaml"));
+        let images: Vec<&str> =
+            text.lines().filter(|line| line.contains("image:") || line.contains("-oci.tar")).collect();
+        assert_eq!(images.len(), 2, "{images:?}");
+        for image in images {
+            assert!(image.contains(env!("CARGO_PKG_VERSION")), "{side}.yaml: {image}");
+        }
+    }
+}
+
+#[test]
 fn nothing_that_is_packaged_bypasses_the_encryption_unasked() {
     for file in ["packaging/examples/frontend.toml", "packaging/kubernetes/frontend.yaml"] {
         let text = read(file);

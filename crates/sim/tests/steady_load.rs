@@ -10,8 +10,8 @@ use brisk_sim::fast_open::listening;
 use brisk_sim::world::{Side, World};
 use brisk_tcp::TcpConfig;
 use brisk_tcp::config::{
-    BufferConfig, CongestionAlgorithm, ConnectConfig, FastOpenConfig, HandshakeCopies, ListenConfig, PathStart,
-    StackConfig,
+    BufferConfig, CongestionAlgorithm, ConnectConfig, FastOpenConfig, HandshakeCopies, ListenConfig,
+    PathStart, StackConfig,
 };
 use brisk_tcp::fast_open::{CookieKey, FastOpenConnect, KeySource};
 use brisk_wire::Instant;

@@ -64,6 +64,10 @@ struct Args {
 fn main() -> Result<()> {
     let args = Args::parse();
     let mut all = list::of(&args.package, args.in_diff.as_deref())?;
+    if all.is_empty() {
+        println!("{} has no mutant in these lines", args.package);
+        return Ok(());
+    }
     if let Some(log) = &args.again {
         let text = std::fs::read_to_string(log).with_context(|| log.display().to_string())?;
         all = list::missed(&all, &text)?;

@@ -90,7 +90,10 @@ pub enum KeyError {
 fn to_read(error: &io::Error, path: &str) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => format!("; create one with: brisk keygen > {path}"),
-        io::ErrorKind::PermissionDenied => "; change its owner to the user that runs this program".to_owned(),
+        io::ErrorKind::PermissionDenied => format!(
+            "; change its owner to the user that runs this program (for the units of systemd: \
+             chgrp brisk {path} && chmod 640 {path})"
+        ),
         _ => String::new(),
     }
 }
@@ -273,6 +276,15 @@ mod tests {
         assert!(error(&"xy".repeat(32)).contains("other characters"));
         assert!(error(&"00".repeat(32)).contains("zeros"));
         assert!(error(&format!("{good}\n").repeat(5)).contains("more than 4"));
+    }
+
+    #[test]
+    fn error_for_an_unreadable_key_names_the_remedy() {
+        // The units run as a user that systemd creates: nobody can make it the owner of a file.
+        let denied = to_read(&io::ErrorKind::PermissionDenied.into(), "/etc/brisk/key");
+        assert!(denied.contains("chgrp brisk /etc/brisk/key && chmod 640 /etc/brisk/key"), "{denied}");
+        let missing = to_read(&io::ErrorKind::NotFound.into(), "/etc/brisk/key");
+        assert!(missing.contains("brisk keygen > /etc/brisk/key"), "{missing}");
     }
 
     #[test]

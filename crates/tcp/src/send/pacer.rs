@@ -403,7 +403,8 @@ mod tests {
         assert_eq!(pacer.budget(us(1_000_000)), 3000, "also in parts");
         pacer.set_awaited(true);
         pacer.end_wait();
-        assert_eq!(pacer.budget(us(2_000_000)), 2000, "what is not sent expires");
+        assert_eq!(pacer.budget(us(1_000_000)), 2000, "only the second quantum expires");
+        assert_eq!(pacer.budget(us(2_000_000)), 2000, "silence earns no second quantum");
     }
 
     #[test]

@@ -169,6 +169,31 @@ fn losses_lower_the_limits_if_neither_chance_nor_the_flows_own_queue_explains_th
     }
 }
 
+/// 3,000 segments without a loss show that a loss is rare, unless the flow kept a queue of its own meanwhile:
+/// losses in that queue may be random. Without this knowledge chance explains six losses of 100.
+#[test]
+fn rounds_in_the_flows_own_queue_do_not_count_as_evidence_of_random_loss() {
+    let is_known = |state, rtt_ms| {
+        let mut bbr = informed();
+        (bbr.state, bbr.cwnd) = (state, 100_000);
+        for _ in 0..30 {
+            end_round(&mut bbr, 100, rtt_ms);
+        }
+        bbr.state = BbrState::ProbeBw(CyclePhase::Cruise);
+        for _ in 0..2 {
+            lose(&mut bbr, 6);
+            end_round(&mut bbr, 94, 40);
+        }
+        bbr.bounds.bw_shortterm != bounds::UNBOUNDED
+    };
+    let phase = BbrState::ProbeBw;
+    assert!(is_known(phase(CyclePhase::Cruise), 80), "a queue of other flows");
+    for state in [BbrState::Startup, BbrState::Drain, phase(CyclePhase::Up), phase(CyclePhase::Down)] {
+        assert!(!is_known(state, 80), "{state:?}");
+        assert!(is_known(state, 40), "{state:?} without a queue");
+    }
+}
+
 #[test]
 fn losses_of_startup_lower_nothing_after_it() {
     for (sent_before, is_lowered) in [(1, false), (0, true)] {
@@ -233,6 +258,17 @@ fn in_drain_the_long_term_limit_follows_the_bandwidth() {
     assert_eq!((bbr.state, bbr.bounds.inflight_longterm), (BbrState::Drain, 100_000));
     bbr.leave_drain(Instant::ZERO, 90_000);
     assert_eq!(bbr.state, BbrState::ProbeBw(CyclePhase::Down));
+}
+
+#[test]
+fn drain_ends_after_three_rounds_with_any_amount_in_flight() {
+    let mut bbr = informed();
+    bbr.start_drain();
+    for (rounds, state) in [(3, BbrState::Drain), (4, BbrState::ProbeBw(CyclePhase::Down))] {
+        bbr.rounds.count = bbr.drain_start_round + rounds;
+        bbr.leave_drain(Instant::ZERO, 1_000_000);
+        assert_eq!(bbr.state, state, "{rounds}");
+    }
 }
 
 /// Acknowledges `segments` that were sent when `prior` segments after the first ten were delivered; `pipe`
@@ -356,6 +392,21 @@ fn congestion_experienced_takes_15_percent_or_ends_a_probe() {
     bbr.state = BbrState::ProbeBw(CyclePhase::Up);
     bbr.on_congestion(&event(CongestionCause::Ecn));
     assert_eq!((bbr.state, bbr.bounds.inflight_longterm), (BbrState::ProbeBw(CyclePhase::Down), 35_000));
+}
+
+/// Data that left before the mark and data that leaves with the same acknowledgement have the same count.
+#[test]
+fn losses_of_data_that_left_before_the_mark_that_ends_startup_lower_nothing() {
+    for (acknowledged, is_lowered) in [(0, false), (1, true)] {
+        let mut bbr = informed();
+        (bbr.state, bbr.delivered, bbr.cwnd) = (BbrState::Startup, u64::from(100 * MSS), 100_000);
+        bbr.on_congestion(&event(CongestionCause::Ecn));
+        assert_eq!(bbr.state, BbrState::Drain);
+        bbr.delivered += acknowledged;
+        lose(&mut bbr, 15);
+        end_round(&mut bbr, 20, 40);
+        assert_eq!(bbr.bounds.bw_shortterm != bounds::UNBOUNDED, is_lowered);
+    }
 }
 
 fn event(cause: CongestionCause) -> CongestionEvent {
