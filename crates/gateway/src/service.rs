@@ -40,15 +40,19 @@ pub fn hop_tcp(tcp: TcpConfig) -> TcpConfig {
         path_start: Some(PathStart::default()),
         handshake_timers: true,
         mtu_probing: MtuProbing::Early,
-        send_buffer: BufferConfig { initial: HOP_BUFFER, ..tcp.send_buffer },
-        receive_buffer: BufferConfig { initial: HOP_BUFFER, ..tcp.receive_buffer },
+        send_buffer: hop_buffer(tcp.send_buffer),
+        receive_buffer: hop_buffer(tcp.receive_buffer),
         ..tcp
     }
 }
 
-/// Initial size of both buffers of a connection of the hop: a response that fits them leaves in one flight, on
-/// a path that carries it.
+/// Minimum initial size of both buffers of a connection of the hop: a response that fits them leaves in one
+/// flight, on a path that carries it.
 const HOP_BUFFER: usize = 512 << 10;
+
+fn hop_buffer(buffer: BufferConfig) -> BufferConfig {
+    BufferConfig { initial: buffer.initial.max(HOP_BUFFER).min(buffer.max), ..buffer }
+}
 
 /// Limit of connections that wait to be accepted, outside and on the hop. A further SYN is dropped and
 /// repeated a second later, so the limit must hold a burst.

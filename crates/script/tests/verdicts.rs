@@ -132,7 +132,7 @@ fn times_do_not_go_back() {
 #[test]
 fn invalid_settings_are_refused_with_the_valid_ones() {
     for (flag, part) in [
-        ("--set initial_window=many", "it takes segments"),
+        ("--set initial_window=many", "it takes a number of segments"),
         ("--set initial_window=0", "1 to 64 segments"),
         ("--set colour=red", "no such key"),
         ("--speling=1", "--speling is not known"),

@@ -37,7 +37,7 @@ const KEYS: &[(&str, &str)] = &[
     ("granularity", "clock granularity of the driver"),
     ("challenge_acks_per_second", "maximum number of challenge ACKs of the host per second"),
     ("congestion", CongestionAlgorithm::NAMES),
-    ("initial_window", "initial window, segments"),
+    ("initial_window", "a number of segments"),
     ("rto_profile", "linux or rfc6298"),
     ("rto_var_floor", "minimum of the variance term of the timeout"),
     ("rto_initial", "timeout before the first sample"),

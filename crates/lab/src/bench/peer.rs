@@ -37,7 +37,7 @@ const BUFFER: usize = 256 << 10;
 /// Serves until standard input ends, with `sockets` simultaneous connections.
 pub(super) fn serve(device: &str, own: &str, sockets: usize, at: SocketAddr) -> io::Result<Infallible> {
     let own: Prefix = own.parse().map_err(io::Error::other)?;
-    let mut carrier = TunDevice::open(device, own)?;
+    let mut carrier = SmoltcpDevice::open(device, own)?;
     let began = std::time::Instant::now();
     let now = || Instant::from_micros(began.elapsed().as_micros() as i64);
     let mut interface = Interface::new(Config::new(HardwareAddress::Ip), &mut carrier, now());
@@ -67,7 +67,7 @@ pub(super) fn serve(device: &str, own: &str, sockets: usize, at: SocketAddr) -> 
 }
 
 /// A TUN device for smoltcp.
-struct TunDevice {
+struct SmoltcpDevice {
     tun: TunDevice,
     arrived: Vec<u8>,
     leaving: Vec<u8>,
@@ -75,16 +75,16 @@ struct TunDevice {
     failed: Option<io::Error>,
 }
 
-impl TunDevice {
+impl SmoltcpDevice {
     /// Opens the device `name`; the kernel's side has the first other address in the network of `own`.
-    fn open(name: &str, own: Prefix) -> io::Result<TunDevice> {
+    fn open(name: &str, own: Prefix) -> io::Result<SmoltcpDevice> {
         let kernel = own.neighbour().ok_or_else(|| io::Error::other(format!("{name} needs a network")))?;
         let mut tun = TunDevice::open(name, TunOptions::default()).map_err(io::Error::other)?;
         tun.configure(kernel, own.length, MTU as u32).map_err(io::Error::other)?;
         if !tun.offload() {
             return Err(io::Error::other(format!("{name}: the kernel grants no packets of up to 64 kB")));
         }
-        Ok(TunDevice { tun, arrived: vec![0; TunDevice::READ_BUFFER], leaving: Vec::new(), failed: None })
+        Ok(SmoltcpDevice { tun, arrived: vec![0; TunDevice::READ_BUFFER], leaving: Vec::new(), failed: None })
     }
 
     /// Sleeps until the device is readable, at most for `delay`.
@@ -121,19 +121,19 @@ impl TunDevice {
     }
 }
 
-impl Device for TunDevice {
+impl Device for SmoltcpDevice {
     type RxToken<'a> = Arrived<'a>;
     type TxToken<'a> = OutgoingPacket<'a>;
 
     fn receive(&mut self, _: Instant) -> Option<(Arrived<'_>, OutgoingPacket<'_>)> {
         let at = self.read()?;
-        let TunDevice { tun, arrived, leaving, failed } = self;
+        let SmoltcpDevice { tun, arrived, leaving, failed } = self;
         let leaving = OutgoingPacket { tun, bytes: leaving, failed, meta: PacketMeta::default() };
         Some((Arrived(arrived.get(at)?), leaving))
     }
 
     fn transmit(&mut self, _: Instant) -> Option<OutgoingPacket<'_>> {
-        let TunDevice { tun, leaving, failed, .. } = self;
+        let SmoltcpDevice { tun, leaving, failed, .. } = self;
         Some(OutgoingPacket { tun, bytes: leaving, failed, meta: PacketMeta::default() })
     }
 

@@ -512,7 +512,7 @@ impl Controllers {
 
     /// Makes a connection a member of its path if its transfer, or that of a member, is long, unless its
     /// handshake indicates another path.
-    fn join(&mut self, connection: &mut Connection, now: Instant) -> Option<Box<Member>> {
+    fn join(&mut self, id: ConnId, connection: &mut Connection, now: Instant) -> Option<Box<Member>> {
         let tuple = connection.tuple();
         let ends = (tuple.local.ip(), tuple.remote.ip());
         let round_trip = connection.sender().round_trip();
@@ -536,10 +536,16 @@ impl Controllers {
                     connection.sender_mut().decline_sharing();
                     return None;
                 }
-                if path.is_empty() {
-                    // Its own start has just measured the path; the model of the path may be older.
+                path.release_departed(now);
+                let measured = connection.sender().rate.congestion.bandwidth();
+                if path.is_empty() && path.waiting == 0 && measured >= path.rate.congestion.bandwidth() {
+                    // Its start has just measured the path. The model of the path is older, and application-limited
+                    // transfers and their losses have lowered it.
                     path.rate = connection.join(true);
                     path.srtt = round_trip.map_or(path.srtt, |(srtt, ..)| srtt);
+                    path.delivered_at = now;
+                    (path.paused_until, path.mark_answered) = (None, None);
+                    (path.loser, path.has_losers) = (Some(id), false);
                 } else {
                     connection.join(false);
                     if path.rate.congestion.knows_path() {
@@ -713,7 +719,7 @@ impl Stack {
         if let Some(slot) = self.slots.at_mut(id)
             && slot.member.is_none()
         {
-            slot.member = self.controllers.join(&mut slot.connection, now);
+            slot.member = self.controllers.join(id, &mut slot.connection, now);
         }
     }
 

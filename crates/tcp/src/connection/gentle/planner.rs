@@ -132,8 +132,8 @@ impl Gentle {
         self.planner.is_some()
     }
 
-    /// True if no parity may leave now. Recovery mostly follows a queue that overflowed, to which parity would
-    /// add. A planner tells random losses from those: a flight that takes longer than a round trip would
+    /// True if no parity may leave now. Recovery mostly follows a queue that overflowed, and parity would
+    /// lengthen it. A planner tells random losses from those: a flight that takes longer than a round trip would
     /// otherwise lose the protection of its end with its first random loss.
     pub(crate) fn withholds_parity(&self, state: CongestionState) -> bool {
         match state {
@@ -297,12 +297,13 @@ impl Connection {
         let by_window = budget.unpaced().max(mss);
         let bytes = if unsent <= budget.cwnd { unsent } else { by_window.min(unsent) };
         // A full buffer makes the application wait with more data; the best guess is as much again.
-        let waiting = if self.writable() == 0 { unsent } else { 0 };
+        let is_full = self.tx.queue.free() == 0 && !self.tx.queue.fin_queued();
+        let waiting = if is_full { unsent.max(budget.pipe) } else { 0 };
         Flight {
             bytes,
             mss,
             headers: self.header_len() as u32,
-            followed: self.followed(bytes, (unsent - bytes).saturating_add(waiting), budget.cwnd),
+            followed: self.followed(bytes, (unsent - bytes).saturating_add(waiting), budget),
             at_once: bytes <= by_window,
         }
     }
@@ -311,7 +312,7 @@ impl Connection {
     /// thousandths of a round trip. They begin to leave when acknowledgements arrive, a round trip after the
     /// flight begins, and fill a window in each round trip; the mean byte of the flight leaves when the pacer
     /// has sent half of it.
-    fn followed(&self, bytes: u32, rest: u32, cwnd: u32) -> u32 {
+    fn followed(&self, bytes: u32, rest: u32, budget: &Budget) -> u32 {
         if rest == 0 {
             return 0;
         }
@@ -319,7 +320,8 @@ impl Connection {
         let per_round_trip = paced.map(|(rate, srtt)| u128::from(rate) * u128::from(srtt.0) / 1_000_000);
         let spread =
             per_round_trip.map_or(0, |most| (1000 * u128::from(bytes) / most.max(1)).min(1000) as u32);
-        let left = 1000 * u64::from(rest) / u64::from(cwnd.max(1));
+        let window = budget.cwnd.saturating_sub(budget.others).max(budget.mss).max(1);
+        let left = 1000 * u64::from(rest) / u64::from(window);
         (1000 - spread / 2).saturating_add(u32::try_from(left).unwrap_or(u32::MAX))
     }
 

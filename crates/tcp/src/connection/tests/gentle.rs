@@ -57,6 +57,27 @@ fn a_flight_leaves_at_once_unless_the_peer_s_window_holds_its_end_back() {
     assert_eq!(flight(&budget, 15), (10, 1_500, true));
 }
 
+/// Although nothing more can be written to a closed stream.
+#[test]
+fn no_data_follows_the_end_of_the_stream() {
+    let mut world = World::new(TcpConfig::planned(5));
+    let client = world.end(C);
+    client.write(&[0; 5_000], Instant::ZERO).unwrap();
+    client.shutdown(Instant::ZERO).unwrap();
+    assert_eq!(client.next_flight(&client.budget(Instant::ZERO), 5_000).followed, 0);
+}
+
+#[test]
+fn a_full_buffer_is_a_sign_of_more_data() {
+    let mut world = World::new(TcpConfig::planned(5));
+    let client = world.end(C);
+    let written = client.write(&[0; 1 << 20], Instant::ZERO).unwrap() as u32;
+    let budget = Budget { cwnd: 1 << 20, ..client.budget(Instant::ZERO) };
+    let flight = client.next_flight(&budget, written);
+    assert_eq!(flight.bytes, written);
+    assert!(flight.followed >= 1_000, "{flight:?}");
+}
+
 const F2: Agreed = Agreed { profile: Profile::F2, encoding: 1, proactive: false };
 
 #[test]
