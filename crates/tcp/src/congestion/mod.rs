@@ -136,14 +136,6 @@ impl Controller {
         }
     }
 
-    /// Returns the measured bandwidth of the path, bytes per second; 0 if there is no measurement.
-    pub(crate) fn bandwidth(&self) -> u64 {
-        match self {
-            Controller::Bbr(controller) => controller.bandwidth(),
-            Controller::Cubic(_) | Controller::Reno(_) | Controller::Fixed(_) | Controller::Custom(_) => 0,
-        }
-    }
-
     /// Removes limits that apply to the next round trips only.
     pub(crate) fn forget_short_term(&mut self) {
         match self {

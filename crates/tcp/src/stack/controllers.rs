@@ -537,10 +537,10 @@ impl Controllers {
                     return None;
                 }
                 path.release_departed(now);
-                let measured = connection.sender().rate.congestion.bandwidth();
-                if path.is_empty() && path.waiting == 0 && measured >= path.rate.congestion.bandwidth() {
-                    // Its start has just measured the path. The model of the path is older, and application-limited
-                    // transfers and their losses have lowered it.
+                let window = connection.sender().rate.congestion.cwnd();
+                if path.is_empty() && path.waiting == 0 && window >= path.rate.congestion.cwnd() {
+                    // Its start has just measured the path. The window of the path is older, and losses of
+                    // application-limited transfers have lowered it.
                     path.rate = connection.join(true);
                     path.srtt = round_trip.map_or(path.srtt, |(srtt, ..)| srtt);
                     path.delivered_at = now;

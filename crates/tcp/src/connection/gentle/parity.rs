@@ -279,7 +279,7 @@ impl Connection {
         match tx {
             // The burst continues when pacing permits.
             Some(_) if self.tx.paced => Step::Skip(None),
-            // In recovery each acknowledgement releases a segment or two: the group waits for all of its data.
+            // In recovery each acknowledgement releases a segment or two: the group waits for all its data.
             Some(_) if self.tx.recovery.in_recovery() && self.tx.unsent() > 0 => self.decide_parity(now),
             Some(tx) if tx.encoder.ends_with_burst() => Step::Prepare(Change::CloseGroup),
             Some(_) => self.decide_parity(now),

@@ -133,8 +133,8 @@ impl Gentle {
     }
 
     /// True if no parity may leave now. Recovery mostly follows a queue that overflowed, and parity would
-    /// lengthen it. A planner tells random losses from those: a flight that takes longer than a round trip would
-    /// otherwise lose the protection of its end with its first random loss.
+    /// lengthen it. A planner distinguishes random losses: a flight that takes longer than a round trip
+    /// would otherwise lose the protection of its end with its first random loss.
     pub(crate) fn withholds_parity(&self, state: CongestionState) -> bool {
         match state {
             CongestionState::Open | CongestionState::Disorder | CongestionState::Cwr => false,
