@@ -1,7 +1,8 @@
 //! The hash of [`Steering`] as a kernel program, so that the kernel puts a packet on the right queue.
 //!
-//! Other packets (other protocols, IPv4 options, UDP peers with an IPv6 address) reach any queue, which hands
-//! them over to the right one.
+//! The programs hash TCP over IPv4 without options, TCP directly after the IPv6 header, and datagrams of IPv4
+//! peers. Other packets go to queue 0, other datagrams to a queue that the kernel chooses; that queue hands
+//! them over.
 
 use std::net::SocketAddr;
 
@@ -12,14 +13,14 @@ use crate::udp::layout::PORTS;
 use crate::udp::{LOCAL_INNER, inner_address};
 use brisk_device::steering::{FACTOR, SHIFT, Steering, address_words};
 
-/// First byte of an IPv4 header without options, and the length of that header.
+/// First byte of an IPv4 header without options; `IPV4_HEADER`: its length in bytes.
 const IPV4: u32 = 0x45;
 const IPV4_HEADER: u32 = 20;
 const TCP: u32 = 6;
 /// Offset of the outer IP header in a program that gets the payload of a datagram.
 const OUTER: u32 = libc::SKF_NET_OFF as u32;
 
-/// Returns a program that returns the queue of an IP packet; 0 for packets other than segments.
+/// Returns a program that returns the queue of an IP packet; 0 for packets that it does not hash.
 pub(crate) fn for_packets(steering: &Steering) -> Vec<sock_filter> {
     let v4 = Program::of(steering).require_byte(9, TCP, 0).mix_words(20, 1).mix_words(12, 2).finish(steering);
     let v6 = Program::of(steering)
@@ -87,7 +88,8 @@ impl Program {
         words.iter().fold(self, |program, &word| program.then(LD, word).mix_loaded())
     }
 
-    /// Returns the queue of the hash, as [`Steering::queue_of`] does.
+    /// Appends the end of the hash and the choice of the queue, as in [`Steering::queue_of`]; returns the
+    /// program.
     fn finish(self, steering: &Steering) -> Vec<sock_filter> {
         let program = self.mix(&steering.key()[1..]).then(TXA, 0);
         program.then(RSH, 16).then(MUL, steering.queues() as u32).then(RSH, 16).then(RET_A, 0).0

@@ -12,8 +12,8 @@ use rustix::time::{
 
 use crate::reactor::Reactor;
 
-/// A timer on the system's monotonic clock. Once it is set, it costs nothing until it fires, even if the
-/// thread waits for other events in the meantime.
+/// A timer on the system's monotonic clock. Once set, it needs no system call until it fires, however often
+/// the thread waits for other events.
 pub struct SystemTimer {
     fd: OwnedFd,
     reactor: Reactor,
@@ -30,7 +30,7 @@ impl SystemTimer {
         Ok(SystemTimer { fd, reactor: Reactor::default() })
     }
 
-    /// Sets the timer to fire once after this time, which is at least a nanosecond. Replaces an earlier
+    /// Sets the timer to fire once, `after` from now; less than 1 ns counts as 1 ns. Replaces an earlier
     /// setting.
     pub fn set(&mut self, after: Duration) {
         // Zero would disarm it.

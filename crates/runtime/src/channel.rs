@@ -57,7 +57,7 @@ pub struct ChannelDevice {
     /// A packet that has arrived and that the stack has not received yet.
     next: Option<Bytes>,
     leaving: Sender<Bytes>,
-    /// Segments of an accepted packet for which the queue had no space.
+    /// Segments of an accepted packet that did not fit into the queue; they leave before the next packet.
     waiting: VecDeque<Bytes>,
     space: SendSpace,
     counters: Counters,

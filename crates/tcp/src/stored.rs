@@ -158,7 +158,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// Returns a future time; `None` for one that has passed.
+    /// Reads a remaining time; `None` if it is not valid, `Some(None)` for `-` or a time that has passed.
     pub(crate) fn read_time(&mut self, clock: &Clock) -> Option<Option<Instant>> {
         let left: Option<u64> = self.read_or_dash()?;
         let left = left.and_then(|left| Duration::from_millis(left).checked_sub(clock.elapsed));

@@ -39,7 +39,7 @@ impl Micros {
         Micros::from_micros(later.as_micros().saturating_sub(earlier.as_micros()))
     }
 
-    /// Returns the difference to `other`; zero if that is longer.
+    /// Returns this span minus `other`; zero if `other` is longer.
     #[inline]
     pub const fn saturating_sub(self, other: Micros) -> Self {
         Micros(self.0.saturating_sub(other.0))

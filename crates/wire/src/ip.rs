@@ -1,7 +1,7 @@
 //! IPv4 and IPv6 headers (RFC 791, RFC 8200) as far as TCP needs them.
 //!
 //! IPv4 options are skipped. In IPv6, extension headers that a receiver may skip are skipped, up to a limit.
-//! Fragments are rejected: a stack that sets DF and learns the path's MTU receives none.
+//! Fragments are rejected: a peer that sets DF, or uses IPv6 and learns the path's MTU, sends none.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use crate::checksum::Sum;
 use crate::error::ParseError;
 
-/// Longest IP packet that this crate writes with its checksum, bytes: the maximum of the length field.
+/// Maximum length of a packet written with a full TCP checksum, bytes: the maximum of the length field.
 pub const MAX_PACKET_LEN: usize = 65_535;
 
 /// Protocol numbers as in the IANA registry.
@@ -129,7 +129,8 @@ pub struct IpHeader {
 pub enum Strictness {
     /// A received packet: complete, no fragment, with a correct header checksum.
     Arrived,
-    /// A packet of this host, or one that is parsed again later: the header checksum is not verified.
+    /// A packet of this host, or one that is only inspected here and fully parsed later: the header checksum
+    /// is not verified.
     Peeked,
     /// A quotation in an ICMP error: it may be truncated or a first fragment, and routers may have changed
     /// the header without its checksum.
@@ -207,8 +208,8 @@ fn parse_v6(packet: &[u8], strictness: Strictness) -> Result<IpHeader, ParseErro
 }
 
 /// Returns the length of `packet` according to its length field, which does not count `uncounted` bytes. A
-/// field of 0 means the actual length for this host's own super-packets above the field's maximum, and in
-/// quotations.
+/// field of 0 means that the length is that of `packet`: in [`Peeked`](Strictness::Peeked) packets longer
+/// than the field can express, and in quotations.
 fn announced(field: [u8; 2], uncounted: usize, packet: &[u8], strictness: Strictness) -> usize {
     let says_nothing = match strictness {
         Strictness::Arrived => false,
@@ -270,7 +271,7 @@ fn walk_extensions(packet: &[u8], first: u8, strictness: Strictness) -> Result<(
     Err(ParseError::UnsupportedExtension)
 }
 
-/// The extension headers, by the way to skip them.
+/// Kinds of extension headers, by how each is skipped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Extension {
     /// Not an extension header: the chain ends.
@@ -342,7 +343,7 @@ fn v6_octets(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Returns the sum of an IPv4 header, nearly always one without options.
+/// Returns the sum of an IPv4 header; the first branch is for headers without options, nearly all.
 #[inline]
 fn sum_of_v4(header: &[u8]) -> Sum {
     match header.as_chunks::<4>().0.as_array::<5>() {

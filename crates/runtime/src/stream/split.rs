@@ -44,7 +44,7 @@ pub struct WriteHalf<'a>(&'a Arc<Connection>);
 /// assert_eq!(reader.peek(&mut first).await?, 1);
 /// assert_eq!(reader.read_bytes(100).await?, "welcome");
 ///
-/// // The halves are a stream again. Halves of different streams are a `ReuniteError`.
+/// // The halves are a stream again. Halves of different streams give a `ReuniteError`.
 /// let mut stream = reader.reunite(writing.await??)?;
 /// let (_reader, _writer): (ReadHalf<'_>, WriteHalf<'_>) = stream.split();
 /// # Ok(())
@@ -99,7 +99,7 @@ impl OwnedReadHalf {
     /// Joins the halves to the stream again.
     ///
     /// # Errors
-    /// If `other` is a half of another stream; the error contains both.
+    /// Fails if `other` belongs to another stream; the error contains both halves.
     pub fn reunite(self, mut other: OwnedWriteHalf) -> Result<TcpStream, ReuniteError> {
         if !Arc::ptr_eq(&self.connection, &other.connection) {
             return Err(ReuniteError(self, other));

@@ -1,11 +1,11 @@
-//! Loss detection, and the treatment of a loss at the tail, with today's methods and those of the paper's
-//! time.
+//! Loss detection and the treatment of a lost tail: today's methods (RACK-TLP) and those of *Gentle
+//! Aggression* ("the paper").
 
 #[cfg(feature = "historical")]
 use super::historical::{PaperConfig, Rfc6675Config};
 pub use crate::congestion::PrrBound;
 
-/// The two forms of Reactive (Gentle Aggression section 4).
+/// Treatment of a lost tail: no probes, or one of the two forms of Reactive (Gentle Aggression section 4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Reactive {
@@ -26,7 +26,7 @@ pub enum LossDetection {
     /// By time (RFC 8985).
     #[default]
     Rack,
-    /// By counting, as in the paper's time.
+    /// By counting SACKed segments (RFC 6675).
     #[cfg(feature = "historical")]
     Rfc6675(Rfc6675Config),
 }

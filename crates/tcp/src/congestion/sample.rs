@@ -39,7 +39,8 @@ pub struct Transmission {
     pub pipe: u32,
     /// True if nothing was unacknowledged: sending starts from idle.
     pub from_idle: bool,
-    /// True if the application, not the path, limits the bytes in flight. Always true without a sampler.
+    /// True if the application, not the path, limits the bytes in flight. Always true if the controller does
+    /// not ask for `delivery`.
     pub app_limited: bool,
 }
 
@@ -76,8 +77,8 @@ pub struct AckSample {
     pub state: CongestionState,
     /// The effect of the acknowledgement on the recovery state.
     pub episode: Episode,
-    /// True if the acknowledgement lets a window grow: it shows progress, and every start window from the
-    /// path's memory is confirmed.
+    /// True if the acknowledgement lets a window grow: it shows progress, does not end a reduction (RFC 5681
+    /// section 3.2), and no data of a start window from the path's memory is outstanding.
     pub may_grow: bool,
     /// True if the window was the limit when sending last stopped; the window does not grow otherwise (RFC
     /// 7661).
@@ -93,7 +94,8 @@ impl AckSample {
     }
 }
 
-/// Counters of the connection after an acknowledgement, and the rate of its newest transmission.
+/// Counters of the connection after an acknowledgement, and the rate of the newest transmission that it
+/// delivers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct DeliverySample {
@@ -101,7 +103,8 @@ pub struct DeliverySample {
     pub delivered: u64,
     /// Bytes marked lost since the connection began; never decreases (`C.lost`).
     pub lost: u64,
-    /// The newest transmission that the acknowledgement delivers; `None` if none gives timing.
+    /// The newest transmission that the acknowledgement delivers; `None` if it delivers nothing whose sending
+    /// is recorded, or reports a repair.
     pub rate: Option<RateSample>,
 }
 
@@ -159,8 +162,8 @@ pub struct LostPacket {
     pub delivered: u64,
     /// True if the application limited sending when it was sent.
     pub app_limited: bool,
-    /// True if the path is known to lose segments to a full queue, and the last round trip was as long as
-    /// with one.
+    /// True if the path is known to lose segments to a full queue, and the last round trip was at least as
+    /// long as one from which losses count as the queue's (`queued_from`).
     pub is_queued: bool,
 }
 
@@ -184,12 +187,13 @@ pub struct CongestionEvent {
     pub now: Instant,
     /// Cause.
     pub cause: CongestionCause,
-    /// Bytes outstanding and not delivered before (RecoverFS of RFC 9937).
+    /// SND.NXT - SND.UNA less the SACKed bytes, before the acknowledgement (RecoverFS of RFC 9937).
     pub undelivered_before: u32,
     /// Bytes delivered while loss detection waited for the answer to parity; without that wait, recovery
     /// would have begun earlier.
     pub delivered_while_held: u32,
-    /// Upper bound of the slow-start threshold, bytes: the start window from the path's memory was too large.
+    /// `Some` if the start window from the path's memory was too large: upper bound of the slow-start
+    /// threshold, bytes.
     pub max_ssthresh: Option<u32>,
 }
 
@@ -204,7 +208,8 @@ pub struct RtoEvent {
     /// False for further timeouts of the same data, which do not lower the threshold again (RFC 5681 equation
     /// 4).
     pub first: bool,
-    /// Upper bound of the slow-start threshold, bytes: the start window from the path's memory was too large.
+    /// `Some` if the start window from the path's memory was too large: upper bound of the slow-start
+    /// threshold, bytes.
     pub max_ssthresh: Option<u32>,
 }
 

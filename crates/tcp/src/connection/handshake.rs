@@ -75,12 +75,14 @@ pub(crate) struct OwnSyn {
     pub(crate) timeouts: u32,
     /// Number of timeouts of the early timer.
     early: u32,
-    /// Timeout of the early timer, while it applies: the path is known.
+    /// Timeout of the early timer; `None` if the path's round-trip time is unknown, the timer is off, or it
+    /// has ended.
     pub(crate) early_wait: Option<Duration>,
     /// Time at which it last left.
     pub(crate) last_sent: Option<Instant>,
     pub(crate) copy: PlainCopy,
-    /// Timeouts of an acknowledged SYN-ACK before the handshake may complete; 0 if it is not deferred.
+    /// Number of SYN-ACK timeouts until an ACK without data may complete the handshake; 0 if none was
+    /// deferred.
     deferred: u8,
 }
 
@@ -282,12 +284,12 @@ impl Connection {
         }
     }
 
-    /// True if a window larger than the 16-bit field of the peer's SYN may be used.
+    /// True if the early-window option of the peer's SYN may raise the window above the SYN's 16-bit field.
     fn takes_early_window(&self) -> bool {
         self.state == State::SynReceived && self.config.path_start.is_some()
     }
 
-    /// Returns the options of the next SYN or SYN-ACK without the option of Corrective and Proactive.
+    /// Returns the options of the next SYN or SYN-ACK, except that of Corrective and Proactive.
     pub(crate) fn syn_options_with_fast_open(&self, now: Instant) -> Options {
         Options { fast_open: self.fast_open.syn_option(self.handshake.syn.sent), ..self.syn_options(now) }
     }
@@ -356,8 +358,8 @@ impl Connection {
         }
     }
 
-    /// True if the echoed timestamp is one that we sent (RFC 7323). Some SYN proxies and stacks echo nothing:
-    /// their SYN-ACK has zero as echo (Linux accepts it too).
+    /// True if we use no timestamps, or the SYN-ACK has none, or it echoes one of ours (RFC 7323) or zero:
+    /// some SYN proxies and stacks echo zero (Linux accepts it too).
     pub(super) fn echoes_our_timestamp(&self, segment: &Arrived<'_>, now: Instant) -> bool {
         let Some(timestamps) = segment.options.timestamps.filter(|_| self.config.timestamps) else {
             return true;
@@ -423,7 +425,8 @@ impl Connection {
                 self.back_off_early();
             }
             SynTimeout::Deferred => {
-                // The last SYN-ACK makes the peer repeat the acknowledgement that completes the handshake.
+                // Nothing is sent now: the last deferred timeout sends a SYN-ACK, and the peer's ACK of it
+                // completes the handshake.
                 self.tx.rto.on_expire();
                 self.tx.rto.arm(now, self.tx.rtt.rto_base());
             }
@@ -488,7 +491,8 @@ impl Connection {
             false => Answer::First,
         };
         let sent = self.fast_open_syn().filter(|&(mode, data)| mode != Mode::DataNoCookie || data > 0);
-        // A copy of the SYN may have had the option and been answered.
+        // If this SYN-ACK has the option, it answers a copy of the SYN with the option but without cookie, so
+        // the option is not to blame.
         let gentle = self.gentle.offered && !(answer == Answer::Later && self.gentle.answered);
         Some(Opened { fast_open: sent.map(|(mode, _)| mode), gentle, answer, known_drops: *known_drops })
     }

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The frame is that of [`crate::stored`]. The text has cookies, so a program must store it where others
-//! cannot read it. One-time cookies are not written, because a copy would be used twice. Round-trip times and
-//! MSS belong to the memory of paths and are not written here.
+//! cannot read it. One-time cookies are not written, because after a restart one could be used twice.
+//! Round-trip times and MSS belong to the memory of paths and are not written here.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -74,7 +74,8 @@ impl ClientCache {
         })
     }
 
-    /// Parses a path; also returns whether it was added, because this process's own facts are newer.
+    /// Parses a path; also returns whether it was added: a path that is already known is kept, because this
+    /// process's own facts are newer.
     fn read_path(&mut self, words: &mut Words<'_>, clock: &Clock) -> Option<(PathKey, bool)> {
         let key = PathKey { local: words.read()?, remote: words.read()?, partition: words.read()? };
         let cookie = match words.next()? {

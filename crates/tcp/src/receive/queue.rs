@@ -31,7 +31,8 @@ pub(crate) const FIRST_STORAGE: usize = 2048;
 /// Maximum size of storage that is allocated because of past needs, bytes.
 const EXPECTED_MAX: usize = 256 << 10;
 
-/// Maximum number of bytes that are copied out of the ring so that its storage is kept.
+/// Content up to this length is copied when the ring is sealed, so that the ring keeps its storage; longer
+/// content takes the storage along.
 const COPIED: usize = 16 << 10;
 
 #[derive(Debug)]
@@ -50,7 +51,7 @@ pub(crate) struct RecvQueue {
     extent: usize,
     /// Bytes before offset 0 that were read and are still stored.
     retained: usize,
-    /// Maximum number of retained bytes, including unread ones.
+    /// Length of the history: this many of the last in-order bytes, read or unread, are kept.
     retain: usize,
     /// Maximum of `extent` since the storage was allocated.
     peak: usize,
@@ -99,7 +100,8 @@ impl RecvQueue {
         self.retained + self.readable + count <= self.storage.len()
     }
 
-    /// Retains the last `count` in-order bytes after they are read from now on; 0 frees the retained bytes.
+    /// From now on keeps the last `count` in-order bytes even after they are read; 0 frees the retained
+    /// bytes.
     pub(crate) fn retain(&mut self, count: usize) {
         self.retain = count;
         self.trim();
@@ -119,8 +121,9 @@ impl RecvQueue {
         self.retained
     }
 
-    /// Returns the `count` bytes from `offset`, which may be negative, in at most two pieces; fewer if the
-    /// range exceeds the retained or written bytes. Bytes after a gap must have been written.
+    /// Returns up to `count` bytes from `offset` (negative: retained bytes), in at most two pieces; ends at
+    /// the last written byte, and is empty if `offset` is before the ring's oldest byte. Bytes after a gap
+    /// must have been written.
     pub(crate) fn stored(&self, offset: i32, count: usize) -> (&[u8], &[u8]) {
         let from = offset as isize + self.retained as isize - self.packets.len() as isize;
         usize::try_from(from).map_or((&[], &[]), |from| self.stored_in_ring(from, count))
@@ -189,8 +192,8 @@ impl RecvQueue {
         may && self.extent == 0 && self.packets.keep(bytes)
     }
 
-    /// Turns the ring's content, all of it readable and not retained, into a packet without a copy, so that
-    /// one short payload does not force later long ones into the ring.
+    /// Turns the ring's content, all of it readable and not retained, into a packet (short content by a copy,
+    /// long without), so that one short payload does not force later long ones into the ring.
     fn seal(&mut self) {
         if self.readable <= COPIED {
             let (first, second) = self.slices();
@@ -218,8 +221,8 @@ impl RecvQueue {
         count
     }
 
-    /// Removes and returns the next readable bytes, at most `most`, as a slice of their packet; bytes of the
-    /// ring are copied up to its end. Empty if there are none.
+    /// Removes and returns the next readable bytes, at most `most`, as a slice of their packet; bytes of a
+    /// ring are copied, at most up to the point where it wraps. Empty if there are none.
     pub(crate) fn take(&mut self, most: usize) -> Bytes {
         let bytes = self.packets.first(most).unwrap_or_else(|| {
             let (front, _) = self.slices();
@@ -273,7 +276,8 @@ impl RecvQueue {
         if !self.is_drained() {
             return Vec::new();
         }
-        // Bursts of one size need one allocation each; the expectation decreases by halves.
+        // The largest content since the last allocation sets the next size; after smaller ones the
+        // expectation at most halves.
         self.expected = self.peak.max(self.expected / 2).clamp(FIRST_STORAGE, EXPECTED_MAX);
         self.peak = 0;
         self.head = 0;
@@ -465,7 +469,7 @@ mod tests {
         keep_packet(&mut queue, 2);
         assert_eq!((queue.readable(), queue.free()), (2 * LONG, 100_000 - 2 * LONG));
         assert!(queue.memory() >= 2 * LONG && !queue.has_storage_for(1));
-        // One old byte, then five more, of which the first is missing.
+        // `q` fills the gap before `uick`, which came first; `?` is an old byte and is ignored.
         assert_eq!(queue.write_at(2 * LONG + 1, b"uick"), 4);
         assert_eq!(queue.write_at(2 * LONG - 1, b"?q"), 2);
         queue.advance(5);

@@ -1,10 +1,10 @@
-//! BBR version 3 (draft-ietf-ccwg-bbr): sends at the rate that the path delivers, and keeps about one round
-//! trip of it in flight.
+//! BBR version 3 (draft-ietf-ccwg-bbr): sends at the rate that the path delivers, and keeps about one
+//! bandwidth-delay product in flight.
 //!
 //! [`Bbr`] is a value: it receives time, acknowledgements and losses, and returns the window and the pacing
 //! rate. Its model of the path is the bandwidth (`MaxBandwidth`), the round-trip time (`MinRtt`), the
-//! aggregation of acknowledgements (`Aggregation`) and the limits of the volume that losses show (`Bounds`).
-//! Its state determines the next probe of the path.
+//! aggregation of acknowledgements (`Aggregation`), and the limits of rate and volume in flight that follow
+//! from losses (`Bounds`). Its state determines the next probe of the path.
 //!
 //! Losses count only if they are significant. A single random loss in a short flight exceeds the draft's 2 %,
 //! but shows nothing about the path (`loss.rs`).
@@ -68,8 +68,8 @@ pub(crate) struct Bbr {
     has_rtt: bool,
     /// `C.delivered` as last reported.
     delivered: u64,
-    /// Samples of data sent before this number of bytes was delivered are application-limited, because
-    /// ProbeRTT limited sending.
+    /// A sample counts as application-limited if its data was sent when `delivered` was below this value,
+    /// because ProbeRTT limited sending.
     app_limited_until: u64,
     rounds: Rounds,
     max_bw: MaxBandwidth,
@@ -195,7 +195,8 @@ impl Bbr {
         }
     }
 
-    /// Saves the values that a mistaken recovery must restore, once per recovery.
+    /// Begins a recovery episode: saves the window and, once per recovery, the values to restore if it proves
+    /// spurious.
     fn begin_episode(&mut self) {
         self.save_cwnd();
         if !self.recovery.is_active {
@@ -314,7 +315,8 @@ impl CongestionController for Bbr {
             self.end_loss_round(sample);
         }
         let bandwidth = self.bandwidth();
-        // The maximum is over one or two slots: 5 to 10 rounds, and this and the last round in Startup.
+        // The maximum covers this slot and the previous one. A slot lasts 5 rounds; until the pipe is full,
+        // 1 round.
         let slot_rounds = if self.full_pipe.reached { 5 } else { 1 };
         self.aggregation.update(
             ack.now,
@@ -364,7 +366,8 @@ impl CongestionController for Bbr {
         }
     }
 
-    /// Continues with one segment and the unchanged model.
+    /// Allows one segment more than the pipe and keeps the model. Outside probing it sets an unset short-term
+    /// volume to the earlier window.
     fn on_rto(&mut self, rto: &RtoEvent) {
         let probing = self.is_probing();
         self.begin_episode();

@@ -53,8 +53,8 @@ impl ParityRx {
 }
 
 impl ParityRx {
-    /// Returns the time at which the history of an idle connection is freed, or the wait for an original
-    /// ends.
+    /// Returns the earlier of two times: the history of an idle connection is freed; the wait for the late
+    /// original of a repaired segment ends.
     pub(crate) fn next_timeout(&self, rto: Micros) -> Option<Instant> {
         Instant::earlier(self.history.next_timeout(rto), self.overtaken.next_timeout())
     }
@@ -171,8 +171,9 @@ impl Gentle {
 }
 
 impl Active {
-    /// Refutes a repair if a segment is its late original. Any other segment with old data is an ordinary
-    /// duplicate.
+    /// Checks if a segment is the late original of a repair. If the originals of all reported repairs have
+    /// arrived, records that nothing was lost; a DSACK then tells the peer. Any other segment with old data
+    /// is an ordinary duplicate.
     pub(crate) fn check_late_original(&mut self, segment: &Arrived<'_>, parts: &Parts<'_>) {
         let Some(rx) = self.rx.as_mut().filter(|rx| !rx.overtaken.is_empty()) else { return };
         if segment.payload.is_empty() || is_marked(segment) || !parts.acknowledges_plausibly(segment) {
@@ -185,7 +186,8 @@ impl Active {
         }
     }
 
-    /// Reports a repair to the peer, at once or after the wait for the original.
+    /// Reports a repair: at once, or, after reordering was seen, only if the original does not arrive within
+    /// the reordering window.
     fn report_repair(&mut self, runs: &[Rebuilt], segment: &Arrived<'_>, parts: &Parts<'_>, now: Instant) {
         let rtt = parts.tx.rtt.min_rtt().zip(parts.tx.rtt.srtt());
         let stamps = segment.options.timestamps.filter(|_| parts.negotiated.timestamps);
@@ -238,8 +240,8 @@ impl Connection {
         }
     }
 
-    /// Delivers repaired data as if it had arrived. `segment` is the parity (`parity`), or the data that
-    /// waiting parities needed.
+    /// Delivers repaired data as if it had arrived. `segment` is the parity if `parity` is true, else the
+    /// data that waiting parities needed.
     pub(crate) fn take_repair(
         &mut self,
         recovered: Recovered,

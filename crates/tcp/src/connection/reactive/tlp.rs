@@ -102,8 +102,8 @@ impl TailLossProbe {
             return self.reset();
         }
         if sent.origin == Origin::New {
-            // If a probe has postponed the timer, the time of the first segment still counts (Linux: the
-            // same).
+            // A probe restarts the retransmission timer; the limit is still its time for the first segment,
+            // if that is ahead (Linux: the same).
             let from_head = tx.scoreboard.head().map(|head| head.sent_at + tx.timeout());
             let rto_at = from_head.filter(|at| *at > now).or(tx.rto.deadline());
             self.schedule(tx, rto_at, now);

@@ -57,8 +57,7 @@ struct Watch {
     timed_out: bool,
     /// The last reduction has not been undone.
     stands: bool,
-    /// Reductions that another one followed before they could be undone: only the state before the last one
-    /// is stored.
+    /// Reductions that cannot be undone, because another followed: only the state before the last is stored.
     superseded: u64,
 }
 
@@ -92,8 +91,8 @@ impl Watch {
             self.timed_out = true;
         } else if newly > 0 {
             let inside = self.cut.is_some_and(|cut| una.lt(cut));
-            // RFC 5681 section 4.3: a retransmission that is lost after a timeout is a separate sign of
-            // congestion, once.
+            // RFC 5681 section 4.3: a lost retransmission is a second sign of congestion, so one more
+            // reduction is permitted if a timeout came before it.
             let lost_again = lost_again_bytes > self.counters.lost_again_bytes;
             let again = self.timed_out && lost_again && newly == 1;
             assert!(!inside || again, "seed {seed}: reduced twice in one window: {stats:?}");
@@ -225,7 +224,7 @@ fn no_reduction_is_undone_without_reordering_or_delay() {
 #[test]
 fn every_reduction_is_undone_without_loss() {
     // 3521: a recovery begins with half a segment of space below ssthresh. 11200: a delay spike begins before
-    // the evidence arrives, and its timeout is a reduction of its own.
+    // the evidence that the first reduction was spurious arrives; the timeout causes a second reduction.
     (0..60).chain([3521, 11_200]).for_each(no_loss);
 }
 

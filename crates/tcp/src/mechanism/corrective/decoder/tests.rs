@@ -181,7 +181,7 @@ fn one_parity_rebuilds_losses_in_two_columns_except_by_paper_rule() {
     assert_eq!(runs(&peer, &decode(&mut Decoder::new(paper), &peer, &sent)), [(1000, 1700, false)]);
 }
 
-/// At most 32 runs are repaired, in whatever columns.
+/// At most 32 runs of missing bytes are repaired, even if no two share a column.
 #[test]
 fn many_small_losses_in_different_columns_are_rebuilt_up_to_a_bound() {
     let small = |count| -> Vec<(u32, u32)> {
@@ -224,7 +224,7 @@ fn parity_with_nothing_missing_has_no_effect() {
     let peer = Peer::new(3000).without(&[]);
     let sent = peer.sent(layout(Code::Xor, 3000, 1000), FIRST, 0, 1);
     assert_eq!(decode(&mut Decoder::new(config(Code::Xor)), &peer, &sent), Outcome::Nothing);
-    // A hole in a block that this half does not cover is not repaired either.
+    // Nor is a hole repaired in a block that only the other of the two interleaved parities covers.
     let peer = Peer::new(4000).without(&[(1000, 2000)]);
     let halves = Layout::of_group(Code::XorInterleaved, range(0, 4000), 1000);
     let sent = peer.sent(halves[0], FIRST, 0, 1);
@@ -335,8 +335,9 @@ fn sequence_numbers_wrap_within_a_group() {
     assert_eq!(runs(&peer, &outcome), [(1000, 2000, false)]);
 }
 
-/// Two segments are lost. A device moved the parity of the second alone onto the first; its checksum matches,
-/// because the range has no other bytes.
+/// Two segments are lost. The parity of the second alone is refused: its checksum does not cover its
+/// position, so a device may have moved it. That of the first is accepted, because its range starts at
+/// RCV.NXT.
 #[test]
 fn a_range_of_which_nothing_arrived_must_follow_what_has() {
     let peer = Peer::new(4000).without(&[(1000, 3000)]);
@@ -428,7 +429,7 @@ fn a_lost_parity_makes_the_failure_known_with_the_last_one() {
     assert_eq!(decode(&mut decoder, &peer, &sent[0]), Outcome::Waiting);
     let failed = Outcome::Failed { lost_len: 21_000, why: Failure::TooMuchLost };
     assert_eq!(decode(&mut decoder, &peer, &sent[2]), failed);
-    // It was only overtaken by a later one.
+    // The second parity was not lost; the third only overtook it.
     assert!(matches!(decode(&mut decoder, &peer, &sent[1]), Outcome::Recovered(_)));
 }
 
