@@ -11,11 +11,12 @@
 //! `getsockopt` for `TCP_INFO`, `sendfile`).
 //!
 //! [`brisk_sockets`] implements the calls. This crate is the C interface: the table, the caller's memory, the
-//! preloaded symbols, and all `unsafe` of both.
+//! preloaded symbols, and all `unsafe` code of the two crates.
 //!
 //! Time is virtual: it advances in `usleep`, by a microsecond with each `gettimeofday`, and from timer to
-//! timer in `netdev_receive`. A blocked caller on another thread really sleeps, which packetdrill detects,
-//! and the clock stops until a woken caller has returned.
+//! timer in `netdev_receive`. A caller that blocks on another thread sleeps in real time, because packetdrill
+//! checks this. When a caller wakes, the clock stops until it has recorded the time of its return, at most
+//! 200 ms of real time.
 
 #![deny(unsafe_code)]
 

@@ -84,7 +84,8 @@ impl Sizes {
             let (bytes, below, here) = (*bytes as f64, index as f64 / count, (index + 1) as f64 / count);
             match points.last_mut() {
                 Some((last, share)) if *last == bytes => *share = here,
-                // Two points of equal size, because no size lies between two sizes of the sample.
+                // Two points of equal size make a step, so that no size between two sizes of the sample is
+                // drawn.
                 _ => points.extend([(bytes, below), (bytes, here)]),
             }
         }

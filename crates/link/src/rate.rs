@@ -108,8 +108,7 @@ impl Constant {
     }
 }
 
-/// Returns the work of a line for a packet, in bits times nanoseconds per second: a rate of one bit per
-/// second does one unit of work in a nanosecond.
+/// Returns the work of a packet in bit·ns/s; divided by the rate in bit/s it is a time in ns.
 fn work_of(len: usize) -> u128 {
     u128::from(len as u64) * 8 * 1_000_000_000
 }
@@ -154,7 +153,7 @@ pub(crate) struct Trace {
     /// Period after which the opportunities repeat, in nanoseconds.
     period: u64,
     began: u64,
-    /// The next opportunity with capacity left, and its bytes.
+    /// The next opportunity with capacity left: repetition of the trace, index in it, bytes left.
     cycle: u64,
     index: usize,
     left: usize,

@@ -59,7 +59,7 @@ pub struct World {
 struct Path {
     now: Instant,
     links: Vec<Link<Vec<u8>>>,
-    /// The schedule's sources are the directions of the links, from A to B first, and then the hosts.
+    /// The sources are, link by link, the direction A to B and then B to A; the hosts follow.
     schedule: Schedule,
     captures: Vec<Capture>,
     trace: Option<Trace>,
@@ -131,7 +131,7 @@ impl World {
     }
 
     /// Adds a host with these addresses at one side. The random numbers of its stack derive from the world's
-    /// seed and its name.
+    /// seed and the host's name.
     ///
     /// # Errors
     /// The first value of `config` that is out of range.

@@ -1,4 +1,4 @@
-//! The system calls as functions: whether they block, and for how long.
+//! The system calls as functions. This module decides whether a call blocks, and for how long.
 //!
 //! Each function is the Linux call of the same name (section 2 of the manual), with its arguments, results
 //! and error numbers; every error is an [`Errno`]. Timeouts are in milliseconds, as in the Linux calls. A
@@ -350,7 +350,7 @@ pub fn set_nonblocking(world: &VirtualWorld, fd: i32, nonblocking: bool) -> Answ
     })
 }
 
-/// Calls poll(). `foreign` fills in an entry whose descriptor belongs to the kernel.
+/// poll(). `foreign` fills in an entry whose descriptor belongs to the kernel.
 pub fn poll(
     world: &VirtualWorld,
     entries: &mut [libc::pollfd],

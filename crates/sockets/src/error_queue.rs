@@ -37,7 +37,8 @@ pub(crate) struct ExtendedError {
 pub(crate) struct Entry {
     pub(crate) error: ExtendedError,
     pub(crate) stamp: Option<Duration>,
-    /// True if Linux returns the packet too. Linux then sets a flag if the program's buffer has no space.
+    /// True if Linux returns the packet too. Linux then sets MSG_TRUNC if the packet does not fit the
+    /// program's buffer. brisk returns no packet and always sets the flag.
     pub(crate) has_payload: bool,
 }
 

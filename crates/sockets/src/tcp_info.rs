@@ -1,4 +1,5 @@
-//! `struct tcp_info` of linux/tcp.h, field by field, with Linux's units and meanings.
+//! `struct tcp_info` of linux/tcp.h, field by field, with Linux's units and meanings. One field differs:
+//! Linux measures `tcpi_delivery_rate`, brisk calculates it from the window and the round-trip time.
 
 use brisk_tcp::Stack;
 use brisk_tcp::connection::{ConnInfo, ConnStats, State};
@@ -86,7 +87,7 @@ fn of_connection(socket: &Socket, stats: &ConnStats, info: &ConnInfo, now: Insta
     fields.0
 }
 
-/// Writes `tcpi_state` to the bit fields.
+/// Writes the fields from `tcpi_state` through the bit fields.
 fn write_head(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo) {
     fields.u8(state_number(stats.state));
     fields.u8(match stats.recovery {
@@ -126,7 +127,7 @@ fn options(stats: &ConnStats, info: &ConnInfo) -> u8 {
     options.into_iter().filter(|(_, holds)| *holds).map(|(bit, _)| bit).sum()
 }
 
-/// Writes `tcpi_rto` to `tcpi_last_ack_recv`.
+/// Writes the fields from `tcpi_rto` through `tcpi_last_ack_recv`.
 fn write_state(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo, socket: &Socket, now: Instant) {
     let since = |at: Option<Instant>| at.map_or(0, |at| now.saturating_since(at).as_millis() as u32);
     let (sacked, lost) = (info.sacked, info.lost);
@@ -144,7 +145,7 @@ fn write_state(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo, socket: 
     ]);
 }
 
-/// Writes `tcpi_pmtu` to `tcpi_total_retrans`.
+/// Writes the fields from `tcpi_pmtu` through `tcpi_total_retrans`.
 fn write_paths(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo, socket: &Socket) {
     let segments = |bytes: u32| bytes / stats.mss.max(1);
     let ssthresh = if stats.ssthresh == u32::MAX { INFINITE_SSTHRESH } else { segments(stats.ssthresh) };
@@ -160,18 +161,20 @@ fn write_paths(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo, socket: 
     fields.all([0, stats.rcv_wnd, retransmits as u32]);
 }
 
-/// Writes `tcpi_pacing_rate` to `tcpi_delivered_ce`.
+/// Writes the fields from `tcpi_pacing_rate` through `tcpi_delivered_ce`.
 fn write_counters(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo, socket: &Socket) {
     let (counters, usage) = (&stats.counters, &socket.usage);
     fields.u64(info.pacing_rate.unwrap_or(u64::MAX));
     fields.u64(u64::MAX);
     // Linux counts the SYN of an active open and our FIN as acknowledged bytes, and the peer's FIN as a
-    // received byte. The counters of a passive open begin when it is accepted.
+    // received byte.
     let active = socket.opens_actively();
     let fin_acked = matches!(stats.state, State::FinWait2 | State::TimeWait);
     let syn_acked = active && stats.established.is_some();
     fields.u64(counters.payload_bytes_acked + u64::from(syn_acked) + u64::from(fin_acked));
     fields.u64(counters.payload_bytes_received + u64::from(usage.peer_closed()));
+    // For a passive open, Linux's count of sent segments begins when the handshake completes, so SYN-ACKs are
+    // not counted.
     let passive_syn = u64::from(!active && stats.established.is_some());
     let segments_out = counters.segments_out.saturating_sub(passive_syn + counters.handshake_retransmits);
     let segments_out = if active { counters.segments_out } else { segments_out };
@@ -184,7 +187,7 @@ fn write_counters(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo, socke
     fields.all([counters.delivered_segments as u32, counters.delivered_segments_ce as u32]);
 }
 
-/// Writes `tcpi_bytes_sent` to the end.
+/// Writes the fields from `tcpi_bytes_sent` to the end of the structure.
 fn write_totals(fields: &mut Fields, stats: &ConnStats, info: &ConnInfo, socket: &Socket) {
     let counters = &stats.counters;
     fields.u64(socket.usage.bytes_sent);
@@ -215,7 +218,8 @@ fn state_number(state: State) -> u8 {
     }
 }
 
-/// Returns the bytes per second that the window and the round-trip time allow.
+/// Returns the bytes per second that the window and the round-trip time allow: cwnd / SRTT. Linux has the
+/// measured rate of delivery here.
 fn delivery_rate(stats: &ConnStats) -> u64 {
     let srtt = stats.srtt.map_or(0, |srtt| srtt.as_micros() as u64);
     (u64::from(stats.cwnd) * 1_000_000).checked_div(srtt).unwrap_or(0)

@@ -6,8 +6,8 @@
 //! segments into one packet, it tells the kernel their length (its feature `segmentation-offload`). For
 //! smoltcp as for brisk, the kernel verifies and completes checksums.
 //!
-//! A socket listens again as soon as its connection is in TIME-WAIT. smoltcp searches its connections
-//! linearly, so the TIME-WAITs of ten seconds would take all of its time.
+//! A socket listens again as soon as its connection is in TIME-WAIT. smoltcp searches all sockets linearly;
+//! sockets kept for its 10 s of TIME-WAIT would take all of its time.
 
 use std::convert::Infallible;
 use std::io;
@@ -76,7 +76,7 @@ struct SmoltcpDevice {
 }
 
 impl SmoltcpDevice {
-    /// Opens the device `name`; the kernel's side has the first other address in the network of `own`.
+    /// Opens the device `name`; the kernel gets the first host address of `own`'s network that is not `own`.
     fn open(name: &str, own: Prefix) -> io::Result<SmoltcpDevice> {
         let kernel = own.neighbour().ok_or_else(|| io::Error::other(format!("{name} needs a network")))?;
         let mut tun = TunDevice::open(name, TunOptions::default()).map_err(io::Error::other)?;

@@ -52,7 +52,7 @@ pub(super) struct HopTally {
 }
 
 impl HopTally {
-    /// Returns the number of connections, and of those whose first bytes arrived with the SYN.
+    /// Returns the number of connections, and how many of these had their first bytes on the SYN.
     pub(super) fn read(&self) -> (u64, u64) {
         (self.all.load(Ordering::Relaxed), self.with_syn.load(Ordering::Relaxed))
     }

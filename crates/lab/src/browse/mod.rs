@@ -174,7 +174,7 @@ impl Browse {
 pub(crate) struct ArmLoads {
     /// The measurement of each load, or the reason of its failure.
     pub(crate) loads: Vec<Result<Load, String>>,
-    /// Connections of the counted loads, and those whose first bytes arrived with the SYN.
+    /// Number of connections of the counted loads, and how many of these had their first bytes on the SYN.
     pub(crate) hop: (u64, u64),
 }
 

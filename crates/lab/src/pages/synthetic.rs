@@ -1,9 +1,9 @@
 //! A page created from a seed, with the sizes and the structure of real ones.
 //!
-//! Kinds and sizes follow page archives: a third scripts, a quarter images, a tenth style sheets. Sizes are
-//! log-normal with the medians and 90th percentiles below (bytes on the wire). The document's parser finds
-//! most objects while the document arrives; scripts load the others after their computation. Scripts compute
-//! one after the other, in the order of the page.
+//! Kinds and sizes follow page archives: a third are scripts, half images, a tenth style sheets, the rest
+//! fonts. Sizes are log-normal with the medians and 90th percentiles below (bytes on the wire). The
+//! document's parser finds most objects while the document arrives; scripts load the others after their
+//! computation. Scripts compute one after the other, in the order of the page.
 
 use std::time::Duration;
 
@@ -75,7 +75,8 @@ impl Recipe {
         let made = self.make();
         let by_parser = made.iter().filter(|object| object.parent == Some(0)).count();
         let mut activities: Vec<Activity> = Vec::new();
-        // The activity in which each object's computation ends, and the last computation.
+        // For each object, the activity that completes it (a script's computation, otherwise the download);
+        // and the last computation.
         let mut computed: Vec<usize> = Vec::new();
         let mut last: Option<usize> = None;
         let mut seen = 0;
@@ -185,8 +186,8 @@ fn draw_size(kind: Kind, rng: &mut impl RngCore) -> f64 {
     of.map_or(1.0, |(_, _, p50, p90)| log_normal(*p50, *p90, rng))
 }
 
-/// Draws from a log-normal distribution by median and 90th percentile (Box and Muller 1958), cut at twenty
-/// times the percentile.
+/// Draws from the log-normal distribution with this median and 90th percentile (Box and Muller 1958); larger
+/// values become twenty times the percentile.
 fn log_normal(p50: f64, p90: f64, rng: &mut impl RngCore) -> f64 {
     let uniform = |rng: &mut dyn RngCore| (f64::from(rng.next_u32()) + 1.0) / (f64::from(u32::MAX) + 2.0);
     let (u, v) = (uniform(rng), uniform(rng));

@@ -67,7 +67,7 @@ pub(crate) struct Socket {
     pub(crate) over: bool,
     /// The pending error, which is returned once.
     pub(crate) error: Option<Errno>,
-    /// Number of connections that wait for accept(), according to events.
+    /// Connections that wait for accept(), counted from the stack's events.
     pub(crate) waiting: u32,
     backlog: usize,
     /// The configuration with which the listeners of this socket were opened.
@@ -115,7 +115,7 @@ pub(crate) struct SocketOptions {
     pub(crate) max_receive_buffer: usize,
     /// TCP_DEFER_ACCEPT as a number of retransmissions of the SYN-ACK.
     pub(crate) defer_accept: u8,
-    /// True if a write before the handshake is complete is queued and does not block: RFC 9293, not Linux.
+    /// True if a write before the end of the handshake is queued (RFC 9293); false if it blocks (Linux).
     pub(crate) queues_in_handshake: bool,
     /// Values that getsockopt() returns as they were set: level, name, bytes.
     pub(crate) kept: Vec<(i32, i32, Vec<u8>)>,
@@ -247,7 +247,8 @@ impl Socket {
         self.errors.on_progress(self.sent, self.acknowledged, time_of_day);
     }
 
-    /// Returns the number of changes of which every watcher of the socket is notified.
+    /// Returns the number of entries of the error queue and of closed directions so far. If it grows, EPOLLET
+    /// reports again every watched event that is ready.
     pub(crate) fn changes(&self) -> u64 {
         self.errors.count() + self.shutdowns + u64::from(self.usage.peer_closed())
     }
@@ -270,7 +271,7 @@ impl Socket {
     }
 }
 
-/// Returns the stream offset with the low half `low`, at or after `from`. Returns `from` for an offset before
+/// Extends the 32-bit offset `low` to the 64-bit offset at or after `from`; returns `from` if `low` is behind
 /// it (the data of a SYN that was not accepted).
 fn advanced(from: u64, low: u32) -> u64 {
     let ahead = low.wrapping_sub(from as u32);
