@@ -49,7 +49,7 @@ pub(crate) struct OpenDevice {
 }
 
 impl ClientDevice {
-    /// Reads the settings, whose names are those of a hop. Checks everything that needs no system call.
+    /// Reads the settings, which have the fields of a hop's. Checks everything that needs no system call.
     pub(crate) fn of(
         settings: &HopSettings,
         keys: Keys,
@@ -83,7 +83,8 @@ impl ClientDevice {
         Ok(ClientDevice { attach, side, settings: settings.clone(), share: None })
     }
 
-    /// Leaves the clients outside `share` and exceptions to the kernel, if the device can.
+    /// Serves only the clients in `share`; the kernel serves the others and the exempt ones. On `tun:` the
+    /// kernel can serve nobody, so this fails unless the share is 100 %.
     pub(crate) fn sharing(self, share: Share) -> Result<ClientDevice, Failure> {
         self.attach.check_share(share).map_err(|error| Failure::from(error).about("edge.share"))?;
         Ok(ClientDevice { share: Some(share), ..self })

@@ -59,8 +59,8 @@ impl<R: HasKeys> RoleArgs<R> {
         }
     }
 
-    /// Like [`RoleArgs::over_file`], if a program can start with these settings. If the file has the cause of
-    /// a failure of `check`, the error names the file.
+    /// Like [`RoleArgs::over_file`], but fails if `check` refuses the settings. If a key of the file caused
+    /// the failure, the error names the file.
     pub(crate) fn checked(
         &self,
         own: Settings,
@@ -203,8 +203,8 @@ pub(crate) fn attach(hop: &HopSettings, usual: DeviceSpec) -> Result<AttachConfi
 /// TIME-WAIT.
 pub(crate) const LOCAL_PORTS: u16 = 3584;
 
-/// True if the kernel's TCP is a fallback for the hop's device. It reaches a listener on the UDP port, and
-/// brisk's TCP on an address of the host.
+/// True if the kernel's TCP is a fallback for the hop's device. With `udp:` it reaches a kernel listener with
+/// the number of the UDP port; with `packet:` and `xdp:` it reaches brisk's TCP at the host's address.
 pub(crate) fn kernel_tcp(hop: &HopSettings) -> bool {
     let device = hop.device.as_deref().map(str::parse::<DeviceSpec>);
     let reaches = matches!(
@@ -214,8 +214,8 @@ pub(crate) fn kernel_tcp(hop: &HopSettings) -> bool {
     reaches && hop.kernel_tcp()
 }
 
-/// Returns the packet socket in addition to TCP in UDP, if one is configured: for a frontend, or for a
-/// listener on `serve`.
+/// Returns the settings of the packet socket that is used besides TCP in UDP; `None` if none is configured.
+/// `serve`: the listener's address, `None` on a frontend.
 pub(crate) fn packet(
     hop: &HopSettings,
     serve: Option<std::net::SocketAddr>,
@@ -266,7 +266,7 @@ pub(crate) fn states(hop: &HopSettings, tcp: &TcpConfig, fast_open: bool) -> Vec
     let source = if hop.mechanisms.is_some() { "by configuration" } else { "default" };
     let allowance = format!("max_overhead {}", hop.max_overhead());
     let allowance = if hop.max_overhead.is_some() { allowance } else { format!("default {allowance}") };
-    // An allowance of 0 % has switched off the planner with parity and copies.
+    // With an allowance of 0 % the planner is off, and so are parity and copies.
     let without_allowance = !planner && words().any(|word| matches!(word, "all" | "planner"));
     let planned = |on: bool| match on == planner && (planner || without_allowance) {
         true => allowance.as_str(),
@@ -292,7 +292,7 @@ pub(crate) fn states(hop: &HopSettings, tcp: &TcpConfig, fast_open: bool) -> Vec
     ]
 }
 
-/// Returns the limits, and the metrics that count.
+/// Returns the service's configuration: its limits, its log and its metrics.
 pub(crate) fn service(limits: &LimitSettings, log: &Log, metrics: &Arc<Metrics>) -> ServiceConfig {
     ServiceConfig { log: log.clone(), metrics: metrics.clone(), ..ServiceConfig::within(limits) }
 }

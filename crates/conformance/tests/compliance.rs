@@ -46,7 +46,7 @@ impl Requirement {
     fn status(&self) -> &'static str {
         match (&self.exception, self.code.is_empty()) {
             (None, _) => "met and tested",
-            (Some(_), false) => "can be met",
+            (Some(_), false) => "partly met",
             (Some(_), true) => "not met",
         }
     }
@@ -233,8 +233,8 @@ fn page(record: &Record) -> String {
          `crates/conformance/compliance.toml`; `cargo test -p brisk-conformance --test compliance` checks both against the\n\
          sources. Words in quotation marks are quotations, which also occur in comments of the named code or tests; other words\n\
          are paraphrases. The list has the most important requirements and is not complete.\n\n\
-         *can be met* means: with a setting, but not by default. *not met* has the reason.\n\n\
-         | RFC | met and tested | can be met | not met |\n|---|---:|---:|---:|\n",
+         *partly met*: by default the code deviates from the requirement in the way described. *not met*: the row gives the reason.\n\n\
+         | RFC | met and tested | partly met | not met |\n|---|---:|---:|---:|\n",
     );
     let rfcs: BTreeSet<u32> = record.requirement.iter().map(|requirement| requirement.rfc).collect();
     for rfc in &rfcs {
@@ -242,8 +242,8 @@ fn page(record: &Record) -> String {
             let these = record.requirement.iter().filter(|one| one.rfc == *rfc && one.status() == status);
             these.count()
         };
-        let (met, can, not) = (count("met and tested"), count("can be met"), count("not met"));
-        let _ = writeln!(page, "| {rfc} | {met} | {can} | {not} |");
+        let (met, part, not) = (count("met and tested"), count("partly met"), count("not met"));
+        let _ = writeln!(page, "| {rfc} | {met} | {part} | {not} |");
     }
     for rfc in rfcs {
         let _ = write!(

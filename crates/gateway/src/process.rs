@@ -74,7 +74,7 @@ fn since_boot() -> Duration {
     Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
 }
 
-/// Returns the number of open descriptors, without the one of the listing.
+/// Returns the number of open descriptors, without the one that reads the directory.
 fn open_descriptors() -> Option<u64> {
     let listed = std::fs::read_dir("/proc/self/fd").ok()?.count() as u64;
     Some(listed.saturating_sub(1))

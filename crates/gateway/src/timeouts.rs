@@ -12,7 +12,7 @@ use tokio::time::Instant;
 /// Step that a connection did not complete in time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Timeout {
-    /// The request before the payload, or the first message of the hop.
+    /// The bytes before the payload: PROXY, SOCKS5 or CONNECT, or the first message of the hop.
     Header,
     /// The first byte of either end.
     FirstByte,

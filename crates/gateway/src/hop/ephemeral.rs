@@ -71,12 +71,13 @@ struct Held {
 }
 
 impl Ephemerals {
-    /// Creates pairs that serve for `lifetime`, 60 s at most; 0: for one connection each.
+    /// Creates the holder, without a pair. Each pair serves for `lifetime`, at most 60 s; 0: for one
+    /// connection.
     pub fn new(lifetime: Duration) -> Ephemerals {
         Ephemerals(Mutex::new(Held { lifetime: lifetime.min(LONGEST_LIFETIME), pair: None }))
     }
 
-    /// Changes the lifetime of later pairs.
+    /// Drops the current pair, and changes the lifetime of later ones.
     pub(crate) fn set_lifetime(&self, lifetime: Duration) {
         *self.held() = Held { lifetime: lifetime.min(LONGEST_LIFETIME), pair: None };
     }
@@ -211,7 +212,7 @@ impl CryptoResolver for Lasting {
 /// A key pair of one connection: a nonce, and the pair that serves for several connections.
 struct WithNonce {
     own: Arc<Ephemerals>,
-    /// Set when the public key is sent, which a backend does only to holders of the shared key.
+    /// Set when the public key is sent. A backend sends it only to a peer that has shown the shared key.
     pair: Option<Arc<KeyPair>>,
     public: [u8; PUBLIC],
 }
@@ -299,7 +300,7 @@ mod tests {
     async fn the_pair_of_an_idle_gateway_is_erased() {
         let own = Ephemerals::new(Duration::from_millis(30));
         let pair = Arc::downgrade(&own.pair(Instant::now()).unwrap());
-        // Real time passes; only the sleep is paused.
+        // The pair's lifetime runs in real time; only tokio's clock is paused.
         let erased = async {
             while pair.upgrade().is_some() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
