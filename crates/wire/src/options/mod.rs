@@ -8,7 +8,7 @@
 //! | 8 | timestamps | RFC 7323 3 |
 //! | 34 | Fast Open | RFC 7413, see [`fast_open`](crate::fast_open) |
 //! | 254 with ExID 0xF989 | Fast Open, experimental form | RFC 7413, RFC 6994 |
-//! | 253, 254 with the GA ExID | Gentle Aggression | see [`gentle`] |
+//! | 253, 254 with the GA ExID | Gentle Aggression | see [`gentle`](crate::gentle) |
 //!
 //! Parsing never fails. A malformed option is ignored, except that a malformed GA option is reported. An
 //! option without meaning in this crate is kept in [`Options::unknown`] so that it can be read and written
@@ -83,8 +83,9 @@ pub struct Options {
     pub fast_open: Option<FastOpen>,
     /// Gentle Aggression. Parsed whether or not it is negotiated, which only the connection knows.
     pub gentle: Option<Gentle>,
-    /// The receive window of a SYN beyond its 16 bits: the shift of [`gentle::EARLY_WINDOW`], 1 to
-    /// [`gentle::EARLY_SHIFT_MAX`]. Written with [`Options::gentle`] only.
+    /// The receive window of a SYN beyond its 16 bits: the shift of
+    /// [`EARLY_WINDOW`](crate::gentle::EARLY_WINDOW), 1 to [`EARLY_SHIFT_MAX`](crate::gentle::EARLY_SHIFT_MAX).
+    /// Written with [`Options::gentle`] only.
     pub early_window: Option<u8>,
     /// Options without meaning in this crate: unknown kinds, unknown experiments, options of a SYN on other
     /// segments.
