@@ -84,8 +84,8 @@ pub struct Options {
     /// Gentle Aggression. Parsed whether or not it is negotiated, which only the connection knows.
     pub gentle: Option<Gentle>,
     /// The receive window of a SYN beyond its 16 bits: the shift of
-    /// [`EARLY_WINDOW`](crate::gentle::EARLY_WINDOW), 1 to [`EARLY_SHIFT_MAX`](crate::gentle::EARLY_SHIFT_MAX).
-    /// Written with [`Options::gentle`] only.
+    /// [`EARLY_WINDOW`](crate::gentle::EARLY_WINDOW), from 1 to
+    /// [`EARLY_SHIFT_MAX`](crate::gentle::EARLY_SHIFT_MAX). Written with [`Options::gentle`] only.
     pub early_window: Option<u8>,
     /// Options without meaning in this crate: unknown kinds, unknown experiments, options of a SYN on other
     /// segments.
