@@ -813,11 +813,6 @@ impl Sender {
         self.scoreboard.nxt().since(self.transfer_start)
     }
 
-    /// True if the current transfer is no longer short.
-    pub(crate) fn is_long(&self) -> bool {
-        self.transfer_len() > SHORT_TRANSFER
-    }
-
     /// Keeps its own controller while the transfer is short.
     pub(crate) fn stay_apart(&mut self) {
         self.sharing = Sharing::Apart { asks: false };
@@ -856,17 +851,18 @@ impl Connection {
         }
     }
 
-    /// True if the current transfer is no longer short. The flight of a start counts when it has arrived:
-    /// until then it leaves at the rate that the path granted to it.
+    /// True if the current transfer is no longer short. The flight of a start leaves at the rate that the
+    /// path granted to it: it counts when all of it has arrived, or a loss has begun recovery.
     pub(crate) fn is_long(&self) -> bool {
-        self.tx.is_long() && (self.tx.recovery.in_recovery() || !self.path.is_on_trust())
+        let is_starting = self.path.is_on_trust() && !self.tx.recovery.in_recovery();
+        self.tx.transfer_len() > SHORT_TRANSFER && !is_starting
     }
 
-    /// Makes the connection a member. Returns its rate control, which a path without one takes over.
-    pub(crate) fn join(&mut self, is_first: bool) -> RateControl {
+    /// Makes the connection a member. Returns its rate control; `is_taken_over`: the path will use it.
+    pub(crate) fn join(&mut self, is_taken_over: bool) -> RateControl {
         self.tx.sharing = Sharing::Member;
         self.end_trust();
-        if !is_first && let Some(snapshots) = &mut self.tx.snapshots {
+        if !is_taken_over && let Some(snapshots) = &mut self.tx.snapshots {
             // The snapshots refer to the rate control that is given away.
             **snapshots = Default::default();
         }

@@ -67,8 +67,8 @@ impl Flight {
         self.bytes.div_ceil(self.mss.max(1)).max(1)
     }
 
-    /// Returns the part of a retransmission's delay that delays the last known byte.
-    fn delays_end(&self, late: u64) -> u64 {
+    /// Returns the delay of the last known byte if this flight is late by `late`, in the unit of `late`.
+    fn delay_of_end(&self, late: u64) -> u64 {
         let left = LATE_HOLE.saturating_sub(self.followed.into());
         late * left.max(LATE_HOLE / MORE_FOLLOWS_DIVISOR) / LATE_HOLE
     }
@@ -300,7 +300,7 @@ impl Form {
             protection: self.protection,
             reason: Reason::Pays,
             cost: self.cost(flight),
-            late: flight.delays_end(odds.late),
+            late: flight.delay_of_end(odds.late),
             failure_per_million: (odds.failure / 1000) as u32,
         }
     }

@@ -194,12 +194,18 @@ fn rounds_in_the_flows_own_queue_do_not_count_as_evidence_of_random_loss() {
     }
 }
 
+/// Returns a flow that has left Startup just now.
+fn draining() -> Bbr {
+    let mut bbr = informed();
+    (bbr.delivered, bbr.cwnd) = (u64::from(100 * MSS), 100_000);
+    bbr.start_drain();
+    bbr
+}
+
 #[test]
 fn losses_of_startup_lower_nothing_after_it() {
     for (sent_before, is_lowered) in [(1, false), (0, true)] {
-        let mut bbr = informed();
-        (bbr.delivered, bbr.cwnd) = (u64::from(100 * MSS), 100_000);
-        bbr.start_drain();
+        let mut bbr = draining();
         bbr.delivered -= sent_before;
         lose(&mut bbr, 15);
         bbr.delivered += sent_before;
@@ -212,9 +218,7 @@ fn losses_of_startup_lower_nothing_after_it() {
 #[test]
 fn a_queue_that_lost_data_of_startup_is_no_reason_to_lower_the_limits_in_drain() {
     for (sent_before, is_lowered) in [(1, false), (0, true)] {
-        let mut bbr = informed();
-        (bbr.delivered, bbr.cwnd) = (u64::from(100 * MSS), 100_000);
-        bbr.start_drain();
+        let mut bbr = draining();
         bbr.on_lost(&LostPacket {
             now: Instant::ZERO,
             range: SeqRange::with_len(SeqNum(1), MSS),

@@ -57,7 +57,7 @@ fn a_flight_leaves_at_once_unless_the_peer_s_window_holds_its_end_back() {
     assert_eq!(flight(&budget, 15), (10, 1_500, true));
 }
 
-/// Although nothing more can be written to a closed stream.
+/// Nothing more can be written to a closed stream, as to one with a full buffer.
 #[test]
 fn no_data_follows_the_end_of_the_stream() {
     let mut world = World::new(TcpConfig::planned(5));
