@@ -23,7 +23,7 @@ struct Requirement {
     rfc: u32,
     section: String,
     level: String,
-    /// Either a quotation or a paraphrase.
+    /// A quotation, a paraphrase, or both: a quotation that the paraphrase introduces.
     text: Option<String>,
     paraphrase: Option<String>,
     #[serde(default)]
@@ -114,8 +114,8 @@ fn names_in_the_record_exist() {
     let mut faults = Vec::new();
     for requirement in &record().requirement {
         let at = format!("RFC {} section {}", requirement.rfc, requirement.section);
-        if requirement.text.is_some() == requirement.paraphrase.is_some() {
-            faults.push(format!("{at}: either text or paraphrase"));
+        if requirement.text.is_none() && requirement.paraphrase.is_none() {
+            faults.push(format!("{at}: neither text nor paraphrase"));
         }
         if !["MUST", "MUST NOT", "SHOULD", "MAY", "RULE"].contains(&requirement.level.as_str()) {
             faults.push(format!("{at}: no level {}", requirement.level));
@@ -232,7 +232,7 @@ fn page(record: &Record) -> String {
          This page lists requirements of TCP's RFCs, with the code that meets each and its tests. It is generated from\n\
          `crates/conformance/compliance.toml`; `cargo test -p brisk-conformance --test compliance` checks both against the\n\
          sources. Words in quotation marks are quotations, which also occur in comments of the named code or tests; other words\n\
-         are paraphrases. The list has the most important requirements and is not complete.\n\n\
+         are paraphrases. The list contains the most important requirements; it is not complete.\n\n\
          *partly met*: by default the code deviates from the requirement in the way described. *not met*: the row gives the reason.\n\n\
          | RFC | met and tested | partly met | not met |\n|---|---:|---:|---:|\n",
     );
@@ -252,7 +252,11 @@ fn page(record: &Record) -> String {
         );
         for one in record.requirement.iter().filter(|one| one.rfc == rfc) {
             let escaped = one.words().replace('|', "\\|").replace('<', "&lt;").replace('*', "\\*");
-            let words = if one.text.is_some() { format!("\"{escaped}\"") } else { escaped };
+            let words = match (&one.text, &one.paraphrase) {
+                (Some(_), Some(context)) => format!("{context}: \"{escaped}\""),
+                (Some(_), None) => format!("\"{escaped}\""),
+                _ => escaped,
+            };
             let words = match &one.exception {
                 Some(reason) => format!("{words} **{}**: {reason}", one.status()),
                 None => words,

@@ -24,13 +24,13 @@ pub fn overview(plans: &[PlanReport], made: &Made, folder: &str) -> String {
     let count = |verdict| findings().filter(|finding| finding.verdict == verdict).count();
     let Made { command, version, seed, machine } = made;
     let mut text = format!(
-        "# Reproduction\n\nEvery table and figure of both papers, and brisk's own experiments, with brisk's results. Written by\n\n```\n{command}\n```\n\n\
-         with brisk {version}, seed {seed}, in virtual time{}. The same seed gives the same figures everywhere.\n\n\
-         {} figures: {} in the expected range (`ok`), {} outside it by an amount that chance can explain (`unsure`), {} outside it\n\
-         by more (`OUTSIDE`). For {unexplained} of the latter no experiment has tested a reason. The expected range is in the plan; if it\n\
-         excludes the paper's figure, the last column gives the reason, and after *Checked* the experiment that tested the reason.\n\
-         [The lab](lab.md) defines the verdict. Some ranges were set after the first run: for these `ok` means only that the figure\n\
-         has not changed since, so compare it with the paper's.\n",
+        "# Reproduction\n\nThis page lists every table and figure of both papers, and brisk's own experiments, with brisk's results. brisk {version}\n\
+         wrote it with seed {seed}, in virtual time{}:\n\n```\n{command}\n```\n\nThe same seed gives the same figures everywhere.\n\n\
+         Of {} figures, {} are in the expected range (`ok`), {} are outside it by an amount that chance can explain (`unsure`), and\n\
+         {} are outside it by more (`OUTSIDE`). For {unexplained} of the last group no experiment has tested a reason. The plan has the\n\
+         expected range; if the range excludes the paper's figure, the last column gives the reason and, after *Checked*, the\n\
+         experiment that tested it. [The lab](lab.md) defines the verdicts. Some ranges were set after the first run: for these `ok`\n\
+         means only that the figure has not changed since, so compare it with the paper's.\n",
         machine.as_ref().map(|machine| format!(" on {machine}")).unwrap_or_default(),
         findings().count(),
         count(Verdict::Within),
