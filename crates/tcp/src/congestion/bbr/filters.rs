@@ -2,14 +2,13 @@
 
 use super::super::sample::RateSample;
 use super::bytes_in;
+use crate::congestion::hystart::rtt_thresh;
 use crate::time::{Instant, Micros};
 
 /// Age at which a minimum round-trip time is replaced.
 const MIN_RTT_WINDOW: Micros = Micros::from_millis(10_000);
 /// Age at which the round-trip time is measured again, with a drained queue.
 pub(super) const PROBE_RTT_INTERVAL: Micros = Micros::from_millis(5_000);
-/// Smallest delay that counts as a queue.
-const MIN_DELAY: Micros = Micros::from_millis(4);
 /// Maximum aggregation that enlarges the window.
 const MAX_AGGREGATION: Micros = Micros::from_millis(100);
 
@@ -31,8 +30,9 @@ impl Rounds {
         }
     }
 
-    /// Begins a round without counting one.
+    /// Begins a round without counting one. The acknowledgement that is being processed does not end it.
     pub(super) fn restart(&mut self, delivered: u64) {
+        self.start = false;
         self.next_delivered = delivered;
     }
 }
@@ -94,9 +94,10 @@ impl MinRtt {
         self.min.is_some_and(|min| rtt > min + min / 4 + Micros::from_millis(4))
     }
 
-    /// True if `rtt` exceeds the minimum by a quarter: a queue that grows, if samples in a row show it.
+    /// True if `rtt` exceeds the minimum by as much as ends slow start in HyStart++ (RFC 9406 section 4.2): a
+    /// queue that grows, if samples in a row show it.
     pub(super) fn is_delayed(&self, rtt: Micros) -> bool {
-        self.min.is_some_and(|min| rtt > min + (min / 4).max(MIN_DELAY))
+        self.min.is_some_and(|min| rtt > min + rtt_thresh(min))
     }
 
     /// Processes an acknowledgement; returns true if it is time to drain the queue and measure.

@@ -329,7 +329,7 @@ impl CongestionController for Bbr {
         if let Some(sample) = &sample {
             self.full_pipe.update(sample, self.rounds.start);
         }
-        self.leave_startup(ack, sample.as_ref());
+        self.leave_startup(ack.state, sample.as_ref());
         self.leave_drain(ack.now, ack.pipe);
         self.advance_cycle(ack, sample.as_ref());
         self.update_min_rtt(ack, sample.as_ref());

@@ -1,6 +1,6 @@
 //! Startup, the estimate that the pipe is full, and Drain.
 
-use super::super::sample::{AckSample, RateSample};
+use super::super::sample::RateSample;
 use super::loss::MIN_RUNS_IN_STARTUP;
 use super::{Bbr, BbrState};
 use crate::outcome::CongestionState;
@@ -54,12 +54,12 @@ impl FullPipe {
 
 impl Bbr {
     /// Ends Startup if the pipe is full, a round had too many losses, or a queue grows.
-    pub(super) fn leave_startup(&mut self, ack: &AckSample, sample: Option<&RateSample>) {
+    pub(super) fn leave_startup(&mut self, state: CongestionState, sample: Option<&RateSample>) {
         if self.state != BbrState::Startup {
             return;
         }
         if let Some(sample) = sample.filter(|_| self.loss_round.start && !self.full_pipe.reached)
-            && ack.state == CongestionState::Recovery
+            && state == CongestionState::Recovery
             && self.is_loss_too_high(sample.tx_in_flight, sample.lost, MIN_RUNS_IN_STARTUP)
         {
             self.leave_startup_by_loss();

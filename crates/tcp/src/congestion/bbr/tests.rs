@@ -194,6 +194,26 @@ fn rounds_in_the_flows_own_queue_do_not_count_as_evidence_of_random_loss() {
     }
 }
 
+/// An eighth of 40 ms is 5 ms.
+#[test]
+fn startup_ends_when_five_samples_in_a_row_are_an_eighth_later() {
+    let leaves = |rtts: &[u64]| {
+        let mut bbr = informed();
+        bbr.full_pipe.reached = false;
+        for rtt in rtts {
+            bbr.leave_startup(
+                CongestionState::Open,
+                Some(&RateSample { rtt: Some(Micros::from_millis(*rtt)), ..sample_of(1_250_000) }),
+            );
+        }
+        bbr.state != BbrState::Startup
+    };
+    assert!(leaves(&[46; 5]));
+    assert!(!leaves(&[46; 4]), "too few");
+    assert!(!leaves(&[45; 20]), "too early");
+    assert!(!leaves(&[46, 46, 46, 46, 40, 46, 46, 46, 46]), "not in a row");
+}
+
 /// Returns a flow that has left Startup just now.
 fn draining() -> Bbr {
     let mut bbr = informed();
@@ -749,7 +769,7 @@ fn the_same_seed_gives_the_same_flow() {
     let run = |seed| {
         let mut flow = Flow::new(20, Micros::from_millis(30), 100_000, 10_000);
         flow.bbr.random = seed;
-        (flow.run_to(12), flow.sent, flow.states.len())
+        (flow.run_to(60), flow.sent, flow.states.len())
     };
     assert_eq!(run(1), run(1));
     assert_ne!(run(1), run(2));
