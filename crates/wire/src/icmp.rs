@@ -60,7 +60,7 @@ pub enum IcmpKind {
     SourceQuench,
 }
 
-/// Parses an ICMP message; `None` if it is no error about a TCP segment that its receiver sent.
+/// Parses an ICMP message; `None` if it is not an error about a TCP segment that its receiver sent.
 pub(crate) fn parse(ip: &IpHeader, message: &[u8]) -> Result<Option<IcmpError>, ParseError> {
     let (&[kind, code, _, _, b4, b5, b6, b7], quotation) =
         message.split_first_chunk::<ERROR_HEADER_LEN>().ok_or(ParseError::Truncated)?;

@@ -207,9 +207,9 @@ fn parse_v6(packet: &[u8], strictness: Strictness) -> Result<IpHeader, ParseErro
     Ok(IpHeader { meta, protocol, payload_at, end })
 }
 
-/// Returns the length of `packet` according to its length field, which does not count `uncounted` bytes. A
-/// field of 0 means that the length is that of `packet`: in [`Peeked`](Strictness::Peeked) packets longer
-/// than the field can express, and in quotations.
+/// Returns the length of `packet` that its length field announces; the field does not count `uncounted`
+/// bytes. A field of 0 stands for the length of `packet` in quotations and in [`Peeked`](Strictness::Peeked)
+/// packets, which can be longer than the field can express.
 fn announced(field: [u8; 2], uncounted: usize, packet: &[u8], strictness: Strictness) -> usize {
     let says_nothing = match strictness {
         Strictness::Arrived => false,
@@ -222,7 +222,7 @@ fn announced(field: [u8; 2], uncounted: usize, packet: &[u8], strictness: Strict
     }
 }
 
-/// Returns the end of a packet of `total_len` bytes in `packet`.
+/// Returns the offset in `packet` at which a packet of `total_len` bytes ends.
 fn packet_end(packet: &[u8], total_len: usize, strictness: Strictness) -> Result<usize, ParseError> {
     match strictness {
         Strictness::Arrived | Strictness::Peeked if total_len > packet.len() => Err(ParseError::Truncated),
@@ -343,7 +343,7 @@ fn v6_octets(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Returns the sum of an IPv4 header; the first branch is for headers without options, nearly all.
+/// Returns the sum of an IPv4 header. The first branch handles headers without options, which are nearly all.
 #[inline]
 fn sum_of_v4(header: &[u8]) -> Sum {
     match header.as_chunks::<4>().0.as_array::<5>() {

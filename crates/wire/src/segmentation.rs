@@ -28,10 +28,10 @@ pub fn split_twice(packet: &[u8], segment_size: u16, sum: ChecksumFill, emit: &m
     cut(packet, segment_size, sum, true, emit);
 }
 
-/// Cuts a super-packet with a separate payload of `payload_len` bytes into super-packets of at most `piece`
-/// bytes of it, with partial checksums. Hands `emit` the headers of each and its part of the payload.
-/// `headers` are those of the whole; their length field is ignored. `segment_size` is the payload of its
-/// segments.
+/// Cuts a super-packet whose payload of `payload_len` bytes is stored separately. Each resulting super-packet
+/// has at most `piece` bytes of the payload and a partial checksum; its headers and its part of the payload
+/// go to `emit`. `headers` are those of the whole super-packet; their length field is ignored. `segment_size`
+/// is the payload length of its segments.
 ///
 /// `piece` must be a multiple of `segment_size`, so that pieces begin where segments do. Headers that are not
 /// TCP are handed over unchanged with the whole payload.
@@ -108,7 +108,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Sets sequence number, flags and identification of segment `index`, whose payload starts at `start`, or
-    /// of several segments from it on.
+    /// of a run of segments that begins with it.
     fn adjust(&self, out: &mut [u8], index: usize, start: usize, is_last: bool) {
         let tcp = self.ip.payload_at;
         let mut flags = self.flags;

@@ -114,7 +114,7 @@ struct Choice<'a> {
     acc_ecn: usize,
 }
 
-/// Classes of unknown options, which differ if the space is too small for all.
+/// Classes of unknown options; the class decides when an option is dropped for lack of space.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
     /// Accurate ECN: dropped first, counter by counter.
