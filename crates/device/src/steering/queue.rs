@@ -206,7 +206,7 @@ impl Device for SteeredDevice {
 }
 
 impl Drop for SteeredDevice {
-    /// Closes the mailbox, which nothing reads any more.
+    /// Closes the mailbox, because nothing reads it any more.
     fn drop(&mut self) {
         if let Some(mailbox) = self.mailboxes.get(self.index) {
             mailbox.close();
