@@ -42,7 +42,7 @@ impl Buffers {
         self.current = self.next();
     }
 
-    /// Returns a buffer that is not lent, a used one if possible.
+    /// Returns a buffer that is not lent; reuses one if possible.
     fn next(&mut self) -> BytesMut {
         for _ in 0..LOOKS.min(self.watched.len()) {
             match self.watched.pop_front().map(Bytes::try_into_mut) {

@@ -55,7 +55,7 @@ pub struct PacketOptions {
     pub local_ports: u16,
     /// Requested size of the receive buffer in bytes; the kernel may grant less. Default 4 MiB.
     pub buffer_bytes: usize,
-    /// True if the kernel may redirect frames instead of copying them to packet sockets, if [`open`] finds
+    /// True to let the kernel redirect frames instead of copying them to packet sockets, if [`open`] finds
     /// that this works. Default true.
     pub redirect: bool,
 }

@@ -168,7 +168,7 @@ impl OpenError {
         let remedy = match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => "changing an interface needs CAP_NET_ADMIN (run as root)",
             Some(libc::ENODEV) => {
-                "no interface of that name is in this network namespace; `ip link show` lists those that are"
+                "this network namespace has no interface of that name; `ip link show` lists its interfaces"
             }
             _ => "`ip -details link show` shows what the interface permits",
         };

@@ -1,8 +1,8 @@
 //! The share of the clients that the stack serves on a port of the host; the kernel's TCP serves the others.
 //!
-//! A hash of its address decides about a client: of the whole IPv4 address, of the first 64 bits of an IPv6
-//! address. Two programs compute it in the kernel. The one of the device passes the packets of the share to
-//! the stack; the one of the kernel's listener drops them there, without a reset.
+//! A hash of the client's address decides: of the whole address for IPv4, of its first 64 bits for IPv6. Two
+//! programs in the kernel compute it. The device's program passes the packets of the share to the stack; the
+//! program of the kernel's listener drops them there, without a reset.
 //!
 //! The hash has no secret key, so the same clients are in the share on every host and after every restart,
 //! and a larger share contains every smaller one. A client can choose its address by the hash, but this only
@@ -95,8 +95,8 @@ pub struct KernelListener {
 
 /// Clients that are left to the kernel although they are in the share, by the [`hash`] of their address. Two
 /// clients with the same hash are one client here. Clones are the same list.
-///
-/// A packet of a connection that the stack has with a client in the list goes to the kernel, which resets it.
+/// If the stack has a connection with a client in the list, the packets of that connection go to the kernel,
+/// which resets it.
 #[derive(Clone, Debug)]
 pub struct Exceptions(Arc<OwnedFd>);
 

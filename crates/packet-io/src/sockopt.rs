@@ -67,7 +67,7 @@ impl TcpInfo {
     /// Returns the statistics of a socket.
     ///
     /// # Errors
-    /// It is no socket of TCP.
+    /// The descriptor is not a TCP socket.
     pub fn of(fd: BorrowedFd<'_>) -> io::Result<TcpInfo> {
         // Offsets of tcpi_rtt (microseconds), tcpi_total_retrans and tcpi_data_segs_out (Linux 4.6).
         const RTT: usize = 68;

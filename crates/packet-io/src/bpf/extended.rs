@@ -190,7 +190,7 @@ fn load_map(map: BorrowedFd<'_>) -> [Instruction; 2] {
 }
 
 /// Translates a filter to a program that redirects accepted frames to the interface `to`, and copies frames
-/// for which the filter returns `copied`. Other frames pass unchanged, also those of the clients in `list`.
+/// for which the filter returns `copied`. Other frames, and those of the clients in `list`, pass unchanged.
 pub(crate) fn redirecting(
     program: &[sock_filter],
     to: u32,

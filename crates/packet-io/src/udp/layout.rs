@@ -41,8 +41,8 @@ pub(crate) const PORTS: u32 = 12;
 pub const HEADER_LEN: usize = 16;
 /// Length of the IPv6 and TCP headers of the stack's packet, without options.
 pub(super) const INNER_HEADERS: usize = 60;
-/// Maximum length of the packet from one datagram, and more than the maximum for a run, because IP and TCP
-/// headers are longer than the datagram's header and UDP's.
+/// Maximum length of the packet built from one datagram. It exceeds the maximum for a run, because IP and TCP
+/// headers are longer than the headers of the datagram and of UDP.
 const LONGEST: usize = MAX_SUPER + 128;
 /// Offset of the flags in that packet.
 const INNER_FLAGS: usize = 53;

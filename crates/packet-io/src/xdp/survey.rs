@@ -11,7 +11,7 @@ use crate::interface::Interface;
 use crate::packet::filter::{self, Wanted};
 use crate::privileges::OpenError;
 
-/// See [`survey`].
+/// Result of [`survey`].
 #[derive(Debug)]
 pub struct Survey {
     /// Reason why the kernel does not accept a socket or program, if so.

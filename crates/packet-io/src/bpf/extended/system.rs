@@ -1,5 +1,5 @@
 //! `bpf(2)`: creates programs and maps and attaches them to interfaces. The results are descriptors. The
-//! kernel removes a program or map with its last descriptor, also after a crash.
+//! kernel removes a program or map with its last descriptor, even after a crash.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
