@@ -439,7 +439,7 @@ impl Driver {
         drop(inner);
         self.call_observers();
         self.woken.drain(..).for_each(Waker::wake);
-        // Packets that were read may belong to another queue, so it counts that the device was readable.
+        // Packets that were read may belong to another queue, so a readable device counts as movement.
         let moved = readable || self.outgoing.bytes > 0;
         if let Some(counters) = self.counting.read_if_due(&*self.device, moved, now) {
             self.shared.lock().device = counters;

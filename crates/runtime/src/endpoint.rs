@@ -214,8 +214,8 @@ impl Endpoint {
     }
 
     /// Moves the connections of a peer whose address on this device was `from` to the address `to`. The
-    /// caller must have authenticated the peer and received a packet from it there. `is_other_path`: more
-    /// than its port has changed, so the facts about the path are reset.
+    /// caller must have authenticated the peer and received a packet from it there. `is_other_path` is true
+    /// if more than the peer's port has changed; the facts about the path are then reset.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -242,8 +242,8 @@ impl Endpoint {
         moved.for_each(drop);
     }
 
-    /// Reports that this host has moved. Connections to the peer at `address` retransmit lost data, and reset
-    /// their facts about the path if it is another one.
+    /// Reports that this host has moved. Connections to the peer at `address` retransmit lost data. If
+    /// `is_other_path` is true, they also reset their facts about the path.
     pub fn change_path(&self, address: IpAddr, is_other_path: bool) {
         let changed = self.shards.act(|inner, now| inner.stack.change_path(address, is_other_path, now));
         changed.for_each(drop);

@@ -121,11 +121,11 @@ struct Current {
 }
 
 impl Endpoint {
-    /// Like [`connect_with_data`](Endpoint::connect_with_data), for a request that has an answer. Until an
-    /// answer over Fast Open has arrived from this destination once, a plain connection follows half a round
-    /// trip (at least 50 ms) behind the SYN. It sends the request if no answer has arrived when its handshake
-    /// is complete. The server can get the request **twice**: use it only for requests that may be repeated.
-    /// All of `data` is accepted.
+    /// Like [`connect_with_data`](Endpoint::connect_with_data), for a request that has an answer. A plain
+    /// connection follows half a round trip (at least 50 ms) after the SYN, until an answer over Fast Open
+    /// has arrived from this destination once. It sends the request if no answer has arrived when its
+    /// handshake is complete. The server can get the request **twice**: use it only for requests that may be
+    /// repeated. All of `data` is accepted.
     ///
     /// # Errors
     /// Those of [`connect_with_data`](Endpoint::connect_with_data).

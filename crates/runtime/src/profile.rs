@@ -70,7 +70,7 @@ impl Profile {
     /// Parses profiles separated by semicolons: `tcp; reactive; fast_open,corrective=f2`.
     ///
     /// # Errors
-    /// As [`Profile::parse`], for the first text that is no profile.
+    /// As [`Profile::parse`], for the first text that is not a profile.
     pub fn parse_list(text: &str) -> Result<Vec<Profile>, ProfileError> {
         text.split(';').map(Profile::parse).collect()
     }
@@ -114,7 +114,7 @@ pub fn parse_max_overhead(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Reason why a text is no profile.
+/// Reason why a text is not a profile.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum ProfileError {
