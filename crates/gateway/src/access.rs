@@ -75,7 +75,7 @@ pub struct Access {
     pub route: Option<String>,
     /// The name of the requested origin; `None`: the backend's own, or one that was requested by address.
     pub origin: Option<String>,
-    /// The client has closed its direction.
+    /// True if the client has closed its direction.
     pub client_ended: bool,
     /// Side that sent first; `None` if neither has sent anything.
     pub spoke_first: Option<Speaker>,

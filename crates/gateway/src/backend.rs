@@ -68,8 +68,8 @@ pub struct BackendConfig {
     pub tcp: TcpConfig,
     /// Accepts the first bytes of a connection with its SYN. The backend acts on the data of a SYN once
     /// ([`crate::hop::replay`]); over a plain hop it recognises a repeated SYN while its connection exists
-    /// and for two minutes after. Default on, with at most 4096 unacknowledged connections, also from one
-    /// frontend.
+    /// and for two minutes after. Default on, with at most 4096 unacknowledged connections in total, all of
+    /// which may be of one frontend.
     pub fast_open: Option<FastOpenListen>,
     /// Longest age of a first message at its arrival; an older one costs a round trip for a confirmation.
     /// Messages are remembered for twice as long. 1 s to 1 h.

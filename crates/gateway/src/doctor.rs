@@ -32,7 +32,7 @@ pub struct Examination {
     pub hop: Hop,
     /// Settings of the hop's connections.
     pub tcp: TcpConfig,
-    /// Fast Open is requested.
+    /// True to request Fast Open.
     pub fast_open: bool,
     /// Number of probe requests.
     pub probes: u32,

@@ -472,7 +472,10 @@ mod tests {
                 (client.origin.as_deref(), client.user.as_deref()),
                 (Some("origin.example:80"), Some("alice"))
             );
-            assert!(!String::from_utf8_lossy(&client.first).contains("YWxp"), "it is for this proxy alone");
+            assert!(
+                !String::from_utf8_lossy(&client.first).contains("YWxp"),
+                "the login is for this proxy alone"
+            );
         }
     }
 
@@ -566,7 +569,7 @@ mod tests {
             admitted = entrance.admit(&mut accepted, peer, limit) => admitted.unwrap_err(),
             () = slow => unreachable!("it goes on for ever"),
         };
-        assert_eq!(end, End::TimedOut(Timeout::Header), "a byte every now and then is not enough");
+        assert_eq!(end, End::TimedOut(Timeout::Header), "an occasional byte does not extend the limit");
     }
 
     #[tokio::test]

@@ -112,7 +112,7 @@ impl State {
 }
 
 impl Exemptions {
-    /// Returns exemptions that these devices carry out; without devices there are none.
+    /// Returns exemptions that apply at these devices; without devices no client is exempt.
     pub(crate) fn on(lists: Vec<Exceptions>) -> Exemptions {
         Exemptions { lists, ..Exemptions::default() }
     }

@@ -12,9 +12,9 @@
 //! | the same, but clients sent only after that wait | twice as long each time, three times at most |
 //! | the server sent first, three times in a row | none |
 //!
-//! One connection on which the server sends first ends the second and the third row. After that the client
-//! must send first on twice as many connections in a row before the frontend waits for it again, and then for
-//! one round trip at most.
+//! One connection on which the server sends first ends the habits of the second and third row. After that the
+//! client must send first on twice as many connections in a row before the frontend waits for it again, and
+//! then for one round trip at most.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -77,7 +77,7 @@ struct Habit {
     enough: u8,
     /// Number of times that the wait is doubled.
     reach: u8,
-    /// A backend has accepted the last connection to this origin.
+    /// True if a backend has accepted the last connection to this origin.
     granted: bool,
 }
 
@@ -163,10 +163,10 @@ impl Table {
 }
 
 impl Habits {
-    /// Guesses how long to wait for the first bytes of a client for `origin` (`None`: the default origin):
-    /// `usual`, a longer time up to `limit` if clients are known to send first, and zero if the server is.
-    /// `round_trip` is that of the hop; `None` if it is unknown, or if the opening cannot carry bytes: then
-    /// an early handshake saves more than a longer wait.
+    /// Guesses how long to wait for the first bytes of a client for `origin` (`None`: the default origin).
+    /// The wait is `usual`; longer, up to `limit`, if clients are known to send first; and zero if the server
+    /// is known to send first. `round_trip` is that of the hop. It is `None` if it is unknown or if the
+    /// opening cannot carry bytes; an early handshake then saves more than a longer wait.
     pub(crate) fn guess(
         &self,
         origin: Option<&str>,
@@ -267,11 +267,15 @@ mod tests {
         assert_eq!(wait(&habits, None), 5);
         hear(&habits, None, CLIENT, 1);
         assert_eq!(wait(&habits, None), 100);
-        assert_eq!(habits.guess(None, USUAL, LIMIT, None).wait, USUAL, "a handshake under way is worth more");
+        assert_eq!(
+            habits.guess(None, USUAL, LIMIT, None).wait,
+            USUAL,
+            "an early handshake saves more than a longer wait"
+        );
         assert_eq!(
             habits.guess(None, USUAL, Duration::ZERO, Some(ROUND_TRIP)).wait,
             USUAL,
-            "nothing is learnt"
+            "the limit switches the longer wait off"
         );
         let habits = Habits::default();
         hear(&habits, None, SERVER, 3);
@@ -291,7 +295,7 @@ mod tests {
         hear(&habits, None, SERVER, 3);
         assert_eq!(wait(&habits, None), 0);
         hear(&habits, None, CLIENT, 1);
-        assert_eq!(wait(&habits, None), 5, "the other way round it is unlearnt at once too");
+        assert_eq!(wait(&habits, None), 5, "one client that sends first ends the habit of the server");
     }
 
     #[test]
@@ -305,7 +309,7 @@ mod tests {
             wrong += u32::from(who == SERVER && guess.wait > USUAL);
             habits.learn(who, guess);
         }
-        assert_eq!(wrong, 2, "after 3 and after 6 in a row, and 12 in a row there are not");
+        assert_eq!(wrong, 2, "wrong after 3 and 6 in a row; 12 in a row do not occur");
     }
 
     #[test]
@@ -313,7 +317,7 @@ mod tests {
         let habits = Habits::default();
         let late = |times: u32| (0..times).for_each(|_| habits.learn(CLIENT, guess(&habits, None).in_vain()));
         late(3);
-        assert_eq!(wait(&habits, None), 100, "what was late before anybody waited means nothing");
+        assert_eq!(wait(&habits, None), 100, "clients that are late before the frontend waits do not count");
         late(1);
         assert_eq!(wait(&habits, None), 200);
         late(10);
@@ -332,7 +336,11 @@ mod tests {
             assert_eq!(wait(&habits, Some(origin)), expected, "{origin}");
         }
         hear(&habits, Some("a:443"), CLIENT, 1);
-        assert_eq!(wait(&habits, Some("a:443")), 100, "one connection of its own makes it no stranger");
+        assert_eq!(
+            wait(&habits, Some("a:443")),
+            100,
+            "one connection does not replace the habit of the port"
+        );
         hear(&habits, Some("a:8080"), CLIENT, 3);
         assert_eq!((wait(&habits, Some("a:8080")), wait(&habits, Some("b:8080"))), (100, 100));
         hear(&habits, Some("b:8080"), SERVER, 3);

@@ -372,7 +372,7 @@ struct FrontendShared {
     /// Sockets of clients; `None` once no more are accepted.
     sockets: watch::Sender<Option<Sockets>>,
     watches: Mutex<JoinSet<()>>,
-    /// A client waits for a backend.
+    /// True if a client waits for a backend; resolves [`FrontendControl::look_up_wanted`].
     look_up: Notify,
 }
 
@@ -413,7 +413,7 @@ impl FrontendShared {
         let began = Instant::now();
         loop {
             let is_held = admitted.direct.is_none() && began.elapsed() < current.config.hold;
-            // A held client's request goes to no backend that is down: the backend may receive it
+            // A held client's request is not sent to a backend that is down: that backend might receive it
             // nevertheless, and then no other backend may get it.
             if !is_held || !current.upstreams.all_down() {
                 let routed = current.route(admitted, client, signal, access).await;
@@ -686,7 +686,7 @@ impl Current {
         let mut is_retryable = true;
         if admitted.direct.is_none() || self.upstreams.any_up() {
             for upstream in self.upstreams.order() {
-                // Another backend has answered: one that is down would only delay that answer.
+                // Another backend has answered, and trying one that is down would only delay that answer.
                 if upstream.health() == Health::Down && cause.as_ref().is_some_and(Cause::was_answered) {
                     continue;
                 }

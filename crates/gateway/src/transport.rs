@@ -385,7 +385,7 @@ mod tests {
         transports.usual.lost(Trials::Watch, now);
         assert_eq!(begin(&Transport::ALL), [packet, kernel]);
         assert_eq!(begin(&[usual, kernel]), [kernel]);
-        assert_eq!(begin(&[usual]), [usual], "it is asked all the same");
+        assert_eq!(begin(&[usual]), [usual], "the only transport is tried although it is lost");
         transports.packet.lost(Trials::Watch, now);
         assert_eq!(begin(&Transport::ALL), [kernel]);
         transports.usual.works();

@@ -912,7 +912,7 @@ mod tests {
         assert!((0..100).all(|_| first(&upstreams) == "0"));
         upstreams.all[1].set(Health::Up, "test", &Log::silent());
         let asked = (0..400).filter(|_| first(&upstreams) == "0").count();
-        assert_eq!(asked, 300, "who comes back is owed nothing");
+        assert_eq!(asked, 300, "a backend that comes back has no credit");
     }
 
     #[test]
@@ -922,7 +922,7 @@ mod tests {
         upstreams.all[0].set(Health::Down, "test", &log);
         assert_eq!(first(&upstreams), "1");
         upstreams.all[1].set(Health::Draining, "test", &log);
-        assert_eq!(first(&upstreams), "1", "who drains is better than who is dead");
+        assert_eq!(first(&upstreams), "1", "a draining backend comes before a dead one");
         assert!(!upstreams.any_up());
         upstreams.all[0].set(Health::Up, "test", &log);
         assert_eq!(first(&upstreams), "0");
@@ -938,9 +938,9 @@ mod tests {
         assert!((0..10).all(|_| first(&upstreams) == "1"));
         upstreams.all[1].set(Health::Draining, "test", &log);
         upstreams.all[2].set(Health::Up, "test", &log);
-        assert_eq!(first(&upstreams), "2", "it has answered");
+        assert_eq!(first(&upstreams), "2", "the backend has answered");
         upstreams.all[2].set(Health::Down, "test", &log);
-        assert_eq!(first(&upstreams), "0", "it may answer");
+        assert_eq!(first(&upstreams), "0", "an unknown backend may answer");
         assert!(upstreams.any_up());
     }
 
@@ -957,7 +957,7 @@ mod tests {
         let found = BackendSpec { address: known.address, ..specs[0].clone() };
         let upstreams = upstreams.renewed(vec![found, known]);
         assert_eq!(upstreams.all[0].health(), Health::Unknown);
-        assert_eq!(upstreams.all[1].health(), Health::Down, "what is known of the others is kept");
+        assert_eq!(upstreams.all[1].health(), Health::Down, "the others keep their state");
     }
 
     #[test]

@@ -358,7 +358,7 @@ mod tests {
                 tokio::time::timeout(Duration::from_millis(100), receive(b, Vec::new(), &key, &run));
             let mut arrived = Vec::new();
             let (answer, confirmed) = tokio::join!(next_message(&mut a, &mut arrived), confirming);
-            assert!(confirmed.is_err(), "it is not acted upon");
+            assert!(confirmed.is_err(), "the backend does not act on it");
             answers.push(answer.unwrap().bytes);
         }
         // The answer: 24 bytes of nonce, the pair's public key, and the sealed verdict, run and time.
@@ -382,7 +382,10 @@ mod tests {
             let refused = received(garbage, &hop(1), &run).await;
             assert!(matches!(refused, Some(Err(_))), "{garbage:?}");
         }
-        assert!(received(&message[..40], &hop(1), &run).await.is_none(), "half a message is waited for");
+        assert!(
+            received(&message[..40], &hop(1), &run).await.is_none(),
+            "the rest of half a message is awaited"
+        );
     }
 
     #[tokio::test]
@@ -412,7 +415,7 @@ mod tests {
             let mut hop = asked.tell(Verdict::Go, &run).await.unwrap();
             hop.split().1.write_all(b"half").await.unwrap();
             hop.split().1.flush().await.unwrap();
-            // The line ends without an empty record: any attacker on the path can end it so.
+            // The line ends without an empty record: any attacker on the path can end it in this way.
         };
         let clock = BackendClock::default();
         let frontend = async {

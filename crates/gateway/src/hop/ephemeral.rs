@@ -52,8 +52,8 @@ const KEY: usize = 32;
 /// Length of both together, bytes.
 pub(super) const PUBLIC: usize = NONCE + KEY;
 
-/// Returns the cryptographic primitives for `snow`: ring's first, whose cipher in assembly takes half the
-/// time, and the default ones for those that ring lacks.
+/// Returns the cryptographic primitives for `snow`: those of ring, whose assembly cipher takes half the time,
+/// and the default ones where ring has none.
 pub(super) fn primitives() -> FallbackResolver {
     FallbackResolver::new(Box::new(RingResolver), Box::new(DefaultResolver))
 }
@@ -276,7 +276,7 @@ mod tests {
         assert_ne!(public(LIFETIME), first);
         let each = Ephemerals::new(Duration::ZERO);
         assert_ne!(each.pair(now).unwrap().public, each.pair(now).unwrap().public);
-        assert!(!each.holds_one() && !each.are_lasting() && own.are_lasting(), "none is held");
+        assert!(!each.holds_one() && !each.are_lasting() && own.are_lasting(), "no pair is kept");
     }
 
     #[test]
@@ -326,8 +326,8 @@ mod tests {
             own.agree(&public);
         }
         assert_eq!(own.agreed().len(), MAX_AGREED);
-        assert!(own.agreed().contains_key(&other.public), "nobody displaces what serves");
+        assert!(own.agreed().contains_key(&other.public), "useful secrets are not displaced");
         let late = KeyPair::generate().unwrap();
-        assert_eq!(own.agree(&late.public), late.agree(&own.public), "who comes late is served as well");
+        assert_eq!(own.agree(&late.public), late.agree(&own.public), "a late peer is served too");
     }
 }

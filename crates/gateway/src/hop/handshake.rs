@@ -259,7 +259,7 @@ static LASTING: LazyLock<NoiseParams> =
 static PAIRS: LazyLock<NoiseParams> = LazyLock::new(|| params(NOISE_PAIRS));
 
 fn params(name: &str) -> NoiseParams {
-    name.parse().expect("the library is built with what the names at the top of this file name")
+    name.parse().expect("the library supports the protocols named at the top of this file")
 }
 
 fn builder(key: &HopKey) -> Result<Builder<'_>, snow::Error> {
@@ -355,10 +355,10 @@ mod tests {
         let public = ephemeral::PUBLIC - 32..ephemeral::PUBLIC;
         for said in 0..2 {
             assert_eq!(one[said][public.clone()], other[said][public.clone()], "the pair is the same");
-            assert_ne!(one[said][..24], other[said][..24], "the nonce is not");
-            assert_ne!(one[said][public.end..], other[said][public.end..], "nor is what was sealed");
+            assert_ne!(one[said][..24], other[said][..24], "the nonce differs");
+            assert_ne!(one[said][public.end..], other[said][public.end..], "the sealed bytes differ");
         }
-        assert!(one[2] != other[2] && one[3] != other[3], "nor are the records");
+        assert!(one[2] != other[2] && one[3] != other[3], "the records differ");
         // A message of one connection and the answer of another do not match.
         let (initiator, _) = Initiator::begin_lasting(&key(1), &front, b"request").unwrap();
         assert_eq!(initiator.finish(&one[1]).unwrap_err(), HandshakeError::NotOurs);
@@ -371,8 +371,8 @@ mod tests {
         let accept =
             |keys: &[u8], message: &[u8]| Responder::accept_lasting(&ring(keys), &back, message).is_ok();
         assert!(accept(&[1], &first) && !accept(&[2, 3], &first));
-        assert!(front.holds_one() && !back.holds_one(), "nothing is made for who is not answered");
-        assert!(Responder::accept(&ring(&[1]), &first).is_err(), "the kinds are protocols of their own");
+        assert!(front.holds_one() && !back.holds_one(), "no pair is created for a peer that gets no answer");
+        assert!(Responder::accept(&ring(&[1]), &first).is_err(), "the two kinds are different protocols");
         let (_, other) = Initiator::begin(&key(1), b"request").unwrap();
         assert!(!accept(&[1], &other));
         for at in 0..first.len() {
@@ -464,7 +464,7 @@ mod tests {
         }
     }
 
-    /// A million in release: `BRISK_MUTATIONS=1000000 cargo test --release -p brisk-gateway mutated`.
+    /// Runs a million mutations with `BRISK_MUTATIONS=1000000 cargo test --release -p brisk-gateway mutated`.
     #[test]
     fn mutated_and_truncated_first_messages_are_refused_without_a_panic() {
         let count =

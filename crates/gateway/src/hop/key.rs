@@ -76,7 +76,7 @@ pub enum KeyError {
         /// The file of the key.
         place: String,
     },
-    /// The content is no key.
+    /// The content is not a key.
     #[error("{place}: {problem}; write one key on each line, as brisk keygen prints it")]
     Malformed {
         /// File and line, or the variable.

@@ -146,8 +146,7 @@ impl StaticKeys {
     /// file.
     ///
     /// # Errors
-    /// If one of them holds no key, too many or an invalid line; if others than the owner may change the
-    /// file.
+    /// If one of them holds no key, too many or an invalid line; if anyone but the owner may change the file.
     pub(super) fn read(own: &str, place: &str, peers: &Path) -> Result<StaticKeys, KeyError> {
         let own = private_keys(own, place)?;
         let name = peers.display().to_string();

@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(b.open(&one[2..], &mut plain), Ok(3));
         assert_eq!(b.open(&one[2..], &mut plain), Err(Forged), "the first again");
         assert_eq!(b.open(&two[2..], &mut plain), Ok(0));
-        assert_eq!(plain, b"one", "what is refused leaves nothing behind");
+        assert_eq!(plain, b"one", "a rejected record adds no plaintext");
         let mut back = Vec::new();
         a.seal(b"mine", &mut back).unwrap();
         assert_eq!(a.open(&back[2..], &mut plain), Err(Forged), "its own, reflected");

@@ -7,14 +7,14 @@
 //! accepts it.
 //!
 //! If the backend cannot tell whether a message is new (the frontend does not know this run yet, the message
-//! was on its way for long, the table is full), it does not refuse the message. It asks the frontend to
-//! confirm it, which costs a round trip and needs the secret of the message. A replayed message is never
-//! accepted as new.
+//! took long to arrive, the table is full), it does not refuse the message. It asks the frontend to confirm
+//! it, which costs a round trip and needs the secret of the message. A replayed message is never accepted as
+//! new.
 
 use super::stamp::Stamp;
 use std::collections::{HashSet, VecDeque};
 
-/// Identifies a first message: the first bytes of its public key, which are random; of its nonce, if the key
+/// Identifies a first message by random bytes: the first bytes of its public key, or of its nonce if the key
 /// pair serves for several connections.
 pub type MessageId = [u8; 16];
 
@@ -147,7 +147,7 @@ mod tests {
                 Freshness::Unknown
             );
         }
-        assert!(window.is_empty(), "what is not acted upon is not kept");
+        assert!(window.is_empty(), "messages that need a confirmation are not kept");
     }
 
     #[test]
