@@ -231,7 +231,7 @@ mod tests {
         let v4 = now.with("a:1", &found, true).expect("another one").only(|address| address.is_ipv4());
         assert_eq!(v4.all().count(), 2);
         let nothing = v4.only(|_| false);
-        assert_eq!(nothing.of("a:1"), v4.of("a:1"), "what cannot be reached is for others to say");
+        assert_eq!(nothing.of("a:1"), v4.of("a:1"), "unreachable addresses are kept if none is reachable");
     }
 
     #[test]

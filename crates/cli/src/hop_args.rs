@@ -214,8 +214,8 @@ pub(crate) fn kernel_tcp(hop: &HopSettings) -> bool {
     reaches && hop.kernel_tcp()
 }
 
-/// Returns the settings of the packet socket that is used besides TCP in UDP; `None` if none is configured.
-/// `serve`: the listener's address, `None` on a frontend.
+/// Returns the settings of the packet socket that is used in addition to TCP in UDP; `None` if none is
+/// configured. `serve`: the listener's address, `None` on a frontend.
 pub(crate) fn packet(
     hop: &HopSettings,
     serve: Option<std::net::SocketAddr>,

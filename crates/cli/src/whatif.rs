@@ -50,8 +50,8 @@ pub(crate) struct Args {
     /// that exist
     #[arg(long, value_name = "ARMS", env = "BRISK_ARMS")]
     arms: Option<String>,
-    /// Upper limit of the redundancy that the planner adds, in variants that have it, as a share of the bytes
-    /// sent within ten seconds and of 1 MB more
+    /// Limit of the redundancy that the planner adds, for profiles with a planner: a share of the bytes sent
+    /// within ten seconds plus 1 MB
     #[arg(long, value_name = "RATIO", default_value = DEFAULT_MAX_OVERHEAD, env = "BRISK_MAX_OVERHEAD")]
     max_overhead: String,
     /// Print one JSON object instead of a table

@@ -21,7 +21,7 @@ fn keys(text: &str) -> Vec<String> {
     let object: serde_json::Map<String, Value> = serde_json::from_str(text).expect("one JSON object");
     let mut found: Vec<(usize, String)> = Vec::new();
     collect("", &Value::Object(object), &mut |path, key| {
-        let place = text.find(&format!("\"{key}\":")).expect("what was parsed is in the text");
+        let place = text.find(&format!("\"{key}\":")).expect("every parsed key is in the text");
         found.push((place, path));
     });
     found.sort();

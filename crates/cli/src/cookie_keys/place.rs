@@ -158,7 +158,11 @@ mod tests {
         let seen = current(&at.0);
         symlink("..two", at.0.join("..data_tmp")).expect("a link");
         std::fs::rename(at.0.join("..data_tmp"), at.0.join("..data")).expect("exchanged");
-        assert_eq!(pair(&seen).as_deref(), Ok("1-1-1-1,2-2-2-2"), "whoever was reading has the old pair");
+        assert_eq!(
+            pair(&seen).as_deref(),
+            Ok("1-1-1-1,2-2-2-2"),
+            "a reader that had begun gets the old pair"
+        );
         assert_eq!(mounted.keys().as_deref(), Ok("2-2-2-2,1-1-1-1"));
     }
 

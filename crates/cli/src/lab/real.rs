@@ -46,7 +46,7 @@ const USUAL_PARALLEL: u64 = 4;
 const USUAL_BESIDE: Duration = Duration::from_secs(10);
 
 impl Args {
-    /// True if real time is requested; refuses flags that need it otherwise.
+    /// True if real time is requested. Otherwise refuses flags that need it.
     pub(super) fn is_asked_for(&self) -> Result<bool, Failure> {
         let given = [
             ("--number", self.n.is_some()),

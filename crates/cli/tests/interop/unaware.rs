@@ -84,7 +84,7 @@ fn curl_receives_the_segments_of_plain_tcp() {
     };
     let [plain, corrective] = ["tcp", "corrective"].map(|arm| recorded(&namespace, &pages, arm, serve));
     assert!(plain.data.len() > BODY / 1460, "{} segments", plain.data.len());
-    assert_eq!(plain, corrective, "curl's kernel asks for nothing and gets nothing");
+    assert_eq!(plain, corrective, "curl's kernel does not offer Corrective and gets none");
 }
 
 /// Returns header lines of 6,000 bytes.

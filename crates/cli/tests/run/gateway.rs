@@ -207,7 +207,7 @@ fn reload_changes_the_limits_of_a_frontend() {
         answer.map(|()| client)
     };
     let first = open().expect("the first one is served");
-    let refused = open().expect_err("one more than there may be");
+    let refused = open().expect_err("one above the limit");
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionReset);
     let told = "limit: edge has 1 connections open (max_connections)";
     assert!(backend.until("event=access").contains(told));

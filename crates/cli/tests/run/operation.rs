@@ -480,7 +480,7 @@ fn q_leaves_top() {
     while top.try_wait().expect("its status").is_none() {
         if Instant::now() > until {
             top.kill().expect("it is killed");
-            panic!("q does not leave");
+            panic!("q does not quit");
         }
         std::thread::sleep(Duration::from_millis(20));
     }
