@@ -113,7 +113,7 @@ impl EitherTcp {
         }
     }
 
-    /// Connects without data, also if Fast Open is enabled.
+    /// Connects without data, even if Fast Open is enabled.
     ///
     /// # Errors
     /// Those of `connect`.

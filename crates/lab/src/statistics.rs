@@ -272,8 +272,8 @@ mod tests {
     /// A value of a distribution, and the distribution's mean, median and 90th percentile.
     type Source = (&'static str, fn(f64) -> f64, [f64; 3]);
 
-    /// A 95 % interval contains the true value in 95 % of samples: that of a quantile in at least as many,
-    /// and in few more; that of a mean nearly so unless the sample is small and skewed.
+    /// A 95 % interval contains the true value in 95 % of samples. That of a quantile does so in at least 95
+    /// %, and in few more; that of a mean in nearly 95 %, unless the sample is small and skewed.
     #[test]
     fn intervals_contain_the_true_value_at_the_nominal_rate() {
         const SAMPLES: u64 = 2_000;
