@@ -1,10 +1,10 @@
 //! A client that has connected to the server before.
 //!
-//! Fast Open saves time from the second connection on. An [`PriorKnowledge`] is the state after two earlier
+//! Fast Open saves time from the second connection on. A [`PriorKnowledge`] is the state after two earlier
 //! connections over the same path: the client has the server's cookie, knows the properties of the path, and
-//! knows whether the path passes data on a SYN. The server knows the path too. The path of the earlier
-//! connections is that of the measurement with its middleboxes, but without load and loss. The state is
-//! computed once and restored at the start of every transaction.
+//! knows whether the path passes data on a SYN. The server knows the path too. The earlier connections use
+//! the path of the measurement with its middleboxes, but without load and loss. The state is computed once
+//! and restored at the start of every transaction.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

@@ -75,7 +75,7 @@ fn measure(args: &[String]) -> ExitCode {
     let beyond = beyond_limits(&counts);
     if exceeded {
         println!("a count exceeds its record by more than {} %: make the case", 100.0 * TOLERANCE);
-        println!("cheaper, or say in the commit what it buys and record it with `-- --record`");
+        println!("cheaper, or justify it in the commit and record it with `-- --record`");
     }
     ExitCode::from(u8::from(exceeded || beyond))
 }
