@@ -184,8 +184,8 @@ impl Cubic {
 }
 
 impl Epoch {
-    /// Section 4.3, figure 4: W_est grows by alpha segments per window acknowledged; by one once it
-    /// has reached the window before the reduction.
+    /// Grows W_est by alpha segments per window acknowledged, and by one segment once W_est has reached the
+    /// window before the reduction (section 4.3, figure 4).
     fn grow_estimate(&mut self, bytes: u32, cwnd: u32, cwnd_prior: u32, mss: u32) {
         let (num, den) = if self.w_est >= cwnd_prior { (ALPHA.1, ALPHA.1) } else { ALPHA };
         let whole = den * u64::from(cwnd);
