@@ -81,7 +81,7 @@ pub struct IpMeta {
     pub dscp: u8,
     /// Identification; IPv4 only, else 0.
     pub identification: u16,
-    /// Don't-fragment flag; IPv4 only, else true (no router fragments IPv6).
+    /// True if the don't-fragment flag is set. Always true for IPv6, which no router fragments.
     pub dont_fragment: bool,
     /// Flow label, 20 bits; IPv6 only, else 0.
     pub flow_label: u32,

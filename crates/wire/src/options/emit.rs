@@ -28,9 +28,9 @@ use crate::{fast_open, gentle};
 /// The options that [`Options::emit`] left out.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Dropped {
-    /// The GA option.
+    /// True if the GA option was dropped.
     pub gentle: bool,
-    /// The Fast Open option.
+    /// True if the Fast Open option was dropped.
     pub fast_open: bool,
     /// Number of dropped SACK blocks, from the last.
     pub sack_blocks: u8,
@@ -106,7 +106,7 @@ struct Choice<'a> {
     fast_open: bool,
     /// Number of SACK blocks.
     sack: usize,
-    /// MD5 and AO are included.
+    /// True to write MD5 and AO.
     signature: bool,
     /// Number of unknown options other than signatures and Accurate ECN.
     unknown: usize,
