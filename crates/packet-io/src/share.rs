@@ -141,7 +141,7 @@ fn mix(hash: u32, word: u32) -> u32 {
 }
 
 /// Returns instructions, each with its constant, that load the hash of a source address into the accumulator.
-/// The address is at `start`; `words` of it count.
+/// The address begins at `start`; its first `words` words are hashed.
 pub(crate) fn hash_of_source(start: u32, words: u32) -> Vec<(u32, u32)> {
     let mix = [(XOR_X, 0), (MUL, FACTOR), (TAX, 0), (RSH, SHIFT), (XOR_X, 0), (TAX, 0)];
     let mut program = vec![(LDX, START)];

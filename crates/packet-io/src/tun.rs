@@ -49,8 +49,9 @@ pub struct TunOptions {
     /// True to open one more queue of a device with several (`IFF_MULTI_QUEUE`); all openers must use the
     /// same value. Default false.
     pub multi_queue: bool,
-    /// With offload, pass super-packets beyond 64 kB if they end in this host and the kernel accepts them.
-    /// Default true. Set false if a policer or inspector at the interface does not support such packets.
+    /// True to pass super-packets beyond 64 kB, with offload, if they end in this host and the kernel accepts
+    /// them. Default true. Set false if a policer or inspector at the interface does not support such
+    /// packets.
     pub beyond_64k: bool,
 }
 

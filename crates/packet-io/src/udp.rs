@@ -44,7 +44,8 @@ use together::Together;
 pub struct UdpOptions {
     /// Longest IP packet, in bytes, that every path to the peers carries; 576 to 65535. Default 1500.
     pub path_mtu: usize,
-    /// Share the port with other sockets of this user (`SO_REUSEPORT`): one device per core. Default false.
+    /// True to share the port with other sockets of this user (`SO_REUSEPORT`): one device per core. Default
+    /// false.
     pub reuse_port: bool,
     /// Requested size of the socket buffers in bytes, for each direction; the kernel may grant less. Default
     /// 4 MiB.
@@ -85,12 +86,12 @@ pub struct UdpDevice {
 const RECEIVE_BATCH: usize = 8;
 /// Maximum length of a chain of the kernel's GRO.
 const CHAIN: usize = 65_536;
-/// With more waiting chains than this, all but the youngest are sent without a flush.
+/// Number of waiting chains above which all but the youngest are sent without a flush.
 const SEND_AT: usize = 8;
 /// Minimum number of waiting bytes for which several chains leave in one call. Short chains of transactions
 /// gain nothing from it.
 const TOGETHER_AT: usize = 96 << 10;
-/// With this many waiting chains no packet is accepted.
+/// Number of waiting chains at which no packet is accepted.
 const MAX_WAITING: usize = 16;
 const UDP_HEADER: usize = 8;
 /// Range of the source address in an IPv6 header.

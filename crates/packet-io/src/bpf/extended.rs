@@ -145,8 +145,9 @@ pub(crate) fn answering(program: &[sock_filter]) -> Option<Vec<Instruction>> {
     translated(program, FrameAccess::Buffer, returning)
 }
 
-/// Makes a socket receive only the packets that a classic program accepts. Of the clients for whose packets
-/// the program returns [`CLIENT`], those in `list` get the first of the results, the others the second.
+/// Makes a socket receive only the packets that a classic program accepts. For the packets of a client the
+/// program returns [`CLIENT`]; the result is then the first of the two values if the client is in `list`,
+/// otherwise the second.
 ///
 /// # Errors
 /// EPERM if a capability is missing.

@@ -253,8 +253,8 @@ impl Assembly {
             && (1..=self.len).contains(&behind)
     }
 
-    /// Appends the datagram if it continues the run: contiguous, and equal except for sequence number, PSH
-    /// and FIN.
+    /// Appends the datagram and returns true if it continues the run: contiguous, and equal except for
+    /// sequence number, PSH and FIN.
     pub(super) fn extend(&mut self, datagram: &Incoming<'_>) -> bool {
         let Incoming { header, options, payload } = datagram;
         let len = payload.len();
