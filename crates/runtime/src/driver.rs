@@ -44,8 +44,8 @@ const GATHERED_BYTES: usize = 512 << 10;
 const COUNTERS_AGE: Duration = Duration::from_millis(100);
 /// Rounds before the driver lets other tasks run.
 const ROUNDS: usize = 8;
-/// The turn of woken tasks: they may run for this time before the driver sends packets that can wait. Until
-/// then the driver receives at most as much as in one round. A task that acts ends the turn at once, so an
+/// Time for which woken tasks may run before the driver sends packets that can wait: their *turn*. During the
+/// turn the driver receives at most as much as in one round. A task that acts ends the turn at once, so an
 /// acknowledgement leaves with the response, or with the window update that reading causes. The limit on
 /// receiving matters in a runtime with one thread, which runs the driver many times before its main task:
 /// without it, received data would fill the window before the task reads. If packets arrive without pause,
@@ -253,7 +253,7 @@ struct Readers {
     turn: Option<Instant>,
     /// Bytes of packets received since a task last acted.
     untouched: usize,
-    /// Start of the first of the turns that have followed one another since everything was sent.
+    /// Start of the first turn since everything was sent; other turns may have followed.
     first: Option<Instant>,
     /// True if deferrable transmissions wait until the turn is over.
     all_wait: bool,

@@ -86,7 +86,7 @@ struct Race {
     first: TcpStream,
     /// The written bytes.
     request: Vec<u8>,
-    /// The application has closed the connection for writing.
+    /// True if the application has closed the connection for writing.
     closed: bool,
     /// Time until the second connection starts; set at the first write.
     start: Option<Pin<Box<Sleep>>>,
@@ -225,7 +225,7 @@ impl Race {
     }
 
     /// Reads the first byte of the answer, and returns which connection delivered it; an error is that of the
-    /// last connection left.
+    /// last remaining connection.
     fn poll_answer(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<Winner>> {
         let failed = match Pin::new(&mut self.first).poll_read(cx, buffer) {
             Poll::Ready(Ok(())) => return Poll::Ready(Ok(Winner::First)),

@@ -30,9 +30,9 @@ pub struct Profile {
     pub name: String,
     /// The TCP of both ends.
     pub tcp: TcpConfig,
-    /// Both ends use Fast Open, and the client has the server's cookie.
+    /// True if both ends use Fast Open, and the client has the server's cookie.
     pub fast_open: bool,
-    /// Both ends know the path from an earlier connection: its round-trip time for the timers of the
+    /// True if both ends know the path from an earlier connection: its round-trip time for the timers of the
     /// handshake, and its loss.
     pub memory: bool,
 }
