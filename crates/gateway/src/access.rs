@@ -121,7 +121,7 @@ impl ClientTcp {
     }
 }
 
-/// Returns the retransmissions of a connection, with those of its handshake.
+/// Returns the retransmissions of a connection, including those of its handshake.
 pub(crate) fn retransmits(of: &ConnStats) -> u64 {
     of.counters.retransmits + of.counters.handshake_retransmits
 }

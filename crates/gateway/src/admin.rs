@@ -163,7 +163,7 @@ fn respond<B>(shown: &Shown, token: Option<&str>, request: &Request<B>) -> Respo
     const TEXT: &str = "text/plain; charset=utf-8";
     const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     let path = request.uri().path();
-    // Health is no secret: Kubernetes probes request it without a token.
+    // Health is not secret: Kubernetes probes request it without a token.
     let is_open = path == "/healthz" || path == "/readyz";
     if !is_open && !token.is_none_or(|token| bears(request, token)) {
         let mut refused = text(StatusCode::UNAUTHORIZED, TEXT, "this request needs the admin token\n");

@@ -39,8 +39,8 @@ use crate::service::{
 use crate::settings::{BackendSettings, HopSettings};
 use crate::timeouts::{Timeout, Timeouts};
 
-/// Limit of the hop's connections, in total and from one frontend, that SYN data opened and that are not
-/// acknowledged yet.
+/// Limit of connections of the hop that SYN data opened and that are not acknowledged yet, in total and from
+/// one frontend.
 const PENDING: u16 = 4096;
 /// Time to wait for the origin's first bytes, so that they leave together with the second message.
 const ANSWER_WAIT: Duration = Duration::from_millis(5);
@@ -83,8 +83,8 @@ pub struct BackendConfig {
     pub allow: Vec<Allow>,
     /// Origins that frontends may request by name. Default none.
     pub origins: Origins,
-    /// Connect to the origin from the client's own address; the origin's answers must be routed over this
-    /// host. Default no.
+    /// True to connect to the origin from the client's own address; the origin's answers must be routed over
+    /// this host. Default false.
     pub as_client: bool,
     /// Tell the origin the client's address in a PROXY header. Default `None`: no.
     pub send_proxy: Option<ProxyVersion>,
@@ -332,9 +332,9 @@ async fn serve(
     Some(access)
 }
 
-/// Reads the first message. It arrives with the opening of the connection, unless it is lost. Then the
-/// frontend repeats it while it waits for an answer, so giving up earlier would reset a client that could
-/// still be served.
+/// Reads the first message, which arrives with the opening of the connection unless it is lost. A frontend
+/// repeats a lost one while it waits for an answer. So a shorter limit than the frontend's would reset a
+/// client that could still be served.
 async fn hear(mut line: Line, config: &BackendConfig, run: &Run) -> Result<Asked, Rejected> {
     let ServiceConfig { connect_timeout, timeouts: Timeouts { header, .. }, .. } = config.service;
     let silence = header.max(connect_timeout);

@@ -47,7 +47,7 @@ pub struct Finding {
     pub what: &'static str,
     /// Result in words.
     pub told: String,
-    /// False if the operator should act on it.
+    /// True if the operator need not act on it.
     pub good: bool,
 }
 

@@ -87,7 +87,7 @@ impl EdgeConfig {
 pub struct Edge {
     shared: Arc<EdgeShared>,
     sockets: Sockets,
-    /// The kernel's listeners; true for those that their device needs while it exists.
+    /// The kernel's listeners, each with true if its device needs it while the device exists.
     kernel: Vec<(std::net::TcpListener, bool)>,
 }
 

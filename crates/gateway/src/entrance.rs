@@ -35,16 +35,17 @@ use crate::users::Users;
 pub struct Entrance {
     /// Proxies whose PROXY header is trusted and required. Default none.
     pub proxy_from: Vec<Network>,
-    /// SOCKS5 (RFC 1928). Default off.
+    /// True to accept SOCKS5 (RFC 1928). Default false.
     pub socks5: bool,
-    /// An HTTP proxy: CONNECT (RFC 9110, section 9.3.6), and requests for `http://` addresses. Default off.
+    /// True to act as an HTTP proxy: CONNECT (RFC 9110, section 9.3.6), and requests for `http://` addresses.
+    /// Default false.
     pub connect: bool,
     /// The users that may log in with SOCKS5 or at the HTTP proxy. Default `None`: every client is served.
     pub users: Option<Users>,
     /// Logins that have failed. Default none.
     pub failed_logins: FailedLogins,
-    /// The origin is the destination of the client before a firewall rule redirected it (REDIRECT or TPROXY).
-    /// Default off.
+    /// True if the origin is the destination of the client before a firewall rule redirected it (REDIRECT or
+    /// TPROXY). Default false.
     pub transparent: bool,
 }
 

@@ -16,8 +16,8 @@ use brisk_runtime::CloseReason;
 use crate::access::{Access, ClientTcp};
 use crate::end::End;
 
-/// Timeouts of a failed connection: after the third, one second has passed without an acknowledgement even on
-/// a path without delay.
+/// Number of timeouts after which a connection has failed: even on a path without delay, one second has then
+/// passed without an acknowledgement.
 const TIMEOUTS: u64 = 3;
 /// Time for which a client is exempt, and for which a first failure is remembered.
 const MEMORY: Duration = Duration::from_secs(3600);
@@ -171,7 +171,7 @@ impl Exemptions {
     }
 
     /// Removes entries that have expired. A client remains exempt while it has connections over the kernel's
-    /// TCP, because their packets would come to brisk's.
+    /// TCP, because otherwise their packets would go to brisk's TCP.
     fn expire(&self, Clients { known, searched }: &mut Clients, now: Instant) {
         if searched.is_some_and(|at| now.saturating_duration_since(at) < PAUSE) {
             return;

@@ -75,8 +75,8 @@ pub struct FrontendConfig {
     /// Protocols in which clients name their origin. Trusted proxies apply to all listeners, the other
     /// settings to `listen` only. Default none.
     pub entrance: Entrance,
-    /// Ask each backend four times a second whether it is up. Default off: a backend counts as down after
-    /// three failed connections in a row.
+    /// True to ask each backend four times a second whether it is up. Default false: a backend counts as down
+    /// after three failed connections in a row.
     pub watch: bool,
     /// Destination over the kernel's TCP while no backend is up, `HOST:PORT`, optionally with a PROXY header.
     /// A client that named its origin is connected to that origin; a listener with its own origin has its own
@@ -445,7 +445,7 @@ struct Current {
     dialling: Dialling,
     upstreams: Arc<Upstreams>,
     habits: Arc<Habits>,
-    /// The listeners by address, with that of [`FrontendConfig::listen`].
+    /// The listeners by address, including that of [`FrontendConfig::listen`].
     entries: HashMap<SocketAddr, Arc<Entry>>,
 }
 
@@ -848,9 +848,9 @@ impl From<Cause> for Unrouted {
 /// Reason why a client has no connection.
 struct Unrouted {
     end: End,
-    /// A rule of the backend forbids it.
+    /// True if a rule of the backend forbids it.
     forbidden: bool,
-    /// No backend has answered, and certainly none has received anything.
+    /// True if no backend has answered, and certainly none has received anything.
     may_wait: bool,
 }
 

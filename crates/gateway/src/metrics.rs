@@ -586,7 +586,7 @@ impl Metrics {
     }
 }
 
-/// The series of clients' connections over brisk's TCP; at an edge also of those over the kernel's TCP.
+/// The series of clients' connections over brisk's TCP and, at an edge, over the kernel's TCP.
 #[derive(Debug)]
 struct Clients {
     connections: Family<Labels, Counter>,

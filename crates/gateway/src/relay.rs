@@ -89,7 +89,7 @@ pub(crate) struct Carry<'a, L> {
     pub(crate) slot: Option<&'a FrontendSlot>,
     /// Measures the exchanges.
     pub(crate) exchanges: Option<Exchanges<'a>>,
-    /// The options of the kernel's socket are not set yet.
+    /// True while the options of the kernel's socket are not set.
     pub(crate) unprepared: bool,
 }
 
@@ -202,7 +202,7 @@ struct Copied {
     bytes: u64,
     /// Time when the first bytes had been forwarded.
     first: Option<Instant>,
-    /// No more bytes will come.
+    /// True if no more bytes will come.
     ended: bool,
 }
 
@@ -212,13 +212,13 @@ struct Progress<'a> {
     first: OnceLock<Side>,
     on_first: &'a (dyn Fn(Side) + Sync),
     activity: Activity,
-    /// One direction has ended, and the end was forwarded.
+    /// True if one direction has ended, and the end was forwarded.
     half_done: AtomicBool,
     /// The slot of the frontend, in backends only.
     slot: Option<&'a FrontendSlot>,
     /// Measures the exchanges, in frontends only.
     exchanges: Option<Exchanges<'a>>,
-    /// The options of the kernel's socket are not set yet.
+    /// True while the options of the kernel's socket are not set.
     unprepared: AtomicBool,
 }
 
@@ -412,7 +412,7 @@ pub(crate) struct OriginRequest<'a> {
     pub(crate) origin: &'a str,
     /// The client, if it is known.
     pub(crate) client: Option<ClientAddresses>,
-    /// Connect from the client's address.
+    /// True to connect from the client's address.
     pub(crate) as_client: bool,
     /// The PROXY header that the origin expects.
     pub(crate) send_proxy: Option<ProxyVersion>,

@@ -67,7 +67,7 @@ struct Whereabouts {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Moved {
     pub(crate) before: SocketAddr,
-    /// More than the port has changed.
+    /// True if more than the port has changed.
     pub(crate) is_other_path: bool,
 }
 

@@ -28,9 +28,9 @@ use crate::timeouts::Timeouts;
 ///
 /// Nagle's algorithm is off: the gateway forwards data when it arrives. Keepalive every 20 s keeps the
 /// mapping of a NAT alive (Linux expires UDP after 30 s until both sides have sent) and detects a peer that
-/// has vanished. Only one connection at a time starts from what earlier ones have learnt about the path. Each
-/// repeats its SYN after one and a half known round trips. A path that drops large packets is suspected after
-/// one flight, not after three timeouts.
+/// has vanished. Only one connection at a time starts from the facts that earlier ones have learnt about the
+/// path. Each connection repeats its SYN after one and a half known round trips. A path that drops large
+/// packets is suspected after one flight, not after three timeouts.
 pub fn hop_tcp(tcp: TcpConfig) -> TcpConfig {
     let alive =
         KeepaliveConfig { idle: Duration::from_secs(20), interval: Duration::from_secs(10), count: 6 };
@@ -200,7 +200,8 @@ pub(crate) struct Accepted<C> {
 #[derive(Debug)]
 pub(crate) struct OpenSocket<L> {
     pub(crate) listener: L,
-    /// The only listener: the other cores have none, and its connections are served on all cores in turn.
+    /// True if this is the only listener: the other cores have none, and its connections are served on all
+    /// cores in turn.
     pub(crate) is_only: bool,
 }
 

@@ -108,7 +108,7 @@ pub(crate) struct Dialling {
     pub(crate) own: Arc<Ephemerals>,
     pub(crate) tcp: TcpConfig,
     pub(crate) fast_open: Option<FastOpenConnect>,
-    /// A watch decides the health of the backends and the transport to each.
+    /// True if a watch decides the health of the backends and the transport to each.
     pub(crate) watched: bool,
     pub(crate) log: Log,
 }
@@ -130,7 +130,7 @@ pub struct Upstream {
     /// no randomness.
     secret: Option<Secret>,
     changed: Notify,
-    /// The watch is running, and will report up or down soon.
+    /// True while the watch is running; it will report up or down soon.
     watched: AtomicBool,
     /// A connection was refused: the watch tries the backend at once.
     refused: Notify,

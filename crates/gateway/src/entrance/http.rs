@@ -22,8 +22,8 @@ const SCHEME: &[u8] = b"http://";
 const HOP_BY_HOP: [&str; 6] =
     ["connection", "proxy-connection", "keep-alive", "proxy-authorization", "te", "host"];
 
-/// Returns the destination; `None` if this is no request to a proxy. The bytes left in `buffer` are for the
-/// origin.
+/// Returns the destination; `None` if this is not a request to a proxy. The bytes left in `buffer` are for
+/// the origin.
 pub(super) async fn asked(
     client: &mut Line,
     buffer: &mut Vec<u8>,

@@ -1,4 +1,4 @@
-//! The backend's part of the two messages.
+//! The backend's side of the handshake: reads the first message and answers it.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,7 +31,7 @@ pub(crate) enum Rejected {
         /// The label of the frontend's key.
         frontend: Option<Arc<str>>,
     },
-    /// The connection failed, or its bytes were no message.
+    /// The connection failed, or its bytes were not a message.
     #[error("first message: {0}")]
     Line(#[from] io::Error),
     /// The peer closed the connection without a message.

@@ -1,4 +1,4 @@
-//! The frontend's part of the two messages.
+//! The frontend's side of the handshake: sends the first message and reads the answer.
 
 use std::io;
 use std::sync::Arc;

@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn error_for_an_unreadable_key_names_the_remedy() {
-        // The units run as a user that systemd creates: nobody can make it the owner of a file.
+        // The units run as a user that systemd creates, so no file can be given to that user in advance.
         let denied = to_read(&io::ErrorKind::PermissionDenied.into(), "/etc/brisk/key");
         assert!(denied.contains("chgrp brisk /etc/brisk/key && chmod 640 /etc/brisk/key"), "{denied}");
         let missing = to_read(&io::ErrorKind::NotFound.into(), "/etc/brisk/key");

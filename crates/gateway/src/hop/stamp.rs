@@ -1,7 +1,9 @@
-//! The stamp of a first message: the run of the backend that it is for, and its time within that run.
+//! The stamp of a first message: identifies the run of the backend that the message is for, and the time in
+//! that run at which it was sealed. A run lasts from a start of the backend to its end.
 //!
-//! A backend sends both in each answer: a random number that identifies the run, and the age of the run. The
-//! frontend counts on from there. Neither side reads a wall clock, so a wrong or changed clock does no harm.
+//! A backend sends a stamp in each answer: a random number that identifies the run, and the age of the run.
+//! The frontend adds the time that has passed since. Neither side reads a wall clock, so a wrong or changed
+//! clock does no harm.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -13,7 +15,7 @@ pub struct Stamp {
     pub epoch: u64,
     /// Milliseconds since the run began, 40 bits.
     pub at: u64,
-    /// The run accepts first messages with key pairs that serve for several connections
+    /// True if the run accepts first messages with key pairs that serve for several connections
     /// ([`ephemeral`](super::ephemeral)). False from an older release, which sends the first byte of a 48-bit
     /// number of milliseconds in this place.
     pub takes_lasting: bool,
@@ -41,7 +43,7 @@ impl Stamp {
     }
 }
 
-/// A frontend's knowledge of the run of a backend.
+/// A frontend's knowledge of the current run of a backend.
 #[derive(Debug, Default)]
 pub struct BackendClock(Mutex<Option<(Stamp, Instant)>>);
 

@@ -60,9 +60,9 @@ struct Outgoing {
 }
 
 impl HopStream {
-    /// Returns a stream over `line`. `arrived` holds the bytes received after the last message. `first` is
-    /// sent before the first write, together with it; `before` bytes were sent already. Without `sealing` the
-    /// hop is plain.
+    /// Returns a stream over `line`. `arrived` holds the bytes received after the last message. `first` waits
+    /// for the first write, and is sent together with it, before its bytes; `before` bytes were sent already.
+    /// Without `sealing` the hop is plain.
     pub(super) fn new(
         line: Line,
         sealing: Option<Sealing>,

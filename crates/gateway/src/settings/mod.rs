@@ -157,7 +157,7 @@ impl HopSettings {
 }
 
 impl Settings {
-    /// Returns these settings, and those of `under` for absent keys.
+    /// Returns these settings; keys that are absent here are taken from `under`.
     #[must_use]
     pub fn over(self, under: Settings) -> Settings {
         let Settings { frontend, peers, listeners, backend, edge, frontends, hop, limits, admin } = self;
