@@ -16,7 +16,7 @@ fn main() {
 /// the repository.
 fn commit_of_git() -> Option<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().ok()?;
-    // Sources may have been unpacked in somebody else's repository.
+    // Sources may have been unpacked inside another repository.
     let top = git(&["rev-parse", "--show-toplevel"])?;
     if Path::new(&top).canonicalize().ok()? != root {
         return None;

@@ -62,7 +62,7 @@ impl Addresses {
         kept
     }
 
-    /// Returns these addresses; takes those of `known` for each name that has none here.
+    /// Returns these addresses; a name without an address here gets those of `known`.
     fn or(&self, known: &Addresses) -> Addresses {
         let with = |(name, found): (&String, &Result<Candidates, String>)| {
             let known = known.0.get(name).and_then(|known| known.as_ref().ok());

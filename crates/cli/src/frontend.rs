@@ -48,7 +48,7 @@ const CLIENTS: Keys = Keys {
 };
 /// Maximum number of ports: each takes a descriptor on each core.
 const MAX_PORTS: usize = 1024;
-/// Segments that follow the SYN on a hop inside UDP: together with the SYN they are an initial window.
+/// Number of data segments that follow the SYN on a hop inside UDP: with the SYN they fill an initial window.
 const DATA_AFTER_SYN: u8 = 9;
 
 /// The flags of `frontend`.
