@@ -63,18 +63,18 @@ pub enum Goal {
 pub(super) enum Setup {
     /// The kernel's TCP at both ends of the veth pair.
     Kernel {
-        /// With Fast Open.
+        /// True to use Fast Open.
         fast_open: bool,
     },
     /// The kernel's client, and brisk's server on a TUN device in the same namespace.
     Tun {
-        /// With Fast Open.
+        /// True to use Fast Open.
         fast_open: bool,
     },
     /// The kernel's client, and brisk's server at the other end of the veth pair, on the address of the
     /// kernel there.
     Own {
-        /// With Fast Open.
+        /// True to use Fast Open.
         fast_open: bool,
     },
     /// Like `Own`, through AF_XDP.
@@ -82,7 +82,7 @@ pub(super) enum Setup {
     /// The kernel's client, and brisk's server on a TUN device behind the host at the other end of the veth
     /// pair.
     Behind {
-        /// With Fast Open.
+        /// True to use Fast Open.
         fast_open: bool,
     },
     /// The kernel's client, and a server on smoltcp on a TUN device in the same namespace.

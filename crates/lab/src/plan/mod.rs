@@ -137,7 +137,7 @@ pub struct Cell {
     pub expectations: Vec<Expectation>,
 }
 
-/// The hop behind the server, as in a plan.
+/// The hop behind the server, as written in a plan.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BackendText {
@@ -147,7 +147,7 @@ pub struct BackendText {
     pub arms: Vec<String>,
 }
 
-/// Plain flows in addition to those of the arm, as in a plan.
+/// Plain flows in addition to those of the arm, as written in a plan.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BesideText {
