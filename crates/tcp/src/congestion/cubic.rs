@@ -40,7 +40,7 @@ struct Curve {
     cwnd_prior: u32,
     /// The current stage of congestion avoidance.
     epoch: Option<Epoch>,
-    /// The next stage starts on the plateau: K = 0, W_max = cwnd (sections 4.8, 4.10).
+    /// True if the next stage starts on the plateau: K = 0, W_max = cwnd (sections 4.8, 4.10).
     flat: bool,
 }
 
