@@ -104,7 +104,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let log = service::log(common);
     let settings = args.settings()?;
     let confined = confine(&settings);
-    hop_args::tell_ignored(&settings, &log);
+    hop_args::log_ignored(&settings, &log);
     service::run_on_one_thread(async move {
         let Opened { cores, stop, admin } = Opened::by(&settings)?;
         let handed = handed(&settings, systemd::addresses()?)?;
@@ -151,7 +151,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
                 [("origin", Value::Text(direct.origin.clone())), ("reason", Value::Text(reason.into()))];
             log.line(Level::Warning, "direct", &fields);
         }
-        tell_no_users(config.entrance.users.as_ref(), &log);
+        warn_no_users(config.entrance.users.as_ref(), &log);
         let side = Arc::new(Reloadable {
             args,
             last: Mutex::new((read.clone(), config.hop.clone())),
@@ -172,7 +172,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         }
         operation.end();
         for endpoint in places.iter().map(|(_, endpoint)| endpoint).chain([&endpoint]) {
-            service::last_words(endpoint, &log).await;
+            service::drain_and_log(endpoint, &log).await;
         }
         Ok(())
     })
@@ -205,7 +205,7 @@ pub(crate) fn started(
         ];
         log.line(Level::Info, "mechanism", &fields);
     }
-    confined.tell(log);
+    confined.log_rights(log);
 }
 
 /// The changes of SIGHUP.
@@ -298,7 +298,7 @@ impl Side for Arc<Reloadable> {
 
     async fn reload(&self) -> Result<Reloaded, Failure> {
         let read = self.args.settings()?;
-        hop_args::tell_ignored(&read, &self.log);
+        hop_args::log_ignored(&read, &self.log);
         let mut fixed = vec!["frontend.client_device", "frontend.client_addr", "frontend.client_mechanisms"];
         if self.handed.is_some() || self.started.frontend.client_device.is_some() {
             fixed.push("frontend.listen");
@@ -316,7 +316,7 @@ impl Side for Arc<Reloadable> {
         let users = config.entrance.users.clone();
         let read = (read, config.hop.clone());
         self.control.reload(config)?;
-        tell_no_users(users.as_ref(), &self.log);
+        warn_no_users(users.as_ref(), &self.log);
         let users_before = std::mem::replace(&mut *lock(&self.users), users.clone());
         self.metrics.set_mechanisms(states);
         *now = (settings, addresses);
@@ -379,7 +379,7 @@ fn states(settings: &Settings, config: &FrontendConfig) -> Result<Vec<MechanismS
 }
 
 /// Warns that an empty list of users admits no client.
-fn tell_no_users(users: Option<&Users>, log: &Log) {
+fn warn_no_users(users: Option<&Users>, log: &Log) {
     if users.is_some_and(|users| users.count() == 0) {
         let reason = "users_file has no users: no client can log in";
         log.line(Level::Warning, "nobody", &[("reason", Value::Text(reason.into()))]);

@@ -234,7 +234,7 @@ async fn fetch(
     drop(first);
     let used = handle.stream();
     let _ = used.shutdown();
-    let _ = tokio::time::timeout(service::LAST_WORDS, used.closed()).await;
+    let _ = tokio::time::timeout(service::DRAIN_WAIT, used.closed()).await;
     Ok(Transfer { bytes, connect, first_byte, total, stats: handle.stats() })
 }
 

@@ -129,7 +129,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         }
         while acceptors.join_next().await.is_some() {}
         // The peer of a connection whose data is not acknowledged by then times out.
-        let _ = tokio::time::timeout(service::LAST_WORDS, endpoint.wait_idle()).await;
+        let _ = tokio::time::timeout(service::DRAIN_WAIT, endpoint.wait_idle()).await;
         server.stop.verdict()
     })
 }

@@ -140,8 +140,8 @@ fn status(admin: SocketAddr, token: Option<&str>) -> Result<Value, Failure> {
     if !head.starts_with("HTTP/1.1 200") {
         // Errors of the gateway are a line of text; for any other answer the status is enough.
         let status = head.lines().next().unwrap_or_default();
-        let told = Some(body.trim()).filter(|body| !body.starts_with('<') && body.lines().count() == 1);
-        return Err(Failure::failed(format!("{admin}: {}", told.unwrap_or(status))));
+        let text = Some(body.trim()).filter(|body| !body.starts_with('<') && body.lines().count() == 1);
+        return Err(Failure::failed(format!("{admin}: {}", text.unwrap_or(status))));
     }
     serde_json::from_str(body).map_err(|_| failed("this is not an admin listener of brisk".to_owned()))
 }

@@ -203,9 +203,9 @@ fn unready(metrics: &Metrics, frontend: Option<&FrontendControl>) -> Option<&'st
 }
 
 fn bears<B>(request: &Request<B>, token: &str) -> bool {
-    let told = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let told = told.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
-    told.as_bytes().ct_eq(token.as_bytes()).into()
+    let given = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let given = given.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
+    given.as_bytes().ct_eq(token.as_bytes()).into()
 }
 
 fn wants_a_page<B>(request: &Request<B>) -> bool {

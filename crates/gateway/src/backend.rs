@@ -50,7 +50,7 @@ const WATCH_SILENCE: Duration = Duration::from_secs(30);
 /// at once, but their earlier requests are still on the way, and their SYNs may have been lost.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// Time limit for sending a refusal.
-const LAST_WORD: Duration = Duration::from_secs(1);
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Configuration of a backend.
 #[derive(Clone, Debug)]
@@ -304,7 +304,7 @@ async fn serve(
 ) -> Option<Access> {
     let mut access = Access::begin(Role::Backend, peer);
     let config = shared.config();
-    let asked = match hear(line, &config, &shared.run).await {
+    let asked = match read_first_message(line, &config, &shared.run).await {
         Ok(asked) => asked,
         // A frontend keeps spare connections open and does not use all; health checks do the same.
         Err(Rejected::Silent) => return None,
@@ -335,7 +335,7 @@ async fn serve(
 /// Reads the first message, which arrives with the opening of the connection unless it is lost. A frontend
 /// repeats a lost one while it waits for an answer. So a shorter limit than the frontend's would reset a
 /// client that could still be served.
-async fn hear(mut line: Line, config: &BackendConfig, run: &Run) -> Result<Asked, Rejected> {
+async fn read_first_message(mut line: Line, config: &BackendConfig, run: &Run) -> Result<Asked, Rejected> {
     let ServiceConfig { connect_timeout, timeouts: Timeouts { header, .. }, .. } = config.service;
     let silence = header.max(connect_timeout);
     let late = |_| Rejected::Late;
@@ -445,9 +445,9 @@ async fn carry_on(
         Err((verdict, end)) => {
             access.hop = asked.line().stats();
             // If the verdict is lost, the frontend sees the connection end.
-            if let Ok(mut hop) = asked.tell(verdict, run).await {
+            if let Ok(mut hop) = asked.send_verdict(verdict, run).await {
                 let (_, mut write) = hop.split();
-                let _ = tokio::time::timeout(LAST_WORD, write.shutdown()).await;
+                let _ = tokio::time::timeout(REFUSAL_TIMEOUT, write.shutdown()).await;
             }
             return end;
         }
@@ -470,7 +470,7 @@ async fn carry_on(
             return origin_failed(error);
         }
     };
-    match asked.tell(Verdict::Go, run).await {
+    match asked.send_verdict(Verdict::Go, run).await {
         Ok(hop) => {
             let timeouts = &config.service.timeouts;
             let with = Carry {
@@ -500,14 +500,14 @@ async fn answer_watch(
     signal: &mut watch::Receiver<Phase>,
 ) -> io::Result<()> {
     let frontend = asked.frontend.clone();
-    let mut hop = asked.tell(Verdict::Go, &shared.run).await.map_err(io::Error::other)?;
+    let mut hop = asked.send_verdict(Verdict::Go, &shared.run).await.map_err(io::Error::other)?;
     let ends = hop.line().ends();
     hop.split().1.flush().await?;
     loop {
         let (mut read, mut write) = hop.split();
         let question = tokio::select! {
             biased;
-            () = reached(Phase::Draining, signal) => return peer::say_draining(&mut write).await,
+            () = reached(Phase::Draining, signal) => return peer::announce_draining(&mut write).await,
             question = tokio::time::timeout(WATCH_SILENCE, read.read_u8()) => question??,
         };
         if let (peer::REGISTER, Some(remote)) = (question, ends.and_then(|ends| shared.followed(ends))) {

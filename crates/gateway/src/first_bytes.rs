@@ -26,7 +26,7 @@ use std::time::Duration;
 /// Number of connections in a row that establish a habit.
 const ENOUGH: u8 = 3;
 /// Maximum of that number after wrong guesses.
-const ENOUGH_MOST: u8 = 96;
+const MAX_ENOUGH: u8 = 96;
 /// Maximum number of times that the wait is doubled.
 const REACH: u8 = 3;
 /// Number of habits in each half of the table.
@@ -107,7 +107,7 @@ impl Habit {
             self.reach = 0;
             // Either the guess was wrong, or this is the first server of the origin that sends first.
             let wrong = guess.expected == Some(Speaker::Client);
-            self.enough = if wrong { self.enough.saturating_mul(2).min(ENOUGH_MOST) } else { self.enough };
+            self.enough = if wrong { self.enough.saturating_mul(2).min(MAX_ENOUGH) } else { self.enough };
         } else if guess.late && guess.expected == Some(who) && self.enough == ENOUGH {
             self.reach = (self.reach + 1).min(REACH);
         }
@@ -256,16 +256,16 @@ mod tests {
         guess(habits, origin).wait.as_millis()
     }
 
-    fn hear(habits: &Habits, origin: Option<&str>, who: Speaker, times: u32) {
+    fn learn_times(habits: &Habits, origin: Option<&str>, who: Speaker, times: u32) {
         (0..times).for_each(|_| habits.learn(who, guess(habits, origin)));
     }
 
     #[test]
     fn side_that_sent_first_three_times_is_expected_to() {
         let habits = Habits::default();
-        hear(&habits, None, CLIENT, 2);
+        learn_times(&habits, None, CLIENT, 2);
         assert_eq!(wait(&habits, None), 5);
-        hear(&habits, None, CLIENT, 1);
+        learn_times(&habits, None, CLIENT, 1);
         assert_eq!(wait(&habits, None), 100);
         assert_eq!(
             habits.guess(None, USUAL, LIMIT, None).wait,
@@ -278,23 +278,23 @@ mod tests {
             "the limit switches the longer wait off"
         );
         let habits = Habits::default();
-        hear(&habits, None, SERVER, 3);
+        learn_times(&habits, None, SERVER, 3);
         assert_eq!(wait(&habits, None), 0);
     }
 
     #[test]
     fn one_wrong_guess_ends_the_wait_and_the_next_one_needs_more() {
         let habits = Habits::default();
-        hear(&habits, None, CLIENT, 200);
-        hear(&habits, None, SERVER, 1);
+        learn_times(&habits, None, CLIENT, 200);
+        learn_times(&habits, None, SERVER, 1);
         assert_eq!(wait(&habits, None), 5);
-        hear(&habits, None, CLIENT, 5);
+        learn_times(&habits, None, CLIENT, 5);
         assert_eq!(wait(&habits, None), 5);
-        hear(&habits, None, CLIENT, 1);
+        learn_times(&habits, None, CLIENT, 1);
         assert_eq!(wait(&habits, None), 100);
-        hear(&habits, None, SERVER, 3);
+        learn_times(&habits, None, SERVER, 3);
         assert_eq!(wait(&habits, None), 0);
-        hear(&habits, None, CLIENT, 1);
+        learn_times(&habits, None, CLIENT, 1);
         assert_eq!(wait(&habits, None), 5, "one client that sends first ends the habit of the server");
     }
 
@@ -324,7 +324,7 @@ mod tests {
         assert_eq!(wait(&habits, None), 800);
         let guessed = habits.guess(None, USUAL, LIMIT, Some(Duration::from_secs(1)));
         assert_eq!(guessed.wait, LIMIT);
-        hear(&habits, None, SERVER, 1);
+        learn_times(&habits, None, SERVER, 1);
         late(100);
         assert_eq!(wait(&habits, None), 100);
     }
@@ -335,15 +335,15 @@ mod tests {
         for (origin, expected) in [("a:443", 100), ("a:25", 0), ("[::1]:80", 100), ("a:8080", 5)] {
             assert_eq!(wait(&habits, Some(origin)), expected, "{origin}");
         }
-        hear(&habits, Some("a:443"), CLIENT, 1);
+        learn_times(&habits, Some("a:443"), CLIENT, 1);
         assert_eq!(
             wait(&habits, Some("a:443")),
             100,
             "one connection does not replace the habit of the port"
         );
-        hear(&habits, Some("a:8080"), CLIENT, 3);
+        learn_times(&habits, Some("a:8080"), CLIENT, 3);
         assert_eq!((wait(&habits, Some("a:8080")), wait(&habits, Some("b:8080"))), (100, 100));
-        hear(&habits, Some("b:8080"), SERVER, 3);
+        learn_times(&habits, Some("b:8080"), SERVER, 3);
         assert_eq!((wait(&habits, Some("a:8080")), wait(&habits, Some("b:8080"))), (100, 0));
     }
 
@@ -351,8 +351,8 @@ mod tests {
     fn the_table_is_bounded_and_keeps_what_is_used() {
         let habits = Habits::default();
         for n in 0..10_000 {
-            hear(&habits, Some(&format!("host{n}:8000")), CLIENT, 1);
-            hear(&habits, None, CLIENT, 1);
+            learn_times(&habits, Some(&format!("host{n}:8000")), CLIENT, 1);
+            learn_times(&habits, None, CLIENT, 1);
         }
         let table = habits.lock();
         assert!(table.recent.len() <= HALF && table.older.len() <= HALF);

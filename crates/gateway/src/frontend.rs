@@ -594,11 +594,11 @@ async fn serve(
             carry(client, hop, with, &mut access).await
         }
         Err(Unrouted { end, forbidden, .. }) => {
-            let told = match awaits {
+            let reported = match awaits {
                 Some(reply) => reply.refuse(&mut client, forbidden).await.is_ok(),
                 None => false,
             };
-            if !told {
+            if !reported {
                 client.reset();
             }
             access.outside = client.stats();

@@ -98,10 +98,10 @@ impl Sink for tcp::WriteHalf<'_> {
 thread_local! {
     /// Buffer for bytes between a read and the immediately following write, so that no connection needs its
     /// own.
-    static CHUNK_IN_HAND: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
+    static CHUNK_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
 }
 
 /// Lends `use_it` a buffer of [`CHUNK`] bytes with arbitrary content.
 pub(crate) fn with_chunk<T>(use_it: impl FnOnce(&mut [u8]) -> T) -> T {
-    CHUNK_IN_HAND.with_borrow_mut(|chunk| use_it(chunk))
+    CHUNK_BUFFER.with_borrow_mut(|chunk| use_it(chunk))
 }

@@ -779,7 +779,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_of_the_contract_is_there() {
+    fn every_metric_of_the_contract_exists() {
         let metrics = Metrics::new();
         metrics.observe(&access(End::Closed, 120));
         metrics.set_mechanisms(vec![MechanismState {

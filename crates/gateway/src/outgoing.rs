@@ -265,17 +265,17 @@ mod tests {
         let address = listener.local_addr().unwrap();
         for size in [1, 5000, 8 << 20] {
             let first: Vec<u8> = (0..size).map(|n| (n % 251) as u8).collect();
-            let saying = async {
+            let sending = async {
                 let (mut stream, sent) = connect_as(None, address, &first).await.unwrap();
                 stream.write_all(&first[sent..]).await.unwrap();
             };
-            let hearing = async {
-                let mut heard = Vec::new();
-                listener.accept().await.unwrap().0.read_to_end(&mut heard).await.unwrap();
-                heard
+            let receiving = async {
+                let mut received = Vec::new();
+                listener.accept().await.unwrap().0.read_to_end(&mut received).await.unwrap();
+                received
             };
-            let ((), heard) = tokio::join!(saying, hearing);
-            assert!(heard == first, "{size}");
+            let ((), received) = tokio::join!(sending, receiving);
+            assert!(received == first, "{size}");
         }
     }
 }

@@ -207,9 +207,9 @@ mod tests {
     #[test]
     fn addresses_of_two_families_are_written_in_one() {
         let mixed = client("192.0.2.1:5000", "[2001:db8::2]:80");
-        let told = client("[::ffff:192.0.2.1]:5000", "[2001:db8::2]:80");
+        let expected = client("[::ffff:192.0.2.1]:5000", "[2001:db8::2]:80");
         let bytes = header(ProxyVersion::V2, mixed);
-        assert_eq!(parse(&bytes), Parsed::Header(told, bytes.len()));
+        assert_eq!(parse(&bytes), Parsed::Header(expected, bytes.len()));
     }
 
     #[test]

@@ -44,14 +44,14 @@ pub(crate) struct Roaming(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
-    frontends: BTreeMap<Secret, Whereabouts>,
+    frontends: BTreeMap<Secret, Location>,
     /// Number of registrations.
     turn: u64,
 }
 
 /// The current and earlier addresses of a frontend.
 #[derive(Debug)]
-struct Whereabouts {
+struct Location {
     /// The label of its key.
     frontend: Option<Arc<str>>,
     /// Its address in the stack.
@@ -60,7 +60,7 @@ struct Whereabouts {
     outside: SocketAddr,
     /// Its earlier addresses in the stack, the latest last.
     earlier: VecDeque<IpAddr>,
-    heard: u64,
+    turn: u64,
 }
 
 /// The move of a frontend to another address.
@@ -107,11 +107,11 @@ impl Known {
         at: IpAddr,
         outside: SocketAddr,
     ) -> AddressChange {
-        let (mut change, heard) = (AddressChange::default(), self.turn);
+        let (mut change, turn) = (AddressChange::default(), self.turn);
         self.turn += 1;
         match self.frontends.get_mut(&secret) {
             Some(known) if known.frontend == frontend => {
-                known.heard = heard;
+                known.turn = turn;
                 if known.at != at {
                     let is_other_path = known.outside.ip() != outside.ip();
                     change.moved = Some((known.at, Moved { before: known.outside, is_other_path }));
@@ -126,7 +126,7 @@ impl Known {
             Some(_) => {}
             None => {
                 let earlier = VecDeque::new();
-                self.frontends.insert(secret, Whereabouts { frontend, at, outside, earlier, heard });
+                self.frontends.insert(secret, Location { frontend, at, outside, earlier, turn });
                 self.forget_oldest(&mut change);
             }
         }
@@ -137,7 +137,7 @@ impl Known {
         if self.frontends.len() <= MAX_FRONTENDS {
             return;
         }
-        let oldest = self.frontends.iter().min_by_key(|(_, known)| known.heard).map(|(secret, _)| *secret);
+        let oldest = self.frontends.iter().min_by_key(|(_, known)| known.turn).map(|(secret, _)| *secret);
         if let Some(gone) = oldest.and_then(|secret| self.frontends.remove(&secret)) {
             let is_shared = self.frontends.values().any(|known| known.at == gone.at);
             change.forgotten.extend(gone.earlier);

@@ -222,7 +222,7 @@ impl Upstream {
     fn saved_round_trip(&self, dialling: &Dialling) -> Option<Duration> {
         let on_syn = dialling.fast_open.is_some() && !self.warm.is_needed();
         let is_saved =
-            self.transport() != Transport::Kernel && (on_syn || self.warm.is_there(Instant::now()));
+            self.transport() != Transport::Kernel && (on_syn || self.warm.has_usable(Instant::now()));
         self.round_trip().filter(|_| is_saved)
     }
 
@@ -278,7 +278,7 @@ impl Upstream {
     /// Records the success or failure of a requested connection. Without a watch, the backend counts as down
     /// after three failures in a row, and as up after the next success.
     pub(crate) fn outcome(&self, good: bool, watched: bool, log: &Log) {
-        self.peer.tell(&self.spec.name, log);
+        self.peer.log_redundancy(&self.spec.name, log);
         if good {
             *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
             self.failures.store(0, Ordering::Relaxed);
@@ -306,7 +306,7 @@ impl Upstream {
             transports.truncate(1);
         }
         let asked = self.ask_in_order(dialling, &message, &transports).await;
-        let (transport, answered) = asked.inspect_err(|_| self.clock.doubt())?;
+        let (transport, answered) = asked.inspect_err(|_| self.clock.forget_lasting())?;
         for tried in transports.into_iter().take_while(|tried| *tried != transport) {
             if self.transports.memory(tried).is_some_and(|memory| works(tried, memory)) {
                 let trials = if dialling.watched { Trials::Watch } else { Trials::Connections };
@@ -334,9 +334,9 @@ impl Upstream {
         if rest.is_empty() {
             return self.ask_over(*first, dialling, message, None).await.map(|answered| (*first, answered));
         }
-        let (tell, connected) = watch::channel(false);
+        let (report, connected) = watch::channel(false);
         let this = async {
-            self.ask_over(*first, dialling, message, Some(tell)).await.map(|answered| (*first, answered))
+            self.ask_over(*first, dialling, message, Some(report)).await.map(|answered| (*first, answered))
         };
         let head_start = HEAD_START.max(3 * self.round_trip().unwrap_or_default());
         let next = Box::pin(self.ask_in_order(dialling, message, rest));
@@ -470,7 +470,7 @@ impl Upstream {
             // Silence after an answer may mean only a few lost packets, so the backend is asked again at
             // once.
             if answered && !drained {
-                self.look_for_process().await;
+                self.check_process().await;
             } else {
                 tokio::time::sleep(RETRY).await;
             }
@@ -550,7 +550,7 @@ impl Upstream {
 
     /// Asks the kernel of the backend's host whether the process is alive, because a killed process sends
     /// nothing over brisk's TCP.
-    async fn look_for_process(&self) {
+    async fn check_process(&self) {
         let Some(kernel) = self.spec.kernel else { return };
         let attempt = tokio::time::timeout(PATIENCE, tokio::net::TcpStream::connect(kernel));
         if let Ok(Err(error)) = attempt.await
@@ -601,7 +601,7 @@ impl Upstream {
             };
             self.learn(asked.elapsed());
             self.peer.measured(self.measure(hop.line(), transport, dialling, loss));
-            self.peer.tell(&self.spec.name, log);
+            self.peer.log_redundancy(&self.spec.name, log);
             if transport != self.transport() {
                 return (true, None);
             }

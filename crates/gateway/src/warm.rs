@@ -58,7 +58,7 @@ impl Warm {
     }
 
     /// True if there is a usable connection.
-    pub(crate) fn is_there(&self, now: Instant) -> bool {
+    pub(crate) fn has_usable(&self, now: Instant) -> bool {
         let mut waiting = self.lock();
         drop_old(&mut waiting, now);
         !waiting.is_empty()

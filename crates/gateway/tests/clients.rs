@@ -117,10 +117,10 @@ async fn listen() -> (TcpListener, SocketAddr) {
 async fn echo(origin: &TcpListener) -> Vec<u8> {
     let exchange = async {
         let (mut stream, _) = origin.accept().await.unwrap();
-        let mut heard = Vec::new();
-        stream.read_to_end(&mut heard).await.unwrap();
-        stream.write_all(&heard).await.unwrap();
-        heard
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).await.unwrap();
+        stream.write_all(&received).await.unwrap();
+        received
     };
     timeout(PATIENCE, exchange).await.expect("a client reaches the origin")
 }
@@ -138,8 +138,8 @@ async fn client_reaches_the_origin_and_both_connections_are_recorded() {
         client.read_to_end(&mut answer).await.unwrap();
         answer
     };
-    let (heard, answer) = tokio::join!(echo(&origin), exchange);
-    assert!(heard == request && answer == request);
+    let (received, answer) = tokio::join!(echo(&origin), exchange);
+    assert!(received == request && answer == request);
     let access = pair.ended().await;
     assert_eq!((access.role, &access.end), (Role::Frontend, &End::Closed));
     assert_eq!((access.bytes_up, access.bytes_down), (300_000, 300_000));

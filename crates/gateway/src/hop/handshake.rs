@@ -123,7 +123,7 @@ impl Initiator {
     /// # Errors
     /// [`HandshakeError::Library`] if `payload` is longer than a Noise message, 65 kB.
     pub fn begin(key: &HopKey, payload: &[u8]) -> Result<(Initiator, Vec<u8>), HandshakeError> {
-        Initiator::say(builder(key).and_then(Builder::build_initiator), payload)
+        Initiator::start(builder(key).and_then(Builder::build_initiator), payload)
     }
 
     /// Like [`begin`](Initiator::begin), with the current key pair.
@@ -135,7 +135,7 @@ impl Initiator {
         own: &Arc<Ephemerals>,
         payload: &[u8],
     ) -> Result<(Initiator, Vec<u8>), HandshakeError> {
-        Initiator::say(lasting_builder(key, own).and_then(Builder::build_initiator), payload)
+        Initiator::start(lasting_builder(key, own).and_then(Builder::build_initiator), payload)
     }
 
     /// Seals the first message to the first public key of `keys`.
@@ -148,10 +148,10 @@ impl Initiator {
     ) -> Result<(Initiator, Vec<u8>), HandshakeError> {
         let peer = keys.first_peer().ok_or(HandshakeError::NotOurs)?;
         let to_peer = |builder: Builder<'_>| builder.remote_public_key(peer.bytes())?.build_initiator();
-        Initiator::say(pair_builder(keys.newest()).and_then(to_peer), payload)
+        Initiator::start(pair_builder(keys.newest()).and_then(to_peer), payload)
     }
 
-    fn say(
+    fn start(
         state: Result<HandshakeState, snow::Error>,
         payload: &[u8],
     ) -> Result<(Initiator, Vec<u8>), HandshakeError> {
@@ -304,7 +304,7 @@ mod tests {
 
     use super::*;
 
-    const STAMP: Stamp = Stamp { epoch: 3, at: 4, takes_lasting: true };
+    const STAMP: Stamp = Stamp { epoch: 3, at: 4, accepts_lasting: true };
     const LIFETIME: Duration = ephemeral::USUAL_LIFETIME;
 
     fn key(byte: u8) -> HopKey {

@@ -165,8 +165,8 @@ pub(super) fn digits(text: &str) -> Result<Zeroizing<[u8; 32]>, &'static str> {
 /// Returns the lines with content, each with its place. Empty lines and lines that begin with `#` have none.
 pub(crate) fn lines<'a>(text: &'a str, place: &'a str) -> impl Iterator<Item = (String, &'a str)> {
     let numbered = text.lines().map(str::trim).enumerate();
-    let said = numbered.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
-    said.map(move |(number, line)| (format!("{place}: line {}", number + 1), line))
+    let content = numbered.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    content.map(move |(number, line)| (format!("{place}: line {}", number + 1), line))
 }
 
 /// Returns the owner and the permission bits of a file.

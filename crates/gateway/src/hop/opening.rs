@@ -163,7 +163,7 @@ mod tests {
     fn opening(client: Option<(&str, &str)>, origin: Option<&str>) -> Opening {
         Opening {
             purpose: Purpose::Carry,
-            stamp: Stamp { epoch: 5, at: 1_700_000, takes_lasting: false },
+            stamp: Stamp { epoch: 5, at: 1_700_000, accepts_lasting: false },
             client: client.map(|(source, destination)| ClientAddresses {
                 source: source.parse().unwrap(),
                 destination: destination.parse().unwrap(),

@@ -24,7 +24,7 @@ const CHUNK: usize = 16 << 10;
 
 thread_local! {
     /// Buffer for bytes between a read from the line and their copy to the connection's own buffer.
-    static CHUNK_IN_HAND: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
+    static CHUNK_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
 }
 
 /// A connection of the hop.
@@ -158,7 +158,7 @@ fn poll_arrive(
     arrived: &mut Vec<u8>,
     cx: &mut Context<'_>,
 ) -> Poll<io::Result<usize>> {
-    CHUNK_IN_HAND.with_borrow_mut(|chunk| {
+    CHUNK_BUFFER.with_borrow_mut(|chunk| {
         let mut buffer = ReadBuf::new(chunk);
         ready!(Pin::new(line).poll_read(cx, &mut buffer))?;
         arrived.extend_from_slice(buffer.filled());

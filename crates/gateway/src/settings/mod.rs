@@ -255,14 +255,14 @@ mod tests {
         let after =
             read("[frontend]\nlisten = ':2'\n[hop]\nplain = true\nmtu = 1400\n[admin]\nlisten = ':3'\n");
         let changes = after.changed(&before);
-        let told = |change: &Change| format!("{}: {} -> {}", change.key, change.before, change.after);
+        let text = |change: &Change| format!("{}: {} -> {}", change.key, change.before, change.after);
         let expected = [
             "frontend.listen: [::]:1 -> [::]:2",
             "hop.mtu: default -> 1400",
             "admin.listen: default -> [::]:3",
             "backends: a:1 (priority 0, weight 1) -> ",
         ];
-        assert_eq!(changes.iter().map(told).collect::<Vec<_>>(), expected);
+        assert_eq!(changes.iter().map(text).collect::<Vec<_>>(), expected);
         assert_eq!(after.changed(&after), []);
     }
 }
