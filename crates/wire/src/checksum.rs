@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn pseudo_headers_are_what_they_would_be_as_bytes() {
+    fn pseudo_header_sum_equals_that_of_its_bytes() {
         let v4 = Sum::pseudo_header([192, 0, 2, 1].into(), [198, 51, 100, 9].into(), 6, 1234);
         assert_eq!(v4.fold(), reference(&[192, 0, 2, 1, 198, 51, 100, 9, 0, 6, 0x04, 0xd2]));
         for (src, dst) in [([0x11u8; 16], [0x2fu8; 16]), ([0xff; 16], [0xff; 16])] {

@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parity_of_several_says_which_and_of_how_many() {
+    fn parity_option_has_its_index_and_the_number_of_parities() {
         let bytes = [ENC, 0, 0x0b, 0xb8, 0, 0x03, 0xe8, 0x01, 0x35, 0x94, 0x94, 0x23];
         let option = Gentle::EncRs {
             flags: ENC,
@@ -394,7 +394,7 @@ mod tests {
         }
 
         #[test]
-        fn a_payload_that_may_be_encoded_is_never_taken_for_data(
+        fn possibly_encoded_payload_is_never_treated_as_data(
             value in proptest::collection::vec(any::<u8>(), 0..14),
         ) {
             let says_encoded = value.first().is_some_and(|flags| flags & ENC != 0);

@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quotation_may_be_cut_off_and_a_first_fragment() {
+    fn quotation_may_be_truncated_and_a_first_fragment() {
         let mut bytes = packet(&V4(), 6, &[0; 100]);
         bytes[6] = 0x20;
         let header = IpHeader::parse(&bytes[..28], Strictness::Quoted).unwrap();

@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn super_packets_beyond_the_length_field_have_none() {
+    fn super_packets_beyond_the_length_field_have_length_zero() {
         let payload = [7; MAX_SUPER_LEN - 40];
         let packet = written(&ipv4(), &data_header(), &payload, ChecksumFill::Partial);
         assert_eq!((packet.len(), &packet[2..4]), (MAX_SUPER_LEN, &[0, 0][..]));
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn header_length_is_unknown_where_the_data_offset_is_wrong() {
+    fn header_length_is_unknown_if_the_data_offset_is_wrong() {
         let mut bytes = written(&ipv4(), &data_header(), b"", ChecksumFill::Full);
         for (offset, expected) in [(0x40, None), (0x50, Some(40)), (0x60, None)] {
             bytes[32] = offset;

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_super_packet_becomes_the_segments_that_the_stack_meant() {
+    fn super_packet_is_cut_into_the_intended_segments() {
         let flags = Flags::ACK | Flags::PSH | Flags::FIN | Flags::CWR;
         let payload: Vec<u8> = (0..25).collect();
         for ip in [ipv4(), IpMeta::new([0x20; 16].into(), [0x2f; 16].into())] {
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_marked_and_otherwise_what_they_follow() {
+    fn copies_equal_their_originals_except_for_the_mark() {
         let packet = super_packet(&ipv4(), Flags::ACK | Flags::FIN, &[7; 25]);
         let mut all = Vec::new();
         split_twice(&packet, 10, ChecksumFill::Full, &mut |piece| all.push(piece.to_vec()));
