@@ -109,7 +109,7 @@ pub trait Device: Send {
     }
 
     /// Stores the result of another queue's [`return_route`](Device::return_route).
-    fn learn_return_route(&mut self, _way: ReturnRoute) {}
+    fn learn_return_route(&mut self, _route: ReturnRoute) {}
 
     /// Sends packets for the peer at `from` to the peer at `to` from now on, because the peer has moved. Only
     /// devices that assign addresses to peers implement it.

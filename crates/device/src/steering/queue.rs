@@ -76,8 +76,8 @@ impl SteeredDevice {
             }
             let Some(handed) = self.arrived.get_mut(self.taken) else { break };
             self.taken += 1;
-            if let Some(way) = handed.return_route {
-                self.queue.learn_return_route(way);
+            if let Some(route) = handed.return_route {
+                self.queue.learn_return_route(route);
             }
             sink(&handed.packet, None, handed.meta);
             count += 1;
@@ -184,8 +184,8 @@ impl Device for SteeredDevice {
         self.queue.return_route(packet)
     }
 
-    fn learn_return_route(&mut self, way: ReturnRoute) {
-        self.queue.learn_return_route(way);
+    fn learn_return_route(&mut self, route: ReturnRoute) {
+        self.queue.learn_return_route(route);
     }
 
     fn redirect(&mut self, from: IpAddr, to: IpAddr) {
