@@ -38,7 +38,7 @@ use crate::reactor::Reactor;
 use crate::share::{KernelListener, Share};
 use crate::vnet::VnetHeader;
 use guard::Guards;
-use out::Out;
+use out::RawSockets;
 use redirect::RedirectDevice;
 
 /// Options of a packet device.
@@ -71,7 +71,7 @@ impl Default for PacketOptions {
 pub struct PacketDevice {
     reactor: Reactor,
     socket: Socket,
-    out: Out,
+    out: RawSockets,
     guards: Arc<Guards>,
     interface: String,
     /// Length of the link header before each packet, bytes.
@@ -171,7 +171,7 @@ impl PacketDevice {
         Ok(PacketDevice {
             reactor: Reactor::default(),
             socket,
-            out: Out::open().map_err(failed)?,
+            out: RawSockets::open().map_err(failed)?,
             guards,
             interface: interface.to_owned(),
             link,

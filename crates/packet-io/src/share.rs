@@ -29,7 +29,7 @@ use crate::bpf::{
 const START: u32 = 0x6272_6973;
 const END: u32 = 0x6b2d_7368;
 /// 100 % in the unit of a share.
-const WHOLE: u16 = 10_000;
+const FULL_SHARE: u16 = 10_000;
 /// Offset of the IP header for a program that a TCP socket runs.
 const IP_HEADER: u32 = libc::SKF_NET_OFF as u32;
 
@@ -46,7 +46,7 @@ pub struct Share(u16);
 
 impl Share {
     /// All clients.
-    pub const ALL: Share = Share(WHOLE);
+    pub const ALL: Share = Share(FULL_SHARE);
 
     /// True if all clients are in the share.
     pub fn is_all(self) -> bool {
@@ -61,7 +61,7 @@ impl Share {
     /// Returns the first hash outside the share, which must not be the whole.
     pub(crate) fn limit(self) -> u32 {
         // The share is not the whole, so the result is below 2^32.
-        ((u64::from(self.0) << 32) / u64::from(WHOLE)) as u32
+        ((u64::from(self.0) << 32) / u64::from(FULL_SHARE)) as u32
     }
 }
 
@@ -204,7 +204,7 @@ impl FromStr for Share {
             }
             let (whole, part): (u16, u16) = (whole.parse().ok()?, format!("{part:0<2}").parse().ok()?);
             let share = whole.checked_mul(100)?.checked_add(part)?;
-            (share <= WHOLE).then_some(Share(share))
+            (share <= FULL_SHARE).then_some(Share(share))
         };
         parse().ok_or_else(|| "write a share from 0% to 100%, for instance 10% or 0.5%".to_owned())
     }
@@ -298,7 +298,7 @@ mod tests {
     fn larger_share_contains_every_smaller_one() {
         for client in (0..5000).map(|n| IpAddr::from(Ipv4Addr::from_bits(0x0A00_0000 + n))) {
             let inside: Vec<bool> =
-                (0..=WHOLE).step_by(100).map(|share| Share(share).contains(client)).collect();
+                (0..=FULL_SHARE).step_by(100).map(|share| Share(share).contains(client)).collect();
             assert!(inside.is_sorted() && !inside[0] && inside[100], "{client}");
         }
     }

@@ -37,7 +37,7 @@ use batch::{Batches, UdpBatch};
 use layout::{Assembly, HEADER_LEN, INNER_HEADERS, Incoming, Outgoing};
 pub use peers::{LOCAL_INNER, inner_address};
 use peers::{Peers, Route, canonical};
-use together::Together;
+use together::JointSender;
 
 /// Options of a UDP device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,7 +71,7 @@ pub struct UdpDevice {
     peers: Peers,
     batches: Batches,
     /// Sends several chains in one call, if the system supports it.
-    together: Option<Together>,
+    together: Option<JointSender>,
     /// Memory for [`RECEIVE_BATCH`] chains of datagrams.
     buffer: Vec<u8>,
     assembly: Assembly,
@@ -135,7 +135,7 @@ impl UdpDevice {
             mtu: inner_mtu(path_mtu, local),
             peers: Peers::new(),
             batches: Batches::default(),
-            together: Together::open(),
+            together: JointSender::open(),
             buffer: vec![0; RECEIVE_BATCH * CHAIN],
             assembly: Assembly::default(),
             copies: Assembly::default(),
@@ -338,7 +338,7 @@ impl Device for UdpDevice {
 
     fn learn_return_route(&mut self, ReturnRoute { outer, from }: ReturnRoute) {
         // Only a hash collision is refused. The known peer then keeps its address.
-        let _ = self.peers.heard(Route { outer, from });
+        let _ = self.peers.learn(Route { outer, from });
     }
 
     fn redirect(&mut self, from: IpAddr, to: IpAddr) {
@@ -447,7 +447,7 @@ impl Arrival<'_> {
             }
             self.deliver(run, copied, sink);
             copied = false;
-            peer = peer.or_else(|| self.peers.heard(Route { outer: canonical(meta.addr), from }));
+            peer = peer.or_else(|| self.peers.learn(Route { outer: canonical(meta.addr), from }));
             run = peer.is_some();
             match peer {
                 Some(peer) => self.assembly.start(&datagram, peer, LOCAL_INNER, ecn),
