@@ -32,7 +32,7 @@ use crate::stream::TcpStream;
 use crate::waiters::wait;
 
 /// Time limit for the device of a closed endpoint to take the last packets.
-const LAST_MOMENT: Duration = Duration::from_secs(1);
+const LAST_PACKETS_LIMIT: Duration = Duration::from_secs(1);
 
 /// A TCP host: addresses, connections and listeners on one device.
 ///
@@ -312,7 +312,7 @@ impl Endpoint {
         self.shards.iter().for_each(|shared| shared.begin_close());
         let _ = timeout(deadline, self.wait_idle()).await;
         let aborted = self.shards.iter().map(|shared| shared.finish_close()).sum();
-        let _ = timeout(LAST_MOMENT, self.wait_while(|inner| inner.check_driver().is_ok())).await;
+        let _ = timeout(LAST_PACKETS_LIMIT, self.wait_while(|inner| inner.check_driver().is_ok())).await;
         aborted
     }
 

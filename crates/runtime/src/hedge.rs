@@ -31,7 +31,7 @@ use crate::endpoint::Endpoint;
 use crate::stream::{StreamHandle, TcpStream};
 
 /// Bytes of a request that are kept for a second transmission; a longer request is not hedged.
-const KEPT: usize = 65_536;
+const MAX_HEDGED: usize = 65_536;
 
 /// A connection whose first request may be sent twice. [`Endpoint::connect_hedged`] creates it.
 ///
@@ -313,7 +313,7 @@ impl AsyncWrite for HedgedStream {
                 let written = ready!(Pin::new(&mut race.first).poll_write(cx, data))?;
                 race.request.extend_from_slice(&data[..written]);
                 race.arm();
-                if race.request.len() <= KEPT {
+                if race.request.len() <= MAX_HEDGED {
                     return Poll::Ready(Ok(written));
                 }
                 written
