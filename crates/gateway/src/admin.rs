@@ -31,7 +31,7 @@ use crate::status::{Facts, Status};
 /// Limit of simultaneous connections.
 const MAX: usize = 64;
 /// Time limit of a request's arrival, and of a connection.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// The HTML page; it requests `/status.json` every second.
 const PAGE: &str = include_str!("status.html");
 
@@ -119,12 +119,12 @@ impl Admin {
                 let service = hyper::service::service_fn(move |request| answer(shared.clone(), request));
                 let serving = hyper::server::conn::http1::Builder::new()
                     .timer(TokioTimer::new())
-                    .header_read_timeout(PATIENCE)
+                    .header_read_timeout(TIME_LIMIT)
                     .keep_alive(false)
                     .max_buf_size(16 << 10)
                     .serve_connection(TokioIo::new(stream), service);
                 // The limit cuts off slow readers.
-                let _ = tokio::time::timeout(PATIENCE, serving).await;
+                let _ = tokio::time::timeout(TIME_LIMIT, serving).await;
                 drop(place);
             });
         }

@@ -17,7 +17,7 @@ use brisk_runtime::{ConnStats, Endpoint, FastOpenConnect, FastOpenOutcome, TcpCo
 const PAUSE: Duration = Duration::from_millis(10);
 /// Number of connections after the first: the second one can use the cookie of the first, and the third one
 /// shows that the cookie remains valid.
-const AGAIN: usize = 2;
+const LATER_CONNECTIONS: usize = 2;
 
 /// Subject and parameters of an examination.
 #[derive(Clone, Debug)]
@@ -258,7 +258,7 @@ async fn again(upstream: &Upstream, dialling: &Dialling, patience: Duration, rep
     let mut used = 0;
     let mut took = Duration::MAX;
     let mut outcome = None;
-    for _ in 0..AGAIN {
+    for _ in 0..LATER_CONNECTIONS {
         let began = Instant::now();
         let Ok(hop) = open(upstream, dialling, patience, Transport::Usual).await else { continue };
         took = took.min(began.elapsed());

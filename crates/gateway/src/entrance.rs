@@ -228,7 +228,7 @@ async fn until<T>(
 /// Reads a client's first bytes until they are a TLS client hello or certainly something else.
 pub(crate) async fn client_hello(client: &mut Line, buffer: &mut Vec<u8>) -> io::Result<Hello> {
     let mut needed = 1;
-    until(client, buffer, client_hello::LONGEST, |bytes| {
+    until(client, buffer, client_hello::MAX_LENGTH, |bytes| {
         if bytes.len() < needed {
             return Ok(None);
         }
@@ -249,7 +249,7 @@ fn bad(why: &str) -> io::Error {
 
 /// Reads a PROXY header.
 async fn proxied(client: &mut Line, buffer: &mut Vec<u8>) -> io::Result<Option<ClientAddresses>> {
-    let (addresses, length) = until(client, buffer, proxy::LONGEST, |bytes| match proxy::parse(bytes) {
+    let (addresses, length) = until(client, buffer, proxy::MAX_LENGTH, |bytes| match proxy::parse(bytes) {
         Parsed::Header(addresses, length) => Ok(Some((addresses, length))),
         Parsed::More => Ok(None),
         Parsed::Bad(why) => Err(bad(why)),

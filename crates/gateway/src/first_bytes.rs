@@ -24,11 +24,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Number of connections in a row that establish a habit.
-const ENOUGH: u8 = 3;
+const MIN_TIMES: u8 = 3;
 /// Maximum of that number after wrong guesses.
 const MAX_ENOUGH: u8 = 96;
 /// Maximum number of times that the wait is doubled.
-const REACH: u8 = 3;
+const MAX_DOUBLINGS: u8 = 3;
 /// Number of habits in each half of the table.
 const HALF: usize = 512;
 /// A server that sends first does so within this time after the opening of the hop. A later server has given
@@ -82,13 +82,13 @@ struct Habit {
 }
 
 impl Habit {
-    const UNKNOWN: Habit = Habit { last: None, times: 0, enough: ENOUGH, reach: 0, granted: false };
+    const UNKNOWN: Habit = Habit { last: None, times: 0, enough: MIN_TIMES, reach: 0, granted: false };
 
     fn of_port(port: u16) -> Habit {
         let assigned = ASSIGNED.iter().find(|(assigned, _)| *assigned == port);
         assigned.map_or(Habit::UNKNOWN, |(_, last)| Habit {
             last: Some(*last),
-            times: ENOUGH,
+            times: MIN_TIMES,
             ..Habit::UNKNOWN
         })
     }
@@ -97,7 +97,7 @@ impl Habit {
     fn expected(&self) -> Option<Speaker> {
         let enough = match self.last? {
             Speaker::Client => self.enough,
-            Speaker::Server => ENOUGH,
+            Speaker::Server => MIN_TIMES,
         };
         self.last.filter(|_| self.times >= enough)
     }
@@ -108,8 +108,8 @@ impl Habit {
             // Either the guess was wrong, or this is the first server of the origin that sends first.
             let wrong = guess.expected == Some(Speaker::Client);
             self.enough = if wrong { self.enough.saturating_mul(2).min(MAX_ENOUGH) } else { self.enough };
-        } else if guess.late && guess.expected == Some(who) && self.enough == ENOUGH {
-            self.reach = (self.reach + 1).min(REACH);
+        } else if guess.late && guess.expected == Some(who) && self.enough == MIN_TIMES {
+            self.reach = (self.reach + 1).min(MAX_DOUBLINGS);
         }
         self.times = if self.last == Some(who) { self.times.saturating_add(1) } else { 1 };
         self.last = Some(who);

@@ -351,7 +351,7 @@ mod tests {
             pauses.push((pause, certain));
             // A trial of the watch waits for its answer.
             now += Duration::from_secs(pause)
-                + if trials == Trials::Watch { 4 * PATIENCE } else { Duration::ZERO };
+                + if trials == Trials::Watch { 4 * TIME_LIMIT } else { Duration::ZERO };
         }
         memory.works();
         assert!(!memory.is_lost() && !memory.is_due(now));
@@ -359,7 +359,7 @@ mod tests {
     }
 
     /// Patience of the watch; it waits four times as long for a first answer.
-    const PATIENCE: Duration = Duration::from_millis(600);
+    const TIME_LIMIT: Duration = Duration::from_millis(600);
 
     #[test]
     fn failed_trials_by_connections_double_the_pause_and_those_of_the_watch_do_not() {

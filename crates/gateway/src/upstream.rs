@@ -27,12 +27,12 @@ use crate::peer::{self, Answer, PathReport, Peer, Redundancy, Registered};
 use crate::roaming::{self, Secret};
 use crate::traffic::Traffic;
 use crate::transport::{HEAD_START, Memory, PathChanges, PathState, Transport, Transports, Trials, first_of};
-use crate::warm::Warm;
+use crate::warm::WarmPool;
 
 /// Interval between two records of the watch.
 const ASK: Duration = Duration::from_millis(250);
 /// Minimum time limit of an answer. With the interval, a backend that falls silent is down within 0.85 s.
-const PATIENCE: Duration = Duration::from_millis(600);
+const MIN_TIME_LIMIT: Duration = Duration::from_millis(600);
 /// Pause after which a backend that is down is tried again.
 const RETRY: Duration = Duration::from_millis(500);
 /// Time that a backend must stay down before connections that wait for its answer are given up: silence may
@@ -123,7 +123,7 @@ pub struct Upstream {
     transports: Transports,
     /// The transport of new connections that was reported last.
     reported: Mutex<Transport>,
-    warm: Warm,
+    warm: WarmPool,
     changes: PathChanges,
     peer: Peer,
     /// The secret by which the backend recognises this frontend at another address; `None` if the system has
@@ -155,7 +155,7 @@ impl Upstream {
             health: AtomicU8::new(health as u8),
             transports: Transports::default(),
             reported: Mutex::new(Transport::Usual),
-            warm: Warm::default(),
+            warm: WarmPool::default(),
             changes: PathChanges::default(),
             peer: Peer::default(),
             secret: roaming::secret(),
@@ -437,7 +437,7 @@ impl Upstream {
             let connect = ConnectConfig { tcp: dialling.tcp.clone(), fast_open, ..ConnectConfig::default() };
             for _ in 0..missing {
                 let opening = dialling.endpoint.connect_with(address, &connect);
-                let Ok(Ok(stream)) = tokio::time::timeout(PATIENCE, opening).await else { break };
+                let Ok(Ok(stream)) = tokio::time::timeout(MIN_TIME_LIMIT, opening).await else { break };
                 if let Some(stats) = stream.stats() {
                     self.warm.learn(stats.fast_open);
                 }
@@ -493,7 +493,7 @@ impl Upstream {
         }
         let opening = Opening::new(Purpose::Watch);
         let trial = self.open_over(dialling, &opening, transport);
-        match tokio::time::timeout(4 * PATIENCE, trial).await {
+        match tokio::time::timeout(4 * MIN_TIME_LIMIT, trial).await {
             Ok(Ok(_)) => self.works(transport, &dialling.log),
             Ok(Err(_)) | Err(_) => self.lost(transport, Trials::Watch, &dialling.log),
         }
@@ -552,7 +552,7 @@ impl Upstream {
     /// nothing over brisk's TCP.
     async fn check_process(&self) {
         let Some(kernel) = self.spec.kernel else { return };
-        let attempt = tokio::time::timeout(PATIENCE, tokio::net::TcpStream::connect(kernel));
+        let attempt = tokio::time::timeout(MIN_TIME_LIMIT, tokio::net::TcpStream::connect(kernel));
         if let Ok(Err(error)) = attempt.await
             && error.kind() == std::io::ErrorKind::ConnectionRefused
         {
@@ -640,7 +640,7 @@ impl Upstream {
 
     /// Returns the time limit of an answer to the watch.
     fn patience(&self) -> Duration {
-        PATIENCE.max(3 * self.round_trip().unwrap_or_default())
+        MIN_TIME_LIMIT.max(3 * self.round_trip().unwrap_or_default())
     }
 
     /// Returns the time limit of the first answer, which may include the handshake and the confirmation.
@@ -835,24 +835,24 @@ mod tests {
 
     #[tokio::test]
     async fn backend_that_answers_others_is_late_and_not_silent() {
-        const PATIENCE: Duration = Duration::from_millis(500);
+        const TIME_LIMIT: Duration = Duration::from_millis(500);
         let upstreams = upstreams(&[(0, 1)]);
         let upstream = &upstreams.all[0];
         let silence = async || {
             let began = Instant::now();
-            let answer = upstream.unless_silent(PATIENCE, std::future::pending::<()>()).await;
+            let answer = upstream.unless_silent(TIME_LIMIT, std::future::pending::<()>()).await;
             (answer, began.elapsed())
         };
         let (answer, took) = silence().await;
-        assert!(answer.is_none() && took >= PATIENCE, "{took:?}");
+        assert!(answer.is_none() && took >= TIME_LIMIT, "{took:?}");
         let others = async {
             for _ in 0..12 {
-                tokio::time::sleep(PATIENCE / 10).await;
+                tokio::time::sleep(TIME_LIMIT / 10).await;
                 upstream.outcome(true, true, &Log::silent());
             }
         };
         let ((answer, took), ()) = tokio::join!(silence(), others);
-        assert!(answer.is_none() && took >= 2 * PATIENCE, "{took:?}");
+        assert!(answer.is_none() && took >= 2 * TIME_LIMIT, "{took:?}");
     }
 
     /// Log lines in memory.

@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 /// Time limit for an event that is due soon.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 const AT: &str = "10.0.0.2:80";
 const HOP: &str = "10.0.0.2:7443";
 
@@ -98,7 +98,7 @@ impl Fixture {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        timeout(PATIENCE, record).await.expect("the connection ends")
+        timeout(TIME_LIMIT, record).await.expect("the connection ends")
     }
 
     async fn finish(mut self) {
@@ -122,7 +122,7 @@ async fn echo(origin: &TcpListener) -> Vec<u8> {
         stream.write_all(&received).await.unwrap();
         received
     };
-    timeout(PATIENCE, exchange).await.expect("a client reaches the origin")
+    timeout(TIME_LIMIT, exchange).await.expect("a client reaches the origin")
 }
 
 #[tokio::test]

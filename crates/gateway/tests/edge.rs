@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// Time limit for an event that is due soon.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 const AT: &str = "10.0.0.2:443";
 
 /// An edge, and clients on the other side of a link of 10 ms.
@@ -86,7 +86,7 @@ impl Fixture {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        timeout(PATIENCE, record).await.expect("the connection ends")
+        timeout(TIME_LIMIT, record).await.expect("the connection ends")
     }
 
     async fn finish(self) {
@@ -110,7 +110,7 @@ async fn echo(origin: &TcpListener) -> Vec<u8> {
         stream.write_all(&received).await.unwrap();
         received
     };
-    timeout(PATIENCE, exchange).await.expect("a client reaches the origin")
+    timeout(TIME_LIMIT, exchange).await.expect("a client reaches the origin")
 }
 
 #[tokio::test]
@@ -210,7 +210,7 @@ async fn draining_edge_resets_new_connections_of_the_kernel() {
             }
         }
     };
-    timeout(PATIENCE, refused).await.expect("it is reset");
+    timeout(TIME_LIMIT, refused).await.expect("it is reset");
     edge.running.await.unwrap();
 }
 

@@ -150,4 +150,4 @@ pub(crate) const LENGTH: usize = 2;
 
 /// Flag in the length of a first message: its key pair serves for several connections. Releases that do not
 /// know the flag read a length above the limit.
-const LASTING: u16 = 1 << 15;
+const LASTING_FLAG: u16 = 1 << 15;

@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::line::{Line, LineRead, LineWrite};
 use super::records::{LONGEST_PAYLOAD, RecordSizes, Sealing};
-use super::{LASTING, LENGTH, LONGEST_MESSAGE};
+use super::{LASTING_FLAG, LENGTH, LONGEST_MESSAGE};
 use crate::io::{Sink, Source};
 
 /// Bytes of one read from the line.
@@ -118,7 +118,7 @@ pub(super) async fn next_message(line: &mut Line, arrived: &mut Vec<u8>) -> io::
     loop {
         if let Some((length, rest)) = arrived.split_first_chunk::<LENGTH>() {
             let length = u16::from_be_bytes(*length);
-            let (is_lasting, length) = (length & LASTING != 0, usize::from(length & !LASTING));
+            let (is_lasting, length) = (length & LASTING_FLAG != 0, usize::from(length & !LASTING_FLAG));
             if length > LONGEST_MESSAGE {
                 return Err(io::Error::new(
                     io::ErrorKind::InvalidData,
@@ -148,7 +148,7 @@ pub(super) fn framed(message: &[u8]) -> Vec<u8> {
 /// Frames a first message whose key pair serves for several connections: its length carries the flag.
 pub(super) fn framed_lasting(message: &[u8]) -> Vec<u8> {
     let mut framed = framed(message);
-    framed[0] |= LASTING.to_be_bytes()[0];
+    framed[0] |= LASTING_FLAG.to_be_bytes()[0];
     framed
 }
 
