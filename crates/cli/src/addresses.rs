@@ -14,13 +14,13 @@ use tokio::task::JoinSet;
 use crate::failure::Failure;
 
 /// How long a name server may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const LOOK_UP_LIMIT: Duration = Duration::from_secs(10);
 /// Interval between look-ups of a name that is not found, or whose backend is down.
-pub(crate) const AGAIN: Duration = Duration::from_secs(2);
+pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// Minimum interval between two look-ups while clients wait for them.
-pub(crate) const PAUSE: Duration = Duration::from_millis(250);
+pub(crate) const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(250);
 /// Time that clients wait while the names of backends that are down are looked up again.
-pub(crate) const HOLD: Duration = Duration::from_secs(3);
+pub(crate) const MAX_CLIENT_WAIT: Duration = Duration::from_secs(3);
 /// Interval between look-ups of the other names.
 pub(crate) const RENEWAL: Duration = Duration::from_secs(30);
 
@@ -174,7 +174,7 @@ fn unknown(peer: &str, why: &str) -> Failure {
 }
 
 async fn candidates(peer: &str) -> Result<Candidates, String> {
-    match tokio::time::timeout(PATIENCE, tokio::net::lookup_host(peer)).await {
+    match tokio::time::timeout(LOOK_UP_LIMIT, tokio::net::lookup_host(peer)).await {
         Ok(Ok(found)) => {
             let all: Vec<SocketAddr> = found.collect();
             let used = *all.first().ok_or_else(|| "it has no address".to_owned())?;

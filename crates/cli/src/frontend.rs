@@ -20,7 +20,9 @@ use brisk_runtime::attach::{AttachConfig, Attached, Queues};
 use brisk_runtime::{Cores, DeviceSpec, Endpoint, FastOpenConnect};
 
 use crate::Common;
-use crate::addresses::{AGAIN, Addresses, HOLD, PAUSE, RENEWAL, is_address, names};
+use crate::addresses::{
+    Addresses, MAX_CLIENT_WAIT, MIN_RETRY_INTERVAL, RENEWAL, RETRY_INTERVAL, is_address, names,
+};
 use crate::clients::{self, ClientDevice, Keys};
 use crate::confine::{Confined, confine};
 use crate::cookie_keys::CookieKeyArgs;
@@ -233,8 +235,11 @@ impl Reloadable {
     async fn look_up_again(&self) -> Infallible {
         let mut renewed = Instant::now();
         loop {
-            tokio::time::sleep(PAUSE).await;
-            let is_wanted = tokio::time::timeout(AGAIN - PAUSE, self.control.look_up_wanted()).await.is_ok();
+            tokio::time::sleep(MIN_RETRY_INTERVAL).await;
+            let is_wanted =
+                tokio::time::timeout(RETRY_INTERVAL - MIN_RETRY_INTERVAL, self.control.look_up_wanted())
+                    .await
+                    .is_ok();
             let is_time = renewed.elapsed() >= RENEWAL;
             if is_time {
                 renewed = Instant::now();
@@ -647,7 +652,7 @@ pub(crate) fn configured(
         },
         watch: frontend.watch(),
         direct: direct(frontend)?,
-        hold: if names(&settings.peers).all(|name| is_address(&name)) { usual.hold } else { HOLD },
+        hold: if names(&settings.peers).all(|name| is_address(&name)) { usual.hold } else { MAX_CLIENT_WAIT },
         service: hop_args::service(&settings.limits, log, metrics),
         ..usual
     })

@@ -45,7 +45,7 @@ Examples:
 The backend must --allow the addresses that the command connects to: --allow '0.0.0.0/0:443'.";
 
 /// Time limit for the creation of the namespace.
-const PATIENCE: Duration = Duration::from_secs(10);
+const START_LIMIT: Duration = Duration::from_secs(10);
 
 /// The flags of `run`.
 #[derive(Clone, Debug, clap::Args)]
@@ -186,7 +186,7 @@ impl Handover {
     /// Waits for the process inside; returns the stream to it and the sockets that it has created. `None` if
     /// that process has ended and reported the reason.
     fn wait(&self, child: &mut Child) -> Result<Option<(UnixStream, [OwnedFd; 2])>, Failure> {
-        let until = std::time::Instant::now() + PATIENCE;
+        let until = std::time::Instant::now() + START_LIMIT;
         let stream = loop {
             match self.listener.accept() {
                 Ok((stream, _)) => break stream,
@@ -199,7 +199,7 @@ impl Handover {
             }
         };
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(START_LIMIT))?;
         Ok(received(&stream)?.map(|sockets| (stream, sockets)))
     }
 }

@@ -23,7 +23,7 @@ Examples:
 /// Default address of the admin listener.
 const USUAL: &str = "127.0.0.1:9413";
 /// Time limit for an answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// The flags of `top`.
 #[derive(Debug, clap::Args)]
@@ -127,8 +127,8 @@ fn status(admin: SocketAddr, token: Option<&str>) -> Result<Value, Failure> {
     let failed =
         |why: String| Failure::failed(format!("{admin}: {why}; start the gateway with --admin {admin}"));
     let fetch = || -> std::io::Result<String> {
-        let mut stream = TcpStream::connect_timeout(&admin, PATIENCE)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut stream = TcpStream::connect_timeout(&admin, TIME_LIMIT)?;
+        stream.set_read_timeout(Some(TIME_LIMIT))?;
         let bearer = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
         write!(stream, "GET /status.json HTTP/1.1\r\nHost: {admin}\r\n{bearer}Connection: close\r\n\r\n")?;
         let mut response = String::new();

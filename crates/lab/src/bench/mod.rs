@@ -37,7 +37,7 @@ use report::{BenchReport, RowReport};
 use rows::{Row, Setup, Topology};
 
 /// Warm-up before a measurement, seconds: the TCP learns the path, fetches cookies and fills caches.
-const WARM: f64 = 0.3;
+const WARM_UP: f64 = 0.3;
 
 /// The measurements to run.
 #[derive(Clone, Debug)]
@@ -152,7 +152,7 @@ impl Bench {
         };
         let clients = setup.clients(row.work).into_iter().enumerate().map(start);
         let mut clients = clients.collect::<Result<Vec<_>, _>>()?;
-        work_together(&mut clients, WARM.min(self.seconds))?;
+        work_together(&mut clients, WARM_UP.min(self.seconds))?;
         let before = [usage_of(&clients)?, usage_of(&servers)?];
         let packets_before = clients[0].packets()?;
         let core_before = fixture::busy(cores[0])?;

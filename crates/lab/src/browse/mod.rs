@@ -129,7 +129,8 @@ impl Browse {
             scope.spawn(right);
             let result = match is_ready.recv().map_err(io::Error::other)? {
                 Ok(()) => {
-                    let left = Left { browse: self, hop: &hop, site: &site, tally: &tally, stop, picture };
+                    let left =
+                        Measurement { browse: self, hop: &hop, site: &site, tally: &tally, stop, picture };
                     Namespace::open(&between.a)?
                         .run(|| left.run(&browser, &chromedriver, stopped.clone(), on_progress))
                         .map_err(BrowseError::from)
@@ -179,7 +180,7 @@ pub(crate) struct ArmLoads {
 }
 
 /// The browser, the frontends and the results.
-struct Left<'a> {
+struct Measurement<'a> {
     browse: &'a Browse,
     hop: &'a Hop,
     site: &'a Site,
@@ -188,7 +189,7 @@ struct Left<'a> {
     picture: Option<&'a Path>,
 }
 
-impl Left<'_> {
+impl Measurement<'_> {
     fn run(
         &self,
         browser: &Path,

@@ -31,7 +31,7 @@ pub(super) struct Fixture {
     pub(super) hop: Arc<HopTotals>,
     /// Counters of the link, up and down, at the last second.
     pub(super) link: Arc<Mutex<(Counters, Counters)>>,
-    before: Before,
+    before: EarlierCounts,
     relay: JoinHandle<io::Result<Outcome>>,
     stop_relay: Arc<AtomicBool>,
     stop_gateway: watch::Sender<bool>,
@@ -92,7 +92,7 @@ impl HopTotals {
 
 /// Counters of the link at the beginning of the measurement.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Before {
+pub(super) struct EarlierCounts {
     pub(super) wire_bytes: u64,
     pub(super) lost: u64,
 }
@@ -150,7 +150,7 @@ impl Fixture {
             tally: SharedTally::default(),
             hop,
             link: counters,
-            before: Before::default(),
+            before: EarlierCounts::default(),
             relay,
             stop_relay,
             stop_gateway,
@@ -163,13 +163,15 @@ impl Fixture {
         self.tally = SharedTally::default();
         self.hop.forget();
         let (up, down) = *self.link.lock().unwrap_or_else(PoisonError::into_inner);
-        let before =
-            Before { wire_bytes: up.offered_bytes + down.offered_bytes, lost: up.dropped() + down.dropped() };
+        let before = EarlierCounts {
+            wire_bytes: up.offered_bytes + down.offered_bytes,
+            lost: up.dropped() + down.dropped(),
+        };
         self.before = before;
     }
 
     /// Returns the counters of the link at the beginning of the measurement.
-    pub(super) fn before(&self) -> Before {
+    pub(super) fn before(&self) -> EarlierCounts {
         self.before
     }
 
