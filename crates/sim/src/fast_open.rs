@@ -24,7 +24,7 @@ use crate::world::{Side, World};
 /// Fast Open key of every simulated server, so that a cookie stays valid in other worlds.
 const KEY: [u8; 16] = *b"brisk simulation";
 /// Maximum time of each earlier transaction: longer than the stack takes to give up a connection.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Returns the Fast Open configuration of a simulated server.
 pub(crate) fn keys() -> FastOpenConfig {
@@ -103,7 +103,7 @@ impl PriorKnowledge {
         tcp: &TcpConfig,
         exchanges: &[Exchange],
     ) -> Result<PriorKnowledge, ConfigError> {
-        let patience = PATIENCE * exchanges.len() as u32;
+        let patience = TIME_LIMIT * exchanges.len() as u32;
         let mut world = World::new(link, seed);
         let client = world.add_host(Side::A, "client", &[CLIENT], StackConfig::default())?;
         let server_stack = StackConfig { fast_open: keys(), ..StackConfig::default() };
