@@ -15,8 +15,8 @@ use crate::tcp::Flags;
 /// Cuts `packet` into segments of at most `segment_size` payload bytes and hands each to `emit`, in order,
 /// with the kind of checksum `sum`, whatever the packet's own checksum field holds.
 ///
-/// A packet that fits one segment, one with SYN, RST or URG (which are never super-packets) and any with a
-/// `segment_size` of zero leaves as one. Packets of other protocols are not changed.
+/// A packet is not cut if it fits one segment, if it has SYN, RST or URG (such a packet is never a
+/// super-packet), or if `segment_size` is zero. Packets of other protocols are not changed.
 ///
 /// With Accurate ECN, CWR is part of a counter: a run whose segments have it must be cut before this call.
 pub fn split(packet: &[u8], segment_size: u16, sum: ChecksumFill, emit: &mut dyn FnMut(&[u8])) {

@@ -9,12 +9,13 @@ impl Options {
     /// Parses the option area of a segment; `syn`: it has the SYN flag.
     ///
     /// - A malformed option is ignored. A broken list ends at the error; earlier options count.
-    /// - Of an option that occurs twice, the last well-formed instance counts. Fast Open in its standard form
+    /// - If an option occurs twice, the last well-formed instance counts. Fast Open in its standard form
     ///   takes precedence over the experimental form, in any order.
     /// - Handshake options (MSS, window scale, SACK permitted) on other segments, SACK blocks in the
     ///   handshake, unknown kinds and unknown experiments go to [`Options::unknown`].
-    /// - A GA option outside of the handshake that is malformed, or that occurs twice, one of them with
-    ///   `ENC`, sets [`Options::malformed_gentle`] and leaves [`Options::gentle`] empty.
+    /// - A Gentle-Aggression (GA) option outside of the handshake sets [`Options::malformed_gentle`] and
+    ///   leaves [`Options::gentle`] empty if it is malformed, or if it occurs twice and one instance has
+    ///   `ENC`.
     #[inline]
     pub fn parse(area: &[u8], syn: bool) -> Options {
         Options::parse_usual(area).unwrap_or_else(|| Options::parse_one_by_one(area, syn))
