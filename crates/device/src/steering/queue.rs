@@ -114,7 +114,7 @@ impl Device for SteeredDevice {
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let has_mail = self.taken < self.arrived.len()
             || self.mailboxes.get(self.index).is_some_and(|mailbox| mailbox.poll_mail(cx).is_ready());
-        // Polled even if mail has arrived, so that the queue wakes this task too.
+        // The queue is polled even if mail has arrived, so that it wakes this task too.
         match self.queue.poll_readable(cx) {
             Poll::Pending if has_mail => Poll::Ready(Ok(())),
             other => other,
