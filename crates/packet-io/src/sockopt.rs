@@ -1,4 +1,4 @@
-//! Socket options and requests of the kernel that no safe interface supports: as bytes, by number.
+//! Access by number to options and requests of sockets that no safe interface supports.
 
 use std::io;
 use std::ops::RangeInclusive;

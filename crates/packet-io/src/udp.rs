@@ -625,7 +625,7 @@ mod tests {
         source.unwrap()
     }
 
-    /// On the wire: 1 1' 2 2' ...; to the stack: consecutive originals first, then their copies.
+    /// The wire carries 1 1' 2 2' ...; the stack gets consecutive originals first, then their copies.
     #[tokio::test]
     async fn each_segment_of_a_super_packet_may_go_twice() {
         let (mut a, mut b) = pair("127.0.0.1:0");
