@@ -243,7 +243,7 @@ impl AttachConfig {
         }
     }
 
-    /// Checks everything that [`open`](AttachConfig::open) rejects before it calls the system.
+    /// Makes the checks of [`open`](AttachConfig::open) that need no system call.
     ///
     /// # Errors
     /// [`AttachError::Usage`] if the request contradicts itself.

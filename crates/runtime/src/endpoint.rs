@@ -626,7 +626,7 @@ fn mtu_of(device: &dyn Device) -> u16 {
 }
 
 /// Bytes reserved for headers in the longest super-packet: 40 of IPv6 and 60 of TCP, rounded up so that
-/// 65,535 leave 65,000.
+/// 65,000 of 65,535 bytes are left.
 const MAX_HEADERS: usize = 535;
 
 /// Builds the stack of a host, or one for each queue that `steering` knows.

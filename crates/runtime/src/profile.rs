@@ -192,8 +192,8 @@ fn proactive() -> TcpConfig {
 
 /// Returns the TCP of an installed gateway pair. The planner chooses among all mechanisms, because both ends
 /// know the path and each other. A response within one round trip needs an initial window that holds all of
-/// it, and a request on the SYN, which may be delivered twice. BBR is used because random loss does not slow
-/// it down.
+/// it, and a request on the SYN; the network may deliver such a request twice. BBR is used because random
+/// loss does not slow it down.
 fn all() -> TcpConfig {
     TcpConfig {
         initial_window: 32,
