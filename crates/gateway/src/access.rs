@@ -73,7 +73,7 @@ pub struct Access {
     /// The backend of the connection, or `direct:HOST:PORT`; `None` at the backend, and before one was
     /// chosen.
     pub route: Option<String>,
-    /// The name of the requested origin; `None`: the backend's own, or one that was requested by address.
+    /// The name of the requested origin; `None` if it is the backend's own, or was requested by address.
     pub origin: Option<String>,
     /// True if the client has closed its direction.
     pub client_ended: bool,
@@ -98,7 +98,7 @@ pub struct Access {
     pub duration: Duration,
     /// The TCP that served the client, at an edge.
     pub tcp: Option<ClientTcp>,
-    /// The reason for its end.
+    /// Reason why the connection ended.
     pub end: End,
 }
 

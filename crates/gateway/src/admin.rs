@@ -30,7 +30,7 @@ use crate::status::{Facts, Status};
 
 /// Limit of simultaneous connections.
 const MAX: usize = 64;
-/// Time limit of a request's arrival, and of a connection.
+/// Time limit for a request to arrive, and for a connection.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// The HTML page; it requests `/status.json` every second.
 const PAGE: &str = include_str!("status.html");
@@ -80,7 +80,7 @@ pub struct Shown {
 }
 
 impl Admin {
-    /// Listens.
+    /// Binds the listener.
     ///
     /// # Errors
     /// If other hosts can reach the address and there is no token; if the token is not valid; if the system
@@ -90,7 +90,7 @@ impl Admin {
         Ok(Admin { listener: listen_at(listen)?, token })
     }
 
-    /// Checks everything that [`bind`](Admin::bind) rejects before it listens.
+    /// Makes the checks of [`bind`](Admin::bind) without listening.
     ///
     /// # Errors
     /// If other hosts can reach the address and there is no token; if the token is not valid.
@@ -106,7 +106,7 @@ impl Admin {
         self.listener.local_addr()
     }
 
-    /// Serves requests until it is cancelled.
+    /// Serves requests until the future is dropped.
     pub async fn run(self, shown: Shown, log: Log) {
         let places = Arc::new(Semaphore::new(MAX));
         let shared = Arc::new((shown, self.token));

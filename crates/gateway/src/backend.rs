@@ -86,10 +86,10 @@ pub struct BackendConfig {
     /// True to connect to the origin from the client's own address; the origin's answers must be routed over
     /// this host. Default false.
     pub as_client: bool,
-    /// Tell the origin the client's address in a PROXY header. Default `None`: no.
+    /// Version of the PROXY header that gives the origin the client's address. Default `None`: no header.
     pub send_proxy: Option<ProxyVersion>,
-    /// The device of the hop, which knows the outside addresses of frontends. `None`: reports have their
-    /// addresses in the stack.
+    /// The device of the hop, which knows the outside addresses of frontends. `None`: reports contain the
+    /// addresses inside the stack.
     pub attached: Option<Attached>,
     /// Limits of frontends with their own keys, by label. Default none.
     pub frontend_limits: BTreeMap<String, FrontendLimits>,
@@ -306,7 +306,7 @@ async fn serve(
     let config = shared.config();
     let asked = match read_first_message(line, &config, &shared.run).await {
         Ok(asked) => asked,
-        // A frontend keeps spare connections open and does not use all; health checks do the same.
+        // Frontends close unused spare connections without a message, and so do health checks.
         Err(Rejected::Silent) => return None,
         Err(rejected) => {
             if matches!(rejected, Rejected::Late) {
@@ -411,7 +411,7 @@ fn permitted<'a>(config: &'a BackendConfig, asked: Option<&'a str>) -> Result<&'
     }
 }
 
-/// Connects to the origin, reports the result to the frontend, and copies.
+/// Connects to the origin, reports the result to the frontend, and copies data in both directions.
 async fn carry_on(
     config: &BackendConfig,
     run: &Run,

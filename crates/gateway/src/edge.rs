@@ -47,7 +47,7 @@ pub struct EdgeConfig {
     pub origin: Option<String>,
     /// Origins of listeners and routes by name. Default none.
     pub origins: Origins,
-    /// Tell the origin the client's address in a PROXY header. Default `None`: no.
+    /// Version of the PROXY header that gives the origin the client's address. Default `None`: no header.
     pub send_proxy: Option<ProxyVersion>,
     /// Brisk's TCP towards the clients.
     pub clients: ClientSide,
@@ -87,7 +87,7 @@ impl EdgeConfig {
 pub struct Edge {
     shared: Arc<EdgeShared>,
     sockets: Sockets,
-    /// The kernel's listeners, each with true if its device needs it while the device exists.
+    /// The kernel's listeners; true if the device of the listener needs it while the device exists.
     kernel: Vec<(std::net::TcpListener, bool)>,
 }
 
@@ -169,7 +169,8 @@ async fn refuse(listeners: Vec<(std::net::TcpListener, bool)>) -> Infallible {
     let listeners: Vec<_> = listeners.filter_map(|one| TcpListener::from_std(one).ok()).collect();
     poll_fn(|cx| {
         for listener in &listeners {
-            // After an error the rest stays in the queue; the kernel resets it when the process ends.
+            // After an error the remaining clients stay in the queue; the kernel resets them when the process
+            // ends.
             while let Poll::Ready(Ok((client, _))) = listener.poll_accept(cx) {
                 reset(&client);
             }
@@ -267,7 +268,7 @@ async fn serve(
     Some(access)
 }
 
-/// Connects to the origin of a client, and copies.
+/// Connects to the origin of a client, and copies data in both directions.
 async fn carry_on(
     config: &EdgeConfig,
     mut client: Line,
@@ -352,7 +353,8 @@ async fn route<'a>(
         }
     };
     if first.is_empty() {
-        // SYN data is available already, and leaves with the opening of the origin's connection.
+        // Data of the client's SYN is available already; it is sent with the opening of the origin's
+        // connection.
         let arrived = tokio::select! {
             biased;
             arrived = poll_fn(|cx| poll_first_bytes(client, cx)) => arrived,

@@ -52,7 +52,7 @@ enum Outcome {
     OfKernel,
     /// The client acknowledged data.
     Acknowledged,
-    /// The connection shows nothing.
+    /// The connection gives no information.
     Unknown,
     Failed(Sign),
 }
@@ -104,7 +104,7 @@ enum State {
 }
 
 impl State {
-    /// True if a connection that began at this time began after the failure.
+    /// True if the failure happened before `began`, the time at which a connection began.
     fn is_known_at(self, began: Instant) -> bool {
         let (State::Failed(since) | State::Exempt(since, _)) = self;
         began > since

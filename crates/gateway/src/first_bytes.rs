@@ -105,7 +105,7 @@ impl Habit {
     fn learn(&mut self, who: Speaker, guess: Guess) {
         if who == Speaker::Server {
             self.reach = 0;
-            // Either the guess was wrong, or this is the first server of the origin that sends first.
+            // Without a wrong guess, a server that sends first does not change the number that is needed.
             let wrong = guess.expected == Some(Speaker::Client);
             self.enough = if wrong { self.enough.saturating_mul(2).min(MAX_ENOUGH) } else { self.enough };
         } else if guess.late && guess.expected == Some(who) && self.enough == MIN_TIMES {

@@ -26,7 +26,7 @@ pub(crate) fn prepare(socket: &impl AsFd) {
     let _ = socket.set_tcp_keepalive(&alive.with_retries(4));
 }
 
-/// Makes the drop of the socket reset the connection.
+/// Makes dropping the socket reset the connection.
 pub(crate) fn reset(socket: &TcpStream) {
     // It fails only if the connection has ended already.
     let _ = socket.set_zero_linger();
@@ -45,7 +45,7 @@ pub(crate) trait Source: AsyncRead + Unpin {
     /// Waits until the connection fails.
     fn failed(&self) -> impl Future<Output = io::Error> + Send;
 
-    /// Returns the kernel socket, if it is one.
+    /// Returns the kernel's socket; `None` over brisk's TCP.
     fn socket(&self) -> Option<&TcpStream> {
         None
     }
@@ -68,8 +68,8 @@ pub(crate) trait Sink: AsyncWrite + Unpin {
         Pin::new(self).poll_write(cx, last)
     }
 
-    /// Returns the kernel socket, if it is one. If everything was read, dropping it ends the stream like a
-    /// shutdown.
+    /// Returns the kernel's socket; `None` over brisk's TCP. If everything was read, dropping the socket ends
+    /// the stream like a shutdown.
     fn socket(&self) -> Option<&TcpStream> {
         None
     }

@@ -251,7 +251,7 @@ impl Metrics {
         );
         counter(
             "parity_segments",
-            "Parity segments: sent, received, and received without use by cause",
+            "Parity segments: sent, received, and received but not used, by cause",
             &self.parity,
         );
         counter("tail_probes", "Tail loss probes, by result", &self.probes);

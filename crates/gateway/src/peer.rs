@@ -147,12 +147,13 @@ impl Peer {
         *self.path.lock().unwrap_or_else(PoisonError::into_inner) = seen;
     }
 
-    /// Returns whether connections carry redundancy.
+    /// Returns the state of the agreement on redundancy.
     pub(crate) fn redundancy(&self) -> Redundancy {
         Redundancy::from_byte(&self.redundancy)
     }
 
-    /// Records the outcome of a new connection. An outcome that shows nothing does not change the state.
+    /// Records the outcome of a new connection. An outcome that gives no information does not change the
+    /// state.
     pub(crate) fn learn(&self, outcome: GentleOutcome) {
         match Redundancy::of(outcome) {
             Redundancy::Unknown | Redundancy::Lapsed => {}
@@ -286,7 +287,7 @@ pub(crate) async fn take_registration(
     write.flush().await
 }
 
-/// Number of full segments in an exchange; the planner cuts only shorter flights into smaller segments.
+/// Number of full segments in an exchange; brisk's TCP cuts only shorter flights into smaller segments.
 const FULL_SEGMENTS: usize = 9;
 
 /// Sends several full segments, each of `segment` bytes, and requests two full segments from the backend.

@@ -41,7 +41,7 @@ enum Side {
 }
 
 impl Role {
-    /// Returns the end of the connection that this side leads to.
+    /// Returns the end, client or origin, that is behind this side of the relay.
     fn speaker(self, side: Side) -> Speaker {
         match (self, side) {
             (Role::Frontend, Side::Outside) | (Role::Backend | Role::Edge, Side::Hop) => Speaker::Client,

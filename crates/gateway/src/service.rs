@@ -347,7 +347,7 @@ impl Service {
         }
     }
 
-    /// Serves one connection from its slot to its record.
+    /// Serves one connection, reports its record, and frees its slot.
     async fn attend(self: Arc<Self>, serving: Serving, slot: Option<OwnedSemaphorePermit>) {
         let config = &self.config;
         let open = config.metrics.begin();
@@ -385,7 +385,7 @@ impl Service {
                 match kept {
                     Ok(count) => accepted += count,
                     Err(ended) if ended.is_panic() => std::panic::resume_unwind(ended.into_panic()),
-                    // The runtime of the core has ended, and with it its connections.
+                    // The runtime of the core has ended, and so have its connections.
                     Err(_) => {}
                 }
             }

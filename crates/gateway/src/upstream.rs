@@ -1,9 +1,10 @@
 //! The backends of a frontend: the choice among them, and the health of each.
 //!
-//! A separate connection watches each backend: every quarter of a second it sends a record and expects one. A
-//! backend is down within a second if it resets the watch, or if the watch and all its other connections are
-//! silent for longer than an answer can take. It is up again with its next answer. A draining backend gets no
-//! new connections. A backend without a watch counts as up. `transport.rs` has the transports.
+//! A separate connection watches each backend: every quarter of a second it sends a record and expects one in
+//! return. A backend is down within a second if it resets the watch, or if the watch and all its other
+//! connections are silent for longer than an answer can take. It is up again with its next answer. A draining
+//! backend gets no new connections. A backend without a watch counts as up. `transport.rs` contains the
+//! transports.
 
 use std::future::Future;
 use std::io;
@@ -31,7 +32,7 @@ use crate::warm::WarmPool;
 
 /// Interval between two records of the watch.
 const ASK: Duration = Duration::from_millis(250);
-/// Minimum time limit of an answer. With the interval, a backend that falls silent is down within 0.85 s.
+/// Minimum time limit of an answer. Together with the interval, it detects a silent backend within 0.85 s.
 const MIN_TIME_LIMIT: Duration = Duration::from_millis(600);
 /// Pause after which a backend that is down is tried again.
 const RETRY: Duration = Duration::from_millis(500);
@@ -70,7 +71,7 @@ impl BackendSpec {
     }
 }
 
-/// Whether a backend can get connections.
+/// Ability of a backend to get new connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Health {
     /// No answer is known yet.
@@ -170,7 +171,7 @@ impl Upstream {
         }
     }
 
-    /// Returns whether it can get connections.
+    /// Returns the health of the backend.
     pub fn health(&self) -> Health {
         let health = self.health.load(Ordering::Relaxed);
         Health::ALL.into_iter().find(|known| *known as u8 == health).unwrap_or(Health::Unknown)
@@ -212,7 +213,7 @@ impl Upstream {
         }
     }
 
-    /// Returns whether connections to it carry redundancy.
+    /// Returns the state of the agreement on redundancy with the backend.
     pub fn redundancy(&self) -> Redundancy {
         self.peer.redundancy()
     }
@@ -802,8 +803,8 @@ fn can_be_asked(upstream: &Upstream) -> bool {
     matches!(upstream.health(), Health::Up | Health::Unknown)
 }
 
-/// Ranks up before unknown before draining before down, then by priority. Without a watch, unknown ranks as
-/// up. A request to a dead backend is lost, because it may have been delivered there.
+/// Sorts by health (up, unknown, draining, down), then by priority. Without a watch, unknown ranks as up. A
+/// request sent to a dead backend is lost: that backend may have received it, so no other may get it.
 fn rank(upstream: &Upstream) -> (u8, u8) {
     let usable = match upstream.health() {
         Health::Up => 0,

@@ -3,8 +3,8 @@
 //! trip, as with Fast Open.
 //!
 //! A backend waits a few seconds for the first message. A connection is usable for less than that, and the
-//! pool of [`POOL_SIZE`] connections is renewed all the time. An unused connection is reset; the backend does not
-//! log connections without data.
+//! pool of [`POOL_SIZE`] connections is renewed all the time. An unused connection is reset; the backend does
+//! not log connections without data.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -507,8 +507,8 @@ async fn a_frontend_may_be_silent_for_as_long_as_it_tries_to_connect() {
     let backend = Backend::bind(config, &b).unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let backend = tokio::spawn(backend.run(async move { drop(stopped.await) }));
-    // As if the first message had been lost a few times: this pause exceeds the limit for a message that has
-    // begun.
+    // This pause is as long as if the first message had been lost a few times. It exceeds the limit for a
+    // message that has begun.
     let mut late = a.connect(hop).await.unwrap();
     let mut silent = a.connect(hop).await.unwrap();
     tokio::time::sleep(Duration::from_millis(700)).await;

@@ -39,8 +39,8 @@ pub(super) async fn asked(
     if head == 0 {
         return Ok(None);
     }
-    // Fields may hold any byte (RFC 9110, section 5.5), so each byte becomes one character, and one byte
-    // again later.
+    // Fields may hold any byte (RFC 9110, section 5.5), so each byte is converted to one character, and later
+    // back.
     let text: String = buffer[..head].iter().copied().map(char::from).collect();
     let Some((origin, for_origin)) = understand(&text) else {
         client.write_all(&refusal("400 Bad Request")).await?;

@@ -42,7 +42,7 @@ pub(crate) enum Rejected {
     Late,
 }
 
-/// The state of this run of the backend: the first messages that it has acted on, and its current key pair.
+/// State of the backend since its start: the first messages that it has acted on, and its current key pair.
 #[derive(Debug)]
 pub(crate) struct Run {
     began: Instant,
@@ -51,7 +51,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Begins a run; see [`ReplayWindow::new`] and [`Ephemerals::new`].
+    /// Creates the state; see [`ReplayWindow::new`] and [`Ephemerals::new`].
     ///
     /// # Errors
     /// If the operating system has no randomness.
@@ -142,8 +142,8 @@ fn plain(line: Line, message: &[u8], arrived: Vec<u8>) -> Result<Asked, Rejected
     Ok(Asked { opening, first, frontend: None, reply })
 }
 
-/// Requests a confirmation and waits for it. Only the sender of the first message, after reading the answer,
-/// can seal a record.
+/// Requests a confirmation and waits for it. Only the sender of the first message can create a valid record,
+/// after it has read the answer.
 async fn confirmed(
     line: Line,
     responder: Responder,

@@ -116,8 +116,7 @@ pub(crate) async fn ask(mut line: Line, rest: &[u8], sent: usize) -> Result<Answ
 }
 
 impl Dialled {
-    /// Checks the answer, and confirms if the backend requests it. Stores the run that the backend reports in
-    /// `clock`.
+    /// Checks the answer, and confirms if the backend requests it. Stores the backend's stamp in `clock`.
     pub(crate) async fn finish(
         self,
         answered: Answered,

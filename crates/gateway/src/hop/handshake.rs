@@ -32,8 +32,8 @@ use super::stamp::Stamp;
 
 /// Noise's name of the protocol.
 const NOISE: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
-/// The protocol with key pairs that serve for several connections. After the name of the pattern it names
-/// brisk's own variant of the curve.
+/// The protocol with key pairs that serve for several connections. `25519nonce` is brisk's own variant of the
+/// curve.
 const NOISE_LASTING: &str = "Noise_NNpsk0_25519nonce_ChaChaPoly_BLAKE2s";
 /// The protocol with static keys.
 const NOISE_PAIRS: &str = "Noise_IK_25519_ChaChaPoly_BLAKE2s";
@@ -52,7 +52,7 @@ pub enum HandshakeError {
     /// The other side does not hold the key, or the message was changed on the path.
     #[error("the other side does not hold the key; compare the key files of both gateways")]
     NotOurs,
-    /// The message is sealed to this side's key, by a key that is not on the list.
+    /// The message is sealed to this side's key, but the sender's key is not on the list.
     #[error("{0} is not among the public keys of the other side")]
     UnknownKey(Fingerprint),
     /// The library failed, which cannot happen with messages of the bounded length that callers use.
@@ -77,7 +77,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Length of the answer, bytes: the verdict, and the run of the backend.
+    /// Length of the answer, bytes: the verdict, and the stamp of the backend.
     pub(super) const ANSWER: usize = 1 + Stamp::LENGTH;
 
     /// Encodes the answer.

@@ -162,7 +162,7 @@ pub(super) fn digits(text: &str) -> Result<Zeroizing<[u8; 32]>, &'static str> {
     Ok(bytes)
 }
 
-/// Returns the lines with content, each with its place. Empty lines and lines that begin with `#` have none.
+/// Returns the lines that are not empty and do not begin with `#`, each with its place.
 pub(crate) fn lines<'a>(text: &'a str, place: &'a str) -> impl Iterator<Item = (String, &'a str)> {
     let numbered = text.lines().map(str::trim).enumerate();
     let content = numbered.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));

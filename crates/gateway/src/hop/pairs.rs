@@ -181,7 +181,8 @@ impl StaticKeys {
         &self.peers
     }
 
-    /// Returns the label of a public key of the other side. Which keys are listed is not secret.
+    /// Returns the label of a public key of the other side. The search may take a variable time, because the
+    /// list of keys is not secret.
     pub(super) fn label_of(&self, peer: &[u8]) -> Option<&Arc<str>> {
         self.peers.iter().find(|known| known.key.0 == peer).map(|known| &known.label)
     }

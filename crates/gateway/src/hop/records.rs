@@ -19,7 +19,7 @@ pub const RECORD_OVERHEAD: usize = LENGTH + TAG;
 pub const LONGEST_PAYLOAD: usize = 16 << 10;
 /// Segments of the first flight (RFC 6928's initial window).
 const FIRST_FLIGHT: usize = 10;
-/// A pause after which the congestion window, and so the records, start again.
+/// Idle time after which the congestion window and the records restart at their initial size.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Records after which the key of a direction is replaced (Noise, section 4.2): at most 1 GiB.
 const REKEY_EVERY: u64 = 1 << 16;

@@ -52,7 +52,8 @@ impl ReplayWindow {
         ReplayWindow { epoch, tolerance, forgotten: None, seen: HashSet::new(), order: VecDeque::new() }
     }
 
-    /// Judges a message with this `stamp`, `now` ms after the beginning of the run, and remembers it.
+    /// Returns the freshness of a message with this `stamp`, `now` ms after the beginning of the run, and
+    /// remembers the message.
     pub fn check(&mut self, id: MessageId, stamp: Stamp, now: u64) -> Freshness {
         self.forget(now);
         if self.seen.contains(&id) {
@@ -69,7 +70,7 @@ impl ReplayWindow {
         Freshness::Fresh
     }
 
-    /// Returns the run and its time, for a frontend, at `now`.
+    /// Returns the stamp that an answer at `now` carries.
     pub fn stamp(&self, now: u64) -> Stamp {
         Stamp { epoch: self.epoch, at: now, accepts_lasting: false }
     }

@@ -174,8 +174,8 @@ impl Settings {
         }
     }
 
-    /// Returns the keys in which these differ from `before`, as `SECTION.KEY`; `backends` for all backends,
-    /// `listener` for all listeners, `frontends` for all limits of frontends.
+    /// Returns the keys in which these settings differ from `before`, as `SECTION.KEY`; `backends` for all
+    /// backends, `listener` for all listeners, `frontends` for all limits of frontends.
     pub fn changed(&self, before: &Settings) -> Vec<Change> {
         let of_sections = ALL.iter().copied().flatten().filter_map(|key| {
             let written = |settings| (key.written)(settings);
