@@ -1,5 +1,4 @@
-//! Names the commit that the program is built from, for `brisk --version`: of the variable BRISK_COMMIT, or
-//! of git.
+//! Determines the commit of the program for `brisk --version`, from the variable BRISK_COMMIT or from git.
 
 use std::path::Path;
 use std::process::Command;

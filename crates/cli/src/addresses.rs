@@ -92,7 +92,7 @@ impl Addresses {
         is_new.then_some(all)
     }
 
-    /// Records that the addresses found for `name` are of no use; false if that is known already.
+    /// Records that the addresses found for `name` cannot be used; returns false if that is known already.
     pub(crate) fn refuse(&mut self, name: &str, why: &str) -> bool {
         let before = self.0.insert(name.to_owned(), Err(why.to_owned()));
         before != Some(Err(why.to_owned()))

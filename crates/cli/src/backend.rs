@@ -123,7 +123,9 @@ fn bind(config: BackendConfig, endpoint: &brisk_runtime::Endpoint, log: &Log) ->
 }
 
 /// Settings that only a restart changes, in addition to those of every side: the listeners are created with
-/// the mechanisms, and a backend that needs no clients' addresses gives up the capability for them.
+/// the mechanisms, and a backend that did not connect from clients' addresses has given up the capability for
+/// it.
+/// it.
 const FIXED: [&str; 6] = [
     "backend.listen",
     "backend.as_client",

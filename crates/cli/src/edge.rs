@@ -151,7 +151,7 @@ fn places(settings: &Settings) -> Vec<SocketAddr> {
     settings.edge.listen.into_iter().chain(others).collect()
 }
 
-/// Returns whether the edge can leave clients to the kernel whose path fails with brisk's TCP.
+/// Returns the state of the mechanism that leaves clients whose path fails with brisk's TCP to the kernel.
 fn exemptions(others: &[(SocketAddr, KernelListener)]) -> MechanismState {
     let is_on = !others.is_empty() && others.iter().all(|(_, others)| others.exceptions.is_some());
     let (state, reason) = match is_on {

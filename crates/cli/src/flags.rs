@@ -15,7 +15,7 @@ pub(crate) trait HasKeys: Clone + Debug + Send + Sync + 'static {
     fn has(key: &Key) -> bool;
 }
 
-/// Declares roles: whether it is an edge, and an expression for its keys.
+/// Declares roles: each with true for an edge, and an expression that selects its keys.
 macro_rules! roles {
     ($($(#[$doc:meta])* $role:ident, $is_edge:literal, |$key:ident| $has:expr;)*) => {$(
         $(#[$doc])*

@@ -180,7 +180,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     })
 }
 
-/// Logs the start of a side, a line per mechanism, and the rights that it has given up.
+/// Logs the start of a side, a line per mechanism, and the rights that the process has kept.
 pub(crate) fn started(
     facts: &Facts,
     (key, other): (&'static str, String),
@@ -230,8 +230,8 @@ struct Reloadable {
 }
 
 impl Reloadable {
-    /// Looks up names again: those that were not found or whose addresses do not answer, and from time to
-    /// time, or when a client waits for a backend, all of them. Never ends.
+    /// Looks up names again: often, those without an address or whose backend is down; from time to time, and
+    /// when a client waits for a backend, all of them. Never ends.
     async fn look_up_again(&self) -> Infallible {
         let mut renewed = Instant::now();
         loop {
@@ -420,8 +420,8 @@ pub(crate) struct Stacks {
 }
 
 impl Stacks {
-    /// Opens the devices. The usual one is `usual` unless the settings name one; it has a stack on each core
-    /// if it has enough queues.
+    /// Opens the devices: the one that the settings name, or else `usual`. It has a stack on each core if it
+    /// has enough queues.
     pub(crate) fn open(hop: &HopSettings, usual: DeviceSpec, cores: &Cores) -> Result<Stacks, Failure> {
         let attach = hop_args::attach(hop, usual)?;
         let beside = hop_args::packet(hop, None)?;
@@ -507,8 +507,8 @@ fn check_listens(settings: &Settings, handed: &[SocketAddr]) -> Result<(), Failu
     }
 }
 
-/// Returns the address among the sockets `handed` over that replaces `frontend.listen`: the one that no other
-/// listener has.
+/// Returns the address that replaces `frontend.listen`, out of those that systemd passed (`handed`): the one
+/// that no other listener has.
 fn handed(settings: &Settings, handed: &[SocketAddr]) -> Result<Option<SocketAddr>, Failure> {
     let is_of_listener = |address: &SocketAddr| {
         settings.listeners.iter().flat_map(|listener| listener.listen.addresses()).any(|own| own == *address)

@@ -128,7 +128,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
             }
         }
         while acceptors.join_next().await.is_some() {}
-        // The peer of a connection whose data is not acknowledged by then times out.
+        // Data that is not acknowledged by then is lost, and the peer times out.
         let _ = tokio::time::timeout(service::DRAIN_WAIT, endpoint.wait_idle()).await;
         server.stop.verdict()
     })

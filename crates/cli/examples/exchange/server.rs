@@ -62,7 +62,7 @@ pub(crate) async fn serve(tcp: &EitherTcp, local: SocketAddr, queue: u16) -> io:
     }
 }
 
-/// Serves the requests of one connection until the client closes it or requests the close.
+/// Serves the requests of one connection until the client closes it or requests that the server closes it.
 async fn converse(mut stream: Stream) {
     static PIECE: [u8; 1 << 16] = [b'x'; 1 << 16];
     // The client sees and counts every failure.

@@ -29,7 +29,7 @@ pub(super) fn relay(inside: std::net::UdpSocket) -> io::Result<impl Future<Outpu
         let places = Arc::new(Semaphore::new(MAX));
         let mut question = vec![0; MAX_MESSAGE];
         loop {
-            // Never closed.
+            // The semaphore is never closed.
             let Ok(place) = places.clone().acquire_owned().await else { return };
             let Ok((length, asker)) = inside.recv_from(&mut question).await else { continue };
             let (question, inside) = (question[..length].to_vec(), inside.clone());
