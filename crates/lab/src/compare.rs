@@ -427,7 +427,7 @@ mod tests {
         }
     }
 
-    /// A transaction leaves only memory to the next one, with any profile.
+    /// A transaction passes only allocated memory on to the next one, whatever its profile.
     #[test]
     fn results_of_an_arm_do_not_depend_on_earlier_simulations() {
         let text = ["tcp", "tcp+tfo", "tcp2012", "reactive", "corrective", "proactive", "all"].join(";");

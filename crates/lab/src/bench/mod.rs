@@ -114,7 +114,7 @@ impl Bench {
         if asked > cores.len() {
             return Err(BenchError::Cores { asked, allowed: cores.len() });
         }
-        // The first cores serve interrupts.
+        // The first cores usually serve interrupts, so the last ones are used.
         cores.reverse();
         let mut reports = Vec::new();
         for row in &self.rows {

@@ -179,7 +179,7 @@ pub(crate) struct ArmLoads {
     pub(crate) hop: (u64, u64),
 }
 
-/// The browser, the frontends and the results.
+/// The browser's side of the measurement: the browser, the frontends and the results.
 struct Measurement<'a> {
     browse: &'a Browse,
     hop: &'a Hop,
