@@ -1,12 +1,11 @@
 //! Cost of the stack in instructions: `cargo bench -p brisk-sim --bench instructions [-- NAME…]`.
 //!
-//! Each case runs under valgrind in two counts, of which the second has twice as many runs. The difference
-//! divided by the number of additional runs is the cost of one run, without set-up and program start.
-//! valgrind counts the instructions of the program and the C library, so other work on the machine does not
-//! change the counts, and they differ by less than a percent between machines. `recorded.txt` has the counts
-//! at the last change that affected them. The bench, and with it CI, fails if a case exceeds its record by
-//! more than `TOLERANCE`, or its limit relative to another case (`LIMITS`). `-- --record` writes the file
-//! again.
+//! valgrind counts the instructions of each case twice, the second time with twice as many runs. The
+//! difference divided by the number of additional runs is the cost of one run, without set-up and program
+//! start. The counts include the program and the C library only, so other work on the machine does not change
+//! them, and they differ by less than a percent between machines. `recorded.txt` has the counts at the last
+//! change that affected them. The bench, and with it CI, fails if a case exceeds its record by more than
+//! `TOLERANCE`, or its limit relative to another case (`LIMITS`). `-- --record` writes the file again.
 //!
 //! Instructions are not time: a load that misses the cache counts as much as an addition.
 
