@@ -192,7 +192,8 @@ impl PacketDevice {
         while let Some(segment) = self.backlog.front() {
             match self.out.send(segment) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
-                // No route, too long, or rejected by a firewall: a loss for TCP.
+                // The packet has no route, is too long, or was rejected by a firewall, which is a loss for
+                // TCP.
                 Err(_) => self.counters.send_refused += 1,
                 Ok(()) => {}
             }

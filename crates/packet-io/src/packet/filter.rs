@@ -160,7 +160,8 @@ fn steps(wanted: Wanted<'_>) -> (Vec<LabelledInstruction>, Vec<(Label, usize)>) 
 fn addressed_to(addresses: &[IpAddr], link: u32, v6: bool) -> Vec<LabelledInstruction> {
     let of_version: Vec<Vec<u32>> = addresses.iter().filter(|ip| ip.is_ipv6() == v6).map(words_of).collect();
     if of_version.is_empty() {
-        // Always true: the kernel rejects extended programs with unreachable instructions.
+        // The jump is always taken. A plain drop would leave unreachable instructions, which the kernel
+        // rejects in extended programs.
         let never = (JGE, Label::Drop, Label::Next, 0);
         return if addresses.is_empty() { Vec::new() } else { vec![never] };
     }

@@ -76,7 +76,7 @@ mod tests {
         for port in 1..=90 {
             let segment = Tcp { src: UdpDevice::local_inner(), dst: server, ports: (port, 80), ..Tcp::v6() };
             client.send(&segment.packet(), TxMeta::default()).unwrap();
-            // Sent alone, because datagrams that the kernel merges stay together.
+            // Each segment is sent alone, because datagrams that the kernel merges stay together.
             client.flush().unwrap();
         }
         let (mut all, mut right, mut used) = (0, 0, [false; 3]);

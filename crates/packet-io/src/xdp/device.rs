@@ -157,7 +157,7 @@ impl XdpDevice {
         let _ = self.ports.first_mut().map(|port| port.socket.kick());
         match self.out.send(segment) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-            // No route, or rejected by a firewall: a loss for TCP.
+            // The packet has no route, or was rejected by a firewall, which is a loss for TCP.
             Err(_) => self.counters.send_refused += 1,
             Ok(()) => {}
         }

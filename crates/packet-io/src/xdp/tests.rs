@@ -38,7 +38,7 @@ fn on_a_cable(body: impl AsyncFnOnce(Namespace) + Send) {
         ip(&format!("link set {name} up"));
     };
     let run = move || {
-        // More than one queue, so that one device has to serve several.
+        // The interface has more than one queue, so that one device has to serve several.
         let queues = "numrxqueues 2 numtxqueues 2";
         ip(&format!("link add eth0 {queues} type veth peer name eth1 netns {far_file} {queues}"));
         set_up("eth0", OURS);
