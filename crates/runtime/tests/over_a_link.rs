@@ -175,7 +175,8 @@ async fn acknowledgements_that_arrive_at_once_each_let_recovery_go_on() {
     let began = tokio::time::Instant::now();
     server.write_all(&pattern(14_000, 5)).await.unwrap();
     client.read_exact(&mut vec![0; 14_000]).await.unwrap();
-    // Half a round trip, two more until the probe, and a recovery of 1, 2, 4 and 2 segments.
+    // The transfer takes half a round trip, two more until the probe, and a recovery of 1, 2, 4 and 2
+    // segments.
     let round_trips = began.elapsed().as_secs_f64() / 0.040;
     assert!(round_trips < 8.0, "{round_trips}");
 }
