@@ -105,9 +105,9 @@ impl Edge {
     }
 
     /// Also serves the clients that the kernel accepts at the listeners in `others`
-    /// ([`AttachConfig::open_share`](brisk_runtime::attach::AttachConfig::open_share)). The address of each
-    /// names the configured listener whose settings apply. If all have a list of exceptions, the edge adds
-    /// the clients whose path fails with brisk's TCP to these lists.
+    /// ([`AttachConfig::open_share`](brisk_runtime::attach::AttachConfig::open_share)). The address of such a
+    /// listener selects the configured listener whose settings apply. If all have a list of exceptions, the
+    /// edge adds the clients whose path fails with brisk's TCP to these lists.
     ///
     /// # Errors
     /// If there are no descriptors.
@@ -213,7 +213,8 @@ struct EdgeAcceptor {
     sockets: Vec<Arc<Socket>>,
     /// Index of the socket to try first, and of the core that serves the next connection of a shared stack.
     turn: usize,
-    /// Dropped with the acceptor, which closes the channel: the edge then knows that the acceptor is closed.
+    /// Dropped with the acceptor. The channel closes with the last acceptor, and then the kernel's listeners
+    /// refuse clients.
     _open: mpsc::Sender<Infallible>,
 }
 
@@ -315,7 +316,7 @@ async fn carry_on(
     };
     access.bytes_up += first.len() as u64;
     access.spoke_first = (!first.is_empty()).then_some(Speaker::Client);
-    // Frees the bytes before the payload now.
+    // Frees these bytes, which have been sent.
     drop(first);
     let with = Carry {
         first: Vec::new(),

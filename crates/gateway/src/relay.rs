@@ -303,7 +303,7 @@ async fn pump(
         // An idle connection holds no buffer.
         rest = Vec::new();
         if let Some(slot) = progress.slot {
-            // Only backends have slots; there the hop leads to the client.
+            // Only backends have slots; at a backend the hop leads to the client.
             slot.passed(taken, from_side == Side::Hop).await;
         }
         let sides = (from_side, to_side);

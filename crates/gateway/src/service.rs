@@ -245,7 +245,7 @@ pub(crate) fn on_each(listener: TcpListener, cores: &[Handle]) -> Vec<TcpListene
     let others =
         cores.iter().skip(1).map(|core| another_listener(&listener, core)).collect::<io::Result<Vec<_>>>();
     let others = others.unwrap_or_else(|_| {
-        // Then no other process may share the address either.
+        // With one listener, no other process may share the address.
         let _ = socket2::SockRef::from(&listener).set_reuse_port(false);
         Vec::new()
     });
@@ -255,7 +255,7 @@ pub(crate) fn on_each(listener: TcpListener, cores: &[Handle]) -> Vec<TcpListene
 /// Returns another listener at the address of `listener`, for `core`.
 fn another_listener(listener: &TcpListener, core: &Handle) -> io::Result<TcpListener> {
     let first = socket2::SockRef::from(listener);
-    // Set after binding, so that binding fails if another process has the port.
+    // The option is set after binding, so that binding fails if another process has the port.
     first.set_reuse_port(true)?;
     let address = first.local_addr()?;
     let socket = Socket::new(address.domain(), Type::STREAM.nonblocking(), None)?;

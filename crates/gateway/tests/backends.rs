@@ -146,7 +146,7 @@ async fn when_a_backend_dies_new_connections_go_to_the_second() {
     let died = Instant::now();
     let under_way = tokio::spawn(ask(entry, REQUEST));
     while !ask(entry, REQUEST).await.is_ok_and(|answer| answer.starts_with("two|")) {
-        // One second on an idle machine, more on a busy one.
+        // It takes one second on an idle machine, more on a busy one.
         assert!(died.elapsed() < Duration::from_secs(3), "{:?}", died.elapsed());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

@@ -176,8 +176,8 @@ pub(super) fn rights_of(path: &Path) -> Result<(u32, u32), KeyError> {
     Ok((metadata.uid(), metadata.mode() & 0o777))
 }
 
-/// Returns the text of a file that only its owner may read. If the owner is root, a group may read it too:
-/// administrators give files to a service in this way, and Kubernetes mounts secrets so.
+/// Returns the text of a file that only its owner may read. If the owner is root, a group may read it too,
+/// because administrators and Kubernetes give files to a service in this way.
 ///
 /// # Errors
 /// If the file cannot be read, or others may read or change it.
@@ -238,7 +238,7 @@ impl KeyRing {
 
     /// Returns the newest key, with which a frontend seals.
     pub fn newest(&self) -> &HopKey {
-        // Never empty, by construction.
+        // A ring is never empty.
         &self.0[0]
     }
 

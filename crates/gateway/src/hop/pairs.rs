@@ -162,7 +162,7 @@ impl StaticKeys {
 
     /// Returns the newest pair, which a frontend uses.
     pub(super) fn newest(&self) -> &PrivateKey {
-        // Never empty, by construction.
+        // The list of pairs is never empty.
         &self.own[0]
     }
 

@@ -377,7 +377,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn full_buffer_without_memory_makes_a_writer_wait_and_does_not_fail_it() {
         let (near, far) = memory::builders(&LinkSpec::parse("--rtt 2ms").unwrap(), 1);
-        // One and a half send buffers.
+        // The limit is one and a half send buffers.
         let (near, far) =
             (near.stack(|stack| stack.max_buffer_bytes = 512 << 10).build().unwrap(), far.build().unwrap());
         let listener = TcpListener::bind(&far, "10.0.0.2:80".parse().unwrap()).unwrap();
