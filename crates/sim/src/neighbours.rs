@@ -126,7 +126,7 @@ fn fetches(
     let address = SocketAddr::new(SERVER, PORT);
     let listen = ListenConfig { tcp: spec.tcp.clone(), ..ListenConfig::default() };
     world.add_app(server, Instant::ZERO, Server::new(address, listen));
-    // More exchanges than fit into the time, so that no client finishes.
+    // There are more exchanges than fit into the time, so that no client finishes.
     let min = exchange.pause.max(Duration::from_millis(1)).as_millis();
     let max = (spec.takes.as_millis() / min) as usize + 1;
     let plan = ClientPlan {
