@@ -45,7 +45,7 @@ fn tcp_inq_reports_the_remaining_bytes() {
 #[test]
 fn error_queue_reports_time_stamps_and_completions() {
     let (driver, fd, _) = established("sysctls=off");
-    // TX_SOFTWARE, SOFTWARE, OPT_ID, TX_ACK, OPT_TSONLY.
+    // The flags are TX_SOFTWARE, SOFTWARE, OPT_ID, TX_ACK and OPT_TSONLY.
     driver.set_int(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, 1 << 1 | 1 << 4 | 1 << 7 | 1 << 9 | 1 << 11);
     driver.set_int(fd, libc::SOL_SOCKET, SO_ZEROCOPY, 1);
     assert_eq!(driver.send(fd, &[0; 1000], MSG_ZEROCOPY), 1000);
@@ -100,7 +100,8 @@ fn control_message_requests_time_stamps_of_one_write() {
     assert_eq!(driver.send(fd, &[0; 200], 0), 200);
     driver.drain_payload(1000);
     driver.arrive(Segment { seq: 1, ack: 1001, flags: ACK, ..Segment::default() }, &[]);
-    // Queued and sent, but not acknowledged, which was not requested. The last byte has number 799.
+    // The data was queued and sent. Its acknowledgement is not reported, because that was not requested. The
+    // last byte has number 799.
     assert_eq!(error_queue(&driver, fd), [(4, 0, 1, 799), (4, 0, 0, 799)]);
 }
 
