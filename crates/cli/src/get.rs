@@ -30,7 +30,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    // Not a doc comment: rustdoc would take the brackets for a link.
+    // This is not a doc comment, because rustdoc would treat the brackets as a link.
     #[arg(help = "URL to fetch: http://HOST[:PORT]/PATH")]
     #[arg(value_name = "URL")]
     url: String,

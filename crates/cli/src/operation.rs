@@ -130,7 +130,7 @@ impl Operation {
     ) -> Result<Operation, Failure> {
         let shown = Shown { facts, metrics, frontend };
         let mut tasks = JoinSet::new();
-        // Started first, because a reader of the log line about the listener may send a signal.
+        // The task starts first, because a reader of the log line about the listener may send a signal.
         tasks.spawn(reloads(side, log.clone())?);
         tasks.spawn(dumps(shown.clone(), log.clone())?);
         if let Some(admin) = admin {

@@ -186,7 +186,7 @@ mod tests {
     fn stop_does_not_wait_for_a_name_server() {
         let began = Instant::now();
         let ended = run_on_one_thread(async {
-            // Like the host's resolver, on a thread of its own.
+            // The look-up sleeps on a thread of its own, like the host's resolver.
             tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_secs(20)));
             tokio::task::yield_now().await;
             Ok(())

@@ -100,7 +100,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         true => ProgressBar::hidden(),
         false => ProgressBar::new(comparison.n * comparison.arms.len() as u64).with_style(style()),
     };
-    // Draws only on a terminal, never into a pipe.
+    // The progress bar is drawn only on a terminal, never into a pipe.
     let report = compare(&comparison, &|done| bar.inc(done), &stop).map_err(Failure::failed)?;
     bar.finish_and_clear();
     if args.json {

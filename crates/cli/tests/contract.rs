@@ -129,7 +129,7 @@ impl Server {
             .stderr(Stdio::null())
             .spawn()
             .expect("the program starts");
-        // Until the server has the port, the kernel would refuse arriving datagrams.
+        // The kernel refuses datagrams that arrive before the server has the port.
         let deadline = Instant::now() + Duration::from_secs(10);
         while std::net::UdpSocket::bind(address).is_ok() {
             assert!(Instant::now() < deadline, "the server does not open {address}");

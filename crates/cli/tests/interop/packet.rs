@@ -194,7 +194,7 @@ fn kernel_redirects_frames_on_ethernet_and_keeps_its_own() {
     assert_eq!(resets(&far), before, "the kernel has answered for us");
     // The kernel may answer segments that arrive after a process has ended.
     assert!(resets(&near) <= 2, "the kernel has answered for us");
-    // Nothing remains, even after SIGKILL: the kernel answers for the port again.
+    // SIGKILL leaves nothing behind: the kernel answers for the port again.
     server.signal("-KILL");
     eventually("the device has gone", || (!has_interface(&far, "brisk0")).then_some(()));
     let refused = near.command("curl").args(["-sS", "-m", "5", "http://10.66.0.2:8000/"]).output();
