@@ -465,7 +465,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_taken_without_panic(mut bytes in vec(any::<u8>(), 0..200), version in 0u8..3) {
-            // Half of them look like IP.
+            // Two thirds of the inputs look like IP.
             if let (Some(byte), Some(first)) = (bytes.first_mut(), [0x45u8, 0x60].get(usize::from(version))) {
                 *byte = *first;
             }

@@ -653,7 +653,7 @@ mod tests {
             if dropped.is_none() {
                 prop_assert_eq!(&read, &options);
             }
-            // Never dropped, whatever else is there.
+            // These options are never dropped, whatever else is present.
             prop_assert_eq!(
                 (read.mss, read.window_scale, read.sack_permitted, read.timestamps),
                 (options.mss, options.window_scale, options.sack_permitted, options.timestamps)

@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn fast_open_of_illegal_length_counts_as_absent() {
-        // Length odd, 4, or above 18.
+        // Lengths are illegal if they are odd, 4, or above 18.
         for len in [3usize, 4, 5, 7, 17, 19, 20] {
             let mut area = std::vec![0u8; len];
             area[..2].copy_from_slice(&[34, len as u8]);
