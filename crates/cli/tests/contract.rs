@@ -119,7 +119,7 @@ struct Server {
 
 impl Server {
     fn start() -> Server {
-        // A port that is free now.
+        // The server gets a port that is free now.
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
         let address: SocketAddr = socket.local_addr().expect("an address");
         drop(socket);
@@ -141,7 +141,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The server has not ended by itself; otherwise the kill has no effect.
+        // The kill has no effect if the server has ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

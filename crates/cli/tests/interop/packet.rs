@@ -137,7 +137,7 @@ pub(crate) fn resets(namespace: &Namespace) -> u64 {
     counter(namespace, "TcpOutRsts")
 }
 
-/// Returns the number of segments that its guards have dropped.
+/// Returns the number of segments that the TTL guards of a namespace's sockets have dropped.
 fn guarded(namespace: &Namespace) -> u64 {
     counter(namespace, "TcpExtTCPMinTTLDrop")
 }
@@ -186,7 +186,7 @@ fn kernel_redirects_frames_on_ethernet_and_keeps_its_own() {
             let url = format!("http://{host}:{port}/page");
             fetches(near.command("curl").args(["-sSfg", "-m", "60", &url]), &page, 1);
         }
-        // In the opposite direction: our stack opens the connection.
+        // In this request our stack opens the connection.
         let (url, copy) = (format!("http://{host}/page"), pages.path("copy"));
         run(near.brisk(&["get", &url, "--device", "packet:eth", "-o"]).arg(&copy));
         assert_same(&copy, &page);
@@ -202,8 +202,8 @@ fn kernel_redirects_frames_on_ethernet_and_keeps_its_own() {
     fetches(near.command("curl").args(["-sSf", "-m", "60", "http://10.66.0.2/page"]), &page, 1);
 }
 
-/// Long files over an interface that takes packets of any length, over one that has them cut into 1,500
-/// bytes, and with losses; and to a client that does not read for a while.
+/// Sends long files over an interface that takes packets of any length and over one that has them cut into
+/// 1,500 bytes; then with losses, and to a client that does not read for a while.
 #[test]
 fn long_files_arrive_unchanged_with_any_segmentation_and_loss() {
     require!("curl", "ethtool", "nft");
