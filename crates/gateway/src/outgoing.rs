@@ -63,7 +63,7 @@ impl Ports {
         let count = last - first + 1;
         let begin = first + self.next.fetch_add(1, Ordering::Relaxed) % count;
         let end = (begin + WINDOW - 1).min(last);
-        // Both lie in the range, whose ends have 16 bits.
+        // The first and the last port lie in the range, whose ends have 16 bits.
         begin as u16..=end as u16
     }
 

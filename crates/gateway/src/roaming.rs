@@ -4,10 +4,11 @@
 //! its NAT, opens a new watch from there and repeats the secret that it sent before. The backend then
 //! recognises the peer, and its open connections continue ([`Endpoint::move_peer`]).
 //!
-//! The secret is 32 random bytes for one backend, and last from the start of the frontend to its end. It is sent only in sealed
-//! records, after a handshake that cannot be replayed, so that only the frontend can move itself. The
-//! handshakes of TCP and of the tunnel prove that the frontend receives packets at the new address; nothing
-//! is sent there before. A tunnel without keys has no such proof, so its frontends cannot move.
+//! The secret has 32 random bytes. Each backend gets its own, which is valid from the start of the frontend
+//! to its end. It is sent only in sealed records, after a handshake that cannot be replayed, so that only the
+//! frontend can move itself. The handshakes of TCP and of the tunnel prove that the frontend receives packets
+//! at the new address; nothing is sent there before. A tunnel without keys has no such proof, so its
+//! frontends cannot move.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;

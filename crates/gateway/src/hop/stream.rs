@@ -60,9 +60,9 @@ struct Outgoing {
 }
 
 impl HopStream {
-    /// Returns a stream over `line`. `arrived` holds the bytes received after the last message. `first` waits
-    /// for the first write, and is sent together with it, before its bytes; `before` bytes were sent already.
-    /// Without `sealing` the hop is plain.
+    /// Returns a stream over `line`. `arrived` holds the bytes received after the last message. The bytes of
+    /// `first` are kept until the first write and then sent ahead of it, in the same call. `before` is the
+    /// number of bytes sent on the connection so far. Without `sealing` the hop is plain.
     pub(super) fn new(
         line: Line,
         sealing: Option<Sealing>,
@@ -309,8 +309,9 @@ impl HopWrite<'_> {
 impl AsyncWrite for HopWrite<'_> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        // If few bytes wait and none of them has left, like the second message before the first write, they
-        // leave together with the new ones. In every other case they leave before new ones are accepted.
+        // If only a few bytes wait and none of them has left yet (for example the second message before the
+        // first write), they leave together with the new ones. In every other case they leave before new ones
+        // are accepted.
         if this.state.sent > 0 || this.state.wire.len() > LONGEST_PAYLOAD {
             ready!(this.poll_leave(cx))?;
         }
