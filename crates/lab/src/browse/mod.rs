@@ -163,7 +163,7 @@ impl Browse {
         runtime()?.block_on(async {
             fixture::right(&self.arms, hop, site, tally, &stopped).await?;
             let _ = ready.send(Ok(()));
-            // A dropped sender also stops it.
+            // The wait also ends when the sender is dropped.
             let _ = stopped.wait_for(|stopped| *stopped).await;
             Ok(())
         })

@@ -183,8 +183,8 @@ impl Fixture {
     }
 }
 
-/// Returns the TCP of a gateway's tunnel with the mechanisms of `arm`. An arm that starts from path memory
-/// does so as in an installed gateway.
+/// Returns the TCP of a gateway's tunnel with the mechanisms of `arm`. If the arm starts from path memory, it
+/// does so with the settings of an installed gateway.
 fn as_installed(arm: &Profile) -> TcpConfig {
     let hop = hop_tcp(arm.tcp.clone());
     match arm.starts_from_path() {
@@ -239,6 +239,6 @@ async fn keep<T>(endpoint: Endpoint, side: impl Future<Output = T>) {
 }
 
 async fn ordered(mut stopped: watch::Receiver<bool>) {
-    // A dropped sender also stops it.
+    // The wait also ends when the sender is dropped.
     let _ = stopped.wait_for(|stopped| *stopped).await;
 }
