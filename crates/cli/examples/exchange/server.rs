@@ -8,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use brisk_lab::either_tcp::{EitherTcp, Stream};
 
-/// A request: bytes of the response, bytes of the request, which side closes; then padding.
+/// A request: the lengths of the response and of the request in bytes, the side that closes, and padding.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) bytes: u64,

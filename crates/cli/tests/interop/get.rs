@@ -160,7 +160,7 @@ fn aborts_are_resets_in_both_directions() {
     });
 }
 
-/// Runs `body` with an endpoint on a TUN device in the namespace, where the kernel is [`KERNEL`].
+/// Runs `body` with an endpoint on a TUN device in the namespace. The kernel has the addresses [`KERNEL`].
 pub(crate) fn with_endpoint(namespace: &Namespace, body: impl AsyncFnOnce(Endpoint)) {
     with_endpoint_of(namespace, TcpConfig::default(), true, body);
 }
