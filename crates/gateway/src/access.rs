@@ -92,7 +92,7 @@ pub struct Access {
     pub outside: Option<ConnStats>,
     /// Time of the accept.
     pub began: Instant,
-    /// From accept until the first bytes of the answer had been forwarded; `None` without any.
+    /// From accept until the first bytes of the answer had been forwarded; `None` if there was no answer.
     pub first_byte: Option<Duration>,
     /// From accept to close.
     pub duration: Duration,

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn client_is_exempt_after_two_failures_in_a_row_that_knew_of_each_other() {
+    fn client_is_exempt_after_two_failures_in_a_row_that_did_not_overlap() {
         let start = Instant::now();
         let exemptions = Exemptions::default();
         let ended = |outcome, times| record(&exemptions, start, outcome, times);

@@ -47,8 +47,8 @@ pub struct BackendSpec {
     pub name: String,
     /// Its address in the hop's stack. `None`: the address is not known yet, and the backend counts as down.
     pub address: Option<SocketAddr>,
-    /// Its address for the kernel's TCP, which is used if the path carries nothing else. `None`: it does not
-    /// listen there.
+    /// Its address for the kernel's TCP, which is used if the path carries nothing else. `None`: the backend
+    /// has no listener of the kernel's TCP.
     pub kernel: Option<SocketAddr>,
     /// Its address for brisk's TCP without UDP, over [`crate::FrontendConfig::packet`]. `None`: this
     /// transport is not used.
@@ -60,7 +60,7 @@ pub struct BackendSpec {
 }
 
 impl BackendSpec {
-    /// Returns the only backend.
+    /// Returns the configuration of a frontend's only backend.
     pub fn new(address: SocketAddr) -> BackendSpec {
         BackendSpec { address: Some(address), ..BackendSpec::unknown(address.to_string()) }
     }
@@ -133,7 +133,7 @@ pub struct Upstream {
     changed: Notify,
     /// True while the watch is running; it will report up or down soon.
     watched: AtomicBool,
-    /// A connection was refused: the watch tries the backend at once.
+    /// Notified when a connection was refused, so that the watch tries the backend at once.
     refused: Notify,
     /// Smoothed round trip of the watch, microseconds; 0 if none is known.
     round_trip: AtomicU64,
@@ -433,7 +433,8 @@ impl Upstream {
             if self.health() != Health::Up || self.transport() != Transport::Usual {
                 continue;
             }
-            // Their SYNs request a cookie, so that the pool ends as soon as a SYN can carry a request.
+            // The SYNs of the pool's connections request a cookie, so that the pool ends as soon as a SYN can
+            // carry a request.
             let fast_open = dialling.fast_open;
             let connect = ConnectConfig { tcp: dialling.tcp.clone(), fast_open, ..ConnectConfig::default() };
             for _ in 0..missing {

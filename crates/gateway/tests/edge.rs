@@ -1,5 +1,5 @@
-//! The edge: a client's TCP on one side of a link in memory, the edge on the other, and an origin of the
-//! kernel's on the loopback.
+//! The edge: a client's TCP on one side of a link in memory, the edge on the other, and an origin that uses
+//! the kernel's TCP on the loopback interface.
 
 use std::io;
 use std::net::SocketAddr;
