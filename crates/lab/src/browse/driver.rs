@@ -202,7 +202,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // Ends the remaining processes. A browser ends after its driver.
+        // Ends the process group: chromedriver, and the browsers that are still running.
         if let Some(group) = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw) {
             let _ = rustix::process::kill_process_group(group, rustix::process::Signal::TERM);
         }
