@@ -131,7 +131,7 @@ impl OpenError {
                  CAP_IPC_LOCK"
             }
             Some(libc::EBUSY | libc::EEXIST) => {
-                "another program has it (`ip link show` names an XDP program by its number); end its owner, or use packet:"
+                "another program uses XDP on this interface (`ip link show` shows the number of its XDP program); end that program, or use packet:"
             }
             Some(libc::ENETDOWN) => "the interface is switched off; `ip link set dev NAME up` switches it on",
             _ => "use packet:, which needs no AF_XDP",

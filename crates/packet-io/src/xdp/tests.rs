@@ -255,7 +255,7 @@ fn unusable_interfaces_are_refused_unchanged_with_a_remedy() {
         let options = XdpOptions { serve, local_ports: 0, ..small() };
         let refused = |result: Result<Opened, OpenError>| result.map(drop).unwrap_err().to_string();
         let busy = refused(open("eth0", &addresses(), options, 1));
-        assert!(busy.contains("another program has it") && busy.starts_with("xdp:eth0: "), "{busy}");
+        assert!(busy.contains("another program uses XDP") && busy.starts_with("xdp:eth0: "), "{busy}");
         drop(first);
         let program = || Interface::named("eth0").unwrap().xdp_program();
         assert!(soon(|| program().is_none()), "the program ends with the device");
