@@ -102,7 +102,7 @@ impl Counting {
 #[derive(Default)]
 struct Outgoing {
     packets: VecDeque<(Vec<u8>, TxMeta)>,
-    /// Later packets, whose payload is still in the stack; empty between rounds.
+    /// Packets that follow those in `packets`, with their payload still in the stack; empty between rounds.
     polled: Vec<(Vec<u8>, Transmit)>,
     spare: Vec<Vec<u8>>,
     /// Bytes taken from the stack in this round.
@@ -403,7 +403,7 @@ impl Driver {
         }
         self.readers.untouched += received;
         self.outgoing.deliver_looped(&mut inner.stack, now);
-        // A timer whose deadline has become earlier since then is noticed at the end of this round.
+        // A deadline that has become earlier since the last round is noticed at the end of this one.
         if self.due.is_some_and(|due| due <= now) {
             inner.stack.on_timeout(now);
         }
