@@ -56,7 +56,7 @@ impl Traffic {
     }
 }
 
-/// Locks a mutex. No user leaves a value half changed, so the value is valid even after a panic.
+/// Locks a mutex. The value is valid even after a panic, because no code panics between two related changes.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
