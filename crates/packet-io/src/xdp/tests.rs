@@ -111,7 +111,7 @@ fn send(device: &mut dyn Device, packet: &[u8], tx: TxMeta) {
     device.flush().unwrap();
 }
 
-/// Returns a segment of the device to the sender of `to`.
+/// Returns a segment that the device sends in response to `to`.
 fn answer(to: &Tcp, flags: u8, seq: u32) -> Tcp {
     let ack = to.seq.wrapping_add(u32::from(to.flags & 2 != 0) + to.payload.len() as u32);
     let ports = (to.ports.1, to.ports.0);
