@@ -55,7 +55,7 @@ const PORT: &str = "7443";
 const ADMIN: &str = "127.0.0.1:9413";
 const KEY: &str = "6f1c0dd5a1f3b6b6e0a7f0c59f5d6b1c3a9e8d7c6b5a49382716054f3e2d1c0b";
 
-/// A path on which rules of the near host, which tracks connections, can block packets.
+/// A path that rules of the near host can block. The host also tracks connections.
 struct Blocked<'a>(&'a Namespace);
 
 impl<'a> Blocked<'a> {
