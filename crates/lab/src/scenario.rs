@@ -93,7 +93,7 @@ impl Burst {
         let mut below = |n: u32| rng.next_u32() % n.max(1);
         let packets = self.min + below(self.max.saturating_sub(self.min) + 1);
         let mut path: Link<Vec<u8>> = Link::new(link, seed);
-        // Other traffic has filled the queue to each number of packets with the same probability.
+        // Other traffic occupies part of the queue. Every level has the same probability.
         let free = (0..)
             .take_while(|_| matches!(path.down.offer(vec![0; PACKET], Instant::ZERO), Offered::Queued))
             .take(MAX_FREE as usize)
