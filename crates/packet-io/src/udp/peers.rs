@@ -45,7 +45,7 @@ const MAX_MOVED_AWAY: u64 = 15;
 /// IPv6 peers that this process named through [`inner_address`] before any datagram arrived from them.
 static NAMED: LazyLock<Mutex<Recent<SocketAddr>>> = LazyLock::new(|| Mutex::new(Recent::new(PEERS)));
 
-/// Returns the stack's address of the peer at `outer`: `connect` to this address reaches it.
+/// Returns the address by which the stack knows the peer at `outer`: `connect` to this address reaches it.
 ///
 /// Every [`UdpDevice`](super::UdpDevice) of this process can convert the result back to `outer`.
 ///

@@ -44,8 +44,8 @@ impl UdpDevice {
         Ok(queues)
     }
 
-    /// Makes the kernel choose among the sockets of this port as `steering` does. The sockets count in the
-    /// order in which they were bound.
+    /// Makes the kernel choose among the sockets of this port as `steering` does. The sockets are numbered in
+    /// the order in which they were bound.
     pub(super) fn choose_socket_by(&self, steering: &Steering) -> io::Result<()> {
         // The program gets the payload and returns the number of a socket; if the number is invalid, the
         // kernel chooses a socket.
