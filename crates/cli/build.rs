@@ -1,5 +1,4 @@
-//! Names the commit that the program is built from, for `brisk --version`: of the variable BRISK_COMMIT, or
-//! of git.
+//! Determines the commit of the program for `brisk --version`, from the variable BRISK_COMMIT or from git.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,11 +11,11 @@ fn main() {
     println!("cargo::rustc-env=BRISK_BUILD={commit}, {target}");
 }
 
-/// Returns the abbreviated hash and the date of the commit that is checked out, unless this is no clone of
+/// Returns the abbreviated hash and the date of the commit that is checked out, unless this is not a clone of
 /// the repository.
 fn commit_of_git() -> Option<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().ok()?;
-    // Sources may have been unpacked in somebody else's repository.
+    // Sources may have been unpacked inside another repository.
     let top = git(&["rev-parse", "--show-toplevel"])?;
     if Path::new(&top).canonicalize().ok()? != root {
         return None;

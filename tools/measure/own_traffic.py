@@ -85,7 +85,7 @@ for side in ("left", "right"):
             print(f"  {'':28}{effect}, {who}")
             if name == "Fast Open alone":
                 kept, *_ = gain(sample["kernel.reactive"], without_dropped_data(f"{directory}/kernel.fast-open", length))
-                print(f"  {'':28}         {kept:+6.1f} %, had its client kept what came before a SYN-ACK")
+                print(f"  {'':28}         {kept:+6.1f} %, if its client had kept data that came before a SYN-ACK")
             verdict = "agrees" if from_ <= measured <= to else "does not agree"
             overlap = "" if verdict == "agrees" or low > to or high < from_ else " (the intervals overlap)"
             agreement.write(

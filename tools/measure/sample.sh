@@ -17,7 +17,7 @@ sample() {
         [ -z "$server" ] || [ -z "$pid" ] || break
         sleep 0.1
     done
-    [ -n "$server" ] && [ -n "$pid" ] || { cat "$said.errors" >&2; echo "no $end of ours in row $row" >&2; return 1; }
+    [ -n "$server" ] && [ -n "$pid" ] || { cat "$said.errors" >&2; echo "no $end of brisk in row $row" >&2; return 1; }
     sleep 1
     perf record -q -e cpu-clock -F 4000 "$@" -p "$pid" -o "$data" -- sleep $((seconds - 2)) 2>/dev/null
     wait "$bench" || { cat "$said.errors" >&2; return 1; }

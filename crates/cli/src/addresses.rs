@@ -14,13 +14,13 @@ use tokio::task::JoinSet;
 use crate::failure::Failure;
 
 /// How long a name server may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const LOOK_UP_LIMIT: Duration = Duration::from_secs(10);
 /// Interval between look-ups of a name that is not found, or whose backend is down.
-pub(crate) const AGAIN: Duration = Duration::from_secs(2);
+pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// Minimum interval between two look-ups while clients wait for them.
-pub(crate) const PAUSE: Duration = Duration::from_millis(250);
+pub(crate) const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(250);
 /// Time that clients wait while the names of backends that are down are looked up again.
-pub(crate) const HOLD: Duration = Duration::from_secs(3);
+pub(crate) const MAX_CLIENT_WAIT: Duration = Duration::from_secs(3);
 /// Interval between look-ups of the other names.
 pub(crate) const RENEWAL: Duration = Duration::from_secs(30);
 
@@ -62,7 +62,7 @@ impl Addresses {
         kept
     }
 
-    /// Returns these addresses; takes those of `known` for each name that has none here.
+    /// Returns these addresses; a name without an address here gets those of `known`.
     fn or(&self, known: &Addresses) -> Addresses {
         let with = |(name, found): (&String, &Result<Candidates, String>)| {
             let known = known.0.get(name).and_then(|known| known.as_ref().ok());
@@ -92,7 +92,7 @@ impl Addresses {
         is_new.then_some(all)
     }
 
-    /// Records that the addresses found for `name` are of no use; false if that is known already.
+    /// Records that the addresses found for `name` cannot be used; returns false if that is known already.
     pub(crate) fn refuse(&mut self, name: &str, why: &str) -> bool {
         let before = self.0.insert(name.to_owned(), Err(why.to_owned()));
         before != Some(Err(why.to_owned()))
@@ -174,7 +174,7 @@ fn unknown(peer: &str, why: &str) -> Failure {
 }
 
 async fn candidates(peer: &str) -> Result<Candidates, String> {
-    match tokio::time::timeout(PATIENCE, tokio::net::lookup_host(peer)).await {
+    match tokio::time::timeout(LOOK_UP_LIMIT, tokio::net::lookup_host(peer)).await {
         Ok(Ok(found)) => {
             let all: Vec<SocketAddr> = found.collect();
             let used = *all.first().ok_or_else(|| "it has no address".to_owned())?;
@@ -231,7 +231,7 @@ mod tests {
         let v4 = now.with("a:1", &found, true).expect("another one").only(|address| address.is_ipv4());
         assert_eq!(v4.all().count(), 2);
         let nothing = v4.only(|_| false);
-        assert_eq!(nothing.of("a:1"), v4.of("a:1"), "what cannot be reached is for others to say");
+        assert_eq!(nothing.of("a:1"), v4.of("a:1"), "unreachable addresses are kept if none is reachable");
     }
 
     #[test]

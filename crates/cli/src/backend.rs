@@ -57,7 +57,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let log = service::log(common);
     let settings = args.settings()?;
     let confined = confine(&settings);
-    hop_args::tell_ignored(&settings, &log);
+    hop_args::log_ignored(&settings, &log);
     service::run_on_one_thread(async move {
         let Opened { cores, stop, admin } = Opened::by(&settings)?;
         let listen = listen(&settings.backend)?;
@@ -83,8 +83,8 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         metrics.set_mechanisms(hop_args::states(&settings.hop, &config.tcp, config.fast_open.is_some()));
         let origin = config.origin.clone().unwrap_or_else(|| "as asked".to_owned());
         started(&facts, ("origin", origin), &metrics.mechanisms(), &confined, &log);
-        hop_args::tell_nobody(&config.hop, &log);
-        tell_unknown_labels(&settings, &config, &log);
+        hop_args::warn_no_peer_key(&config.hop, &log);
+        log_unknown_labels(&settings, &config, &log);
         let side = Reloadable {
             args,
             started: settings.clone(),
@@ -97,7 +97,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         let operation = Operation::begin(admin, facts, metrics, None, side, &log)?;
         backend.run(stop.clone().ordered()).await;
         operation.end();
-        service::last_words(&endpoint, &log).await;
+        service::drain_and_log(&endpoint, &log).await;
         stop.verdict()
     })
 }
@@ -123,7 +123,9 @@ fn bind(config: BackendConfig, endpoint: &brisk_runtime::Endpoint, log: &Log) ->
 }
 
 /// Settings that only a restart changes, in addition to those of every side: the listeners are created with
-/// the mechanisms, and a backend that needs no clients' addresses gives up the capability for them.
+/// the mechanisms, and a backend that did not connect from clients' addresses has given up the capability for
+/// it.
+/// it.
 const FIXED: [&str; 6] = [
     "backend.listen",
     "backend.as_client",
@@ -153,13 +155,13 @@ impl Side for Reloadable {
 
     async fn reload(&self) -> Result<Reloaded, Failure> {
         let read = self.args.settings()?;
-        hop_args::tell_ignored(&read, &self.log);
+        hop_args::log_ignored(&read, &self.log);
         let waiting = hop_args::needs_restart(&read, &self.started, &FIXED);
         let mut settings = hop_args::as_opened(read.clone(), &self.started);
         settings.backend.as_client = self.started.backend.as_client;
         let config = config(&settings, &self.attached, &self.log, &self.metrics)?;
-        hop_args::tell_nobody(&config.hop, &self.log);
-        tell_unknown_labels(&settings, &config, &self.log);
+        hop_args::warn_no_peer_key(&config.hop, &self.log);
+        log_unknown_labels(&settings, &config, &self.log);
         let read = (read, config.hop.clone());
         self.control.reload(config);
         let last = std::mem::replace(&mut *lock(&self.last), read.clone());
@@ -250,7 +252,7 @@ pub(crate) fn unknown_labels(settings: &Settings, hop: &Hop) -> Vec<String> {
 }
 
 /// Logs the labels that have limits but no key.
-fn tell_unknown_labels(settings: &Settings, config: &BackendConfig, log: &Log) {
+fn log_unknown_labels(settings: &Settings, config: &BackendConfig, log: &Log) {
     for why in unknown_labels(settings, &config.hop) {
         let fields = [("key", Value::Text("frontends".into())), ("reason", Value::Text(why))];
         log.line(Level::Warning, "ignored", &fields);

@@ -20,7 +20,7 @@ const PATHS: usize = 16_384;
 /// The addresses at which clients connect, each with its stack.
 pub(crate) type Places = Vec<(SocketAddr, Endpoint)>;
 
-/// The settings of the device towards the clients, with the keys that set them.
+/// Names of the settings for the device towards the clients.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keys {
     /// The key of the device.
@@ -49,7 +49,9 @@ pub(crate) struct OpenDevice {
 }
 
 impl ClientDevice {
-    /// Reads the settings, which have the fields of a hop's. Checks everything that needs no system call.
+    /// Reads the settings, which have the same fields as those of the hop. Checks everything that needs no
+    /// system call.
+    /// system call.
     pub(crate) fn of(
         settings: &HopSettings,
         keys: Keys,

@@ -24,7 +24,7 @@ pub(crate) struct Confined {
 
 impl Confined {
     /// Logs the remaining rights.
-    pub(crate) fn tell(&self, log: &Log) {
+    pub(crate) fn log_rights(&self, log: &Log) {
         let fields = [
             ("capabilities", Value::Text(self.capabilities.clone())),
             ("files", Value::Text(self.files.into())),

@@ -84,15 +84,15 @@ struct Keys {
 impl Keys {
     /// Reads the current keys; an error is one line.
     fn read(&self) -> Result<KeySource, String> {
-        let told = |why: String| format!("{}: {why}", self.place);
+        let at_place = |why: String| format!("{}: {why}", self.place);
         match self.mode {
             Mode::Fixed => {
-                let line = self.place.keys().map_err(told)?;
-                KeySource::parse(line.trim()).map_err(|error| told(error.to_string()))
+                let line = self.place.keys().map_err(at_place)?;
+                KeySource::parse(line.trim()).map_err(|error| at_place(error.to_string()))
             }
             Mode::Derived => {
-                let secret = self.place.secret().map_err(told)?;
-                let master = MasterSecret::new(&secret).map_err(|error| told(error.to_string()))?;
+                let secret = self.place.secret().map_err(at_place)?;
+                let master = MasterSecret::new(&secret).map_err(|error| at_place(error.to_string()))?;
                 Ok(KeySource::Derived { master, rotate_s: self.rotate.as_secs() })
             }
         }

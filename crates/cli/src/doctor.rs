@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Args, common: &Common) -> Result<(), Failure> {
             output::print(&entry("expected", &whatif(&measured, &settings.hop)?))?;
         }
         // Lets the last packets leave.
-        let _ = tokio::time::timeout(service::LAST_WORDS, endpoint.wait_idle()).await;
+        let _ = tokio::time::timeout(service::DRAIN_WAIT, endpoint.wait_idle()).await;
         match report.usable() {
             true => Ok(()),
             false => Err(Failure::failed(format!("{}: the hop cannot be used; see above", args.peer))),
@@ -109,8 +109,8 @@ fn text(report: &Report) -> String {
 }
 
 fn line(finding: &Finding) -> String {
-    let mark = if finding.good { "ok " } else { "!! " };
-    format!("{mark} {:<16} {}\n", finding.what, finding.told)
+    let mark = if finding.is_good { "ok " } else { "!! " };
+    format!("{mark} {:<16} {}\n", finding.check, finding.result)
 }
 
 /// Reports the obstacles of an `xdp:` device, even if the device cannot be opened because of them.
@@ -133,9 +133,9 @@ fn before_opening(interface: &str, survey: &Survey) -> String {
         _ => format!("MTU {mtu} is too large: set at most {}, or use packet:", xdp::MAX_MTU),
     };
     let findings = [
-        Finding { what: "af_xdp", told: af_xdp, good: refused.is_none() },
-        Finding { what: "xdp program", told: there, good: program.is_none() },
-        Finding { what: "frames", told: frames, good: survey.fits() },
+        Finding { check: "af_xdp", result: af_xdp, is_good: refused.is_none() },
+        Finding { check: "xdp program", result: there, is_good: program.is_none() },
+        Finding { check: "frames", result: frames, is_good: survey.fits() },
     ];
     findings.iter().map(line).collect()
 }

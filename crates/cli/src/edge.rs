@@ -60,7 +60,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let log = service::log(common);
     let settings = args.settings()?;
     let confined = confine(&settings);
-    hop_args::tell_ignored(&settings, &log);
+    hop_args::log_ignored(&settings, &log);
     service::run_on_one_thread(async move {
         let Opened { cores, stop, admin } = Opened::by(&settings)?;
         let device = device(&settings)?;
@@ -99,7 +99,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         edge.run(stop.clone().ordered()).await;
         operation.end();
         for (_, endpoint) in &places {
-            service::last_words(endpoint, &log).await;
+            service::drain_and_log(endpoint, &log).await;
         }
         stop.verdict()
     })
@@ -124,7 +124,7 @@ impl Side for Reloadable {
 
     async fn reload(&self) -> Result<Reloaded, Failure> {
         let read = self.args.settings()?;
-        hop_args::tell_ignored(&read, &self.log);
+        hop_args::log_ignored(&read, &self.log);
         let mut fixed = vec!["edge.listen", "edge.share", "hop.mechanisms"];
         if !places(&read).eq(&places(&self.started)) {
             fixed.push("listener");
@@ -151,7 +151,7 @@ fn places(settings: &Settings) -> Vec<SocketAddr> {
     settings.edge.listen.into_iter().chain(others).collect()
 }
 
-/// Returns whether the edge can leave clients to the kernel whose path fails with brisk's TCP.
+/// Returns the state of the mechanism that leaves clients whose path fails with brisk's TCP to the kernel.
 fn exemptions(others: &[(SocketAddr, KernelListener)]) -> MechanismState {
     let is_on = !others.is_empty() && others.iter().all(|(_, others)| others.exceptions.is_some());
     let (state, reason) = match is_on {

@@ -131,7 +131,8 @@ impl Ends {
 }
 
 impl Ends {
-    /// Returns the failure to open an end, with the flag that creates a namespace if one is missing.
+    /// Returns the failure of opening an end. If a namespace is missing, the text names the flag that creates
+    /// it.
     fn hint(&self, end: &EndSpec, error: EndError) -> Failure {
         let failure = failure(error);
         match self.between.is_some() && end.namespace_is_missing() {

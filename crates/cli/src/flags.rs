@@ -7,7 +7,7 @@ use brisk_gateway::Settings;
 use brisk_gateway::settings::{Key, all_keys};
 use clap::{Arg, ArgAction, ArgMatches, Command, Error, FromArgMatches};
 
-/// A role, which has certain keys.
+/// A role of a gateway, with the keys of the configuration that it has as flags.
 pub(crate) trait HasKeys: Clone + Debug + Send + Sync + 'static {
     /// True for an edge, which has defaults of its own.
     const IS_EDGE: bool;
@@ -15,7 +15,7 @@ pub(crate) trait HasKeys: Clone + Debug + Send + Sync + 'static {
     fn has(key: &Key) -> bool;
 }
 
-/// Declares roles: whether it is an edge, and an expression for its keys.
+/// Declares roles. Each entry has a name, true for an edge, and an expression that selects the role's keys.
 macro_rules! roles {
     ($($(#[$doc:meta])* $role:ident, $is_edge:literal, |$key:ident| $has:expr;)*) => {$(
         $(#[$doc])*

@@ -20,7 +20,9 @@ use brisk_runtime::attach::{AttachConfig, Attached, Queues};
 use brisk_runtime::{Cores, DeviceSpec, Endpoint, FastOpenConnect};
 
 use crate::Common;
-use crate::addresses::{AGAIN, Addresses, HOLD, PAUSE, RENEWAL, is_address, names};
+use crate::addresses::{
+    Addresses, MAX_CLIENT_WAIT, MIN_RETRY_INTERVAL, RENEWAL, RETRY_INTERVAL, is_address, names,
+};
 use crate::clients::{self, ClientDevice, Keys};
 use crate::confine::{Confined, confine};
 use crate::cookie_keys::CookieKeyArgs;
@@ -48,7 +50,7 @@ const CLIENTS: Keys = Keys {
 };
 /// Maximum number of ports: each takes a descriptor on each core.
 const MAX_PORTS: usize = 1024;
-/// Segments that follow the SYN on a hop inside UDP: together with the SYN they are an initial window.
+/// Number of data segments that follow the SYN on a hop inside UDP: with the SYN they fill an initial window.
 const DATA_AFTER_SYN: u8 = 9;
 
 /// The flags of `frontend`.
@@ -104,7 +106,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let log = service::log(common);
     let settings = args.settings()?;
     let confined = confine(&settings);
-    hop_args::tell_ignored(&settings, &log);
+    hop_args::log_ignored(&settings, &log);
     service::run_on_one_thread(async move {
         let Opened { cores, stop, admin } = Opened::by(&settings)?;
         let handed = handed(&settings, systemd::addresses()?)?;
@@ -151,7 +153,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
                 [("origin", Value::Text(direct.origin.clone())), ("reason", Value::Text(reason.into()))];
             log.line(Level::Warning, "direct", &fields);
         }
-        tell_no_users(config.entrance.users.as_ref(), &log);
+        warn_no_users(config.entrance.users.as_ref(), &log);
         let side = Arc::new(Reloadable {
             args,
             last: Mutex::new((read.clone(), config.hop.clone())),
@@ -172,13 +174,13 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         }
         operation.end();
         for endpoint in places.iter().map(|(_, endpoint)| endpoint).chain([&endpoint]) {
-            service::last_words(endpoint, &log).await;
+            service::drain_and_log(endpoint, &log).await;
         }
         Ok(())
     })
 }
 
-/// Logs the start of a side, a line per mechanism, and the rights that it has given up.
+/// Logs the start of a side, a line per mechanism, and the rights that the process has kept.
 pub(crate) fn started(
     facts: &Facts,
     (key, other): (&'static str, String),
@@ -205,7 +207,7 @@ pub(crate) fn started(
         ];
         log.line(Level::Info, "mechanism", &fields);
     }
-    confined.tell(log);
+    confined.log_rights(log);
 }
 
 /// The changes of SIGHUP.
@@ -228,13 +230,16 @@ struct Reloadable {
 }
 
 impl Reloadable {
-    /// Looks up names again: those that were not found or whose addresses do not answer, and from time to
-    /// time, or when a client waits for a backend, all of them. Never ends.
+    /// Looks up names again: often, those without an address or whose backend is down; from time to time, and
+    /// when a client waits for a backend, all of them. Never ends.
     async fn look_up_again(&self) -> Infallible {
         let mut renewed = Instant::now();
         loop {
-            tokio::time::sleep(PAUSE).await;
-            let is_wanted = tokio::time::timeout(AGAIN - PAUSE, self.control.look_up_wanted()).await.is_ok();
+            tokio::time::sleep(MIN_RETRY_INTERVAL).await;
+            let is_wanted =
+                tokio::time::timeout(RETRY_INTERVAL - MIN_RETRY_INTERVAL, self.control.look_up_wanted())
+                    .await
+                    .is_ok();
             let is_time = renewed.elapsed() >= RENEWAL;
             if is_time {
                 renewed = Instant::now();
@@ -298,7 +303,7 @@ impl Side for Arc<Reloadable> {
 
     async fn reload(&self) -> Result<Reloaded, Failure> {
         let read = self.args.settings()?;
-        hop_args::tell_ignored(&read, &self.log);
+        hop_args::log_ignored(&read, &self.log);
         let mut fixed = vec!["frontend.client_device", "frontend.client_addr", "frontend.client_mechanisms"];
         if self.handed.is_some() || self.started.frontend.client_device.is_some() {
             fixed.push("frontend.listen");
@@ -316,7 +321,7 @@ impl Side for Arc<Reloadable> {
         let users = config.entrance.users.clone();
         let read = (read, config.hop.clone());
         self.control.reload(config)?;
-        tell_no_users(users.as_ref(), &self.log);
+        warn_no_users(users.as_ref(), &self.log);
         let users_before = std::mem::replace(&mut *lock(&self.users), users.clone());
         self.metrics.set_mechanisms(states);
         *now = (settings, addresses);
@@ -379,7 +384,7 @@ fn states(settings: &Settings, config: &FrontendConfig) -> Result<Vec<MechanismS
 }
 
 /// Warns that an empty list of users admits no client.
-fn tell_no_users(users: Option<&Users>, log: &Log) {
+fn warn_no_users(users: Option<&Users>, log: &Log) {
     if users.is_some_and(|users| users.count() == 0) {
         let reason = "users_file has no users: no client can log in";
         log.line(Level::Warning, "nobody", &[("reason", Value::Text(reason.into()))]);
@@ -415,8 +420,8 @@ pub(crate) struct Stacks {
 }
 
 impl Stacks {
-    /// Opens the devices. The usual one is `usual` unless the settings name one; it has a stack on each core
-    /// if it has enough queues.
+    /// Opens the devices: the one that the settings name, or else `usual`. It has a stack on each core if it
+    /// has enough queues.
     pub(crate) fn open(hop: &HopSettings, usual: DeviceSpec, cores: &Cores) -> Result<Stacks, Failure> {
         let attach = hop_args::attach(hop, usual)?;
         let beside = hop_args::packet(hop, None)?;
@@ -502,8 +507,8 @@ fn check_listens(settings: &Settings, handed: &[SocketAddr]) -> Result<(), Failu
     }
 }
 
-/// Returns the address among the sockets `handed` over that replaces `frontend.listen`: the one that no other
-/// listener has.
+/// Returns the address that replaces `frontend.listen`, out of those that systemd passed (`handed`): the one
+/// that no other listener has.
 fn handed(settings: &Settings, handed: &[SocketAddr]) -> Result<Option<SocketAddr>, Failure> {
     let is_of_listener = |address: &SocketAddr| {
         settings.listeners.iter().flat_map(|listener| listener.listen.addresses()).any(|own| own == *address)
@@ -647,7 +652,7 @@ pub(crate) fn configured(
         },
         watch: frontend.watch(),
         direct: direct(frontend)?,
-        hold: if names(&settings.peers).all(|name| is_address(&name)) { usual.hold } else { HOLD },
+        hold: if names(&settings.peers).all(|name| is_address(&name)) { usual.hold } else { MAX_CLIENT_WAIT },
         service: hop_args::service(&settings.limits, log, metrics),
         ..usual
     })

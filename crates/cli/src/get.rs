@@ -30,7 +30,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    // Not a doc comment: rustdoc would take the brackets for a link.
+    // This is not a doc comment, because rustdoc would treat the brackets as a link.
     #[arg(help = "URL to fetch: http://HOST[:PORT]/PATH")]
     #[arg(value_name = "URL")]
     url: String,
@@ -234,7 +234,7 @@ async fn fetch(
     drop(first);
     let used = handle.stream();
     let _ = used.shutdown();
-    let _ = tokio::time::timeout(service::LAST_WORDS, used.closed()).await;
+    let _ = tokio::time::timeout(service::DRAIN_WAIT, used.closed()).await;
     Ok(Transfer { bytes, connect, first_byte, total, stats: handle.stats() })
 }
 

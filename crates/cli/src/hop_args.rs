@@ -110,7 +110,7 @@ pub(crate) fn as_opened(read: Settings, started: &Settings) -> Settings {
 }
 
 /// Warns that an empty list of public keys admits no frontend.
-pub(crate) fn tell_nobody(hop: &Hop, log: &Log) {
+pub(crate) fn warn_no_peer_key(hop: &Hop, log: &Log) {
     if hop.admits_nobody() {
         let reason = "peer_keys has no key: no frontend may connect";
         log.line(Level::Warning, "nobody", &[("reason", Value::Text(reason.into()))]);
@@ -128,7 +128,7 @@ pub(crate) fn protection_towards_backend(hop: &HopSettings) -> Result<Hop, Failu
 }
 
 /// Logs the settings that have no effect.
-pub(crate) fn tell_ignored(settings: &Settings, log: &Log) {
+pub(crate) fn log_ignored(settings: &Settings, log: &Log) {
     for Ignored { key, why } in settings.ignored() {
         let fields = [("key", Value::Text(key.into())), ("reason", Value::Text(why.into()))];
         log.line(Level::Warning, "ignored", &fields);
@@ -214,8 +214,8 @@ pub(crate) fn kernel_tcp(hop: &HopSettings) -> bool {
     reaches && hop.kernel_tcp()
 }
 
-/// Returns the settings of the packet socket that is used besides TCP in UDP; `None` if none is configured.
-/// `serve`: the listener's address, `None` on a frontend.
+/// Returns the settings of the packet socket that is used in addition to TCP in UDP; `None` if none is
+/// configured. `serve`: the listener's address, `None` on a frontend.
 pub(crate) fn packet(
     hop: &HopSettings,
     serve: Option<std::net::SocketAddr>,

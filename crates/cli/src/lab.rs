@@ -297,7 +297,7 @@ impl Report {
                 "brisk lab run --all{quick} --seed {seed} --out results\nbrisk lab report results --markdown {}",
                 file.display()
             );
-            let made = markdown::Made { command, version, seed, machine: self.machine.clone() };
+            let source = markdown::ReportSource { command, version, seed, machine: self.machine.clone() };
             let folder = file.with_extension("");
             std::fs::create_dir_all(&folder)
                 .map_err(|error| Failure::failed(format!("{}: {error}", folder.display())))?;
@@ -306,7 +306,7 @@ impl Report {
                 self.put(&folder.join(format!("{}.md", report.plan)), page.as_bytes())?;
             }
             let name = folder.file_name().unwrap_or_default().to_string_lossy();
-            self.put(file, markdown::overview(&reports, &made, &name).as_bytes())?;
+            self.put(file, markdown::overview(&reports, &source, &name).as_bytes())?;
         }
         self.put(&self.output, page::page(&reports, &made_by).as_bytes())?;
         let json = serde_json::to_vec_pretty(&reports).map_err(|error| Failure::failed(error.to_string()))?;

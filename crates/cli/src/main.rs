@@ -142,7 +142,7 @@ enum Command {
     Check(check::Args),
     /// Probe the path to a backend; report usable mechanisms and the expected gain
     Doctor(doctor::Args),
-    /// Show a running gateway in the terminal; q leaves
+    /// Show a running gateway in the terminal; q quits
     Top(top::Args),
     /// Print the firewall rules that send clients to a transparent frontend
     Rules(rules::Args),

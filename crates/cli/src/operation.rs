@@ -57,7 +57,7 @@ impl Reloaded {
         self
     }
 
-    fn tell(self, log: &Log) {
+    fn log_changes(self, log: &Log) {
         let Reloaded { changes, waiting } = self;
         for Change { key, before, after } in &changes {
             let mut fields = vec![
@@ -130,7 +130,7 @@ impl Operation {
     ) -> Result<Operation, Failure> {
         let shown = Shown { facts, metrics, frontend };
         let mut tasks = JoinSet::new();
-        // Started first, because a reader of the log line about the listener may send a signal.
+        // The task starts first, because a reader of the log line about the listener may send a signal.
         tasks.spawn(reloads(side, log.clone())?);
         tasks.spawn(dumps(shown.clone(), log.clone())?);
         if let Some(admin) = admin {
@@ -163,7 +163,7 @@ fn reloads(side: impl Side, log: Log) -> Result<impl Future<Output = ()> + Send,
             known = versions(&side.key_files());
             systemd::reloading();
             match side.reload().await {
-                Ok(reloaded) => reloaded.tell(&log),
+                Ok(reloaded) => reloaded.log_changes(&log),
                 Err(failure) => {
                     let fields = [("reason", Value::Text(failure.message))];
                     log.line(Level::Error, "not-reloaded", &fields);

@@ -45,7 +45,7 @@ Examples:
 The backend must --allow the addresses that the command connects to: --allow '0.0.0.0/0:443'.";
 
 /// Time limit for the creation of the namespace.
-const PATIENCE: Duration = Duration::from_secs(10);
+const START_LIMIT: Duration = Duration::from_secs(10);
 
 /// The flags of `run`.
 #[derive(Clone, Debug, clap::Args)]
@@ -71,24 +71,24 @@ pub(crate) fn run(args: &Args, common: &Common) -> Result<(), Failure> {
     }
     let settings = settings(args)?;
     hop_args::protection_towards_backend(&settings.hop)?;
-    let meeting = Meeting::make()?;
+    let handover = Handover::make()?;
     let mut child = Command::new("/proc/self/exe")
         .arg("run")
         .arg("--inside")
-        .arg(meeting.path())
+        .arg(handover.path())
         .arg("--")
         .args(&args.command)
         .spawn()
         .map_err(|error| Failure::failed(format!("cannot start itself again: {error}")))?;
-    let met = meeting.wait(&mut child)?;
-    drop(meeting);
-    let Some((told, sockets)) = met else { return status(wait(&mut child)?) };
+    let met = handover.wait(&mut child)?;
+    drop(handover);
+    let Some((stream, sockets)) = met else { return status(wait(&mut child)?) };
     confine(&settings);
     let log = match common.verbose {
         0 => Log::stderr(service::log_format(common), Level::Error),
         _ => service::log(common),
     };
-    let ended = service::run_on_one_thread(serve(settings, told, sockets, child, log))?;
+    let ended = service::run_on_one_thread(serve(settings, stream, sockets, child, log))?;
     status(ended)
 }
 
@@ -108,7 +108,7 @@ fn settings(args: &Args) -> Result<Settings, Failure> {
 /// The frontend, for as long as the command runs.
 async fn serve(
     settings: Settings,
-    mut told: UnixStream,
+    mut stream: UnixStream,
     [listener, names]: [OwnedFd; 2],
     mut child: Child,
     log: Log,
@@ -138,13 +138,13 @@ async fn serve(
             let _ = pid.map(|pid| kill_process(pid, Signal::TERM));
         }
     });
-    told.write_all(&[0])?;
+    stream.write_all(&[0])?;
     let (end, ended) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || end.send(wait(&mut child)));
     let mut status = None;
     frontend.run(async { status = ended.await.ok() }).await;
     relay.abort();
-    let _ = tokio::time::timeout(service::LAST_WORDS, endpoint.wait_idle()).await;
+    let _ = tokio::time::timeout(service::DRAIN_WAIT, endpoint.wait_idle()).await;
     status.unwrap_or_else(|| Err(Failure::failed("cannot wait for the command")))
 }
 
@@ -164,19 +164,19 @@ fn status(ended: ExitStatus) -> Result<(), Failure> {
 }
 
 /// The socket between the two processes, in a directory that only this user can enter.
-struct Meeting {
+struct Handover {
     directory: PathBuf,
     listener: UnixListener,
 }
 
-impl Meeting {
-    fn make() -> Result<Meeting, Failure> {
+impl Handover {
+    fn make() -> Result<Handover, Failure> {
         let directory = std::env::temp_dir().join(format!("brisk-run-{}", std::process::id()));
         let failed = |error| Failure::failed(format!("{}: {error}", directory.display()));
         std::fs::DirBuilder::new().mode(0o700).create(&directory).map_err(failed)?;
         let listener = UnixListener::bind(directory.join("socket")).map_err(failed)?;
         listener.set_nonblocking(true)?;
-        Ok(Meeting { directory, listener })
+        Ok(Handover { directory, listener })
     }
 
     fn path(&self) -> PathBuf {
@@ -186,7 +186,7 @@ impl Meeting {
     /// Waits for the process inside; returns the stream to it and the sockets that it has created. `None` if
     /// that process has ended and reported the reason.
     fn wait(&self, child: &mut Child) -> Result<Option<(UnixStream, [OwnedFd; 2])>, Failure> {
-        let until = std::time::Instant::now() + PATIENCE;
+        let until = std::time::Instant::now() + START_LIMIT;
         let stream = loop {
             match self.listener.accept() {
                 Ok((stream, _)) => break stream,
@@ -199,12 +199,12 @@ impl Meeting {
             }
         };
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(START_LIMIT))?;
         Ok(received(&stream)?.map(|sockets| (stream, sockets)))
     }
 }
 
-impl Drop for Meeting {
+impl Drop for Handover {
     fn drop(&mut self) {
         // An empty directory is left.
         let _ = std::fs::remove_dir_all(Path::new(&self.directory));

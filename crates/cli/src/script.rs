@@ -61,7 +61,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         return Err(Failure::failed(format!("{}: no *.pkt there", searched.join(", "))));
     }
     if args.kernel {
-        return judge_kernel(&files, &options, common);
+        return run_all_on_kernel(&files, &options, common);
     }
     let mut failed = 0;
     for file in &files {
@@ -84,7 +84,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
 const AT_ONCE: usize = 8;
 
 /// Runs every script against the kernel, several at a time.
-fn judge_kernel(files: &[PathBuf], options: &Options, common: &Common) -> Result<(), Failure> {
+fn run_all_on_kernel(files: &[PathBuf], options: &Options, common: &Common) -> Result<(), Failure> {
     let next = AtomicUsize::new(0);
     let verdicts: Mutex<Vec<(usize, Result<KernelVerdict, ScriptError>)>> = Mutex::new(Vec::new());
     std::thread::scope(|scope| {

@@ -128,8 +128,8 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
             }
         }
         while acceptors.join_next().await.is_some() {}
-        // The peer of a connection whose data is not acknowledged by then times out.
-        let _ = tokio::time::timeout(service::LAST_WORDS, endpoint.wait_idle()).await;
+        // Data that is not acknowledged by then is lost, and the peer times out.
+        let _ = tokio::time::timeout(service::DRAIN_WAIT, endpoint.wait_idle()).await;
         server.stop.verdict()
     })
 }
@@ -211,7 +211,7 @@ impl Server {
     /// Serves the requests of one connection until either side ends it.
     async fn converse(&self, stream: TcpStream, peer: SocketAddr) {
         stream.set_nodelay(true);
-        let unfinished = Unfinished(Some(stream.handle()));
+        let unfinished = ResetOnDrop(Some(stream.handle()));
         let service = service_fn(|request: Request<Incoming>| async move {
             let response = self.files.answer(&request).await;
             let fields = [
@@ -253,16 +253,16 @@ impl Server {
 
 /// A connection on which an answer may be under way. Dropping it resets the connection, so that no client
 /// mistakes a part of a file for the whole.
-struct Unfinished(Option<StreamHandle>);
+struct ResetOnDrop(Option<StreamHandle>);
 
-impl Unfinished {
+impl ResetOnDrop {
     /// Marks that no answer is under way.
     fn finish(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for Unfinished {
+impl Drop for ResetOnDrop {
     fn drop(&mut self) {
         if let Some(handle) = &self.0 {
             handle.abort();

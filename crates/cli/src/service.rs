@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::{Common, LogFormat as Written};
 
 /// Time to wait for the last acknowledgements at the end.
-pub(crate) const LAST_WORDS: Duration = Duration::from_millis(500);
+pub(crate) const DRAIN_WAIT: Duration = Duration::from_millis(500);
 
 /// Runs `work` on a tokio runtime of its own.
 pub(crate) fn run<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
@@ -99,9 +99,9 @@ fn raise_descriptors() {
 
 /// Waits until a gateway's last packets have left, and logs the counters of the hop's device. They show
 /// whether a socket buffer was too small, which causes losses and delays of a second.
-pub(crate) async fn last_words(endpoint: &Endpoint, log: &Log) {
+pub(crate) async fn drain_and_log(endpoint: &Endpoint, log: &Log) {
     // Data that is not acknowledged by then is lost, and the peer times out.
-    let _ = tokio::time::timeout(LAST_WORDS, endpoint.wait_idle()).await;
+    let _ = tokio::time::timeout(DRAIN_WAIT, endpoint.wait_idle()).await;
     let device = endpoint.device_counters();
     let mut fields = vec![
         ("packets_in", Value::Count(device.received)),
@@ -186,7 +186,7 @@ mod tests {
     fn stop_does_not_wait_for_a_name_server() {
         let began = Instant::now();
         let ended = run_on_one_thread(async {
-            // Like the host's resolver, on a thread of its own.
+            // The look-up sleeps on a thread of its own, like the host's resolver.
             tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_secs(20)));
             tokio::task::yield_now().await;
             Ok(())

@@ -14,24 +14,24 @@ use crate::failure::Failure;
 
 /// Reports that the service has started, or has reloaded its configuration.
 pub(crate) fn ready() {
-    tell(&[NotifyState::Ready]);
+    notify(&[NotifyState::Ready]);
 }
 
 /// Reports that the service reloads its configuration.
 pub(crate) fn reloading() {
     match NotifyState::monotonic_usec_now() {
-        Ok(now) => tell(&[NotifyState::Reloading, now]),
-        Err(_) => tell(&[NotifyState::Reloading]),
+        Ok(now) => notify(&[NotifyState::Reloading, now]),
+        Err(_) => notify(&[NotifyState::Reloading]),
     }
 }
 
 /// Reports that the service is stopping.
 pub(crate) fn stopping() {
-    tell(&[NotifyState::Stopping]);
+    notify(&[NotifyState::Stopping]);
 }
 
 /// Sends a notification. Ignores errors, because the service works without a service manager.
-fn tell(states: &[NotifyState<'_>]) {
+fn notify(states: &[NotifyState<'_>]) {
     let _ = sd_notify::notify(states);
 }
 
@@ -41,41 +41,41 @@ pub(crate) async fn watchdog() {
     let mut beat = tokio::time::interval((interval / 2).max(Duration::from_millis(100)));
     loop {
         beat.tick().await;
-        tell(&[NotifyState::Watchdog]);
+        notify(&[NotifyState::Watchdog]);
     }
 }
 
 /// The listeners that systemd passed on.
 #[derive(Debug)]
-struct Handed {
+struct PassedListeners {
     addresses: Vec<SocketAddr>,
     /// Present until the frontend takes them.
     listeners: Mutex<Vec<TcpListener>>,
 }
 
-static HANDED: LazyLock<Result<Handed, String>> =
+static PASSED_LISTENERS: LazyLock<Result<PassedListeners, String>> =
     LazyLock::new(|| inherit().map_err(|error| format!("LISTEN_FDS: {error}")));
 
-fn inherit() -> io::Result<Handed> {
+fn inherit() -> io::Result<PassedListeners> {
     let listeners: Vec<TcpListener> =
         sd_notify::listen_fds()?.map(inherited_listener).collect::<io::Result<_>>()?;
     let addresses = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<_>>()?;
-    Ok(Handed { addresses, listeners: Mutex::new(listeners) })
+    Ok(PassedListeners { addresses, listeners: Mutex::new(listeners) })
 }
 
-fn handed() -> Result<&'static Handed, Failure> {
-    HANDED.as_ref().map_err(Failure::failed)
+fn passed_listeners() -> Result<&'static PassedListeners, Failure> {
+    PASSED_LISTENERS.as_ref().map_err(Failure::failed)
 }
 
 /// Returns the addresses of the listeners that systemd passed on.
 pub(crate) fn addresses() -> Result<&'static [SocketAddr], Failure> {
-    handed().map(|handed| handed.addresses.as_slice())
+    passed_listeners().map(|passed_listeners| passed_listeners.addresses.as_slice())
 }
 
 /// Takes the listeners that systemd passed on. Only the first call returns them; must run inside a tokio
 /// runtime.
 pub(crate) fn take_listeners() -> Result<Vec<tokio::net::TcpListener>, Failure> {
-    let mut listeners = handed()?.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut listeners = passed_listeners()?.listeners.lock().unwrap_or_else(PoisonError::into_inner);
     let taken = std::mem::take(&mut *listeners).into_iter();
     Ok(taken.map(tokio::net::TcpListener::from_std).collect::<io::Result<_>>()?)
 }

@@ -23,7 +23,7 @@ Examples:
 /// Default address of the admin listener.
 const USUAL: &str = "127.0.0.1:9413";
 /// Time limit for an answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// The flags of `top`.
 #[derive(Debug, clap::Args)]
@@ -127,8 +127,8 @@ fn status(admin: SocketAddr, token: Option<&str>) -> Result<Value, Failure> {
     let failed =
         |why: String| Failure::failed(format!("{admin}: {why}; start the gateway with --admin {admin}"));
     let fetch = || -> std::io::Result<String> {
-        let mut stream = TcpStream::connect_timeout(&admin, PATIENCE)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut stream = TcpStream::connect_timeout(&admin, TIME_LIMIT)?;
+        stream.set_read_timeout(Some(TIME_LIMIT))?;
         let bearer = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
         write!(stream, "GET /status.json HTTP/1.1\r\nHost: {admin}\r\n{bearer}Connection: close\r\n\r\n")?;
         let mut response = String::new();
@@ -140,8 +140,8 @@ fn status(admin: SocketAddr, token: Option<&str>) -> Result<Value, Failure> {
     if !head.starts_with("HTTP/1.1 200") {
         // Errors of the gateway are a line of text; for any other answer the status is enough.
         let status = head.lines().next().unwrap_or_default();
-        let told = Some(body.trim()).filter(|body| !body.starts_with('<') && body.lines().count() == 1);
-        return Err(Failure::failed(format!("{admin}: {}", told.unwrap_or(status))));
+        let text = Some(body.trim()).filter(|body| !body.starts_with('<') && body.lines().count() == 1);
+        return Err(Failure::failed(format!("{admin}: {}", text.unwrap_or(status))));
     }
     serde_json::from_str(body).map_err(|_| failed("this is not an admin listener of brisk".to_owned()))
 }

@@ -56,10 +56,10 @@ fn subcommand<'a>(mut command: Command, words: impl Iterator<Item = &'a OsString
 
 /// Returns the content of clap's paragraph in one line, with the command for help.
 fn one_line(paragraph: &str, subcommand: Option<&str>) -> String {
-    let told =
+    let parts =
         paragraph.lines().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
     let mut line = String::new();
-    for part in told.map(str::trim).filter(|part| !part.is_empty()) {
+    for part in parts.map(str::trim).filter(|part| !part.is_empty()) {
         let joint = match line.chars().last() {
             None => "",
             Some(':') => " ",

@@ -50,8 +50,8 @@ pub(crate) struct Args {
     /// that exist
     #[arg(long, value_name = "ARMS", env = "BRISK_ARMS")]
     arms: Option<String>,
-    /// Upper limit of the redundancy that the planner adds, in variants that have it, as a share of the bytes
-    /// sent within ten seconds and of 1 MB more
+    /// Limit of the redundancy that the planner adds, for profiles with a planner: a share of the bytes sent
+    /// within ten seconds plus 1 MB
     #[arg(long, value_name = "RATIO", default_value = DEFAULT_MAX_OVERHEAD, env = "BRISK_MAX_OVERHEAD")]
     max_overhead: String,
     /// Print one JSON object instead of a table
@@ -100,7 +100,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         true => ProgressBar::hidden(),
         false => ProgressBar::new(comparison.n * comparison.arms.len() as u64).with_style(style()),
     };
-    // Draws only on a terminal, never into a pipe.
+    // The progress bar is drawn only on a terminal, never into a pipe.
     let report = compare(&comparison, &|done| bar.inc(done), &stop).map_err(Failure::failed)?;
     bar.finish_and_clear();
     if args.json {

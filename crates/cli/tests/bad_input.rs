@@ -22,12 +22,12 @@ fn refused(words: &[&str], status: i32, says: &[&str]) {
 }
 
 fn assert_refused(words: &[&str], out: &Output, status: i32, says: &[&str]) {
-    let told = String::from_utf8_lossy(&out.stderr);
-    assert_eq!(out.status.code(), Some(status), "{words:?}: {told}");
-    assert_eq!(told.lines().count(), 1, "{words:?}: {told}");
-    assert!(told.starts_with("brisk: ") && out.stdout.is_empty(), "{words:?}: {told}");
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(status), "{words:?}: {stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{words:?}: {stderr}");
+    assert!(stderr.starts_with("brisk: ") && out.stdout.is_empty(), "{words:?}: {stderr}");
     for part in says {
-        assert!(told.contains(part), "{words:?} does not say '{part}': {told}");
+        assert!(stderr.contains(part), "{words:?} does not say '{part}': {stderr}");
     }
 }
 
@@ -149,9 +149,9 @@ fn empty_directory_is_a_failure() {
 fn link_that_carries_nothing_is_a_failure() {
     let words = ["whatif", "-q", "--rtt", "10ms", "--loss", "100%", "-n", "1", "--arms", "tcp"];
     let out = brisk(&words).output().expect("the program starts");
-    let told = String::from_utf8_lossy(&out.stderr);
-    assert_eq!(out.status.code(), Some(FAILED), "{told}");
-    assert!(told.contains("no transaction was completed") && told.contains("100%"), "{told}");
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(FAILED), "{stderr}");
+    assert!(stderr.contains("no transaction was completed") && stderr.contains("100%"), "{stderr}");
 }
 
 #[test]

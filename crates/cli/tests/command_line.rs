@@ -147,7 +147,10 @@ fn a_capture_becomes_an_estimate_and_one_that_is_cut_off_too() {
     assert_eq!(estimate["gains"].as_array().map(Vec::len), Some(6));
     let output = brisk(&["whatif", "--pcap", &capture("cut"), "-n", "20", "--loss", "none"]);
     let text = stdout(&output);
-    assert!(text.contains("It rests on:") && text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    assert!(
+        text.contains("The estimate is based on:") && text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
     assert!(String::from_utf8_lossy(&output.stderr).contains("the file ends"), "{output:?}");
 }
 

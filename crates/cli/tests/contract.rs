@@ -21,7 +21,7 @@ fn keys(text: &str) -> Vec<String> {
     let object: serde_json::Map<String, Value> = serde_json::from_str(text).expect("one JSON object");
     let mut found: Vec<(usize, String)> = Vec::new();
     collect("", &Value::Object(object), &mut |path, key| {
-        let place = text.find(&format!("\"{key}\":")).expect("what was parsed is in the text");
+        let place = text.find(&format!("\"{key}\":")).expect("every parsed key is in the text");
         found.push((place, path));
     });
     found.sort();
@@ -119,7 +119,7 @@ struct Server {
 
 impl Server {
     fn start() -> Server {
-        // A port that is free now.
+        // The server gets a port that is free now.
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
         let address: SocketAddr = socket.local_addr().expect("an address");
         drop(socket);
@@ -129,7 +129,7 @@ impl Server {
             .stderr(Stdio::null())
             .spawn()
             .expect("the program starts");
-        // Until the server has the port, the kernel would refuse arriving datagrams.
+        // The kernel refuses datagrams that arrive before the server has the port.
         let deadline = Instant::now() + Duration::from_secs(10);
         while std::net::UdpSocket::bind(address).is_ok() {
             assert!(Instant::now() < deadline, "the server does not open {address}");
@@ -141,7 +141,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The server has not ended by itself; otherwise the kill has no effect.
+        // The kill has no effect if the server has ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

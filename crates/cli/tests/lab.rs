@@ -236,7 +236,7 @@ fn interrupted_run_continues_where_it_ended() {
     let output = run.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("interrupted; the same command continues here"), "{said}");
-    assert!(String::from_utf8_lossy(&output.stdout).contains("lossy"), "what is complete is shown");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("lossy"), "complete cells are shown");
     assert!(!place.join("brisk-results/small/page/0-tcp.csv").exists());
     // The page of the plan is small enough to be completed now.
     stdout(&lab(&place, &["run", "small.toml"]));

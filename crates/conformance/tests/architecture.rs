@@ -28,8 +28,11 @@ fn modules_of_a_crate_do_not_depend_on_each_other_in_a_circle() {
         let in_circles = circles(&graph);
         for (_, from, to) in &known {
             if !in_circles.iter().any(|circle| circle.contains(*from) && circle.contains(*to)) {
-                writeln!(complaint, "{name}: {from} -> {to} closes no circle any more: remove it from KNOWN")
-                    .unwrap();
+                writeln!(
+                    complaint,
+                    "{name}: {from} -> {to} is not part of a circle any more: remove it from KNOWN"
+                )
+                .unwrap();
             }
             graph.entry((*from).to_owned()).or_default().remove(*to);
         }
@@ -50,7 +53,7 @@ fn architecture_names_only_existing_things() {
     let defined = definitions();
     let missing: BTreeSet<String> =
         quoted(&text).into_iter().filter(|name| !exists(name, &defined)).collect();
-    assert!(missing.is_empty(), "ARCHITECTURE.md names what does not exist: {missing:#?}");
+    assert!(missing.is_empty(), "ARCHITECTURE.md has names that do not exist: {missing:#?}");
 }
 
 #[test]

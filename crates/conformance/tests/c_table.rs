@@ -14,7 +14,7 @@ const TCP_NOTSENT_LOWAT: i32 = 25;
 fn msg_eor_separates_records_and_other_writes_are_joined() {
     let (driver, fd, _) = established("sysctls=off");
     driver.set_int(fd, libc::SOL_TCP, libc::TCP_NODELAY, 1);
-    // The window is full: further data waits and could be joined.
+    // The data fills the window; the writes below must wait, and the stack could join them.
     assert_eq!(driver.send(fd, &[0; 14_600], 0), 14_600);
     let sent = driver.drain_payload(14_600);
     for (len, flags) in [(400, libc::MSG_EOR), (300, 0), (200, 0)] {
@@ -45,7 +45,7 @@ fn tcp_inq_reports_the_remaining_bytes() {
 #[test]
 fn error_queue_reports_time_stamps_and_completions() {
     let (driver, fd, _) = established("sysctls=off");
-    // TX_SOFTWARE, SOFTWARE, OPT_ID, TX_ACK, OPT_TSONLY.
+    // The flags are TX_SOFTWARE, SOFTWARE, OPT_ID, TX_ACK and OPT_TSONLY.
     driver.set_int(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, 1 << 1 | 1 << 4 | 1 << 7 | 1 << 9 | 1 << 11);
     driver.set_int(fd, libc::SOL_SOCKET, SO_ZEROCOPY, 1);
     assert_eq!(driver.send(fd, &[0; 1000], MSG_ZEROCOPY), 1000);
@@ -64,7 +64,7 @@ fn error_queue_reports_time_stamps_and_completions() {
         });
         stamps.push((error[4], word(8), word(12), stamp.map(|stamp| (stamp - sent_at) / 1000)));
     }
-    // Sent; acknowledged 50 ms later; the first zero-copy write is complete.
+    // The data was sent, it was acknowledged 50 ms later, and the first zero-copy write is complete.
     assert_eq!(stamps, [(4, 0, 999, Some(0)), (4, 2, 999, Some(50)), (5, 0, 0, None)]);
     assert_eq!(driver.errno(), libc::EAGAIN);
 }
@@ -100,7 +100,8 @@ fn control_message_requests_time_stamps_of_one_write() {
     assert_eq!(driver.send(fd, &[0; 200], 0), 200);
     driver.drain_payload(1000);
     driver.arrive(Segment { seq: 1, ack: 1001, flags: ACK, ..Segment::default() }, &[]);
-    // Queued and sent, but not acknowledged, which was not requested. The last byte has number 799.
+    // The data was queued and sent. Its acknowledgement is not reported, because that was not requested. The
+    // last byte has number 799.
     assert_eq!(error_queue(&driver, fd), [(4, 0, 1, 799), (4, 0, 0, 799)]);
 }
 
@@ -395,7 +396,8 @@ fn fast_open_asks_for_a_cookie_and_uses_it() {
 
 #[test]
 fn a_listener_takes_data_with_a_cookie_of_linux() {
-    // The key of the scripts' common set-up; cookie of 192.0.2.1 to 192.168.0.1.
+    // The scripts' common set-up has this key. It gives the cookie for 192.0.2.1 as the client and
+    // 192.168.0.1 as the server.
     let mut driver = Driver::new("sysctls=off fast_open_key=a1a1a1a1-b2b2b2b2-c3c3c3c3-d4d4d4d4");
     let listener = driver.listener(libc::AF_INET, Some(5));
     driver.arrive(Segment { seq: 0, flags: SYN, options: &[34, 2, 1, 1], ..Segment::default() }, &[]);

@@ -109,7 +109,7 @@ pub trait Device: Send {
     }
 
     /// Stores the result of another queue's [`return_route`](Device::return_route).
-    fn learn_return_route(&mut self, _way: ReturnRoute) {}
+    fn learn_return_route(&mut self, _route: ReturnRoute) {}
 
     /// Sends packets for the peer at `from` to the peer at `to` from now on, because the peer has moved. Only
     /// devices that assign addresses to peers implement it.
@@ -268,11 +268,11 @@ pub struct RxMeta {
 pub struct TxMeta {
     /// Payload bytes after which to cut a segment. `None` and 0 send the packet unchanged.
     pub segment_size: Option<u16>,
-    /// The TCP checksum field holds only the folded sum of the pseudo-header (not complemented), as
+    /// True if the TCP checksum field holds only the folded sum of the pseudo-header (not complemented), as
     /// virtio-net's `NEEDS_CSUM` expects it; the device or the kernel finishes it.
     pub partial_checksum: bool,
-    /// Send each of the segments twice in a row, the second time with the reserved bit that marks a copy
-    /// ([`brisk_wire::split_twice`]). Only for a device with [`Capabilities::twice`].
+    /// True to send each of the segments twice in a row, the second time with the reserved bit that marks a
+    /// copy ([`brisk_wire::split_twice`]). Only for a device with [`Capabilities::twice`].
     pub twice: bool,
 }
 

@@ -24,8 +24,8 @@ pub use queue::SteeredDevice;
 /// Assigns four-tuples to stacks by a keyed hash. The hash is cheap enough for every packet, and a program in
 /// the kernel can compute it too: see [`Steering::key`].
 ///
-/// Without the key an attacker cannot aim at one stack. The hash is not cryptographic: an attacker who finds
-/// out the key can give one core more work than another, and nothing else.
+/// An attacker without the key cannot direct load at one stack. The hash is not cryptographic: an attacker
+/// who finds out the key can give one core more work than another, and nothing else.
 ///
 /// ```
 /// use brisk_device::memory::{MemoryDevice, MemoryOptions};

@@ -73,9 +73,9 @@ pub struct Access {
     /// The backend of the connection, or `direct:HOST:PORT`; `None` at the backend, and before one was
     /// chosen.
     pub route: Option<String>,
-    /// The name of the requested origin; `None`: the backend's own, or one that was requested by address.
+    /// The name of the requested origin; `None` if it is the backend's own, or was requested by address.
     pub origin: Option<String>,
-    /// The client has closed its direction.
+    /// True if the client has closed its direction.
     pub client_ended: bool,
     /// Side that sent first; `None` if neither has sent anything.
     pub spoke_first: Option<Speaker>,
@@ -92,13 +92,13 @@ pub struct Access {
     pub outside: Option<ConnStats>,
     /// Time of the accept.
     pub began: Instant,
-    /// From accept until the first bytes of the answer had been forwarded; `None` without any.
+    /// From accept until the first bytes of the answer had been forwarded; `None` if there was no answer.
     pub first_byte: Option<Duration>,
     /// From accept to close.
     pub duration: Duration,
     /// The TCP that served the client, at an edge.
     pub tcp: Option<ClientTcp>,
-    /// The reason for its end.
+    /// Reason why the connection ended.
     pub end: End,
 }
 
@@ -121,7 +121,7 @@ impl ClientTcp {
     }
 }
 
-/// Returns the retransmissions of a connection, with those of its handshake.
+/// Returns the retransmissions of a connection, including those of its handshake.
 pub(crate) fn retransmits(of: &ConnStats) -> u64 {
     of.counters.retransmits + of.counters.handshake_retransmits
 }

@@ -30,8 +30,8 @@ use crate::status::{Facts, Status};
 
 /// Limit of simultaneous connections.
 const MAX: usize = 64;
-/// Time limit of a request's arrival, and of a connection.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time limit for a request to arrive, and for a connection.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// The HTML page; it requests `/status.json` every second.
 const PAGE: &str = include_str!("status.html");
 
@@ -80,7 +80,7 @@ pub struct Shown {
 }
 
 impl Admin {
-    /// Listens.
+    /// Binds the listener.
     ///
     /// # Errors
     /// If other hosts can reach the address and there is no token; if the token is not valid; if the system
@@ -90,7 +90,7 @@ impl Admin {
         Ok(Admin { listener: listen_at(listen)?, token })
     }
 
-    /// Checks everything that [`bind`](Admin::bind) rejects before it listens.
+    /// Makes the checks of [`bind`](Admin::bind) without listening.
     ///
     /// # Errors
     /// If other hosts can reach the address and there is no token; if the token is not valid.
@@ -106,7 +106,7 @@ impl Admin {
         self.listener.local_addr()
     }
 
-    /// Serves requests until it is cancelled.
+    /// Serves requests until the future is dropped.
     pub async fn run(self, shown: Shown, log: Log) {
         let places = Arc::new(Semaphore::new(MAX));
         let shared = Arc::new((shown, self.token));
@@ -119,12 +119,12 @@ impl Admin {
                 let service = hyper::service::service_fn(move |request| answer(shared.clone(), request));
                 let serving = hyper::server::conn::http1::Builder::new()
                     .timer(TokioTimer::new())
-                    .header_read_timeout(PATIENCE)
+                    .header_read_timeout(TIME_LIMIT)
                     .keep_alive(false)
                     .max_buf_size(16 << 10)
                     .serve_connection(TokioIo::new(stream), service);
                 // The limit cuts off slow readers.
-                let _ = tokio::time::timeout(PATIENCE, serving).await;
+                let _ = tokio::time::timeout(TIME_LIMIT, serving).await;
                 drop(place);
             });
         }
@@ -163,7 +163,7 @@ fn respond<B>(shown: &Shown, token: Option<&str>, request: &Request<B>) -> Respo
     const TEXT: &str = "text/plain; charset=utf-8";
     const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     let path = request.uri().path();
-    // Health is no secret: Kubernetes probes request it without a token.
+    // Health is not secret: Kubernetes probes request it without a token.
     let is_open = path == "/healthz" || path == "/readyz";
     if !is_open && !token.is_none_or(|token| bears(request, token)) {
         let mut refused = text(StatusCode::UNAUTHORIZED, TEXT, "this request needs the admin token\n");
@@ -203,9 +203,9 @@ fn unready(metrics: &Metrics, frontend: Option<&FrontendControl>) -> Option<&'st
 }
 
 fn bears<B>(request: &Request<B>, token: &str) -> bool {
-    let told = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let told = told.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
-    told.as_bytes().ct_eq(token.as_bytes()).into()
+    let given = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let given = given.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
+    given.as_bytes().ct_eq(token.as_bytes()).into()
 }
 
 fn wants_a_page<B>(request: &Request<B>) -> bool {

@@ -31,8 +31,8 @@ enum Host {
 pub struct AllowError(String);
 
 impl Allow {
-    /// True if connections to `origin`, `HOST:PORT`, are permitted. A rule with a network permits only
-    /// addresses, and no name, whatever the name resolves to.
+    /// True if connections to `origin`, `HOST:PORT`, are permitted. A rule with a network permits addresses
+    /// only: it never matches a name, whatever the name resolves to.
     pub fn permits(&self, origin: &str) -> bool {
         let Some((host, port)) = origin.rsplit_once(':') else { return false };
         let Ok(port) = port.parse::<u16>() else { return false };

@@ -39,8 +39,8 @@ use crate::service::{
 use crate::settings::{BackendSettings, HopSettings};
 use crate::timeouts::{Timeout, Timeouts};
 
-/// Limit of the hop's connections, in total and from one frontend, that SYN data opened and that are not
-/// acknowledged yet.
+/// Limit of connections of the hop that SYN data opened and that are not acknowledged yet, in total and from
+/// one frontend.
 const PENDING: u16 = 4096;
 /// Time to wait for the origin's first bytes, so that they leave together with the second message.
 const ANSWER_WAIT: Duration = Duration::from_millis(5);
@@ -50,7 +50,7 @@ const WATCH_SILENCE: Duration = Duration::from_secs(30);
 /// at once, but their earlier requests are still on the way, and their SYNs may have been lost.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// Time limit for sending a refusal.
-const LAST_WORD: Duration = Duration::from_secs(1);
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Configuration of a backend.
 #[derive(Clone, Debug)]
@@ -68,8 +68,8 @@ pub struct BackendConfig {
     pub tcp: TcpConfig,
     /// Accepts the first bytes of a connection with its SYN. The backend acts on the data of a SYN once
     /// ([`crate::hop::replay`]); over a plain hop it recognises a repeated SYN while its connection exists
-    /// and for two minutes after. Default on, with at most 4096 unacknowledged connections, also from one
-    /// frontend.
+    /// and for two minutes after. Default on, with at most 4096 unacknowledged connections in total, all of
+    /// which may be of one frontend.
     pub fast_open: Option<FastOpenListen>,
     /// Longest age of a first message at its arrival; an older one costs a round trip for a confirmation.
     /// Messages are remembered for twice as long. 1 s to 1 h.
@@ -83,13 +83,13 @@ pub struct BackendConfig {
     pub allow: Vec<Allow>,
     /// Origins that frontends may request by name. Default none.
     pub origins: Origins,
-    /// Connect to the origin from the client's own address; the origin's answers must be routed over this
-    /// host. Default no.
+    /// True to connect to the origin from the client's own address; the origin's answers must be routed over
+    /// this host. Default false.
     pub as_client: bool,
-    /// Tell the origin the client's address in a PROXY header. Default `None`: no.
+    /// Version of the PROXY header that gives the origin the client's address. Default `None`: no header.
     pub send_proxy: Option<ProxyVersion>,
-    /// The device of the hop, which knows the outside addresses of frontends. `None`: reports have their
-    /// addresses in the stack.
+    /// The device of the hop, which knows the outside addresses of frontends. `None`: reports contain the
+    /// addresses inside the stack.
     pub attached: Option<Attached>,
     /// Limits of frontends with their own keys, by label. Default none.
     pub frontend_limits: BTreeMap<String, FrontendLimits>,
@@ -304,9 +304,9 @@ async fn serve(
 ) -> Option<Access> {
     let mut access = Access::begin(Role::Backend, peer);
     let config = shared.config();
-    let asked = match hear(line, &config, &shared.run).await {
+    let asked = match read_first_message(line, &config, &shared.run).await {
         Ok(asked) => asked,
-        // A frontend keeps spare connections open and does not use all; health checks do the same.
+        // Frontends close unused spare connections without a message, and so do health checks.
         Err(Rejected::Silent) => return None,
         Err(rejected) => {
             if matches!(rejected, Rejected::Late) {
@@ -332,10 +332,10 @@ async fn serve(
     Some(access)
 }
 
-/// Reads the first message. It arrives with the opening of the connection, unless it is lost. Then the
-/// frontend repeats it while it waits for an answer, so giving up earlier would reset a client that could
-/// still be served.
-async fn hear(mut line: Line, config: &BackendConfig, run: &Run) -> Result<Asked, Rejected> {
+/// Reads the first message, which arrives with the opening of the connection unless it is lost. A frontend
+/// repeats a lost one while it waits for an answer. So a shorter limit than the frontend's would reset a
+/// client that could still be served.
+async fn read_first_message(mut line: Line, config: &BackendConfig, run: &Run) -> Result<Asked, Rejected> {
     let ServiceConfig { connect_timeout, timeouts: Timeouts { header, .. }, .. } = config.service;
     let silence = header.max(connect_timeout);
     let late = |_| Rejected::Late;
@@ -411,7 +411,7 @@ fn permitted<'a>(config: &'a BackendConfig, asked: Option<&'a str>) -> Result<&'
     }
 }
 
-/// Connects to the origin, reports the result to the frontend, and copies.
+/// Connects to the origin, reports the result to the frontend, and copies data in both directions.
 async fn carry_on(
     config: &BackendConfig,
     run: &Run,
@@ -445,9 +445,9 @@ async fn carry_on(
         Err((verdict, end)) => {
             access.hop = asked.line().stats();
             // If the verdict is lost, the frontend sees the connection end.
-            if let Ok(mut hop) = asked.tell(verdict, run).await {
+            if let Ok(mut hop) = asked.send_verdict(verdict, run).await {
                 let (_, mut write) = hop.split();
-                let _ = tokio::time::timeout(LAST_WORD, write.shutdown()).await;
+                let _ = tokio::time::timeout(REFUSAL_TIMEOUT, write.shutdown()).await;
             }
             return end;
         }
@@ -470,7 +470,7 @@ async fn carry_on(
             return origin_failed(error);
         }
     };
-    match asked.tell(Verdict::Go, run).await {
+    match asked.send_verdict(Verdict::Go, run).await {
         Ok(hop) => {
             let timeouts = &config.service.timeouts;
             let with = Carry {
@@ -500,14 +500,14 @@ async fn answer_watch(
     signal: &mut watch::Receiver<Phase>,
 ) -> io::Result<()> {
     let frontend = asked.frontend.clone();
-    let mut hop = asked.tell(Verdict::Go, &shared.run).await.map_err(io::Error::other)?;
+    let mut hop = asked.send_verdict(Verdict::Go, &shared.run).await.map_err(io::Error::other)?;
     let ends = hop.line().ends();
     hop.split().1.flush().await?;
     loop {
         let (mut read, mut write) = hop.split();
         let question = tokio::select! {
             biased;
-            () = reached(Phase::Draining, signal) => return peer::say_draining(&mut write).await,
+            () = reached(Phase::Draining, signal) => return peer::announce_draining(&mut write).await,
             question = tokio::time::timeout(WATCH_SILENCE, read.read_u8()) => question??,
         };
         if let (peer::REGISTER, Some(remote)) = (question, ends.and_then(|ends| shared.followed(ends))) {

@@ -6,7 +6,7 @@
 //! client hello (ECH) the name is the public one.
 
 /// Longest client hello, bytes, including its record headers. Hellos with post-quantum key shares have 2 kB.
-pub const LONGEST: usize = 16 * 1024;
+pub const MAX_LENGTH: usize = 16 * 1024;
 
 /// The record of the fatal alert unrecognized_name, by which a server refuses a name that it does not know
 /// (RFC 6066, section 3; RFC 8446, section 6.2).
@@ -26,7 +26,7 @@ pub enum Hello {
     Named(String),
     /// A client hello without a name.
     Nameless,
-    /// Something else, or a client hello that is damaged or longer than [`LONGEST`].
+    /// Something else, or a client hello that is damaged or longer than [`MAX_LENGTH`].
     NotTls,
 }
 
@@ -63,7 +63,7 @@ pub fn parse(bytes: &[u8]) -> Hello {
                 None => Hello::NotTls,
             };
         }
-        if needed > LONGEST {
+        if needed > MAX_LENGTH {
             return Hello::NotTls;
         }
         match behind.get(length..) {
@@ -74,7 +74,7 @@ pub fn parse(bytes: &[u8]) -> Hello {
 }
 
 fn more(needed: usize) -> Hello {
-    if needed > LONGEST { Hello::NotTls } else { Hello::More(needed) }
+    if needed > MAX_LENGTH { Hello::NotTls } else { Hello::More(needed) }
 }
 
 /// Returns the name in the body of a client hello (RFC 8446, section 4.1.2); the outer `None` means that the
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn other_first_bytes_than_a_client_hello_are_recognised_at_once() {
-        let long = hello(Some("shop.example"), LONGEST, 16_384);
+        let long = hello(Some("shop.example"), MAX_LENGTH, 16_384);
         assert_eq!(parse(&long[..200]), Hello::NotTls);
         for other in [
             &b"GET / HTTP/1.1"[..],
@@ -213,7 +213,7 @@ mod tests {
                     let mut bytes = good.clone();
                     bytes[at] = byte;
                     if let Hello::More(needed) = parse(&bytes) {
-                        assert!(needed > bytes.len() && needed <= LONGEST);
+                        assert!(needed > bytes.len() && needed <= MAX_LENGTH);
                     }
                 }
             }

@@ -17,7 +17,7 @@ use brisk_runtime::{ConnStats, Endpoint, FastOpenConnect, FastOpenOutcome, TcpCo
 const PAUSE: Duration = Duration::from_millis(10);
 /// Number of connections after the first: the second one can use the cookie of the first, and the third one
 /// shows that the cookie remains valid.
-const AGAIN: usize = 2;
+const LATER_CONNECTIONS: usize = 2;
 
 /// Subject and parameters of an examination.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ pub struct Examination {
     pub hop: Hop,
     /// Settings of the hop's connections.
     pub tcp: TcpConfig,
-    /// Fast Open is requested.
+    /// True to request Fast Open.
     pub fast_open: bool,
     /// Number of probe requests.
     pub probes: u32,
@@ -44,11 +44,11 @@ pub struct Examination {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
     /// Name of the check.
-    pub what: &'static str,
+    pub check: &'static str,
     /// Result in words.
-    pub told: String,
-    /// False if the operator should act on it.
-    pub good: bool,
+    pub result: String,
+    /// True if the operator need not act on it.
+    pub is_good: bool,
 }
 
 /// Measurements of the path.
@@ -84,8 +84,8 @@ impl Report {
         self.measured
     }
 
-    fn add(&mut self, what: &'static str, good: bool, told: String) {
-        self.findings.push(Finding { what, told, good });
+    fn add(&mut self, check: &'static str, is_good: bool, result: String) {
+        self.findings.push(Finding { check, result, is_good });
     }
 }
 
@@ -174,14 +174,14 @@ async fn questions(mut hop: HopStream, probes: u32, report: &mut Report) {
     times.sort();
     let at = |share: f64| times.get((share * times.len() as f64) as usize).or(times.last()).copied();
     if let (Some(min), Some(p50), Some(p99)) = (times.first(), at(0.5), at(0.99)) {
-        let told = format!(
+        let result = format!(
             "minimum {} ms, median {} ms, p99 {} ms ({} answers)",
             ms(*min),
             ms(p50),
             ms(p99),
             times.len()
         );
-        report.add("round trip", true, told);
+        report.add("round trip", true, result);
         if let Some(stats) = hop.line().stats() {
             let loss = losses(&stats, times.len(), loss_in, report);
             report.measured = Some(Measured { rtt: p50, loss });
@@ -197,16 +197,16 @@ fn losses(stats: &ConnStats, answered: usize, loss_in: Option<f64>, report: &mut
     let share = |count: u64| (count as f64 / (answered as f64).max(1.0)).min(1.0);
     let out = share(lost);
     let (back, source) = match loss_in {
-        Some(told) => (told, "counted by the backend"),
+        Some(result) => (result, "counted by the backend"),
         None => (share(counters.probes_spurious), "estimated from unnecessary probes"),
     };
-    let told = format!(
+    let result = format!(
         "out {:.1} % ({lost} of {answered}), in {:.1} % ({source}); {} timeouts",
         100.0 * out,
         100.0 * back,
         counters.timeouts
     );
-    report.add("loss", out.max(back) < 0.05, told);
+    report.add("loss", out.max(back) < 0.05, result);
     let order = if stats.reordering_seen { "the path reorders packets" } else { "in order" };
     report.add("order", true, order.to_owned());
     (out + back) / 2.0
@@ -219,10 +219,10 @@ async fn segment(upstream: &Upstream, dialling: &Dialling, patience: Duration, r
     let began = Instant::now();
     let segment = hop.line().segment();
     let (mut read, mut write) = hop.split();
-    let told = tokio::time::timeout(patience, peer::exchange_full(&mut read, &mut write, segment)).await;
+    let result = tokio::time::timeout(patience, peer::exchange_full(&mut read, &mut write, segment)).await;
     let took = ms(began.elapsed());
     let up = hop.line().segment();
-    let down = match told {
+    let down = match result {
         Ok(Ok(down)) => down,
         Ok(Err(error)) => return report.add("segment", false, format!("{announced} bytes: {error}")),
         Err(_) => {
@@ -238,7 +238,7 @@ async fn segment(upstream: &Upstream, dialling: &Dialling, patience: Duration, r
             "{announced} bytes of payload do not arrive; {up} bytes up and {down} bytes down do (found in {took} ms)"
         )
     };
-    let (good, told) = match down {
+    let (good, result) = match down {
         Some(down) if down.0 >= up && up == announced && down.0 == down.1 => {
             (up >= 1200, format!("{up} bytes of payload, tested in both directions"))
         }
@@ -250,7 +250,7 @@ async fn segment(upstream: &Upstream, dialling: &Dialling, patience: Duration, r
             (false, format!("{announced} bytes of payload do not arrive; {up} bytes do (found in {took} ms)"))
         }
     };
-    report.add("segment", good, told);
+    report.add("segment", good, result);
 }
 
 /// Connects again, now with a cookie.
@@ -258,7 +258,7 @@ async fn again(upstream: &Upstream, dialling: &Dialling, patience: Duration, rep
     let mut used = 0;
     let mut took = Duration::MAX;
     let mut outcome = None;
-    for _ in 0..AGAIN {
+    for _ in 0..LATER_CONNECTIONS {
         let began = Instant::now();
         let Ok(hop) = open(upstream, dialling, patience, Transport::Usual).await else { continue };
         took = took.min(began.elapsed());
@@ -267,11 +267,11 @@ async fn again(upstream: &Upstream, dialling: &Dialling, patience: Duration, rep
         outcome = seen.or(outcome);
     }
     let seen = outcome.map_or("no connection", FastOpenOutcome::name);
-    let told = match used {
+    let result = match used {
         0 => format!("{seen}: requests wait for the handshake"),
         _ => format!("used: data on the SYN arrives; answered in {} ms", ms(took)),
     };
-    report.add("fast open", used > 0, told);
+    report.add("fast open", used > 0, result);
 }
 
 /// Checks another transport.

@@ -47,7 +47,7 @@ pub struct EdgeConfig {
     pub origin: Option<String>,
     /// Origins of listeners and routes by name. Default none.
     pub origins: Origins,
-    /// Tell the origin the client's address in a PROXY header. Default `None`: no.
+    /// Version of the PROXY header that gives the origin the client's address. Default `None`: no header.
     pub send_proxy: Option<ProxyVersion>,
     /// Brisk's TCP towards the clients.
     pub clients: ClientSide,
@@ -87,7 +87,7 @@ impl EdgeConfig {
 pub struct Edge {
     shared: Arc<EdgeShared>,
     sockets: Sockets,
-    /// The kernel's listeners; true for those that their device needs while it exists.
+    /// The kernel's listeners; true if the device of the listener needs it while the device exists.
     kernel: Vec<(std::net::TcpListener, bool)>,
 }
 
@@ -105,9 +105,9 @@ impl Edge {
     }
 
     /// Also serves the clients that the kernel accepts at the listeners in `others`
-    /// ([`AttachConfig::open_share`](brisk_runtime::attach::AttachConfig::open_share)). The address of each
-    /// names the configured listener whose settings apply. If all have a list of exceptions, the edge adds
-    /// the clients whose path fails with brisk's TCP to these lists.
+    /// ([`AttachConfig::open_share`](brisk_runtime::attach::AttachConfig::open_share)). The address of such a
+    /// listener selects the configured listener whose settings apply. If all have a list of exceptions, the
+    /// edge adds the clients whose path fails with brisk's TCP to these lists.
     ///
     /// # Errors
     /// If there are no descriptors.
@@ -169,7 +169,8 @@ async fn refuse(listeners: Vec<(std::net::TcpListener, bool)>) -> Infallible {
     let listeners: Vec<_> = listeners.filter_map(|one| TcpListener::from_std(one).ok()).collect();
     poll_fn(|cx| {
         for listener in &listeners {
-            // After an error the rest stays in the queue; the kernel resets it when the process ends.
+            // After an error the remaining clients stay in the queue; the kernel resets them when the process
+            // ends.
             while let Poll::Ready(Ok((client, _))) = listener.poll_accept(cx) {
                 reset(&client);
             }
@@ -212,7 +213,8 @@ struct EdgeAcceptor {
     sockets: Vec<Arc<Socket>>,
     /// Index of the socket to try first, and of the core that serves the next connection of a shared stack.
     turn: usize,
-    /// Dropped with the acceptor, which closes the channel: the edge then knows that the acceptor is closed.
+    /// Dropped with the acceptor. The channel closes with the last acceptor, and then the kernel's listeners
+    /// refuse clients.
     _open: mpsc::Sender<Infallible>,
 }
 
@@ -267,7 +269,7 @@ async fn serve(
     Some(access)
 }
 
-/// Connects to the origin of a client, and copies.
+/// Connects to the origin of a client, and copies data in both directions.
 async fn carry_on(
     config: &EdgeConfig,
     mut client: Line,
@@ -314,7 +316,7 @@ async fn carry_on(
     };
     access.bytes_up += first.len() as u64;
     access.spoke_first = (!first.is_empty()).then_some(Speaker::Client);
-    // Frees the bytes before the payload now.
+    // Frees these bytes, which have been sent.
     drop(first);
     let with = Carry {
         first: Vec::new(),
@@ -352,7 +354,8 @@ async fn route<'a>(
         }
     };
     if first.is_empty() {
-        // SYN data is available already, and leaves with the opening of the origin's connection.
+        // Data of the client's SYN is available already; it is sent with the opening of the origin's
+        // connection.
         let arrived = tokio::select! {
             biased;
             arrived = poll_fn(|cx| poll_first_bytes(client, cx)) => arrived,

@@ -35,16 +35,17 @@ use crate::users::Users;
 pub struct Entrance {
     /// Proxies whose PROXY header is trusted and required. Default none.
     pub proxy_from: Vec<Network>,
-    /// SOCKS5 (RFC 1928). Default off.
+    /// True to accept SOCKS5 (RFC 1928). Default false.
     pub socks5: bool,
-    /// An HTTP proxy: CONNECT (RFC 9110, section 9.3.6), and requests for `http://` addresses. Default off.
+    /// True to act as an HTTP proxy: CONNECT (RFC 9110, section 9.3.6), and requests for `http://` addresses.
+    /// Default false.
     pub connect: bool,
     /// The users that may log in with SOCKS5 or at the HTTP proxy. Default `None`: every client is served.
     pub users: Option<Users>,
     /// Logins that have failed. Default none.
     pub failed_logins: FailedLogins,
-    /// The origin is the destination of the client before a firewall rule redirected it (REDIRECT or TPROXY).
-    /// Default off.
+    /// True if the origin is the destination of the client before a firewall rule redirected it (REDIRECT or
+    /// TPROXY). Default false.
     pub transparent: bool,
 }
 
@@ -227,7 +228,7 @@ async fn until<T>(
 /// Reads a client's first bytes until they are a TLS client hello or certainly something else.
 pub(crate) async fn client_hello(client: &mut Line, buffer: &mut Vec<u8>) -> io::Result<Hello> {
     let mut needed = 1;
-    until(client, buffer, client_hello::LONGEST, |bytes| {
+    until(client, buffer, client_hello::MAX_LENGTH, |bytes| {
         if bytes.len() < needed {
             return Ok(None);
         }
@@ -248,7 +249,7 @@ fn bad(why: &str) -> io::Error {
 
 /// Reads a PROXY header.
 async fn proxied(client: &mut Line, buffer: &mut Vec<u8>) -> io::Result<Option<ClientAddresses>> {
-    let (addresses, length) = until(client, buffer, proxy::LONGEST, |bytes| match proxy::parse(bytes) {
+    let (addresses, length) = until(client, buffer, proxy::MAX_LENGTH, |bytes| match proxy::parse(bytes) {
         Parsed::Header(addresses, length) => Ok(Some((addresses, length))),
         Parsed::More => Ok(None),
         Parsed::Bad(why) => Err(bad(why)),
@@ -392,14 +393,14 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(60);
 
-    /// Returns the result for a client that sends `said`, including its destination, and the bytes of the
+    /// Returns the result for a client that sends `sent`, including its destination, and the bytes of the
     /// answer.
-    async fn admitted(entrance: Entrance, said: &[u8]) -> (Result<Admitted, End>, Vec<u8>) {
+    async fn admitted(entrance: Entrance, sent: &[u8]) -> (Result<Admitted, End>, Vec<u8>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (accepted, peer) = listener.accept().await.unwrap();
         let mut accepted = Line::Kernel(accepted);
-        client.write_all(said).await.unwrap();
+        client.write_all(sent).await.unwrap();
         client.shutdown().await.unwrap();
         let mut admitted = entrance.admit(&mut accepted, peer, LIMIT).await;
         if let Ok(admitted) = &mut admitted
@@ -419,13 +420,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_trusted_proxy_names_the_client_and_nobody_else_does() {
-        let said = b"PROXY TCP4 192.0.2.1 198.51.100.1 5000 80\r\nGET /";
+        let sent = b"PROXY TCP4 192.0.2.1 198.51.100.1 5000 80\r\nGET /";
         let trusting = Entrance { proxy_from: vec!["127.0.0.0/8".parse().unwrap()], ..Entrance::default() };
-        let client = admitted(trusting.clone(), said).await.0.unwrap();
+        let client = admitted(trusting.clone(), sent).await.0.unwrap();
         assert_eq!(client.addresses.source, "192.0.2.1:5000".parse().unwrap());
         assert_eq!(client.first, b"GET /");
-        let client = admitted(Entrance::default(), said).await.0.unwrap();
-        assert!(client.addresses.source.ip().is_loopback() && client.first == said);
+        let client = admitted(Entrance::default(), sent).await.0.unwrap();
+        assert!(client.addresses.source.ip().is_loopback() && client.first == sent);
         assert!(admitted(trusting, b"GET / HTTP/1.1\r\n").await.0.is_err());
     }
 
@@ -466,13 +467,16 @@ mod tests {
         assert_eq!((client.origin.as_deref(), client.user.as_deref()), (Some("192.0.2.1:80"), Some("alice")));
         assert_eq!((&client.first[..], &answer[..]), (&b"hello"[..], &[5, 2, 1, 0][..]));
         for request in ["CONNECT origin.example:80 HTTP/1.1", "GET http://origin.example/ HTTP/1.1"] {
-            let said = format!("{request}\r\nproxy-authorization: basic YWxpY2U6c2VjcmV0\r\n\r\n");
-            let client = admitted(entrance.clone(), said.as_bytes()).await.0.unwrap();
+            let sent = format!("{request}\r\nproxy-authorization: basic YWxpY2U6c2VjcmV0\r\n\r\n");
+            let client = admitted(entrance.clone(), sent.as_bytes()).await.0.unwrap();
             assert_eq!(
                 (client.origin.as_deref(), client.user.as_deref()),
                 (Some("origin.example:80"), Some("alice"))
             );
-            assert!(!String::from_utf8_lossy(&client.first).contains("YWxp"), "it is for this proxy alone");
+            assert!(
+                !String::from_utf8_lossy(&client.first).contains("YWxp"),
+                "the login is for this proxy alone"
+            );
         }
     }
 
@@ -480,7 +484,7 @@ mod tests {
     async fn client_that_does_not_log_in_is_refused_as_its_protocol_says() {
         let entrance = for_alice();
         let required = &b"HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: Basic realm="[..];
-        for (said, answer, why) in [
+        for (sent, answer, why) in [
             (&b"\x05\x01\x00"[..], &[5, 0xff][..], NO_LOGIN),
             (b"\x05\x01\x02\x01\x05alice\x06Secret", &[5, 2, 1, 1], WRONG_LOGIN),
             (b"\x05\x01\x02\x01\x00\x00", &[5, 2, 1, 1], WRONG_LOGIN),
@@ -494,9 +498,12 @@ mod tests {
             (b"GET / HTTP/1.1\r\n", b"", NO_LOGIN),
             (b"\x16\x03\x01", b"", NO_LOGIN),
         ] {
-            let (client, told) = admitted(entrance.clone(), said).await;
-            assert_eq!(client.unwrap_err(), End::Unauthorized(why), "{said:?}");
-            assert!(told.starts_with(answer) && told.is_empty() == answer.is_empty(), "{said:?}: {told:?}");
+            let (client, reply) = admitted(entrance.clone(), sent).await;
+            assert_eq!(client.unwrap_err(), End::Unauthorized(why), "{sent:?}");
+            assert!(
+                reply.starts_with(answer) && reply.is_empty() == answer.is_empty(),
+                "{sent:?}: {reply:?}"
+            );
         }
         for cut in
             [&b"\x05\x01\x02\x01\x05ali"[..], b"\x05\x01\x02\x01\x05alice\x06se", b"\x05\x01\x02\x02\x01"]
@@ -508,8 +515,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_for_an_http_address_goes_on_to_its_origin() {
-        let said = b"PUT http://origin.example/x HTTP/1.1\r\nX-Old: \xe9\r\nContent-Length: 4\r\n\r\nbody";
-        let (client, answer) = admitted(open(), said).await;
+        let sent = b"PUT http://origin.example/x HTTP/1.1\r\nX-Old: \xe9\r\nContent-Length: 4\r\n\r\nbody";
+        let (client, answer) = admitted(open(), sent).await;
         let client = client.unwrap();
         assert_eq!(client.origin.as_deref(), Some("origin.example:80"));
         assert_eq!(
@@ -522,9 +529,9 @@ mod tests {
 
     #[tokio::test]
     async fn other_protocols_pass_untouched() {
-        for said in [&b"GET / HTTP/1.1\r\n"[..], b"COPY /x HTTP/1.1\r\n", b"\x16\x03\x01"] {
-            let client = admitted(open(), said).await.0.unwrap();
-            assert_eq!((client.origin, &client.first[..]), (None, said));
+        for sent in [&b"GET / HTTP/1.1\r\n"[..], b"COPY /x HTTP/1.1\r\n", b"\x16\x03\x01"] {
+            let client = admitted(open(), sent).await.0.unwrap();
+            assert_eq!((client.origin, &client.first[..]), (None, sent));
         }
         let client = admitted(Entrance::default(), b"\x05\x01\x00").await.0.unwrap();
         assert_eq!((client.origin, &client.first[..]), (None, &b"\x05\x01\x00"[..]));
@@ -532,7 +539,7 @@ mod tests {
 
     #[tokio::test]
     async fn invalid_request_gets_the_answer_of_its_protocol() {
-        for (said, answer) in [
+        for (sent, answer) in [
             (&b"\x05\x01\x02"[..], &[5, 0xff][..]),
             (b"\x05\x01\x00\x05\x02\x00\x01\0\0\0\0\0\x50", &[5, 0, 5, 7]),
             (b"\x05\x01\x00\x05\x01\x00\x09\0\0\0\0\0\x50", &[5, 0, 5, 8]),
@@ -540,8 +547,8 @@ mod tests {
             (b"CONNECT a\nb:1 HTTP/1.1\r\n\r\n", b"HTTP/1.1 400"),
             (b"GET http://user@a/ HTTP/1.1\r\n\r\n", b"HTTP/1.1 400"),
         ] {
-            let (client, told) = admitted(open(), said).await;
-            assert!(client.is_err() && told.starts_with(answer), "{said:?}: {told:?}");
+            let (client, reply) = admitted(open(), sent).await;
+            assert!(client.is_err() && reply.starts_with(answer), "{sent:?}: {reply:?}");
         }
         for cut in [&b""[..], b"\x05", b"\x05\x01\x00\x05\x01", b"CONNECT a:1"] {
             assert!(admitted(open(), cut).await.0.is_err(), "{cut:?}");
@@ -566,7 +573,7 @@ mod tests {
             admitted = entrance.admit(&mut accepted, peer, limit) => admitted.unwrap_err(),
             () = slow => unreachable!("it goes on for ever"),
         };
-        assert_eq!(end, End::TimedOut(Timeout::Header), "a byte every now and then is not enough");
+        assert_eq!(end, End::TimedOut(Timeout::Header), "an occasional byte does not extend the limit");
     }
 
     #[tokio::test]

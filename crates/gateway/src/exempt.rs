@@ -16,8 +16,8 @@ use brisk_runtime::CloseReason;
 use crate::access::{Access, ClientTcp};
 use crate::end::End;
 
-/// Timeouts of a failed connection: after the third, one second has passed without an acknowledgement even on
-/// a path without delay.
+/// Number of timeouts after which a connection has failed: even on a path without delay, one second has then
+/// passed without an acknowledgement.
 const TIMEOUTS: u64 = 3;
 /// Time for which a client is exempt, and for which a first failure is remembered.
 const MEMORY: Duration = Duration::from_secs(3600);
@@ -52,7 +52,7 @@ enum Outcome {
     OfKernel,
     /// The client acknowledged data.
     Acknowledged,
-    /// The connection shows nothing.
+    /// The connection gives no information.
     Unknown,
     Failed(Sign),
 }
@@ -104,7 +104,7 @@ enum State {
 }
 
 impl State {
-    /// True if a connection that began at this time began after the failure.
+    /// True if the failure happened before `began`, the time at which a connection began.
     fn is_known_at(self, began: Instant) -> bool {
         let (State::Failed(since) | State::Exempt(since, _)) = self;
         began > since
@@ -112,7 +112,7 @@ impl State {
 }
 
 impl Exemptions {
-    /// Returns exemptions that these devices carry out; without devices there are none.
+    /// Returns exemptions that apply at these devices; without devices no client is exempt.
     pub(crate) fn on(lists: Vec<Exceptions>) -> Exemptions {
         Exemptions { lists, ..Exemptions::default() }
     }
@@ -171,7 +171,7 @@ impl Exemptions {
     }
 
     /// Removes entries that have expired. A client remains exempt while it has connections over the kernel's
-    /// TCP, because their packets would come to brisk's.
+    /// TCP, because otherwise their packets would go to brisk's TCP.
     fn expire(&self, Clients { known, searched }: &mut Clients, now: Instant) {
         if searched.is_some_and(|at| now.saturating_duration_since(at) < PAUSE) {
             return;
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn client_is_exempt_after_two_failures_in_a_row_that_knew_of_each_other() {
+    fn client_is_exempt_after_two_failures_in_a_row_that_did_not_overlap() {
         let start = Instant::now();
         let exemptions = Exemptions::default();
         let ended = |outcome, times| record(&exemptions, start, outcome, times);

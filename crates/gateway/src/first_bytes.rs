@@ -12,9 +12,9 @@
 //! | the same, but clients sent only after that wait | twice as long each time, three times at most |
 //! | the server sent first, three times in a row | none |
 //!
-//! One connection on which the server sends first ends the second and the third row. After that the client
-//! must send first on twice as many connections in a row before the frontend waits for it again, and then for
-//! one round trip at most.
+//! One connection on which the server sends first ends the habits of the second and third row. After that the
+//! client must send first on twice as many connections in a row before the frontend waits for it again, and
+//! then for one round trip at most.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -24,11 +24,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Number of connections in a row that establish a habit.
-const ENOUGH: u8 = 3;
+const MIN_TIMES: u8 = 3;
 /// Maximum of that number after wrong guesses.
-const ENOUGH_MOST: u8 = 96;
+const MAX_ENOUGH: u8 = 96;
 /// Maximum number of times that the wait is doubled.
-const REACH: u8 = 3;
+const MAX_DOUBLINGS: u8 = 3;
 /// Number of habits in each half of the table.
 const HALF: usize = 512;
 /// A server that sends first does so within this time after the opening of the hop. A later server has given
@@ -77,18 +77,18 @@ struct Habit {
     enough: u8,
     /// Number of times that the wait is doubled.
     reach: u8,
-    /// A backend has accepted the last connection to this origin.
+    /// True if a backend has accepted the last connection to this origin.
     granted: bool,
 }
 
 impl Habit {
-    const UNKNOWN: Habit = Habit { last: None, times: 0, enough: ENOUGH, reach: 0, granted: false };
+    const UNKNOWN: Habit = Habit { last: None, times: 0, enough: MIN_TIMES, reach: 0, granted: false };
 
     fn of_port(port: u16) -> Habit {
         let assigned = ASSIGNED.iter().find(|(assigned, _)| *assigned == port);
         assigned.map_or(Habit::UNKNOWN, |(_, last)| Habit {
             last: Some(*last),
-            times: ENOUGH,
+            times: MIN_TIMES,
             ..Habit::UNKNOWN
         })
     }
@@ -97,7 +97,7 @@ impl Habit {
     fn expected(&self) -> Option<Speaker> {
         let enough = match self.last? {
             Speaker::Client => self.enough,
-            Speaker::Server => ENOUGH,
+            Speaker::Server => MIN_TIMES,
         };
         self.last.filter(|_| self.times >= enough)
     }
@@ -105,11 +105,11 @@ impl Habit {
     fn learn(&mut self, who: Speaker, guess: Guess) {
         if who == Speaker::Server {
             self.reach = 0;
-            // Either the guess was wrong, or this is the first server of the origin that sends first.
+            // Without a wrong guess, a server that sends first does not change the number that is needed.
             let wrong = guess.expected == Some(Speaker::Client);
-            self.enough = if wrong { self.enough.saturating_mul(2).min(ENOUGH_MOST) } else { self.enough };
-        } else if guess.late && guess.expected == Some(who) && self.enough == ENOUGH {
-            self.reach = (self.reach + 1).min(REACH);
+            self.enough = if wrong { self.enough.saturating_mul(2).min(MAX_ENOUGH) } else { self.enough };
+        } else if guess.late && guess.expected == Some(who) && self.enough == MIN_TIMES {
+            self.reach = (self.reach + 1).min(MAX_DOUBLINGS);
         }
         self.times = if self.last == Some(who) { self.times.saturating_add(1) } else { 1 };
         self.last = Some(who);
@@ -163,10 +163,10 @@ impl Table {
 }
 
 impl Habits {
-    /// Guesses how long to wait for the first bytes of a client for `origin` (`None`: the default origin):
-    /// `usual`, a longer time up to `limit` if clients are known to send first, and zero if the server is.
-    /// `round_trip` is that of the hop; `None` if it is unknown, or if the opening cannot carry bytes: then
-    /// an early handshake saves more than a longer wait.
+    /// Guesses how long to wait for the first bytes of a client for `origin` (`None`: the default origin).
+    /// The wait is `usual`; longer, up to `limit`, if clients are known to send first; and zero if the server
+    /// is known to send first. `round_trip` is that of the hop. It is `None` if it is unknown or if the
+    /// opening cannot carry bytes; an early handshake then saves more than a longer wait.
     pub(crate) fn guess(
         &self,
         origin: Option<&str>,
@@ -256,42 +256,46 @@ mod tests {
         guess(habits, origin).wait.as_millis()
     }
 
-    fn hear(habits: &Habits, origin: Option<&str>, who: Speaker, times: u32) {
+    fn learn_times(habits: &Habits, origin: Option<&str>, who: Speaker, times: u32) {
         (0..times).for_each(|_| habits.learn(who, guess(habits, origin)));
     }
 
     #[test]
     fn side_that_sent_first_three_times_is_expected_to() {
         let habits = Habits::default();
-        hear(&habits, None, CLIENT, 2);
+        learn_times(&habits, None, CLIENT, 2);
         assert_eq!(wait(&habits, None), 5);
-        hear(&habits, None, CLIENT, 1);
+        learn_times(&habits, None, CLIENT, 1);
         assert_eq!(wait(&habits, None), 100);
-        assert_eq!(habits.guess(None, USUAL, LIMIT, None).wait, USUAL, "a handshake under way is worth more");
+        assert_eq!(
+            habits.guess(None, USUAL, LIMIT, None).wait,
+            USUAL,
+            "an early handshake saves more than a longer wait"
+        );
         assert_eq!(
             habits.guess(None, USUAL, Duration::ZERO, Some(ROUND_TRIP)).wait,
             USUAL,
-            "nothing is learnt"
+            "the limit switches the longer wait off"
         );
         let habits = Habits::default();
-        hear(&habits, None, SERVER, 3);
+        learn_times(&habits, None, SERVER, 3);
         assert_eq!(wait(&habits, None), 0);
     }
 
     #[test]
     fn one_wrong_guess_ends_the_wait_and_the_next_one_needs_more() {
         let habits = Habits::default();
-        hear(&habits, None, CLIENT, 200);
-        hear(&habits, None, SERVER, 1);
+        learn_times(&habits, None, CLIENT, 200);
+        learn_times(&habits, None, SERVER, 1);
         assert_eq!(wait(&habits, None), 5);
-        hear(&habits, None, CLIENT, 5);
+        learn_times(&habits, None, CLIENT, 5);
         assert_eq!(wait(&habits, None), 5);
-        hear(&habits, None, CLIENT, 1);
+        learn_times(&habits, None, CLIENT, 1);
         assert_eq!(wait(&habits, None), 100);
-        hear(&habits, None, SERVER, 3);
+        learn_times(&habits, None, SERVER, 3);
         assert_eq!(wait(&habits, None), 0);
-        hear(&habits, None, CLIENT, 1);
-        assert_eq!(wait(&habits, None), 5, "the other way round it is unlearnt at once too");
+        learn_times(&habits, None, CLIENT, 1);
+        assert_eq!(wait(&habits, None), 5, "one client that sends first ends the habit of the server");
     }
 
     #[test]
@@ -305,7 +309,7 @@ mod tests {
             wrong += u32::from(who == SERVER && guess.wait > USUAL);
             habits.learn(who, guess);
         }
-        assert_eq!(wrong, 2, "after 3 and after 6 in a row, and 12 in a row there are not");
+        assert_eq!(wrong, 2, "wrong after 3 and 6 in a row; 12 in a row do not occur");
     }
 
     #[test]
@@ -313,14 +317,14 @@ mod tests {
         let habits = Habits::default();
         let late = |times: u32| (0..times).for_each(|_| habits.learn(CLIENT, guess(&habits, None).in_vain()));
         late(3);
-        assert_eq!(wait(&habits, None), 100, "what was late before anybody waited means nothing");
+        assert_eq!(wait(&habits, None), 100, "clients that are late before the frontend waits do not count");
         late(1);
         assert_eq!(wait(&habits, None), 200);
         late(10);
         assert_eq!(wait(&habits, None), 800);
         let guessed = habits.guess(None, USUAL, LIMIT, Some(Duration::from_secs(1)));
         assert_eq!(guessed.wait, LIMIT);
-        hear(&habits, None, SERVER, 1);
+        learn_times(&habits, None, SERVER, 1);
         late(100);
         assert_eq!(wait(&habits, None), 100);
     }
@@ -331,11 +335,15 @@ mod tests {
         for (origin, expected) in [("a:443", 100), ("a:25", 0), ("[::1]:80", 100), ("a:8080", 5)] {
             assert_eq!(wait(&habits, Some(origin)), expected, "{origin}");
         }
-        hear(&habits, Some("a:443"), CLIENT, 1);
-        assert_eq!(wait(&habits, Some("a:443")), 100, "one connection of its own makes it no stranger");
-        hear(&habits, Some("a:8080"), CLIENT, 3);
+        learn_times(&habits, Some("a:443"), CLIENT, 1);
+        assert_eq!(
+            wait(&habits, Some("a:443")),
+            100,
+            "one connection does not replace the habit of the port"
+        );
+        learn_times(&habits, Some("a:8080"), CLIENT, 3);
         assert_eq!((wait(&habits, Some("a:8080")), wait(&habits, Some("b:8080"))), (100, 100));
-        hear(&habits, Some("b:8080"), SERVER, 3);
+        learn_times(&habits, Some("b:8080"), SERVER, 3);
         assert_eq!((wait(&habits, Some("a:8080")), wait(&habits, Some("b:8080"))), (100, 0));
     }
 
@@ -343,8 +351,8 @@ mod tests {
     fn the_table_is_bounded_and_keeps_what_is_used() {
         let habits = Habits::default();
         for n in 0..10_000 {
-            hear(&habits, Some(&format!("host{n}:8000")), CLIENT, 1);
-            hear(&habits, None, CLIENT, 1);
+            learn_times(&habits, Some(&format!("host{n}:8000")), CLIENT, 1);
+            learn_times(&habits, None, CLIENT, 1);
         }
         let table = habits.lock();
         assert!(table.recent.len() <= HALF && table.older.len() <= HALF);

@@ -75,8 +75,8 @@ pub struct FrontendConfig {
     /// Protocols in which clients name their origin. Trusted proxies apply to all listeners, the other
     /// settings to `listen` only. Default none.
     pub entrance: Entrance,
-    /// Ask each backend four times a second whether it is up. Default off: a backend counts as down after
-    /// three failed connections in a row.
+    /// True to ask each backend four times a second whether it is up. Default false: a backend counts as down
+    /// after three failed connections in a row.
     pub watch: bool,
     /// Destination over the kernel's TCP while no backend is up, `HOST:PORT`, optionally with a PROXY header.
     /// A client that named its origin is connected to that origin; a listener with its own origin has its own
@@ -372,7 +372,7 @@ struct FrontendShared {
     /// Sockets of clients; `None` once no more are accepted.
     sockets: watch::Sender<Option<Sockets>>,
     watches: Mutex<JoinSet<()>>,
-    /// A client waits for a backend.
+    /// True if a client waits for a backend; resolves [`FrontendControl::look_up_wanted`].
     look_up: Notify,
 }
 
@@ -413,7 +413,7 @@ impl FrontendShared {
         let began = Instant::now();
         loop {
             let is_held = admitted.direct.is_none() && began.elapsed() < current.config.hold;
-            // A held client's request goes to no backend that is down: the backend may receive it
+            // A held client's request is not sent to a backend that is down: that backend might receive it
             // nevertheless, and then no other backend may get it.
             if !is_held || !current.upstreams.all_down() {
                 let routed = current.route(admitted, client, signal, access).await;
@@ -445,7 +445,7 @@ struct Current {
     dialling: Dialling,
     upstreams: Arc<Upstreams>,
     habits: Arc<Habits>,
-    /// The listeners by address, with that of [`FrontendConfig::listen`].
+    /// The listeners by address, including that of [`FrontendConfig::listen`].
     entries: HashMap<SocketAddr, Arc<Entry>>,
 }
 
@@ -594,11 +594,11 @@ async fn serve(
             carry(client, hop, with, &mut access).await
         }
         Err(Unrouted { end, forbidden, .. }) => {
-            let told = match awaits {
+            let reported = match awaits {
                 Some(reply) => reply.refuse(&mut client, forbidden).await.is_ok(),
                 None => false,
             };
-            if !told {
+            if !reported {
                 client.reset();
             }
             access.outside = client.stats();
@@ -686,7 +686,7 @@ impl Current {
         let mut is_retryable = true;
         if admitted.direct.is_none() || self.upstreams.any_up() {
             for upstream in self.upstreams.order() {
-                // Another backend has answered: one that is down would only delay that answer.
+                // Another backend has answered, and trying one that is down would only delay that answer.
                 if upstream.health() == Health::Down && cause.as_ref().is_some_and(Cause::was_answered) {
                     continue;
                 }
@@ -848,9 +848,9 @@ impl From<Cause> for Unrouted {
 /// Reason why a client has no connection.
 struct Unrouted {
     end: End,
-    /// A rule of the backend forbids it.
+    /// True if a rule of the backend forbids it.
     forbidden: bool,
-    /// No backend has answered, and certainly none has received anything.
+    /// True if no backend has answered, and certainly none has received anything.
     may_wait: bool,
 }
 

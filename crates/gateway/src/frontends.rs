@@ -37,7 +37,7 @@ pub(crate) struct Account {
     limits: Mutex<FrontendLimits>,
     up: Throttle,
     down: Throttle,
-    /// Time that connections have waited because of the rate, microseconds in sum.
+    /// Total time that connections have waited because of the rate limit, microseconds.
     throttled: AtomicU64,
     ended: Mutex<Ended>,
 }
@@ -54,7 +54,7 @@ pub(crate) struct Ended {
     results: [u64; End::NAMES.len()],
 }
 
-/// A connection of a frontend, until it is dropped.
+/// Counts one open connection of a frontend until it is dropped.
 #[derive(Debug)]
 pub(crate) struct FrontendSlot(Arc<Account>);
 
@@ -134,7 +134,7 @@ impl Account {
         self.down.set(limits.max_rate);
     }
 
-    /// Returns the time that connections have waited because of the rate, in sum.
+    /// Returns the total time that connections have waited because of the rate limit.
     pub(crate) fn throttled(&self) -> Duration {
         Duration::from_micros(self.throttled.load(Ordering::Relaxed))
     }

@@ -26,7 +26,7 @@ pub(crate) fn prepare(socket: &impl AsFd) {
     let _ = socket.set_tcp_keepalive(&alive.with_retries(4));
 }
 
-/// Makes the drop of the socket reset the connection.
+/// Makes dropping the socket reset the connection.
 pub(crate) fn reset(socket: &TcpStream) {
     // It fails only if the connection has ended already.
     let _ = socket.set_zero_linger();
@@ -45,7 +45,7 @@ pub(crate) trait Source: AsyncRead + Unpin {
     /// Waits until the connection fails.
     fn failed(&self) -> impl Future<Output = io::Error> + Send;
 
-    /// Returns the kernel socket, if it is one.
+    /// Returns the kernel's socket; `None` over brisk's TCP.
     fn socket(&self) -> Option<&TcpStream> {
         None
     }
@@ -68,8 +68,8 @@ pub(crate) trait Sink: AsyncWrite + Unpin {
         Pin::new(self).poll_write(cx, last)
     }
 
-    /// Returns the kernel socket, if it is one. If everything was read, dropping it ends the stream like a
-    /// shutdown.
+    /// Returns the kernel's socket; `None` over brisk's TCP. If everything was read, dropping the socket ends
+    /// the stream like a shutdown.
     fn socket(&self) -> Option<&TcpStream> {
         None
     }
@@ -98,10 +98,10 @@ impl Sink for tcp::WriteHalf<'_> {
 thread_local! {
     /// Buffer for bytes between a read and the immediately following write, so that no connection needs its
     /// own.
-    static CHUNK_IN_HAND: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
+    static CHUNK_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
 }
 
 /// Lends `use_it` a buffer of [`CHUNK`] bytes with arbitrary content.
 pub(crate) fn with_chunk<T>(use_it: impl FnOnce(&mut [u8]) -> T) -> T {
-    CHUNK_IN_HAND.with_borrow_mut(|chunk| use_it(chunk))
+    CHUNK_BUFFER.with_borrow_mut(|chunk| use_it(chunk))
 }

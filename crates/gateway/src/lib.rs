@@ -7,10 +7,10 @@
 //! | module | content |
 //! |---|---|
 //! | [`frontend`] | [`Frontend`]: accepts clients, opens the hop with their first bytes |
-//! | [`backend`] | [`Backend`]: accepts the hop, connects to the origin |
+//! | [`backend`] | [`Backend`]: accepts connections of the hop, connects to the origin |
 //! | [`edge`] | [`Edge`]: accepts clients over brisk's TCP, connects to the origin, without another gateway |
 //! | [`clients`] | brisk's TCP towards unmodified clients: of an edge, of a frontend with a device for clients |
-//! | [`hop`] | the protocol between them: key, messages, records |
+//! | [`hop`] | the protocol between frontend and backend: key, messages, records |
 //! | [`upstream`] | the backends of a frontend: the choice among them, and their health |
 //! | `warm` | connections to a backend that are open before they are needed |
 //! | `transport` | transports of the hop to a backend: brisk's TCP with or without UDP, or the kernel's TCP |

@@ -289,7 +289,7 @@ fn remedy(why: io::ErrorKind) -> &'static str {
     match why {
         io::ErrorKind::AddrInUse => "another program has this port; choose another",
         io::ErrorKind::AddrNotAvailable => {
-            "the address is not one of this host; `ip address` shows those that are"
+            "this host does not have the address; `ip address` shows its addresses"
         }
         io::ErrorKind::PermissionDenied => {
             "ports below 1024 need root or CAP_NET_BIND_SERVICE; choose a higher one"

@@ -251,7 +251,7 @@ impl Metrics {
         );
         counter(
             "parity_segments",
-            "Parity segments: sent, received, and received without use by cause",
+            "Parity segments: sent, received, and received but not used, by cause",
             &self.parity,
         );
         counter("tail_probes", "Tail loss probes, by result", &self.probes);
@@ -586,7 +586,7 @@ impl Metrics {
     }
 }
 
-/// The series of clients' connections over brisk's TCP; at an edge also of those over the kernel's TCP.
+/// The series of clients' connections over brisk's TCP and, at an edge, over the kernel's TCP.
 #[derive(Debug)]
 struct Clients {
     connections: Family<Labels, Counter>,
@@ -779,7 +779,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_of_the_contract_is_there() {
+    fn every_metric_of_the_contract_exists() {
         let metrics = Metrics::new();
         metrics.observe(&access(End::Closed, 120));
         metrics.set_mechanisms(vec![MechanismState {

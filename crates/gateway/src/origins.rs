@@ -18,7 +18,7 @@ pub struct OriginName(String);
 
 impl OriginName {
     /// Longest name, bytes.
-    const LONGEST: usize = 64;
+    const MAX_LENGTH: usize = 64;
 
     /// Returns the name as text.
     pub fn as_str(&self) -> &str {
@@ -31,7 +31,7 @@ impl FromStr for OriginName {
 
     fn from_str(text: &str) -> Result<OriginName, String> {
         let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        match !text.is_empty() && text.len() <= OriginName::LONGEST && text.chars().all(is_name) {
+        match !text.is_empty() && text.len() <= OriginName::MAX_LENGTH && text.chars().all(is_name) {
             true => Ok(OriginName(text.to_owned())),
             false => Err(format!(
                 "'{text}' is not a name for an origin: write 1 to 64 letters, digits, -, _ and ."

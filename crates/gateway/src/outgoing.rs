@@ -63,7 +63,7 @@ impl Ports {
         let count = last - first + 1;
         let begin = first + self.next.fetch_add(1, Ordering::Relaxed) % count;
         let end = (begin + WINDOW - 1).min(last);
-        // Both lie in the range, whose ends have 16 bits.
+        // The first and the last port lie in the range, whose ends have 16 bits.
         begin as u16..=end as u16
     }
 
@@ -265,17 +265,17 @@ mod tests {
         let address = listener.local_addr().unwrap();
         for size in [1, 5000, 8 << 20] {
             let first: Vec<u8> = (0..size).map(|n| (n % 251) as u8).collect();
-            let saying = async {
+            let sending = async {
                 let (mut stream, sent) = connect_as(None, address, &first).await.unwrap();
                 stream.write_all(&first[sent..]).await.unwrap();
             };
-            let hearing = async {
-                let mut heard = Vec::new();
-                listener.accept().await.unwrap().0.read_to_end(&mut heard).await.unwrap();
-                heard
+            let receiving = async {
+                let mut received = Vec::new();
+                listener.accept().await.unwrap().0.read_to_end(&mut received).await.unwrap();
+                received
             };
-            let ((), heard) = tokio::join!(saying, hearing);
-            assert!(heard == first, "{size}");
+            let ((), received) = tokio::join!(sending, receiving);
+            assert!(received == first, "{size}");
         }
     }
 }

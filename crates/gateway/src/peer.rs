@@ -147,12 +147,13 @@ impl Peer {
         *self.path.lock().unwrap_or_else(PoisonError::into_inner) = seen;
     }
 
-    /// Returns whether connections carry redundancy.
+    /// Returns the state of the agreement on redundancy.
     pub(crate) fn redundancy(&self) -> Redundancy {
         Redundancy::from_byte(&self.redundancy)
     }
 
-    /// Records the outcome of a new connection. An outcome that shows nothing does not change the state.
+    /// Records the outcome of a new connection. An outcome that gives no information does not change the
+    /// state.
     pub(crate) fn learn(&self, outcome: GentleOutcome) {
         match Redundancy::of(outcome) {
             Redundancy::Unknown | Redundancy::Lapsed => {}
@@ -161,7 +162,7 @@ impl Peer {
     }
 
     /// Logs a change of the redundancy.
-    pub(crate) fn tell(&self, backend: &str, log: &Log) {
+    pub(crate) fn log_redundancy(&self, backend: &str, log: &Log) {
         let now = self.redundancy();
         if self.logged.swap(now as u8, Ordering::Relaxed) == now as u8 {
             return;
@@ -286,7 +287,7 @@ pub(crate) async fn take_registration(
     write.flush().await
 }
 
-/// Number of full segments in an exchange; the planner cuts only shorter flights into smaller segments.
+/// Number of full segments in an exchange; brisk's TCP cuts only shorter flights into smaller segments.
 const FULL_SEGMENTS: usize = 9;
 
 /// Sends several full segments, each of `segment` bytes, and requests two full segments from the backend.
@@ -349,7 +350,7 @@ pub(crate) async fn answer(
 }
 
 /// Tells a watching frontend that this backend is draining.
-pub(crate) async fn say_draining(write: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+pub(crate) async fn announce_draining(write: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
     write.write_all(&[DRAINING]).await?;
     write.shutdown().await
 }
@@ -358,12 +359,12 @@ pub(crate) async fn say_draining(write: &mut (impl AsyncWrite + Unpin)) -> io::R
 mod tests {
     use super::*;
 
-    /// Returns the answer that a frontend reads if the backend has the loss `told`.
-    async fn answered(told: Option<u32>) -> Answer {
+    /// Returns the answer that a frontend reads if the backend has the loss `loss`.
+    async fn answered(loss: Option<u32>) -> Answer {
         let (mut near, mut far) = tokio::io::duplex(64);
         let backend = async {
             let question = far.read_u8().await.unwrap();
-            answer(&mut far, question, || told, 1400).await.unwrap();
+            answer(&mut far, question, || loss, 1400).await.unwrap();
         };
         let (mut read, mut write) = tokio::io::split(&mut near);
         tokio::join!(async { ask(&mut read, &mut write).await.unwrap() }, backend).0
@@ -377,9 +378,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_frontend_of_an_earlier_release_gets_the_byte_that_it_knows() {
-        let mut said = Vec::new();
-        answer(&mut said, PLAIN, || Some(50_000), 1400).await.unwrap();
-        assert_eq!(said, [UP]);
+        let mut written = Vec::new();
+        answer(&mut written, PLAIN, || Some(50_000), 1400).await.unwrap();
+        assert_eq!(written, [UP]);
     }
 
     #[tokio::test]

@@ -10,7 +10,7 @@ const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 /// Longest header of version 1, "worst case" of section 2.1.
 const LONGEST_V1: usize = 107;
 /// Longest accepted header of version 2: addresses and extensions.
-pub const LONGEST: usize = 16 + 2048;
+pub const MAX_LENGTH: usize = 16 + 2048;
 
 /// Version of the written header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,7 +79,7 @@ fn parse_v2(bytes: &[u8]) -> Parsed {
         return Parsed::More;
     };
     let length = usize::from(u16::from_be_bytes([*high, *low]));
-    if version >> 4 != 2 || 16 + length > LONGEST {
+    if version >> 4 != 2 || 16 + length > MAX_LENGTH {
         return Parsed::Bad("the PROXY header has an unknown version, or is too long");
     }
     let Some(body) = rest.get(..length) else { return Parsed::More };
@@ -207,9 +207,9 @@ mod tests {
     #[test]
     fn addresses_of_two_families_are_written_in_one() {
         let mixed = client("192.0.2.1:5000", "[2001:db8::2]:80");
-        let told = client("[::ffff:192.0.2.1]:5000", "[2001:db8::2]:80");
+        let expected = client("[::ffff:192.0.2.1]:5000", "[2001:db8::2]:80");
         let bytes = header(ProxyVersion::V2, mixed);
-        assert_eq!(parse(&bytes), Parsed::Header(told, bytes.len()));
+        assert_eq!(parse(&bytes), Parsed::Header(expected, bytes.len()));
     }
 
     #[test]

@@ -41,7 +41,7 @@ enum Side {
 }
 
 impl Role {
-    /// Returns the end of the connection that this side leads to.
+    /// Returns the end, client or origin, that is behind this side of the relay.
     fn speaker(self, side: Side) -> Speaker {
         match (self, side) {
             (Role::Frontend, Side::Outside) | (Role::Backend | Role::Edge, Side::Hop) => Speaker::Client,
@@ -89,7 +89,7 @@ pub(crate) struct Carry<'a, L> {
     pub(crate) slot: Option<&'a FrontendSlot>,
     /// Measures the exchanges.
     pub(crate) exchanges: Option<Exchanges<'a>>,
-    /// The options of the kernel's socket are not set yet.
+    /// True while the options of the kernel's socket are not set.
     pub(crate) unprepared: bool,
 }
 
@@ -202,7 +202,7 @@ struct Copied {
     bytes: u64,
     /// Time when the first bytes had been forwarded.
     first: Option<Instant>,
-    /// No more bytes will come.
+    /// True if no more bytes will come.
     ended: bool,
 }
 
@@ -212,13 +212,13 @@ struct Progress<'a> {
     first: OnceLock<Side>,
     on_first: &'a (dyn Fn(Side) + Sync),
     activity: Activity,
-    /// One direction has ended, and the end was forwarded.
+    /// True if one direction has ended, and the end was forwarded.
     half_done: AtomicBool,
     /// The slot of the frontend, in backends only.
     slot: Option<&'a FrontendSlot>,
     /// Measures the exchanges, in frontends only.
     exchanges: Option<Exchanges<'a>>,
-    /// The options of the kernel's socket are not set yet.
+    /// True while the options of the kernel's socket are not set.
     unprepared: AtomicBool,
 }
 
@@ -303,7 +303,7 @@ async fn pump(
         // An idle connection holds no buffer.
         rest = Vec::new();
         if let Some(slot) = progress.slot {
-            // Only backends have slots; there the hop leads to the client.
+            // Only backends have slots; at a backend the hop leads to the client.
             slot.passed(taken, from_side == Side::Hop).await;
         }
         let sides = (from_side, to_side);
@@ -412,7 +412,7 @@ pub(crate) struct OriginRequest<'a> {
     pub(crate) origin: &'a str,
     /// The client, if it is known.
     pub(crate) client: Option<ClientAddresses>,
-    /// Connect from the client's address.
+    /// True to connect from the client's address.
     pub(crate) as_client: bool,
     /// The PROXY header that the origin expects.
     pub(crate) send_proxy: Option<ProxyVersion>,
@@ -539,19 +539,19 @@ mod tests {
     async fn end_that_leaves_with_the_last_bytes_arrives_with_all_of_them() {
         for size in [1, 5000, 3 << 20] {
             let ((mut client, mut kernel), (hop, mut origin)) = (sockets().await, duplex(size));
-            let said: Vec<u8> = (0..size).map(|n| (n % 251) as u8).collect();
-            origin.write_all(&said).await.unwrap();
+            let sent: Vec<u8> = (0..size).map(|n| (n % 251) as u8).collect();
+            origin.write_all(&sent).await.unwrap();
             drop(origin);
             let progress = progress();
             let relaying = relay(kernel.split(), Vec::new(), halves(hop), std::future::pending(), &progress);
             let reading = async {
-                let mut heard = Vec::new();
-                client.read_to_end(&mut heard).await.unwrap();
+                let mut received = Vec::new();
+                client.read_to_end(&mut received).await.unwrap();
                 client.shutdown().await.unwrap();
-                heard
+                received
             };
-            let (relayed, heard) = tokio::join!(relaying, reading);
-            assert!(heard == said, "{size}");
+            let (relayed, received) = tokio::join!(relaying, reading);
+            assert!(received == sent, "{size}");
             assert_eq!(relayed.from_hop.bytes, size as u64);
             assert!(matches!(relayed.stopped, Stopped::Ended), "{:?}", relayed.stopped);
         }
@@ -573,14 +573,14 @@ mod tests {
         });
         origin.write_all(b"all there is").await.unwrap();
         origin.shutdown().await.unwrap();
-        let mut heard = Vec::new();
-        client.read_to_end(&mut heard).await.unwrap();
-        assert_eq!(heard, b"all there is");
+        let mut received = Vec::new();
+        client.read_to_end(&mut received).await.unwrap();
+        assert_eq!(received, b"all there is");
         client.write_all(b"thanks").await.unwrap();
         client.shutdown().await.unwrap();
-        let mut heard = Vec::new();
-        origin.read_to_end(&mut heard).await.unwrap();
-        assert_eq!(heard, b"thanks");
+        let mut received = Vec::new();
+        origin.read_to_end(&mut received).await.unwrap();
+        assert_eq!(received, b"thanks");
         assert!(matches!(relaying.await.unwrap().stopped, Stopped::Ended));
     }
 
@@ -603,14 +603,14 @@ mod tests {
             let hop = HopStream::direct(Line::Kernel(hop), Vec::new());
             carry(Line::Kernel(kernel), hop, with, &mut access).await
         });
-        let mut heard = [0; 9];
+        let mut received = [0; 9];
         client.write_all(b"the first").await.unwrap();
-        origin.read_exact(&mut heard).await.unwrap();
+        origin.read_exact(&mut received).await.unwrap();
         origin.write_all(b"of a part").await.unwrap();
-        client.read_exact(&mut heard).await.unwrap();
+        client.read_exact(&mut received).await.unwrap();
         carrying.abort();
         for mut end in [client, origin] {
-            let error = end.read(&mut heard).await.unwrap_err();
+            let error = end.read(&mut received).await.unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
         }
     }
@@ -670,9 +670,9 @@ mod tests {
         let relayed = relay(halves(kernel), Vec::new(), hop, std::future::pending(), &progress).await;
         assert!(matches!(relayed.stopped, Stopped::Failed(Side::Hop, _)), "{:?}", relayed.stopped);
         assert_eq!(relayed.from_hop.bytes, 10);
-        let mut heard = [0; 10];
-        client.read_exact(&mut heard).await.unwrap();
-        assert_eq!(heard, *b"last words");
+        let mut received = [0; 10];
+        client.read_exact(&mut received).await.unwrap();
+        assert_eq!(received, *b"last words");
     }
 
     #[tokio::test]

@@ -4,10 +4,11 @@
 //! its NAT, opens a new watch from there and repeats the secret that it sent before. The backend then
 //! recognises the peer, and its open connections continue ([`Endpoint::move_peer`]).
 //!
-//! The secret is 32 random bytes for one backend and one run of a frontend. It is sent only in sealed
-//! records, after a handshake that cannot be replayed, so that only the frontend can move itself. The
-//! handshakes of TCP and of the tunnel prove that the frontend receives packets at the new address; nothing
-//! is sent there before. A tunnel without keys has no such proof, so its frontends cannot move.
+//! The secret has 32 random bytes. Each backend gets its own, which is valid from the start of the frontend
+//! to its end. It is sent only in sealed records, after a handshake that cannot be replayed, so that only the
+//! frontend can move itself. The handshakes of TCP and of the tunnel prove that the frontend receives packets
+//! at the new address; nothing is sent there before. A tunnel without keys has no such proof, so its
+//! frontends cannot move.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -44,14 +45,14 @@ pub(crate) struct Roaming(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
-    frontends: BTreeMap<Secret, Whereabouts>,
+    frontends: BTreeMap<Secret, Location>,
     /// Number of registrations.
     turn: u64,
 }
 
 /// The current and earlier addresses of a frontend.
 #[derive(Debug)]
-struct Whereabouts {
+struct Location {
     /// The label of its key.
     frontend: Option<Arc<str>>,
     /// Its address in the stack.
@@ -60,14 +61,14 @@ struct Whereabouts {
     outside: SocketAddr,
     /// Its earlier addresses in the stack, the latest last.
     earlier: VecDeque<IpAddr>,
-    heard: u64,
+    turn: u64,
 }
 
 /// The move of a frontend to another address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Moved {
     pub(crate) before: SocketAddr,
-    /// More than the port has changed.
+    /// True if more than the port has changed.
     pub(crate) is_other_path: bool,
 }
 
@@ -107,11 +108,11 @@ impl Known {
         at: IpAddr,
         outside: SocketAddr,
     ) -> AddressChange {
-        let (mut change, heard) = (AddressChange::default(), self.turn);
+        let (mut change, turn) = (AddressChange::default(), self.turn);
         self.turn += 1;
         match self.frontends.get_mut(&secret) {
             Some(known) if known.frontend == frontend => {
-                known.heard = heard;
+                known.turn = turn;
                 if known.at != at {
                     let is_other_path = known.outside.ip() != outside.ip();
                     change.moved = Some((known.at, Moved { before: known.outside, is_other_path }));
@@ -126,7 +127,7 @@ impl Known {
             Some(_) => {}
             None => {
                 let earlier = VecDeque::new();
-                self.frontends.insert(secret, Whereabouts { frontend, at, outside, earlier, heard });
+                self.frontends.insert(secret, Location { frontend, at, outside, earlier, turn });
                 self.forget_oldest(&mut change);
             }
         }
@@ -137,7 +138,7 @@ impl Known {
         if self.frontends.len() <= MAX_FRONTENDS {
             return;
         }
-        let oldest = self.frontends.iter().min_by_key(|(_, known)| known.heard).map(|(secret, _)| *secret);
+        let oldest = self.frontends.iter().min_by_key(|(_, known)| known.turn).map(|(secret, _)| *secret);
         if let Some(gone) = oldest.and_then(|secret| self.frontends.remove(&secret)) {
             let is_shared = self.frontends.values().any(|known| known.at == gone.at);
             change.forgotten.extend(gone.earlier);

@@ -28,9 +28,9 @@ use crate::timeouts::Timeouts;
 ///
 /// Nagle's algorithm is off: the gateway forwards data when it arrives. Keepalive every 20 s keeps the
 /// mapping of a NAT alive (Linux expires UDP after 30 s until both sides have sent) and detects a peer that
-/// has vanished. Only one connection at a time starts from what earlier ones have learnt about the path. Each
-/// repeats its SYN after one and a half known round trips. A path that drops large packets is suspected after
-/// one flight, not after three timeouts.
+/// has vanished. Only one connection at a time starts from the facts that earlier ones have learnt about the
+/// path. Each connection repeats its SYN after one and a half known round trips. A path that drops large
+/// packets is suspected after one flight, not after three timeouts.
 pub fn hop_tcp(tcp: TcpConfig) -> TcpConfig {
     let alive =
         KeepaliveConfig { idle: Duration::from_secs(20), interval: Duration::from_secs(10), count: 6 };
@@ -200,7 +200,8 @@ pub(crate) struct Accepted<C> {
 #[derive(Debug)]
 pub(crate) struct OpenSocket<L> {
     pub(crate) listener: L,
-    /// The only listener: the other cores have none, and its connections are served on all cores in turn.
+    /// True if this is the only listener: the other cores have none, and its connections are served on all
+    /// cores in turn.
     pub(crate) is_only: bool,
 }
 
@@ -244,7 +245,7 @@ pub(crate) fn on_each(listener: TcpListener, cores: &[Handle]) -> Vec<TcpListene
     let others =
         cores.iter().skip(1).map(|core| another_listener(&listener, core)).collect::<io::Result<Vec<_>>>();
     let others = others.unwrap_or_else(|_| {
-        // Then no other process may share the address either.
+        // With one listener, no other process may share the address.
         let _ = socket2::SockRef::from(&listener).set_reuse_port(false);
         Vec::new()
     });
@@ -254,7 +255,7 @@ pub(crate) fn on_each(listener: TcpListener, cores: &[Handle]) -> Vec<TcpListene
 /// Returns another listener at the address of `listener`, for `core`.
 fn another_listener(listener: &TcpListener, core: &Handle) -> io::Result<TcpListener> {
     let first = socket2::SockRef::from(listener);
-    // Set after binding, so that binding fails if another process has the port.
+    // The option is set after binding, so that binding fails if another process has the port.
     first.set_reuse_port(true)?;
     let address = first.local_addr()?;
     let socket = Socket::new(address.domain(), Type::STREAM.nonblocking(), None)?;
@@ -346,7 +347,7 @@ impl Service {
         }
     }
 
-    /// Serves one connection from its slot to its record.
+    /// Serves one connection, reports its record, and frees its slot.
     async fn attend(self: Arc<Self>, serving: Serving, slot: Option<OwnedSemaphorePermit>) {
         let config = &self.config;
         let open = config.metrics.begin();
@@ -384,7 +385,7 @@ impl Service {
                 match kept {
                     Ok(count) => accepted += count,
                     Err(ended) if ended.is_panic() => std::panic::resume_unwind(ended.into_panic()),
-                    // The runtime of the core has ended, and with it its connections.
+                    // The runtime of the core has ended, and so have its connections.
                     Err(_) => {}
                 }
             }

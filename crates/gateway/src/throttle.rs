@@ -60,7 +60,7 @@ pub(crate) struct Throttle {
 }
 
 impl Throttle {
-    /// Changes the limit, also for open connections.
+    /// Changes the limit, for open connections too.
     pub(crate) fn set(&self, rate: Option<BitRate>) {
         self.rate.store(rate.map_or(0, BitRate::bytes), Ordering::Relaxed);
     }

@@ -11,7 +11,7 @@ use crate::sums::Sums;
 /// Limit of remembered exchanges.
 const MAX: usize = 1024;
 /// Time for which an exchange is remembered.
-const KEPT: Duration = Duration::from_secs(120);
+const MAX_AGE: Duration = Duration::from_secs(120);
 
 /// The traffic over a path.
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ impl Traffic {
 
     /// Returns the round trips per exchange in the last two minutes: p50 and p99.
     pub(crate) fn round_trips(&self, now: Instant) -> Option<[f64; 2]> {
-        let is_recent = |at: &Instant| now.saturating_duration_since(*at) <= KEPT;
+        let is_recent = |at: &Instant| now.saturating_duration_since(*at) <= MAX_AGE;
         let exchanges = lock(&self.exchanges);
         let mut recent: Vec<f32> =
             exchanges.iter().filter(|(at, _)| is_recent(at)).map(|(_, took)| *took).collect();
@@ -56,7 +56,7 @@ impl Traffic {
     }
 }
 
-/// Locks a mutex. No user leaves a value half changed, so the value is valid even after a panic.
+/// Locks a mutex. The value is valid even after a panic, because no code panics between two related changes.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

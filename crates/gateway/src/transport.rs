@@ -91,7 +91,7 @@ impl Transports {
     }
 }
 
-/// Whether a path carries brisk's TCP over one transport.
+/// Record of whether a path carries brisk's TCP over one transport.
 #[derive(Debug, Default)]
 pub(crate) struct Memory(Mutex<Option<Lost>>);
 
@@ -145,7 +145,7 @@ impl Memory {
     }
 }
 
-/// Reports to the connections over a backend that an answer will never come. They cannot detect this
+/// Reports to the connections over a backend that no answer will arrive any more, which they cannot detect
 /// themselves.
 #[derive(Debug, Default)]
 pub(crate) struct PathChanges(watch::Sender<Changes>);
@@ -198,7 +198,7 @@ impl PathState {
         match self.changes.wait_for(is_over).await.map(|changes| changes.process > before.process) {
             Ok(true) => "the backend's process has ended",
             Ok(false) => "the path no longer carries brisk's TCP",
-            // The backend was removed from the configuration; the connection must find out for itself.
+            // The backend was removed from the configuration; the connection detects a failure itself.
             Err(_) => std::future::pending().await,
         }
     }
@@ -338,7 +338,7 @@ mod tests {
         assert_eq!((reason(left, Transport::Usual).await, changes), (None, ()));
     }
 
-    /// Returns the pauses between eight failed trials in seconds, each with whether the failure was certain.
+    /// Returns the pauses between eight failed trials in seconds; each with true if the failure was certain.
     fn pauses(trials: Trials) -> Vec<(u64, bool)> {
         let (memory, mut now) = (Memory::default(), Instant::now());
         assert!(!memory.is_lost() && !memory.is_due(now));
@@ -351,15 +351,15 @@ mod tests {
             pauses.push((pause, certain));
             // A trial of the watch waits for its answer.
             now += Duration::from_secs(pause)
-                + if trials == Trials::Watch { 4 * PATIENCE } else { Duration::ZERO };
+                + if trials == Trials::Watch { 4 * TIME_LIMIT } else { Duration::ZERO };
         }
         memory.works();
         assert!(!memory.is_lost() && !memory.is_due(now));
         pauses
     }
 
-    /// Patience of the watch; it waits four times as long for a first answer.
-    const PATIENCE: Duration = Duration::from_millis(600);
+    /// Time limit of the watch; the first answer may take four times as long.
+    const TIME_LIMIT: Duration = Duration::from_millis(600);
 
     #[test]
     fn failed_trials_by_connections_double_the_pause_and_those_of_the_watch_do_not() {
@@ -385,7 +385,7 @@ mod tests {
         transports.usual.lost(Trials::Watch, now);
         assert_eq!(begin(&Transport::ALL), [packet, kernel]);
         assert_eq!(begin(&[usual, kernel]), [kernel]);
-        assert_eq!(begin(&[usual]), [usual], "it is asked all the same");
+        assert_eq!(begin(&[usual]), [usual], "the only transport is tried although it is lost");
         transports.packet.lost(Trials::Watch, now);
         assert_eq!(begin(&Transport::ALL), [kernel]);
         transports.usual.works();

@@ -1,9 +1,10 @@
 //! The backends of a frontend: the choice among them, and the health of each.
 //!
-//! A separate connection watches each backend: every quarter of a second it sends a record and expects one. A
-//! backend is down within a second if it resets the watch, or if the watch and all its other connections are
-//! silent for longer than an answer can take. It is up again with its next answer. A draining backend gets no
-//! new connections. A backend without a watch counts as up. `transport.rs` has the transports.
+//! A separate connection watches each backend: every quarter of a second it sends a record and expects one in
+//! return. A backend is down within a second if it resets the watch, or if the watch and all its other
+//! connections are silent for longer than an answer can take. It is up again with its next answer. A draining
+//! backend gets no new connections. A backend without a watch counts as up. `transport.rs` contains the
+//! transports.
 
 use std::future::Future;
 use std::io;
@@ -27,12 +28,12 @@ use crate::peer::{self, Answer, PathReport, Peer, Redundancy, Registered};
 use crate::roaming::{self, Secret};
 use crate::traffic::Traffic;
 use crate::transport::{HEAD_START, Memory, PathChanges, PathState, Transport, Transports, Trials, first_of};
-use crate::warm::Warm;
+use crate::warm::WarmPool;
 
 /// Interval between two records of the watch.
 const ASK: Duration = Duration::from_millis(250);
-/// Minimum time limit of an answer. With the interval, a backend that falls silent is down within 0.85 s.
-const PATIENCE: Duration = Duration::from_millis(600);
+/// Minimum time limit of an answer. Together with the interval, it detects a silent backend within 0.85 s.
+const MIN_TIME_LIMIT: Duration = Duration::from_millis(600);
 /// Pause after which a backend that is down is tried again.
 const RETRY: Duration = Duration::from_millis(500);
 /// Time that a backend must stay down before connections that wait for its answer are given up: silence may
@@ -46,8 +47,8 @@ pub struct BackendSpec {
     pub name: String,
     /// Its address in the hop's stack. `None`: the address is not known yet, and the backend counts as down.
     pub address: Option<SocketAddr>,
-    /// Its address for the kernel's TCP, which is used if the path carries nothing else. `None`: it does not
-    /// listen there.
+    /// Its address for the kernel's TCP, which is used if the path carries nothing else. `None`: the backend
+    /// has no listener of the kernel's TCP.
     pub kernel: Option<SocketAddr>,
     /// Its address for brisk's TCP without UDP, over [`crate::FrontendConfig::packet`]. `None`: this
     /// transport is not used.
@@ -59,7 +60,7 @@ pub struct BackendSpec {
 }
 
 impl BackendSpec {
-    /// Returns the only backend.
+    /// Returns the configuration of a frontend's only backend.
     pub fn new(address: SocketAddr) -> BackendSpec {
         BackendSpec { address: Some(address), ..BackendSpec::unknown(address.to_string()) }
     }
@@ -70,7 +71,7 @@ impl BackendSpec {
     }
 }
 
-/// Whether a backend can get connections.
+/// Ability of a backend to get new connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Health {
     /// No answer is known yet.
@@ -108,7 +109,7 @@ pub(crate) struct Dialling {
     pub(crate) own: Arc<Ephemerals>,
     pub(crate) tcp: TcpConfig,
     pub(crate) fast_open: Option<FastOpenConnect>,
-    /// A watch decides the health of the backends and the transport to each.
+    /// True if a watch decides the health of the backends and the transport to each.
     pub(crate) watched: bool,
     pub(crate) log: Log,
 }
@@ -123,16 +124,16 @@ pub struct Upstream {
     transports: Transports,
     /// The transport of new connections that was reported last.
     reported: Mutex<Transport>,
-    warm: Warm,
+    warm: WarmPool,
     changes: PathChanges,
     peer: Peer,
     /// The secret by which the backend recognises this frontend at another address; `None` if the system has
     /// no randomness.
     secret: Option<Secret>,
     changed: Notify,
-    /// The watch is running, and will report up or down soon.
+    /// True while the watch is running; it will report up or down soon.
     watched: AtomicBool,
-    /// A connection was refused: the watch tries the backend at once.
+    /// Notified when a connection was refused, so that the watch tries the backend at once.
     refused: Notify,
     /// Smoothed round trip of the watch, microseconds; 0 if none is known.
     round_trip: AtomicU64,
@@ -155,7 +156,7 @@ impl Upstream {
             health: AtomicU8::new(health as u8),
             transports: Transports::default(),
             reported: Mutex::new(Transport::Usual),
-            warm: Warm::default(),
+            warm: WarmPool::default(),
             changes: PathChanges::default(),
             peer: Peer::default(),
             secret: roaming::secret(),
@@ -170,7 +171,7 @@ impl Upstream {
         }
     }
 
-    /// Returns whether it can get connections.
+    /// Returns the health of the backend.
     pub fn health(&self) -> Health {
         let health = self.health.load(Ordering::Relaxed);
         Health::ALL.into_iter().find(|known| *known as u8 == health).unwrap_or(Health::Unknown)
@@ -212,7 +213,7 @@ impl Upstream {
         }
     }
 
-    /// Returns whether connections to it carry redundancy.
+    /// Returns the state of the agreement on redundancy with the backend.
     pub fn redundancy(&self) -> Redundancy {
         self.peer.redundancy()
     }
@@ -222,7 +223,7 @@ impl Upstream {
     fn saved_round_trip(&self, dialling: &Dialling) -> Option<Duration> {
         let on_syn = dialling.fast_open.is_some() && !self.warm.is_needed();
         let is_saved =
-            self.transport() != Transport::Kernel && (on_syn || self.warm.is_there(Instant::now()));
+            self.transport() != Transport::Kernel && (on_syn || self.warm.has_usable(Instant::now()));
         self.round_trip().filter(|_| is_saved)
     }
 
@@ -278,7 +279,7 @@ impl Upstream {
     /// Records the success or failure of a requested connection. Without a watch, the backend counts as down
     /// after three failures in a row, and as up after the next success.
     pub(crate) fn outcome(&self, good: bool, watched: bool, log: &Log) {
-        self.peer.tell(&self.spec.name, log);
+        self.peer.log_redundancy(&self.spec.name, log);
         if good {
             *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
             self.failures.store(0, Ordering::Relaxed);
@@ -306,7 +307,7 @@ impl Upstream {
             transports.truncate(1);
         }
         let asked = self.ask_in_order(dialling, &message, &transports).await;
-        let (transport, answered) = asked.inspect_err(|_| self.clock.doubt())?;
+        let (transport, answered) = asked.inspect_err(|_| self.clock.forget_lasting())?;
         for tried in transports.into_iter().take_while(|tried| *tried != transport) {
             if self.transports.memory(tried).is_some_and(|memory| works(tried, memory)) {
                 let trials = if dialling.watched { Trials::Watch } else { Trials::Connections };
@@ -334,9 +335,9 @@ impl Upstream {
         if rest.is_empty() {
             return self.ask_over(*first, dialling, message, None).await.map(|answered| (*first, answered));
         }
-        let (tell, connected) = watch::channel(false);
+        let (report, connected) = watch::channel(false);
         let this = async {
-            self.ask_over(*first, dialling, message, Some(tell)).await.map(|answered| (*first, answered))
+            self.ask_over(*first, dialling, message, Some(report)).await.map(|answered| (*first, answered))
         };
         let head_start = HEAD_START.max(3 * self.round_trip().unwrap_or_default());
         let next = Box::pin(self.ask_in_order(dialling, message, rest));
@@ -432,12 +433,13 @@ impl Upstream {
             if self.health() != Health::Up || self.transport() != Transport::Usual {
                 continue;
             }
-            // Their SYNs request a cookie, so that the pool ends as soon as a SYN can carry a request.
+            // The SYNs of the pool's connections request a cookie, so that the pool ends as soon as a SYN can
+            // carry a request.
             let fast_open = dialling.fast_open;
             let connect = ConnectConfig { tcp: dialling.tcp.clone(), fast_open, ..ConnectConfig::default() };
             for _ in 0..missing {
                 let opening = dialling.endpoint.connect_with(address, &connect);
-                let Ok(Ok(stream)) = tokio::time::timeout(PATIENCE, opening).await else { break };
+                let Ok(Ok(stream)) = tokio::time::timeout(MIN_TIME_LIMIT, opening).await else { break };
                 if let Some(stats) = stream.stats() {
                     self.warm.learn(stats.fast_open);
                 }
@@ -470,7 +472,7 @@ impl Upstream {
             // Silence after an answer may mean only a few lost packets, so the backend is asked again at
             // once.
             if answered && !drained {
-                self.look_for_process().await;
+                self.check_process().await;
             } else {
                 tokio::time::sleep(RETRY).await;
             }
@@ -493,7 +495,7 @@ impl Upstream {
         }
         let opening = Opening::new(Purpose::Watch);
         let trial = self.open_over(dialling, &opening, transport);
-        match tokio::time::timeout(4 * PATIENCE, trial).await {
+        match tokio::time::timeout(4 * MIN_TIME_LIMIT, trial).await {
             Ok(Ok(_)) => self.works(transport, &dialling.log),
             Ok(Err(_)) | Err(_) => self.lost(transport, Trials::Watch, &dialling.log),
         }
@@ -550,9 +552,9 @@ impl Upstream {
 
     /// Asks the kernel of the backend's host whether the process is alive, because a killed process sends
     /// nothing over brisk's TCP.
-    async fn look_for_process(&self) {
+    async fn check_process(&self) {
         let Some(kernel) = self.spec.kernel else { return };
-        let attempt = tokio::time::timeout(PATIENCE, tokio::net::TcpStream::connect(kernel));
+        let attempt = tokio::time::timeout(MIN_TIME_LIMIT, tokio::net::TcpStream::connect(kernel));
         if let Ok(Err(error)) = attempt.await
             && error.kind() == std::io::ErrorKind::ConnectionRefused
         {
@@ -601,7 +603,7 @@ impl Upstream {
             };
             self.learn(asked.elapsed());
             self.peer.measured(self.measure(hop.line(), transport, dialling, loss));
-            self.peer.tell(&self.spec.name, log);
+            self.peer.log_redundancy(&self.spec.name, log);
             if transport != self.transport() {
                 return (true, None);
             }
@@ -640,7 +642,7 @@ impl Upstream {
 
     /// Returns the time limit of an answer to the watch.
     fn patience(&self) -> Duration {
-        PATIENCE.max(3 * self.round_trip().unwrap_or_default())
+        MIN_TIME_LIMIT.max(3 * self.round_trip().unwrap_or_default())
     }
 
     /// Returns the time limit of the first answer, which may include the handshake and the confirmation.
@@ -802,8 +804,8 @@ fn can_be_asked(upstream: &Upstream) -> bool {
     matches!(upstream.health(), Health::Up | Health::Unknown)
 }
 
-/// Ranks up before unknown before draining before down, then by priority. Without a watch, unknown ranks as
-/// up. A request to a dead backend is lost, because it may have been delivered there.
+/// Sorts by health (up, unknown, draining, down), then by priority. Without a watch, unknown ranks as up. A
+/// request sent to a dead backend is lost: that backend may have received it, so no other may get it.
 fn rank(upstream: &Upstream) -> (u8, u8) {
     let usable = match upstream.health() {
         Health::Up => 0,
@@ -835,24 +837,24 @@ mod tests {
 
     #[tokio::test]
     async fn backend_that_answers_others_is_late_and_not_silent() {
-        const PATIENCE: Duration = Duration::from_millis(500);
+        const TIME_LIMIT: Duration = Duration::from_millis(500);
         let upstreams = upstreams(&[(0, 1)]);
         let upstream = &upstreams.all[0];
         let silence = async || {
             let began = Instant::now();
-            let answer = upstream.unless_silent(PATIENCE, std::future::pending::<()>()).await;
+            let answer = upstream.unless_silent(TIME_LIMIT, std::future::pending::<()>()).await;
             (answer, began.elapsed())
         };
         let (answer, took) = silence().await;
-        assert!(answer.is_none() && took >= PATIENCE, "{took:?}");
+        assert!(answer.is_none() && took >= TIME_LIMIT, "{took:?}");
         let others = async {
             for _ in 0..12 {
-                tokio::time::sleep(PATIENCE / 10).await;
+                tokio::time::sleep(TIME_LIMIT / 10).await;
                 upstream.outcome(true, true, &Log::silent());
             }
         };
         let ((answer, took), ()) = tokio::join!(silence(), others);
-        assert!(answer.is_none() && took >= 2 * PATIENCE, "{took:?}");
+        assert!(answer.is_none() && took >= 2 * TIME_LIMIT, "{took:?}");
     }
 
     /// Log lines in memory.
@@ -912,7 +914,7 @@ mod tests {
         assert!((0..100).all(|_| first(&upstreams) == "0"));
         upstreams.all[1].set(Health::Up, "test", &Log::silent());
         let asked = (0..400).filter(|_| first(&upstreams) == "0").count();
-        assert_eq!(asked, 300, "who comes back is owed nothing");
+        assert_eq!(asked, 300, "a backend that comes back has no credit");
     }
 
     #[test]
@@ -922,7 +924,7 @@ mod tests {
         upstreams.all[0].set(Health::Down, "test", &log);
         assert_eq!(first(&upstreams), "1");
         upstreams.all[1].set(Health::Draining, "test", &log);
-        assert_eq!(first(&upstreams), "1", "who drains is better than who is dead");
+        assert_eq!(first(&upstreams), "1", "a draining backend comes before a dead one");
         assert!(!upstreams.any_up());
         upstreams.all[0].set(Health::Up, "test", &log);
         assert_eq!(first(&upstreams), "0");
@@ -938,9 +940,9 @@ mod tests {
         assert!((0..10).all(|_| first(&upstreams) == "1"));
         upstreams.all[1].set(Health::Draining, "test", &log);
         upstreams.all[2].set(Health::Up, "test", &log);
-        assert_eq!(first(&upstreams), "2", "it has answered");
+        assert_eq!(first(&upstreams), "2", "the backend has answered");
         upstreams.all[2].set(Health::Down, "test", &log);
-        assert_eq!(first(&upstreams), "0", "it may answer");
+        assert_eq!(first(&upstreams), "0", "an unknown backend may answer");
         assert!(upstreams.any_up());
     }
 
@@ -957,7 +959,7 @@ mod tests {
         let found = BackendSpec { address: known.address, ..specs[0].clone() };
         let upstreams = upstreams.renewed(vec![found, known]);
         assert_eq!(upstreams.all[0].health(), Health::Unknown);
-        assert_eq!(upstreams.all[1].health(), Health::Down, "what is known of the others is kept");
+        assert_eq!(upstreams.all[1].health(), Health::Down, "the others keep their state");
     }
 
     #[test]

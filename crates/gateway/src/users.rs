@@ -21,7 +21,7 @@ use crate::hop::key::{lines, read_secret};
 /// Limit of lines in a file. A login is compared with all of them.
 const MAX_USERS: usize = 4096;
 /// Longest name and longest password, bytes (RFC 1929).
-const LONGEST: usize = 255;
+const MAX_LENGTH: usize = 255;
 
 /// Users with their passwords.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -83,7 +83,7 @@ impl Users {
         for (place, line) in lines(text, place) {
             let malformed = |problem| UsersError::Malformed { place: place.clone(), problem };
             let (name, password) = line.split_once(':').ok_or_else(|| malformed("it has no colon"))?;
-            if [name, password].iter().any(|part| part.is_empty() || part.len() > LONGEST) {
+            if [name, password].iter().any(|part| part.is_empty() || part.len() > MAX_LENGTH) {
                 return Err(malformed("its name or its password is empty or too long"));
             }
             let digest = Digest::of(name.as_bytes(), password.as_bytes());

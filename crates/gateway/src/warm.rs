@@ -3,8 +3,8 @@
 //! trip, as with Fast Open.
 //!
 //! A backend waits a few seconds for the first message. A connection is usable for less than that, and the
-//! pool of [`KEPT`] connections is renewed all the time. An unused connection is reset; the backend does not
-//! log connections without data.
+//! pool of [`POOL_SIZE`] connections is renewed all the time. An unused connection is reset; the backend does
+//! not log connections without data.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,23 +15,23 @@ use brisk_runtime::fast_open::OffReason;
 use brisk_runtime::{FastOpenOutcome, TcpStream};
 
 /// Number of connections in the pool.
-pub(crate) const KEPT: usize = 4;
+pub(crate) const POOL_SIZE: usize = 4;
 /// Time for which a connection is usable. A backend closes a silent connection after its `connect_timeout`
 /// (default 10 s), in an earlier release after five seconds.
 const GOOD: Duration = Duration::from_secs(3);
 /// Number of connections in a row without Fast Open after which the pool replaces it.
-const ENOUGH: u32 = 3;
+const MAX_SLOW: u32 = 3;
 
 /// The pool of a backend.
 #[derive(Debug, Default)]
-pub(crate) struct Warm {
+pub(crate) struct WarmPool {
     /// The oldest is first.
     waiting: Mutex<VecDeque<(TcpStream, Instant)>>,
     /// Connections in a row that could not use Fast Open.
     slow: AtomicU32,
 }
 
-impl Warm {
+impl WarmPool {
     /// Records the outcome of Fast Open on a new connection, which carries a request or belongs to the pool.
     pub(crate) fn learn(&self, outcome: FastOpenOutcome) {
         match outcome {
@@ -47,7 +47,7 @@ impl Warm {
 
     /// True if a request would wait for a handshake.
     pub(crate) fn is_needed(&self) -> bool {
-        self.slow.load(Ordering::Relaxed) >= ENOUGH
+        self.slow.load(Ordering::Relaxed) >= MAX_SLOW
     }
 
     /// Takes a usable connection, if there is one.
@@ -58,7 +58,7 @@ impl Warm {
     }
 
     /// True if there is a usable connection.
-    pub(crate) fn is_there(&self, now: Instant) -> bool {
+    pub(crate) fn has_usable(&self, now: Instant) -> bool {
         let mut waiting = self.lock();
         drop_old(&mut waiting, now);
         !waiting.is_empty()
@@ -72,7 +72,7 @@ impl Warm {
             waiting.clear();
             return 0;
         }
-        KEPT.saturating_sub(waiting.len())
+        POOL_SIZE.saturating_sub(waiting.len())
     }
 
     /// Adds a new connection.
@@ -106,19 +106,19 @@ mod tests {
         };
         let (a, b) = (endpoint(a, "10.0.0.1"), endpoint(b, "10.0.0.2"));
         let listener = TcpListener::bind(&b, "10.0.0.2:80".parse().unwrap()).unwrap();
-        let (warm, now) = (Warm::default(), Instant::now());
+        let (warm, now) = (WarmPool::default(), Instant::now());
         assert_eq!(warm.missing(now), 0, "nobody needs it");
-        for _ in 0..ENOUGH {
+        for _ in 0..MAX_SLOW {
             assert_eq!(warm.missing(now), 0);
             warm.learn(FastOpenOutcome::Stripped);
             warm.learn(FastOpenOutcome::Off(OffReason::OnTrial));
         }
-        assert_eq!(warm.missing(now), KEPT);
+        assert_eq!(warm.missing(now), POOL_SIZE);
         for age in [0, 1] {
             let stream = a.connect(listener.local_addr()).await.unwrap();
             warm.put(stream, now + Duration::from_secs(age));
         }
-        assert_eq!(warm.missing(now), KEPT - 2);
+        assert_eq!(warm.missing(now), POOL_SIZE - 2);
         assert!(warm.take(now + GOOD).is_some(), "the younger one is good");
         assert!(warm.take(now + GOOD).is_none(), "the older one is not, and it was taken once");
         warm.put(a.connect(listener.local_addr()).await.unwrap(), now);

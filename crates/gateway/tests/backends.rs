@@ -146,7 +146,7 @@ async fn when_a_backend_dies_new_connections_go_to_the_second() {
     let died = Instant::now();
     let under_way = tokio::spawn(ask(entry, REQUEST));
     while !ask(entry, REQUEST).await.is_ok_and(|answer| answer.starts_with("two|")) {
-        // One second on an idle machine, more on a busy one.
+        // It takes one second on an idle machine, more on a busy one.
         assert!(died.elapsed() < Duration::from_secs(3), "{:?}", died.elapsed());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -666,16 +666,16 @@ async fn the_reason_is_the_cause_and_not_the_last_attempt() {
     let entry = frontend(a, config, &records).await;
     assert!(ask(entry, REQUEST).await.is_err());
     let of_frontend = |access: &&Access| access.role == Role::Frontend;
-    let told = || {
+    let last_end = || {
         let records = records.lock().unwrap();
         records.iter().find(of_frontend).map(|access| (access.end.to_string(), access.route.clone()))
     };
     let until = Instant::now() + Duration::from_secs(5);
-    while told().is_none() && Instant::now() < until {
+    while last_end().is_none() && Instant::now() < until {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let reason = "origin unreachable: the backend cannot reach its origin".to_owned();
-    assert_eq!(told(), Some((reason, Some(at(1).to_string()))));
+    assert_eq!(last_end(), Some((reason, Some(at(1).to_string()))));
 }
 
 #[tokio::test]

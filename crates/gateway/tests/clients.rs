@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 /// Time limit for an event that is due soon.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 const AT: &str = "10.0.0.2:80";
 const HOP: &str = "10.0.0.2:7443";
 
@@ -98,7 +98,7 @@ impl Fixture {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        timeout(PATIENCE, record).await.expect("the connection ends")
+        timeout(TIME_LIMIT, record).await.expect("the connection ends")
     }
 
     async fn finish(mut self) {
@@ -117,12 +117,12 @@ async fn listen() -> (TcpListener, SocketAddr) {
 async fn echo(origin: &TcpListener) -> Vec<u8> {
     let exchange = async {
         let (mut stream, _) = origin.accept().await.unwrap();
-        let mut heard = Vec::new();
-        stream.read_to_end(&mut heard).await.unwrap();
-        stream.write_all(&heard).await.unwrap();
-        heard
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).await.unwrap();
+        stream.write_all(&received).await.unwrap();
+        received
     };
-    timeout(PATIENCE, exchange).await.expect("a client reaches the origin")
+    timeout(TIME_LIMIT, exchange).await.expect("a client reaches the origin")
 }
 
 #[tokio::test]
@@ -138,8 +138,8 @@ async fn client_reaches_the_origin_and_both_connections_are_recorded() {
         client.read_to_end(&mut answer).await.unwrap();
         answer
     };
-    let (heard, answer) = tokio::join!(echo(&origin), exchange);
-    assert!(heard == request && answer == request);
+    let (received, answer) = tokio::join!(echo(&origin), exchange);
+    assert!(received == request && answer == request);
     let access = pair.ended().await;
     assert_eq!((access.role, &access.end), (Role::Frontend, &End::Closed));
     assert_eq!((access.bytes_up, access.bytes_down), (300_000, 300_000));

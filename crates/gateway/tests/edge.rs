@@ -1,5 +1,5 @@
-//! The edge: a client's TCP on one side of a link in memory, the edge on the other, and an origin of the
-//! kernel's on the loopback.
+//! The edge: a client's TCP on one side of a link in memory, the edge on the other, and an origin that uses
+//! the kernel's TCP on the loopback interface.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// Time limit for an event that is due soon.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 const AT: &str = "10.0.0.2:443";
 
 /// An edge, and clients on the other side of a link of 10 ms.
@@ -86,7 +86,7 @@ impl Fixture {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        timeout(PATIENCE, record).await.expect("the connection ends")
+        timeout(TIME_LIMIT, record).await.expect("the connection ends")
     }
 
     async fn finish(self) {
@@ -105,12 +105,12 @@ async fn origin() -> (TcpListener, String) {
 async fn echo(origin: &TcpListener) -> Vec<u8> {
     let exchange = async {
         let (mut stream, _) = origin.accept().await.unwrap();
-        let mut heard = Vec::new();
-        stream.read_to_end(&mut heard).await.unwrap();
-        stream.write_all(&heard).await.unwrap();
-        heard
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).await.unwrap();
+        stream.write_all(&received).await.unwrap();
+        received
     };
-    timeout(PATIENCE, exchange).await.expect("a client reaches the origin")
+    timeout(TIME_LIMIT, exchange).await.expect("a client reaches the origin")
 }
 
 #[tokio::test]
@@ -127,8 +127,8 @@ async fn client_reaches_the_origin_and_half_close_passes_both_ways() {
         client.read_to_end(&mut answer).await.unwrap();
         answer
     };
-    let (heard, answer) = tokio::join!(echo(&listening), exchange);
-    assert!(heard == request && answer == request);
+    let (received, answer) = tokio::join!(echo(&listening), exchange);
+    assert!(received == request && answer == request);
     let access = edge.ended().await;
     assert_eq!((access.role, &access.end), (Role::Edge, &End::Closed));
     assert_eq!((access.bytes_up, access.bytes_down), (300_000, 300_000));
@@ -159,8 +159,8 @@ async fn client_that_the_kernel_accepts_is_served_and_counted_next_to_the_others
         client.read_to_end(&mut answer).await.unwrap();
         answer
     };
-    let (heard, answer) = tokio::join!(echo(&listening), exchange);
-    assert!(heard == [7; 3000] && answer == heard);
+    let (received, answer) = tokio::join!(echo(&listening), exchange);
+    assert!(received == [7; 3000] && answer == received);
     let Access { tcp: Some(ClientTcp::Kernel(stats)), end: End::Closed, hop: None, .. } = edge.ended().await
     else {
         panic!("the kernel has served it");
@@ -210,7 +210,7 @@ async fn draining_edge_resets_new_connections_of_the_kernel() {
             }
         }
     };
-    timeout(PATIENCE, refused).await.expect("it is reset");
+    timeout(TIME_LIMIT, refused).await.expect("it is reset");
     edge.running.await.unwrap();
 }
 
@@ -245,12 +245,12 @@ async fn data_of_a_syn_reaches_the_origin_behind_the_proxy_header() {
         assert_eq!(taken, 5);
         client.connected().await.unwrap();
         client.shutdown().await.unwrap();
-        let heard = String::from_utf8(echo(&listening).await).unwrap();
+        let received = String::from_utf8(echo(&listening).await).unwrap();
         let port = client.local_addr().port();
-        assert_eq!(heard, format!("PROXY TCP4 10.0.0.1 10.0.0.2 {port} 443\r\nGET /"));
+        assert_eq!(received, format!("PROXY TCP4 10.0.0.1 10.0.0.2 {port} 443\r\nGET /"));
         let mut answer = String::new();
         client.read_to_string(&mut answer).await.unwrap();
-        assert_eq!(answer, heard);
+        assert_eq!(answer, received);
         assert_eq!(client.stats().map(|stats| stats.fast_open.name()), Some(outcome));
         assert_eq!(edge.ended().await.end, End::Closed);
     }
@@ -327,8 +327,8 @@ async fn tls_clients_go_where_their_server_name_leads_also_after_a_reload() {
         let mut client = edge.connect(AT).await;
         client.write_all(&hello(name)).await.unwrap();
         client.shutdown().await.unwrap();
-        let heard = echo(listening).await;
-        assert_eq!(heard, hello(name));
+        let received = echo(listening).await;
+        assert_eq!(received, hello(name));
         let access = edge.ended().await;
         assert_eq!(access.listener.as_deref(), Some(AT));
         access.origin

@@ -355,14 +355,14 @@ async fn headers_of_30_kb_arrive_whole_in_both_directions() {
 #[tokio::test]
 async fn slow_reader_gets_every_byte_and_holds_the_origin_back() {
     const LEN: usize = 24 << 20;
-    let (told, mut written) = tokio::sync::watch::channel(0);
+    let (progress, mut written) = tokio::sync::watch::channel(0);
     let origin = origin(move |mut stream: TcpStream| {
-        let told = told.clone();
+        let progress = progress.clone();
         async move {
             stream.read_u8().await.unwrap();
             for from in (0..LEN).step_by(64 << 10) {
                 stream.write_all(&pattern(from, 64 << 10)).await.unwrap();
-                told.send_replace(from + (64 << 10));
+                progress.send_replace(from + (64 << 10));
             }
         }
     })

@@ -351,13 +351,13 @@ async fn whether_clients_or_servers_speak_first_is_learnt_and_unlearnt() {
     let spoke: Vec<&str> = accesses.iter().map(|access| access.spoke_first.unwrap().name()).collect();
     assert_eq!(spoke, [&["client"; 4][..], &["server"; 4], &["client"; 2]].concat());
     let preconnected = &accesses[3];
-    assert_eq!(preconnected.waited, None, "its request was waited for");
+    assert_eq!(preconnected.waited, None, "the frontend waited for its request");
     let outcome = preconnected.hop.as_ref().map(|hop| hop.fast_open);
-    assert_eq!(outcome, Some(FastOpenOutcome::Used), "and rode on the SYN");
+    assert_eq!(outcome, Some(FastOpenOutcome::Used), "the SYN carried the request");
     let waited = |n: usize| accesses[n].waited.unwrap();
     assert!(waited(4) >= ROUND_TRIP.mul_f64(0.9), "the wrong guess costs a round trip: {:?}", waited(4));
     for n in 5..9 {
-        assert!(waited(n) < ROUND_TRIP, "a second one is not made: {:?}", waited(n));
+        assert!(waited(n) < ROUND_TRIP, "a wrong guess is not repeated: {:?}", waited(n));
     }
 }
 
@@ -484,7 +484,7 @@ async fn a_frontend_that_says_its_first_message_byte_by_byte_is_refused_in_time(
     }
     let text = metrics.text(None);
     assert!(text.contains("brisk_timeouts_total{kind=\"header\"} 20"), "{text}");
-    assert_eq!(metrics.open(), 0, "no place is held");
+    assert_eq!(metrics.open(), 0, "no slot is held");
     stop.send(()).unwrap();
     backend.await.unwrap();
 }
@@ -507,8 +507,8 @@ async fn a_frontend_may_be_silent_for_as_long_as_it_tries_to_connect() {
     let backend = Backend::bind(config, &b).unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let backend = tokio::spawn(backend.run(async move { drop(stopped.await) }));
-    // As if the first message had been lost a few times: this pause exceeds the limit for a message that has
-    // begun.
+    // This pause is as long as if the first message had been lost a few times. It exceeds the limit for a
+    // message that has begun.
     let mut late = a.connect(hop).await.unwrap();
     let mut silent = a.connect(hop).await.unwrap();
     tokio::time::sleep(Duration::from_millis(700)).await;
@@ -522,7 +522,7 @@ async fn a_frontend_may_be_silent_for_as_long_as_it_tries_to_connect() {
     let mut answer = Vec::new();
     late.read_to_end(&mut answer).await.unwrap();
     assert!(answer.ends_with(b"after all"), "{answer:?}");
-    assert_eq!(metrics.open(), 1, "who says nothing is not waited for for ever");
+    assert_eq!(metrics.open(), 1, "a silent peer does not hold its slot for ever");
     let ended = tokio::time::timeout(Duration::from_secs(2), silent.read_u8()).await;
     assert!(ended.expect("it is closed").is_err());
     let text = metrics.text(None);
@@ -544,7 +544,9 @@ async fn both_end(pair: &Pair) -> Vec<Access> {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(5), ended).await.expect("noticed though nobody reads");
+    tokio::time::timeout(Duration::from_secs(5), ended)
+        .await
+        .expect("the end is noticed although nobody reads");
     pair.accesses.lock().unwrap().clone()
 }
 

@@ -62,7 +62,7 @@ pub(crate) type Numbered = (u64, TransactionResult);
 /// Maximum number of transactions that a core takes at a time: enough to make use of an [`Arena`].
 const CHUNK: u64 = 32;
 /// Minimum number of chunks per core. At the end no core waits longer than for one chunk.
-const TURNS: u64 = 16;
+const MIN_CHUNKS_PER_CORE: u64 = 16;
 
 /// The result of a comparison, in the format of `whatif --json`.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -210,7 +210,7 @@ pub(crate) fn transactions(
     progress: &(dyn Fn(u64) + Sync),
     stop: &AtomicBool,
 ) -> Result<Vec<Vec<Numbered>>, TransactionError> {
-    let chunk = (comparison.n / (rayon::current_num_threads() as u64 * TURNS)).clamp(1, CHUNK);
+    let chunk = (comparison.n / (rayon::current_num_threads() as u64 * MIN_CHUNKS_PER_CORE)).clamp(1, CHUNK);
     let knowledge_of_arms = comparison.knowledge_of_arms()?;
     let done: Vec<Vec<Vec<Numbered>>> = (0..comparison.n.div_ceil(chunk) as usize)
         .into_par_iter()
@@ -427,7 +427,7 @@ mod tests {
         }
     }
 
-    /// A transaction leaves only memory to the next one, with any profile.
+    /// A transaction passes only allocated memory on to the next one, whatever its profile.
     #[test]
     fn results_of_an_arm_do_not_depend_on_earlier_simulations() {
         let text = ["tcp", "tcp+tfo", "tcp2012", "reactive", "corrective", "proactive", "all"].join(";");

@@ -113,7 +113,7 @@ impl EitherTcp {
         }
     }
 
-    /// Connects without data, also if Fast Open is enabled.
+    /// Connects without data, even if Fast Open is enabled.
     ///
     /// # Errors
     /// Those of `connect`.
@@ -207,7 +207,7 @@ impl Stream {
                 stream.set_nodelay(true);
                 Ok(())
             }
-            // The configuration of the connection sets it.
+            // `ask` has switched it on in the configuration of the connection.
             Stream::Hedged(_) => Ok(()),
         }
     }

@@ -88,12 +88,12 @@ impl Backend {
 
 impl Burst {
     /// Sends a burst into the queue of the down direction; `lost_at` of the result has the lost packets.
-    pub(crate) fn meet(&self, link: &LinkSpec, seed: u64) -> TransactionResult {
+    pub(crate) fn run(&self, link: &LinkSpec, seed: u64) -> TransactionResult {
         let mut rng = brisk_link::seeds::rng(seed, "burst");
         let mut below = |n: u32| rng.next_u32() % n.max(1);
         let packets = self.min + below(self.max.saturating_sub(self.min) + 1);
         let mut path: Link<Vec<u8>> = Link::new(link, seed);
-        // Other traffic has filled the queue to each number of packets with the same probability.
+        // Other traffic occupies part of the queue. Every level has the same probability.
         let free = (0..)
             .take_while(|_| matches!(path.down.offer(vec![0; PACKET], Instant::ZERO), Offered::Queued))
             .take(MAX_FREE as usize)
@@ -115,7 +115,7 @@ impl Burst {
     }
 }
 
-/// Maximum number of packets in a queue of [`Burst::meet`].
+/// Maximum number of packets in a queue of [`Burst::run`].
 const MAX_FREE: u32 = 10_000;
 
 #[cfg(test)]
@@ -126,7 +126,7 @@ mod tests {
     fn a_burst_that_meets_a_full_queue_loses_its_end() {
         let link = LinkSpec::parse("--rtt 100ms --rate 4mbit --queue 20p").unwrap();
         let burst = Burst { min: 10, max: 10 };
-        let met: Vec<TransactionResult> = (0..200).map(|seed| burst.meet(&link, seed)).collect();
+        let met: Vec<TransactionResult> = (0..200).map(|seed| burst.run(&link, seed)).collect();
         assert!(met.iter().all(|burst| burst.segments == 10));
         let lossy: Vec<u64> = met.iter().map(|burst| burst.lost_at).filter(|lost| *lost != 0).collect();
         assert!(lossy.len() > 50, "about half of the levels leave no space for ten packets: {}", lossy.len());

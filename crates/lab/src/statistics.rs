@@ -104,7 +104,7 @@ impl Sample {
 /// below the true quantile is binomial with `n` and `q`.
 fn ranks(n: usize, q: f64) -> [usize; 2] {
     // Probabilities relative to that of the most likely number, computed from there in both directions until
-    // they no longer count.
+    // they are negligible.
     const NEGLIGIBLE: f64 = 1e-16;
     let likely = (((n + 1) as f64 * q) as usize).min(n);
     let fewer = (1..=likely).rev().scan(1.0, |weight, k| {
@@ -272,8 +272,8 @@ mod tests {
     /// A value of a distribution, and the distribution's mean, median and 90th percentile.
     type Source = (&'static str, fn(f64) -> f64, [f64; 3]);
 
-    /// A 95 % interval contains the true value in 95 % of samples: that of a quantile in at least as many,
-    /// and in few more; that of a mean nearly so unless the sample is small and skewed.
+    /// A 95 % interval of a quantile contains the true value in at least 95 % of samples, and in hardly more.
+    /// An interval of a mean does so in nearly 95 %, unless the sample is small and skewed.
     #[test]
     fn intervals_contain_the_true_value_at_the_nominal_rate() {
         const SAMPLES: u64 = 2_000;

@@ -13,7 +13,7 @@ use core::time::Duration;
 
 /// The delay drawn for one packet.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Fate {
+pub(crate) struct DrawnDelay {
     /// Extra delay in nanoseconds.
     jitter: u64,
     /// Extra delay of a straggler.
@@ -21,7 +21,7 @@ pub(crate) struct Fate {
     pub(crate) twice: bool,
 }
 
-impl Fate {
+impl DrawnDelay {
     pub(crate) fn straggles(&self) -> bool {
         self.straggle.is_some()
     }
@@ -119,8 +119,8 @@ impl<P> DelayLine<P> {
 
     /// Draws for the next packet, even for a lost one, so that the draws depend only on the packet's number.
     #[inline]
-    pub(crate) fn draw(&mut self) -> Fate {
-        Fate {
+    pub(crate) fn draw(&mut self) -> DrawnDelay {
+        DrawnDelay {
             jitter: self.jitter.as_mut().map_or(0, |(max, rng)| below(rng, max.saturating_add(1))),
             straggle: self.reorder.as_mut().and_then(|(share, by, rng)| chance(rng, *share).then_some(*by)),
             twice: self.duplicate.as_mut().is_some_and(|(share, rng)| chance(rng, *share)),
@@ -129,11 +129,11 @@ impl<P> DelayLine<P> {
 
     /// Adds a packet that leaves the bottleneck at `departure`.
     #[inline]
-    pub(crate) fn enter(&mut self, packet: P, departure: u64, fate: Fate) {
-        let due = departure.saturating_add(self.delay).saturating_add(fate.jitter).max(self.last_due);
+    pub(crate) fn enter(&mut self, packet: P, departure: u64, drawn: DrawnDelay) {
+        let due = departure.saturating_add(self.delay).saturating_add(drawn.jitter).max(self.last_due);
         let number = self.entered;
         self.entered += 1;
-        match fate.straggle {
+        match drawn.straggle {
             None => {
                 self.last_due = due;
                 self.in_order.push_back(Travelling { due, number, packet });
@@ -193,8 +193,8 @@ mod tests {
     #[test]
     fn a_packet_is_due_after_the_delay_and_not_before() {
         let mut line = line(0, None);
-        let fate = line.draw();
-        line.enter(1, 5 * MS, fate);
+        let drawn = line.draw();
+        line.enter(1, 5 * MS, drawn);
         assert_eq!(line.next_due(), Some(15 * MS));
         assert_eq!(line.leave(15 * MS - 1), None);
         assert_eq!(line.leave(15 * MS), Some((15 * MS, 1)));
@@ -205,8 +205,8 @@ mod tests {
         let mut line = line(3, None);
         let mut extra = Vec::new();
         for i in 0..2000 {
-            let fate = line.draw();
-            line.enter(i, u64::from(i) * 100 * MS, fate);
+            let drawn = line.draw();
+            line.enter(i, u64::from(i) * 100 * MS, drawn);
         }
         for (due, i) in drain(&mut line) {
             extra.push(due - u64::from(i) * 100 * MS - 10 * MS);
@@ -221,7 +221,7 @@ mod tests {
         let always = Reorder { share: Ratio::ONE, by: Duration::from_millis(5) };
         let mut line = line(0, Some(always));
         let late = line.draw();
-        let on_time = Fate { jitter: 0, straggle: None, twice: false };
+        let on_time = DrawnDelay { jitter: 0, straggle: None, twice: false };
         line.enter(1, 0, late);
         line.enter(2, MS, on_time);
         line.enter(3, 5 * MS, on_time);
@@ -237,8 +237,8 @@ mod tests {
             let mut departure = 0;
             for (i, gap) in gaps.iter().enumerate() {
                 departure += gap;
-                let fate = line.draw();
-                line.enter(i as u32, departure, fate);
+                let drawn = line.draw();
+                line.enter(i as u32, departure, drawn);
             }
             let out = drain(&mut line);
             prop_assert!(out.iter().enumerate().all(|(i, (_, packet))| i as u32 == *packet));

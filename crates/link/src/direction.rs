@@ -257,7 +257,7 @@ impl<P: Parcel> Direction<P> {
                 if mtu.silent { None } else { packet.bytes().and_then(|ip| header::too_big(ip, mtu.bytes)) };
             return Offered::DroppedMtu { mtu: mtu.bytes, icmp };
         }
-        let fate = self.line.draw();
+        let drawn = self.line.draw();
         let mut lost = false;
         for model in &mut self.losses {
             // Each model processes each packet, even one that another model has lost already.
@@ -284,12 +284,12 @@ impl<P: Parcel> Direction<P> {
             self.counters.dropped_loss += 1;
             return Offered::DroppedLoss;
         }
-        self.counters.reordered += u64::from(fate.straggles());
-        if fate.twice {
+        self.counters.reordered += u64::from(drawn.straggles());
+        if drawn.twice {
             self.counters.duplicated += 1;
-            self.line.enter(packet.duplicate(), departure, fate);
+            self.line.enter(packet.duplicate(), departure, drawn);
         }
-        self.line.enter(packet, departure, fate);
+        self.line.enter(packet, departure, drawn);
         Offered::Queued
     }
 }

@@ -41,7 +41,7 @@ impl<P: Parcel> Link<P> {
         self.up.renew(&spec.up, up);
     }
 
-    /// Hands all packets in flight to `to`, without counting them, except those that a middlebox holds.
+    /// Hands the packets in flight to `to`, except those that a middlebox holds, and does not count them.
     pub fn clear(&mut self, to: &mut impl FnMut(P)) {
         self.down.clear(to);
         self.up.clear(to);

@@ -1,10 +1,10 @@
 //! Loss models: which packets the path loses.
 //!
 //! Each model processes every packet that enters the path exactly once, in order, with a fixed number of
-//! draws. So losses depend on the packet's number and not on its time, except in [`After`], [`Outage`] and
-//! [`Policer`], which are defined by the time when the packet enters the link: a burst is a sequence that the
-//! *sender* sent back to back ("Gentle Aggression", SIGCOMM 2013, section 2: gaps below 0.5 ms), even if a
-//! slow link spreads it out.
+//! draws. So losses depend on the packet's number and not on its time. The exceptions are [`After`],
+//! [`Outage`] and [`Policer`], which use the time when the packet enters the link. For [`After`] this is the
+//! paper's definition: a burst is a sequence that the *sender* sent back to back ("Gentle Aggression",
+//! SIGCOMM 2013, section 2: gaps below 0.5 ms), even if a slow link spreads it out.
 
 use crate::seeds::{Draws, below, chance};
 use crate::units::{Rate, Ratio};
@@ -408,8 +408,8 @@ mod tests {
     #[test]
     fn policer_passes_a_bucket_and_then_its_rate() {
         let spec = LossSpec::Policer { rate: Rate::from_bits_per_second(12_000_000), bucket: 15_000 };
-        // 1,500 bytes take 1 ms at that rate. Packets arrive four times as fast, so a full bucket passes and
-        // then every fourth packet.
+        // 1,500 bytes take 1 ms at that rate. Packets arrive four times as fast, so the packets of a full
+        // bucket pass, and after them every fourth packet.
         let lost = run(&spec, 1, 4013, 250);
         let passed = lost.iter().filter(|lost| !**lost).count();
         assert!(lost[..13].iter().all(|lost| !lost) && passed == 13 + 1000, "{passed} {:?}", &lost[..20]);

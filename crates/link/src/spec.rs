@@ -351,7 +351,7 @@ impl LinkSpec {
                     shown.push(a.to_string());
                     (down, up) = (rest_down, rest_up);
                 }
-                // A box in both directions waits until it is next in the other direction too.
+                // A box of both directions is listed when it is next in both lists.
                 (Some((a, _)), Some((b, rest))) if a.spans_both_ways() => {
                     shown.push(format!("up:{b}"));
                     up = rest;

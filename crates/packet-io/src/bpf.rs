@@ -41,7 +41,7 @@ pub(crate) const RET_A: u32 = libc::BPF_RET | libc::BPF_A;
 /// of exceptions ([`extended::by_list`]). A packet socket without a list accepts the whole packet.
 pub(crate) const CLIENT: u32 = 0x4_0002;
 
-/// Returns an instruction after which the next one runs.
+/// Returns an instruction that does not jump.
 pub(crate) fn step(code: u32, k: u32) -> sock_filter {
     sock_filter { code: code as u16, jt: 0, jf: 0, k }
 }

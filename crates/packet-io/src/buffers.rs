@@ -6,9 +6,9 @@ use std::ops::Range;
 use bytes::{Bytes, BytesMut};
 
 /// Maximum number of lent buffers that are watched for reuse; beyond it the oldest is no longer watched.
-const WATCHED: usize = 16;
+const MAX_WATCHED: usize = 16;
 /// Maximum number of watched buffers that are checked before a new one is allocated.
-const LOOKS: usize = 4;
+const MAX_CHECKS: usize = 4;
 
 /// Buffers of one size that are reused.
 #[derive(Debug)]
@@ -42,16 +42,16 @@ impl Buffers {
         self.current = self.next();
     }
 
-    /// Returns a buffer that is not lent, a used one if possible.
+    /// Returns a buffer that is not lent; reuses one if possible.
     fn next(&mut self) -> BytesMut {
-        for _ in 0..LOOKS.min(self.watched.len()) {
+        for _ in 0..MAX_CHECKS.min(self.watched.len()) {
             match self.watched.pop_front().map(Bytes::try_into_mut) {
                 Some(Ok(buffer)) => return buffer,
                 Some(Err(in_use)) => self.watched.push_back(in_use),
                 None => break,
             }
         }
-        if self.watched.len() > WATCHED {
+        if self.watched.len() > MAX_WATCHED {
             self.watched.pop_front();
         }
         BytesMut::zeroed(self.size)
@@ -95,11 +95,11 @@ mod tests {
     fn number_of_watched_buffers_is_limited() {
         let mut buffers = Buffers::of(100);
         let mut kept = Vec::new();
-        for _ in 0..3 * WATCHED {
+        for _ in 0..3 * MAX_WATCHED {
             buffers.hand_over(0..100, |_, shared| kept.extend(shared.cloned()));
         }
-        assert_eq!(kept.len(), 3 * WATCHED);
-        assert!(buffers.watched.len() <= WATCHED + 1);
+        assert_eq!(kept.len(), 3 * MAX_WATCHED);
+        assert!(buffers.watched.len() <= MAX_WATCHED + 1);
         kept.clear();
         let before = buffers.watched.len();
         buffers.hand_over(0..100, |_, _| {});

@@ -199,8 +199,8 @@ impl Interface {
             .map_err(|error| OpenError::interface(&self.name, "cannot be switched on", error))
     }
 
-    /// Adds an address of the kernel with a prefix of `prefix` bits. An existing address is no error. If the
-    /// interface is up, the kernel answers at the address when this returns.
+    /// Adds an address with a prefix of `prefix` bits to the interface. An existing address is not an error.
+    /// If the interface is up, the kernel answers at the address when this returns.
     pub fn add_address(&self, address: IpAddr, prefix: u8) -> Result<(), OpenError> {
         let (family, octets) = encode(address);
         // struct ifaddrmsg: family, prefix length, flags, scope, index. Without duplicate address detection
@@ -247,8 +247,8 @@ impl Interface {
     }
 }
 
-/// Waits until Linux has added the local route of an IPv6 address, shortly after the address itself. Packets
-/// that arrive earlier are lost.
+/// Waits until Linux has added the local route of an IPv6 address, which it does shortly after it adds the
+/// address. Packets that arrive earlier are lost.
 fn wait_until_local(address: IpAddr) {
     const ATTEMPTS: u32 = 500;
     const PAUSE: Duration = Duration::from_millis(1);

@@ -18,7 +18,7 @@ pub struct Received {
 }
 
 /// Sends `data` with control messages in this machine's layout, to `to` if given. Returns the number of bytes
-/// that were taken.
+/// that were sent.
 pub fn send(
     fd: BorrowedFd<'_>,
     data: &[u8],

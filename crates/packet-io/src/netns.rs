@@ -47,7 +47,7 @@ impl Namespace {
     }
 
     /// Creates a namespace without a name, with its loopback interface up. The kernel removes it with its
-    /// last user, also after a crash.
+    /// last user, even after a crash.
     pub fn anonymous() -> Result<Namespace, OpenError> {
         in_thread(|| {
             enter_fresh()?;

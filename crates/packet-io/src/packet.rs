@@ -38,7 +38,7 @@ use crate::reactor::Reactor;
 use crate::share::{KernelListener, Share};
 use crate::vnet::VnetHeader;
 use guard::Guards;
-use out::Out;
+use out::RawSockets;
 use redirect::RedirectDevice;
 
 /// Options of a packet device.
@@ -55,7 +55,7 @@ pub struct PacketOptions {
     pub local_ports: u16,
     /// Requested size of the receive buffer in bytes; the kernel may grant less. Default 4 MiB.
     pub buffer_bytes: usize,
-    /// True if the kernel may redirect frames instead of copying them to packet sockets, if [`open`] finds
+    /// True to let the kernel redirect frames instead of copying them to packet sockets, if [`open`] finds
     /// that this works. Default true.
     pub redirect: bool,
 }
@@ -71,7 +71,7 @@ impl Default for PacketOptions {
 pub struct PacketDevice {
     reactor: Reactor,
     socket: Socket,
-    out: Out,
+    out: RawSockets,
     guards: Arc<Guards>,
     interface: String,
     /// Length of the link header before each packet, bytes.
@@ -171,7 +171,7 @@ impl PacketDevice {
         Ok(PacketDevice {
             reactor: Reactor::default(),
             socket,
-            out: Out::open().map_err(failed)?,
+            out: RawSockets::open().map_err(failed)?,
             guards,
             interface: interface.to_owned(),
             link,
@@ -192,7 +192,8 @@ impl PacketDevice {
         while let Some(segment) = self.backlog.front() {
             match self.out.send(segment) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
-                // No route, too long, or rejected by a firewall: a loss for TCP.
+                // The packet has no route, is too long, or was rejected by a firewall, which is a loss for
+                // TCP.
                 Err(_) => self.counters.send_refused += 1,
                 Ok(()) => {}
             }

@@ -131,7 +131,7 @@ impl OpenError {
                  CAP_IPC_LOCK"
             }
             Some(libc::EBUSY | libc::EEXIST) => {
-                "another program has it (`ip link show` names an XDP program by its number); end its owner, or use packet:"
+                "another program uses XDP on this interface (`ip link show` shows the number of its XDP program); end that program, or use packet:"
             }
             Some(libc::ENETDOWN) => "the interface is switched off; `ip link set dev NAME up` switches it on",
             _ => "use packet:, which needs no AF_XDP",
@@ -168,7 +168,7 @@ impl OpenError {
         let remedy = match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => "changing an interface needs CAP_NET_ADMIN (run as root)",
             Some(libc::ENODEV) => {
-                "no interface of that name is in this network namespace; `ip link show` lists those that are"
+                "this network namespace has no interface of that name; `ip link show` lists its interfaces"
             }
             _ => "`ip -details link show` shows what the interface permits",
         };

@@ -1,8 +1,8 @@
 //! The share of the clients that the stack serves on a port of the host; the kernel's TCP serves the others.
 //!
-//! A hash of its address decides about a client: of the whole IPv4 address, of the first 64 bits of an IPv6
-//! address. Two programs compute it in the kernel. The one of the device passes the packets of the share to
-//! the stack; the one of the kernel's listener drops them there, without a reset.
+//! A hash of the client's address decides: of the whole address for IPv4, of its first 64 bits for IPv6. Two
+//! programs in the kernel compute it. The device's program passes the packets of the share to the stack; the
+//! program of the kernel's listener drops them there, without a reset.
 //!
 //! The hash has no secret key, so the same clients are in the share on every host and after every restart,
 //! and a larger share contains every smaller one. A client can choose its address by the hash, but this only
@@ -29,7 +29,7 @@ use crate::bpf::{
 const START: u32 = 0x6272_6973;
 const END: u32 = 0x6b2d_7368;
 /// 100 % in the unit of a share.
-const WHOLE: u16 = 10_000;
+const FULL_SHARE: u16 = 10_000;
 /// Offset of the IP header for a program that a TCP socket runs.
 const IP_HEADER: u32 = libc::SKF_NET_OFF as u32;
 
@@ -46,7 +46,7 @@ pub struct Share(u16);
 
 impl Share {
     /// All clients.
-    pub const ALL: Share = Share(WHOLE);
+    pub const ALL: Share = Share(FULL_SHARE);
 
     /// True if all clients are in the share.
     pub fn is_all(self) -> bool {
@@ -61,7 +61,7 @@ impl Share {
     /// Returns the first hash outside the share, which must not be the whole.
     pub(crate) fn limit(self) -> u32 {
         // The share is not the whole, so the result is below 2^32.
-        ((u64::from(self.0) << 32) / u64::from(WHOLE)) as u32
+        ((u64::from(self.0) << 32) / u64::from(FULL_SHARE)) as u32
     }
 }
 
@@ -95,8 +95,8 @@ pub struct KernelListener {
 
 /// Clients that are left to the kernel although they are in the share, by the [`hash`] of their address. Two
 /// clients with the same hash are one client here. Clones are the same list.
-///
-/// A packet of a connection that the stack has with a client in the list goes to the kernel, which resets it.
+/// If the stack has a connection with a client in the list, the packets of that connection go to the kernel,
+/// which resets it.
 #[derive(Clone, Debug)]
 pub struct Exceptions(Arc<OwnedFd>);
 
@@ -141,7 +141,7 @@ fn mix(hash: u32, word: u32) -> u32 {
 }
 
 /// Returns instructions, each with its constant, that load the hash of a source address into the accumulator.
-/// The address is at `start`; `words` of it count.
+/// The address begins at `start`; its first `words` words are hashed.
 pub(crate) fn hash_of_source(start: u32, words: u32) -> Vec<(u32, u32)> {
     let mix = [(XOR_X, 0), (MUL, FACTOR), (TAX, 0), (RSH, SHIFT), (XOR_X, 0), (TAX, 0)];
     let mut program = vec![(LDX, START)];
@@ -204,7 +204,7 @@ impl FromStr for Share {
             }
             let (whole, part): (u16, u16) = (whole.parse().ok()?, format!("{part:0<2}").parse().ok()?);
             let share = whole.checked_mul(100)?.checked_add(part)?;
-            (share <= WHOLE).then_some(Share(share))
+            (share <= FULL_SHARE).then_some(Share(share))
         };
         parse().ok_or_else(|| "write a share from 0% to 100%, for instance 10% or 0.5%".to_owned())
     }
@@ -298,7 +298,7 @@ mod tests {
     fn larger_share_contains_every_smaller_one() {
         for client in (0..5000).map(|n| IpAddr::from(Ipv4Addr::from_bits(0x0A00_0000 + n))) {
             let inside: Vec<bool> =
-                (0..=WHOLE).step_by(100).map(|share| Share(share).contains(client)).collect();
+                (0..=FULL_SHARE).step_by(100).map(|share| Share(share).contains(client)).collect();
             assert!(inside.is_sorted() && !inside[0] && inside[100], "{client}");
         }
     }

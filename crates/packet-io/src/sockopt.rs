@@ -1,4 +1,4 @@
-//! Socket options and requests of the kernel that no safe interface supports: as bytes, by number.
+//! Access by number to options and requests of sockets that no safe interface supports.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -67,7 +67,7 @@ impl TcpInfo {
     /// Returns the statistics of a socket.
     ///
     /// # Errors
-    /// It is no socket of TCP.
+    /// The descriptor is not a TCP socket.
     pub fn of(fd: BorrowedFd<'_>) -> io::Result<TcpInfo> {
         // Offsets of tcpi_rtt (microseconds), tcpi_total_retrans and tcpi_data_segs_out (Linux 4.6).
         const RTT: usize = 68;

@@ -49,8 +49,9 @@ pub struct TunOptions {
     /// True to open one more queue of a device with several (`IFF_MULTI_QUEUE`); all openers must use the
     /// same value. Default false.
     pub multi_queue: bool,
-    /// With offload, pass super-packets beyond 64 kB if they end in this host and the kernel accepts them.
-    /// Default true. Set false if a policer or inspector at the interface does not support such packets.
+    /// True to pass super-packets beyond 64 kB, with offload, if they end in this host and the kernel accepts
+    /// them. Default true. Set false if a policer or inspector at the interface does not support such
+    /// packets.
     pub beyond_64k: bool,
 }
 
@@ -770,7 +771,7 @@ mod tests {
         stream.read_exact(&mut read).unwrap();
         assert!(read == payload);
 
-        // The same with the payload in separate memory.
+        // The same packet is sent with the payload in separate memory.
         let data = Tcp { seq: data.seq + 30_000, ..data }.with_partial_checksum();
         let (head, rest) = data.split_at(data.len() - payload.len());
         let (first, second) = rest.split_at(7_777);
@@ -866,7 +867,7 @@ mod tests {
             assert!(read == payload);
             assert_eq!(taken_by_the_kernel() - before, if len > MAX_SUPER { expected } else { 1 });
             seq += len as u32 + 1;
-            // One more byte, so that the test covers both ways of sending.
+            // One more byte is sent alone, so that the test covers both ways of sending.
             let last = Tcp { seq: seq - 1, flags: 0x18, payload: vec![7], ..ours.clone() };
             send(&mut device, &last.with_partial_checksum(), TxMeta { segment_size: None, ..tx });
             stream.read_exact(&mut [0]).unwrap();

@@ -37,14 +37,15 @@ use batch::{Batches, UdpBatch};
 use layout::{Assembly, HEADER_LEN, INNER_HEADERS, Incoming, Outgoing};
 pub use peers::{LOCAL_INNER, inner_address};
 use peers::{Peers, Route, canonical};
-use together::Together;
+use together::JointSender;
 
 /// Options of a UDP device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UdpOptions {
     /// Longest IP packet, in bytes, that every path to the peers carries; 576 to 65535. Default 1500.
     pub path_mtu: usize,
-    /// Share the port with other sockets of this user (`SO_REUSEPORT`): one device per core. Default false.
+    /// True to share the port with other sockets of this user (`SO_REUSEPORT`): one device per core. Default
+    /// false.
     pub reuse_port: bool,
     /// Requested size of the socket buffers in bytes, for each direction; the kernel may grant less. Default
     /// 4 MiB.
@@ -70,7 +71,7 @@ pub struct UdpDevice {
     peers: Peers,
     batches: Batches,
     /// Sends several chains in one call, if the system supports it.
-    together: Option<Together>,
+    together: Option<JointSender>,
     /// Memory for [`RECEIVE_BATCH`] chains of datagrams.
     buffer: Vec<u8>,
     assembly: Assembly,
@@ -85,12 +86,12 @@ pub struct UdpDevice {
 const RECEIVE_BATCH: usize = 8;
 /// Maximum length of a chain of the kernel's GRO.
 const CHAIN: usize = 65_536;
-/// With more waiting chains than this, all but the youngest are sent without a flush.
+/// Number of waiting chains above which all but the youngest are sent without a flush.
 const SEND_AT: usize = 8;
 /// Minimum number of waiting bytes for which several chains leave in one call. Short chains of transactions
 /// gain nothing from it.
 const TOGETHER_AT: usize = 96 << 10;
-/// With this many waiting chains no packet is accepted.
+/// Number of waiting chains at which no packet is accepted.
 const MAX_WAITING: usize = 16;
 const UDP_HEADER: usize = 8;
 /// Range of the source address in an IPv6 header.
@@ -134,7 +135,7 @@ impl UdpDevice {
             mtu: inner_mtu(path_mtu, local),
             peers: Peers::new(),
             batches: Batches::default(),
-            together: Together::open(),
+            together: JointSender::open(),
             buffer: vec![0; RECEIVE_BATCH * CHAIN],
             assembly: Assembly::default(),
             copies: Assembly::default(),
@@ -337,7 +338,7 @@ impl Device for UdpDevice {
 
     fn learn_return_route(&mut self, ReturnRoute { outer, from }: ReturnRoute) {
         // Only a hash collision is refused. The known peer then keeps its address.
-        let _ = self.peers.heard(Route { outer, from });
+        let _ = self.peers.learn(Route { outer, from });
     }
 
     fn redirect(&mut self, from: IpAddr, to: IpAddr) {
@@ -446,7 +447,7 @@ impl Arrival<'_> {
             }
             self.deliver(run, copied, sink);
             copied = false;
-            peer = peer.or_else(|| self.peers.heard(Route { outer: canonical(meta.addr), from }));
+            peer = peer.or_else(|| self.peers.learn(Route { outer: canonical(meta.addr), from }));
             run = peer.is_some();
             match peer {
                 Some(peer) => self.assembly.start(&datagram, peer, LOCAL_INNER, ecn),
@@ -624,7 +625,7 @@ mod tests {
         source.unwrap()
     }
 
-    /// On the wire: 1 1' 2 2' ...; to the stack: consecutive originals first, then their copies.
+    /// The wire carries 1 1' 2 2' ...; the stack gets consecutive originals first, then their copies.
     #[tokio::test]
     async fn each_segment_of_a_super_packet_may_go_twice() {
         let (mut a, mut b) = pair("127.0.0.1:0");

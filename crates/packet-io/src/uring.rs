@@ -29,7 +29,7 @@ impl Uring {
 
     /// Writes at most [`MAX`] messages. Each message has a number and consists of a few pieces of memory.
     /// Calls `done` with the result of each message that the kernel has tried. The kernel tries them in
-    /// order, also after a failure, and never blocks.
+    /// order, continues after a failure, and never blocks.
     ///
     /// Returns itself for the next call; `None` if the kernel did not accept the writes.
     pub(crate) fn write<'a>(

@@ -20,7 +20,7 @@
 //! | `survey` | checks the requirements on an interface |
 //!
 //! It requires an Ethernet with an MTU of at most [`MAX_MTU`], Linux 5.9, CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF
-//! and CAP_PERFMON. The program and all other resources end with the process, also after a crash.
+//! and CAP_PERFMON. The program and all other resources end with the process, even after a crash.
 
 mod device;
 mod errors;

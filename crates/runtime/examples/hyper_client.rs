@@ -22,7 +22,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (client, server) = memory::network(&LinkSpec::parse("--rtt 100ms")?, 1)?;
     serve(&server)?;
     let connector = tower::service_fn(move |uri| Box::pin(connect(client.clone(), uri)));
-    // One connection for each request, to show the cost of a connection.
+    // Each request has its own connection, to show the cost of a connection.
     let client: Client<_, Empty<Bytes>> =
         Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector);
     for _ in 0..3 {

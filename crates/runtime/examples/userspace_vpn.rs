@@ -4,7 +4,7 @@
 //! `cargo run -p brisk-runtime --example userspace_vpn -- 127.0.0.1:5555`
 //!
 //! It encrypts nothing, and the sender of the latest datagram is its only client, so it is no replacement for
-//! a real tunnel. It carries IPv4 and IPv6, and drops other protocols than TCP.
+//! a real tunnel. It carries IPv4 and IPv6, and drops protocols other than TCP.
 
 use std::error::Error;
 use std::io;
@@ -17,7 +17,7 @@ use tokio::sync::mpsc::{Receiver, Sender};
 
 /// Maximum length of a packet inside the tunnel, bytes: with the headers of IP and UDP it fits into 1500.
 const MTU: usize = 1400;
-/// Connections whose destination has not answered yet.
+/// Maximum number of connections whose destination has not answered yet.
 const MAX_PENDING: usize = 1024;
 
 #[tokio::main(flavor = "current_thread")]

@@ -197,9 +197,10 @@ impl AttachConfig {
         self.open_for(None).map(|(builder, attached, _)| (builder, attached))
     }
 
-    /// Like [`open`](AttachConfig::open), but of the clients of `serve` the stack serves only those in
-    /// `share`. Also returns the kernel's listener for the others, with an empty list of exceptions; `None`
-    /// if the kernel serves no client: the share is the whole, and the system has no list of exceptions.
+    /// Like [`open`](AttachConfig::open), but the stack serves only those clients of `serve` that are in
+    /// `share`. Also returns the kernel's listener for the other clients, with an empty list of exceptions.
+    /// It is `None` if the kernel serves no client: the share is 100 %, and the system has no list of
+    /// exceptions.
     ///
     /// # Errors
     /// Those of [`open`](AttachConfig::open) and of [`check_share`](AttachConfig::check_share).
@@ -242,7 +243,7 @@ impl AttachConfig {
         }
     }
 
-    /// Checks everything that [`open`](AttachConfig::open) rejects before it calls the system.
+    /// Makes the checks of [`open`](AttachConfig::open) that need no system call.
     ///
     /// # Errors
     /// [`AttachError::Usage`] if the request contradicts itself.
@@ -269,7 +270,7 @@ impl AttachConfig {
         let Some(gateway) = self.gateway else { return Ok(()) };
         let Some(network) = self.addresses.iter().find(|own| own.contains(gateway)) else {
             return refuse(format!(
-                "--gateway {gateway} is in the network of none of the --addr; choose one that is"
+                "--gateway {gateway} is not in the network of any --addr; choose an address that is"
             ));
         };
         if network.address == gateway {
@@ -287,8 +288,7 @@ impl AttachConfig {
             .ok_or_else(|| AttachError::Usage(format!("tun:{name} with 0 queues; request 1 or more")))?;
         for own in &self.addresses {
             match self.set_up(device, own, mtu) {
-                // Without the right to configure the device, a device that was configured earlier for this
-                // user still works.
+                // A user who may not configure the device can still use one that was configured earlier.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
                 other => other?,
             }
@@ -397,7 +397,7 @@ impl AttachConfig {
         })
     }
 
-    /// Opens as many queues as requested, or one if that suffices.
+    /// Opens as many queues as requested, or one if the request permits fewer.
     fn open_queues<T>(&self, open: impl Fn(usize) -> Result<Vec<T>, OpenError>) -> Result<Vec<T>, OpenError> {
         match self.queues {
             Queues::Exactly(count) => open(count),
@@ -498,7 +498,7 @@ mod tests {
         assert!(refused(&config("tun:t0", &[], None)).contains("--addr 10.7.0.2/24"));
         assert!(refused(&config("udp:0.0.0.0:1", &["10.0.0.1/24"], None)).contains("takes no --addr"));
         let elsewhere = config("tun:t0", &["10.0.0.1/24"], Some("10.0.1.1"));
-        assert!(refused(&elsewhere).contains("none of the --addr"));
+        assert!(refused(&elsewhere).contains("not in the network of any --addr"));
         for device in ["packet:eth0", "xdp:eth0"] {
             assert!(refused(&config(device, &[], Some("10.0.0.1"))).contains("takes no --gateway"));
         }

@@ -1,5 +1,5 @@
-//! A device whose packets the program supplies and takes through channels: for tunnels, VPN services of a
-//! phone, and other means to carry IP packets.
+//! A device whose packets the program supplies and takes through channels: for tunnels, VPN services of
+//! phones, and other carriers of IP packets.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
@@ -10,7 +10,7 @@
 //! let endpoint = Endpoint::builder(Box::new(device)).address("10.0.0.1".parse().unwrap()).build()?;
 //! let connecting = tokio::spawn(async move { endpoint.connect("10.0.0.2:80".parse().unwrap()).await });
 //! let syn = from_stack.recv().await.expect("the endpoint is there");
-//! // A tunnel encrypts `syn` and sends it, and hands what arrives to `to_stack`.
+//! // A tunnel encrypts `syn` and sends it, and passes received packets to `to_stack`.
 //! # assert_eq!(syn[0], 0x45); drop(to_stack); assert!(connecting.await.unwrap().is_err()); Ok(()) }
 //! ```
 

@@ -1,4 +1,4 @@
-//! The only clock of a runtime: tokio's monotonic clock, in the microseconds of the core.
+//! The only clock of a runtime: tokio's monotonic clock, converted to the core's microseconds.
 //!
 //! The core cannot read a clock (see `brisk_tcp::time`); this module creates its `Instant`s. It uses tokio's
 //! clock, so a test with paused time also drives the stacks, over devices in memory (see `timer`).

@@ -87,9 +87,9 @@ pub(crate) struct Connection {
     local: SocketAddr,
     remote: SocketAddr,
     reset_on_drop: AtomicBool,
-    /// The SYN waits for the first write, and no task has waited for the connection yet.
+    /// True while the SYN waits for the first write and no task has waited for the connection.
     is_deferred: AtomicBool,
-    /// A write has reported why the connection ended.
+    /// True if a write has reported why the connection ended.
     write_failed: AtomicBool,
 }
 

@@ -15,7 +15,7 @@ use tokio::runtime::{Builder, Handle, RuntimeFlavor};
 use tokio::sync::watch;
 
 /// Time limit at shutdown for threads that a file access or a name lookup blocks.
-const LAST_MOMENT: Duration = Duration::from_millis(100);
+const SHUTDOWN_LIMIT: Duration = Duration::from_millis(100);
 
 thread_local! {
     /// Index of this thread in its [`Cores`].
@@ -74,7 +74,7 @@ impl Cores {
                 CORE.set(Some(index));
                 // An error means that the value was dropped, which also ends the thread.
                 let _ = runtime.block_on(stopped.wait_for(|stop| *stop));
-                runtime.shutdown_timeout(LAST_MOMENT);
+                runtime.shutdown_timeout(SHUTDOWN_LIMIT);
             };
             let name = format!("brisk-core-{index}");
             cores.threads.push(std::thread::Builder::new().name(name).spawn(body)?);

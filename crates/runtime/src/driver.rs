@@ -44,8 +44,8 @@ const GATHERED_BYTES: usize = 512 << 10;
 const COUNTERS_AGE: Duration = Duration::from_millis(100);
 /// Rounds before the driver lets other tasks run.
 const ROUNDS: usize = 8;
-/// The turn of woken tasks: they may run for this time before the driver sends packets that can wait. Until
-/// then the driver receives at most as much as in one round. A task that acts ends the turn at once, so an
+/// Time for which woken tasks may run before the driver sends packets that can wait: their *turn*. During the
+/// turn the driver receives at most as much as in one round. A task that acts ends the turn at once, so an
 /// acknowledgement leaves with the response, or with the window update that reading causes. The limit on
 /// receiving matters in a runtime with one thread, which runs the driver many times before its main task:
 /// without it, received data would fill the window before the task reads. If packets arrive without pause,
@@ -102,7 +102,7 @@ impl Counting {
 #[derive(Default)]
 struct Outgoing {
     packets: VecDeque<(Vec<u8>, TxMeta)>,
-    /// Later packets, whose payload is still in the stack; empty between rounds.
+    /// Packets that follow those in `packets`, with their payload still in the stack; empty between rounds.
     polled: Vec<(Vec<u8>, Transmit)>,
     spare: Vec<Vec<u8>>,
     /// Bytes taken from the stack in this round.
@@ -253,7 +253,7 @@ struct Readers {
     turn: Option<Instant>,
     /// Bytes of packets received since a task last acted.
     untouched: usize,
-    /// Start of the first of the turns that have followed one another since everything was sent.
+    /// Start of the first turn since everything was sent; other turns may have followed.
     first: Option<Instant>,
     /// True if deferrable transmissions wait until the turn is over.
     all_wait: bool,
@@ -403,7 +403,7 @@ impl Driver {
         }
         self.readers.untouched += received;
         self.outgoing.deliver_looped(&mut inner.stack, now);
-        // A timer whose deadline has become earlier since then is noticed at the end of this round.
+        // A deadline that has become earlier since the last round is noticed at the end of this one.
         if self.due.is_some_and(|due| due <= now) {
             inner.stack.on_timeout(now);
         }
@@ -439,7 +439,7 @@ impl Driver {
         drop(inner);
         self.call_observers();
         self.woken.drain(..).for_each(Waker::wake);
-        // Packets that were read may belong to another queue, so it counts that the device was readable.
+        // Packets that were read may belong to another queue, so a readable device counts as movement.
         let moved = readable || self.outgoing.bytes > 0;
         if let Some(counters) = self.counting.read_if_due(&*self.device, moved, now) {
             self.shared.lock().device = counters;

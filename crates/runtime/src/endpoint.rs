@@ -32,7 +32,7 @@ use crate::stream::TcpStream;
 use crate::waiters::wait;
 
 /// Time limit for the device of a closed endpoint to take the last packets.
-const LAST_MOMENT: Duration = Duration::from_secs(1);
+const LAST_PACKETS_LIMIT: Duration = Duration::from_secs(1);
 
 /// A TCP host: addresses, connections and listeners on one device.
 ///
@@ -214,8 +214,8 @@ impl Endpoint {
     }
 
     /// Moves the connections of a peer whose address on this device was `from` to the address `to`. The
-    /// caller must have authenticated the peer and received a packet from it there. `is_other_path`: more
-    /// than its port has changed, so the facts about the path are reset.
+    /// caller must have authenticated the peer and received a packet from it there. `is_other_path` is true
+    /// if more than the peer's port has changed; the facts about the path are then reset.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -242,8 +242,8 @@ impl Endpoint {
         moved.for_each(drop);
     }
 
-    /// Reports that this host has moved. Connections to the peer at `address` retransmit lost data, and reset
-    /// their facts about the path if it is another one.
+    /// Reports that this host has moved. Connections to the peer at `address` retransmit lost data. If
+    /// `is_other_path` is true, they also reset their facts about the path.
     pub fn change_path(&self, address: IpAddr, is_other_path: bool) {
         let changed = self.shards.act(|inner, now| inner.stack.change_path(address, is_other_path, now));
         changed.for_each(drop);
@@ -312,7 +312,7 @@ impl Endpoint {
         self.shards.iter().for_each(|shared| shared.begin_close());
         let _ = timeout(deadline, self.wait_idle()).await;
         let aborted = self.shards.iter().map(|shared| shared.finish_close()).sum();
-        let _ = timeout(LAST_MOMENT, self.wait_while(|inner| inner.check_driver().is_ok())).await;
+        let _ = timeout(LAST_PACKETS_LIMIT, self.wait_while(|inner| inner.check_driver().is_ok())).await;
         aborted
     }
 
@@ -626,7 +626,7 @@ fn mtu_of(device: &dyn Device) -> u16 {
 }
 
 /// Bytes reserved for headers in the longest super-packet: 40 of IPv6 and 60 of TCP, rounded up so that
-/// 65,535 leave 65,000.
+/// 65,000 of 65,535 bytes are left.
 const MAX_HEADERS: usize = 535;
 
 /// Builds the stack of a host, or one for each queue that `steering` knows.

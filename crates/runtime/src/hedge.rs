@@ -31,7 +31,7 @@ use crate::endpoint::Endpoint;
 use crate::stream::{StreamHandle, TcpStream};
 
 /// Bytes of a request that are kept for a second transmission; a longer request is not hedged.
-const KEPT: usize = 65_536;
+const MAX_HEDGED: usize = 65_536;
 
 /// A connection whose first request may be sent twice. [`Endpoint::connect_hedged`] creates it.
 ///
@@ -86,7 +86,7 @@ struct Race {
     first: TcpStream,
     /// The written bytes.
     request: Vec<u8>,
-    /// The application has closed the connection for writing.
+    /// True if the application has closed the connection for writing.
     closed: bool,
     /// Time until the second connection starts; set at the first write.
     start: Option<Pin<Box<Sleep>>>,
@@ -121,11 +121,11 @@ struct Current {
 }
 
 impl Endpoint {
-    /// Like [`connect_with_data`](Endpoint::connect_with_data), for a request that has an answer. Until an
-    /// answer over Fast Open has arrived from this destination once, a plain connection follows half a round
-    /// trip (at least 50 ms) behind the SYN. It sends the request if no answer has arrived when its handshake
-    /// is complete. The server can get the request **twice**: use it only for requests that may be repeated.
-    /// All of `data` is accepted.
+    /// Like [`connect_with_data`](Endpoint::connect_with_data), for a request that has an answer. A plain
+    /// connection follows half a round trip (at least 50 ms) after the SYN, until an answer over Fast Open
+    /// has arrived from this destination once. It sends the request if no answer has arrived when its
+    /// handshake is complete. The server can get the request **twice**: use it only for requests that may be
+    /// repeated. All of `data` is accepted.
     ///
     /// # Errors
     /// Those of [`connect_with_data`](Endpoint::connect_with_data).
@@ -225,7 +225,7 @@ impl Race {
     }
 
     /// Reads the first byte of the answer, and returns which connection delivered it; an error is that of the
-    /// last connection left.
+    /// last remaining connection.
     fn poll_answer(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<Winner>> {
         let failed = match Pin::new(&mut self.first).poll_read(cx, buffer) {
             Poll::Ready(Ok(())) => return Poll::Ready(Ok(Winner::First)),
@@ -313,7 +313,7 @@ impl AsyncWrite for HedgedStream {
                 let written = ready!(Pin::new(&mut race.first).poll_write(cx, data))?;
                 race.request.extend_from_slice(&data[..written]);
                 race.arm();
-                if race.request.len() <= KEPT {
+                if race.request.len() <= MAX_HEDGED {
                     return Poll::Ready(Ok(written));
                 }
                 written

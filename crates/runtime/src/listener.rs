@@ -215,7 +215,7 @@ impl Part {
 
     fn hand_out(&self, mut inner: Locked<'_>, id: ConnId, remote: SocketAddr) -> TcpStream {
         let connection = Connection::register(&self.shared, &mut inner, id, remote);
-        // The application reads a connection with data at once, which wakes the driver anyway.
+        // The application reads at once from a connection that has data, which wakes the driver anyway.
         let driver = if inner.stack.readable(id) == 0 { inner.take_driver_waker() } else { None };
         drop(inner);
         if let Some(driver) = driver {

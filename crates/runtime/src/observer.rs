@@ -20,7 +20,7 @@ pub(crate) struct Observing {
     observers: Observers,
     lifecycle: Vec<LifecycleEvent>,
     observations: Vec<(ConnId, Instant, Observation)>,
-    /// An observer is running.
+    /// True while an observer is running.
     pub(crate) is_calling: bool,
 }
 

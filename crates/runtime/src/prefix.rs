@@ -24,12 +24,12 @@ pub struct Prefix {
     pub length: u8,
 }
 
-/// Reason why a text is no [`Prefix`], in one line.
+/// Reason why a text is not a [`Prefix`], in one line.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrefixError {
     /// There is no address before the slash.
-    #[error("'{0}' is no IP address; write for instance 10.7.0.2/24 or fd07::2/64")]
+    #[error("'{0}' is not an IP address; write for instance 10.7.0.2/24 or fd07::2/64")]
     Address(String),
     /// The length is missing, or the family does not permit it.
     #[error("'{text}' needs the length of its network, 1 to {most}; write for instance {address}/{usual}")]
@@ -163,7 +163,10 @@ mod tests {
     #[test]
     fn error_contains_a_valid_example() {
         let error = |text: &str| text.parse::<Prefix>().unwrap_err().to_string();
-        assert_eq!(error("x/24"), "'x/24' is no IP address; write for instance 10.7.0.2/24 or fd07::2/64");
+        assert_eq!(
+            error("x/24"),
+            "'x/24' is not an IP address; write for instance 10.7.0.2/24 or fd07::2/64"
+        );
         assert_eq!(
             error("10.7.0.2"),
             "'10.7.0.2' needs the length of its network, 1 to 32; write for instance 10.7.0.2/24"

@@ -30,9 +30,9 @@ pub struct Profile {
     pub name: String,
     /// The TCP of both ends.
     pub tcp: TcpConfig,
-    /// Both ends use Fast Open, and the client has the server's cookie.
+    /// True if both ends use Fast Open, and the client has the server's cookie.
     pub fast_open: bool,
-    /// Both ends know the path from an earlier connection: its round-trip time for the timers of the
+    /// True if both ends know the path from an earlier connection: its round-trip time for the timers of the
     /// handshake, and its loss.
     pub memory: bool,
 }
@@ -70,7 +70,7 @@ impl Profile {
     /// Parses profiles separated by semicolons: `tcp; reactive; fast_open,corrective=f2`.
     ///
     /// # Errors
-    /// As [`Profile::parse`], for the first text that is no profile.
+    /// As [`Profile::parse`], for the first text that is not a profile.
     pub fn parse_list(text: &str) -> Result<Vec<Profile>, ProfileError> {
         text.split(';').map(Profile::parse).collect()
     }
@@ -114,7 +114,7 @@ pub fn parse_max_overhead(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Reason why a text is no profile.
+/// Reason why a text is not a profile.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum ProfileError {
@@ -192,8 +192,8 @@ fn proactive() -> TcpConfig {
 
 /// Returns the TCP of an installed gateway pair. The planner chooses among all mechanisms, because both ends
 /// know the path and each other. A response within one round trip needs an initial window that holds all of
-/// it, and a request on the SYN, which may be delivered twice. BBR is used because random loss does not slow
-/// it down.
+/// it, and a request on the SYN; the network may deliver such a request twice. BBR is used because random
+/// loss does not slow it down.
 fn all() -> TcpConfig {
     TcpConfig {
         initial_window: 32,

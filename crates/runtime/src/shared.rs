@@ -66,8 +66,8 @@ pub(crate) struct Inner {
     deferred: VecDeque<(ConnId, Instant)>,
 }
 
-/// A SYN still waits for the first write for this time once a task waits for the connection. An HTTP client
-/// polls for reading before it writes, both in one poll of its task.
+/// Time for which a deferred SYN still waits for the first write once a task waits for the connection: an
+/// HTTP client polls for reading before it writes, both in one poll of its task.
 const FIRST_WRITE: Duration = Duration::from_millis(10);
 
 /// A change of the device's table of moved peers.

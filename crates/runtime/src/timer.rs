@@ -165,11 +165,11 @@ mod tests {
             let clock = Clock::start();
             let mut timer = Timer::new(clock, of_system);
             let (soon, later) = (Instant::from_millis(5), Instant::from_millis(20));
-            // Moved to a later time: the timer fires at the earlier time and is set again.
+            // The deadline moves to a later time: the timer fires at the earlier time and is set again.
             assert!(!poll_fn(|cx| Poll::Ready(timer.has_fired(Some(soon), Instant::ZERO, cx))).await);
             fired(&mut timer, later).await;
             assert!(clock.now() >= later);
-            // Moved to an earlier time: the timer does not wait for the later time.
+            // The deadline moves to an earlier time: the timer does not wait for the later time.
             let far = Instant::from_millis(60_000);
             assert!(!poll_fn(|cx| Poll::Ready(timer.has_fired(Some(far), Instant::ZERO, cx))).await);
             fired(&mut timer, Instant::from_millis(30)).await;

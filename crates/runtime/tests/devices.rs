@@ -222,7 +222,7 @@ async fn driver_without_a_reader_sleeps() {
     let before = looks.load(Ordering::Relaxed);
     tokio::time::sleep(Duration::from_millis(300)).await;
     let looked = looks.load(Ordering::Relaxed) - before;
-    assert!(looked < 1000, "{looked} looks at a device that brings nothing");
+    assert!(looked < 1000, "{looked} polls of a device without packets");
     drop(server);
 }
 

@@ -166,7 +166,8 @@ async fn connect_deferred(endpoint: &Endpoint) -> (TcpStream, Duration) {
     (socket.connect(SERVER.parse().unwrap()).await.unwrap(), started.elapsed())
 }
 
-/// Runs a client of a server. A connection whose SYN never leaves fails instead of waiting for ever.
+/// Runs `client` while the server at `listener` answers, for ten seconds at most: a connection whose SYN
+/// never leaves fails the test.
 async fn served_within_ten_seconds(listener: &TcpListener, client: impl Future<Output = ()>) {
     tokio::select! {
         () = answer(listener) => unreachable!("it answers for ever"),

@@ -175,7 +175,8 @@ async fn acknowledgements_that_arrive_at_once_each_let_recovery_go_on() {
     let began = tokio::time::Instant::now();
     server.write_all(&pattern(14_000, 5)).await.unwrap();
     client.read_exact(&mut vec![0; 14_000]).await.unwrap();
-    // Half a round trip, two more until the probe, and a recovery of 1, 2, 4 and 2 segments.
+    // The first flight takes half a round trip, and the probe leaves two round trips later. Recovery then
+    // sends flights of 1, 2, 4 and 2 segments, one in each round trip.
     let round_trips = began.elapsed().as_secs_f64() / 0.040;
     assert!(round_trips < 8.0, "{round_trips}");
 }
@@ -190,8 +191,8 @@ async fn a_loss_at_the_end_of_a_batch_of_acknowledgements_costs_no_round_trip() 
     let began = tokio::time::Instant::now();
     server.write_all(&pattern(50_000, 6)).await.unwrap();
     client.read_exact(&mut vec![0; 50_000]).await.unwrap();
-    // A flight of ten, one of fourteen with the retransmission, and the rest, which arrives half a round trip
-    // later.
+    // One round trip passes for the flight of ten and one for the flight of fourteen with the retransmission.
+    // The rest arrives half a round trip later.
     let round_trips = began.elapsed().as_secs_f64() / 0.040;
     assert!(round_trips < 3.0, "{round_trips}");
 }

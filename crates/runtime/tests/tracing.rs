@@ -73,7 +73,7 @@ async fn life_of_a_connection_and_the_end_of_an_endpoint_are_events() {
     );
     assert_eq!(with("DEBUG", &["connection closed", "reason=", "sent=", "received="]), 2, "{lines:?}");
     assert_eq!(with("DEBUG", &["connection failed", "remote=10.0.0.2:81", "refused"]), 1, "{lines:?}");
-    // The end of the first endpoint, whose handles are all dropped, is no event.
+    // Dropping all handles of the first endpoint is not an event.
     assert_eq!((with("DEBUG", &["endpoint closed"]), with("ERROR", &[])), (1, 0), "{lines:?}");
 }
 

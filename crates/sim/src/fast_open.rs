@@ -1,10 +1,10 @@
 //! A client that has connected to the server before.
 //!
-//! Fast Open saves time from the second connection on. An [`PriorKnowledge`] is the state after two earlier
+//! Fast Open saves time from the second connection on. A [`PriorKnowledge`] is the state after two earlier
 //! connections over the same path: the client has the server's cookie, knows the properties of the path, and
-//! knows whether the path passes data on a SYN. The server knows the path too. The path of the earlier
-//! connections is that of the measurement with its middleboxes, but without load and loss. The state is
-//! computed once and restored at the start of every transaction.
+//! knows whether the path passes data on a SYN. The server knows the path too. The earlier connections use
+//! the path of the measurement with its middleboxes, but without load and loss. The state is computed once
+//! and restored at the start of every transaction.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::world::{Side, World};
 /// Fast Open key of every simulated server, so that a cookie stays valid in other worlds.
 const KEY: [u8; 16] = *b"brisk simulation";
 /// Maximum time of each earlier transaction: longer than the stack takes to give up a connection.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Returns the Fast Open configuration of a simulated server.
 pub(crate) fn keys() -> FastOpenConfig {
@@ -103,7 +103,7 @@ impl PriorKnowledge {
         tcp: &TcpConfig,
         exchanges: &[Exchange],
     ) -> Result<PriorKnowledge, ConfigError> {
-        let patience = PATIENCE * exchanges.len() as u32;
+        let patience = TIME_LIMIT * exchanges.len() as u32;
         let mut world = World::new(link, seed);
         let client = world.add_host(Side::A, "client", &[CLIENT], StackConfig::default())?;
         let server_stack = StackConfig { fast_open: keys(), ..StackConfig::default() };

@@ -2,8 +2,8 @@
 //! flows keep.
 //!
 //! Plain senders at side B send as much as possible to receivers at side A. On the same link the TCP under
-//! test runs either as many bulk transfers, or as clients that fetch short responses one after the other. All
-//! flows begin at random times within the first 200 ms; the received bytes are counted at the end.
+//! test runs bulk transfers, or clients that fetch short responses one after the other. All flows begin at
+//! random times within the first 200 ms; the received bytes are counted at the end.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -116,7 +116,7 @@ fn bulk(world: &mut World, hosts: [HostId; 2], address: IpAddr, tcp: &TcpConfig)
     world.add_app(hosts[0], Instant::ZERO, Sink::new(SocketAddr::new(address, PORT), listen))
 }
 
-/// Adds a server. Returns its clients, as many as are taken from the iterator.
+/// Adds a server. Returns an endless iterator over clients of that server.
 fn fetches(
     world: &mut World,
     server: HostId,
@@ -126,7 +126,7 @@ fn fetches(
     let address = SocketAddr::new(SERVER, PORT);
     let listen = ListenConfig { tcp: spec.tcp.clone(), ..ListenConfig::default() };
     world.add_app(server, Instant::ZERO, Server::new(address, listen));
-    // More exchanges than fit into the time, so that no client finishes.
+    // There are more exchanges than fit into the time, so that no client finishes.
     let min = exchange.pause.max(Duration::from_millis(1)).as_millis();
     let max = (spec.takes.as_millis() / min) as usize + 1;
     let plan = ClientPlan {
@@ -199,7 +199,7 @@ mod tests {
         assert!(left_by_bbr * 2 >= left_by_cubic, "{left_by_bbr} of {left_by_cubic}");
     }
 
-    /// A short queue runs over again and again. Paced starts would let it drop the packets of the bulk flows.
+    /// A short queue overflows repeatedly. Paced starts would make it drop the packets of the bulk flows.
     #[test]
     fn bbr_starts_on_a_path_known_for_full_queues_take_little_more_than_cubic() {
         let link = LinkSpec::parse("--rtt 80ms --rate 10mbit --queue 30kB").unwrap();

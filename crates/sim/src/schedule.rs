@@ -2,8 +2,8 @@
 //!
 //! Sources with the same time are woken in the order in which they were armed, so that a run depends only on
 //! its inputs. A world has few sources, two per link and one per host, and arms each of them several times
-//! per wake-up. So arming writes one entry of a list, and `pop` searches the list. A heap, in which every
-//! arming leaves an old entry behind, took four times as long.
+//! per wake-up. So arming writes one entry of a list, and `pop` searches the list. A heap would take four
+//! times as long, because every arming leaves an old entry in it.
 
 use brisk_wire::Instant;
 
@@ -11,39 +11,39 @@ use brisk_wire::Instant;
 pub(crate) type Source = usize;
 
 /// Wake-up of a source: its time, and the number of the arming.
-type Turn = (u64, u64);
+type WakeUp = (u64, u64);
 
-/// The turn of an unarmed source: it comes after all others, and no arming has this number.
-const NEVER: Turn = (u64::MAX, u64::MAX);
+/// The entry of an unarmed source: it comes after all others, and no arming has this number.
+const NEVER: WakeUp = (u64::MAX, u64::MAX);
 
 /// The next wake-up of each source.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
-    turns: Vec<Turn>,
+    wake_ups: Vec<WakeUp>,
     armings: u64,
 }
 
 impl Schedule {
     /// Removes all sources and keeps the memory.
     pub(crate) fn clear(&mut self) {
-        self.turns.clear();
+        self.wake_ups.clear();
         self.armings = 0;
     }
 
     /// Adds a source and returns its number; the first is 0.
     pub(crate) fn add(&mut self) -> Source {
-        self.turns.push(NEVER);
-        self.turns.len() - 1
+        self.wake_ups.push(NEVER);
+        self.wake_ups.len() - 1
     }
 
     /// Sets the wake-up of `source` to `due`, or removes it. Replaces an earlier one.
     pub(crate) fn arm(&mut self, source: Source, due: Option<Instant>) {
-        let turn = &mut self.turns[source];
+        let wake_up = &mut self.wake_ups[source];
         match due.map(Instant::as_micros) {
-            None => *turn = NEVER,
-            Some(at) if turn.0 == at && *turn != NEVER => {}
+            None => *wake_up = NEVER,
+            Some(at) if wake_up.0 == at && *wake_up != NEVER => {}
             Some(at) => {
-                *turn = (at, self.armings);
+                *wake_up = (at, self.armings);
                 self.armings += 1;
             }
         }
@@ -52,16 +52,16 @@ impl Schedule {
     /// Removes and returns the next wake-up, if it is not after `limit`.
     pub(crate) fn pop(&mut self, limit: Instant) -> Option<(Instant, Source)> {
         let (mut first, mut of) = (NEVER, 0);
-        for (source, turn) in self.turns.iter().enumerate() {
-            if *turn < first {
-                (first, of) = (*turn, source);
+        for (source, wake_up) in self.wake_ups.iter().enumerate() {
+            if *wake_up < first {
+                (first, of) = (*wake_up, source);
             }
         }
         let at = Instant::from_micros(first.0);
         if first == NEVER || at > limit {
             return None;
         }
-        self.turns[of] = NEVER;
+        self.wake_ups[of] = NEVER;
         Some((at, of))
     }
 }

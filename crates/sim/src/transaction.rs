@@ -276,13 +276,13 @@ impl Fixture {
         let begun =
             |world: &World| world.app::<Client>(client).is_some_and(|app| app.outcomes().len() > earlier);
         world.run_while(limit, begun);
-        let before = Before {
+        let before = EarlierCounts {
             dropped: world.dropped(),
             up: world.bytes_sent_by(Side::A),
             down: world.bytes_sent_by(Side::B),
         };
         // On a fresh connection the link has already processed the SYN when the exchange becomes visible.
-        let before = if spec.established { before } else { Before::default() };
+        let before = if spec.established { before } else { EarlierCounts::default() };
         let over = |world: &World| world.app::<Client>(client).is_some_and(|app| app.is_over());
         world.run_while(limit, over);
         let mut result =
@@ -318,7 +318,7 @@ fn rewrites_payload(link: &LinkSpec) -> bool {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Before {
+struct EarlierCounts {
     dropped: u64,
     up: u64,
     down: u64,

@@ -37,7 +37,7 @@ pub enum Point {
 const DIRECTIONS: usize = 2;
 
 #[derive(Clone, Copy, Debug)]
-enum Woken {
+enum WakeTarget {
     Host(usize),
     Direction(usize, Way),
 }
@@ -228,11 +228,11 @@ impl World {
         let (at, source) = self.path.schedule.pop(limit)?;
         self.path.now = at;
         match self.path.woken(source) {
-            Woken::Host(host) => {
+            WakeTarget::Host(host) => {
                 self.hosts[host].wake(at, &mut self.arena.scratch);
                 self.post_process(host);
             }
-            Woken::Direction(link, way) => self.depart(link, way),
+            WakeTarget::Direction(link, way) => self.depart(link, way),
         }
         Some(at)
     }
@@ -353,12 +353,12 @@ fn transmit(host: &mut Host, path: &mut Path, arena: &mut Arena) {
 
 impl Path {
     /// Returns the host or the link direction of a source.
-    fn woken(&self, source: Source) -> Woken {
+    fn woken(&self, source: Source) -> WakeTarget {
         match source.checked_sub(self.source_of_host(0)) {
-            Some(host) => Woken::Host(host),
+            Some(host) => WakeTarget::Host(host),
             None => {
                 let way = if source.is_multiple_of(DIRECTIONS) { Way::Up } else { Way::Down };
-                Woken::Direction(source / DIRECTIONS, way)
+                WakeTarget::Direction(source / DIRECTIONS, way)
             }
         }
     }

@@ -143,7 +143,7 @@ fn random_loss_is_reported_as_lost_syns_and_not_as_a_black_hole() {
         let count = |word| seen[1..].iter().filter(|(_, outcome)| *outcome == word).count();
         assert_eq!(seen[0].1, "no-cookie");
         assert_eq!(count("used") + count("syn-lost"), 600, "{seen:?}");
-        // One SYN in twenty is lost, up to three standard deviations.
+        // 30 of 600 SYNs are lost on average; the range is three standard deviations.
         assert!((14..=46).contains(&count("syn-lost")), "{}", count("syn-lost"));
     }
 }

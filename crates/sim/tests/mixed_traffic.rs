@@ -36,7 +36,7 @@ const PATHS: [&str; 5] = [
     "--rtt 60ms --jitter 20ms",
 ];
 
-/// Two kinds of losses: bursts at the end of a flight, as from a full queue, and single losses, also of
+/// Two kinds of losses: bursts at the end of a flight, as from a full queue, and single losses of data and of
 /// acknowledgements.
 const LOSS: &str = "--loss down:after:1%,50% --loss up:0.3%";
 

@@ -17,7 +17,7 @@ struct Case {
     blocks: u32,
     parities: u8,
     loss: &'static str,
-    /// Number of runs of bytes that the receiver must repair.
+    /// Number of byte ranges that the receiver must repair.
     repairs: usize,
 }
 

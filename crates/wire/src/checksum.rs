@@ -10,12 +10,12 @@ use core::net::IpAddr;
 pub struct Sum {
     /// Ones-complement sum of the 16-bit words in native byte order, not folded.
     words: u64,
-    /// An odd number of bytes was added: the next piece starts in the low half of a word.
+    /// True if an odd number of bytes was added: the next piece starts in the low half of a word.
     odd: bool,
 }
 
 impl Sum {
-    /// Returns the sum of no bytes.
+    /// Returns an empty sum.
     pub const fn new() -> Self {
         Sum { words: 0, odd: false }
     }
@@ -75,8 +75,8 @@ impl Sum {
     }
 }
 
-/// Returns the new value of the checksum `check` after the bytes `old`, at an even offset of the covered
-/// data, became `new` (RFC 1624 equation 3). Both have the same even length.
+/// Returns the checksum `check` updated for a change of the bytes `old`, at an even offset of the covered
+/// data, to `new` (RFC 1624 equation 3). `old` and `new` have the same even length.
 #[must_use]
 pub fn update(check: u16, old: &[u8], new: &[u8]) -> u16 {
     // HC' = ~(~HC + ~m + m')
@@ -100,9 +100,9 @@ fn address_sum(address: IpAddr) -> u64 {
 
 /// Returns the sum of the 16-bit words of `bytes` in native order; an odd last byte is padded with zero.
 fn native_sum(bytes: &[u8]) -> u64 {
-    // Eight bytes take one addition with carry. Vectors of 128 bits would take three or four instructions,
-    // because they must first widen 32-bit words to 64 bits. Carries between blocks are counted, so that no
-    // block waits for the one before.
+    // Adding eight bytes takes one addition with carry. 128-bit vectors would need three or four
+    // instructions, because they must first widen 32-bit words to 64 bits. Carries between blocks are counted
+    // apart, so that no block depends on the one before.
     let (mut lanes, mut carries) = ([0u64; 4], 0);
     let (blocks, rest) = bytes.as_chunks::<32>();
     for block in blocks {
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn pseudo_headers_are_what_they_would_be_as_bytes() {
+    fn pseudo_header_sum_equals_that_of_its_bytes() {
         let v4 = Sum::pseudo_header([192, 0, 2, 1].into(), [198, 51, 100, 9].into(), 6, 1234);
         assert_eq!(v4.fold(), reference(&[192, 0, 2, 1, 198, 51, 100, 9, 0, 6, 0x04, 0xd2]));
         for (src, dst) in [([0x11u8; 16], [0x2fu8; 16]), ([0xff; 16], [0xff; 16])] {

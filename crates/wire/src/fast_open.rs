@@ -59,7 +59,7 @@ impl fmt::Debug for Cookie {
 pub struct FastOpen {
     /// The cookie, or [`Cookie::REQUEST`].
     pub cookie: Cookie,
-    /// The option has the experimental form. A server answers in the form that the client used.
+    /// True if the option has the experimental form. A server answers in the form that the client used.
     pub experimental: bool,
 }
 

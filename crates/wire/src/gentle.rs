@@ -52,10 +52,10 @@ pub const CAP_VERSION_F1: u8 = 0x00;
 pub const CAP_VERSION_F2: u8 = 0x10;
 /// The form `window`, in the bits of the version: the low four bits are the shift of [`EARLY_WINDOW`].
 pub const CAP_WINDOW: u8 = 0x30;
-/// Unit of the form `window`, bytes, to be shifted left by 1 to [`EARLY_SHIFT_MAX`]: the receive window of a
-/// SYN, whose own field is not scaled (RFC 7323 section 2.2).
+/// Unit of the form `window`, in bytes. Shifted left by 1 to [`EARLY_SHIFT_MAX`], it is the receive window of
+/// a SYN, whose own window field is not scaled (RFC 7323 section 2.2).
 pub const EARLY_WINDOW: u32 = 1 << 16;
-/// Largest shift of the form `window`: 1 GiB.
+/// Largest shift of the form `window`; it stands for a window of 1 GiB.
 pub const EARLY_SHIFT_MAX: u8 = 14;
 /// Capability bits of the encoding type; see [`encoding_type`].
 pub const CAP_ENCODING_MASK: u8 = 0x0f;
@@ -121,8 +121,8 @@ pub enum Gentle {
         enc_len: u32,
         /// The encoded range starts at SEG.SEQ + `start_off`.
         start_off: u32,
-        /// CRC-32C over the encoded stream bytes in stream order, without FIN; with encoding type 3 the
-        /// position of the range precedes them.
+        /// CRC-32C over the encoded stream bytes in stream order, without FIN; with encoding type 3 it covers
+        /// the position of the range before them.
         crc32c: u32,
     },
     /// The payload is one of several parities, profile F2 with encoding type 3.
@@ -272,7 +272,7 @@ fn is_parity_of(byte: u8) -> bool {
     parity < parities && parities <= PARITIES_MAX
 }
 
-/// Returns the three bytes of a 24-bit integer; larger values become the largest.
+/// Returns the three bytes of a 24-bit integer; larger values saturate.
 fn u24(value: u32) -> [u8; 3] {
     let [_, a, b, c] = value.min(MAX_LEN).to_be_bytes();
     [a, b, c]
@@ -318,13 +318,13 @@ mod tests {
             &[ENC | R_FAIL, 0, 0, 9],             // never set together
             &[ENC, 0, 0, 0],                      // encodes nothing
             &[ENC, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], // the same in F2
-            &[ENC, 0, 0, 9, 0],                   // length of no form
-            &[R_SUCC, 0],                         // length of no form, even without ENC
+            &[ENC, 0, 0, 9, 0],                   // no form has this length
+            &[R_SUCC, 0],                         // no form has this length, even without ENC
             &[],                                  // not even flags
             &[ENC | R_FAIL, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0],
-            &[ENC, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0x11], // the second of one parity
-            &[ENC, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0x00], // of no parities
-            &[ENC, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0x09], // of more than there are
+            &[ENC, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0x11], // parity 2 of 1
+            &[ENC, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0x00], // parity 1 of 0
+            &[ENC, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0x09], // parity 1 of 9, above the maximum
             &[ENC, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x01], // encodes nothing
             &[ENC | R_FAIL, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0x01],
         ];
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parity_of_several_says_which_and_of_how_many() {
+    fn parity_option_has_its_index_and_the_number_of_parities() {
         let bytes = [ENC, 0, 0x0b, 0xb8, 0, 0x03, 0xe8, 0x01, 0x35, 0x94, 0x94, 0x23];
         let option = Gentle::EncRs {
             flags: ENC,
@@ -394,7 +394,7 @@ mod tests {
         }
 
         #[test]
-        fn a_payload_that_may_be_encoded_is_never_taken_for_data(
+        fn possibly_encoded_payload_is_never_treated_as_data(
             value in proptest::collection::vec(any::<u8>(), 0..14),
         ) {
             let says_encoded = value.first().is_some_and(|flags| flags & ENC != 0);

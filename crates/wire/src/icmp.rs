@@ -60,7 +60,7 @@ pub enum IcmpKind {
     SourceQuench,
 }
 
-/// Parses an ICMP message; `None` if it is no error about a TCP segment that its receiver sent.
+/// Parses an ICMP message; `None` if it is not an error about a TCP segment that its receiver sent.
 pub(crate) fn parse(ip: &IpHeader, message: &[u8]) -> Result<Option<IcmpError>, ParseError> {
     let (&[kind, code, _, _, b4, b5, b6, b7], quotation) =
         message.split_first_chunk::<ERROR_HEADER_LEN>().ok_or(ParseError::Truncated)?;
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn every_error_is_read_back_as_what_was_meant() {
+    fn every_error_is_read_back_as_written() {
         for (ip, from) in ends() {
             for kind in KINDS {
                 let bytes = error(from, &segment(&ip, 1400), kind);
@@ -294,7 +294,7 @@ mod tests {
     /// The kernel of the same host sends such an error if the MTU of the next link is too small for the
     /// segments of a super-packet.
     #[test]
-    fn a_super_packet_that_has_no_length_is_known_by_its_quotation() {
+    fn super_packet_without_length_is_found_by_its_quotation() {
         for (ip, from) in ends() {
             let mut offending = segment(&ip, 1400);
             let field = if ip.src.is_ipv4() { 2 } else { 4 };
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn an_mtu_that_ipv4_cannot_say_is_the_largest_that_it_can() {
+    fn mtu_beyond_the_ipv4_field_becomes_the_maximum() {
         let mtus = ends().map(|(ip, from)| {
             let bytes = error(from, &segment(&ip, 0), IcmpKind::PacketTooBig { mtu: 70_000 });
             match crate::parse(&bytes, ChecksumCheck::Verify) {
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_about_segments_of_somebody_else_are_no_errors_for_us() {
+    fn errors_about_segments_of_other_hosts_are_ignored() {
         let [(ip, from), _] = ends();
         let mut message = vec![11, 0, 0, 0, 0, 0, 0, 0];
         message.extend(segment(&ip, 0));

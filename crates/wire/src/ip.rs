@@ -81,7 +81,7 @@ pub struct IpMeta {
     pub dscp: u8,
     /// Identification; IPv4 only, else 0.
     pub identification: u16,
-    /// Don't-fragment flag; IPv4 only, else true (no router fragments IPv6).
+    /// True if the don't-fragment flag is set. Always true for IPv6, which no router fragments.
     pub dont_fragment: bool,
     /// Flow label, 20 bits; IPv6 only, else 0.
     pub flow_label: u32,
@@ -207,9 +207,9 @@ fn parse_v6(packet: &[u8], strictness: Strictness) -> Result<IpHeader, ParseErro
     Ok(IpHeader { meta, protocol, payload_at, end })
 }
 
-/// Returns the length of `packet` according to its length field, which does not count `uncounted` bytes. A
-/// field of 0 means that the length is that of `packet`: in [`Peeked`](Strictness::Peeked) packets longer
-/// than the field can express, and in quotations.
+/// Returns the length of `packet` that its length field announces; the field does not count `uncounted`
+/// bytes. A field of 0 stands for the length of `packet` in quotations and in [`Peeked`](Strictness::Peeked)
+/// packets, which can be longer than the field can express.
 fn announced(field: [u8; 2], uncounted: usize, packet: &[u8], strictness: Strictness) -> usize {
     let says_nothing = match strictness {
         Strictness::Arrived => false,
@@ -222,7 +222,7 @@ fn announced(field: [u8; 2], uncounted: usize, packet: &[u8], strictness: Strict
     }
 }
 
-/// Returns the end of a packet of `total_len` bytes in `packet`.
+/// Returns the offset in `packet` at which a packet of `total_len` bytes ends.
 fn packet_end(packet: &[u8], total_len: usize, strictness: Strictness) -> Result<usize, ParseError> {
     match strictness {
         Strictness::Arrived | Strictness::Peeked if total_len > packet.len() => Err(ParseError::Truncated),
@@ -343,7 +343,7 @@ fn v6_octets(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Returns the sum of an IPv4 header; the first branch is for headers without options, nearly all.
+/// Returns the sum of an IPv4 header. The first branch handles headers without options, which are nearly all.
 #[inline]
 fn sum_of_v4(header: &[u8]) -> Sum {
     match header.as_chunks::<4>().0.as_array::<5>() {
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quotation_may_be_cut_off_and_a_first_fragment() {
+    fn quotation_may_be_truncated_and_a_first_fragment() {
         let mut bytes = packet(&V4(), 6, &[0; 100]);
         bytes[6] = 0x20;
         let header = IpHeader::parse(&bytes[..28], Strictness::Quoted).unwrap();

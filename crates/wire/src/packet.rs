@@ -148,7 +148,7 @@ pub fn emit(
         ChecksumFill::Full => MAX_PACKET_LEN,
         ChecksumFill::Partial => MAX_SUPER_LEN,
     };
-    // All headers at once, rather than piece by piece.
+    // Write all headers at once rather than piece by piece.
     out.clear();
     out.reserve(ip.header_len() + tcp::MAX_HEADER_LEN + len);
     emit_headers_within(most, ip, tcp, len, out)?;
@@ -214,8 +214,9 @@ fn emit_headers_within(
     Ok(())
 }
 
-/// Writes the checksum field of the TCP segment `segment`, whatever its value; with a partial checksum, the
-/// segment has `elsewhere` further bytes. A segment shorter than a TCP header is not changed.
+/// Writes the checksum field of the TCP segment `segment`, ignoring its old value. With a partial checksum,
+/// another `elsewhere` bytes of the segment are not in `segment`. A segment shorter than a TCP header is not
+/// changed.
 pub(crate) fn fill_tcp_checksum(ip: &IpMeta, segment: &mut [u8], elsewhere: usize, fill: ChecksumFill) {
     put_tcp_checksum(segment, 0);
     let check = match fill {
@@ -327,15 +328,15 @@ mod tests {
     }
 
     #[test]
-    fn super_packets_beyond_the_length_field_have_none() {
+    fn super_packets_beyond_the_length_field_have_length_zero() {
         let payload = [7; MAX_SUPER_LEN - 40];
         let packet = written(&ipv4(), &data_header(), &payload, ChecksumFill::Partial);
         assert_eq!((packet.len(), &packet[2..4]), (MAX_SUPER_LEN, &[0, 0][..]));
-        assert_eq!(header_len(&packet), Some(40), "what is ours is as long as it is");
+        assert_eq!(header_len(&packet), Some(40), "a packet of our own has the length of its buffer");
         assert_eq!(
             parse(&packet, ChecksumCheck::Trust),
             Err(ParseError::IpHeaderLength),
-            "nothing arrives so"
+            "such a packet is rejected on arrival"
         );
         let packet = written(&ipv6(), &data_header(), &payload[20..], ChecksumFill::Partial);
         assert_eq!((packet.len(), &packet[4..6]), (MAX_SUPER_LEN, &[0, 0][..]));
@@ -409,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn header_length_is_unknown_where_the_data_offset_is_wrong() {
+    fn header_length_is_unknown_if_the_data_offset_is_wrong() {
         let mut bytes = written(&ipv4(), &data_header(), b"", ChecksumFill::Full);
         for (offset, expected) in [(0x40, None), (0x50, Some(40)), (0x60, None)] {
             bytes[32] = offset;
@@ -464,7 +465,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_taken_without_panic(mut bytes in vec(any::<u8>(), 0..200), version in 0u8..3) {
-            // Half of them look like IP.
+            // Two thirds of the inputs look like IP.
             if let (Some(byte), Some(first)) = (bytes.first_mut(), [0x45u8, 0x60].get(usize::from(version))) {
                 *byte = *first;
             }

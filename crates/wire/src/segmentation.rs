@@ -15,8 +15,8 @@ use crate::tcp::Flags;
 /// Cuts `packet` into segments of at most `segment_size` payload bytes and hands each to `emit`, in order,
 /// with the kind of checksum `sum`, whatever the packet's own checksum field holds.
 ///
-/// A packet that fits one segment, one with SYN, RST or URG (which are never super-packets) and any with a
-/// `segment_size` of zero leaves as one. Packets of other protocols are not changed.
+/// A packet is not cut if it fits one segment, if it has SYN, RST or URG (such a packet is never a
+/// super-packet), or if `segment_size` is zero. Packets of other protocols are not changed.
 ///
 /// With Accurate ECN, CWR is part of a counter: a run whose segments have it must be cut before this call.
 pub fn split(packet: &[u8], segment_size: u16, sum: ChecksumFill, emit: &mut dyn FnMut(&[u8])) {
@@ -28,10 +28,10 @@ pub fn split_twice(packet: &[u8], segment_size: u16, sum: ChecksumFill, emit: &m
     cut(packet, segment_size, sum, true, emit);
 }
 
-/// Cuts a super-packet with a separate payload of `payload_len` bytes into super-packets of at most `piece`
-/// bytes of it, with partial checksums. Hands `emit` the headers of each and its part of the payload.
-/// `headers` are those of the whole; their length field is ignored. `segment_size` is the payload of its
-/// segments.
+/// Cuts a super-packet whose payload of `payload_len` bytes is stored separately. Each resulting super-packet
+/// has at most `piece` bytes of the payload and a partial checksum; its headers and its part of the payload
+/// go to `emit`. `headers` are those of the whole super-packet; their length field is ignored. `segment_size`
+/// is the payload length of its segments.
 ///
 /// `piece` must be a multiple of `segment_size`, so that pieces begin where segments do. Headers that are not
 /// TCP are handed over unchanged with the whole payload.
@@ -108,7 +108,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Sets sequence number, flags and identification of segment `index`, whose payload starts at `start`, or
-    /// of several segments from it on.
+    /// of a run of segments that begins with it.
     fn adjust(&self, out: &mut [u8], index: usize, start: usize, is_last: bool) {
         let tcp = self.ip.payload_at;
         let mut flags = self.flags;
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_super_packet_becomes_the_segments_that_the_stack_meant() {
+    fn super_packet_is_cut_into_the_intended_segments() {
         let flags = Flags::ACK | Flags::PSH | Flags::FIN | Flags::CWR;
         let payload: Vec<u8> = (0..25).collect();
         for ip in [ipv4(), IpMeta::new([0x20; 16].into(), [0x2f; 16].into())] {
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_marked_and_otherwise_what_they_follow() {
+    fn copies_equal_their_originals_except_for_the_mark() {
         let packet = super_packet(&ipv4(), Flags::ACK | Flags::FIN, &[7; 25]);
         let mut all = Vec::new();
         split_twice(&packet, 10, ChecksumFill::Full, &mut |piece| all.push(piece.to_vec()));

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_earlier_of_two_deadlines_is_the_one_that_holds() {
+    fn earlier_returns_the_earlier_of_two_deadlines() {
         let (never, end) = (None, Some(Instant::from_micros(u64::MAX)));
         let (early, late) = (Some(Instant::ZERO), Some(Instant::from_millis(1)));
         for (a, b, first) in [

@@ -60,7 +60,7 @@ pub fn of(package: &str, diff: Option<&Path>) -> Result<Vec<Mutant>> {
         .output()
         .context("cargo mutants: install it with 'cargo install --locked cargo-mutants'")?;
     ensure!(output.status.success(), "cargo mutants: {}", String::from_utf8_lossy(&output.stderr));
-    // Of a diff without a line of Rust it prints no list.
+    // For a diff without a line of Rust, `cargo mutants` prints no list.
     if output.stdout.trim_ascii().is_empty() {
         return Ok(Vec::new());
     }

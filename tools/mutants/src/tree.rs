@@ -12,7 +12,7 @@ use crate::embed::embed;
 use crate::judge::Test;
 use crate::list::Mutant;
 
-/// The module that is added to the copy: it tells which mutant is selected.
+/// The module that is added to the copy. It returns whether a mutant is selected.
 const QUESTION: &str = "//! The selected mutant.\nextern crate std;\nuse std::sync::LazyLock;\n\
     static TURN: LazyLock<u32> = LazyLock::new(|| {\n\
     std::env::var(\"BRISK_MUTANT\").ok().and_then(|turn| turn.parse().ok()).unwrap_or(0) });\n\

@@ -54,7 +54,7 @@ fn main() -> Result<()> {
             let runtime =
                 tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
             runtime.block_on(async { tokio::time::timeout(CELL, cell(what)).await? })?;
-            // Tasks of ipstack do not end with the runtime.
+            // Tasks of ipstack continue when the runtime ends.
             std::process::exit(0);
         }
         ["goodput", stacks @ ..] => goodput_table(chosen(stacks)),

@@ -93,7 +93,7 @@ fn brisk(
     Ok(())
 }
 
-/// The TUN device is joined to the other device by a task that copies packets.
+/// Joins a TUN device to the other device by a task that copies packets.
 fn kernel(mut device: Box<dyn Device>, congestion: &'static [u8], tasks: &mut JoinSet<()>) -> io::Result<()> {
     let options = TunOptions { offload: false, ..TunOptions::default() };
     let mut tun = TunDevice::open("peers0", options).map_err(io::Error::other)?;

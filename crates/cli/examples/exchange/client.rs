@@ -140,7 +140,7 @@ impl Shared {
             }
             Err(error) => format!("failed {error}"),
         };
-        // If the reader has closed the output, the rest does not matter either.
+        // An error means that the reader has closed the output.
         let _ = writeln!(io::stdout(), "{line}");
     }
 }

@@ -1,4 +1,4 @@
-//! An attacker: SYNs with data at a steady rate, from a TUN device whose network is the attacker's.
+//! An attacker that sends SYNs with data at a steady rate from a TUN device, whose network is the attacker's.
 //!
 //! The server's answers are read only until one cookie is stolen; later answers overflow the queue.
 
@@ -28,7 +28,7 @@ pub(crate) struct Flood {
     /// TUN device to send from
     #[arg(long)]
     tun: String,
-    /// The attackers' network: its first three numbers; the kernel has the address .1
+    /// The attacker's network, a /16; the kernel has its first address
     #[arg(long, default_value = "10.66.0.0", value_name = "ADDR")]
     network: Ipv4Addr,
     /// Address to attack

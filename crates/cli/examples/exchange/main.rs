@@ -129,7 +129,7 @@ fn main() -> ExitCode {
             Args::Flood(attack) => flood::flood(&attack),
         }
     };
-    // One thread, so that the cost of a transaction is that of one core.
+    // The runtime has one thread, so that the cost of a transaction is that of one core.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     match runtime.and_then(|runtime| runtime.block_on(work)) {
         Ok(()) => ExitCode::SUCCESS,

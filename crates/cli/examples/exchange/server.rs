@@ -8,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use brisk_lab::either_tcp::{EitherTcp, Stream};
 
-/// A request: bytes of the response, bytes of the request, which side closes; then padding.
+/// A request: the lengths of the response and of the request in bytes, the side that closes, and padding.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) bytes: u64,
@@ -62,7 +62,7 @@ pub(crate) async fn serve(tcp: &EitherTcp, local: SocketAddr, queue: u16) -> io:
     }
 }
 
-/// Serves the requests of one connection until the client closes it or requests the close.
+/// Serves the requests of one connection until the client closes it or requests that the server closes it.
 async fn converse(mut stream: Stream) {
     static PIECE: [u8; 1 << 16] = [b'x'; 1 << 16];
     // The client sees and counts every failure.

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Larger than any key or secret, in bytes.
+/// Maximum size of a file, bytes; it exceeds that of any key or secret.
 const MAX_BYTES: u64 = 64 << 10;
 
 /// A file, or a directory of files, that holds keys.
@@ -36,7 +36,7 @@ impl Place {
         let directory = credentials.ok_or(
             "systemd passed no credentials: run as a unit with LoadCredential=NAME:PATH, or name the file",
         )?;
-        // One component: a name cannot lead out of the directory.
+        // The name must be one component, so that it cannot lead out of the directory.
         match Path::new(name).components().collect::<Vec<_>>()[..] {
             [std::path::Component::Normal(_)] => Ok(Place(directory.join(name))),
             _ => Err("write credential:NAME with a NAME from LoadCredential=".to_owned()),
@@ -52,7 +52,7 @@ impl Place {
             .map_err(|_| "it is not text; write the key in hexadecimal".to_owned())
     }
 
-    /// Returns the bytes of a secret, without the end of a line.
+    /// Returns the bytes of a secret, without the line end.
     pub(super) fn secret(&self) -> Result<Vec<u8>, String> {
         let mut secret = match self.0.is_dir() {
             true => contents(&current(&self.0).join("master"))?,
@@ -158,7 +158,11 @@ mod tests {
         let seen = current(&at.0);
         symlink("..two", at.0.join("..data_tmp")).expect("a link");
         std::fs::rename(at.0.join("..data_tmp"), at.0.join("..data")).expect("exchanged");
-        assert_eq!(pair(&seen).as_deref(), Ok("1-1-1-1,2-2-2-2"), "whoever was reading has the old pair");
+        assert_eq!(
+            pair(&seen).as_deref(),
+            Ok("1-1-1-1,2-2-2-2"),
+            "a reader that had begun gets the old pair"
+        );
         assert_eq!(mounted.keys().as_deref(), Ok("2-2-2-2,1-1-1-1"));
     }
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use brisk_lab::demo::{Demo, DemoArm, DemoReport, Snapshot};
 use brisk_runtime::profile::DEFAULT_MAX_OVERHEAD;
 
-/// Widest bar of progress.
+/// Maximum width of the progress bar, columns.
 const BAR: usize = 30;
 
 pub(super) fn introduction(demo: &Demo) -> String {

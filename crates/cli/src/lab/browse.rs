@@ -103,7 +103,7 @@ impl Args {
                 false => print(&(report.to_text() + "\n")),
             })?;
             if stop.load(std::sync::atomic::Ordering::Relaxed) {
-                return Err(Failure::failed("interrupted; what was loaded by then is shown"));
+                return Err(Failure::failed("interrupted; the results so far are shown"));
             }
         }
         bar.finish_and_clear();

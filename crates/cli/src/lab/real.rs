@@ -30,8 +30,8 @@ pub(super) struct Args {
     /// Simultaneous requests; default: 4
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=256))]
     parallel: Option<u64>,
-    /// Duration of a bulk flow of each contestant next to one of the kernel's CUBIC; 0s: no such flow, as on
-    /// links without a rate; default: 10s
+    /// Duration of a bulk flow of each contestant next to one of the kernel's CUBIC; 0s: no such flow. Links
+    /// without a rate never have one. Default: 10s
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     beside: Option<Duration>,
     /// Run only this cell
@@ -46,7 +46,7 @@ const USUAL_PARALLEL: u64 = 4;
 const USUAL_BESIDE: Duration = Duration::from_secs(10);
 
 impl Args {
-    /// True if real time is requested; refuses flags that need it otherwise.
+    /// True if real time is requested. Otherwise refuses flags that need it.
     pub(super) fn is_asked_for(&self) -> Result<bool, Failure> {
         let given = [
             ("--number", self.n.is_some()),
@@ -95,7 +95,9 @@ impl Args {
             }
         }
         match ran {
-            0 => Err(Failure::usage("none of these cells can be run in real time; `bar` has some that can")),
+            0 => Err(Failure::usage(
+                "none of these cells can be run in real time; the plan `bar` has some that can",
+            )),
             _ => Ok(()),
         }
     }

@@ -11,9 +11,9 @@ use tokio::sync::Semaphore;
 /// Simultaneous questions; further ones wait in the socket's buffer.
 const MAX: usize = 64;
 /// Time limit for the resolver; the client has repeated its question by then.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIME_LIMIT: Duration = Duration::from_secs(5);
 /// Longest question and answer, bytes: the size of a UDP datagram.
-const LONGEST: usize = 65_535;
+const MAX_MESSAGE: usize = 65_535;
 /// The file with the host's resolvers.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
@@ -27,15 +27,15 @@ pub(super) fn relay(inside: std::net::UdpSocket) -> io::Result<impl Future<Outpu
     let resolver = resolver(&std::fs::read_to_string(RESOLV_CONF).unwrap_or_default());
     Ok(async move {
         let places = Arc::new(Semaphore::new(MAX));
-        let mut question = vec![0; LONGEST];
+        let mut question = vec![0; MAX_MESSAGE];
         loop {
-            // Never closed.
+            // The semaphore is never closed.
             let Ok(place) = places.clone().acquire_owned().await else { return };
             let Ok((length, asker)) = inside.recv_from(&mut question).await else { continue };
             let (question, inside) = (question[..length].to_vec(), inside.clone());
             tokio::spawn(async move {
                 // A client without an answer asks again, or gives up.
-                if let Ok(Ok(answer)) = tokio::time::timeout(PATIENCE, ask(resolver, &question)).await {
+                if let Ok(Ok(answer)) = tokio::time::timeout(TIME_LIMIT, ask(resolver, &question)).await {
                     let _ = inside.send_to(&answer, asker).await;
                 }
                 drop(place);
@@ -52,7 +52,7 @@ async fn ask(resolver: SocketAddr, question: &[u8]) -> io::Result<Vec<u8>> {
     let socket = UdpSocket::bind(own).await?;
     socket.connect(resolver).await?;
     socket.send(question).await?;
-    let mut answer = vec![0; LONGEST];
+    let mut answer = vec![0; MAX_MESSAGE];
     let length = socket.recv(&mut answer).await?;
     answer.truncate(length);
     Ok(answer)

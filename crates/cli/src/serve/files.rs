@@ -214,7 +214,7 @@ fn plain(status: StatusCode) -> Response<Content> {
     response
 }
 
-/// Adds the length of the body, also to the answer to HEAD, which has no body.
+/// Adds the length of the body, even to the answer to HEAD, which has no body.
 fn with_length(response: &mut Response<Content>) {
     let len = response.body().len();
     response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(len));

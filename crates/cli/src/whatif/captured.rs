@@ -58,7 +58,7 @@ pub(super) fn run(args: &Args, file: &Path, common: &Common) -> Result<(), Failu
         // The figures of the capture are useful without an estimate.
         None => print_line("interrupted before there was an estimate")?,
     }
-    print_line("\nIt rests on:")?;
+    print_line("\nThe estimate is based on:")?;
     facts.rests_on.iter().try_for_each(|line| print(&wrapped(line)))
 }
 

@@ -60,5 +60,8 @@ fn reading(file: &Path, filter: &str, fields: &[&str]) -> Command {
 pub(crate) fn assert_sound(file: &Path) {
     let wrong = tshark(file, WRONG, &["frame.number", "_ws.col.Info"]);
     assert!(wrong.is_empty(), "{} packets, the first: {:?}", wrong.len(), &wrong[..wrong.len().min(5)]);
-    assert!(!tshark(file, "tcp.checksum.status == 1", &["frame.number"]).is_empty(), "checksums were judged");
+    assert!(
+        !tshark(file, "tcp.checksum.status == 1", &["frame.number"]).is_empty(),
+        "tshark has verified checksums"
+    );
 }

@@ -50,12 +50,12 @@ impl Farm {
         );
         brisk.until_it_says("url=");
         let farm = Farm { client, kernel, pages, brisk, _nginx: nginx, made: 0, noticed: 0 };
-        farm.tell_the_kernel();
+        farm.set_kernel_keys();
         farm
     }
 
     /// Sets the kernel's keys to the line of the key file.
-    fn tell_the_kernel(&self) {
+    fn set_kernel_keys(&self) {
         let line = std::fs::read_to_string(self.pages.path("keys")).expect("the keys");
         let setting = format!("net.ipv4.tcp_fastopen_key={}", line.trim());
         run(self.kernel.command("sysctl").args(["-q", "-w", &setting]));
@@ -84,7 +84,7 @@ impl Farm {
     /// Changes the key file. The kernel gets the keys at once; `brisk serve` reads the file.
     fn step(&mut self, flag: &str, keys: &Path) {
         run(self.client.brisk(&["tfo-key", flag]).arg(keys));
-        self.tell_the_kernel();
+        self.set_kernel_keys();
         // `brisk serve` checks the file every two seconds: until then one server is a step ahead, as in any
         // farm.
         self.is_fast(&format!("{flag}, the kernel alone"));

@@ -147,7 +147,7 @@ fn the_kernel_takes_our_cookies_and_we_take_its() {
     fetches(&mut curl(&client, "10.7.0.2"), &small, 1);
     let at_server = counters(&server);
     assert_eq!((at_server["Passive"], at_server["CookieReqd"]), (1, 0));
-    // And back, with a cookie of the kernel.
+    // The address moves back; the client then has a cookie of the kernel.
     let flush = client.command("ip").args(["tcp_metrics", "flush"]).output().expect("ip starts");
     if !flush.status.success() {
         return crate::machine::skipped("its second half needs root to make the kernel forget a cookie");

@@ -142,7 +142,7 @@ fn resets_pass_through_the_pair_in_both_directions() {
         let mut client = enter(&link);
         client.write_all(b"hello").expect("it is sent");
         let mut served = accept(&origin);
-        served.read_exact(&mut [0; 5]).expect("what the client said");
+        served.read_exact(&mut [0; 5]).expect("the client's data");
         let (resets, mut hears) = if client_resets { (client, served) } else { (served, client) };
         SockRef::from(&resets).set_linger(Some(Duration::ZERO)).expect("the next close is a reset");
         drop(resets);
@@ -228,7 +228,7 @@ fn as_client_the_origin_sees_the_clients_own_address_and_port() {
     let (mut served, peer) = listener.accept().expect("a connection");
     assert_eq!(peer, client.local_addr().expect("an address"));
     // A socket that is closed with unread data sends a reset.
-    served.read_exact(&mut [0; 5]).expect("what the client said");
+    served.read_exact(&mut [0; 5]).expect("the client's data");
     served.write_all(b"welcome").expect("it is sent");
     drop(served);
     assert_eq!(to_end(&mut client), b"welcome");

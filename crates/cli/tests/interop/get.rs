@@ -113,7 +113,7 @@ fn data_after_our_half_close_still_arrives() {
             let address: SocketAddr = format!("{host}:0").parse().expect("an address");
             let listener = namespace.inside(|| TcpListener::bind(address)).expect("a port");
             let address = listener.local_addr().expect("an address");
-            // Answers after the end of the data with the data in reverse order.
+            // The server waits for the end of the data and returns the data in reverse order.
             let server = std::thread::spawn(move || {
                 let (mut stream, _) = listener.accept().expect("a connection");
                 let mut heard = Vec::new();
@@ -160,7 +160,7 @@ fn aborts_are_resets_in_both_directions() {
     });
 }
 
-/// Runs `body` with an endpoint on a TUN device in the namespace, where the kernel is [`KERNEL`].
+/// Runs `body` with an endpoint on a TUN device in the namespace. The kernel has the addresses [`KERNEL`].
 pub(crate) fn with_endpoint(namespace: &Namespace, body: impl AsyncFnOnce(Endpoint)) {
     with_endpoint_of(namespace, TcpConfig::default(), true, body);
 }

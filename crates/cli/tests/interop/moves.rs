@@ -159,7 +159,7 @@ fn frontend_whose_address_changes_stays_on_udp() {
     eventually("the hop is in UDP", || {
         (cable.backends() == [("up".to_owned(), "brisk".to_owned())]).then_some(())
     });
-    // The frontend has proved to the backend that it is the same one.
+    // The open connection continues, because the frontend has proved its identity to the backend.
     open.write_all(b"more\n").expect("it is sent");
     open.read_exact(&mut [0; 15]).expect("an answer over the new address");
     assert!(changed.elapsed() < Duration::from_secs(15), "{:?}", changed.elapsed());

@@ -29,7 +29,7 @@ fn fetch_within(limit: Duration, link: &Link) {
 fn mtu_reported_by_a_router_is_used() {
     require!("curl");
     let link = Link::start(NARROW);
-    // Less than three timeouts: the sender learned the MTU from the error, not from losses.
+    // The limit is less than three timeouts, so the sender learned the MTU from the error, not from losses.
     fetch_within(Duration::from_secs(3), &link);
     assert!(link.stop()["down"]["dropped_mtu"].as_u64() > Some(0), "the path was too narrow");
 }

@@ -55,7 +55,7 @@ const PORT: &str = "7443";
 const ADMIN: &str = "127.0.0.1:9413";
 const KEY: &str = "6f1c0dd5a1f3b6b6e0a7f0c59f5d6b1c3a9e8d7c6b5a49382716054f3e2d1c0b";
 
-/// A path on which rules of the near host, which tracks connections, can block packets.
+/// A path that rules of the near host can block. The host also tracks connections.
 struct Blocked<'a>(&'a Namespace);
 
 impl<'a> Blocked<'a> {
@@ -137,7 +137,7 @@ pub(crate) fn resets(namespace: &Namespace) -> u64 {
     counter(namespace, "TcpOutRsts")
 }
 
-/// Returns the number of segments that its guards have dropped.
+/// Returns the number of segments that the TTL guards of a namespace's sockets have dropped.
 fn guarded(namespace: &Namespace) -> u64 {
     counter(namespace, "TcpExtTCPMinTTLDrop")
 }
@@ -186,7 +186,7 @@ fn kernel_redirects_frames_on_ethernet_and_keeps_its_own() {
             let url = format!("http://{host}:{port}/page");
             fetches(near.command("curl").args(["-sSfg", "-m", "60", &url]), &page, 1);
         }
-        // In the opposite direction: our stack opens the connection.
+        // In this request our stack opens the connection.
         let (url, copy) = (format!("http://{host}/page"), pages.path("copy"));
         run(near.brisk(&["get", &url, "--device", "packet:eth", "-o"]).arg(&copy));
         assert_same(&copy, &page);
@@ -194,7 +194,7 @@ fn kernel_redirects_frames_on_ethernet_and_keeps_its_own() {
     assert_eq!(resets(&far), before, "the kernel has answered for us");
     // The kernel may answer segments that arrive after a process has ended.
     assert!(resets(&near) <= 2, "the kernel has answered for us");
-    // Nothing remains, even after SIGKILL: the kernel answers for the port again.
+    // SIGKILL leaves nothing behind: the kernel answers for the port again.
     server.signal("-KILL");
     eventually("the device has gone", || (!has_interface(&far, "brisk0")).then_some(()));
     let refused = near.command("curl").args(["-sS", "-m", "5", "http://10.66.0.2:8000/"]).output();
@@ -202,8 +202,8 @@ fn kernel_redirects_frames_on_ethernet_and_keeps_its_own() {
     fetches(near.command("curl").args(["-sSf", "-m", "60", "http://10.66.0.2/page"]), &page, 1);
 }
 
-/// Long files over an interface that takes packets of any length, over one that has them cut into 1,500
-/// bytes, and with losses; and to a client that does not read for a while.
+/// Sends long files over an interface that takes packets of any length and over one that has them cut into
+/// 1,500 bytes; then with losses, and to a client that does not read for a while.
 #[test]
 fn long_files_arrive_unchanged_with_any_segmentation_and_loss() {
     require!("curl", "ethtool", "nft");

@@ -77,7 +77,7 @@ fn assert_answers_only_what_was_offered(file: &Path) {
         match agreed.get_mut(values[0]) {
             Some(agreed) => {
                 let surplus = offers.iter().zip(&*agreed).any(|(answered, offered)| *answered && !offered);
-                assert!(!surplus || values[1] == "0", "answers what was not offered: {syn}");
+                assert!(!surplus || values[1] == "0", "answers with an option that was not offered: {syn}");
                 agreed.iter_mut().zip(offers).for_each(|(both, one)| *both &= one);
             }
             None => drop(agreed.insert(values[0].to_owned(), offers)),

@@ -63,7 +63,7 @@ impl Process {
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         let sent = Command::new("kill").args([name, &pid]).status().is_ok_and(|kill| kill.success());
-        assert!(sent, "{} has ended before it was told to", self.name);
+        assert!(sent, "{} ended before the signal", self.name);
     }
 
     /// Sends SIGTERM and waits for the end.

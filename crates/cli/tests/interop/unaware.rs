@@ -46,7 +46,7 @@ fn nginx_receives_the_segments_of_plain_tcp() {
     let fetch = async |endpoint: Endpoint| {
         let address: SocketAddr = "10.8.0.1:80".parse().expect("an address");
         let mut stream = endpoint.connect(address).await.expect("nginx accepts");
-        // Long enough for several segments, with a header at the end that nginx must obey.
+        // The request takes several segments, and nginx must obey a header at its end.
         let request = format!("GET /page HTTP/1.1\r\nHost: x\r\n{}Connection: close\r\n\r\n", long_header());
         stream.write_all(request.as_bytes()).await.expect("it is sent");
         let mut answer = Vec::new();
@@ -84,7 +84,7 @@ fn curl_receives_the_segments_of_plain_tcp() {
     };
     let [plain, corrective] = ["tcp", "corrective"].map(|arm| recorded(&namespace, &pages, arm, serve));
     assert!(plain.data.len() > BODY / 1460, "{} segments", plain.data.len());
-    assert_eq!(plain, corrective, "curl's kernel asks for nothing and gets nothing");
+    assert_eq!(plain, corrective, "curl's kernel does not offer Corrective and gets none");
 }
 
 /// Returns header lines of 6,000 bytes.

@@ -47,7 +47,7 @@ fn fetching_speaks_correct_tcp_with_all_the_usual_options() {
         assert_negotiates(&file, &format!("{ours} && tcp.flags.syn == 1"));
         assert_every_segment_has_timestamps(&file, ours);
         let with_holes = tshark(&file, &format!("{ours} && tcp.options.sack.count > 0"), &["frame.number"]);
-        assert!(!with_holes.is_empty(), "what was lost on the way here is told in SACK blocks");
+        assert!(!with_holes.is_empty(), "losses on the way here are reported in SACK blocks");
     }
 }
 

@@ -63,7 +63,7 @@ fn serving_over_af_xdp_leaves_other_traffic_to_the_kernel() {
     assert!(program(&far).is_some());
     let busy =
         far.brisk(&["get", "http://10.66.0.1/", "--device", "xdp:eth"]).output().expect("brisk starts");
-    assert!(String::from_utf8_lossy(&busy.stderr).contains("another program has it"), "{busy:?}");
+    assert!(String::from_utf8_lossy(&busy.stderr).contains("another program uses XDP"), "{busy:?}");
     // A killed process leaves nothing: the kernel answers for the port again.
     server.signal("-KILL");
     eventually("the program has gone", || program(&far).is_none().then_some(()));
@@ -179,5 +179,5 @@ fn doctor_reports_the_obstacles_of_af_xdp() {
     let (said, why) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(said.contains("ok  af_xdp"), "{said}{why}");
     assert!(said.contains("!!  xdp program") && said.contains("is at eth"), "{said}{why}");
-    assert!(why.contains("another program has it") && !output.status.success(), "{why}");
+    assert!(why.contains("another program uses XDP") && !output.status.success(), "{why}");
 }

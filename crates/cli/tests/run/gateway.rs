@@ -175,8 +175,8 @@ fn frontend_with_a_key_pair_is_admitted_until_its_key_is_removed() {
     drop(frontend);
     let (_, log) = backend.stop();
     let fingerprint = &public["public:".len()..][..8];
-    let told = format!("key-{fingerprint} is not among the public keys of the other side");
-    assert!(log.contains("event=rejected") && log.contains(&told), "{log}");
+    let message = format!("key-{fingerprint} is not among the public keys of the other side");
+    assert!(log.contains("event=rejected") && log.contains(&message), "{log}");
 }
 
 #[test]
@@ -207,10 +207,10 @@ fn reload_changes_the_limits_of_a_frontend() {
         answer.map(|()| client)
     };
     let first = open().expect("the first one is served");
-    let refused = open().expect_err("one more than there may be");
+    let refused = open().expect_err("one above the limit");
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionReset);
-    let told = "limit: edge has 1 connections open (max_connections)";
-    assert!(backend.until("event=access").contains(told));
+    let message = "limit: edge has 1 connections open (max_connections)";
+    assert!(backend.until("event=access").contains(message));
     assert!(
         frontend
             .until("event=access")
@@ -272,8 +272,8 @@ fn a_client_of_a_proxy_logs_in_as_a_user_of_the_file() {
 
     std::fs::set_permissions(&users, PermissionsExt::from_mode(0o644)).expect("open to others");
     let refused = run(&[&towards(&key, &[&peer])[..], &["--socks5", "--users-file", &users]].concat());
-    let told = text(&refused.stderr);
-    assert!(refused.status.code() == Some(1) && told.contains("chmod 600"), "{told}");
+    let message = text(&refused.stderr);
+    assert!(refused.status.code() == Some(1) && message.contains("chmod 600"), "{message}");
 }
 
 /// Starts a backend in front of `origin`; returns it with its address.
@@ -317,8 +317,8 @@ fn backend_with_an_unknown_name_is_down_and_others_work() {
     assert_eq!(straight.stop().0, Some(0));
 
     let refused = run(&towards(&key, &[nobody]));
-    let told = text(&refused.stderr);
-    assert!(refused.status.code() == Some(1) && told.contains("check the name"), "{told}");
+    let message = text(&refused.stderr);
+    assert!(refused.status.code() == Some(1) && message.contains("check the name"), "{message}");
     assert_eq!(backend.stop().0, Some(0));
 }
 

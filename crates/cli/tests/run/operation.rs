@@ -130,8 +130,8 @@ fn check_refuses_a_side_that_cannot_start() {
     ] {
         let more =
             if more.contains("[hop]") { more.to_owned() } else { format!("[hop]\nplain = true\n{more}") };
-        let (status, told) = checked(&files, &more);
-        assert!(status == Some(1) && told.contains(says), "{more}: {told}");
+        let (status, output) = checked(&files, &more);
+        assert!(status == Some(1) && output.contains(says), "{more}: {output}");
         if more.contains("[backend]") {
             continue;
         }
@@ -140,20 +140,23 @@ fn check_refuses_a_side_that_cannot_start() {
         assert!(!started.status.success() && said.contains(says), "{more}: {said}");
         assert!(!said.contains("event=started"), "{more}: {said}");
     }
-    let (status, told) = checked(&files, "[hop]\nplain = true\npacket = 'nope0'\n");
+    let (status, output) = checked(&files, "[hop]\nplain = true\npacket = 'nope0'\n");
     assert_eq!(status, Some(0));
     assert!(
-        told.contains("warning") && told.contains("checked.toml:7: the interface nope0 does not exist"),
-        "{told}"
+        output.contains("warning") && output.contains("checked.toml:7: the interface nope0 does not exist"),
+        "{output}"
     );
 }
 
 #[test]
 fn setting_without_effect_is_a_warning_of_check_and_start() {
     let files = Scratch::with_files();
-    let (status, told) = checked(&files, "[hop]\nplain = true\n[admin]\ntoken_file = '/nonexistent'\n");
+    let (status, output) = checked(&files, "[hop]\nplain = true\n[admin]\ntoken_file = '/nonexistent'\n");
     assert_eq!(status, Some(0));
-    assert!(told.contains("warning") && told.contains("checked.toml:8: token_file has no effect"), "{told}");
+    assert!(
+        output.contains("warning") && output.contains("checked.toml:8: token_file has no effect"),
+        "{output}"
+    );
     let words = ["frontend", "-c", &files.path("checked.toml"), "--send-proxy", "v2"];
     let mut frontend = Running::start(&words);
     assert!(frontend.until("event=ignored").contains("level=warn"));
@@ -179,9 +182,9 @@ fn check_names_limits_of_a_label_that_no_key_has() {
         );
         std::fs::write(&file, content).expect("a file");
         let checked = run(&["check", "-c", &file]);
-        let told = text(&checked.stderr);
-        assert!(checked.status.success(), "{told}");
-        assert_eq!(told.contains("no public key of peer_keys has the label 'belrin'"), warned, "{told}");
+        let output = text(&checked.stderr);
+        assert!(checked.status.success(), "{output}");
+        assert_eq!(output.contains("no public key of peer_keys has the label 'belrin'"), warned, "{output}");
     }
 }
 
@@ -373,7 +376,7 @@ fn doctor_reports_usable_and_unusable_mechanisms() {
     let said = text(&out.stdout);
     assert!(out.status.success(), "{said}{}", text(&out.stderr));
     let found = ["ok  hop", "ok  round trip", "ok  fast open        used", "ok  kernel-tcp"];
-    let told = [
+    let always = [
         "ok  redundancy       agreed: both sides agreed",
         "bytes of payload, tested in both directions",
         "    fast_open        on (default)",
@@ -382,7 +385,7 @@ fn doctor_reports_usable_and_unusable_mechanisms() {
         "    congestion       bbr (default)",
         "\"tcp; all\" --max-overhead 25%",
     ];
-    for words in found.into_iter().chain(told) {
+    for words in found.into_iter().chain(always) {
         assert!(said.contains(words), "{words} is not in\n{said}");
     }
     let off = ["--max-overhead", "0%", "--quiet"];
@@ -480,7 +483,7 @@ fn q_leaves_top() {
     while top.try_wait().expect("its status").is_none() {
         if Instant::now() > until {
             top.kill().expect("it is killed");
-            panic!("q does not leave");
+            panic!("q does not quit");
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -585,8 +588,8 @@ fn a_key_is_changed_under_traffic_without_a_failure() {
 fn systemd_is_notified_and_passes_the_listener() {
     let files = Scratch::with_files();
     let notify = files.path("notify");
-    let told = std::os::unix::net::UnixDatagram::bind(&notify).expect("a socket");
-    told.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+    let notified = std::os::unix::net::UnixDatagram::bind(&notify).expect("a socket");
+    notified.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
     let port = free_port();
     // The script acts as systemd: the listener is descriptor 3 of the program, and LISTEN_PID is its process
     // id.
@@ -603,13 +606,13 @@ fn systemd_is_notified_and_passes_the_listener() {
         return;
     };
     let mut message = [0; 256];
-    let length = told.recv(&mut message).expect("it says that it is ready");
+    let length = notified.recv(&mut message).expect("it says that it is ready");
     assert!(text(&message[..length]).contains("READY=1"));
-    TcpStream::connect(("127.0.0.1", port)).expect("it listens where it was told");
+    TcpStream::connect(("127.0.0.1", port)).expect("it listens where it was notified");
     assert!(
         Command::new("kill").args(["-TERM", &child.id().to_string()]).status().is_ok_and(|s| s.success())
     );
-    let length = told.recv(&mut message).expect("it says that it stops");
+    let length = notified.recv(&mut message).expect("it says that it stops");
     assert!(text(&message[..length]).contains("STOPPING=1"));
     assert!(child.wait().expect("an end").success());
 }

@@ -24,7 +24,7 @@ fn no_thread_of_a_gateway_keeps_unneeded_rights() {
         };
         assert_eq!(value("NoNewPrivs:"), "1");
         let held = u64::from_str_radix(&value("CapPrm:"), 16).expect("a number");
-        // CAP_DAC_READ_SEARCH and CAP_NET_BIND_SERVICE.
+        // The only permitted capabilities are CAP_DAC_READ_SEARCH and CAP_NET_BIND_SERVICE.
         assert_eq!(held & !(1 << 2 | 1 << 10), 0, "{held:x}");
         seen += 1;
     }

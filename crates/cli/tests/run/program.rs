@@ -31,7 +31,7 @@ pub(crate) struct Running {
 }
 
 /// Time without output after which an expected line counts as missing.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The log of a program, read from its pipe as it arrives, because a full pipe would block the program.
 struct Log {
@@ -56,7 +56,7 @@ impl Log {
 impl Read for Log {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         if self.rest.is_empty() {
-            self.rest = match self.pieces.recv_timeout(PATIENCE) {
+            self.rest = match self.pieces.recv_timeout(TIME_LIMIT) {
                 Ok(piece) => piece,
                 Err(RecvTimeoutError::Disconnected) => Vec::new(),
                 Err(RecvTimeoutError::Timeout) => return Err(ErrorKind::TimedOut.into()),

@@ -63,8 +63,8 @@ fn run_unit(user: User, call: impl FnOnce(&VirtualWorld) -> Answer<()>) -> c_int
     run(user, |world| call(world).map(|()| 0)) as c_int
 }
 
-/// Returns the result of a call on a descriptor of the kernel. Callers that wait for a pipe check the pipe
-/// again.
+/// Returns the result of a call on a descriptor of the kernel. The call may have changed the state of a pipe,
+/// so callers that wait for one check it again.
 fn of_kernel<T>(user: User, returned: T) -> T {
     let errno = raw::last_errno();
     run(user, |world| world.call(|_| Ok(0)));
@@ -207,8 +207,8 @@ pub(super) unsafe extern "C" fn recvmsg(user: User, fd: c_int, header: *mut msgh
     })
 }
 
-/// send() of the caller's bytes. Linux accesses the memory last, so a fault is reported only if there is no
-/// other error.
+/// Sends the caller's bytes, as send(). Linux accesses the memory last, so a fault is reported only if there
+/// is no other error.
 fn send_bytes(world: &VirtualWorld, fd: c_int, bytes: Answer<&[u8]>, options: SendOptions) -> Answer<isize> {
     match bytes {
         Ok(bytes) => calls::send(world, fd, bytes, options).map(|count| count as isize),
@@ -554,7 +554,8 @@ pub(super) unsafe extern "C" fn splice(
 }
 
 /// Waits until a pipe of the kernel is ready for `events`, or at its end. Only calls through the table change
-/// its state, so the wait happens in this world: a driver that no other thread can wake gets an error.
+/// its state, so this waits like a call on a socket of this library: it fails if no other thread can end the
+/// wait.
 fn await_pipe(world: &VirtualWorld, fd: c_int, events: i16, flags: c_uint) -> Answer<()> {
     let limit = (flags & libc::SPLICE_F_NONBLOCK != 0).then_some(Duration::ZERO);
     let ready = world.wait(limit, |_| {

@@ -103,7 +103,7 @@ pub(super) unsafe extern "C" fn packetdrill_interface_init(
         eprintln!("brisk-conformance: --so_flags: {error}");
         std::process::exit(1);
     });
-    // Never freed, because descriptors are closed after everything else has ended.
+    // The world is never freed, because descriptors are closed after everything else has ended.
     let world = Box::into_raw(Box::new(VirtualWorld::new(flags)));
     WORLD.store(world, Ordering::Release);
     // SAFETY: the caller's contract; the overwritten table is plain memory of the caller.

@@ -21,7 +21,7 @@ const SLOTS: usize = 33;
 /// The peer's initial sequence number.
 const PEER_ISN: u32 = 5_000_000;
 
-/// Level, type, data.
+/// A control message: level, type and data.
 pub(crate) type ControlMessage = (i32, i32, Vec<u8>);
 
 #[derive(Clone, Copy, Debug, Default)]

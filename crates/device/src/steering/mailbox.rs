@@ -57,7 +57,7 @@ impl Mailbox {
         if self.is_empty() {
             return;
         }
-        // Woken after the lock is released.
+        // The reader is woken after the lock is released.
         let reader = self.lock().reader.take();
         if let Some(reader) = reader {
             reader.wake();

@@ -76,8 +76,8 @@ impl SteeredDevice {
             }
             let Some(handed) = self.arrived.get_mut(self.taken) else { break };
             self.taken += 1;
-            if let Some(way) = handed.return_route {
-                self.queue.learn_return_route(way);
+            if let Some(route) = handed.return_route {
+                self.queue.learn_return_route(route);
             }
             sink(&handed.packet, None, handed.meta);
             count += 1;
@@ -114,7 +114,7 @@ impl Device for SteeredDevice {
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let has_mail = self.taken < self.arrived.len()
             || self.mailboxes.get(self.index).is_some_and(|mailbox| mailbox.poll_mail(cx).is_ready());
-        // Polled even if mail has arrived, so that the queue wakes this task too.
+        // The queue is polled even if mail has arrived, so that it wakes this task too.
         match self.queue.poll_readable(cx) {
             Poll::Pending if has_mail => Poll::Ready(Ok(())),
             other => other,
@@ -184,8 +184,8 @@ impl Device for SteeredDevice {
         self.queue.return_route(packet)
     }
 
-    fn learn_return_route(&mut self, way: ReturnRoute) {
-        self.queue.learn_return_route(way);
+    fn learn_return_route(&mut self, route: ReturnRoute) {
+        self.queue.learn_return_route(route);
     }
 
     fn redirect(&mut self, from: IpAddr, to: IpAddr) {
@@ -206,7 +206,7 @@ impl Device for SteeredDevice {
 }
 
 impl Drop for SteeredDevice {
-    /// Closes the mailbox, which nothing reads any more.
+    /// Closes the mailbox, because nothing reads it any more.
     fn drop(&mut self) {
         if let Some(mailbox) = self.mailboxes.get(self.index) {
             mailbox.close();

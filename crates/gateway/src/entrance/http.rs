@@ -22,8 +22,8 @@ const SCHEME: &[u8] = b"http://";
 const HOP_BY_HOP: [&str; 6] =
     ["connection", "proxy-connection", "keep-alive", "proxy-authorization", "te", "host"];
 
-/// Returns the destination; `None` if this is no request to a proxy. The bytes left in `buffer` are for the
-/// origin.
+/// Returns the destination; `None` if this is not a request to a proxy. The bytes left in `buffer` are for
+/// the origin.
 pub(super) async fn asked(
     client: &mut Line,
     buffer: &mut Vec<u8>,
@@ -39,8 +39,8 @@ pub(super) async fn asked(
     if head == 0 {
         return Ok(None);
     }
-    // Fields may hold any byte (RFC 9110, section 5.5), so each byte becomes one character, and one byte
-    // again later.
+    // Fields may hold any byte (RFC 9110, section 5.5), so each byte is converted to one character, and later
+    // back.
     let text: String = buffer[..head].iter().copied().map(char::from).collect();
     let Some((origin, for_origin)) = understand(&text) else {
         client.write_all(&refusal("400 Bad Request")).await?;

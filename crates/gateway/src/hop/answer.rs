@@ -1,4 +1,4 @@
-//! The backend's part of the two messages.
+//! The backend's side of the handshake: reads the first message and answers it.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,7 +31,7 @@ pub(crate) enum Rejected {
         /// The label of the frontend's key.
         frontend: Option<Arc<str>>,
     },
-    /// The connection failed, or its bytes were no message.
+    /// The connection failed, or its bytes were not a message.
     #[error("first message: {0}")]
     Line(#[from] io::Error),
     /// The peer closed the connection without a message.
@@ -42,7 +42,7 @@ pub(crate) enum Rejected {
     Late,
 }
 
-/// The state of this run of the backend: the first messages that it has acted on, and its current key pair.
+/// State of the backend since its start: the first messages that it has acted on, and its current key pair.
 #[derive(Debug)]
 pub(crate) struct Run {
     began: Instant,
@@ -51,7 +51,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Begins a run; see [`ReplayWindow::new`] and [`Ephemerals::new`].
+    /// Creates the state; see [`ReplayWindow::new`] and [`Ephemerals::new`].
     ///
     /// # Errors
     /// If the operating system has no randomness.
@@ -71,13 +71,13 @@ impl Run {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn judge(&self, id: MessageId, stamp: Stamp) -> Freshness {
-        self.window.lock().unwrap_or_else(PoisonError::into_inner).judge(id, stamp, self.now())
+    fn check(&self, id: MessageId, stamp: Stamp) -> Freshness {
+        self.window.lock().unwrap_or_else(PoisonError::into_inner).check(id, stamp, self.now())
     }
 
     fn stamp(&self) -> Stamp {
         let stamp = self.window.lock().unwrap_or_else(PoisonError::into_inner).stamp(self.now());
-        Stamp { takes_lasting: self.own.are_lasting(), ..stamp }
+        Stamp { accepts_lasting: self.own.are_lasting(), ..stamp }
     }
 }
 
@@ -127,7 +127,7 @@ pub(crate) async fn receive(
     let FirstMessage { responder, id, payload, frontend } = first;
     let (opening, first) = Opening::decode(&payload)?;
     let first = Zeroizing::new(first.to_vec());
-    let reply = match run.judge(id, opening.stamp) {
+    let reply = match run.check(id, opening.stamp) {
         Freshness::Fresh => HopReply::Message { line, responder: Some(responder), arrived },
         Freshness::Unknown => HopReply::Record(confirmed(line, responder, arrived, run).await?),
         Freshness::Repeated => return Err(Rejected::Repeated { frontend }),
@@ -142,8 +142,8 @@ fn plain(line: Line, message: &[u8], arrived: Vec<u8>) -> Result<Asked, Rejected
     Ok(Asked { opening, first, frontend: None, reply })
 }
 
-/// Requests a confirmation and waits for it. Only the sender of the first message, after reading the answer,
-/// can seal a record.
+/// Requests a confirmation and waits for it. Only the sender of the first message can create a valid record,
+/// after it has read the answer.
 async fn confirmed(
     line: Line,
     responder: Responder,
@@ -169,7 +169,7 @@ impl Asked {
 
     /// Sends the verdict. In the second message it leaves with the first written bytes, or when the stream is
     /// flushed; in a record it leaves at once.
-    pub(crate) async fn tell(self, verdict: Verdict, run: &Run) -> Result<HopStream, Rejected> {
+    pub(crate) async fn send_verdict(self, verdict: Verdict, run: &Run) -> Result<HopStream, Rejected> {
         match self.reply {
             HopReply::Message { line, responder: Some(responder), arrived } => {
                 let (sealing, answer) = responder.finish(verdict, run.stamp())?;
@@ -267,7 +267,7 @@ mod tests {
     #[tokio::test]
     async fn a_message_for_another_run_is_acted_upon_only_when_it_is_confirmed() {
         let (key, run) = (hop(1), run());
-        let elsewhere = Stamp { epoch: 12345, at: 5, takes_lasting: true };
+        let elsewhere = Stamp { epoch: 12345, at: 5, accepts_lasting: true };
         let (dialled, message) = dial(&key, &opening(elsewhere), b"transfer 100").unwrap();
         // An attacker who has recorded the message can send it but not confirm it.
         assert!(received(&message, &key, &run).await.is_none());
@@ -276,7 +276,7 @@ mod tests {
         let backend = async {
             let asked = receive(b, Vec::new(), &key, &run).await.unwrap();
             assert_eq!(asked.first[..], b"transfer 100"[..]);
-            let mut hop = asked.tell(Verdict::Go, &run).await.unwrap();
+            let mut hop = asked.send_verdict(Verdict::Go, &run).await.unwrap();
             let (mut read, mut write) = hop.split();
             write.write_all(b"done").await.unwrap();
             write.shutdown().await.unwrap();
@@ -322,11 +322,11 @@ mod tests {
                 let backend = async {
                     let asked = receive(b, Vec::new(), &key, &run).await.unwrap();
                     assert_eq!(asked.first[..], b"request"[..]);
-                    let mut hop = asked.tell(Verdict::Go, &run).await.unwrap();
+                    let mut hop = asked.send_verdict(Verdict::Go, &run).await.unwrap();
                     hop.split().1.shutdown().await.unwrap();
                 };
-                let (_, told) = tokio::join!(backend, answered(dialled, a, &message, &clock));
-                assert!(told.is_ok(), "{:?}", told.err());
+                let (_, result) = tokio::join!(backend, answered(dialled, a, &message, &clock));
+                assert!(result.is_ok(), "{:?}", result.err());
             }
         }
     }
@@ -334,10 +334,10 @@ mod tests {
     #[tokio::test]
     async fn message_of_the_other_kind_is_refused() {
         let (key, run) = (hop(1), run());
-        for takes_lasting in [true, false] {
-            let stamp = Stamp { takes_lasting, ..run.stamp() };
+        for accepts_lasting in [true, false] {
+            let stamp = Stamp { accepts_lasting, ..run.stamp() };
             let (_, mut message) = dial(&key, &opening(stamp), b"x").unwrap();
-            assert_eq!(is_lasting(&message), takes_lasting);
+            assert_eq!(is_lasting(&message), accepts_lasting);
             message[0] ^= 0x80;
             let refused = received(&message, &key, &run).await;
             assert!(matches!(refused, Some(Err(Rejected::Handshake(HandshakeError::NotOurs)))));
@@ -348,7 +348,7 @@ mod tests {
     #[tokio::test]
     async fn a_message_that_is_repeated_is_asked_to_be_confirmed_under_other_keys() {
         let (key, run) = (hop(1), run());
-        let elsewhere = Stamp { epoch: 12345, at: 5, takes_lasting: true };
+        let elsewhere = Stamp { epoch: 12345, at: 5, accepts_lasting: true };
         let (_, message) = dial(&key, &opening(elsewhere), b"x").unwrap();
         let mut answers = Vec::new();
         for _ in 0..3 {
@@ -358,7 +358,7 @@ mod tests {
                 tokio::time::timeout(Duration::from_millis(100), receive(b, Vec::new(), &key, &run));
             let mut arrived = Vec::new();
             let (answer, confirmed) = tokio::join!(next_message(&mut a, &mut arrived), confirming);
-            assert!(confirmed.is_err(), "it is not acted upon");
+            assert!(confirmed.is_err(), "the backend does not act on it");
             answers.push(answer.unwrap().bytes);
         }
         // The answer: 24 bytes of nonce, the pair's public key, and the sealed verdict, run and time.
@@ -382,7 +382,10 @@ mod tests {
             let refused = received(garbage, &hop(1), &run).await;
             assert!(matches!(refused, Some(Err(_))), "{garbage:?}");
         }
-        assert!(received(&message[..40], &hop(1), &run).await.is_none(), "half a message is waited for");
+        assert!(
+            received(&message[..40], &hop(1), &run).await.is_none(),
+            "the rest of half a message is awaited"
+        );
     }
 
     #[tokio::test]
@@ -394,10 +397,10 @@ mod tests {
                 let (dialled, message) = dial(&front, &opening(run.stamp()), b"x").unwrap();
                 let backend = async {
                     let asked = receive(b, Vec::new(), &back, &run).await.unwrap();
-                    asked.tell(verdict, &run).await.unwrap().split().1.shutdown().await.unwrap();
+                    asked.send_verdict(verdict, &run).await.unwrap().split().1.shutdown().await.unwrap();
                 };
-                let (_, told) = tokio::join!(backend, answered(dialled, a, &message, &clock));
-                assert!(matches!(told, Err(DialError::Refused(told)) if told == verdict));
+                let (_, result) = tokio::join!(backend, answered(dialled, a, &message, &clock));
+                assert!(matches!(result, Err(DialError::Refused(result)) if result == verdict));
             }
         }
     }
@@ -409,10 +412,10 @@ mod tests {
         let (dialled, message) = dial(&key, &opening(run.stamp()), b"x").unwrap();
         let backend = async {
             let asked = receive(b, Vec::new(), &key, &run).await.unwrap();
-            let mut hop = asked.tell(Verdict::Go, &run).await.unwrap();
+            let mut hop = asked.send_verdict(Verdict::Go, &run).await.unwrap();
             hop.split().1.write_all(b"half").await.unwrap();
             hop.split().1.flush().await.unwrap();
-            // The line ends without an empty record: any attacker on the path can end it so.
+            // The line ends without an empty record: any attacker on the path can end it in this way.
         };
         let clock = BackendClock::default();
         let frontend = async {
@@ -449,7 +452,7 @@ mod tests {
             };
             let backend = async {
                 let asked = receive(b, Vec::new(), &key, &run).await.unwrap();
-                exchange(asked.tell(Verdict::Go, &run).await.unwrap()).await;
+                exchange(asked.send_verdict(Verdict::Go, &run).await.unwrap()).await;
             };
             let frontend = async { exchange(answered(dialled, a, &message, &clock).await.unwrap()).await };
             tokio::join!(backend, frontend);

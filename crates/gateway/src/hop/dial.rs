@@ -1,4 +1,4 @@
-//! The frontend's part of the two messages.
+//! The frontend's side of the handshake: sends the first message and reads the answer.
 
 use std::io;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ pub(crate) fn dial(
     payload.extend_from_slice(first);
     let (initiator, message) = match hop {
         Hop::Plain => return Ok((Dialled { initiator: None }, framed(&payload))),
-        Hop::Sealed(keys) if opening.stamp.takes_lasting && own.are_lasting() => {
+        Hop::Sealed(keys) if opening.stamp.accepts_lasting && own.are_lasting() => {
             let (initiator, message) = Initiator::begin_lasting(keys.newest(), own, &payload)?;
             return Ok((Dialled { initiator: Some(initiator) }, framed_lasting(&message)));
         }
@@ -116,8 +116,7 @@ pub(crate) async fn ask(mut line: Line, rest: &[u8], sent: usize) -> Result<Answ
 }
 
 impl Dialled {
-    /// Checks the answer, and confirms if the backend requests it. Stores the run that the backend reports in
-    /// `clock`.
+    /// Checks the answer, and confirms if the backend requests it. Stores the backend's stamp in `clock`.
     pub(crate) async fn finish(
         self,
         answered: Answered,
@@ -125,7 +124,7 @@ impl Dialled {
     ) -> Result<HopStream, DialError> {
         let Answered { line, answer, arrived, before } = answered;
         let (sealing, verdict, stamp) = self.verdict(&answer)?;
-        clock.told(stamp, Instant::now());
+        clock.set(stamp, Instant::now());
         let mut stream = HopStream::new(line, sealing, arrived, Vec::new(), before);
         let verdict = match verdict {
             Verdict::Confirm => confirm(&mut stream).await?,

@@ -44,7 +44,7 @@ pub const LONGEST_LIFETIME: Duration = Duration::from_secs(60);
 /// time, so that a flood of repetitions does not displace useful ones.
 const MAX_AGREED: usize = 256;
 /// Maximum interval between checks whether a pair has expired.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Length of the nonce, bytes.
 const NONCE: usize = 24;
 /// Length of an X25519 key, bytes.
@@ -52,8 +52,8 @@ const KEY: usize = 32;
 /// Length of both together, bytes.
 pub(super) const PUBLIC: usize = NONCE + KEY;
 
-/// Returns the cryptographic primitives for `snow`: ring's first, whose cipher in assembly takes half the
-/// time, and the default ones for those that ring lacks.
+/// Returns the cryptographic primitives for `snow`: those of ring, whose assembly cipher takes half the time,
+/// and the default ones where ring has none.
 pub(super) fn primitives() -> FallbackResolver {
     FallbackResolver::new(Box::new(RingResolver), Box::new(DefaultResolver))
 }
@@ -113,14 +113,15 @@ impl Ephemerals {
     /// Erases the pair if it has expired; returns the time until the next check.
     fn forget_old(&self, now: Instant) -> Duration {
         let mut held = self.held();
-        let rest = held.pair.as_ref().map_or(LOOK, |(until, _)| until.saturating_duration_since(now));
+        let rest =
+            held.pair.as_ref().map_or(CHECK_INTERVAL, |(until, _)| until.saturating_duration_since(now));
         if rest.is_zero() {
             held.pair = None;
         }
         match &held.pair {
-            Some(_) => rest.min(LOOK),
+            Some(_) => rest.min(CHECK_INTERVAL),
             // The next pair may be created at once, and expires after its own lifetime.
-            None => held.lifetime.clamp(LOOK / 100, LOOK),
+            None => held.lifetime.clamp(CHECK_INTERVAL / 100, CHECK_INTERVAL),
         }
     }
 
@@ -276,7 +277,7 @@ mod tests {
         assert_ne!(public(LIFETIME), first);
         let each = Ephemerals::new(Duration::ZERO);
         assert_ne!(each.pair(now).unwrap().public, each.pair(now).unwrap().public);
-        assert!(!each.holds_one() && !each.are_lasting() && own.are_lasting(), "none is held");
+        assert!(!each.holds_one() && !each.are_lasting() && own.are_lasting(), "no pair is kept");
     }
 
     #[test]
@@ -290,7 +291,7 @@ mod tests {
             own.forget_old(at);
         }
         assert_eq!(at, now + LIFETIME);
-        assert_eq!(own.forget_old(at), LOOK);
+        assert_eq!(own.forget_old(at), CHECK_INTERVAL);
         own.pair(at).unwrap();
         own.set_lifetime(Duration::ZERO);
         assert!(!own.holds_one(), "another time, another pair");
@@ -326,8 +327,8 @@ mod tests {
             own.agree(&public);
         }
         assert_eq!(own.agreed().len(), MAX_AGREED);
-        assert!(own.agreed().contains_key(&other.public), "nobody displaces what serves");
+        assert!(own.agreed().contains_key(&other.public), "useful secrets are not displaced");
         let late = KeyPair::generate().unwrap();
-        assert_eq!(own.agree(&late.public), late.agree(&own.public), "who comes late is served as well");
+        assert_eq!(own.agree(&late.public), late.agree(&own.public), "a late peer is served too");
     }
 }

@@ -32,8 +32,8 @@ use super::stamp::Stamp;
 
 /// Noise's name of the protocol.
 const NOISE: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
-/// The protocol with key pairs that serve for several connections. After the name of the pattern it names
-/// brisk's own variant of the curve.
+/// The protocol with key pairs that serve for several connections. `25519nonce` is brisk's own variant of the
+/// curve.
 const NOISE_LASTING: &str = "Noise_NNpsk0_25519nonce_ChaChaPoly_BLAKE2s";
 /// The protocol with static keys.
 const NOISE_PAIRS: &str = "Noise_IK_25519_ChaChaPoly_BLAKE2s";
@@ -52,7 +52,7 @@ pub enum HandshakeError {
     /// The other side does not hold the key, or the message was changed on the path.
     #[error("the other side does not hold the key; compare the key files of both gateways")]
     NotOurs,
-    /// The message is sealed to this side's key, by a key that is not on the list.
+    /// The message is sealed to this side's key, but the sender's key is not on the list.
     #[error("{0} is not among the public keys of the other side")]
     UnknownKey(Fingerprint),
     /// The library failed, which cannot happen with messages of the bounded length that callers use.
@@ -77,7 +77,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Length of the answer, bytes: the verdict, and the run of the backend.
+    /// Length of the answer, bytes: the verdict, and the stamp of the backend.
     pub(super) const ANSWER: usize = 1 + Stamp::LENGTH;
 
     /// Encodes the answer.
@@ -123,7 +123,7 @@ impl Initiator {
     /// # Errors
     /// [`HandshakeError::Library`] if `payload` is longer than a Noise message, 65 kB.
     pub fn begin(key: &HopKey, payload: &[u8]) -> Result<(Initiator, Vec<u8>), HandshakeError> {
-        Initiator::say(builder(key).and_then(Builder::build_initiator), payload)
+        Initiator::start(builder(key).and_then(Builder::build_initiator), payload)
     }
 
     /// Like [`begin`](Initiator::begin), with the current key pair.
@@ -135,7 +135,7 @@ impl Initiator {
         own: &Arc<Ephemerals>,
         payload: &[u8],
     ) -> Result<(Initiator, Vec<u8>), HandshakeError> {
-        Initiator::say(lasting_builder(key, own).and_then(Builder::build_initiator), payload)
+        Initiator::start(lasting_builder(key, own).and_then(Builder::build_initiator), payload)
     }
 
     /// Seals the first message to the first public key of `keys`.
@@ -148,10 +148,10 @@ impl Initiator {
     ) -> Result<(Initiator, Vec<u8>), HandshakeError> {
         let peer = keys.first_peer().ok_or(HandshakeError::NotOurs)?;
         let to_peer = |builder: Builder<'_>| builder.remote_public_key(peer.bytes())?.build_initiator();
-        Initiator::say(pair_builder(keys.newest()).and_then(to_peer), payload)
+        Initiator::start(pair_builder(keys.newest()).and_then(to_peer), payload)
     }
 
-    fn say(
+    fn start(
         state: Result<HandshakeState, snow::Error>,
         payload: &[u8],
     ) -> Result<(Initiator, Vec<u8>), HandshakeError> {
@@ -259,7 +259,7 @@ static LASTING: LazyLock<NoiseParams> =
 static PAIRS: LazyLock<NoiseParams> = LazyLock::new(|| params(NOISE_PAIRS));
 
 fn params(name: &str) -> NoiseParams {
-    name.parse().expect("the library is built with what the names at the top of this file name")
+    name.parse().expect("the library supports the protocols named at the top of this file")
 }
 
 fn builder(key: &HopKey) -> Result<Builder<'_>, snow::Error> {
@@ -304,7 +304,7 @@ mod tests {
 
     use super::*;
 
-    const STAMP: Stamp = Stamp { epoch: 3, at: 4, takes_lasting: true };
+    const STAMP: Stamp = Stamp { epoch: 3, at: 4, accepts_lasting: true };
     const LIFETIME: Duration = ephemeral::USUAL_LIFETIME;
 
     fn key(byte: u8) -> HopKey {
@@ -355,10 +355,10 @@ mod tests {
         let public = ephemeral::PUBLIC - 32..ephemeral::PUBLIC;
         for said in 0..2 {
             assert_eq!(one[said][public.clone()], other[said][public.clone()], "the pair is the same");
-            assert_ne!(one[said][..24], other[said][..24], "the nonce is not");
-            assert_ne!(one[said][public.end..], other[said][public.end..], "nor is what was sealed");
+            assert_ne!(one[said][..24], other[said][..24], "the nonce differs");
+            assert_ne!(one[said][public.end..], other[said][public.end..], "the sealed bytes differ");
         }
-        assert!(one[2] != other[2] && one[3] != other[3], "nor are the records");
+        assert!(one[2] != other[2] && one[3] != other[3], "the records differ");
         // A message of one connection and the answer of another do not match.
         let (initiator, _) = Initiator::begin_lasting(&key(1), &front, b"request").unwrap();
         assert_eq!(initiator.finish(&one[1]).unwrap_err(), HandshakeError::NotOurs);
@@ -371,8 +371,8 @@ mod tests {
         let accept =
             |keys: &[u8], message: &[u8]| Responder::accept_lasting(&ring(keys), &back, message).is_ok();
         assert!(accept(&[1], &first) && !accept(&[2, 3], &first));
-        assert!(front.holds_one() && !back.holds_one(), "nothing is made for who is not answered");
-        assert!(Responder::accept(&ring(&[1]), &first).is_err(), "the kinds are protocols of their own");
+        assert!(front.holds_one() && !back.holds_one(), "no pair is created for a peer that gets no answer");
+        assert!(Responder::accept(&ring(&[1]), &first).is_err(), "the two kinds are different protocols");
         let (_, other) = Initiator::begin(&key(1), b"request").unwrap();
         assert!(!accept(&[1], &other));
         for at in 0..first.len() {
@@ -464,7 +464,7 @@ mod tests {
         }
     }
 
-    /// A million in release: `BRISK_MUTATIONS=1000000 cargo test --release -p brisk-gateway mutated`.
+    /// Runs a million mutations with `BRISK_MUTATIONS=1000000 cargo test --release -p brisk-gateway mutated`.
     #[test]
     fn mutated_and_truncated_first_messages_are_refused_without_a_panic() {
         let count =

@@ -76,7 +76,7 @@ pub enum KeyError {
         /// The file of the key.
         place: String,
     },
-    /// The content is no key.
+    /// The content is not a key.
     #[error("{place}: {problem}; write one key on each line, as brisk keygen prints it")]
     Malformed {
         /// File and line, or the variable.
@@ -162,11 +162,11 @@ pub(super) fn digits(text: &str) -> Result<Zeroizing<[u8; 32]>, &'static str> {
     Ok(bytes)
 }
 
-/// Returns the lines with content, each with its place. Empty lines and lines that begin with `#` have none.
+/// Returns the lines that are not empty and do not begin with `#`, each with its place.
 pub(crate) fn lines<'a>(text: &'a str, place: &'a str) -> impl Iterator<Item = (String, &'a str)> {
     let numbered = text.lines().map(str::trim).enumerate();
-    let said = numbered.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
-    said.map(move |(number, line)| (format!("{place}: line {}", number + 1), line))
+    let content = numbered.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    content.map(move |(number, line)| (format!("{place}: line {}", number + 1), line))
 }
 
 /// Returns the owner and the permission bits of a file.
@@ -176,8 +176,8 @@ pub(super) fn rights_of(path: &Path) -> Result<(u32, u32), KeyError> {
     Ok((metadata.uid(), metadata.mode() & 0o777))
 }
 
-/// Returns the text of a file that only its owner may read. If the owner is root, a group may read it too:
-/// administrators give files to a service in this way, and Kubernetes mounts secrets so.
+/// Returns the text of a file that only its owner may read. If the owner is root, a group may read it too,
+/// because administrators and Kubernetes give files to a service in this way.
 ///
 /// # Errors
 /// If the file cannot be read, or others may read or change it.
@@ -238,7 +238,7 @@ impl KeyRing {
 
     /// Returns the newest key, with which a frontend seals.
     pub fn newest(&self) -> &HopKey {
-        // Never empty, by construction.
+        // A ring is never empty.
         &self.0[0]
     }
 
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn error_for_an_unreadable_key_names_the_remedy() {
-        // The units run as a user that systemd creates: nobody can make it the owner of a file.
+        // The units run as a user that systemd creates, so no file can be given to that user in advance.
         let denied = to_read(&io::ErrorKind::PermissionDenied.into(), "/etc/brisk/key");
         assert!(denied.contains("chgrp brisk /etc/brisk/key && chmod 640 /etc/brisk/key"), "{denied}");
         let missing = to_read(&io::ErrorKind::NotFound.into(), "/etc/brisk/key");

@@ -45,7 +45,7 @@ impl Line {
         }
     }
 
-    /// Returns the kernel socket, if it is one.
+    /// Returns the kernel's socket; `None` over brisk's TCP.
     pub(crate) fn socket(&self) -> Option<&TcpStream> {
         match self {
             Line::Brisk(_) => None,
@@ -74,7 +74,7 @@ impl Line {
         }
     }
 
-    /// Makes the drop of the line reset the connection.
+    /// Makes dropping the line reset the connection.
     pub(crate) fn reset(&self) {
         match self {
             Line::Brisk(stream) => stream.set_linger(Some(Duration::ZERO)),

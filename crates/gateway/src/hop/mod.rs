@@ -27,7 +27,7 @@
 //! | [`ephemeral`] | key pairs that serve for more than one connection |
 //! | `dial`, `answer` | exchanging the messages: the frontend's part, the backend's part |
 //! | [`records`] | records, which follow the messages and start at the size of a segment |
-//! | [`stamp`] | the run of the backend that a message is for |
+//! | [`stamp`] | the stamp of a message: the run of the backend that it is for, and a time in that run |
 //! | [`replay`] | detection of replayed first messages |
 //! | [`mod@line`] | transport of the hop: brisk's TCP, or the kernel's if the path carries nothing else |
 //! | [`stream`] | an encrypted line as a stream |
@@ -149,5 +149,5 @@ pub(crate) const LONGEST_MESSAGE: usize = 17 << 10;
 pub(crate) const LENGTH: usize = 2;
 
 /// Flag in the length of a first message: its key pair serves for several connections. Releases that do not
-/// know the flag read a length above the limit.
-const LASTING: u16 = 1 << 15;
+/// know the flag read a length above the limit, and reject the message.
+const LASTING_FLAG: u16 = 1 << 15;

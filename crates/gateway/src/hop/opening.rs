@@ -55,7 +55,7 @@ pub enum OpeningError {
     /// The message is too short.
     #[error("it ends too early")]
     Short,
-    /// The version is another one.
+    /// The message has another version of the protocol.
     #[error("it has version {0}, and this side speaks {VERSION}: install the same release on both sides")]
     Version(u8),
     /// A field has no valid value.
@@ -82,7 +82,8 @@ impl Opening {
             Some(ClientAddresses { source, destination }) => encode_client(source, destination, out),
         }
         let origin = self.origin.as_deref().unwrap_or_default().as_bytes();
-        // The entrances limit names (`HOST:PORT`) to 255 bytes; a longer one is empty.
+        // The module `entrance` limits names (`HOST:PORT`) to 255 bytes; a longer name is sent as an empty
+        // one.
         let length = u8::try_from(origin.len()).unwrap_or(0);
         out.push(length);
         out.extend_from_slice(&origin[..length.into()]);
@@ -163,7 +164,7 @@ mod tests {
     fn opening(client: Option<(&str, &str)>, origin: Option<&str>) -> Opening {
         Opening {
             purpose: Purpose::Carry,
-            stamp: Stamp { epoch: 5, at: 1_700_000, takes_lasting: false },
+            stamp: Stamp { epoch: 5, at: 1_700_000, accepts_lasting: false },
             client: client.map(|(source, destination)| ClientAddresses {
                 source: source.parse().unwrap(),
                 destination: destination.parse().unwrap(),

@@ -146,8 +146,7 @@ impl StaticKeys {
     /// file.
     ///
     /// # Errors
-    /// If one of them holds no key, too many or an invalid line; if others than the owner may change the
-    /// file.
+    /// If one of them holds no key, too many or an invalid line; if anyone but the owner may change the file.
     pub(super) fn read(own: &str, place: &str, peers: &Path) -> Result<StaticKeys, KeyError> {
         let own = private_keys(own, place)?;
         let name = peers.display().to_string();
@@ -163,7 +162,7 @@ impl StaticKeys {
 
     /// Returns the newest pair, which a frontend uses.
     pub(super) fn newest(&self) -> &PrivateKey {
-        // Never empty, by construction.
+        // The list of pairs is never empty.
         &self.own[0]
     }
 
@@ -182,7 +181,8 @@ impl StaticKeys {
         &self.peers
     }
 
-    /// Returns the label of a public key of the other side. Which keys are listed is not secret.
+    /// Returns the label of a public key of the other side. The search may take a variable time, because the
+    /// list of keys is not secret.
     pub(super) fn label_of(&self, peer: &[u8]) -> Option<&Arc<str>> {
         self.peers.iter().find(|known| known.key.0 == peer).map(|known| &known.label)
     }

@@ -19,7 +19,7 @@ pub const RECORD_OVERHEAD: usize = LENGTH + TAG;
 pub const LONGEST_PAYLOAD: usize = 16 << 10;
 /// Segments of the first flight (RFC 6928's initial window).
 const FIRST_FLIGHT: usize = 10;
-/// A pause after which the congestion window, and so the records, start again.
+/// Idle time after which the congestion window and the records restart at their initial size.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Records after which the key of a direction is replaced (Noise, section 4.2): at most 1 GiB.
 const REKEY_EVERY: u64 = 1 << 16;
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(b.open(&one[2..], &mut plain), Ok(3));
         assert_eq!(b.open(&one[2..], &mut plain), Err(Forged), "the first again");
         assert_eq!(b.open(&two[2..], &mut plain), Ok(0));
-        assert_eq!(plain, b"one", "what is refused leaves nothing behind");
+        assert_eq!(plain, b"one", "a rejected record adds no plaintext");
         let mut back = Vec::new();
         a.seal(b"mine", &mut back).unwrap();
         assert_eq!(a.open(&back[2..], &mut plain), Err(Forged), "its own, reflected");

@@ -7,14 +7,14 @@
 //! accepts it.
 //!
 //! If the backend cannot tell whether a message is new (the frontend does not know this run yet, the message
-//! was on its way for long, the table is full), it does not refuse the message. It asks the frontend to
-//! confirm it, which costs a round trip and needs the secret of the message. A replayed message is never
-//! accepted as new.
+//! took long to arrive, the table is full), it does not refuse the message. It asks the frontend to confirm
+//! it, which costs a round trip and needs the secret of the message. A replayed message is never accepted as
+//! new.
 
 use super::stamp::Stamp;
 use std::collections::{HashSet, VecDeque};
 
-/// Identifies a first message: the first bytes of its public key, which are random; of its nonce, if the key
+/// Identifies a first message by random bytes: the first bytes of its public key, or of its nonce if the key
 /// pair serves for several connections.
 pub type MessageId = [u8; 16];
 
@@ -52,8 +52,9 @@ impl ReplayWindow {
         ReplayWindow { epoch, tolerance, forgotten: None, seen: HashSet::new(), order: VecDeque::new() }
     }
 
-    /// Judges a message with this `stamp`, `now` ms after the beginning of the run, and remembers it.
-    pub fn judge(&mut self, id: MessageId, stamp: Stamp, now: u64) -> Freshness {
+    /// Returns the freshness of a message with this `stamp`, `now` ms after the beginning of the run, and
+    /// remembers the message.
+    pub fn check(&mut self, id: MessageId, stamp: Stamp, now: u64) -> Freshness {
         self.forget(now);
         if self.seen.contains(&id) {
             return Freshness::Repeated;
@@ -69,9 +70,9 @@ impl ReplayWindow {
         Freshness::Fresh
     }
 
-    /// Returns the run and its time, for a frontend, at `now`.
+    /// Returns the stamp that an answer at `now` carries.
     pub fn stamp(&self, now: u64) -> Stamp {
-        Stamp { epoch: self.epoch, at: now, takes_lasting: false }
+        Stamp { epoch: self.epoch, at: now, accepts_lasting: false }
     }
 
     /// Returns the number of remembered messages.
@@ -118,9 +119,9 @@ mod tests {
     #[test]
     fn a_message_is_fresh_once() {
         let mut window = window();
-        assert_eq!(window.judge(id(1), made(0), 50), Freshness::Fresh);
-        assert_eq!(window.judge(id(1), made(0), 51), Freshness::Repeated);
-        assert_eq!(window.judge(id(2), made(0), 51), Freshness::Fresh);
+        assert_eq!(window.check(id(1), made(0), 50), Freshness::Fresh);
+        assert_eq!(window.check(id(1), made(0), 51), Freshness::Repeated);
+        assert_eq!(window.check(id(2), made(0), 51), Freshness::Fresh);
     }
 
     #[test]
@@ -128,11 +129,11 @@ mod tests {
         let begin = 100_000;
         for at in [begin - TOLERANCE, begin - 1, begin, begin + 1, begin + TOLERANCE] {
             let mut window = window();
-            assert_eq!(window.judge(id(1), made(at), begin), Freshness::Fresh);
+            assert_eq!(window.check(id(1), made(at), begin), Freshness::Fresh);
             for later in (begin..begin + 6 * TOLERANCE).step_by(500) {
                 // Others arrive, so that the window forgets messages; they are fresh.
-                assert_eq!(window.judge(id(later), made(later - 100), later), Freshness::Fresh);
-                assert_ne!(window.judge(id(1), made(at), later), Freshness::Fresh, "{at} {later}");
+                assert_eq!(window.check(id(later), made(later - 100), later), Freshness::Fresh);
+                assert_ne!(window.check(id(1), made(at), later), Freshness::Fresh, "{at} {later}");
             }
             assert!(window.len() < 50, "the first ones are forgotten");
         }
@@ -143,18 +144,18 @@ mod tests {
         let mut window = window();
         for epoch in [0, EPOCH + 1] {
             assert_eq!(
-                window.judge(id(1), Stamp { epoch, at: 50, ..Stamp::default() }, 50),
+                window.check(id(1), Stamp { epoch, at: 50, ..Stamp::default() }, 50),
                 Freshness::Unknown
             );
         }
-        assert!(window.is_empty(), "what is not acted upon is not kept");
+        assert!(window.is_empty(), "messages that need a confirmation are not kept");
     }
 
     #[test]
     fn a_time_that_is_off_costs_a_confirmation_and_no_more() {
         let (mut window, now) = (window(), 1_000_000);
         for at in [now - TOLERANCE - 1, now + TOLERANCE + 1, 0, u64::MAX >> 24] {
-            assert_eq!(window.judge(id(at), made(at), now), Freshness::Unknown);
+            assert_eq!(window.check(id(at), made(at), now), Freshness::Unknown);
         }
         assert!(window.is_empty());
     }
@@ -165,11 +166,11 @@ mod tests {
         for n in 0..ReplayWindow::MAX as u64 + 10 {
             let room = n < ReplayWindow::MAX as u64;
             let expected = if room { Freshness::Fresh } else { Freshness::Unknown };
-            assert_eq!(window.judge(id(n), made(0), 0), expected);
+            assert_eq!(window.check(id(n), made(0), 0), expected);
         }
         assert_eq!(window.len(), ReplayWindow::MAX);
         let later = 2 * TOLERANCE + 1;
-        assert_eq!(window.judge(id(u64::MAX), made(later), later), Freshness::Fresh);
+        assert_eq!(window.check(id(u64::MAX), made(later), later), Freshness::Fresh);
         assert_eq!(window.len(), 1);
     }
 }

@@ -1,7 +1,9 @@
-//! The stamp of a first message: the run of the backend that it is for, and its time within that run.
+//! The stamp of a first message: identifies the run of the backend that the message is for, and the time in
+//! that run at which it was sealed. A run lasts from a start of the backend to its end.
 //!
-//! A backend sends both in each answer: a random number that identifies the run, and the age of the run. The
-//! frontend counts on from there. Neither side reads a wall clock, so a wrong or changed clock does no harm.
+//! A backend sends a stamp in each answer: a random number that identifies the run, and the age of the run.
+//! The frontend adds the time that has passed since. Neither side reads a wall clock, so a wrong or changed
+//! clock does no harm.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -13,10 +15,10 @@ pub struct Stamp {
     pub epoch: u64,
     /// Milliseconds since the run began, 40 bits.
     pub at: u64,
-    /// The run accepts first messages with key pairs that serve for several connections
+    /// True if the run accepts first messages with key pairs that serve for several connections
     /// ([`ephemeral`](super::ephemeral)). False from an older release, which sends the first byte of a 48-bit
     /// number of milliseconds in this place.
-    pub takes_lasting: bool,
+    pub accepts_lasting: bool,
 }
 
 impl Stamp {
@@ -28,7 +30,7 @@ impl Stamp {
         let mut bytes = [0; Self::LENGTH];
         bytes[..8].copy_from_slice(&self.epoch.to_be_bytes());
         bytes[8..].copy_from_slice(&self.at.to_be_bytes()[2..]);
-        bytes[8] = u8::from(self.takes_lasting);
+        bytes[8] = u8::from(self.accepts_lasting);
         bytes
     }
 
@@ -37,34 +39,34 @@ impl Stamp {
         let [epoch @ .., _, _, _, _, _, _] = *bytes;
         let [_, _, _, _, _, _, _, _, takes, b, c, d, e, f] = *bytes;
         let at = u64::from_be_bytes([0, 0, 0, b, c, d, e, f]);
-        Stamp { epoch: u64::from_be_bytes(epoch), at, takes_lasting: takes & 1 != 0 }
+        Stamp { epoch: u64::from_be_bytes(epoch), at, accepts_lasting: takes & 1 != 0 }
     }
 }
 
-/// A frontend's knowledge of the run of a backend.
+/// A frontend's knowledge of the current run of a backend.
 #[derive(Debug, Default)]
 pub struct BackendClock(Mutex<Option<(Stamp, Instant)>>);
 
 impl BackendClock {
     /// Stores the stamp that the backend has just sent.
-    pub fn told(&self, stamp: Stamp, now: Instant) {
+    pub fn set(&self, stamp: Stamp, now: Instant) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((stamp, now));
     }
 
     /// Returns the stamp of a message that leaves `now`.
     pub fn stamp(&self, now: Instant) -> Stamp {
-        let Some((told, at)) = *self.0.lock().unwrap_or_else(PoisonError::into_inner) else {
+        let Some((last, at)) = *self.0.lock().unwrap_or_else(PoisonError::into_inner) else {
             return Stamp::default();
         };
         let since = u64::try_from(now.saturating_duration_since(at).as_millis()).unwrap_or(u64::MAX);
-        Stamp { at: told.at.saturating_add(since), ..told }
+        Stamp { at: last.at.saturating_add(since), ..last }
     }
 
     /// Makes the next message use the form that every release accepts, because the backend did not understand
     /// the last one, or another backend may have replaced it.
-    pub(crate) fn doubt(&self) {
-        if let Some((told, _)) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            told.takes_lasting = false;
+    pub(crate) fn forget_lasting(&self) {
+        if let Some((last, _)) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            last.accepts_lasting = false;
         }
     }
 }
@@ -77,8 +79,8 @@ mod tests {
 
     #[test]
     fn a_stamp_arrives_as_it_was_sent() {
-        for takes_lasting in [false, true] {
-            let stamp = Stamp { epoch: 0x0123_4567_89ab_cdef, at: 0x0000_00dc_ba98_7654, takes_lasting };
+        for accepts_lasting in [false, true] {
+            let stamp = Stamp { epoch: 0x0123_4567_89ab_cdef, at: 0x0000_00dc_ba98_7654, accepts_lasting };
             assert_eq!(Stamp::decode(&stamp.encode()), stamp);
         }
     }
@@ -86,13 +88,13 @@ mod tests {
     /// A release with 48 bits of milliseconds continues from the number that it reads, and sends it back.
     #[test]
     fn time_of_a_peer_without_the_first_byte_is_read_correctly() {
-        let told = Stamp { epoch: 9, at: 1000, takes_lasting: true };
-        let mut bytes = told.encode();
+        let last = Stamp { epoch: 9, at: 1000, accepts_lasting: true };
+        let mut bytes = last.encode();
         let [.., a, b, c, d, e, f] = bytes;
         let later = u64::from_be_bytes([0, 0, a, b, c, d, e, f]) + 250;
         bytes[8..].copy_from_slice(&later.to_be_bytes()[2..]);
-        assert_eq!(Stamp::decode(&bytes), Stamp { at: 1250, ..told });
-        let from_it = Stamp { epoch: 9, at: 1000, takes_lasting: false }.encode();
+        assert_eq!(Stamp::decode(&bytes), Stamp { at: 1250, ..last });
+        let from_it = Stamp { epoch: 9, at: 1000, accepts_lasting: false }.encode();
         assert_eq!(from_it[8..], 1000_u64.to_be_bytes()[2..]);
     }
 
@@ -100,11 +102,11 @@ mod tests {
     fn the_frontend_counts_on_from_the_reported_time() {
         let (clock, now) = (BackendClock::default(), Instant::now());
         assert_eq!(clock.stamp(now), Stamp::default());
-        let told = Stamp { epoch: 9, at: 1000, takes_lasting: true };
-        clock.told(told, now);
+        let last = Stamp { epoch: 9, at: 1000, accepts_lasting: true };
+        clock.set(last, now);
         let later = now + Duration::from_millis(250);
-        assert_eq!(clock.stamp(later), Stamp { at: 1250, ..told });
-        clock.doubt();
-        assert_eq!(clock.stamp(later), Stamp { at: 1250, takes_lasting: false, ..told });
+        assert_eq!(clock.stamp(later), Stamp { at: 1250, ..last });
+        clock.forget_lasting();
+        assert_eq!(clock.stamp(later), Stamp { at: 1250, accepts_lasting: false, ..last });
     }
 }

@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::line::{Line, LineRead, LineWrite};
 use super::records::{LONGEST_PAYLOAD, RecordSizes, Sealing};
-use super::{LASTING, LENGTH, LONGEST_MESSAGE};
+use super::{LASTING_FLAG, LENGTH, LONGEST_MESSAGE};
 use crate::io::{Sink, Source};
 
 /// Bytes of one read from the line.
@@ -24,7 +24,7 @@ const CHUNK: usize = 16 << 10;
 
 thread_local! {
     /// Buffer for bytes between a read from the line and their copy to the connection's own buffer.
-    static CHUNK_IN_HAND: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
+    static CHUNK_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
 }
 
 /// A connection of the hop.
@@ -60,9 +60,9 @@ struct Outgoing {
 }
 
 impl HopStream {
-    /// Returns a stream over `line`. `arrived` holds the bytes received after the last message. `first` is
-    /// sent before the first write, together with it; `before` bytes were sent already. Without `sealing` the
-    /// hop is plain.
+    /// Returns a stream over `line`. `arrived` holds the bytes received after the last message. The bytes of
+    /// `first` are kept until the first write and then sent ahead of it, in the same call. `before` is the
+    /// number of bytes sent on the connection so far. Without `sealing` the hop is plain.
     pub(super) fn new(
         line: Line,
         sealing: Option<Sealing>,
@@ -118,7 +118,7 @@ pub(super) async fn next_message(line: &mut Line, arrived: &mut Vec<u8>) -> io::
     loop {
         if let Some((length, rest)) = arrived.split_first_chunk::<LENGTH>() {
             let length = u16::from_be_bytes(*length);
-            let (is_lasting, length) = (length & LASTING != 0, usize::from(length & !LASTING));
+            let (is_lasting, length) = (length & LASTING_FLAG != 0, usize::from(length & !LASTING_FLAG));
             if length > LONGEST_MESSAGE {
                 return Err(io::Error::new(
                     io::ErrorKind::InvalidData,
@@ -148,7 +148,7 @@ pub(super) fn framed(message: &[u8]) -> Vec<u8> {
 /// Frames a first message whose key pair serves for several connections: its length carries the flag.
 pub(super) fn framed_lasting(message: &[u8]) -> Vec<u8> {
     let mut framed = framed(message);
-    framed[0] |= LASTING.to_be_bytes()[0];
+    framed[0] |= LASTING_FLAG.to_be_bytes()[0];
     framed
 }
 
@@ -158,7 +158,7 @@ fn poll_arrive(
     arrived: &mut Vec<u8>,
     cx: &mut Context<'_>,
 ) -> Poll<io::Result<usize>> {
-    CHUNK_IN_HAND.with_borrow_mut(|chunk| {
+    CHUNK_BUFFER.with_borrow_mut(|chunk| {
         let mut buffer = ReadBuf::new(chunk);
         ready!(Pin::new(line).poll_read(cx, &mut buffer))?;
         arrived.extend_from_slice(buffer.filled());
@@ -309,8 +309,9 @@ impl HopWrite<'_> {
 impl AsyncWrite for HopWrite<'_> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        // If few bytes wait and none of them has left, like the second message before the first write, they
-        // leave together with the new ones. In every other case they leave before new ones are accepted.
+        // If only a few bytes wait and none of them has left yet (for example the second message before the
+        // first write), they leave together with the new ones. In every other case they leave before new ones
+        // are accepted.
         if this.state.sent > 0 || this.state.wire.len() > LONGEST_PAYLOAD {
             ready!(this.poll_leave(cx))?;
         }
@@ -377,7 +378,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn full_buffer_without_memory_makes_a_writer_wait_and_does_not_fail_it() {
         let (near, far) = memory::builders(&LinkSpec::parse("--rtt 2ms").unwrap(), 1);
-        // One and a half send buffers.
+        // The limit is one and a half send buffers.
         let (near, far) =
             (near.stack(|stack| stack.max_buffer_bytes = 512 << 10).build().unwrap(), far.build().unwrap());
         let listener = TcpListener::bind(&far, "10.0.0.2:80".parse().unwrap()).unwrap();

@@ -36,7 +36,7 @@ impl Settings {
     /// Reads a file.
     ///
     /// # Errors
-    /// If it cannot be read, is no TOML, or has an unknown key or a value that its key does not permit.
+    /// If it cannot be read, is not TOML, or has an unknown key or a value that its key does not permit.
     pub fn load(path: &Path) -> Result<Settings, SettingsError> {
         let name = path.display().to_string();
         let text = std::fs::read_to_string(path)

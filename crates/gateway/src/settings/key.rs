@@ -171,7 +171,7 @@ macro_rules! section {
                 }
             )?)*
 
-            /// Returns these settings, and those of `under` for absent keys.
+            /// Returns these settings; keys that are absent here are taken from `under`.
             pub(super) fn over(self, under: $type) -> $type {
                 $type { $($name: self.$name.or(under.$name)),* }
             }

@@ -59,7 +59,7 @@ pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
 /// Parses a time.
 ///
 /// # Errors
-/// How to write one.
+/// The expected format.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}; write for instance 500ms or 10s"))
 }

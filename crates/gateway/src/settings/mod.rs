@@ -157,7 +157,7 @@ impl HopSettings {
 }
 
 impl Settings {
-    /// Returns these settings, and those of `under` for absent keys.
+    /// Returns these settings; keys that are absent here are taken from `under`.
     #[must_use]
     pub fn over(self, under: Settings) -> Settings {
         let Settings { frontend, peers, listeners, backend, edge, frontends, hop, limits, admin } = self;
@@ -174,8 +174,8 @@ impl Settings {
         }
     }
 
-    /// Returns the keys in which these differ from `before`, as `SECTION.KEY`; `backends` for all backends,
-    /// `listener` for all listeners, `frontends` for all limits of frontends.
+    /// Returns the keys in which these settings differ from `before`, as `SECTION.KEY`; `backends` for all
+    /// backends, `listener` for all listeners, `frontends` for all limits of frontends.
     pub fn changed(&self, before: &Settings) -> Vec<Change> {
         let of_sections = ALL.iter().copied().flatten().filter_map(|key| {
             let written = |settings| (key.written)(settings);
@@ -255,14 +255,14 @@ mod tests {
         let after =
             read("[frontend]\nlisten = ':2'\n[hop]\nplain = true\nmtu = 1400\n[admin]\nlisten = ':3'\n");
         let changes = after.changed(&before);
-        let told = |change: &Change| format!("{}: {} -> {}", change.key, change.before, change.after);
+        let text = |change: &Change| format!("{}: {} -> {}", change.key, change.before, change.after);
         let expected = [
             "frontend.listen: [::]:1 -> [::]:2",
             "hop.mtu: default -> 1400",
             "admin.listen: default -> [::]:3",
             "backends: a:1 (priority 0, weight 1) -> ",
         ];
-        assert_eq!(changes.iter().map(told).collect::<Vec<_>>(), expected);
+        assert_eq!(changes.iter().map(text).collect::<Vec<_>>(), expected);
         assert_eq!(after.changed(&after), []);
     }
 }

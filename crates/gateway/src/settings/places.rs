@@ -22,7 +22,7 @@ struct Place {
 }
 
 impl Places {
-    /// Finds the positions in a text; empty if it is no TOML.
+    /// Finds the positions in a text; empty if it is not TOML.
     pub fn of(text: &str) -> Places {
         let mut places = Places::default();
         if let Ok(document) = DeTable::parse(text) {

@@ -74,10 +74,10 @@ async fn mirror(listener: TcpListener) -> io::Result<()> {
 
 async fn echo(client: &mut TcpStream, len: usize) -> io::Result<()> {
     let (mut read, mut write) = client.split();
-    let said: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
-    let mut heard = vec![0; len];
-    tokio::try_join!(write.write_all(&said), read.read_exact(&mut heard))?;
-    assert!(heard == said);
+    let sent: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
+    let mut received = vec![0; len];
+    tokio::try_join!(write.write_all(&sent), read.read_exact(&mut received))?;
+    assert!(received == sent);
     Ok(())
 }
 

@@ -20,7 +20,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::{JoinSet, LocalSet};
 
 use super::allowed_cores;
-use super::talk::{Head, PATTERN, PIECE, end_with_input, say};
+use super::talk::{Head, PATTERN, PIECE, end_with_input, print_line};
 use crate::either_tcp::{EitherTcp, Listener, Stream};
 
 const FAST_OPEN_QUEUE: u16 = 256;
@@ -202,7 +202,7 @@ async fn serve(tcp: EitherTcp, attached: &Option<Attached>, at: SocketAddr, core
             core,
         );
     }
-    say("ready")?;
+    print_line("ready")?;
     match accepting.join_next().await {
         Some(ended) => ended?,
         None => Ok(()),
@@ -296,7 +296,7 @@ async fn send(stream: &mut Stream, in_place: bool) -> io::Result<()> {
 }
 
 async fn run_client(tcp: Rc<EitherTcp>, to: SocketAddr, work: Work) -> io::Result<()> {
-    say("ready")?;
+    print_line("ready")?;
     for line in io::stdin().lock().lines() {
         let seconds: f64 = line?.trim().parse().map_err(io::Error::other)?;
         let began = Instant::now();
@@ -312,7 +312,7 @@ async fn run_client(tcp: Rc<EitherTcp>, to: SocketAddr, work: Work) -> io::Resul
             }
         };
         let done = Done { units, failed, seconds: began.elapsed().as_secs_f64() };
-        say(&serde_json::to_string(&done)?)?;
+        print_line(&serde_json::to_string(&done)?)?;
     }
     Ok(())
 }

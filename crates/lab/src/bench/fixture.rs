@@ -30,7 +30,7 @@ const BEHIND: [u8; 4] = [10, 98, 0, 0];
 const SYSCTLS: [(&str, &str); 2] = [("tcp_fastopen", "1027"), ("ip_local_port_range", "10000 65000")];
 
 /// Time limit for an end to exit by itself.
-const PATIENCE: Duration = Duration::from_secs(1);
+const EXIT_LIMIT: Duration = Duration::from_secs(1);
 
 /// Two namespaces. The client is in the first one; the row determines where the server is.
 #[derive(Debug)]
@@ -233,7 +233,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         // The process ends with its standard input, so that it can write the results of its end (a profile).
         drop(self.child.stdin.take());
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + EXIT_LIMIT;
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < until {
             thread::sleep(Duration::from_millis(1));
         }

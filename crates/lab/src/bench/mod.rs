@@ -37,7 +37,7 @@ use report::{BenchReport, RowReport};
 use rows::{Row, Setup, Topology};
 
 /// Warm-up before a measurement, seconds: the TCP learns the path, fetches cookies and fills caches.
-const WARM: f64 = 0.3;
+const WARM_UP: f64 = 0.3;
 
 /// The measurements to run.
 #[derive(Clone, Debug)]
@@ -114,7 +114,7 @@ impl Bench {
         if asked > cores.len() {
             return Err(BenchError::Cores { asked, allowed: cores.len() });
         }
-        // The first cores serve interrupts.
+        // The first cores usually serve interrupts, so the last ones are used.
         cores.reverse();
         let mut reports = Vec::new();
         for row in &self.rows {
@@ -152,7 +152,7 @@ impl Bench {
         };
         let clients = setup.clients(row.work).into_iter().enumerate().map(start);
         let mut clients = clients.collect::<Result<Vec<_>, _>>()?;
-        work_together(&mut clients, WARM.min(self.seconds))?;
+        work_together(&mut clients, WARM_UP.min(self.seconds))?;
         let before = [usage_of(&clients)?, usage_of(&servers)?];
         let packets_before = clients[0].packets()?;
         let core_before = fixture::busy(cores[0])?;

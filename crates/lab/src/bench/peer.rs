@@ -26,7 +26,7 @@ use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::{HardwareAddress, IpCidr};
 
-use super::talk::{Head, PATTERN, PIECE, end_with_input, say};
+use super::talk::{Head, PATTERN, PIECE, end_with_input, print_line};
 
 /// The MTU of brisk's TUN device.
 const MTU: usize = 1500;
@@ -50,11 +50,11 @@ pub(super) fn serve(device: &str, own: &str, sockets: usize, at: SocketAddr) -> 
     let mut conversations: Vec<_> = (0..sockets).map(|_| Conversation::listen(&mut set, at.port())).collect();
     let mut buffer = vec![0; PIECE];
     end_with_input();
-    say("ready")?;
+    print_line("ready")?;
     loop {
         if interface.poll(now(), &mut carrier, &mut set) == PollResult::SocketStateChanged {
             for conversation in &mut conversations {
-                conversation.go_on(set.get_mut(conversation.handle), &mut buffer)?;
+                conversation.advance(set.get_mut(conversation.handle), &mut buffer)?;
             }
             while interface.poll_egress(now(), &mut carrier, &mut set) == PollResult::SocketStateChanged {}
         }
@@ -218,7 +218,7 @@ impl Conversation {
     }
 
     /// Runs all steps that are possible now.
-    fn go_on(&mut self, socket: &mut Socket<'_>, buffer: &mut [u8]) -> io::Result<()> {
+    fn advance(&mut self, socket: &mut Socket<'_>, buffer: &mut [u8]) -> io::Result<()> {
         if !socket.is_open() {
             self.step = Step::Begin;
             return socket.listen(self.port).map_err(io::Error::other);

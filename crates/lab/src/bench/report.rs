@@ -41,7 +41,7 @@ pub struct RowReport {
     /// The value that `cpu` would have if the server's own code took no time: the cost of the path through
     /// the device and of the other end. Present in rows that compare a server in user space with the kernel.
     pub limit: Option<f64>,
-    /// Ratio of the units per second, in the opposite direction: the comparison in wall-clock time.
+    /// Ratio of the wall-clock times per unit, in the direction of `ratio_of`.
     pub time: Spread,
     /// The ratio to which the goal applies.
     pub goal_of: &'static str,
@@ -220,10 +220,11 @@ impl BenchReport {
         let BenchReport { rounds, seconds, cores, .. } = self;
         let mut text = format!(
             "{rounds} alternating rounds of {seconds} s, both ends on {cores} core{}\n{table}\n\
-             CPU: of both ends; server: of the measured side's server, its own: in its own code; \
-             limit: the ratio\nif that took no time; time: the ratio by the clock on the wall; in rows with routed in their name \
-             CPU is what the server's core does\n\n{counts}\n\
-             packets: on the interfaces of the client's host, a super-packet is one; wake-ups: of both ends\n",
+             CPU: processor time of both ends (in rows named routed-*: busy time of the server's core); \
+             server: of the server alone;\nits own: of the server in user mode; limit: the ratio if that were zero; \
+             time: the ratio of wall-clock times\n\n{counts}\n\
+             packets: at the interfaces of the client's host, a super-packet counts as one; \
+             wake-ups: of both ends\n",
             if *cores == 1 { "" } else { "s, one each" }
         );
         if failed > 0 {

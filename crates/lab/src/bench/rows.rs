@@ -45,7 +45,7 @@ pub(super) enum Topology {
     Routed,
 }
 
-/// Goal of a ratio of processor times.
+/// Goal for the ratio of a row.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Goal {
     /// Minimum of baseline / candidate.
@@ -63,18 +63,18 @@ pub enum Goal {
 pub(super) enum Setup {
     /// The kernel's TCP at both ends of the veth pair.
     Kernel {
-        /// With Fast Open.
+        /// True to use Fast Open.
         fast_open: bool,
     },
     /// The kernel's client, and brisk's server on a TUN device in the same namespace.
     Tun {
-        /// With Fast Open.
+        /// True to use Fast Open.
         fast_open: bool,
     },
     /// The kernel's client, and brisk's server at the other end of the veth pair, on the address of the
     /// kernel there.
     Own {
-        /// With Fast Open.
+        /// True to use Fast Open.
         fast_open: bool,
     },
     /// Like `Own`, through AF_XDP.
@@ -82,7 +82,7 @@ pub(super) enum Setup {
     /// The kernel's client, and brisk's server on a TUN device behind the host at the other end of the veth
     /// pair.
     Behind {
-        /// With Fast Open.
+        /// True to use Fast Open.
         fast_open: bool,
     },
     /// The kernel's client, and a server on smoltcp on a TUN device in the same namespace.
@@ -178,7 +178,7 @@ impl Setup {
     }
 }
 
-/// Returns the `n`th address of the same host.
+/// Returns the address with its port increased by `n`.
 fn port((ip, port): ([u8; 4], u16), n: usize) -> SocketAddr {
     SocketAddr::from((ip, port + n as u16))
 }
@@ -276,11 +276,11 @@ fn between_hosts() -> Vec<Row> {
         packets(row("xdp-receive", "wire-receive over AF_XDP", Work::Upload, xdp, None)),
         packets(row("xdp-send", "the same, out", Work::Download, xdp, None)),
         packets(row("xdp-rr64", "wire-rr64 over AF_XDP", RR64, xdp, None)),
-        routed(row("routed-rr64", "rr64, the client another host", RR64, behind, AtLeast(1.2))),
+        routed(row("routed-rr64", "rr64, client on another host", RR64, behind, AtLeast(1.2))),
         routed(row("routed-rr64-tfo", "the same, Fast Open", RR64, behind_fast, AtLeast(1.08))),
-        routed(row("routed-send", "send, the client another host", Work::Download, behind, None)),
-        big(row("big-receive", "receive, the kernel by 256 kB", Work::Upload, tun, None)),
-        big(row("big-send", "send, the kernel by 256 kB", Work::Download, tun, None)),
+        routed(row("routed-send", "send, client on another host", Work::Download, behind, None)),
+        big(row("big-receive", "receive, in packets of 256 kB", Work::Upload, tun, None)),
+        big(row("big-send", "send, in packets of 256 kB", Work::Download, tun, None)),
     ]
 }
 
@@ -301,7 +301,7 @@ fn of_mechanisms_and_cores() -> Vec<Row> {
         row("proactive", WITH, Work::Upload, with("proactive,loss_cap=100"), AtMost(2.0)),
         row("planner", WITH, Work::Upload, with("planner"), AtMost(1.3)),
         row("cores", "rr64 on two cores, on one", RR64, [Setup::TunOn(1), Setup::TunOn(2)], Faster(1.7)),
-        row("cores-kernel", "the same of the kernel", RR64, [Setup::KernelOn(1), Setup::KernelOn(2)], None),
+        row("cores-kernel", "the same with the kernel", RR64, [Setup::KernelOn(1), Setup::KernelOn(2)], None),
     ]
 }
 
@@ -312,8 +312,8 @@ fn of_peers() -> Vec<Row> {
     vec![
         row("smoltcp-receive", "bulk into smoltcp", Work::Upload, smoltcp, None),
         row("smoltcp-send", "bulk out of smoltcp", Work::Download, smoltcp, None),
-        row("smoltcp-rr1", "rr1 of smoltcp", RR1, smoltcp, None),
-        row("smoltcp-rr64", "rr64 of smoltcp", RR64, smoltcp, None),
+        row("smoltcp-rr1", "rr1 with smoltcp", RR1, smoltcp, None),
+        row("smoltcp-rr64", "rr64 with smoltcp", RR64, smoltcp, None),
     ]
 }
 

@@ -63,7 +63,7 @@ pub(super) fn end_with_input() {
 }
 
 /// Writes a line to standard output and flushes it.
-pub(super) fn say(line: &str) -> io::Result<()> {
+pub(super) fn print_line(line: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{line}")?;
     out.flush()

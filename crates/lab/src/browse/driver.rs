@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 use super::BrowseError;
 
 /// Time limit until chromedriver listens, and for each of its answers except page loads.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 /// Size of the window, CSS pixels.
 const WINDOW: &str = "1280,900";
 
@@ -83,7 +83,7 @@ impl Driver {
             .spawn()
             .map_err(|error| BrowseError::Missing { program: program.display().to_string(), error })?;
         let mut driver = Driver { child, port: 0, profiles: profiles.to_owned(), sessions: 0 };
-        for _ in 0..PATIENCE.as_millis() / 50 {
+        for _ in 0..TIME_LIMIT.as_millis() / 50 {
             let text = std::fs::read_to_string(&said)?;
             if let Some(port) = port_of(&text) {
                 driver.port = port;
@@ -109,7 +109,7 @@ impl Driver {
             "browserName": "chrome",
             "goog:chromeOptions": {"binary": browser, "args": flags},
         }}});
-        let value = self.call(Method::POST, "/session", Some(wanted), PATIENCE).await?;
+        let value = self.call(Method::POST, "/session", Some(wanted), TIME_LIMIT).await?;
         match value["sessionId"].as_str() {
             Some(id) => Ok(Session { id: id.to_owned(), profile }),
             None => Err(BrowseError::Driver(format!("no session in {value}"))),
@@ -125,13 +125,13 @@ impl Driver {
     ) -> Result<Timing, BrowseError> {
         let path = |what: &str| format!("/session/{}/{what}", session.id);
         let limit = json!({"pageLoad": within.as_millis() as u64});
-        self.call(Method::POST, &path("timeouts"), Some(limit), PATIENCE).await?;
-        self.call(Method::POST, &path("url"), Some(json!({"url": url})), within + PATIENCE).await?;
+        self.call(Method::POST, &path("timeouts"), Some(limit), TIME_LIMIT).await?;
+        self.call(Method::POST, &path("url"), Some(json!({"url": url})), within + TIME_LIMIT).await?;
         let script = json!({"script": MEASURE, "args": []});
         // chromedriver answers when the document is complete; handlers of the load event may still run.
         for _ in 0..40 {
             let value =
-                self.call(Method::POST, &path("execute/sync"), Some(script.clone()), PATIENCE).await?;
+                self.call(Method::POST, &path("execute/sync"), Some(script.clone()), TIME_LIMIT).await?;
             let at = |index: usize| value[index].as_f64().filter(|ms| *ms > 0.0);
             if let Some(load) = at(0) {
                 return Ok(Timing { load, paint: at(1) });
@@ -144,7 +144,7 @@ impl Driver {
     /// Returns a screenshot of the window as PNG.
     pub(super) async fn photograph(&self, session: &Session) -> Result<Vec<u8>, BrowseError> {
         let path = format!("/session/{}/screenshot", session.id);
-        let value = self.call(Method::GET, &path, None, PATIENCE).await?;
+        let value = self.call(Method::GET, &path, None, TIME_LIMIT).await?;
         let text = value.as_str().unwrap_or_default();
         STANDARD.decode(text).map_err(|error| BrowseError::Driver(format!("no picture: {error}")))
     }
@@ -153,7 +153,7 @@ impl Driver {
     pub(super) async fn close(&self, session: Session) {
         let path = format!("/session/{}", session.id);
         // The browser may have ended already. `drop` ends remaining processes.
-        let _ = self.call(Method::DELETE, &path, None, PATIENCE).await;
+        let _ = self.call(Method::DELETE, &path, None, TIME_LIMIT).await;
         let _ = std::fs::remove_dir_all(&session.profile);
     }
 
@@ -202,7 +202,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // Ends the remaining processes. A browser ends after its driver.
+        // Ends the process group: chromedriver, and the browsers that are still running.
         if let Some(group) = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw) {
             let _ = rustix::process::kill_process_group(group, rustix::process::Signal::TERM);
         }

@@ -169,6 +169,6 @@ async fn keep<T>(endpoint: Endpoint, side: impl Future<Output = T>) {
 }
 
 async fn ordered(mut stopped: watch::Receiver<bool>) {
-    // A dropped sender also stops it.
+    // The wait also ends when the sender is dropped.
     let _ = stopped.wait_for(|stopped| *stopped).await;
 }

@@ -129,7 +129,8 @@ impl Browse {
             scope.spawn(right);
             let result = match is_ready.recv().map_err(io::Error::other)? {
                 Ok(()) => {
-                    let left = Left { browse: self, hop: &hop, site: &site, tally: &tally, stop, picture };
+                    let left =
+                        Measurement { browse: self, hop: &hop, site: &site, tally: &tally, stop, picture };
                     Namespace::open(&between.a)?
                         .run(|| left.run(&browser, &chromedriver, stopped.clone(), on_progress))
                         .map_err(BrowseError::from)
@@ -162,7 +163,7 @@ impl Browse {
         runtime()?.block_on(async {
             fixture::right(&self.arms, hop, site, tally, &stopped).await?;
             let _ = ready.send(Ok(()));
-            // A dropped sender also stops it.
+            // The wait also ends when the sender is dropped.
             let _ = stopped.wait_for(|stopped| *stopped).await;
             Ok(())
         })
@@ -178,8 +179,8 @@ pub(crate) struct ArmLoads {
     pub(crate) hop: (u64, u64),
 }
 
-/// The browser, the frontends and the results.
-struct Left<'a> {
+/// The browser's side of the measurement: the browser, the frontends and the results.
+struct Measurement<'a> {
     browse: &'a Browse,
     hop: &'a Hop,
     site: &'a Site,
@@ -188,7 +189,7 @@ struct Left<'a> {
     picture: Option<&'a Path>,
 }
 
-impl Left<'_> {
+impl Measurement<'_> {
     fn run(
         &self,
         browser: &Path,

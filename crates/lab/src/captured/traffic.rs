@@ -10,11 +10,11 @@ use crate::sizes::Sizes;
 use crate::statistics::{Interval, Sample};
 
 /// If the ratio of round-trip times (90th percentile / 10th) exceeds this, exchanges are simulated in groups.
-const SPREAD: f64 = 1.3;
+const MIN_RTT_RATIO: f64 = 1.3;
 /// Number of groups of similar round-trip times.
 const GROUPS: usize = 3;
 /// Minimum number of packets in a direction; with fewer packets, the losses of the other direction are used.
-const ENOUGH_PACKETS: u64 = 1000;
+const MIN_PACKETS: u64 = 1000;
 /// Minimum and maximum length of a request to the simulated server, bytes.
 const REQUEST: (u64, u64) = (16, 65_536);
 
@@ -118,7 +118,7 @@ impl Traffic {
         let mut exchanges: Vec<(u64, &Exchange)> =
             analysis.exchanges.iter().map(|e| (e.round_trip.unwrap_or(usual), e)).collect();
         exchanges.sort_by_key(|(round_trip, exchange)| (*round_trip, exchange.response));
-        let parts = if spread > SPREAD { GROUPS } else { 1 };
+        let parts = if spread > MIN_RTT_RATIO { GROUPS } else { 1 };
         let mut groups = Vec::new();
         for part in exchanges.chunks(exchanges.len().div_ceil(parts).max(1)) {
             let round_trip_us = part[part.len() / 2].0 / 1000;
@@ -135,7 +135,7 @@ impl Traffic {
                 groups.push(Group { round_trip_us, fresh, sizes, request, share });
             }
         }
-        let own = |own: Losses, other: Losses| if own.packets < ENOUGH_PACKETS { other } else { own };
+        let own = |own: Losses, other: Losses| if own.packets < MIN_PACKETS { other } else { own };
         let (down, up) = (own(analysis.down, analysis.up), own(analysis.up, analysis.down));
         (!groups.is_empty()).then_some(Traffic { groups, down, up })
     }

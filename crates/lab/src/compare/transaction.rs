@@ -109,7 +109,7 @@ impl Comparison {
         let fast_open = self.arms[arm].fast_open;
         let known = known[arm][path].as_ref();
         if let Some(burst) = &self.scenario.burst {
-            return Ok(burst.meet(link, seed));
+            return Ok(burst.run(link, seed));
         }
         if let Some(page) = &self.page {
             let spec = LoadSpec {

@@ -31,7 +31,7 @@ pub(super) struct Fixture {
     pub(super) hop: Arc<HopTotals>,
     /// Counters of the link, up and down, at the last second.
     pub(super) link: Arc<Mutex<(Counters, Counters)>>,
-    before: Before,
+    before: EarlierCounts,
     relay: JoinHandle<io::Result<Outcome>>,
     stop_relay: Arc<AtomicBool>,
     stop_gateway: watch::Sender<bool>,
@@ -92,7 +92,7 @@ impl HopTotals {
 
 /// Counters of the link at the beginning of the measurement.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Before {
+pub(super) struct EarlierCounts {
     pub(super) wire_bytes: u64,
     pub(super) lost: u64,
 }
@@ -150,7 +150,7 @@ impl Fixture {
             tally: SharedTally::default(),
             hop,
             link: counters,
-            before: Before::default(),
+            before: EarlierCounts::default(),
             relay,
             stop_relay,
             stop_gateway,
@@ -163,13 +163,15 @@ impl Fixture {
         self.tally = SharedTally::default();
         self.hop.forget();
         let (up, down) = *self.link.lock().unwrap_or_else(PoisonError::into_inner);
-        let before =
-            Before { wire_bytes: up.offered_bytes + down.offered_bytes, lost: up.dropped() + down.dropped() };
+        let before = EarlierCounts {
+            wire_bytes: up.offered_bytes + down.offered_bytes,
+            lost: up.dropped() + down.dropped(),
+        };
         self.before = before;
     }
 
     /// Returns the counters of the link at the beginning of the measurement.
-    pub(super) fn before(&self) -> Before {
+    pub(super) fn before(&self) -> EarlierCounts {
         self.before
     }
 
@@ -181,8 +183,8 @@ impl Fixture {
     }
 }
 
-/// Returns the TCP of a gateway's tunnel with the mechanisms of `arm`. An arm that starts from path memory
-/// does so as in an installed gateway.
+/// Returns the TCP of a gateway's tunnel with the mechanisms of `arm`. If the arm starts from path memory, it
+/// does so with the settings of an installed gateway.
 fn as_installed(arm: &Profile) -> TcpConfig {
     let hop = hop_tcp(arm.tcp.clone());
     match arm.starts_from_path() {
@@ -237,6 +239,6 @@ async fn keep<T>(endpoint: Endpoint, side: impl Future<Output = T>) {
 }
 
 async fn ordered(mut stopped: watch::Receiver<bool>) {
-    // A dropped sender also stops it.
+    // The wait also ends when the sender is dropped.
     let _ = stopped.wait_for(|stopped| *stopped).await;
 }

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// Time limit of one request.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// The results of the requests so far.
 #[derive(Clone, Debug, Default)]
@@ -36,7 +36,7 @@ pub(super) type SharedTally = Arc<Mutex<Tally>>;
 pub(super) async fn request(to: SocketAddr, bytes: u64, tally: SharedTally) {
     lock(&tally).begun += 1;
     let began = Instant::now();
-    let result = tokio::time::timeout(PATIENCE, fetch(to, bytes)).await;
+    let result = tokio::time::timeout(TIME_LIMIT, fetch(to, bytes)).await;
     let took = began.elapsed();
     let mut tally = lock(&tally);
     match result {
@@ -50,7 +50,7 @@ pub(super) async fn request(to: SocketAddr, bytes: u64, tally: SharedTally) {
         }
         Err(_) => {
             tally.failed += 1;
-            tally.last_failure = Some(format!("no answer in {} s", PATIENCE.as_secs()));
+            tally.last_failure = Some(format!("no answer in {} s", TIME_LIMIT.as_secs()));
         }
     }
 }

@@ -13,7 +13,7 @@ use thiserror::Error;
 use super::End;
 
 /// Maximum length of an IP packet, bytes.
-const LARGEST: usize = 65_535;
+const MAX_PACKET: usize = 65_535;
 
 /// An address and the length of its network prefix: `10.77.0.1/24`.
 pub type Prefix = (IpAddr, u8);
@@ -106,7 +106,7 @@ impl EndSpec {
         for (address, prefix) in &self.addresses {
             device.configure(*address, *prefix, MTU)?;
         }
-        Ok(TunEnd { device, buffer: vec![0; LARGEST] })
+        Ok(TunEnd { device, buffer: vec![0; MAX_PACKET] })
     }
 }
 
@@ -227,7 +227,7 @@ impl UdpEnd {
     pub fn bind(local: SocketAddr, peer: Option<SocketAddr>) -> io::Result<UdpEnd> {
         let socket = UdpSocket::bind(local)?;
         socket.set_nonblocking(true)?;
-        Ok(UdpEnd { socket, buffer: vec![0; LARGEST], peer })
+        Ok(UdpEnd { socket, buffer: vec![0; MAX_PACKET], peer })
     }
 
     /// Returns the local address of the socket.

@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 /// Maximum lateness of the histogram, ns; larger values count as this value.
-const LONGEST: u64 = 10_000_000_000;
+const MAX_LATENESS: u64 = 10_000_000_000;
 
 /// A histogram of lateness.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ pub struct Percentiles {
 
 impl Default for Lateness {
     fn default() -> Self {
-        let histogram = Histogram::new_with_bounds(1, LONGEST, 3);
+        let histogram = Histogram::new_with_bounds(1, MAX_LATENESS, 3);
         Lateness(histogram.expect("1 ns to 10 s with 3 digits are valid bounds"))
     }
 }
@@ -35,7 +35,7 @@ impl Default for Lateness {
 impl Lateness {
     /// Adds one packet.
     pub fn record(&mut self, late: Duration) {
-        self.0.saturating_record(u64::try_from(late.as_nanos()).unwrap_or(LONGEST));
+        self.0.saturating_record(u64::try_from(late.as_nanos()).unwrap_or(MAX_LATENESS));
     }
 
     /// Resets the distribution.

@@ -106,7 +106,8 @@ pub struct Emulation<A, B> {
     spare: Vec<Vec<u8>>,
 }
 
-/// Maximum number of packets that are read from one end before the other end and the clock are served.
+/// Maximum number of packets that are read from one end before the other end is read and due packets are
+/// sent.
 const BATCH: usize = 32;
 /// Maximum time until a request to stop takes effect.
 const ATTENTION: Duration = Duration::from_millis(50);

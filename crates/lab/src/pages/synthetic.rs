@@ -58,7 +58,7 @@ enum Kind {
     Image,
 }
 
-struct Made {
+struct SyntheticObject {
     host: usize,
     kind: Kind,
     parent: Option<usize>,
@@ -111,7 +111,7 @@ impl Recipe {
 
     /// Returns the tree of the page's objects.
     pub fn outline(&self) -> Outline {
-        let object = |made: Made| outline::Object {
+        let object = |made: SyntheticObject| outline::Object {
             host: made.host,
             kind: match (made.parent, made.kind) {
                 (None, _) => outline::Kind::Document,
@@ -128,7 +128,7 @@ impl Recipe {
         Outline { label: self.label.clone(), objects: self.make().into_iter().map(object).collect() }
     }
 
-    fn make(&self) -> Vec<Made> {
+    fn make(&self) -> Vec<SyntheticObject> {
         let Recipe { objects, hosts, bytes, seed, compute_ms, .. } = self;
         if *objects == 0 {
             return Vec::new();
@@ -140,7 +140,7 @@ impl Recipe {
         let scale = *bytes as f64 / sizes.iter().sum::<f64>();
         let scaled = |size: f64| ((size * scale) as u64).max(50);
         let found: Vec<bool> = kinds.iter().map(|_| rng.next_u32() % 1000 >= BY_SCRIPT).collect();
-        let document = Made {
+        let document = SyntheticObject {
             host: 0,
             kind: Kind::Image,
             parent: None,
@@ -164,7 +164,13 @@ impl Recipe {
                 compute = Duration::from_micros((ms * 1000.0) as u64);
             }
             let parent = script.filter(|_| !found).unwrap_or(0);
-            made.push(Made { host, kind: *kind, parent: Some(parent), bytes: scaled(*size), compute });
+            made.push(SyntheticObject {
+                host,
+                kind: *kind,
+                parent: Some(parent),
+                bytes: scaled(*size),
+                compute,
+            });
         }
         made
     }

@@ -24,7 +24,13 @@ struct Graph {
 
 /// host, kind, when computation begins, computation times, bytes
 #[derive(Deserialize)]
-struct Object(usize, #[allow(dead_code, reason = "a download is a download")] String, i64, Vec<f64>, f64);
+struct Object(
+    usize,
+    #[allow(dead_code, reason = "all kinds are downloaded in the same way")] String,
+    i64,
+    Vec<f64>,
+    f64,
+);
 
 /// Share of an object in its first chunk, thousandths.
 const FIRST_CHUNK: u16 = 1;

@@ -6,7 +6,7 @@ use crate::real::report::{ContestantReport, RealReport, Times};
 
 /// Origin of the results, for the head of the page.
 #[derive(Clone, Debug)]
-pub struct Made {
+pub struct ReportSource {
     /// The command that writes the page.
     pub command: String,
     /// Version of the program.
@@ -18,11 +18,11 @@ pub struct Made {
 }
 
 /// Returns the overview of some plans. `folder` is the relative directory of their pages.
-pub fn overview(plans: &[PlanReport], made: &Made, folder: &str) -> String {
+pub fn overview(plans: &[PlanReport], source: &ReportSource, folder: &str) -> String {
     let findings = || plans.iter().flat_map(PlanReport::findings);
     let unexplained = findings().filter(|finding| finding.is_unexplained()).count();
     let count = |verdict| findings().filter(|finding| finding.verdict == verdict).count();
-    let Made { command, version, seed, machine } = made;
+    let ReportSource { command, version, seed, machine } = source;
     let mut text = format!(
         "# Reproduction\n\nThis page lists every table and figure of both papers, and brisk's own experiments, with brisk's results. brisk {version}\n\
          wrote it with seed {seed}, in virtual time{}:\n\n```\n{command}\n```\n\nThe same seed gives the same figures everywhere.\n\n\

@@ -41,7 +41,7 @@ use metric::Metric;
 
 /// Default number of transactions of each arm in a cell: margins of about 2 %, as in the papers.
 const USUAL_N: u64 = 10_000;
-/// Default of the same for a quick run.
+/// Default number of transactions of each arm in a quick run.
 const USUAL_QUICK_N: u64 = 1_000;
 const MAX_EARLIER: u32 = 1_000;
 /// Default bytes of a request: those of Gentle Aggression section 8.4.1.
@@ -89,7 +89,7 @@ pub struct Claim {
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cell {
-    /// Lower-case letters, digits, dots and dashes: also the name of its directory.
+    /// Name of the cell and of its directory: lower-case letters, digits, dots and dashes.
     pub name: String,
     /// The path, in the grammar of the command line.
     pub link: String,
@@ -137,7 +137,7 @@ pub struct Cell {
     pub expectations: Vec<Expectation>,
 }
 
-/// The hop behind the server, as in a plan.
+/// The hop behind the server, as written in a plan.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BackendText {
@@ -147,7 +147,7 @@ pub struct BackendText {
     pub arms: Vec<String>,
 }
 
-/// Plain flows in addition to those of the arm, as in a plan.
+/// Plain flows in addition to those of the arm, as written in a plan.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BesideText {

@@ -15,7 +15,7 @@ use crate::row::Row;
 /// Options of a run.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
-    /// Run fewer transactions: the plan's `quick_n`.
+    /// True to run fewer transactions: the plan's `quick_n`.
     pub quick: bool,
     /// Seed of all random numbers.
     pub seed: u64,

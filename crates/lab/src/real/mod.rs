@@ -36,15 +36,15 @@ mod traffic;
 use contestant::{Contestant, Kernel, Places};
 use processes::Processes;
 use report::{ContestantReport, RealReport};
-use traffic::{Asked, Load, Origin};
+use traffic::{FetchRequest, Load, Origin};
 
 /// Address of the origin in namespace B.
 pub(crate) const ORIGIN: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 77, 0, 2)), 80);
 /// Requests of each contestant that are not counted. They get cookies and fill the path memory of both ends.
-const WARM: u64 = 10;
+const UNCOUNTED_REQUESTS: u64 = 10;
 /// Maximum time until a contestant's first response.
-const PATIENCE: Duration = Duration::from_secs(20);
+const START_LIMIT: Duration = Duration::from_secs(20);
 
 /// Parameters of the measurements.
 #[derive(Clone, Debug)]
@@ -168,12 +168,12 @@ impl Fixture<'_> {
             }
         }
         let to = if left.is_some() { places.listen } else { ORIGIN };
-        let asked = Asked { to, bytes: self.real.bytes, fast_open: kernel.fast_open };
-        if let Err(why) = self.left.run(|| Load::first(&asked, PATIENCE, &mut processes))? {
+        let asked = FetchRequest { to, bytes: self.real.bytes, fast_open: kernel.fast_open };
+        if let Err(why) = self.left.run(|| Load::first(&asked, START_LIMIT, &mut processes))? {
             return Ok(failed(why));
         }
         let load = |n| self.left.run(|| Load::run(&asked, n, self.real.parallel, self.stop));
-        load(WARM)??;
+        load(UNCOUNTED_REQUESTS)??;
         let (wire, cpu) = (self.sent()?, processes.cpu());
         let Load { times, failed, last_failure } = load(self.real.n)??;
         // The traffic includes segments that close connections and acknowledge the last bytes.

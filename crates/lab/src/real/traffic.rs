@@ -24,7 +24,7 @@ use super::processes::Processes;
 /// `MSG_FASTOPEN` of `sendto(2)`: connect, with the data on the SYN if there is a cookie.
 const MSG_FASTOPEN: i32 = 0x2000_0000;
 const IN_PROGRESS: i32 = 115;
-const LONGEST: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 /// Bytes of a bulk flow, more than can be transferred.
 const BULK: u64 = 1 << 40;
 /// Content of bodies.
@@ -109,7 +109,7 @@ impl Body for Dots {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
+pub(super) struct FetchRequest {
     pub(super) to: SocketAddr,
     pub(super) bytes: u64,
     /// True to use the kernel's Fast Open.
@@ -127,7 +127,11 @@ pub(super) struct Load {
 
 impl Load {
     /// Repeats a request until it succeeds.
-    pub(super) fn first(asked: &Asked, patience: Duration, processes: &mut Processes) -> Result<(), String> {
+    pub(super) fn first(
+        asked: &FetchRequest,
+        patience: Duration,
+        processes: &mut Processes,
+    ) -> Result<(), String> {
         let began = Instant::now();
         let runtime = runtime().map_err(|error| error.to_string())?;
         loop {
@@ -149,7 +153,7 @@ impl Load {
     }
 
     /// Makes `n` requests, `parallel` of them at a time.
-    pub(super) fn run(asked: &Asked, n: u64, parallel: usize, stop: &AtomicBool) -> io::Result<Load> {
+    pub(super) fn run(asked: &FetchRequest, n: u64, parallel: usize, stop: &AtomicBool) -> io::Result<Load> {
         let begun = Arc::new(AtomicU64::new(0));
         let runtime = runtime()?;
         runtime.block_on(async {
@@ -174,15 +178,15 @@ impl Load {
         })
     }
 
-    async fn fetch_one(&mut self, asked: &Asked) {
+    async fn fetch_one(&mut self, asked: &FetchRequest) {
         let began = Instant::now();
-        let failure = match tokio::time::timeout(LONGEST, fetch(asked, &|_| true)).await {
+        let failure = match tokio::time::timeout(TIME_LIMIT, fetch(asked, &|_| true)).await {
             Ok(Ok(bytes)) if bytes == asked.bytes => {
                 return self.times.push(began.elapsed().as_secs_f64() * 1e3);
             }
             Ok(Ok(bytes)) => format!("{bytes} bytes came of {}", asked.bytes),
             Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("no answer in {} s", LONGEST.as_secs()),
+            Err(_) => format!("no answer in {} s", TIME_LIMIT.as_secs()),
         };
         self.failed += 1;
         self.last_failure = Some(failure);
@@ -190,20 +194,24 @@ impl Load {
 
     /// Runs a bulk flow next to one that connects directly to `reference`; returns the bytes of both.
     pub(super) fn beside(
-        asked: &Asked,
+        asked: &FetchRequest,
         reference: SocketAddr,
         takes: Duration,
         stop: &AtomicBool,
     ) -> io::Result<(u64, u64)> {
         let runtime = runtime()?;
         let end = Instant::now() + takes;
-        let go_on = |_: u64| Instant::now() < end && !stop.load(Ordering::Relaxed);
-        let own = Asked { bytes: BULK, ..asked.clone() };
-        let other = Asked { to: reference, bytes: BULK, fast_open: false };
-        let flow = |asked: Asked| async move {
+        let may_continue = |_: u64| Instant::now() < end && !stop.load(Ordering::Relaxed);
+        let own = FetchRequest { bytes: BULK, ..asked.clone() };
+        let other = FetchRequest { to: reference, bytes: BULK, fast_open: false };
+        let flow = |asked: FetchRequest| async move {
             // A flow that fails or does not end in time counts as zero bytes.
             let limit = takes + Duration::from_millis(500);
-            tokio::time::timeout(limit, fetch(&asked, &go_on)).await.ok().and_then(Result::ok).unwrap_or(0)
+            tokio::time::timeout(limit, fetch(&asked, &may_continue))
+                .await
+                .ok()
+                .and_then(Result::ok)
+                .unwrap_or(0)
         };
         Ok(runtime.block_on(async { tokio::join!(flow(own), flow(other)) }))
     }
@@ -223,8 +231,8 @@ async fn first_of<F: Future + Unpin>(futures: &mut [F]) -> (usize, F::Output) {
 }
 
 /// Requests the bytes over a new connection; returns the number of bytes that arrived until the end, or until
-/// `go_on` returns false.
-async fn fetch(asked: &Asked, go_on: &(dyn Fn(u64) -> bool + Sync)) -> io::Result<u64> {
+/// `may_continue` returns false.
+async fn fetch(asked: &FetchRequest, may_continue: &(dyn Fn(u64) -> bool + Sync)) -> io::Result<u64> {
     let request = format!("GET /{} HTTP/1.1\r\nHost: origin\r\nConnection: close\r\n\r\n", asked.bytes);
     let stream = match asked.fast_open {
         false => {
@@ -235,7 +243,7 @@ async fn fetch(asked: &Asked, go_on: &(dyn Fn(u64) -> bool + Sync)) -> io::Resul
         }
         true => fast_open(asked.to, request.as_bytes()).await?,
     };
-    read(stream, go_on).await
+    read(stream, may_continue).await
 }
 
 /// Connects like `curl --tcp-fastopen`.
@@ -257,7 +265,7 @@ async fn fast_open(to: SocketAddr, request: &[u8]) -> io::Result<TcpStream> {
 }
 
 /// Reads a response; returns its length without the head.
-async fn read(stream: TcpStream, go_on: &(dyn Fn(u64) -> bool + Sync)) -> io::Result<u64> {
+async fn read(stream: TcpStream, may_continue: &(dyn Fn(u64) -> bool + Sync)) -> io::Result<u64> {
     use tokio::io::AsyncReadExt;
     let mut stream = stream;
     let (mut head, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
@@ -275,7 +283,7 @@ async fn read(stream: TcpStream, go_on: &(dyn Fn(u64) -> bool + Sync)) -> io::Re
         let line = String::from_utf8_lossy(head.split(|byte| *byte == b'\r').next().unwrap_or_default());
         return Err(io::Error::other(line.into_owned()));
     }
-    while go_on(count) {
+    while may_continue(count) {
         let len = stream.read(&mut buffer).await?;
         if len == 0 {
             break;
@@ -297,7 +305,7 @@ mod tests {
     fn load_makes_n_requests_and_counts_failures() {
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let _origin = Origin::start(port).unwrap();
-        let asked = Asked { to: port, bytes: 50_000, fast_open: false };
+        let asked = FetchRequest { to: port, bytes: 50_000, fast_open: false };
         Load::first(&asked, Duration::from_secs(20), &mut Processes::default()).unwrap();
         let stop = AtomicBool::new(false);
         let load = Load::run(&asked, 20, 4, &stop).unwrap();

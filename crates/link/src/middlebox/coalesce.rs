@@ -8,9 +8,9 @@ use brisk_wire::{Flags, Instant, four_tuple};
 use core::time::Duration;
 
 /// How long a segment waits for its successor.
-const HOLD: Duration = Duration::from_micros(500);
+const MAX_WAIT: Duration = Duration::from_micros(500);
 /// Largest joined packet unless the box or the link sets a limit.
-const LARGEST: u16 = 9000;
+const MAX_PACKET: u16 = 9000;
 
 /// Holds one data segment until its successor arrives or the time is over.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ enum Relation {
 
 impl<P: Parcel> Coalesce<P> {
     pub(super) fn new(size: Option<u16>, mtu: Option<u16>) -> Self {
-        let largest = size.unwrap_or(LARGEST).min(mtu.unwrap_or(u16::MAX));
+        let largest = size.unwrap_or(MAX_PACKET).min(mtu.unwrap_or(u16::MAX));
         Coalesce { largest: usize::from(largest), held: None }
     }
 
@@ -49,7 +49,7 @@ impl<P: Parcel> Coalesce<P> {
         // An acknowledgement without data has no successor, and another connection does not affect a held
         // segment.
         if self.held.is_none() && is_data(&packet) {
-            self.held = Some((packet, now + HOLD));
+            self.held = Some((packet, now + MAX_WAIT));
         } else {
             onward.push(packet);
         }

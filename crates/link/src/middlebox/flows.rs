@@ -15,7 +15,7 @@ use alloc::sync::Arc;
 use brisk_wire::{Flags, SeqNum, four_tuple};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-const ROOM: usize = 4096;
+const MAX_FLOWS: usize = 4096;
 /// Maximum number of slots that are searched for a connection.
 const PROBES: usize = 32;
 
@@ -41,7 +41,7 @@ struct Slot {
     acked: [AtomicU32; 2],
 }
 
-const SEEN: u32 = 1;
+const SYN_SEEN: u32 = 1;
 const SYN_DATA: u32 = 2;
 const END: [u32; 2] = [4, 8];
 const ACKED: [u32; 2] = [16, 32];
@@ -63,7 +63,7 @@ impl Flows {
     pub(crate) fn wanted_by(directions: &[&DirectionSpec]) -> Option<Arc<Flows>> {
         let mut boxes = directions.iter().flat_map(|direction| &direction.middleboxes);
         let wanted = boxes.any(|middlebox| middlebox.remembers_flows());
-        wanted.then(|| Arc::new(Flows { slots: (0..ROOM).map(|_| Slot::default()).collect() }))
+        wanted.then(|| Arc::new(Flows { slots: (0..MAX_FLOWS).map(|_| Slot::default()).collect() }))
     }
 
     /// Drops packets after a SYN with data (with `all`: after any SYN), and passes SYNs: a black hole.
@@ -167,9 +167,9 @@ impl Slot {
     /// nothing.
     fn begin(&self, isn: u32) {
         let known = self.known.load(Relaxed);
-        if known & SEEN == 0 || self.isn.load(Relaxed) != isn {
+        if known & SYN_SEEN == 0 || self.isn.load(Relaxed) != isn {
             self.isn.store(isn, Relaxed);
-            self.known.store(SEEN, Relaxed);
+            self.known.store(SYN_SEEN, Relaxed);
         }
     }
 

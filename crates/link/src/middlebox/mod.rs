@@ -1,4 +1,4 @@
-//! Middleboxes: the effects of devices on real paths on TCP packets.
+//! Middleboxes: what devices on real paths do to TCP packets.
 //!
 //! NATs, firewalls, normalisers, proxies and accelerators drop, remove and rewrite unknown options, bits and
 //! segments. A TCP that uses a new option or bit must work behind them or fall back (Honda et al., "Is it
@@ -234,8 +234,8 @@ mod tests {
         assert!(counters.split > 0 && counters.coalesced > 0, "{counters:?}");
     }
 
-    /// The shift of sequence numbers depends on the addresses. So in the direction `down` it must be undone
-    /// before the address translation.
+    /// The shift of sequence numbers depends on the addresses. So in the direction `down` the box must undo
+    /// it before the addresses are translated.
     #[test]
     fn packets_down_pass_the_boxes_in_reverse() {
         let mut link = link("--middlebox nat+rewrite-seq");

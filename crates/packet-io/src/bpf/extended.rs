@@ -145,8 +145,9 @@ pub(crate) fn answering(program: &[sock_filter]) -> Option<Vec<Instruction>> {
     translated(program, FrameAccess::Buffer, returning)
 }
 
-/// Makes a socket receive only the packets that a classic program accepts. Of the clients for whose packets
-/// the program returns [`CLIENT`], those in `list` get the first of the results, the others the second.
+/// Makes a socket receive only the packets that a classic program accepts. For the packets of a client the
+/// program returns [`CLIENT`]; the result is then the first of the two values if the client is in `list`,
+/// otherwise the second.
 ///
 /// # Errors
 /// EPERM if a capability is missing.
@@ -190,7 +191,7 @@ fn load_map(map: BorrowedFd<'_>) -> [Instruction; 2] {
 }
 
 /// Translates a filter to a program that redirects accepted frames to the interface `to`, and copies frames
-/// for which the filter returns `copied`. Other frames pass unchanged, also those of the clients in `list`.
+/// for which the filter returns `copied`. Other frames, and those of the clients in `list`, pass unchanged.
 pub(crate) fn redirecting(
     program: &[sock_filter],
     to: u32,

@@ -23,10 +23,10 @@ const TOO_BIG_V6: u32 = 2;
 /// The low 14 bits are the fragment offset and the more-fragments flag; a packet with an offset has no ports.
 const FRAGMENT_OFFSET: u32 = 0x1FFF;
 /// More than the length of any packet: accepts the whole packet.
-const WHOLE: u32 = 0x4_0000;
+const WHOLE_PACKET: u32 = 0x4_0000;
 /// Result for ICMP errors, which may concern connections of the kernel. Packet sockets always receive copies,
-/// so there it has the effect of [`WHOLE`].
-pub(crate) const COPY: u32 = WHOLE + 1;
+/// so there it has the effect of [`WHOLE_PACKET`].
+pub(crate) const COPY_TO_BOTH: u32 = WHOLE_PACKET + 1;
 
 /// Jump targets.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -147,12 +147,12 @@ fn steps(wanted: Wanted<'_>) -> (Vec<LabelledInstruction>, Vec<(Label, usize)>) 
     part(Some(Drop), &[(RET, Next, Next, 0)]);
     // The kernel rejects extended programs with unreachable instructions.
     if own.is_some() || exceptions.is_none() {
-        part(Some(Accept), &[(RET, Next, Next, WHOLE)]);
+        part(Some(Accept), &[(RET, Next, Next, WHOLE_PACKET)]);
     }
     if served.is_some() && exceptions.is_some() {
         part(Some(Client), &[(RET, Next, Next, CLIENT)]);
     }
-    part(Some(Copy), &[(RET, Next, Next, COPY)]);
+    part(Some(Copy), &[(RET, Next, Next, COPY_TO_BOTH)]);
     (steps, places)
 }
 
@@ -160,7 +160,8 @@ fn steps(wanted: Wanted<'_>) -> (Vec<LabelledInstruction>, Vec<(Label, usize)>) 
 fn addressed_to(addresses: &[IpAddr], link: u32, v6: bool) -> Vec<LabelledInstruction> {
     let of_version: Vec<Vec<u32>> = addresses.iter().filter(|ip| ip.is_ipv6() == v6).map(words_of).collect();
     if of_version.is_empty() {
-        // Always true: the kernel rejects extended programs with unreachable instructions.
+        // The jump is always taken. A plain drop would leave unreachable instructions, which the kernel
+        // rejects in extended programs.
         let never = (JGE, Label::Drop, Label::Next, 0);
         return if addresses.is_empty() { Vec::new() } else { vec![never] };
     }
@@ -399,7 +400,7 @@ mod tests {
             frame[14 + at] = protocol;
             frame[14 + ip] = kind;
             let answer = answer(Wanted { link: 14, served: Some(80), ..Wanted::default() }, &frame);
-            assert!(answer == 0 || answer == COPY, "the kernel gets the frame, too");
+            assert!(answer == 0 || answer == COPY_TO_BOTH, "the kernel gets the frame, too");
             answer > 0
         };
         assert!(with(Tcp::v4(), 9, 1, 3) && !with(Tcp::v4(), 9, 1, 8) && !with(Tcp::v4(), 9, 17, 3));
@@ -443,7 +444,7 @@ mod tests {
             set_program(socket.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program).unwrap();
             match extended::load(
                 Kind::SchedCls,
-                &extended::redirecting(&program, 1, COPY, wanted.list()).unwrap(),
+                &extended::redirecting(&program, 1, COPY_TO_BOTH, wanted.list()).unwrap(),
             ) {
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     println!("skipped: extended programs need CAP_BPF and CAP_NET_ADMIN");
@@ -451,7 +452,8 @@ mod tests {
                 loaded => drop(loaded.unwrap()),
             }
             let Ok(sockets) = extended::socket_map(1) else { continue };
-            let translated = extended::to_sockets(&program, sockets.as_fd(), COPY, wanted.list()).unwrap();
+            let translated =
+                extended::to_sockets(&program, sockets.as_fd(), COPY_TO_BOTH, wanted.list()).unwrap();
             drop(extended::load(Kind::Xdp, &translated).unwrap());
         }
     }

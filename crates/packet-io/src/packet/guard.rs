@@ -259,7 +259,7 @@ mod tests {
                 socket.bind(&SocketAddr::from((client, 0)).into()).unwrap();
                 let connected = socket.connect_timeout(&server.into(), Duration::from_millis(50));
                 match share.contains(client.into()) {
-                    // Not a refusal: the stack answers.
+                    // The kernel does not refuse the connection, because the stack is to answer.
                     true => assert_eq!(connected.unwrap_err().kind(), io::ErrorKind::TimedOut, "{client}"),
                     false => {
                         connected.unwrap();

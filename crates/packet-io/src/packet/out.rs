@@ -12,7 +12,7 @@ use crate::reactor::Reactor;
 
 /// Raw sockets for sending, one per family.
 #[derive(Debug)]
-pub(crate) struct Out {
+pub(crate) struct RawSockets {
     v4: OneFamily,
     /// `None` on a host without IPv6.
     v6: Option<OneFamily>,
@@ -24,13 +24,13 @@ struct OneFamily {
     socket: Socket,
 }
 
-impl Out {
+impl RawSockets {
     /// Opens the sockets.
     ///
     /// # Errors
     /// CAP_NET_RAW is missing.
-    pub(crate) fn open() -> io::Result<Out> {
-        Ok(Out { v4: OneFamily::open(Domain::IPV4)?, v6: OneFamily::open(Domain::IPV6).ok() })
+    pub(crate) fn open() -> io::Result<RawSockets> {
+        Ok(RawSockets { v4: OneFamily::open(Domain::IPV4)?, v6: OneFamily::open(Domain::IPV6).ok() })
     }
 
     /// Sends a packet; never blocks.

@@ -68,7 +68,7 @@ impl RedirectDevice {
         let own = guards.ports();
         let wanted = guards.wanted(ETHERNET_HEADER, own.as_ref(), addresses);
         let filter = filter::program(wanted);
-        let inwards = extended::redirecting(&filter, tun.index(), filter::COPY, wanted.list());
+        let inwards = extended::redirecting(&filter, tun.index(), filter::COPY_TO_BOTH, wanted.list());
         let inwards = inwards.unwrap_or_default();
         let failed = |error| OpenError::packet(interface.name(), "frames cannot be redirected", error);
         let outwards = run(&extended::sending_out(interface.index()), &tun).map_err(failed)?;

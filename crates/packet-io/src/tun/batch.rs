@@ -1,10 +1,10 @@
 //! Passes several packets to the kernel in one call.
 //!
 //! A packet for a program of this host wakes that program. If both run on one core, the kernel schedules the
-//! program when our call ends. With a call per packet it runs after each packet: `own-send` then takes
-//! 209 ms/GB instead of 145 (docs/notes/performance-bulk.md, "One call for all packets of a round"). Without
-//! `io_uring`, packets are written one by one. Packets that the kernel refuses here are also written one by
-//! one, which reports the reason in the usual way.
+//! program when our call ends. With a call per packet it runs after each packet, and the benchmark `own-send`
+//! takes 209 ms/GB instead of 145 (docs/notes/performance-bulk.md, "One call for all packets of a round").
+//! Without `io_uring`, packets are written one by one. Packets that the kernel refuses here are also written
+//! one by one, which reports the reason in the usual way.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};

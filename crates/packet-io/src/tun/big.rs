@@ -1,7 +1,7 @@
 //! Super-packets of more than 64 kB, which the kernel accepts whole if they end in this host.
 //!
-//! An IPv4 packet that is too long for its length field has 0 in that field, and the length of the buffer
-//! counts (Linux 6.3, "BIG TCP"). A TUN accepts such a packet since Linux 6.6. One write then moves four
+//! An IPv4 packet that is too long for its length field has 0 in that field, and its length is that of the
+//! buffer (Linux 6.3, "BIG TCP"). A TUN accepts such a packet since Linux 6.6. One write then moves four
 //! times as much, and the kernel's TCP processes it once and wakes its reader once. Bulk to a program of this
 //! host costs half as much (docs/notes/performance-bulk.md, "Packets of 256 kB").
 //!

@@ -1,9 +1,10 @@
 //! A TUN device with several queues (`IFF_MULTI_QUEUE`), one per core.
 //!
-//! The kernel distributes flows by a hash of its own, and then follows the queue from which a flow is sent:
-//! after the first answer, packets arrive on the queue that serves the flow, until nothing has been sent for
-//! three seconds. If the kernel accepts our program (`TUNSETSTEERINGEBPF`, Linux 4.16, CAP_BPF), the first
-//! packet also arrives on that queue. [`steering`](brisk_device::steering) handles packets on another queue.
+//! The kernel assigns a new flow to a queue by its own hash. Later it uses the queue from which the flow is
+//! sent, until nothing has been sent for three seconds: after the first answer, packets arrive on the queue
+//! that serves the flow. If the kernel accepts our program (`TUNSETSTEERINGEBPF`, Linux 4.16, CAP_BPF), the
+//! first packet also arrives on that queue. [`steering`](brisk_device::steering) handles packets on another
+//! queue.
 
 use std::io;
 use std::os::fd::AsRawFd;

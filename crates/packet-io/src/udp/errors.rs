@@ -119,7 +119,7 @@ mod tests {
 
     /// Returns the errors that a device bound to `bind` receives for two segments to an unused port of
     /// `host`.
-    async fn heard(bind: &str, host: &str) -> Vec<brisk_wire::IcmpError> {
+    async fn errors(bind: &str, host: &str) -> Vec<brisk_wire::IcmpError> {
         let mut near = device(bind);
         let gone = std::net::UdpSocket::bind(SocketAddr::new(host.parse().unwrap(), 0)).unwrap();
         let peer = inner_address(gone.local_addr().unwrap());
@@ -151,7 +151,7 @@ mod tests {
         for (bind, host) in
             [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "::1"), ("[::]:0", "127.0.0.1"), ("[::]:0", "::1")]
         {
-            let errors = heard(bind, host).await;
+            let errors = errors(bind, host).await;
             let seqs: Vec<u32> = errors.iter().map(|error| error.seq.0).collect();
             assert_eq!(seqs, [100, 200], "{bind} {host}");
             assert!(errors.iter().all(|error| error.kind == IcmpKind::PortUnreachable));

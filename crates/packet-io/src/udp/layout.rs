@@ -41,16 +41,16 @@ pub(crate) const PORTS: u32 = 12;
 pub const HEADER_LEN: usize = 16;
 /// Length of the IPv6 and TCP headers of the stack's packet, without options.
 pub(super) const INNER_HEADERS: usize = 60;
-/// Maximum length of the packet from one datagram, and more than the maximum for a run, because IP and TCP
-/// headers are longer than the datagram's header and UDP's.
-const LONGEST: usize = MAX_SUPER + 128;
+/// Maximum length of the packet built from one datagram. It exceeds the maximum for a run, because IP and TCP
+/// headers are longer than the headers of the datagram and of UDP.
+const MAX_PACKET: usize = MAX_SUPER + 128;
 /// Offset of the flags in that packet.
 const INNER_FLAGS: usize = 53;
 const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
 const URG: u8 = 0x20;
 /// The reserved bit that marks a copy (Proactive), in the byte of the data offset.
-const COPY: u8 = 0x08;
+const COPY_BIT: u8 = 0x08;
 
 /// A TCP packet of the stack, before it becomes datagrams.
 #[derive(Clone, Copy, Debug)]
@@ -123,7 +123,7 @@ impl<'a> Outgoing<'a> {
             let (index, copy) = if twice { (index / 2, index % 2 == 1) } else { (index, false) };
             let piece = self.piece(segment_size, index);
             let without = URG | if index > 0 { CWR } else { 0 } | if index < last { FIN | PSH } else { 0 };
-            let (offset, flags) = (if copy { offset | COPY } else { offset }, flags & !without);
+            let (offset, flags) = (if copy { offset | COPY_BIT } else { offset }, flags & !without);
             let [q0, q1, q2, q3] = first.wrapping_add(piece.start as u32).to_be_bytes();
             out.extend_from_slice(&[offset, flags, w0, w1, q0, q1, q2, q3, a0, a1, a2, a3, s0, s1, d0, d1]);
             out.extend_from_slice(options);
@@ -200,7 +200,7 @@ pub(super) struct Assembly {
 impl Default for Assembly {
     fn default() -> Self {
         Assembly {
-            buffers: Buffers::of(LONGEST),
+            buffers: Buffers::of(MAX_PACKET),
             len: 0,
             first: [0; HEADER_LEN],
             segment_size: 0,
@@ -246,15 +246,15 @@ impl Assembly {
     pub(super) fn is_followed_by(&self, datagram: &Incoming<'_>) -> bool {
         let Incoming { header, payload, .. } = datagram;
         let behind = self.next_seq.wrapping_sub(datagram.seq()) as usize;
-        header[0] == self.first[0] | COPY
-            && self.first[0] & COPY == 0
+        header[0] == self.first[0] | COPY_BIT
+            && self.first[0] & COPY_BIT == 0
             && header[8..] == self.first[8..]
             && !payload.is_empty()
             && (1..=self.len).contains(&behind)
     }
 
-    /// Appends the datagram if it continues the run: contiguous, and equal except for sequence number, PSH
-    /// and FIN.
+    /// Appends the datagram and returns true if it continues the run: contiguous, and equal except for
+    /// sequence number, PSH and FIN.
     pub(super) fn extend(&mut self, datagram: &Incoming<'_>) -> bool {
         let Incoming { header, options, payload } = datagram;
         let len = payload.len();

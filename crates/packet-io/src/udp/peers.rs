@@ -45,7 +45,7 @@ const MAX_MOVED_AWAY: u64 = 15;
 /// IPv6 peers that this process named through [`inner_address`] before any datagram arrived from them.
 static NAMED: LazyLock<Mutex<Recent<SocketAddr>>> = LazyLock::new(|| Mutex::new(Recent::new(PEERS)));
 
-/// Returns the stack's address of the peer at `outer`: `connect` to this address reaches it.
+/// Returns the address by which the stack knows the peer at `outer`: `connect` to this address reaches it.
 ///
 /// Every [`UdpDevice`](super::UdpDevice) of this process can convert the result back to `outer`.
 ///
@@ -131,14 +131,14 @@ pub(super) struct Route {
 /// The peers from which one device has received datagrams.
 #[derive(Debug)]
 pub(super) struct Peers {
-    heard: Recent<Route>,
+    routes: Recent<Route>,
     /// Inner addresses of peers that have moved, each with the peer's present inner address.
     moved: HashMap<Ipv6Addr, Ipv6Addr>,
 }
 
 impl Peers {
     pub(super) fn new() -> Peers {
-        Peers { heard: Recent::new(PEERS), moved: HashMap::new() }
+        Peers { routes: Recent::new(PEERS), moved: HashMap::new() }
     }
 
     /// Returns the inner address of the peer that is at `outer` now; `None` if more than [`MAX_MOVED_AWAY`]
@@ -154,12 +154,12 @@ impl Peers {
     /// Records a peer from which a datagram arrived, and returns its inner address. `None` if another live
     /// peer has the same inner address, which happens for IPv6 peers after a hash collision: the first peer
     /// keeps it.
-    pub(super) fn heard(&mut self, route: Route) -> Option<Ipv6Addr> {
+    pub(super) fn learn(&mut self, route: Route) -> Option<Ipv6Addr> {
         let inner = self.name(route.outer)?;
-        match self.heard.find(inner) {
+        match self.routes.find(inner) {
             Some(known) if known.outer != route.outer => return None,
             Some(known) => *known = route,
-            None => self.heard.insert(inner, route),
+            None => self.routes.insert(inner, route),
         }
         Some(inner)
     }
@@ -167,19 +167,19 @@ impl Peers {
     /// Returns the route to the peer with this inner address; `None` if it is unknown or was dropped.
     pub(super) fn route(&mut self, inner: Ipv6Addr) -> Option<Route> {
         let inner = self.moved.get(&inner).copied().unwrap_or(inner);
-        if let Some(route) = self.heard.find(inner) {
+        if let Some(route) = self.routes.find(inner) {
             return Some(*route);
         }
         let outer = outer_of(inner)
             .or_else(|| NAMED.lock().unwrap_or_else(PoisonError::into_inner).find(inner).copied())?;
         let route = Route { outer, from: None };
-        self.heard.insert(inner, route);
+        self.routes.insert(inner, route);
         Some(route)
     }
 
     /// Makes the kernel choose the local address towards this peer again.
     pub(super) fn forget_source(&mut self, outer: SocketAddr) {
-        if let Some(route) = self.name(outer).and_then(|name| self.heard.find(name)) {
+        if let Some(route) = self.name(outer).and_then(|name| self.routes.find(name)) {
             route.from = None;
         }
     }
@@ -267,11 +267,11 @@ mod tests {
     }
 
     #[test]
-    fn heard_ipv6_peer_is_found_only_by_its_device() {
+    fn ipv6_peer_is_found_only_by_its_device() {
         let outer = canonical("[2001:db8::8]:1".parse().unwrap());
         let from = Some("2001:db8::1".parse().unwrap());
         let mut peers = Peers::new();
-        let inner = peers.heard(Route { outer, from }).unwrap();
+        let inner = peers.learn(Route { outer, from }).unwrap();
         assert_eq!(peers.route(inner), Some(Route { outer, from }));
         assert_eq!(Peers::new().route(inner), None);
         peers.forget_source(outer);
@@ -283,8 +283,8 @@ mod tests {
         let mut peers = Peers::new();
         let first: SocketAddr = "[2001:db8::9]:1".parse().unwrap();
         let second: SocketAddr = "[2001:db8::9]:2".parse().unwrap();
-        peers.heard.insert(inner_of(second), Route { outer: first, from: None });
-        assert_eq!(peers.heard(Route { outer: second, from: None }), None);
+        peers.routes.insert(inner_of(second), Route { outer: first, from: None });
+        assert_eq!(peers.learn(Route { outer: second, from: None }), None);
     }
 
     #[test]
@@ -294,18 +294,18 @@ mod tests {
                 [1, 2, 3].map(|port| canonical(format!("{address}:{port}").parse().unwrap()));
             let mut peers = Peers::new();
             let route = |outer| Route { outer, from: None };
-            let [before, after] = [first, second].map(|outer| peers.heard(route(outer)).unwrap());
+            let [before, after] = [first, second].map(|outer| peers.learn(route(outer)).unwrap());
             peers.redirect(before, after);
             assert_eq!(peers.route(before), Some(route(second)));
             // Another peer, or the same peer again, at the old address.
-            let other = peers.heard(route(first)).unwrap();
+            let other = peers.learn(route(first)).unwrap();
             assert!(other != before && other != after);
             assert_eq!(peers.route(other), Some(route(first)));
-            let last = peers.heard(route(third)).unwrap();
+            let last = peers.learn(route(third)).unwrap();
             peers.redirect(after, last);
             assert_eq!([before, after].map(|name| peers.route(name)), [Some(route(third)); 2]);
             peers.forget_redirect(before);
-            assert_eq!(peers.heard(route(first)), Some(before));
+            assert_eq!(peers.learn(route(first)), Some(before));
         }
     }
 

@@ -44,8 +44,8 @@ impl UdpDevice {
         Ok(queues)
     }
 
-    /// Makes the kernel choose among the sockets of this port as `steering` does. The sockets count in the
-    /// order in which they were bound.
+    /// Makes the kernel choose among the sockets of this port as `steering` does. The sockets are numbered in
+    /// the order in which they were bound.
     pub(super) fn choose_socket_by(&self, steering: &Steering) -> io::Result<()> {
         // The program gets the payload and returns the number of a socket; if the number is invalid, the
         // kernel chooses a socket.
@@ -76,7 +76,7 @@ mod tests {
         for port in 1..=90 {
             let segment = Tcp { src: UdpDevice::local_inner(), dst: server, ports: (port, 80), ..Tcp::v6() };
             client.send(&segment.packet(), TxMeta::default()).unwrap();
-            // Sent alone, because datagrams that the kernel merges stay together.
+            // Each segment is sent alone, because datagrams that the kernel merges stay together.
             client.flush().unwrap();
         }
         let (mut all, mut right, mut used) = (0, 0, [false; 3]);

@@ -19,22 +19,27 @@ use crate::uring::{MAX, Uring};
 
 /// Sends several chains in one call.
 #[derive(Debug)]
-pub(super) struct Together {
+pub(super) struct JointSender {
     uring: Uring,
     /// True after a success. Early kernels do not accept control messages in this way, and return an error
     /// each time.
     is_proven: bool,
 }
 
-impl Together {
+impl JointSender {
     /// Returns `None` if `io_uring` is missing or not permitted.
-    pub(super) fn open() -> Option<Together> {
-        Uring::open().ok().map(|uring| Together { uring, is_proven: false })
+    pub(super) fn open() -> Option<JointSender> {
+        Uring::open().ok().map(|uring| JointSender { uring, is_proven: false })
     }
 
     /// Sends chains, and advances those that were sent. Returns their number, and itself for the next call;
     /// `None` if `io_uring` cannot send here.
-    fn send(self, fd: BorrowedFd<'_>, v6: bool, chains: &mut [&mut UdpBatch]) -> (usize, Option<Together>) {
+    fn send(
+        self,
+        fd: BorrowedFd<'_>,
+        v6: bool,
+        chains: &mut [&mut UdpBatch],
+    ) -> (usize, Option<JointSender>) {
         let mut went = [false; MAX];
         let (mut is_proven, mut is_invalid) = (self.is_proven, false);
         let messages: Vec<_> = chains.iter().map(|chain| message(chain, v6)).collect();
@@ -48,7 +53,7 @@ impl Together {
         let sent = chains.iter_mut().zip(went).filter(|(_, went)| *went);
         let count = sent.map(|(chain, _)| chain.advance(chain.next(true).len())).count();
         let uring = uring.filter(|_| is_proven || !is_invalid);
-        (count, uring.map(|uring| Together { uring, is_proven }))
+        (count, uring.map(|uring| JointSender { uring, is_proven }))
     }
 }
 
@@ -213,20 +218,20 @@ mod tests {
 
     #[test]
     fn kernel_without_control_messages_in_io_uring_is_tried_once() {
-        let Some(together) = Together::open() else { return println!("skipped: no io_uring here") };
+        let Some(together) = JointSender::open() else { return println!("skipped: no io_uring here") };
         let mut device = device("127.0.0.1:0");
         // Port 0 makes the message invalid.
         let route = Route { outer: "127.0.0.1:0".parse().unwrap(), from: None };
         for ecn in 0..2 {
             device.batches.add(route, ecn, (1, 1), 1, |_, out| out.push(0));
         }
-        let mut send = |together: Together| {
+        let mut send = |together: JointSender| {
             let mut chains: Vec<_> = device.batches.iter_mut().collect();
             together.send(device.socket.as_fd(), false, &mut chains)
         };
-        let proven = send(Together { is_proven: true, ..together });
+        let proven = send(JointSender { is_proven: true, ..together });
         assert!(matches!(proven, (0, Some(_))), "{proven:?}");
-        assert!(matches!(send(Together::open().unwrap()), (0, None)));
+        assert!(matches!(send(JointSender::open().unwrap()), (0, None)));
     }
 
     fn ip(words: &str) {
@@ -239,7 +244,7 @@ mod tests {
     fn leaves_without_source(bind: &str, peer: &str, old: IpAddr, chains: u8, happens: impl FnOnce()) {
         let mut device = device(bind);
         let outer = peer.parse().unwrap();
-        let inner = device.peers.heard(Route { outer, from: Some(old) }).unwrap();
+        let inner = device.peers.learn(Route { outer, from: Some(old) }).unwrap();
         happens();
         for ecn in 0..chains {
             let packet = Tcp { ecn, payload: pattern(30_000), ..to(inner.into()) };

@@ -22,7 +22,7 @@ use super::socket::XdpSocket;
 use crate::headers::{Headers, TCP_CHECKSUM};
 use crate::interface::Interface;
 use crate::packet::guard::Guards;
-use crate::packet::out::Out;
+use crate::packet::out::RawSockets;
 use crate::packet::{ETHERNET_HEADER, without_padding};
 use crate::privileges::OpenError;
 use crate::reactor::Reactor;
@@ -67,7 +67,7 @@ pub(super) struct XdpDevice {
     merge: Merge,
     next_hops: NextHops,
     /// Sends the packets that must pass through the kernel.
-    out: Out,
+    out: RawSockets,
     guards: Arc<Guards>,
     host: Host,
     /// Segments that wait because the ring was full.
@@ -97,8 +97,8 @@ impl XdpDevice {
         let name = host.interface.name();
         let next_hops = NextHops::of(&host.interface)
             .map_err(|error| OpenError::xdp(name, "the kernel does not report its routes", error))?;
-        let out =
-            Out::open().map_err(|error| OpenError::xdp(name, "a raw socket cannot be opened", error))?;
+        let out = RawSockets::open()
+            .map_err(|error| OpenError::xdp(name, "a raw socket cannot be opened", error))?;
         Ok(XdpDevice {
             _running: running,
             ports,
@@ -157,7 +157,7 @@ impl XdpDevice {
         let _ = self.ports.first_mut().map(|port| port.socket.kick());
         match self.out.send(segment) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-            // No route, or rejected by a firewall: a loss for TCP.
+            // The packet has no route, or was rejected by a firewall, which is a loss for TCP.
             Err(_) => self.counters.send_refused += 1,
             Ok(()) => {}
         }
@@ -293,11 +293,11 @@ impl Device for XdpDevice {
             }
         }
         let left = budget.saturating_sub(count);
-        let heard = self.errors.as_mut().map(|errors| {
+        let received = self.errors.as_mut().map(|errors| {
             let mut emit = counted(counters, sink);
             errors.receive(left, &mut |packet: &[u8], meta| emit(packet, None, meta))
         });
-        match heard {
+        match received {
             Some(Ok(found)) => count += found,
             Some(Err(error)) => self.ignore_network_down(error)?,
             None => {}

@@ -134,7 +134,7 @@ fn mergeable(packet: &[u8], checksum: ChecksumState) -> Option<Headers> {
     let is_plain = packet.len() >= headers.total() + MIN_PAYLOAD
         && packet.len() == length
         && (headers.v6 || headers.ip_len == 20)
-        // No reserved bits, and only these flags.
+        // No reserved bit is set, and no other flag.
         && tcp.get(12)? & 0x0F == 0
         && headers.flags(packet) & !PSH == ACK;
     let is_right = || {

@@ -37,7 +37,7 @@ impl Running {
                 .map_err(failed("a socket cannot be added to the map"))?;
         }
         let filter = filter::program(wanted);
-        let program = extended::to_sockets(&filter, map.as_fd(), filter::COPY, wanted.list());
+        let program = extended::to_sockets(&filter, map.as_fd(), filter::COPY_TO_BOTH, wanted.list());
         let program = extended::load(Kind::Xdp, &program.unwrap_or_default())
             .map_err(failed("the kernel rejected the XDP program"))?;
         let (link, mode) =

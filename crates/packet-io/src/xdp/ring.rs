@@ -40,7 +40,7 @@ struct Ring<T> {
     of: PhantomData<T>,
 }
 
-// SAFETY: the pointers point into the mapping, which moves along; entries are plain numbers.
+// SAFETY: the pointers point into the mapping, which moves together with them; entries are plain numbers.
 unsafe impl<T: Copy + Send> Send for Ring<T> {}
 
 impl<T: Copy> Ring<T> {

@@ -93,8 +93,8 @@ impl XdpSocket {
     /// Opens a socket on the queue with this number, with frames in chunks of 2048 or 4096 bytes.
     ///
     /// # Errors
-    /// `InvalidInput` if there is no such queue; a missing right or missing memory; another socket on the
-    /// queue.
+    /// `InvalidInput` if there is no such queue; otherwise a capability or memory is missing, or the queue
+    /// has another socket.
     pub(super) fn open(
         interface: &Interface,
         queue: u32,
@@ -162,7 +162,7 @@ impl XdpSocket {
         wanted
     }
 
-    /// Wakes a sleeping driver, because it has places again.
+    /// Wakes a sleeping driver, because it has free chunks again.
     fn fetch(&self) {
         if self.fill.needs_wakeup() {
             // The result does not matter: later frames show whether it worked.
@@ -219,8 +219,8 @@ impl XdpSocket {
         Err(io::ErrorKind::WouldBlock.into())
     }
 
-    /// Returns the number of frames for us that were lost because there was no place, or they did not fit
-    /// one.
+    /// Returns the number of frames for us that were lost because no chunk was free, or because they did not
+    /// fit in one.
     pub(super) fn lost(&self) -> u64 {
         // struct xdp_statistics: dropped, invalid entries in both directions, dropped at a full receive ring.
         let words = words(self.socket.as_fd(), libc::XDP_STATISTICS, 4).unwrap_or_default();

@@ -11,7 +11,7 @@ use crate::interface::Interface;
 use crate::packet::filter::{self, Wanted};
 use crate::privileges::OpenError;
 
-/// See [`survey`].
+/// Result of [`survey`].
 #[derive(Debug)]
 pub struct Survey {
     /// Reason why the kernel does not accept a socket or program, if so.
@@ -53,6 +53,7 @@ fn try_out() -> io::Result<()> {
     Socket::new(Domain::from(libc::AF_XDP), Type::RAW, None)?;
     let sockets = extended::socket_map(1)?;
     let filter = filter::program(Wanted { served: Some(1), ..Wanted::default() });
-    let program = extended::to_sockets(&filter, sockets.as_fd(), filter::COPY, None).unwrap_or_default();
+    let program =
+        extended::to_sockets(&filter, sockets.as_fd(), filter::COPY_TO_BOTH, None).unwrap_or_default();
     extended::load(Kind::Xdp, &program).map(drop)
 }

@@ -38,7 +38,7 @@ fn on_a_cable(body: impl AsyncFnOnce(Namespace) + Send) {
         ip(&format!("link set {name} up"));
     };
     let run = move || {
-        // More than one queue, so that one device has to serve several.
+        // The interface has more than one queue, so that one device has to serve several.
         let queues = "numrxqueues 2 numtxqueues 2";
         ip(&format!("link add eth0 {queues} type veth peer name eth1 netns {far_file} {queues}"));
         set_up("eth0", OURS);
@@ -111,7 +111,7 @@ fn send(device: &mut dyn Device, packet: &[u8], tx: TxMeta) {
     device.flush().unwrap();
 }
 
-/// Returns a segment of the device to the sender of `to`.
+/// Returns a segment that the device sends in response to `to`.
 fn answer(to: &Tcp, flags: u8, seq: u32) -> Tcp {
     let ack = to.seq.wrapping_add(u32::from(to.flags & 2 != 0) + to.payload.len() as u32);
     let ports = (to.ports.1, to.ports.0);
@@ -255,7 +255,7 @@ fn unusable_interfaces_are_refused_unchanged_with_a_remedy() {
         let options = XdpOptions { serve, local_ports: 0, ..small() };
         let refused = |result: Result<Opened, OpenError>| result.map(drop).unwrap_err().to_string();
         let busy = refused(open("eth0", &addresses(), options, 1));
-        assert!(busy.contains("another program has it") && busy.starts_with("xdp:eth0: "), "{busy}");
+        assert!(busy.contains("another program uses XDP") && busy.starts_with("xdp:eth0: "), "{busy}");
         drop(first);
         let program = || Interface::named("eth0").unwrap().xdp_program();
         assert!(soon(|| program().is_none()), "the program ends with the device");

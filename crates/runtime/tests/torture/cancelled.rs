@@ -25,7 +25,7 @@ enum Dropped {
 
 use Dropped::{AfterPolls, WhenWoken};
 
-/// Every way to drop a future that is ready at its third poll, and then no drop.
+/// Every way to drop a future that is ready at its third poll; the last one does not drop it.
 const SCHEDULE: [Dropped; 6] =
     [AfterPolls(0), AfterPolls(1), WhenWoken(1), AfterPolls(2), WhenWoken(2), WhenWoken(1_000)];
 
@@ -293,7 +293,7 @@ async fn cancelled_requests_wait_for_the_next_and_cancelled_answers_end() {
                 let client = timeout(LIMIT, connecting).await.unwrap().unwrap();
                 assert_works(&mut client.unwrap(), &mut server.unwrap()).await;
             }
-            // It was refused, or closed at once.
+            // The connection was refused, or closed at once.
             None => {
                 if let Ok(mut client) = timeout(LIMIT, connecting).await.expect("an answer").unwrap() {
                     let read = timeout(LIMIT, client.read(&mut [0])).await.expect("the end");

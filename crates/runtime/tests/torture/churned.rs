@@ -78,7 +78,7 @@ async fn open_and_end(client: &Endpoint, n: usize) {
         }
         3 => drop(tokio::time::timeout(Duration::from_millis(1), connect).await),
         4 => {
-            // Dropped after one poll, which sends the SYN.
+            // The future is dropped after one poll, which sends the SYN.
             let mut connect = pin!(connect);
             assert!(std::future::poll_fn(|cx| Poll::Ready(connect.as_mut().poll(cx))).await.is_pending());
         }

@@ -103,7 +103,7 @@ fn runtime_that_ends_under_an_endpoint_fails_every_wait() {
         tasks.spawn(async move { listener.accept().await.map(drop) });
         let connecting = a.clone();
         tasks.spawn(async move { connecting.connect("10.0.0.9:80".parse().unwrap()).await.map(drop) });
-        // Every task waits; a real second, because the clock is not paused here.
+        // Every task waits by then. This is a real second, because the clock is not paused here.
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(tasks.try_join_next().map(drop), None, "all wait");
         of_endpoint.shutdown_background();

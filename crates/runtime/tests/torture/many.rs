@@ -12,7 +12,7 @@ const CONNECTIONS: usize = 10_000;
 /// Limit of the heap memory of both ends of an idle connection, with the streams, bytes.
 const BYTES_PER_CONNECTION: usize = 7_000;
 
-/// Both ends of all connections, the client's first, in any order.
+/// Opens the connections. Returns both ends of all of them, the client's first, in any order.
 async fn open(a: &Endpoint, listener: &TcpListener) -> (Vec<TcpStream>, Vec<TcpStream>) {
     let connecting = async {
         let mut tasks = JoinSet::new();

@@ -1,12 +1,11 @@
 //! Cost of the stack in instructions: `cargo bench -p brisk-sim --bench instructions [-- NAME…]`.
 //!
-//! Each case runs under valgrind in two counts, of which the second has twice as many runs. The difference
-//! divided by the number of additional runs is the cost of one run, without set-up and program start.
-//! valgrind counts the instructions of the program and the C library, so other work on the machine does not
-//! change the counts, and they differ by less than a percent between machines. `recorded.txt` has the counts
-//! at the last change that affected them. The bench, and with it CI, fails if a case exceeds its record by
-//! more than `TOLERANCE`, or its limit relative to another case (`LIMITS`). `-- --record` writes the file
-//! again.
+//! valgrind counts the instructions of each case twice, the second time with twice as many runs. The
+//! difference divided by the number of additional runs is the cost of one run, without set-up and program
+//! start. The counts include the program and the C library only, so other work on the machine does not change
+//! them, and they differ by less than a percent between machines. `recorded.txt` has the counts at the last
+//! change that affected them. The bench, and with it CI, fails if a case exceeds its record by more than
+//! `TOLERANCE`, or its limit relative to another case (`LIMITS`). `-- --record` writes the file again.
 //!
 //! Instructions are not time: a load that misses the cache counts as much as an addition.
 
@@ -75,7 +74,7 @@ fn measure(args: &[String]) -> ExitCode {
     let beyond = beyond_limits(&counts);
     if exceeded {
         println!("a count exceeds its record by more than {} %: make the case", 100.0 * TOLERANCE);
-        println!("cheaper, or say in the commit what it buys and record it with `-- --record`");
+        println!("cheaper, or justify it in the commit and record it with `-- --record`");
     }
     ExitCode::from(u8::from(exceeded || beyond))
 }

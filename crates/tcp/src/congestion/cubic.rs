@@ -40,7 +40,7 @@ struct Curve {
     cwnd_prior: u32,
     /// The current stage of congestion avoidance.
     epoch: Option<Epoch>,
-    /// The next stage starts on the plateau: K = 0, W_max = cwnd (sections 4.8, 4.10).
+    /// True if the next stage starts on the plateau: K = 0, W_max = cwnd (sections 4.8, 4.10).
     flat: bool,
 }
 
@@ -184,8 +184,8 @@ impl Cubic {
 }
 
 impl Epoch {
-    /// Section 4.3, figure 4: W_est grows by alpha segments per window acknowledged; by one once it
-    /// has reached the window before the reduction.
+    /// Grows W_est by alpha segments per window acknowledged, and by one segment once W_est has reached the
+    /// window before the reduction (section 4.3, figure 4).
     fn grow_estimate(&mut self, bytes: u32, cwnd: u32, cwnd_prior: u32, mss: u32) {
         let (num, den) = if self.w_est >= cwnd_prior { (ALPHA.1, ALPHA.1) } else { ALPHA };
         let whole = den * u64::from(cwnd);

@@ -74,12 +74,12 @@ pub trait CongestionController: Debug + Send {
     /// Begins fast recovery or CWR; the [`AckSample`] of the same acknowledgement follows.
     fn on_congestion(&mut self, event: &CongestionEvent);
 
-    /// Ends a reduction (`_from`): all data outstanding at its beginning is delivered, or the supposed loss
-    /// was none.
+    /// Ends a reduction (`_from`): all data outstanding at its beginning is delivered, or the loss proved
+    /// spurious.
     fn on_recovery_exit(&mut self, _from: CongestionState) {}
 
-    /// Responds to a loss that the reordering timer declared, with `_pipe` bytes in flight: the window must
-    /// permit the first retransmission, because no acknowledgement will.
+    /// Responds to a loss that the reordering timer declared, with `_pipe` bytes in flight. The window must
+    /// permit the first retransmission, because no acknowledgement will trigger it.
     fn on_reordering_timeout(&mut self, _pipe: u32) {}
 
     /// Responds to a retransmission timeout.

@@ -47,8 +47,8 @@ impl Prr {
     /// [`AckOutcome::undelivered_before`](crate::outcome::AckOutcome::undelivered_before).
     ///
     /// `held` bytes were delivered while loss detection waited for the answer to parity, and nothing was sent
-    /// for them. They count below `ssthresh`, where the window is won back: otherwise the second of two
-    /// losses waits a round trip for the acknowledgement of the first.
+    /// for them. They count while `pipe` is at most `ssthresh`, where PRR makes up for bytes that were not
+    /// sent: otherwise the second of two losses waits a round trip for the acknowledgement of the first.
     pub(crate) fn enter(&mut self, ssthresh: u32, recover_fs: u32, held: u32) {
         self.episode = Some(Box::new(PrrEpisode {
             ssthresh,
@@ -122,7 +122,7 @@ impl PrrEpisode {
             // A part of a segment releases a whole one, as if counted in segments.
             share.saturating_add(mss - 1) / mss * mss - prr_out
         } else {
-            // "PRR-SSRB": make up for what was not sent before, one segment more per good ACK.
+            // "PRR-SSRB": makes up for bytes that were not sent before; one segment more per good ACK.
             let mut snd = (prr_delivered + self.held as i64 - prr_out).max(delivered);
             if good_ack {
                 snd += mss;

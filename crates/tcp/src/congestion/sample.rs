@@ -162,8 +162,8 @@ pub struct LostPacket {
     pub delivered: u64,
     /// True if the application limited sending when it was sent.
     pub app_limited: bool,
-    /// True if the path is known to lose segments to a full queue, and the last round trip was at least as
-    /// long as one from which losses count as the queue's (`queued_from`).
+    /// True if the path is known to lose segments to a full queue, and the last round-trip time was at least
+    /// that from which losses are attributed to the queue (`queued_from`).
     pub is_queued: bool,
 }
 

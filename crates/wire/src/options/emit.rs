@@ -28,9 +28,9 @@ use crate::{fast_open, gentle};
 /// The options that [`Options::emit`] left out.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Dropped {
-    /// The GA option.
+    /// True if the GA option was dropped.
     pub gentle: bool,
-    /// The Fast Open option.
+    /// True if the Fast Open option was dropped.
     pub fast_open: bool,
     /// Number of dropped SACK blocks, from the last.
     pub sack_blocks: u8,
@@ -106,7 +106,7 @@ struct Choice<'a> {
     fast_open: bool,
     /// Number of SACK blocks.
     sack: usize,
-    /// MD5 and AO are included.
+    /// True to write MD5 and AO.
     signature: bool,
     /// Number of unknown options other than signatures and Accurate ECN.
     unknown: usize,
@@ -114,7 +114,7 @@ struct Choice<'a> {
     acc_ecn: usize,
 }
 
-/// Classes of unknown options, which differ if the space is too small for all.
+/// Classes of unknown options; the class decides when an option is dropped for lack of space.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
     /// Accurate ECN: dropped first, counter by counter.
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn the_early_window_goes_before_everything_else() {
+    fn early_window_is_dropped_first() {
         let with = |options: Options| Options { early_window: Some(1), ..options };
         let (area, dropped) = bytes(&with(base().fo(8).ga(OFFER)), true);
         assert!(dropped.is_none() && area.len() == 40, "{area:02x?}");
@@ -588,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_options_and_fast_open_go_before_gentle_and_two_sack_blocks() {
+    fn gentle_and_two_sack_blocks_outlast_unknown_options_and_fast_open() {
         // 10 + 18 + 8 + 12 + 12 = 60: the unknown option goes first, then Fast Open.
         let options = stamped().ga(FAIL).blocks(2).other(99, 12).fo(10);
         let (area, dropped) = bytes(&options, false);
@@ -597,7 +597,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_sack_block_goes_before_a_signature() {
+    fn second_sack_block_is_dropped_before_a_signature() {
         let (area, dropped) = bytes(&stamped().blocks(2).other(kind::MD5, 18), false);
         assert_eq!((packed_len(&area), dropped), (38, Dropped { sack_blocks: 1, ..Dropped::default() }));
     }
@@ -653,7 +653,7 @@ mod tests {
             if dropped.is_none() {
                 prop_assert_eq!(&read, &options);
             }
-            // Never dropped, whatever else is there.
+            // These options are never dropped, whatever else is present.
             prop_assert_eq!(
                 (read.mss, read.window_scale, read.sack_permitted, read.timestamps),
                 (options.mss, options.window_scale, options.sack_permitted, options.timestamps)
@@ -664,7 +664,7 @@ mod tests {
         }
 
         #[test]
-        fn the_short_way_writes_what_the_general_one_does(
+        fn fast_path_writes_like_the_general_case(
             options in arbitrary::options(false),
             stamps in proptest::option::of(any::<(u32, u32)>()),
         ) {

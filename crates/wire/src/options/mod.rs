@@ -72,7 +72,7 @@ pub struct Options {
     pub mss: Option<u16>,
     /// Shift of the window field, at most 14; on SYN and SYN-ACK.
     pub window_scale: Option<u8>,
-    /// The sender accepts SACK blocks; on SYN and SYN-ACK.
+    /// True if the sender accepts SACK blocks; on SYN and SYN-ACK.
     pub sack_permitted: bool,
     /// Timestamps.
     pub timestamps: Option<Timestamps>,
@@ -90,8 +90,8 @@ pub struct Options {
     /// Options without meaning in this crate: unknown kinds, unknown experiments, options of a SYN on other
     /// segments.
     pub unknown: UnknownOptions,
-    /// A malformed GA option whose payload may be a parity. A connection on which GA was sent or received
-    /// must drop the segment; others ignore it. Never written.
+    /// True if a GA option was malformed and the payload may be a parity. A connection on which GA was sent
+    /// or received must drop the segment; others ignore the option. Never written.
     pub malformed_gentle: bool,
 }
 

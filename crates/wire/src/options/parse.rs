@@ -9,12 +9,13 @@ impl Options {
     /// Parses the option area of a segment; `syn`: it has the SYN flag.
     ///
     /// - A malformed option is ignored. A broken list ends at the error; earlier options count.
-    /// - Of an option that occurs twice, the last well-formed instance counts. Fast Open in its standard form
+    /// - If an option occurs twice, the last well-formed instance counts. Fast Open in its standard form
     ///   takes precedence over the experimental form, in any order.
     /// - Handshake options (MSS, window scale, SACK permitted) on other segments, SACK blocks in the
     ///   handshake, unknown kinds and unknown experiments go to [`Options::unknown`].
-    /// - A GA option outside of the handshake that is malformed, or that occurs twice, one of them with
-    ///   `ENC`, sets [`Options::malformed_gentle`] and leaves [`Options::gentle`] empty.
+    /// - A Gentle-Aggression (GA) option outside of the handshake sets [`Options::malformed_gentle`] and
+    ///   leaves [`Options::gentle`] empty if it is malformed, or if it occurs twice and one instance has
+    ///   `ENC`.
     #[inline]
     pub fn parse(area: &[u8], syn: bool) -> Options {
         Options::parse_usual(area).unwrap_or_else(|| Options::parse_one_by_one(area, syn))
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_the_handshake_elsewhere_are_kept_but_mean_nothing() {
+    fn handshake_options_on_other_segments_are_kept_as_unknown() {
         let options = after_handshake(&[2, 4, 5, 0xb4, 4, 2, 3, 3, 8]);
         assert_eq!((options.mss, options.window_scale, options.sack_permitted), (None, None, false));
         let kept: std::vec::Vec<_> = options.unknown.iter().collect();
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_list_keeps_what_came_before() {
+    fn options_before_a_broken_one_are_kept() {
         let options = syn(&[2, 4, 5, 0xb4, 99, 1, 3, 3, 8]);
         assert_eq!(options, Options { mss: Some(1460), ..Options::default() });
     }
@@ -225,8 +226,8 @@ mod tests {
     }
 
     #[test]
-    fn fast_open_of_illegal_length_is_as_good_as_absent() {
-        // Length odd, 4, or above 18.
+    fn fast_open_of_illegal_length_counts_as_absent() {
+        // Lengths are illegal if they are odd, 4, or above 18.
         for len in [3usize, 4, 5, 7, 17, 19, 20] {
             let mut area = std::vec![0u8; len];
             area[..2].copy_from_slice(&[34, len as u8]);
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn standard_fast_open_wins_over_the_experimental_form_wherever_it_stands() {
+    fn standard_fast_open_takes_precedence_in_any_order() {
         let (standard, experimental) = ([34, 6, 1, 1, 1, 1], [254, 8, 0xf9, 0x89, 2, 2, 2, 2]);
         for area in [[&standard[..], &experimental].concat(), [&experimental[..], &standard].concat()] {
             assert_eq!(syn(&area).fast_open, fast_open_of(&[1; 4], false));
@@ -300,7 +301,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_short_way_reads_what_the_general_one_does(
+        fn fast_path_reads_like_the_general_case(
             head in prop::sample::select(vec![[1, 1, 8, 10], [1, 8, 1, 10], [8, 10, 1, 1], [1, 1, 8, 9]]),
             rest in proptest::collection::vec(any::<u8>(), 7..=9),
             syn: bool,

@@ -19,7 +19,7 @@ use crate::hop::opening::{ClientAddresses, Opening, Purpose};
 use crate::hop::pairs::private_keys;
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: released.example\r\n\r\n";
-const STAMP: Stamp = Stamp { epoch: 0x0102_0304_0506_0708, at: 123_456, takes_lasting: true };
+const STAMP: Stamp = Stamp { epoch: 0x0102_0304_0506_0708, at: 123_456, accepts_lasting: true };
 
 /// Randomness that repeats one byte.
 #[derive(Clone, Copy)]
@@ -139,7 +139,7 @@ fn opened(sealing: &mut Sealing, wire: &[u8]) -> Vec<u8> {
 
 /// Returns the messages of a connection between two sides of the current code.
 fn conversation(kind: ReleasedKind) -> [Vec<u8>; 4] {
-    let (initiator, first) = Initiator::say(Ok(state(kind, 0x21, true)), &payload()).expect("it is short");
+    let (initiator, first) = Initiator::start(Ok(state(kind, 0x21, true)), &payload()).expect("it is short");
     let accepted = Responder::first_that_fits([Ok(state(kind, 0x31, false))].into_iter(), &first);
     let (mut backend, answer) =
         accepted.expect("it fits").responder.finish(Verdict::Go, STAMP).expect("it is short");
@@ -217,7 +217,7 @@ fn gateways_understand_those_of_every_release() {
 
             // The current frontend with a backend of that release: the frontend sends the bytes of that
             // release and reads the answer.
-            let (frontend, own) = Initiator::say(Ok(state(kind, 0x21, true)), &payload()).expect("short");
+            let (frontend, own) = Initiator::start(Ok(state(kind, 0x21, true)), &payload()).expect("short");
             assert_eq!(own, first, "{place}");
             let (mut frontend, verdict, stamp) = frontend.finish(&answer).expect("the answer fits");
             assert_eq!((verdict, stamp), (Verdict::Go, STAMP), "{place}");

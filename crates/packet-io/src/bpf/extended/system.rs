@@ -1,5 +1,5 @@
 //! `bpf(2)`: creates programs and maps and attaches them to interfaces. The results are descriptors. The
-//! kernel removes a program or map with its last descriptor, also after a crash.
+//! kernel removes a program or map with its last descriptor, even after a crash.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -155,7 +155,7 @@ pub(crate) fn remove_word(set: BorrowedFd<'_>, word: u32) -> io::Result<()> {
 /// Enters an AF_XDP socket in a map of [`socket_map`]. The kernel removes it when the socket is closed.
 ///
 /// # Errors
-/// `InvalidInput` for a number beyond the size of the map, and for a descriptor that is no such socket.
+/// `InvalidInput` for a number beyond the size of the map, and for a descriptor that is not an AF_XDP socket.
 pub(crate) fn put_socket(map: BorrowedFd<'_>, number: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
     change(MAP_UPDATE, map, number, socket.as_raw_fd() as u32)
 }

@@ -2,13 +2,13 @@
 //!
 //! The draft calls a loss ratio above 2 % congestion. A single random loss exceeds that in a flight of fewer
 //! than 50 segments, and on a path that loses 2 % at random about half of all flights do. Here losses must
-//! also be *excess*: more than the random loss of this path, learnt over time, makes plausible
+//! also be *excess*: more than the random loss of this path, which the flow learns over time, explains
 //! ([`crate::evidence`]).
 //!
-//! That ends a probe. Between probes the limits fall if the losses of a round exceed what chance causes once
-//! in ten thousand rounds, or if they are excess in a queue or in two of four lossy rounds; and, unless the
-//! flow drains its own queue, if two of four lossy rounds had a queue. Losses of data that was sent before
-//! Drain do not count after it.
+//! Such losses end a probe. Between probes the limits fall if the losses of a round exceed what chance causes
+//! once in ten thousand rounds. They also fall if the losses are excess in a queue, or excess in two of four
+//! lossy rounds. Finally they fall if two of four lossy rounds had a queue, unless the flow drains its own
+//! queue. Losses of data that was sent before Drain do not count after it.
 
 use super::super::sample::{LostPacket, RateSample};
 use super::{Bbr, BbrState, CyclePhase};
@@ -17,7 +17,7 @@ use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
 use brisk_wire::SeqNum;
 
-/// Number of loss runs in a round that ends Startup. The draft demands six; a short queue drops a third of a
+/// Number of loss runs in a round that ends Startup. The draft requires six; a short queue drops a third of a
 /// short flight before its losses form six runs. Here fewer suffice, because the losses must also be excess.
 pub(super) const MIN_RUNS_IN_STARTUP: u32 = 3;
 /// Number of loss runs in a round that ends a probe for bandwidth.
@@ -48,8 +48,8 @@ pub(super) struct LossRound {
     /// Number of lost ranges that are not adjacent.
     pub(super) runs: u32,
     last_end: Option<SeqNum>,
-    /// Bytes delivered when Drain began. Losses of data that was sent before do not count: the response to
-    /// those of Startup was its end.
+    /// Bytes delivered when Drain began. Losses of data that was sent before do not count: Startup has ended
+    /// in response to its losses.
     pub(super) counts_from: u64,
 }
 
@@ -61,7 +61,8 @@ impl LossRound {
         }
     }
 
-    /// Marks the round as lossy. With its first loss, it ends when data sent from now on is delivered.
+    /// Marks the round as lossy. From the first loss on, the round ends when data sent after that loss is
+    /// delivered.
     pub(super) fn begin(&mut self, delivered: u64) {
         if !self.is_lossy {
             self.ends_at = delivered;
@@ -90,7 +91,7 @@ pub(super) struct Evidence {
     history: LossHistory,
     /// The last four lossy rounds, the newest in the lowest bit: 1 if the round trip was long (a queue).
     queued: u8,
-    /// The same rounds: 1 if their losses exceed what random loss makes plausible.
+    /// The same rounds: 1 if their losses exceed what random loss explains.
     excess: u8,
     /// Bytes delivered when this round began.
     pub(super) round_delivered: u64,
@@ -146,8 +147,8 @@ impl Bbr {
         // Drain and Down send slower than the path delivers, because of the queue that the flow has built:
         // neither the queue nor the low rate shows that the path has less bandwidth.
         let drains = matches!(self.state, BbrState::Drain | BbrState::ProbeBw(CyclePhase::Down));
-        // Losses during a queue of other flows are not random, those during the flow's own may be. Without a
-        // queue a plausible number counts as random.
+        // Losses in a queue of other flows are not random; losses in the flow's own queue may be. Without a
+        // queue, as many losses as random loss explains count as random.
         if !is_queued || !(drains || self.is_probing()) {
             let random = if is_queued { 0 } else { lost.min(allowed) };
             let runs = u64::from(self.loss_round.runs).min(random);

@@ -60,9 +60,9 @@ pub(crate) struct Bbr {
     cwnd: u32,
     /// The window before recovery or ProbeRTT, bytes.
     prior_cwnd: u32,
-    /// Bytes per second.
+    /// Pacing rate, bytes per second.
     pacing_rate: u64,
-    /// Its minimum: a segment in each round trip.
+    /// Minimum of the pacing rate: one segment in each round trip.
     min_rate: u64,
     /// False until a round-trip time has set the pacing rate.
     has_rtt: bool,
@@ -366,8 +366,8 @@ impl CongestionController for Bbr {
         }
     }
 
-    /// Allows one segment more than the pipe and keeps the model. Outside probing it sets an unset short-term
-    /// volume to the earlier window.
+    /// Allows one segment more than the pipe and keeps the model. If the flow is not probing and has no
+    /// short-term limit of the volume in flight, the earlier window becomes that limit.
     fn on_rto(&mut self, rto: &RtoEvent) {
         let probing = self.is_probing();
         self.begin_episode();

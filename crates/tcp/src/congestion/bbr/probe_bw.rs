@@ -170,8 +170,8 @@ impl Bbr {
             || self.cycle.rounds_since_probe >= reno_rounds.min(MAX_ROUNDS_BETWEEN_PROBES)
     }
 
-    /// Ends Up if it has found no more bandwidth, built a queue, or reached a limit with too many losses
-    /// before.
+    /// Ends Up if it has found no more bandwidth, has built a queue, or has reached the long-term limit after
+    /// a probe with too many losses.
     fn leave_up(&mut self, ack: &AckSample, sample: Option<&RateSample>) {
         let flight = u64::from(ack.pipe_before);
         let is_full = if self.is_at_longterm() {

@@ -8,8 +8,8 @@ use crate::time::Instant;
 
 /// Number of rounds without growth after which the pipe counts as full.
 const FULL_ROUNDS: u32 = 3;
-/// Number of round-trip samples in a row with a queue that end Startup; one alone may be jitter. Waiting for
-/// three rounds without growth would fill a queue that other flows use.
+/// Number of consecutive round-trip samples that must show a queue to end Startup; a single one may be
+/// jitter. Waiting for three rounds without growth would fill a queue that other flows use.
 const DELAYED_SAMPLES: u32 = 5;
 /// Rounds after which Drain ends in any case.
 const MAX_DRAIN_ROUNDS: u64 = 3;
@@ -30,7 +30,7 @@ pub(super) struct FullPipe {
 }
 
 impl FullPipe {
-    /// Searches for growth above `bandwidth`.
+    /// Starts a new search for growth, above `bandwidth`.
     pub(super) fn restart(&mut self, bandwidth: u64) {
         *self = FullPipe { bandwidth, rounds: 0, now: false, ..*self };
     }
