@@ -251,6 +251,9 @@ fn taken(sent: io::Result<()>) -> io::Result<bool> {
 struct Readers {
     /// End of their turn, while no task has acted since the wake-up.
     turn: Option<Instant>,
+    /// True if the driver has let ready tasks run in this turn. They usually act at once, so only then the
+    /// timer is set for the end of the turn.
+    have_run: bool,
     /// Bytes of packets received since a task last acted.
     untouched: usize,
     /// Start of the first turn since everything was sent; other turns may have followed.
@@ -265,7 +268,7 @@ impl Readers {
     fn begin(&mut self, now: Instant) {
         if self.turn.is_none() {
             let first = *self.first.get_or_insert(now);
-            self.turn = Some(now + READERS_TURN);
+            (self.turn, self.have_run) = (Some(now + READERS_TURN), false);
             self.all_wait = now.saturating_since(first) < READERS_TURN;
         }
     }
@@ -344,6 +347,10 @@ impl Driver {
             let arrived = round.was_read && self.is_readable(cx)?;
             if (arrived || round.more) && !blocked || !self.outgoing.looped.is_empty() {
                 continue;
+            }
+            if self.readers.turn.is_some() && !std::mem::replace(&mut self.readers.have_run, true) {
+                cx.waker().wake_by_ref();
+                return Ok(Poll::Pending);
             }
             if !self.timer.has_fired(round.next_timeout, round.now, cx) {
                 return Ok(Poll::Pending);

@@ -12,6 +12,7 @@ use brisk_device::{Capabilities, Device, Gathered, RxMeta, TxMeta};
 use brisk_runtime::{Endpoint, TcpListener};
 use brisk_wire::{ChecksumCheck, Flags, Packet, parse};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::Instant;
 use watched::{Watched, builder};
 
 fn endpoint(device: impl Device + 'static, address: &str) -> Endpoint {
@@ -149,6 +150,38 @@ async fn syn_ack_is_not_delayed_but_the_ack_of_a_request_is() {
 async fn ack_is_sent_without_data_if_the_reader_takes_too_long() {
     let sent = answers(Duration::from_millis(30)).await;
     assert_eq!(sent[..3], [Sent::SynAck, Sent::Ack, Sent::Data], "{sent:?}");
+}
+
+/// The timer for the end of the readers' turn would wake the driver a millisecond after each delivery.
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_acts_at_once_costs_no_wake_up() {
+    let (near, inner) = MemoryDevice::pair();
+    let looks = Arc::<Mutex<Vec<Instant>>>::default();
+    let noted = looks.clone();
+    let on_look = Box::new(move || {
+        noted.lock().unwrap().push(Instant::now());
+        Ok(())
+    });
+    let far = Watched { inner, on_look, on_send: Box::new(|_| ()) };
+    let (client, server) = (endpoint(near, "10.0.0.1"), endpoint(far, "10.0.0.2"));
+    let listener = TcpListener::bind(&server, "10.0.0.2:80".parse().unwrap()).unwrap();
+    let (asking, accepted) = tokio::join!(client.connect(listener.local_addr()), listener.accept());
+    let (mut asking, (mut answering, _)) = (asking.unwrap(), accepted.unwrap());
+    let program = tokio::spawn(async move {
+        let mut request = [0; 7];
+        answering.read_exact(&mut request).await.unwrap();
+        answering.write_all(b"response").await.unwrap();
+        answering
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    looks.lock().unwrap().clear();
+    let begin = Instant::now();
+    asking.write_all(b"request").await.unwrap();
+    asking.read_exact(&mut [0; 8]).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let looks = looks.lock().unwrap().clone();
+    assert!(!looks.is_empty() && looks.iter().all(|look| *look == begin), "{begin:?}: {looks:?}");
+    drop(program.await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]
