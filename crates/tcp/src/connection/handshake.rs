@@ -90,7 +90,7 @@ pub(crate) struct OwnSyn {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct ReportedOpening {
     opened: bool,
-    spoilt: bool,
+    interference: bool,
 }
 
 /// Action after the timer of a SYN or SYN-ACK has fired.
@@ -460,7 +460,7 @@ impl Connection {
 impl Connection {
     /// True if the configuration wants the option of Corrective and Proactive on the SYN.
     pub(crate) fn wants_gentle(&self) -> bool {
-        self.gentle.is_willing(self.config.timestamps)
+        self.gentle.would_offer(self.config.timestamps)
     }
 
     /// Stores the number of dropped SYNs in a row that the memory of destinations knows.
@@ -514,11 +514,11 @@ impl Connection {
         }
     }
 
-    /// False if neither [`Connection::take_opened`] nor [`Connection::take_spoilt`] can return a report.
+    /// False if neither [`Connection::take_opened`] nor [`Connection::take_interference`] can return a report.
     pub(crate) fn may_have_gentle_outcome(&self) -> bool {
         let Handshake { active, established, reported, .. } = &self.handshake;
         let answered = established.is_some() || self.closed.is_some();
-        *active && (!reported.opened && answered || !reported.spoilt && self.gentle.answered)
+        *active && (!reported.opened && answered || !reported.interference && self.gentle.answered)
     }
 
     /// Returns the result of [`Connection::opened`], once.
@@ -532,14 +532,14 @@ impl Connection {
     }
 
     /// True once, on an active open whose path removed the option from later segments or rewrote payload.
-    pub(crate) fn take_spoilt(&mut self) -> bool {
-        if self.handshake.reported.spoilt || !self.handshake.active || !self.gentle.offered {
+    pub(crate) fn take_interference(&mut self) -> bool {
+        if self.handshake.reported.interference || !self.handshake.active || !self.gentle.offered {
             return false;
         }
         let of = &self.counters.parity;
-        self.handshake.reported.spoilt = of.tx_off == Some(ParityOff::Stripped)
+        self.handshake.reported.interference = of.tx_off == Some(ParityOff::Stripped)
             || of.rx_off == Some(ParityOff::Checksum)
             || self.gentle.outcome() == GentleOutcome::Off(GentleOff::Stripped);
-        self.handshake.reported.spoilt
+        self.handshake.reported.interference
     }
 }

@@ -463,7 +463,7 @@ impl Connection {
     #[inline]
     pub(crate) fn urgency(&self) -> Urgency {
         let (sender_waits, rcv_nxt) = (self.tx.is_urgent(), self.rx.rcv_nxt());
-        if sender_waits || self.state == State::SynReceived || self.rx.ack.tells_of_hole(rcv_nxt) {
+        if sender_waits || self.state == State::SynReceived || self.rx.ack.reports_gap(rcv_nxt) {
             Urgency::BeforeApp
         } else if self.rx.ack.is_urgent(rcv_nxt) {
             Urgency::BeforeNextRx

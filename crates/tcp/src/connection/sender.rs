@@ -690,7 +690,7 @@ impl Sender {
         };
         let is_held =
             left < budget.mss && self.nagle.defers_partial(self.scoreboard.una(), self.queue.fin_queued());
-        self.burst_push.with_segment(&pace, left > 0 && !is_held && budget.takes_behind(range.len(), left))
+        self.burst_push.with_segment(&pace, left > 0 && !is_held && budget.has_room_after(range.len(), left))
     }
 
     /// Resets the count of retries if the peer has answered a retransmission of data beyond its window. RFC

@@ -9,7 +9,7 @@ use core::cell::OnceCell;
 use brisk_wire::{Flags, Gentle, IpMeta, TcpHeader, Timestamps as TimestampOption};
 
 use super::Stack;
-use super::shard::Learnt;
+use super::shard::Fact;
 use crate::config::{ConnectConfig, StackConfig, SynCookies};
 use crate::conn_id::{ConnId, ListenerId};
 use crate::connection::{Connection, MAX_EARLY_BYTES, SynAnswer};
@@ -399,14 +399,14 @@ impl Stack {
         let Some(slot) = self.slots.at_mut(id) else { return };
         if let Some(asker) = slot.asker.as_deref().copied() {
             let sent = slot.connection.fast_open_syn();
-            let shared = slot.connection.opened().is_some_and(|opened| opened.shares_blame());
+            let shared = slot.connection.opened().is_some_and(|opened| opened.is_cause_ambiguous());
             for report in slot.connection.fast_open.take_reports() {
                 self.count_report(&report, sent);
                 // The next connection shows if Fast Open is the reason: see `learn_gentle`.
                 if !matches!(report, FastOpenReport::Failed(_)) {
                     let heard = if shared { report.doubted() } else { report };
                     self.fast_open.on_report(&asker, &heard, now);
-                    self.shard.publish(|| Learnt::FastOpen(asker, heard));
+                    self.shard.publish(|| Fact::FastOpen(asker, heard));
                 }
             }
         }

@@ -91,7 +91,7 @@ pub use crate::four_tuple::FourTuple;
 pub use conn_mut::ConnMut;
 pub use controllers::SharedPath;
 pub use request::Request;
-pub use shard::Lesson;
+pub use shard::SharedFact;
 pub use stats::{FastOpenStats, Refusal, StackStats};
 
 use crate::conn_id::{Slots, first_generation};

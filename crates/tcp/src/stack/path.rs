@@ -6,7 +6,7 @@ use alloc::boxed::Box;
 use core::net::IpAddr;
 
 use super::Stack;
-use super::shard::Learnt;
+use super::shard::Fact;
 use crate::config::ConnectConfig;
 use crate::conn_id::ConnId;
 use crate::connection::Connection;
@@ -143,17 +143,17 @@ impl Stack {
             self.controllers.take_back_unchanged(member, connection);
         }
         if let Some(packet) = large.filter(|_| is_large_new) {
-            self.shard.publish(|| Learnt::LargePacket(to, packet));
+            self.shard.publish(|| Fact::LargePacket(to, packet));
         }
         // The report stays in place: it is large.
         if let Some(report) = &report {
             self.paths.on_report(to, report, now);
-            self.shard.publish(|| Learnt::Path(to, Box::new(*report)));
+            self.shard.publish(|| Fact::Path(to, Box::new(*report)));
         }
         if let Some(flight) = connection.take_flight_report() {
             let report = PathReport { flight: Some(flight), ..PathReport::default() };
             self.paths.on_report(to, &report, now);
-            self.shard.publish(|| Learnt::Path(to, Box::new(report)));
+            self.shard.publish(|| Fact::Path(to, Box::new(report)));
         }
     }
 }
@@ -195,24 +195,24 @@ impl Stack {
     /// Processes the result of a handshake for Corrective and Proactive.
     pub(super) fn learn_gentle(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        let (opened, spoilt) = (slot.connection.take_opened(), slot.connection.take_spoilt());
+        let (opened, interference) = (slot.connection.take_opened(), slot.connection.take_interference());
         let asker = slot.asker.as_deref().copied();
-        if opened.is_none() && !spoilt {
+        if opened.is_none() && !interference {
             return;
         }
         let to = destination(&slot.connection.tuple());
         if let Some(opened) = opened {
             let blame = self.gentle_memory.on_opened(to, &opened, now);
-            self.shard.publish(|| Learnt::Opened(to, opened));
+            self.shard.publish(|| Fact::Opened(to, opened));
             self.stats.gentle_syn_drop += u64::from(opened.gentle && opened.answer != Answer::First);
             if let (Some(report), Some(asker)) = (blame, asker) {
                 self.fast_open.on_report(&asker, &report, now);
-                self.shard.publish(|| Learnt::FastOpen(asker, report));
+                self.shard.publish(|| Fact::FastOpen(asker, report));
             }
         }
-        if spoilt {
-            self.gentle_memory.on_spoilt(to, now);
-            self.shard.publish(|| Learnt::Spoilt(to));
+        if interference {
+            self.gentle_memory.on_interference(to, now);
+            self.shard.publish(|| Fact::Interference(to));
         }
     }
 }

@@ -29,7 +29,7 @@ use crate::mechanism::corrective::code::Code;
 use crate::mechanism::corrective::decoder::{Edges, Recovered};
 use crate::mechanism::proactive::copies::Copies;
 use crate::mechanism::signal::{RepairReport, Signals};
-use crate::mechanism::{Agreed, DueParity, GentleOff, GentleOutcome, Willing, accept};
+use crate::mechanism::{Agreed, Capabilities, DueParity, GentleOff, GentleOutcome, accept};
 use crate::outcome::{AckOutcome, Arrived, Dsack, DsackOf, LossCause, LossOutcome, Repair};
 use crate::path::PathFacts;
 use crate::seq_ranges::SeqRange;
@@ -52,7 +52,7 @@ const FLAGS_LEN: u32 = 8;
 /// a timer fires. The methods use the [`Parts`] of the connection, and return what the connection must do.
 #[derive(Debug)]
 pub(crate) struct Gentle {
-    willing: Option<Willing>,
+    capabilities: Option<Capabilities>,
     /// Capability byte of this end's first SYN or SYN-ACK.
     sent_option: Option<u8>,
     /// An option was sent or received in the handshake.
@@ -201,10 +201,11 @@ impl Connection {
 impl Gentle {
     pub(crate) fn new(config: &TcpConfig, accepts_parity: bool) -> Self {
         // Without SACK the sender does not know which segments were lost, and nothing could be repaired.
-        let willing = Willing::of(&config.mechanisms).filter(|_| config.sack);
-        let willing = if accepts_parity { willing } else { willing.and_then(Willing::without_parity) };
+        let capabilities = Capabilities::of(&config.mechanisms).filter(|_| config.sack);
+        let capabilities =
+            if accepts_parity { capabilities } else { capabilities.and_then(Capabilities::without_parity) };
         Gentle {
-            willing,
+            capabilities,
             sent_option: None,
             seen: false,
             offered: false,
@@ -231,8 +232,8 @@ impl Gentle {
     }
 
     /// True if the SYN of an active open will have the option, provided that it fits.
-    pub(crate) fn is_willing(&self, timestamps: bool) -> bool {
-        self.willing.is_some_and(|willing| willing.offer(timestamps).is_some())
+    pub(crate) fn would_offer(&self, timestamps: bool) -> bool {
+        self.capabilities.is_some_and(|capabilities| capabilities.offer(timestamps).is_some())
     }
 
     pub(crate) fn active(&mut self) -> Option<&mut Active> {
@@ -242,7 +243,7 @@ impl Gentle {
     /// Ends both mechanisms on this connection for good.
     pub(crate) fn switch_off(&mut self, why: GentleOff) {
         self.outcome = GentleOutcome::Off(why);
-        (self.active, self.willing, self.sent_option) = (None, None, None);
+        (self.active, self.capabilities, self.sent_option) = (None, None, None);
     }
 }
 
@@ -258,7 +259,7 @@ impl Gentle {
         let byte = if syn.answers {
             self.sent_option
         } else {
-            self.willing.and_then(|willing| willing.offer(syn.timestamps))
+            self.capabilities.and_then(|capabilities| capabilities.offer(syn.timestamps))
         };
         match byte {
             None => SynOption::None,
@@ -305,7 +306,7 @@ impl Gentle {
         };
         self.seen |= byte.is_some();
         self.answered = byte.is_some();
-        let Some(willing) = self.willing else { return };
+        let Some(capabilities) = self.capabilities else { return };
         let signed = syn.options.unknown.contains(kind::MD5) || syn.options.unknown.contains(kind::AO);
         let (answers, opens) = (syn.flags.contains(Flags::ACK), parts.state == State::SynSent);
         let usable = parts.negotiated.sack && !signed;
@@ -319,7 +320,7 @@ impl Gentle {
                     None => self.switch_off(GentleOff::IllegalAnswer),
                 }
             }
-            (false, Some(byte)) => match willing.answer(byte, timestamps) {
+            (false, Some(byte)) => match capabilities.answer(byte, timestamps) {
                 Some((answer, agreed)) => {
                     self.start(agreed, parts);
                     self.sent_option = Some(answer);

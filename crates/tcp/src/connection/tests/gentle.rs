@@ -143,10 +143,10 @@ fn a_simultaneous_open_says_nothing_about_the_option() {
 #[test]
 fn removal_of_the_option_is_reported_once() {
     let mut world = World::open(with(Some(CorrectiveConfig::default()), None));
-    assert!(!world.end(C).take_spoilt(), "nothing is wrong");
+    assert!(!world.end(C).take_interference(), "nothing is wrong");
     world.end(C).stop_parity(ParityOff::Stripped);
-    assert!(world.end(C).take_spoilt());
-    assert!(!world.end(C).take_spoilt());
+    assert!(world.end(C).take_interference());
+    assert!(!world.end(C).take_interference());
 }
 
 #[test]
