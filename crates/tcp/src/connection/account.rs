@@ -155,8 +155,8 @@ impl Connection {
         self.rx.ack.on_ack_sent(self.rx.rcv_nxt());
         let later = if again { Duration::ZERO } else { self.start_copy(data, now) };
         let fast_wait = self.fast_open.client_mut().and_then(|client| client.on_syn_sent(data));
-        let wait = fast_wait.map_or(self.timer_base(), |wait| wait + later);
-        self.tx.rto.arm(now, wait.into());
+        let wait = fast_wait.map_or(self.handshake.timer_base(&self.tx.rtt), |wait| (wait + later).into());
+        self.tx.rto.arm(now, wait);
     }
 
     fn account_data(&mut self, data: &Data, segment: &Segment, now: Instant) {

@@ -96,12 +96,20 @@ impl Connection {
 
         // 5. SND.UNA has advanced: update buffers, the retransmission timer and the state of our FIN. The
         // path has shown which sizes of segments and flights pass.
-        self.record_large(&ack);
-        self.on_una_advanced(&ack, now);
-        if let Some(losses) = losses {
-            self.watch_flight(&ack, losses, now);
+        let (full, options) = (self.tx.full_payload(), self.tx.option_len);
+        if self.tx.mtu.on_delivered(&ack, full, options) {
+            self.adopt_mss();
         }
-        self.doubt_size(&loss);
+        self.on_una_advanced(&ack, now);
+        if let Some(losses) = losses
+            && (self.path.flights.is_some() || ack.delivered_bytes > 0)
+        {
+            self.path.watch_flight(&ack, losses, self.tx.scoreboard.nxt(), now);
+            self.conclude_flight(now);
+        }
+        if loss.newly_lost > 0 {
+            self.tx.doubt_size();
+        }
 
         // 6. The probe timer restarts, and Corrective and Proactive evaluate the reports of repairs.
         self.count_probes(&ack);
@@ -176,7 +184,7 @@ impl Connection {
             self.end_reduction(was);
         }
         self.counters.masked_losses += 1;
-        self.watch_losses(&[]);
+        self.path.watch_losses(&[], &self.tx);
         self.record_loss_kind();
         self.observe(Observation::MaskedLoss { by });
         self.begin_reduction(episode, CongestionCause::Repaired(by), recover_fs, now);
@@ -319,7 +327,7 @@ impl Connection {
             }
         }
         self.counters.loss_runs += self.path.count_loss_runs(&verdict.lost);
-        self.watch_losses(&verdict.lost);
+        self.path.watch_losses(&verdict.lost, &self.tx);
         LossOutcome { newly_lost, lost_again: verdict.lost_again, cause: Some(cause) }
     }
 
@@ -468,7 +476,7 @@ impl Connection {
             self.tx.recovery.on_entered_with_retransmissions(bytes);
         }
         let delivered_while_held = if in_recovery { self.delivered_while_held() } else { 0 };
-        let max_ssthresh = self.retreat();
+        let max_ssthresh = self.path.retreat(&self.counters, &self.handshake, &self.config, &mut self.tx);
         if cause == CongestionCause::Ecn
             && let Some(others) = &mut self.tx.rate.others
         {
@@ -518,7 +526,7 @@ impl Connection {
             return;
         }
         let una = self.tx.scoreboard.una();
-        self.confirm_path();
+        self.path.confirm(&mut self.tx);
         self.tx.update_pacing(now);
         self.count_acked(una);
         self.urgent.on_acked(una);

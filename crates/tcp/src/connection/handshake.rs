@@ -22,6 +22,7 @@ use crate::four_tuple::FourTuple;
 use crate::mechanism::memory::{Answer, Opened};
 use crate::mechanism::{GentleOff, GentleOutcome, ParityOff};
 use crate::outcome::Arrived;
+use crate::send::rtt::RttEstimator;
 use crate::time::{Duration, Instant, Micros, TIMESTAMP_TICK};
 
 /// MSS that RFC 9293 section 3.7.1 assumes when the peer names none: 536 for IPv4, 1220 for IPv6.
@@ -44,8 +45,6 @@ pub(crate) struct Handshake {
     pub(crate) established: Option<Instant>,
     pub(crate) peer_mss: Option<u16>,
     pub(crate) agreed: Negotiated,
-    /// True if the measured round trip may include the timer of a lost SYN-ACK.
-    pub(crate) rtt_in_doubt: bool,
     /// Number of dropped SYNs in a row, as the memory of destinations knew when this connection was opened.
     known_drops: u8,
     /// Our SYN or SYN-ACK.
@@ -148,7 +147,6 @@ impl Handshake {
             established: None,
             peer_mss: None,
             agreed: Negotiated::default(),
-            rtt_in_doubt: false,
             known_drops: 0,
             syn: OwnSyn { copy, ..OwnSyn::default() },
             reported: ReportedOpening::default(),
@@ -194,6 +192,11 @@ impl Handshake {
     /// timestamp.
     pub(crate) fn since_last_syn(&self, now: Instant) -> Micros {
         self.syn.last_sent.map_or(Micros::ZERO, |at| Micros::between(at, now) + TIMESTAMP_TICK)
+    }
+
+    /// Returns the timeout before backoff: the early timer's, while it applies.
+    pub(super) fn timer_base(&self, rtt: &RttEstimator) -> Micros {
+        self.syn.early_wait.map_or(rtt.rto_base(), Micros::from)
     }
 
     /// Returns the number of our SYNs or SYN-ACKs that were not answered in time.
@@ -321,7 +324,7 @@ impl Connection {
         self.with_gentle(|gentle, parts| gentle.on_syn(syn, parts));
         self.adopt_mss();
         self.rx.ack.on_peer_mss(self.tx.mss());
-        self.start_window();
+        self.path.start_window(&self.config, &mut self.tx);
     }
 
     /// Passes the new segment size to the parts that depend on it.
@@ -345,9 +348,9 @@ impl Connection {
         self.acknowledge(segment, now);
         // A retransmitted SYN-ACK may echo the first SYN, so that the measured time includes a timer.
         let since = self.handshake.since_last_syn(now);
-        self.handshake.rtt_in_doubt =
+        self.path.rtt_in_doubt =
             self.handshake.syn.sent > 1 && self.tx.rtt.srtt().is_some_and(|srtt| srtt > since);
-        self.suspect_longer_path(since.into());
+        self.path.suspect_longer(since.into());
         self.on_syn_ack_acked(segment, now);
         self.reduce_initial_window(segment, now);
         self.establish(now);
@@ -389,6 +392,7 @@ impl Connection {
         }
         self.handshake.established = Some(now);
         self.handshake.syn.due = false;
+        self.handshake.syn.early_wait = None;
         if self.handshake.agreed.sack {
             self.reactive = ProbeTimer::new(&self.config.mechanisms.reactive);
         }
@@ -448,7 +452,7 @@ impl Connection {
     fn back_off_early(&mut self) {
         self.handshake.syn.early += 1;
         self.tx.rto.on_expire();
-        let is_long = self.tx.rto.current(self.timer_base().into()) >= self.tx.rtt.rto_base();
+        let is_long = self.tx.rto.current(self.handshake.timer_base(&self.tx.rtt)) >= self.tx.rtt.rto_base();
         if self.handshake.syn.early >= EARLY_RETRIES || is_long {
             self.handshake.syn.early_wait = None;
             self.tx.rto.reset_backoff();

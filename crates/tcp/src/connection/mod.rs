@@ -63,7 +63,6 @@ use arrive::{AnswerInterval, ResetLimit};
 use decision::Outbox;
 use ecn::EcnState;
 use fast_open::FastOpenState;
-use flight::FlightWatch;
 use gentle::Gentle;
 use handshake::Handshake;
 use path::OnPath;
@@ -219,8 +218,6 @@ pub(crate) struct Connection {
     state: State,
     handshake: Handshake,
     pub(crate) path: OnPath,
-    /// Watches flights for the memory of the path and the controller; `None` while nothing is in flight.
-    flights: Option<Box<FlightWatch>>,
     tx: Sender,
     rx: Receiver,
     ecn: EcnState,
@@ -262,7 +259,6 @@ impl Connection {
             state: State::Closed,
             handshake: Handshake::new(config, secrets.iss, now),
             path: OnPath::default(),
-            flights: None,
             tx,
             rx,
             ecn: EcnState::new(config.ecn == EcnMode::On),
@@ -452,7 +448,9 @@ impl Connection {
             repair_memory: self.repair_memory(),
             has_drained_storage: self.has_drained_storage(),
             has_gentle_report: self.may_have_gentle_outcome(),
-            has_path_report: self.owes_path_report(now) || self.owes_flight_report() || self.asks_path(),
+            has_path_report: self.owes_path_report(now)
+                || self.path.owes_flight_report()
+                || self.tx.mtu.asks_path(),
             wants_one_time_cookie: self.fast_open.wants_one_time_cookie(),
             asks_to_join: self.asks_to_join(),
             is_over: self.closed.is_some() && self.is_done(),

@@ -15,7 +15,6 @@ use crate::congestion::Controller;
 use crate::congestion::sample::{ControllerStart, LostPacket};
 use crate::connection::{Connection, Host};
 use crate::outcome::{AckOutcome, CongestionState, Delivered, Dsack};
-use crate::path::LargePacket;
 use crate::send::budget::Budget;
 use crate::send::delivery::Snapshots;
 use crate::send::mtu::{NextProbe, PathMtu};
@@ -383,16 +382,16 @@ impl Sender {
         self.mss().saturating_sub(self.option_reserve)
     }
 
-    /// Returns the bytes of options on every segment.
-    pub(crate) fn option_len(&self) -> u32 {
-        self.option_len
-    }
-
     /// Returns the bytes that were written and never sent.
     pub(crate) fn unsent(&self) -> u32 {
         let nxt = self.scoreboard.nxt();
         let end = self.queue.end();
         if nxt.lt(end) { end.since(nxt.max(self.queue.start())) } else { 0 }
+    }
+
+    /// Returns the bytes of data that are in flight or wait.
+    pub(crate) fn offered(&self) -> u32 {
+        self.scoreboard.pipe().saturating_add(self.unsent())
     }
 
     /// Records whether pacing holds data back: the pacer, or for a member its turn.
@@ -720,25 +719,6 @@ impl Sender {
         self.scoreboard.segments() < 4 && self.unsent() == 0
     }
 
-    /// True if the segment size may be too large for the path: large segments have left `least` times without
-    /// an arrival, none of this connection arrived before, and none of another has arrived since.
-    pub(crate) fn suspects_size(&self, least: u32) -> bool {
-        if !self.mtu.may_suspect() {
-            return false;
-        }
-        let options = self.option_len;
-        let (mut unanswered, mut newest) = (0_u32, LargePacket { size: 0, sent_at: Instant::ZERO });
-        for record in self.scoreboard.records().filter(|r| self.mtu.is_large(r.payload(), options)) {
-            if record.sacked {
-                return false;
-            }
-            unanswered = unanswered.saturating_add(record.transmissions);
-            newest.sent_at = newest.sent_at.max(record.sent_at);
-            newest.size = newest.size.max(self.mtu.packet(record.payload(), options));
-        }
-        unanswered >= least && !self.mtu.is_cleared(newest)
-    }
-
     /// Frees the memory that an idle sender does not need.
     pub(crate) fn release_memory(&mut self) {
         self.queue.release_memory();
@@ -861,7 +841,7 @@ impl Connection {
     /// Makes the connection a member. Returns its rate control; `is_taken_over`: the path will use it.
     pub(crate) fn join(&mut self, is_taken_over: bool) -> RateControl {
         self.tx.sharing = Sharing::Member;
-        self.end_trust();
+        self.path.end_trust(&mut self.tx);
         if !is_taken_over && let Some(snapshots) = &mut self.tx.snapshots {
             // The snapshots refer to the rate control that is given away.
             **snapshots = Default::default();
@@ -874,7 +854,7 @@ impl Connection {
         let start = ControllerStart {
             now,
             mss: self.tx.mss(),
-            initial_window: self.unasked_window(),
+            initial_window: self.path.unasked_window(&self.config, self.tx.mss()),
             paced: self.config.pacing.is_some(),
             seed: self.handshake.iss.0.into(),
         };

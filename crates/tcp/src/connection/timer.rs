@@ -47,8 +47,8 @@ impl Connection {
     pub(crate) fn on_timeout(&mut self, now: Instant) -> Aftermath {
         let due = |deadline: Option<Instant>| deadline.is_some_and(|at| at <= now);
         if due(self.user_limit()) {
-            let opening = matches!(self.state, State::SynSent | State::SynReceived);
-            let reason = if opening { CloseReason::HandshakeTimeout } else { CloseReason::TimedOut };
+            let reason =
+                if self.state.is_opening() { CloseReason::HandshakeTimeout } else { CloseReason::TimedOut };
             self.give_up(reason);
             return self.aftermath(Urgency::BeforeApp, now);
         }
@@ -129,7 +129,7 @@ impl Connection {
 
     /// Processes a retransmission timeout (RFC 6298 section 5.4 to 5.7).
     fn on_retransmission_timeout(&mut self, now: Instant) {
-        if matches!(self.state, State::SynSent | State::SynReceived) {
+        if self.state.is_opening() {
             return self.on_handshake_timeout(now);
         }
         if self.tx.scoreboard.is_empty() {
@@ -161,10 +161,10 @@ impl Connection {
         };
         self.count_loss(&LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::Rto) });
         let first = self.tx.recovery.on_timeout(self.tx.scoreboard.nxt());
-        if first {
-            self.watch_timeout(now);
+        if first && self.config.path_start.is_some() {
+            self.path.watch_timeout(&self.tx, now);
         }
-        let max_ssthresh = self.retreat();
+        let max_ssthresh = self.path.retreat(&self.counters, &self.handshake, &self.config, &mut self.tx);
         let pipe = self.tx.rate.pipe_with(self.tx.scoreboard.pipe());
         self.tx.pass_losses(now);
         let last_sent = self.tx.last_sent;
@@ -185,7 +185,9 @@ impl Connection {
         self.ecn.on_reduced();
         self.back_off();
         self.tx.rto.arm(now, self.tx.rtt.rto_base());
-        self.suspect_size_at_timeout(now);
+        if self.tx.suspect_size_at_timeout(now) {
+            self.shrink_segments();
+        }
         self.observe(Observation::Timeout { rto: self.tx.timeout().into() });
         self.observe_recovery();
     }
@@ -281,7 +283,7 @@ impl Connection {
         }
         if !self.tx.scoreboard.is_empty() {
             if self.tx.rto.deadline().is_none() {
-                self.tx.rto.arm(now, self.timer_base().into());
+                self.tx.rto.arm(now, self.handshake.timer_base(&self.tx.rtt));
             }
             self.tx.window.disarm_persist();
             return;

@@ -207,8 +207,11 @@ impl Connection {
         }
         let range = self.tx.queue.within_record(lost);
         let budget = self.budget(now);
-        if let Some(retest) = self.choose_retest(&budget) {
-            return Step::Send(retest);
+        if let Some(range) = self.tx.size_retest(&budget, limit) {
+            // One segment larger than the MSS.
+            let fin = self.tx.is_fin_in(range);
+            let again = Data::new(range, range.len(), Origin::Retransmit);
+            return Step::Send(Choice::Data(Data { fin, mtu_probe: true, ..again }));
         }
         // A segment that ends with its record is charged as a full one; otherwise a timeout would release a
         // burst of many small records (Linux's window counts segments).
@@ -221,14 +224,8 @@ impl Connection {
 
     /// Returns the choice to retransmit `range`.
     fn again(&self, range: SeqRange, origin: Origin) -> Choice {
-        let fin = self.tx.queue.fin_queued() && range.end.gt(self.tx.queue.end());
+        let fin = self.tx.is_fin_in(range);
         Choice::Data(Data { fin, ..Data::new(range, self.payload_limit(), origin) })
-    }
-
-    /// Returns the choice to retransmit `range` in one segment larger than the MSS.
-    pub(crate) fn again_as_probe(&self, range: SeqRange) -> Choice {
-        let fin = self.tx.queue.fin_queued() && range.end.gt(self.tx.queue.end());
-        Choice::Data(Data { fin, mtu_probe: true, ..Data::new(range, range.len(), Origin::Retransmit) })
     }
 
     /// Selects a tail loss probe: one segment of new data if the peer's window permits it, else the tail
@@ -239,7 +236,7 @@ impl Connection {
         }
         let budget = self.budget(now);
         let nxt = self.tx.scoreboard.nxt();
-        let segment_size = self.probe_limit();
+        let segment_size = self.tx.probe_limit(self.payload_limit());
         let record = self.tx.queue.record_end(nxt).map_or(u32::MAX, |end| end.since(nxt));
         let window = budget.of(Origin::TailLossProbe);
         let len = self.tx.unsent().min(segment_size).min(window).min(record);
@@ -331,7 +328,7 @@ impl Connection {
             // A FIN alone begins no transmission. A window that did not grow for a timeout was not fully
             // used: it decays half of the way to the used part (RFC 2861 section 3.1; Linux:
             // tcp_cwnd_application_limited).
-            let used = self.unasked_window();
+            let used = self.path.unasked_window(&self.config, self.tx.mss());
             let unused = Micros::between(self.tx.usage.grown_at(), now) >= rto && used < cwnd;
             return unused.then(|| Change::DecayWindow(cwnd.midpoint(used)));
         }
@@ -341,7 +338,8 @@ impl Connection {
         }
         let halvings = (idle.0 - 1) / rto.0.max(1);
         let decayed = cwnd.checked_shr(halvings).unwrap_or(0);
-        Some(Change::RestartWindow(decayed.max(self.unasked_window().min(cwnd))))
+        let unasked = self.path.unasked_window(&self.config, self.tx.mss());
+        Some(Change::RestartWindow(decayed.max(unasked.min(cwnd))))
     }
 
     /// Returns the bytes that one transmission may hold, and whether the device sends each segment twice. The

@@ -99,7 +99,7 @@ impl PathMemory {
         match granted {
             Some((window, rtt)) => connection.start_on_trust(window, &facts, rtt, now),
             // A SYN proves nothing; the connection may request again when the peer is verified.
-            None if connection.is_opening() => {}
+            None if connection.state().is_opening() => {}
             None => connection.path.start_as_unknown(),
         }
     }
@@ -116,13 +116,14 @@ impl Stack {
     /// connections have measured; later, their deliveries of large packets.
     pub(super) fn refresh_path(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        if slot.connection.is_opening()
+        let is_opening = slot.connection.state().is_opening();
+        if is_opening
             && let Some(rtt) = self.paths.facts(&ends(&slot.connection.tuple()), now).handshake_rtt()
         {
             slot.connection.on_longer_path(rtt);
             slot.half_open = None;
         }
-        if slot.connection.is_size_at_stake(now) {
+        if !is_opening && slot.connection.sender().is_size_at_stake(now) {
             let arrived = self.paths.large_packet(&ends(&slot.connection.tuple()));
             slot.connection.suspect_size(arrived, now);
         }
@@ -136,7 +137,7 @@ impl Stack {
         let connection = &mut *slot.connection;
         let report = connection.take_path_report(now);
         let to = ends(&connection.tuple());
-        let large = connection.take_large_arrival();
+        let large = connection.sender_mut().mtu.take_report();
         let is_large_new = large.is_some_and(|packet| self.paths.on_large_packet(to, packet));
         connection.suspect_size(self.paths.large_packet(&to), now);
         if let Some(member) = &slot.member {

@@ -495,7 +495,7 @@ impl Connection {
     /// may still be acknowledged.
     pub(crate) fn reduce_for_lost_syn_ack(&mut self, now: Instant) {
         // Timers fire at the whole microsecond in which they are due.
-        let wait = Micros::from(self.timer_base());
+        let wait = self.handshake.timer_base(&self.tx.rtt);
         if self.handshake.syn.last_sent.is_some_and(|at| Micros::between(at, now) < wait) {
             return;
         }

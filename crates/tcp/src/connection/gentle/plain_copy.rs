@@ -106,7 +106,7 @@ impl Connection {
     /// Returns the time at which the copy leaves.
     pub(crate) fn plain_copy_timeout(&self) -> Option<Instant> {
         match self.handshake.syn.copy {
-            PlainCopy::At(at) if matches!(self.state, State::SynSent | State::SynReceived) => Some(at),
+            PlainCopy::At(at) if self.state.is_opening() => Some(at),
             PlainCopy::At(_) | PlainCopy::Off | PlainCopy::After(_) | PlainCopy::Due | PlainCopy::Left(_) => {
                 None
             }
@@ -130,7 +130,7 @@ impl Connection {
     /// Returns the IP bytes of a waiting copy, without its data.
     pub(crate) fn waiting_syn_copy(&self) -> u32 {
         match self.handshake.syn.copy {
-            PlainCopy::At(_) | PlainCopy::Due if self.is_opening() => SYN_LEN,
+            PlainCopy::At(_) | PlainCopy::Due if self.state.is_opening() => SYN_LEN,
             PlainCopy::At(_) | PlainCopy::Due | PlainCopy::Off | PlainCopy::After(_) | PlainCopy::Left(_) => {
                 0
             }

@@ -129,7 +129,7 @@ fn a_flight_is_reported_before_its_losses_are_repaired() {
         let config = TcpConfig { path_start: Some(PathStart::default()), ..rack_tlp() };
         let mut tail = Tail::new(config, 8, lose);
         tail.until(90);
-        assert!(!tail.world.end(C).owes_flight_report());
+        assert!(!tail.world.end(C).path.owes_flight_report());
         tail.until(known);
         let report = tail.world.end(C).take_flight_report().expect(if lost == 2 { "hole" } else { "tail" });
         assert_eq!((report.bytes, report.segments), (8 * P, 8), "{report:?}");
