@@ -4,10 +4,13 @@
 use brisk_wire::{Flags, SeqNum};
 
 use crate::congestion::sample::{AckSample, CongestionCause, CongestionEvent};
+use crate::connection::gentle::parity::Unrepaired;
+use crate::connection::gentle::{Conclusion, Refuted};
 use crate::connection::sender::Sender;
 use crate::connection::state::Input;
 use crate::connection::{Connection, Events};
 use crate::event::{Observation, UndoCause};
+use crate::mechanism::ParityOff;
 use crate::mechanism::signal::RepairReport;
 use crate::outcome::{
     AckOutcome, Arrived, CongestionSignal, CongestionState, Delivered, DsackOf, Episode, LossCause,
@@ -64,7 +67,12 @@ impl Connection {
         );
         let watched = self.config.path_start.is_some() || self.tx.rate.delivery.is_some();
         let losses = watched.then(|| self.all_losses());
-        let report = self.pass_ack_to_gentle(segment, &mut ack, reported, now);
+        let report = if self.gentle.active.is_some() {
+            let probe = self.probe_timeout();
+            self.with_gentle(|gentle, parts| gentle.on_ack(segment, &mut ack, reported, probe, parts, now))
+        } else {
+            None
+        };
         // A duplicate was delivered as well, if it was a retransmission.
         let repeated = ack.dsack.filter(|dsack| dsack.of != DsackOf::NeverSentTwice);
         let repeated = repeated.map_or(0, |dsack| self.tx.segments_of(&dsack));
@@ -85,7 +93,7 @@ impl Connection {
 
         // 3. Loss detection marks segments as lost. Losses that a mechanism has repaired reduce the window.
         let mut loss = self.detect_loss(&ack, now);
-        if let Some(report) = &report {
+        if let Some(report) = report.as_ref().filter(|report| report.failed.is_some()) {
             self.mark_unrepaired(report, &ack, &mut loss, now);
         }
         self.answer_masked_losses(report.as_ref(), &ack, now);
@@ -116,8 +124,8 @@ impl Connection {
         if let Some(reactive) = &mut self.reactive {
             reactive.on_ack(&ack, &self.tx, now);
         }
-        if let Some(report) = &report {
-            self.conclude_repairs(report, &ack, now);
+        if let Some(report) = report.filter(|report| report.reported || ack.dsack.is_some()) {
+            self.conclude_repairs(&report, &ack, now);
         }
     }
 
@@ -199,17 +207,6 @@ impl Connection {
         }
     }
 
-    /// Undoes a reduction after all reported repairs turned out to be of segments that were not lost.
-    pub(crate) fn undo_masked_loss(&mut self, now: Instant) {
-        if self.tx.recovery.undo_masked() {
-            self.tx.scoreboard.unmark_lost();
-            self.tx.rate.on_spurious(now);
-            self.counters.undos += 1;
-            self.observe(Observation::Undone { why: UndoCause::Dsack });
-            self.observe_recovery();
-        }
-    }
-
     pub(crate) fn echo_rtt(&self, segment: &Arrived<'_>, now: Instant) -> Option<Micros> {
         let timestamps = segment.options.timestamps.filter(|_| self.handshake.agreed.timestamps)?;
         self.rx.timestamps.rtt(timestamps.echo, self.handshake.opened, now)
@@ -219,8 +216,7 @@ impl Connection {
         if let Some(rtt) = ack.rtt {
             self.tx.rtt.on_sample(rtt, now);
             self.tx.rto.reset_backoff();
-            self.gentle.add_planner_rtt(rtt);
-            self.watch_queue(rtt, now);
+            self.gentle.on_rtt(rtt, &self.tx.scoreboard, now);
             if let Some(srtt) = self.tx.rtt.srtt() {
                 self.observe(Observation::RttSample { rtt: rtt.into(), srtt: srtt.into() });
             }
@@ -329,6 +325,46 @@ impl Connection {
         self.counters.loss_runs += self.path.count_loss_runs(&verdict.lost);
         self.path.watch_losses(&verdict.lost, &self.tx);
         LossOutcome { newly_lost, lost_again: verdict.lost_again, cause: Some(cause) }
+    }
+
+    /// Marks data that the peer could not repair and that left before the parity as lost, unless this path is
+    /// known to reorder.
+    fn mark_unrepaired(
+        &mut self,
+        report: &RepairReport,
+        ack: &AckOutcome,
+        loss: &mut LossOutcome,
+        now: Instant,
+    ) {
+        let unrepaired = self.with_gentle(|gentle, parts| gentle.on_failure(report, ack, parts, now));
+        let Some(Unrepaired { verdict, hopeless }) = unrepaired else { return };
+        let found = self.apply_loss_verdict(verdict, LossCause::Mechanism, now);
+        self.count_loss(&found);
+        loss.newly_lost += found.newly_lost;
+        loss.lost_again += found.lost_again;
+        loss.cause = loss.cause.or(found.cause);
+        if hopeless {
+            self.with_gentle(|gentle, parts| gentle.stop_parity(ParityOff::Pattern, parts));
+        }
+    }
+
+    /// Completes the peer's reports of repairs, and undoes the reduction for repairs of data that had not been
+    /// lost.
+    fn conclude_repairs(&mut self, report: &RepairReport, ack: &AckOutcome, now: Instant) {
+        let Conclusion { newly_lost, refuted } =
+            self.with_gentle(|gentle, parts| gentle.after_ack(report, ack, parts, now));
+        self.count_loss(&LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::Mechanism) });
+        if refuted == Refuted::Nothing {
+            return;
+        }
+        self.path.count_refuted();
+        if refuted == Refuted::All && self.tx.recovery.undo_masked() {
+            self.tx.scoreboard.unmark_lost();
+            self.tx.rate.on_spurious(now);
+            self.counters.undos += 1;
+            self.observe(Observation::Undone { why: UndoCause::Dsack });
+            self.observe_recovery();
+        }
     }
 
     pub(crate) fn count_loss(&mut self, loss: &LossOutcome) {
@@ -475,7 +511,7 @@ impl Connection {
             let bytes = resent.map(|record| record.range.len()).sum();
             self.tx.recovery.on_entered_with_retransmissions(bytes);
         }
-        let delivered_while_held = if in_recovery { self.delivered_while_held() } else { 0 };
+        let delivered_while_held = if in_recovery { self.gentle.delivered_while_held(&self.tx) } else { 0 };
         let max_ssthresh = self.path.retreat(&self.counters, &self.handshake, &self.config, &mut self.tx);
         if cause == CongestionCause::Ecn
             && let Some(others) = &mut self.tx.rate.others

@@ -6,6 +6,7 @@
 use brisk_wire::{Flags, IcmpKind, SeqNum};
 
 use crate::connection::decision::Control;
+use crate::connection::gentle::proactive::Coalesced;
 use crate::connection::path::MIN_EARLY_WAIT;
 use crate::connection::state::{Input, State};
 use crate::connection::{Aftermath, Connection, Env, Events, Urgency};
@@ -89,8 +90,13 @@ impl Connection {
         let has = |flags| segment.flags.contains(flags);
 
         // Proactive: the parts of a segment that a device has coalesced are processed one by one.
-        if self.take_apart(segment, now, env) {
-            return;
+        match self.gentle.on_coalesced(segment, &self.rx) {
+            Coalesced::Whole => {}
+            Coalesced::Parts => return self.on_coalesced_parts(segment, now, env),
+            Coalesced::Copies => {
+                self.counters.copies_dropped += segment.payload.len().div_ceil(segment.segment_size) as u64;
+                return;
+            }
         }
         // Corrective and Proactive: parity is not part of the stream, and the second instance of a segment is
         // dropped.
@@ -231,6 +237,18 @@ impl Connection {
         self.take_payload(segment, now);
     }
 
+    /// Processes the parts of a coalesced segment one by one.
+    fn on_coalesced_parts(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) {
+        let size = segment.segment_size;
+        let last = (segment.payload.len() - 1) / size;
+        for (index, payload) in segment.payload.chunks(size).enumerate() {
+            let flags =
+                if index < last { segment.flags.without(Flags::FIN | Flags::PSH) } else { segment.flags };
+            let seq = segment.seq + (index * size) as u32;
+            self.on_segment_after_syn(&Arrived { seq, flags, payload, ..*segment }, now, env);
+        }
+    }
+
     /// Processes the segment text (seventh) and checks the FIN bit (eighth).
     pub(crate) fn take_payload(&mut self, segment: &Arrived<'_>, now: Instant) {
         let fin = segment.flags.contains(Flags::FIN);
@@ -260,7 +278,7 @@ impl Connection {
         self.urgent.on_payload(range.start, payload);
         let arrival = self.rx.take(range, payload, fin);
         if !matches!(arrival.kind, ArrivalKind::Duplicate | ArrivalKind::Empty) {
-            self.record_taken(segment, now);
+            self.gentle.on_taken(segment, self.tx.rtt.srtt(), &mut self.counters, now);
         }
         let rcv_nxt = self.rx.rcv_nxt();
         self.rx.sack.on_arrival(&arrival, rcv_nxt);
@@ -290,13 +308,18 @@ impl Connection {
         self.fast_open.on_arrival(arrival.advanced > 0, early_fin && segment.payload.is_empty());
         // Eighth, check the FIN bit.
         if arrival.fin_reached {
-            self.end_history();
+            self.gentle.end_history(&mut self.rx);
             self.advance_state(Input::Fin, now);
         }
         if slow_sender {
             self.rx.ack.on_slow_sender(self.rx.rcv_wnd());
         }
-        self.retry_decoding(segment, now);
+        // Corrective: fewer bytes are missing now, so waiting parities may repair the rest.
+        if self.gentle.active.is_some()
+            && let Some(recovered) = self.with_gentle(|gentle, parts| gentle.on_data(segment, parts, now))
+        {
+            self.take_repair(recovered, segment, false, now);
+        }
     }
 
     /// Moves through the closing states.
@@ -423,7 +446,8 @@ impl Connection {
     /// Returns true if the quote was accepted as genuine.
     pub(crate) fn on_icmp(&mut self, kind: IcmpKind, seq: SeqNum, now: Instant) -> bool {
         let (una, nxt) = (self.tx.scoreboard.una(), self.tx.scoreboard.nxt());
-        let is_parity = matches!(kind, IcmpKind::PacketTooBig { .. }) && self.sent_parity_at(seq, now);
+        let is_parity = matches!(kind, IcmpKind::PacketTooBig { .. })
+            && self.gentle.sent_parity_at(seq, self.tx.rtt.srtt(), now);
         if (seq.lt(una) || seq.ge(nxt)) && !is_parity {
             return false;
         }

@@ -12,7 +12,6 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
 use brisk_wire::SeqNum;
 
@@ -224,7 +223,7 @@ pub(crate) struct Connection {
     urgent: Urgent,
     pub(crate) fast_open: FastOpenState,
     /// Corrective and Proactive, if the handshake agrees on them, and the planner.
-    gentle: Gentle,
+    pub(crate) gentle: Gentle,
     keepalive: Option<Box<Keepalive>>,
     user_timeout: Option<Duration>,
     fin_wait_2_until: Option<Instant>,
@@ -238,8 +237,7 @@ pub(crate) struct Connection {
     /// ICMP error reported since the last acknowledgement arrived.
     soft_error: Option<CloseReason>,
     released: bool,
-    observations: Option<Vec<Observation>>,
-    counters: Tally,
+    pub(crate) counters: Tally,
 }
 
 impl Connection {
@@ -276,13 +274,8 @@ impl Connection {
             closed: None,
             soft_error: None,
             released: false,
-            observations: None,
             counters: Tally::default(),
         })
-    }
-
-    pub(crate) fn record_observations(&mut self) {
-        self.observations = Some(Vec::new());
     }
 
     pub(crate) fn tuple(&self) -> FourTuple {
@@ -358,14 +351,18 @@ impl Connection {
         self.events != Events::default()
     }
 
-    /// Takes the observations since the last call.
-    pub(crate) fn take_observations(&mut self) -> Vec<Observation> {
-        self.observations.as_mut().map(core::mem::take).unwrap_or_default()
-    }
-
     /// Returns the bytes allocated by both buffers.
     pub(crate) fn memory(&self) -> usize {
         self.tx.queue.allocated() + self.rx.queue.memory()
+    }
+
+    pub(crate) fn receiver(&self) -> &Receiver {
+        &self.rx
+    }
+
+    /// Frees the bytes that are kept only for repairs.
+    pub(crate) fn forget_history(&mut self) {
+        self.gentle.forget_history(&mut self.rx);
     }
 
     /// True if nothing is in flight and nothing waits to be sent or read.
@@ -383,7 +380,7 @@ impl Connection {
     /// Proactive and planner.
     pub(crate) fn is_bare(&self) -> bool {
         let has_mechanisms = self.gentle.active.is_some() || self.gentle.planner.is_some();
-        self.is_idle() && self.rx.queue.memory() == 0 && !has_mechanisms && self.observations.is_none()
+        self.is_idle() && self.rx.queue.memory() == 0 && !has_mechanisms && !self.counters.is_observed()
     }
 
     /// Frees memory that only traffic needs: empty lists, and parts that have their initial value. The
@@ -397,9 +394,7 @@ impl Connection {
     }
 
     fn observe(&mut self, observation: Observation) {
-        if let Some(observations) = &mut self.observations {
-            observations.push(observation);
-        }
+        self.counters.observe(observation);
     }
 
     fn enter(&mut self, state: State) {
@@ -445,7 +440,7 @@ impl Connection {
             urgency,
             events: core::mem::take(&mut self.events),
             memory: self.memory(),
-            repair_memory: self.repair_memory(),
+            repair_memory: self.gentle.repair_memory(&self.rx),
             has_drained_storage: self.has_drained_storage(),
             has_gentle_report: self.may_have_gentle_outcome(),
             has_path_report: self.owes_path_report(now)

@@ -101,7 +101,12 @@ impl Connection {
                 // The receiver of parity reads neither the acknowledgement nor SACK blocks.
                 let mut header = self.header(plan.seq, Flags::ACK, now);
                 header.options.sack = SackBlocks::default();
-                header.options.gentle = Some(self.parity_option(plan, header.options.gentle));
+                header.options.gentle = Some(self.gentle.parity_option(
+                    plan,
+                    header.options.gentle,
+                    self.handshake.iss + 1,
+                    &self.tx.queue,
+                ));
                 let range = plan.layout.range();
                 let pieces = self.tx.queue.pieces(range);
                 let mut payload = vec![0; plan.layout.payload_len()];

@@ -1,8 +1,10 @@
 //! Statistics of one connection: counters and a snapshot of its estimates.
 
+use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
 
 use crate::connection::{Connection, State};
+use crate::event::Observation;
 use crate::fast_open::{FastOpenOutcome, SynAckClass};
 use crate::mechanism::{CopiesOff, GentleOutcome, ParityOff};
 use crate::on_demand::{Initial, OnDemand};
@@ -203,8 +205,8 @@ impl ParityCounters {
     );
 }
 
-/// The counters of a live connection. Every transfer changes those that are stored here; the others are
-/// allocated on demand.
+/// The counters and the observations of a live connection. Every transfer changes the counters that are
+/// stored here; the others are allocated on demand.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) wire_bytes_out: u64,
@@ -217,9 +219,31 @@ pub(crate) struct Tally {
     pub(crate) data_segments_out: u64,
     /// The other counters; those above are 0 here.
     rare: OnDemand<Counters>,
+    /// Events for the observer, if there is one.
+    observations: Option<Vec<Observation>>,
 }
 
 impl Tally {
+    /// Records observations from now on.
+    pub(crate) fn record_observations(&mut self) {
+        self.observations = Some(Vec::new());
+    }
+
+    pub(crate) fn is_observed(&self) -> bool {
+        self.observations.is_some()
+    }
+
+    /// Takes the observations since the last call.
+    pub(crate) fn take_observations(&mut self) -> Vec<Observation> {
+        self.observations.as_mut().map(core::mem::take).unwrap_or_default()
+    }
+
+    pub(crate) fn observe(&mut self, observation: Observation) {
+        if let Some(observations) = &mut self.observations {
+            observations.push(observation);
+        }
+    }
+
     pub(crate) fn release_memory(&mut self) {
         self.rare.release();
     }

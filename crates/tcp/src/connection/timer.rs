@@ -37,7 +37,7 @@ impl Connection {
             self.keepalive.as_ref().map(|keepalive| keepalive.next_timeout()),
             self.fin_wait_2_until,
             self.rx.ack.next_timeout(),
-            self.gentle_timeout(),
+            self.gentle.next_timeout(&self.tx, &self.path.known, self.state.sends(), self.closed.is_none()),
         ]
         .into_iter()
         .fold(None, Instant::earlier)
@@ -106,7 +106,9 @@ impl Connection {
 
     /// Declares the segments lost whose reordering window has passed (RFC 8985 section 6.3).
     fn on_reordering_timeout(&mut self, now: Instant) {
-        self.refresh_holds();
+        if self.gentle.active.is_some() {
+            self.with_gentle(|gentle, parts| gentle.refresh_holds(parts));
+        }
         let verdict = self.tx.rack.on_timeout(&self.tx.scoreboard, now);
         let loss = self.apply_loss_verdict(verdict, LossCause::Rack, now);
         self.count_loss(&loss);
@@ -138,7 +140,9 @@ impl Connection {
         self.tx.timeouts_in_row += 1;
         self.counters.timeouts += 1;
         self.fast_open.on_timeout(self.tx.scoreboard.una(), self.tx.timeouts_in_row);
-        self.give_parity_up();
+        if self.gentle.active.is_some() {
+            self.with_gentle(|gentle, parts| gentle.on_retransmission_timeout(parts));
+        }
         if self.is_over_user_timeout(now) {
             return self.give_up(CloseReason::TimedOut);
         }

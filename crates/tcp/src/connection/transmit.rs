@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 
 use crate::connection::decision::{Change, Choice, Data, Step, Turn};
 use crate::connection::fast_open::EarlyBudget;
+use crate::connection::gentle::LeavingSyn;
 use crate::connection::gentle::plain_copy::PlainCopy;
 use crate::connection::gentle::proactive::CopiedRun;
 use crate::connection::reactive::ProbeTimer;
@@ -16,6 +17,7 @@ use crate::connection::sender::Sharing;
 use crate::connection::state::State;
 use crate::connection::{Connection, Env, MAX_PIECES};
 use crate::outcome::Origin;
+use crate::receive::Owed;
 use crate::send::budget::Budget;
 use crate::send::mtu::NextProbe;
 use crate::send::push::BurstPush;
@@ -158,7 +160,15 @@ impl Connection {
     fn decide(&self, turn: Turn, now: Instant, env: &Env<'_>) -> Step {
         match turn {
             Turn::Control => Step::send(self.outbox.first().map(Choice::Control)),
-            Turn::Syn => Step::Send(Choice::Syn(self.syn_gentle_option(now))),
+            Turn::Syn => {
+                let syn = LeavingSyn {
+                    again: self.handshake.syn.sent > 0,
+                    answers: self.state == State::SynReceived,
+                    timestamps: self.config.timestamps,
+                };
+                let others = || self.syn_options_with_fast_open(now);
+                Step::Send(Choice::Syn(self.gentle.syn_option(syn, others)))
+            }
             Turn::SynCopy => {
                 Step::send((self.handshake.syn.copy == PlainCopy::Due).then_some(Choice::SynCopy))
             }
@@ -167,15 +177,23 @@ impl Connection {
                 Step::send(client.and_then(|client| client.next_after_syn(&self.tx)).map(Choice::AfterSyn))
             }
             Turn::Failure => Step::send(self.gentle.owes_failure().then_some(Choice::Ack { is_tail: false })),
-            Turn::Copies => self.decide_copy(now),
+            Turn::Copies => self.gentle.decide_copy(&self.tx, || self.budget(now), now),
             Turn::Lost => self.decide_lost(now),
             Turn::TailLossProbe => Step::send(self.choose_probe(now)),
             Turn::Parity => self.decide_parity(now),
             Turn::MtuProbe => self.decide_mtu_probe(now),
             Turn::New => self.decide_new(now, env),
-            Turn::ParityBehindBurst => self.decide_parity_behind_burst(now),
+            Turn::ParityBehindBurst => {
+                self.gentle.decide_open_group(&self.tx).unwrap_or_else(|| self.decide_parity(now))
+            }
             Turn::Ack => Step::send(self.rx.ack.is_due(now).then_some(Choice::Ack { is_tail: false })),
         }
+    }
+
+    fn decide_parity(&self, now: Instant) -> Step {
+        let (owes_ack, is_early) = (self.rx.ack.owed() != Owed::Nothing, self.state == State::SynReceived);
+        let budget = || self.budget(now);
+        self.gentle.decide_parity(&self.tx, &self.path.known, owes_ack, is_early, budget, now)
     }
 
     /// Returns the limits of transmissions now.
@@ -356,7 +374,8 @@ impl Connection {
             .min(self.gentle.planned_run(self.tx.scoreboard.nxt(), mss))
             .max(mss);
         let run = if env.payload_in_place { self.run_in_place(mss, run) } else { run };
-        match self.copied_run(mss, budget, env, now) {
+        let twice = env.sends_twice && !self.ecn.is_active();
+        match self.gentle.copied_run(&self.tx, mss, budget, twice, now) {
             CopiedRun::None => (run, false),
             CopiedRun::OneByOne => (mss, false),
             CopiedRun::Twice(bytes) => (run.min(bytes / mss * mss).max(mss), true),

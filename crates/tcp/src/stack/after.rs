@@ -128,7 +128,7 @@ impl Stack {
 
     fn take_observations(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        for observation in slot.connection.take_observations() {
+        for observation in slot.connection.counters.take_observations() {
             self.record_observation(id, now, observation);
         }
     }

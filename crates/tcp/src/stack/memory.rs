@@ -63,7 +63,10 @@ impl Stack {
     /// Counts the bytes that a changed connection keeps for repairs, and frees some if there are too many.
     pub(super) fn count_repair_memory(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        let before = core::mem::replace(&mut slot.repair_memory, slot.connection.repair_memory());
+        let before = core::mem::replace(
+            &mut slot.repair_memory,
+            slot.connection.gentle.repair_memory(slot.connection.receiver()),
+        );
         let after = slot.repair_memory;
         if (before, after) == (0, 0) {
             return;
@@ -79,7 +82,10 @@ impl Stack {
     fn forget_history(&mut self, id: ConnId) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         slot.connection.forget_history();
-        let before = core::mem::replace(&mut slot.repair_memory, slot.connection.repair_memory());
+        let before = core::mem::replace(
+            &mut slot.repair_memory,
+            slot.connection.gentle.repair_memory(slot.connection.receiver()),
+        );
         let after = slot.repair_memory;
         self.repair_memory.account(before, after);
     }
@@ -94,7 +100,7 @@ impl Stack {
             .slots
             .iter()
             .filter(|(_, slot)| slot.repair_memory > 0)
-            .map(|(id, slot): (ConnId, _)| (slot.connection.last_repair_arrival(), id))
+            .map(|(id, slot): (ConnId, _)| (slot.connection.gentle.last_repair_arrival(), id))
             .collect();
         idle.sort_unstable_by_key(|(last, id)| (*last, id.index));
         for (_, id) in idle {

@@ -144,7 +144,7 @@ fn a_simultaneous_open_says_nothing_about_the_option() {
 fn removal_of_the_option_is_reported_once() {
     let mut world = World::open(with(Some(CorrectiveConfig::default()), None));
     assert!(!world.end(C).take_interference(), "nothing is wrong");
-    world.end(C).stop_parity(ParityOff::Stripped);
+    world.end(C).with_gentle(|gentle, parts| gentle.stop_parity(ParityOff::Stripped, parts));
     assert!(world.end(C).take_interference());
     assert!(!world.end(C).take_interference());
 }

@@ -10,7 +10,7 @@ use crate::event::{Observation, UndoCause};
 use crate::outcome::CongestionState;
 
 fn undone(tail: &mut Tail) -> Vec<UndoCause> {
-    let probes = tail.world.end(C).take_observations();
+    let probes = tail.world.end(C).counters.take_observations();
     probes
         .into_iter()
         .filter_map(|probe| if let Observation::Undone { why } = probe { Some(why) } else { None })
