@@ -13,14 +13,14 @@ use crate::event::{Observation, UndoCause};
 use crate::mechanism::ParityOff;
 use crate::mechanism::signal::RepairReport;
 use crate::outcome::{
-    AckOutcome, Arrived, CongestionSignal, CongestionState, Delivered, DsackOf, Episode, LossCause,
-    LossOutcome, Origin, Reaction,
+    AckOutcome, Arrived, CongestionSignal, CongestionState, DsackOf, Episode, LossCause, LossOutcome, Origin,
+    Reaction,
 };
 use crate::send::rack::RackVerdict;
 #[cfg(feature = "historical")]
 use crate::send::rfc6675::Situation;
 use crate::send::scoreboard::AckInfo;
-use crate::time::{Instant, Micros, TIMESTAMP_TICK};
+use crate::time::{Instant, Micros};
 
 /// Minimum wait before the receiver is considered to have reneged.
 const RENEGING_WAIT_MIN: Micros = Micros::from_millis(10);
@@ -120,7 +120,7 @@ impl Connection {
         }
 
         // 6. The probe timer restarts, and Corrective and Proactive evaluate the reports of repairs.
-        self.count_probes(&ack);
+        self.counters.count_probes(&ack, self.tx.rtt.min_rtt());
         if let Some(reactive) = &mut self.reactive {
             reactive.on_ack(&ack, &self.tx, now);
         }
@@ -138,25 +138,6 @@ impl Connection {
             && self.tx.recovery.state() == CongestionState::Open
             && self.gentle.active.is_none()
             && !self.ecn.is_echo(segment.flags)
-    }
-
-    /// Counts the probes that were needed. A probed segment counts as delivered by the probe unless the
-    /// echoed timestamp is older than the probe.
-    fn count_probes(&mut self, ack: &AckOutcome) {
-        if self.counters.probes == 0 {
-            return;
-        }
-        let spurious = ack.dsack.is_some_and(|dsack| dsack.of == DsackOf::TailLossProbe);
-        self.counters.probes_spurious += u64::from(spurious);
-        let probed = |segment: &&Delivered| segment.origin == Origin::TailLossProbe && segment.retransmitted;
-        let repaired = ack.delivered.iter().filter(probed).filter(|segment| {
-            let age = Micros::between(segment.sent_at, ack.at);
-            // The echo of an acknowledgement for data out of order does not belong to this segment.
-            let echoed = ack.echoed_rtt.filter(|_| segment.range.end.le(ack.ack));
-            let in_time = self.tx.rtt.min_rtt().is_none_or(|least| age >= least);
-            !spurious && in_time && echoed.is_none_or(|echoed| echoed <= age + TIMESTAMP_TICK)
-        });
-        self.counters.repaired_by_probe += repaired.count() as u64;
     }
 
     /// Reduces the window for repaired losses before the window grows or a reduction ends, so that the
@@ -258,7 +239,9 @@ impl Connection {
             };
             self.apply_loss_verdict(verdict, LossCause::Rack, now)
         } else {
-            self.detect_by_duplicates(ack)
+            let loss = self.tx.detect_by_duplicates(ack, self.config.dup_thresh);
+            self.counters.loss_runs += u64::from(loss.cause.is_some());
+            loss
         };
         if loss.newly_lost > 0 {
             self.count_loss(&loss);
@@ -277,25 +260,6 @@ impl Connection {
         let may_send_new = self.tx.rfc6675.is_some() && self.tx.may_send_new(&self.tx.budget(now));
         let counting = self.tx.rfc6675.as_mut().filter(|_| self.handshake.agreed.sack)?;
         Some(counting.on_ack(ack, &self.tx.scoreboard, &Situation { in_recovery, may_send_new }))
-    }
-
-    /// Detects losses without SACK: the third duplicate acknowledgement (`dup_thresh`) declares the first
-    /// segment lost (RFC 5681 section 3.2), and each partial acknowledgement in recovery the next one (RFC
-    /// 6582 section 3.2).
-    fn detect_by_duplicates(&mut self, ack: &AckOutcome) -> LossOutcome {
-        let partial = self.tx.recovery.state() == CongestionState::Recovery
-            && ack.advanced > 0
-            && self.tx.scoreboard.una().lt(self.tx.recovery.recovery_point());
-        let third =
-            self.tx.recovery.may_fast_retransmit() && self.tx.scoreboard.dupacks() >= self.config.dup_thresh;
-        let cause = match (partial, third) {
-            (true, _) => LossCause::PartialAck,
-            (false, true) => LossCause::DupAcks,
-            (false, false) => return LossOutcome::default(),
-        };
-        self.counters.loss_runs += 1;
-        let newly_lost = self.tx.scoreboard.mark_head_lost(self.tx.mss());
-        LossOutcome { newly_lost, lost_again: 0, cause: Some(cause) }
     }
 
     /// Marks the segments of the verdict as lost on the scoreboard, and counts them.

@@ -8,7 +8,6 @@
 use brisk_wire::SeqNum;
 
 use crate::congestion::sample::Train;
-use crate::connection::Connection;
 use crate::connection::path::{OnPath, STANDARD_WINDOW};
 use crate::connection::sender::{Sender, initial_window};
 use crate::evidence::{LossTimes, shows_queue};
@@ -143,7 +142,7 @@ impl OnPath {
     }
 
     /// True if each segment of the flight has arrived or is known to be lost.
-    fn is_flight_over(&self, board: &Scoreboard) -> bool {
+    pub(super) fn is_flight_over(&self, board: &Scoreboard) -> bool {
         let round = self.flights.as_ref().and_then(|watch| watch.round.as_ref());
         round.is_some_and(|round| {
             board.originals().next().is_none_or(|original| original.range.start.ge(round.range.end))
@@ -152,7 +151,7 @@ impl OnPath {
 
     /// Reports the flight, which is over. `losses`: all losses until now. Returns the rate of its
     /// acknowledgements, if they show one.
-    fn report_flight(
+    pub(super) fn report_flight(
         &mut self,
         losses: LossCount,
         has_memory: bool,
@@ -266,31 +265,13 @@ impl OnPath {
     }
 
     /// Takes the report about the finished flight. `is_idle`: nothing is in flight.
-    fn take_flight_report(&mut self, is_idle: bool) -> Option<FlightReport> {
+    pub(super) fn take_flight_report(&mut self, is_idle: bool) -> Option<FlightReport> {
         let watch = self.flights.as_mut()?;
         let report = watch.finished.take();
         if watch.round.is_none() && is_idle {
             self.flights = None;
         }
         report
-    }
-}
-
-impl Connection {
-    /// Reports the flight if each of its segments has arrived or is known to be lost.
-    pub(crate) fn conclude_flight(&mut self, now: Instant) {
-        if !self.path.is_flight_over(&self.tx.scoreboard) {
-            return;
-        }
-        let (losses, has_memory) = (self.all_losses(), self.config.path_start.is_some());
-        if let Some(train) = self.path.report_flight(losses, has_memory, &self.tx, now) {
-            self.tx.rate.congestion.on_train(&train);
-        }
-    }
-
-    /// Takes the report about the finished flight.
-    pub(crate) fn take_flight_report(&mut self) -> Option<FlightReport> {
-        self.path.take_flight_report(self.tx.scoreboard.is_empty())
     }
 }
 

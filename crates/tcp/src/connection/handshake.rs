@@ -10,11 +10,13 @@ use brisk_wire::{Flags, Options, SeqNum, Timestamps as TimestampOption};
 
 use crate::config::{EcnMode, TcpConfig};
 use crate::connection::ecn::EcnState;
+use crate::connection::fast_open::FastOpenState;
+use crate::connection::gentle::Gentle;
 use crate::connection::gentle::plain_copy::PlainCopy;
 use crate::connection::reactive::ProbeTimer;
 use crate::connection::state::{Input, State};
 use crate::connection::timer::Keepalive;
-use crate::connection::{Connection, Env, Events, Host, Secrets};
+use crate::connection::{Connection, Env, Events, Host, ParityCounters, Secrets};
 use crate::error::CloseReason;
 use crate::fast_open::SynAckClass;
 use crate::fast_open::client::Mode;
@@ -46,7 +48,7 @@ pub(crate) struct Handshake {
     pub(crate) peer_mss: Option<u16>,
     pub(crate) agreed: Negotiated,
     /// Number of dropped SYNs in a row, as the memory of destinations knew when this connection was opened.
-    known_drops: u8,
+    pub(crate) known_drops: u8,
     /// Our SYN or SYN-ACK.
     pub(crate) syn: OwnSyn,
     reported: ReportedOpening,
@@ -277,19 +279,22 @@ impl Connection {
     pub(crate) fn syn_options(&self, now: Instant) -> Options {
         let answers = self.state == State::SynReceived;
         let offered = if answers { self.handshake.agreed } else { Negotiated::offered(&self.config) };
+        // Fast Open: a scaled window in addition to the 16 bits of the SYN, for the response to its data, which
+        // the peer sends before it receives another segment of ours.
+        let early_window = self.rx.window.early_shift().filter(|_| {
+            let client = self.fast_open.client();
+            client.is_some_and(|client| client.connect.early_window)
+                && self.config.path_start.is_some()
+                && !self.fast_open.syn_data(self.handshake.iss, &self.tx).is_empty()
+        });
         Options {
             mss: Some(self.tx.advertised_mss()),
             sack_permitted: offered.sack,
             timestamps: offered.timestamps.then(|| self.rx.timestamps.option(now)),
             window_scale: offered.window_scaling.then(|| self.rx.window.offered_scale()),
-            early_window: self.offered_early_window(),
+            early_window,
             ..Options::default()
         }
-    }
-
-    /// True if the early-window option of the peer's SYN may raise the window above the SYN's 16-bit field.
-    fn takes_early_window(&self) -> bool {
-        self.state == State::SynReceived && self.config.path_start.is_some()
     }
 
     /// Returns the options of the next SYN or SYN-ACK, except that of Corrective and Proactive.
@@ -308,7 +313,9 @@ impl Connection {
         let shift = syn.options.window_scale.filter(|_| agreed.window_scaling).unwrap_or(0);
         self.tx.window.start(syn.seq, self.handshake.iss, syn.window);
         self.tx.window.set_scale(shift);
-        if let Some(early) = syn.options.early_window.filter(|_| self.takes_early_window()) {
+        // Fast Open: a window above the 16 bits of the SYN.
+        let takes_early_window = self.state == State::SynReceived && self.config.path_start.is_some();
+        if let Some(early) = syn.options.early_window.filter(|_| takes_early_window) {
             self.tx.window.widen(EARLY_WINDOW << early.min(EARLY_SHIFT_MAX));
         }
         if agreed.window_scaling {
@@ -393,6 +400,7 @@ impl Connection {
         self.handshake.established = Some(now);
         self.handshake.syn.due = false;
         self.handshake.syn.early_wait = None;
+        self.handshake.syn.copy.cancel();
         if self.handshake.agreed.sack {
             self.reactive = ProbeTimer::new(&self.config.mechanisms.reactive);
         }
@@ -461,51 +469,29 @@ impl Connection {
 }
 
 /// Results of the options of the first SYN, for the memory of destinations ([`crate::mechanism::memory`]).
-impl Connection {
-    /// True if the configuration wants the option of Corrective and Proactive on the SYN.
-    pub(crate) fn wants_gentle(&self) -> bool {
-        self.gentle.would_offer(self.config.timestamps)
-    }
-
-    /// Stores the number of dropped SYNs in a row that the memory of destinations knows.
-    pub(crate) fn set_known_drops(&mut self, drops: u8) {
-        self.handshake.known_drops = drops;
-    }
-
-    /// Omits the option of Corrective and Proactive from the SYN, for this reason.
-    pub(crate) fn withhold_gentle(&mut self, why: GentleOff) {
-        self.gentle.switch_off(why);
-    }
-
-    /// Returns how the first SYN of an active open was answered; `None` while it is unknown.
-    pub(crate) fn opened(&self) -> Option<Opened> {
-        let Handshake { active, established, syn, known_drops, .. } = &self.handshake;
-        let by_us = matches!(self.closed, Some(CloseReason::Aborted | CloseReason::ListenerClosed));
-        let unanswered = established.is_none();
-        if !active || syn.sent == 0 || unanswered && (self.closed.is_none() || by_us) {
+impl Handshake {
+    /// Returns how the first SYN of an active open was answered, in this state of the connection; `None` while
+    /// it is unknown.
+    fn opened(
+        &self,
+        gentle: &Gentle,
+        fast_open: &FastOpenState,
+        state: State,
+        closed: Option<CloseReason>,
+    ) -> Option<Opened> {
+        let by_us = matches!(closed, Some(CloseReason::Aborted | CloseReason::ListenerClosed));
+        let unanswered = self.established.is_none();
+        if !self.active || self.syn.sent == 0 || unanswered && (closed.is_none() || by_us) {
             return None;
         }
         let simultaneous = GentleOutcome::Off(GentleOff::Simultaneous);
-        if self.gentle.outcome() == simultaneous || self.state == State::SynReceived {
+        if gentle.outcome() == simultaneous || state == State::SynReceived {
             return None;
         }
-        let answer = match unanswered {
-            true => Answer::Never,
-            false if self.first_syn_was_swallowed() => Answer::Later,
-            false => Answer::First,
-        };
-        let sent = self.fast_open_syn().filter(|&(mode, data)| mode != Mode::DataNoCookie || data > 0);
-        // If this SYN-ACK has the option, it answers a copy of the SYN with the option but without cookie, so
-        // the option is not to blame.
-        let gentle = self.gentle.offered && !(answer == Answer::Later && self.gentle.answered);
-        Some(Opened { fast_open: sent.map(|(mode, _)| mode), gentle, answer, known_drops: *known_drops })
-    }
-
-    /// True if the SYN-ACK may answer a plain SYN that followed the first.
-    fn first_syn_was_swallowed(&self) -> bool {
-        match self.fast_open.syn_ack_class() {
+        // True if the SYN-ACK may answer a plain SYN that followed the first.
+        let is_later = match fast_open.syn_ack_class() {
             Some(SynAckClass::SynDrop | SynAckClass::ReqDrop) => true,
-            Some(SynAckClass::NoData) | None => self.handshake.unanswered() > 0 && !self.gentle.answered,
+            Some(SynAckClass::NoData) | None => self.unanswered() > 0 && !gentle.answered,
             Some(
                 SynAckClass::Accepted
                 | SynAckClass::Partial
@@ -515,35 +501,49 @@ impl Connection {
                 | SynAckClass::Granted
                 | SynAckClass::NotSupported,
             ) => false,
-        }
+        };
+        let answer = match unanswered {
+            true => Answer::Never,
+            false if is_later => Answer::Later,
+            false => Answer::First,
+        };
+        let sent = fast_open.first_syn().filter(|&(mode, data)| mode != Mode::DataNoCookie || data > 0);
+        // If this SYN-ACK has the option, it answers a copy of the SYN with the option but without cookie, so
+        // the option is not to blame.
+        let had_gentle = gentle.offered && !(answer == Answer::Later && gentle.answered);
+        let (fast_open, known_drops) = (sent.map(|(mode, _)| mode), self.known_drops);
+        Some(Opened { fast_open, gentle: had_gentle, answer, known_drops })
     }
 
-    /// False if neither [`Connection::take_opened`] nor [`Connection::take_interference`] can return a report.
-    pub(crate) fn may_have_gentle_outcome(&self) -> bool {
-        let Handshake { active, established, reported, .. } = &self.handshake;
-        let answered = established.is_some() || self.closed.is_some();
-        *active && (!reported.opened && answered || !reported.interference && self.gentle.answered)
-    }
-
-    /// Returns the result of [`Connection::opened`], once.
-    pub(crate) fn take_opened(&mut self) -> Option<Opened> {
-        if self.handshake.reported.opened {
-            return None;
-        }
-        let opened = self.opened()?;
-        self.handshake.reported.opened = true;
-        Some(opened)
+    /// False if there is certainly nothing to report.
+    pub(super) fn may_report(&self, gentle: &Gentle, is_closed: bool) -> bool {
+        let answered = self.established.is_some() || is_closed;
+        self.active && (!self.reported.opened && answered || !self.reported.interference && gentle.answered)
     }
 
     /// True once, on an active open whose path removed the option from later segments or rewrote payload.
-    pub(crate) fn take_interference(&mut self) -> bool {
-        if self.handshake.reported.interference || !self.handshake.active || !self.gentle.offered {
+    fn take_interference(&mut self, gentle: &Gentle, of: &ParityCounters) -> bool {
+        if self.reported.interference || !self.active || !gentle.offered {
             return false;
         }
-        let of = &self.counters.parity;
-        self.handshake.reported.interference = of.tx_off == Some(ParityOff::Stripped)
+        self.reported.interference = of.tx_off == Some(ParityOff::Stripped)
             || of.rx_off == Some(ParityOff::Checksum)
-            || self.gentle.outcome() == GentleOutcome::Off(GentleOff::Stripped);
-        self.handshake.reported.interference
+            || gentle.outcome() == GentleOutcome::Off(GentleOff::Stripped);
+        self.reported.interference
+    }
+}
+
+impl Connection {
+    /// Returns how the first SYN of an active open was answered; `None` while it is unknown.
+    pub(crate) fn opened(&self) -> Option<Opened> {
+        self.handshake.opened(&self.gentle, &self.fast_open, self.state, self.closed)
+    }
+
+    /// Takes the report about the options of the first SYN: how it was answered, and whether the path has
+    /// removed the option of Corrective and Proactive from later segments or has rewritten payload.
+    pub(crate) fn take_syn_report(&mut self) -> (Option<Opened>, bool) {
+        let opened = if self.handshake.reported.opened { None } else { self.opened() };
+        self.handshake.reported.opened |= opened.is_some();
+        (opened, self.handshake.take_interference(&self.gentle, &self.counters.parity))
     }
 }

@@ -215,7 +215,7 @@ pub(crate) struct Connection {
     /// Offset of the timestamp clock at the beginning.
     ts_offset: u32,
     state: State,
-    handshake: Handshake,
+    pub(crate) handshake: Handshake,
     pub(crate) path: OnPath,
     tx: Sender,
     rx: Receiver,
@@ -356,8 +356,9 @@ impl Connection {
         self.tx.queue.allocated() + self.rx.queue.memory()
     }
 
-    pub(crate) fn receiver(&self) -> &Receiver {
-        &self.rx
+    /// Returns the bytes that are kept only for repairs.
+    pub(crate) fn repair_memory(&self) -> usize {
+        self.gentle.repair_memory(&self.rx)
     }
 
     /// Frees the bytes that are kept only for repairs.
@@ -418,6 +419,7 @@ impl Connection {
         }
         self.tx.stop();
         self.handshake.syn.due = false;
+        self.handshake.syn.copy.cancel();
         self.keepalive = None;
         self.fin_wait_2_until = None;
     }
@@ -440,9 +442,9 @@ impl Connection {
             urgency,
             events: core::mem::take(&mut self.events),
             memory: self.memory(),
-            repair_memory: self.gentle.repair_memory(&self.rx),
+            repair_memory: self.repair_memory(),
             has_drained_storage: self.has_drained_storage(),
-            has_gentle_report: self.may_have_gentle_outcome(),
+            has_gentle_report: self.handshake.may_report(&self.gentle, self.closed.is_some()),
             has_path_report: self.owes_path_report(now)
                 || self.path.owes_flight_report()
                 || self.tx.mtu.asks_path(),

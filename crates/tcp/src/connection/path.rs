@@ -22,10 +22,12 @@ use alloc::boxed::Box;
 
 use brisk_wire::SeqNum;
 
-use crate::config::TcpConfig;
+use crate::config::{PrrBound, TcpConfig};
+use crate::congestion::Controller;
+use crate::congestion::sample::ControllerStart;
 use crate::connection::flight::FlightWatch;
 use crate::connection::handshake::Handshake;
-use crate::connection::sender::{Sender, initial_window};
+use crate::connection::sender::{SHORT_TRANSFER, Sender, Sharing, initial_window};
 use crate::connection::{Connection, State, Tally};
 use crate::error::CloseReason;
 use crate::evidence::{LossHistory, is_queued, shows_queue};
@@ -33,9 +35,11 @@ use crate::mechanism::plan::PARITIES_MAX;
 use crate::on_demand::{Initial, OnDemand};
 use crate::outcome::{AckOutcome, Arrived, CongestionState, Delivered};
 use crate::path::{
-    HandshakeResult, LossCount, MtuReport, PathFacts, PathReport, PathRtt, PathVolume, REPORT_INTERVAL,
-    StartRequest,
+    FlightReport, HandshakeResult, LossCount, MtuReport, PathFacts, PathReport, PathRtt, PathVolume,
+    REPORT_INTERVAL, StartRequest,
 };
+use crate::send::pacer::Pacer;
+use crate::send::rate::RateControl;
 use crate::send::rtt::RttEstimator;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant, Micros};
@@ -52,6 +56,9 @@ const ALIKE_PERCENT: u32 = 125;
 pub(super) const MIN_EARLY_WAIT: Duration = Duration::from_millis(50);
 /// Number of samples after which a first sample that includes a timer no longer distorts the estimate.
 const SAMPLES: u32 = 8;
+
+/// Number of timeouts of a SYN or SYN-ACK from which on a connection does not join its path.
+const MAX_HANDSHAKE_TIMEOUTS: u32 = 2;
 
 /// Knowledge of a connection about its path, and its reports so far.
 #[derive(Debug, Default)]
@@ -570,9 +577,84 @@ impl Connection {
         Some(report)
     }
 
+    /// Reports the flight if each of its segments has arrived or is known to be lost.
+    pub(crate) fn conclude_flight(&mut self, now: Instant) {
+        if !self.path.is_flight_over(&self.tx.scoreboard) {
+            return;
+        }
+        let (losses, has_memory) = (self.all_losses(), self.config.path_start.is_some());
+        if let Some(train) = self.path.report_flight(losses, has_memory, &self.tx, now) {
+            self.tx.rate.congestion.on_train(&train);
+        }
+    }
+
+    /// Takes the report about the finished flight.
+    pub(crate) fn take_flight_report(&mut self) -> Option<FlightReport> {
+        self.path.take_flight_report(self.tx.scoreboard.is_empty())
+    }
+
     /// Returns the segments sent and lost so far.
     pub(crate) fn all_losses(&self) -> LossCount {
         self.path.all_losses(&self.counters, &self.handshake, &self.tx)
+    }
+}
+
+/// Membership of a shared path.
+impl Connection {
+    /// Returns the sender, for the control of its path.
+    #[inline]
+    pub(crate) fn sender(&self) -> &Sender {
+        &self.tx
+    }
+
+    #[inline]
+    pub(crate) fn sender_mut(&mut self) -> &mut Sender {
+        &mut self.tx
+    }
+
+    /// True if the handshake timed out so often that the remembered state of the path is not used.
+    pub(crate) fn stays_alone(&self) -> bool {
+        self.handshake.syn.timeouts >= MAX_HANDSHAKE_TIMEOUTS
+    }
+
+    /// True if the stack must decide whether this connection becomes a member.
+    #[inline]
+    pub(crate) fn asks_to_join(&self) -> bool {
+        match self.tx.sharing {
+            Sharing::Off | Sharing::Member => false,
+            Sharing::Apart { asks } => (asks || self.is_long()) && self.handshake.established.is_some(),
+        }
+    }
+
+    /// True if the current transfer is no longer short. The flight of a start leaves at the rate that the
+    /// path granted to it: it counts when all of it has arrived, or a loss has begun recovery.
+    pub(crate) fn is_long(&self) -> bool {
+        let is_starting = self.path.is_on_trust() && !self.tx.recovery.in_recovery();
+        self.tx.transfer_len() > SHORT_TRANSFER && !is_starting
+    }
+
+    /// Makes the connection a member. Returns its rate control; `is_taken_over`: the path will use it.
+    pub(crate) fn join(&mut self, is_taken_over: bool) -> RateControl {
+        self.tx.sharing = Sharing::Member;
+        self.path.end_trust(&mut self.tx);
+        if !is_taken_over && let Some(snapshots) = &mut self.tx.snapshots {
+            // The snapshots refer to the rate control that is given away.
+            **snapshots = Default::default();
+        }
+        core::mem::replace(&mut self.tx.rate, RateControl::placeholder())
+    }
+
+    /// Returns rate control for a path whose state is unknown.
+    pub(crate) fn fresh_rate(&self, now: Instant) -> RateControl {
+        let start = ControllerStart {
+            now,
+            mss: self.tx.mss(),
+            initial_window: self.path.unasked_window(&self.config, self.tx.mss()),
+            paced: self.config.pacing.is_some(),
+            seed: self.handshake.iss.0.into(),
+        };
+        let congestion = Controller::new(&self.config.congestion, PrrBound::Rfc9937, &start);
+        RateControl::new(congestion, Pacer::new(self.config.pacing))
     }
 }
 

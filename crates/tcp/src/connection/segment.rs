@@ -163,6 +163,40 @@ impl Connection {
         }
     }
 
+    /// Returns the header of the copy and its data: a SYN as a stack without Fast Open would send it, the SYN
+    /// again where that is permitted, or the SYN-ACK again with every option of the first.
+    fn syn_copy(&self, now: Instant) -> (TcpHeader, SeqRange) {
+        let answer = self.state == State::SynReceived;
+        let (flags, ack, data) = if answer {
+            (Flags::ACK | self.ecn.syn_ack_flags(), self.rx.rcv_nxt(), 0)
+        } else {
+            (self.ecn.syn_flags(), SeqNum(0), self.fast_open.copied_syn_data(&self.config).unwrap_or(0))
+        };
+        let gentle = if answer {
+            self.gentle.sent_option()
+        } else {
+            self.config.handshake_copies.and(self.gentle.sent_option())
+        };
+        let fast_open = match answer {
+            true => self.fast_open.server().and_then(|server| server.option()),
+            false if self.fast_open.copied_syn_data(&self.config).is_some() => {
+                self.fast_open.syn_option(self.handshake.syn.sent)
+            }
+            false => None,
+        };
+        let header = TcpHeader {
+            src_port: self.tuple.local_port(),
+            dst_port: self.tuple.remote_port(),
+            seq: self.handshake.iss,
+            ack,
+            flags: Flags::SYN | flags,
+            window: self.rx.window.syn_window(),
+            urgent: 0,
+            options: Options { gentle, fast_open, ..self.syn_options(now) },
+        };
+        (header, SeqRange::with_len(self.handshake.iss + 1, data))
+    }
+
     #[inline]
     fn build_data(&self, data: &Data, now: Instant) -> Segment {
         let len = data.payload_len();

@@ -13,8 +13,8 @@ use crate::auto_tuning::{self, SendSizing};
 use crate::config::{LossDetection, PrrBound, TcpConfig};
 use crate::congestion::Controller;
 use crate::congestion::sample::{ControllerStart, LostPacket};
-use crate::connection::{Connection, Host};
-use crate::outcome::{AckOutcome, CongestionState, Delivered, Dsack};
+use crate::connection::Host;
+use crate::outcome::{AckOutcome, CongestionState, Delivered, Dsack, LossCause, LossOutcome};
 use crate::send::budget::Budget;
 use crate::send::delivery::Snapshots;
 use crate::send::mtu::{NextProbe, PathMtu};
@@ -47,8 +47,6 @@ const MIN_MSS: u32 = 48;
 /// A timestamp option with the two NOPs that align it (RFC 7323 appendix A).
 const TIMESTAMP_OPTION_LEN: u32 = 12;
 
-/// Number of timeouts of a SYN or SYN-ACK from which on a connection does not join its path.
-const MAX_HANDSHAKE_TIMEOUTS: u32 = 2;
 /// A rate for a flow that no pacer holds back.
 const UNPACED: u64 = u64::MAX;
 
@@ -639,6 +637,23 @@ impl Sender {
         true
     }
 
+    /// Detects losses without SACK: the third duplicate acknowledgement (`dup_thresh`) declares the first
+    /// segment lost (RFC 5681 section 3.2), and each partial acknowledgement in recovery the next one (RFC
+    /// 6582 section 3.2).
+    pub(crate) fn detect_by_duplicates(&mut self, ack: &AckOutcome, dup_thresh: u32) -> LossOutcome {
+        let partial = self.recovery.state() == CongestionState::Recovery
+            && ack.advanced > 0
+            && self.scoreboard.una().lt(self.recovery.recovery_point());
+        let third = self.recovery.may_fast_retransmit() && self.scoreboard.dupacks() >= dup_thresh;
+        let cause = match (partial, third) {
+            (true, _) => LossCause::PartialAck,
+            (false, true) => LossCause::DupAcks,
+            (false, false) => return LossOutcome::default(),
+        };
+        let newly_lost = self.scoreboard.mark_head_lost(self.mss());
+        LossOutcome { newly_lost, lost_again: 0, cause: Some(cause) }
+    }
+
     /// Returns the time at which suspected segments are declared lost.
     pub(crate) fn reordering_timeout(&self) -> Option<Instant> {
         #[cfg(feature = "historical")]
@@ -801,65 +816,6 @@ impl Sender {
     /// Keeps its own controller for good.
     pub(crate) fn decline_sharing(&mut self) {
         self.sharing = Sharing::Off;
-    }
-}
-
-/// Methods for a member of a shared path.
-impl Connection {
-    /// Returns the sender, for the control of its path.
-    #[inline]
-    pub(crate) fn sender(&self) -> &Sender {
-        &self.tx
-    }
-
-    #[inline]
-    pub(crate) fn sender_mut(&mut self) -> &mut Sender {
-        &mut self.tx
-    }
-
-    /// True if the handshake timed out so often that the remembered state of the path is not used.
-    pub(crate) fn stays_alone(&self) -> bool {
-        self.handshake.syn.timeouts >= MAX_HANDSHAKE_TIMEOUTS
-    }
-
-    /// True if the stack must decide whether this connection becomes a member.
-    #[inline]
-    pub(crate) fn asks_to_join(&self) -> bool {
-        match self.tx.sharing {
-            Sharing::Off | Sharing::Member => false,
-            Sharing::Apart { asks } => (asks || self.is_long()) && self.handshake.established.is_some(),
-        }
-    }
-
-    /// True if the current transfer is no longer short. The flight of a start leaves at the rate that the
-    /// path granted to it: it counts when all of it has arrived, or a loss has begun recovery.
-    pub(crate) fn is_long(&self) -> bool {
-        let is_starting = self.path.is_on_trust() && !self.tx.recovery.in_recovery();
-        self.tx.transfer_len() > SHORT_TRANSFER && !is_starting
-    }
-
-    /// Makes the connection a member. Returns its rate control; `is_taken_over`: the path will use it.
-    pub(crate) fn join(&mut self, is_taken_over: bool) -> RateControl {
-        self.tx.sharing = Sharing::Member;
-        self.path.end_trust(&mut self.tx);
-        if !is_taken_over && let Some(snapshots) = &mut self.tx.snapshots {
-            // The snapshots refer to the rate control that is given away.
-            **snapshots = Default::default();
-        }
-        core::mem::replace(&mut self.tx.rate, RateControl::placeholder())
-    }
-
-    /// Returns rate control for a path whose state is unknown.
-    pub(crate) fn fresh_rate(&self, now: Instant) -> RateControl {
-        let start = ControllerStart {
-            now,
-            mss: self.tx.mss(),
-            initial_window: self.path.unasked_window(&self.config, self.tx.mss()),
-            paced: self.config.pacing.is_some(),
-            seed: self.handshake.iss.0.into(),
-        };
-        let congestion = Controller::new(&self.config.congestion, PrrBound::Rfc9937, &start);
-        RateControl::new(congestion, Pacer::new(self.config.pacing))
     }
 }
 

@@ -3,15 +3,16 @@
 use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
 
+use crate::connection::segment::Built;
 use crate::connection::{Connection, State};
 use crate::event::Observation;
 use crate::fast_open::{FastOpenOutcome, SynAckClass};
 use crate::mechanism::{CopiesOff, GentleOutcome, ParityOff};
 use crate::on_demand::{Initial, OnDemand};
-use crate::outcome::{CongestionState, Origin};
+use crate::outcome::{AckOutcome, CongestionState, Delivered, DsackOf, Origin};
 use crate::send::scoreboard::Record;
 use crate::seq_ranges::SeqRange;
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, Micros, TIMESTAMP_TICK};
 
 /// Counters of a connection since it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -246,6 +247,51 @@ impl Tally {
 
     pub(crate) fn release_memory(&mut self) {
         self.rare.release();
+    }
+
+    /// Counts the bytes on the wire: a super-packet counts as the segments into which it is cut, each with
+    /// `headers` bytes of headers.
+    pub(crate) fn count_sent(&mut self, built: Built, packet_len: usize, headers: usize) {
+        let (mut segments, mut bytes) = (1, packet_len);
+        if let Some(size) = built.segment_size.map(usize::from) {
+            segments = packet_len.saturating_sub(headers).div_ceil(size).max(1);
+            bytes += (segments - 1) * headers;
+        }
+        if built.twice {
+            (segments, bytes) = (2 * segments, 2 * bytes);
+        }
+        self.segments_out += segments as u64;
+        self.wire_bytes_out += bytes as u64;
+    }
+
+    /// Counts a packet that arrived. A packet coalesced by a device counts as its original segments, each
+    /// with its own headers.
+    pub(crate) fn count_arrival(&mut self, packet_len: usize, payload_len: usize, segment_size: usize) {
+        self.wire_bytes_in += packet_len as u64;
+        if payload_len > segment_size {
+            let more = payload_len.div_ceil(segment_size.max(1)) - 1;
+            let headers = packet_len.saturating_sub(payload_len);
+            self.wire_bytes_in += (more * headers) as u64;
+        }
+    }
+
+    /// Counts the probes that were needed. A probed segment counts as delivered by the probe unless the
+    /// echoed timestamp is older than the probe.
+    pub(crate) fn count_probes(&mut self, ack: &AckOutcome, min_rtt: Option<Micros>) {
+        if self.probes == 0 {
+            return;
+        }
+        let spurious = ack.dsack.is_some_and(|dsack| dsack.of == DsackOf::TailLossProbe);
+        self.probes_spurious += u64::from(spurious);
+        let probed = |segment: &&Delivered| segment.origin == Origin::TailLossProbe && segment.retransmitted;
+        let repaired = ack.delivered.iter().filter(probed).filter(|segment| {
+            let age = Micros::between(segment.sent_at, ack.at);
+            // The echo of an acknowledgement for data out of order does not belong to this segment.
+            let echoed = ack.echoed_rtt.filter(|_| segment.range.end.le(ack.ack));
+            let in_time = min_rtt.is_none_or(|least| age >= least);
+            !spurious && in_time && echoed.is_none_or(|echoed| echoed <= age + TIMESTAMP_TICK)
+        });
+        self.repaired_by_probe += repaired.count() as u64;
     }
 
     /// Returns all counters.

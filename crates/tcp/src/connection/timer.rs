@@ -29,7 +29,7 @@ impl Connection {
             self.tx.reordering_timeout(),
             // RFC 8985 section 8: while the probe timer runs, the retransmission timer does not.
             self.probe_timeout().or_else(|| self.tx.rto.deadline()),
-            self.plain_copy_timeout(),
+            self.handshake.syn.copy.next_timeout(),
             self.tx.window.next_timeout(),
             self.tx.pacing_timeout(),
             self.tx.nagle.cork_until,
@@ -77,7 +77,7 @@ impl Connection {
         if due(self.tx.rto.deadline()) && self.probe_timeout().is_none() {
             self.on_retransmission_timeout(now);
         }
-        if due(self.plain_copy_timeout()) {
+        if due(self.handshake.syn.copy.next_timeout()) {
             self.handshake.syn.copy = PlainCopy::Due;
         }
         if due(self.tx.window.next_timeout()) {
@@ -232,10 +232,11 @@ impl Connection {
         }
     }
 
-    /// Ends the connection silently, because the peer does not answer.
+    /// Ends the connection silently, because the peer does not answer. The reason is the soft error reported
+    /// since the last acknowledgement arrived, or else `timeout` (RFC 1122 section 4.2.3.9).
     pub(super) fn give_up(&mut self, timeout: CloseReason) {
         self.outbox.clear();
-        self.end(self.reason_of_silence(timeout));
+        self.end(self.soft_error.unwrap_or(timeout));
     }
 
     /// Processes the persist timer: the peer's window has been closed for an interval (RFC 9293 section

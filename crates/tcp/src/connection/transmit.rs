@@ -139,11 +139,14 @@ impl Connection {
             State::SynSent | State::SynReceived if self.handshake.syn.due => order::SYN,
             State::SynReceived if self.handshake.syn.copy == PlainCopy::Due => order::SYN_ACK_COPY,
             State::SynSent => order::SYN_SENT,
-            State::SynReceived => match self.affords_early() {
-                EarlyBudget::Nothing => &[],
-                EarlyBudget::Segment => order::EARLY_WITHOUT_PARITY,
-                EarlyBudget::Parity => order::EARLY,
-            },
+            State::SynReceived if self.fast_open.sends_early() => {
+                match self.fast_open.affords_early(&self.tx, self.payload_limit(), self.header_len()) {
+                    EarlyBudget::Nothing => &[],
+                    EarlyBudget::Segment => order::EARLY_WITHOUT_PARITY,
+                    EarlyBudget::Parity => order::EARLY,
+                }
+            }
+            State::SynReceived => &[],
             State::Closed
             | State::Established
             | State::FinWait1
@@ -200,8 +203,10 @@ impl Connection {
     #[inline]
     pub(crate) fn budget(&self, now: Instant) -> Budget {
         let mut budget = self.tx.budget(now);
-        if let Some(bytes) = self.unproven_budget() {
-            budget.peer = budget.peer.min(bytes);
+        if self.state == State::SynReceived {
+            let sent = self.tx.scoreboard.nxt().since(self.handshake.iss + 1);
+            let unproven = self.fast_open.unproven_budget(sent, self.tx.mss());
+            budget.peer = budget.peer.min(unproven.unwrap_or(u32::MAX));
         }
         budget
     }

@@ -177,7 +177,7 @@ impl Stack {
             && let Some(id) = self.slots.key_at::<ConnId>(slot)
             && let Some(slot) = self.slots.at_mut(id)
         {
-            slot.connection.count_arrival(wire_len, arrived.payload.len(), arrived.segment_size);
+            slot.connection.counters.count_arrival(wire_len, arrived.payload.len(), arrived.segment_size);
             self.schedule(id, Urgency::BeforeApp, now);
         }
     }
@@ -227,7 +227,7 @@ impl Stack {
         } else {
             arrived
         };
-        connection.count_arrival(wire_len, arrived.payload.len(), arrived.segment_size);
+        connection.counters.count_arrival(wire_len, arrived.payload.len(), arrived.segment_size);
         let mut aftermath = with_env(&self.config, &mut self.challenges, &mut self.stats, |env| {
             connection.on_segment(taken, now, env)
         });

@@ -398,7 +398,7 @@ impl Stack {
     pub(super) fn learn_fast_open(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         if let Some(asker) = slot.asker.as_deref().copied() {
-            let sent = slot.connection.fast_open_syn();
+            let sent = slot.connection.fast_open.first_syn();
             let shared = slot.connection.opened().is_some_and(|opened| opened.is_cause_ambiguous());
             for report in slot.connection.fast_open.take_reports() {
                 self.count_report(&report, sent);

@@ -171,12 +171,12 @@ impl Stack {
         config: &ConnectConfig,
         now: Instant,
     ) -> SynOptions {
-        let wants_gentle = connection.wants_gentle();
+        let wants_gentle = connection.gentle.would_offer(config.tcp.timestamps);
         if !wants_gentle && config.fast_open.is_none() {
             return SynOptions::Together;
         }
         let (options, drops) = self.gentle_memory.syn_options(&destination(&connection.tuple()), now);
-        connection.set_known_drops(drops);
+        connection.handshake.known_drops = drops;
         if wants_gentle || options == SynOptions::Plain { options } else { SynOptions::Together }
     }
 
@@ -185,18 +185,20 @@ impl Stack {
     pub(super) fn apply_syn_options(&mut self, connection: &mut Connection, options: SynOptions) {
         let why = match options {
             SynOptions::NoGentle => GentleOff::Remembered,
-            SynOptions::Plain if connection.wants_gentle() => GentleOff::OnTrial,
+            SynOptions::Plain if connection.gentle.would_offer(connection.config().timestamps) => {
+                GentleOff::OnTrial
+            }
             SynOptions::FastOpen if connection.fast_open.opens_fast() => GentleOff::OnTrial,
             SynOptions::Plain | SynOptions::FastOpen | SynOptions::Together | SynOptions::Gentle => return,
         };
         self.stats.gentle_withheld += 1;
-        connection.withhold_gentle(why);
+        connection.gentle.switch_off(why);
     }
 
     /// Processes the result of a handshake for Corrective and Proactive.
     pub(super) fn learn_gentle(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        let (opened, interference) = (slot.connection.take_opened(), slot.connection.take_interference());
+        let (opened, interference) = slot.connection.take_syn_report();
         let asker = slot.asker.as_deref().copied();
         if opened.is_none() && !interference {
             return;

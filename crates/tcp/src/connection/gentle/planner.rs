@@ -192,7 +192,7 @@ impl Connection {
     /// redundancy of a flight that is not acknowledged.
     fn planned_redundancy(&self) -> u32 {
         let flight = self.unacknowledged_flight();
-        flight.map_or(0, |_| self.tx.redundancy_left()).saturating_add(self.waiting_syn_copy())
+        flight.map_or(0, |_| self.tx.redundancy_left()).saturating_add(self.handshake.syn.copy.waiting_len())
     }
 
     /// Returns the last planned flight while something of it is not acknowledged.

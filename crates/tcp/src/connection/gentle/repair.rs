@@ -2,13 +2,13 @@
 //! sees them, the data that they recover goes through it like an arrival, and the peer is notified (Gentle
 //! Aggression section 5). The [decoder](crate::mechanism::corrective::decoder) recovers the data.
 
-use brisk_wire::{Flags, Options, SeqNum};
+use brisk_wire::{Flags, SeqNum};
 
 use crate::config::{CorrectiveConfig, FecRule};
+use crate::connection::State;
 use crate::connection::gentle::proactive::is_marked;
 use crate::connection::gentle::{Active, Gentle, Parts, SegmentVerdict};
 use crate::connection::receiver::Receiver;
-use crate::connection::{Connection, State};
 use crate::event::Observation;
 use crate::mechanism::corrective::code::Code;
 use crate::mechanism::corrective::decoder::{Decoder, DecoderConfig, Failure, Outcome, Recovered};
@@ -263,45 +263,4 @@ impl Gentle {
 /// Returns the part of the stream that the decoder may read.
 fn received(rx: &Receiver) -> Reception<'_> {
     Reception { queue: &rx.queue, assembler: &rx.assembler, read_next: rx.read_next }
-}
-
-impl Connection {
-    /// Delivers repaired data as if it had arrived. `segment` is the parity if `parity` is true, else the
-    /// data that waiting parities needed.
-    pub(crate) fn take_repair(
-        &mut self,
-        recovered: Recovered,
-        segment: &Arrived<'_>,
-        parity: bool,
-        now: Instant,
-    ) {
-        let Recovered { runs, range, parities: _ } = recovered;
-        self.counters.repaired_by_parity += runs.len() as u64;
-        self.observe(Observation::Repaired { range, runs: runs.len() as u32 });
-        let options = Options::default();
-        for Rebuilt { seq, payload, fin } in &runs {
-            self.counters.parity.repaired_bytes += payload.len() as u64;
-            if parity {
-                // The parity repaired data at RCV.NXT: it updates TS.Recent.
-                let (stamps, rcv_nxt) = (segment.options.timestamps, self.rx.rcv_nxt());
-                if let Some(stamps) = stamps.filter(|_| self.handshake.agreed.timestamps && *seq == rcv_nxt) {
-                    self.rx.timestamps.on_accepted(*seq, stamps.value, rcv_nxt, now);
-                }
-            }
-            let flags = if *fin { Flags::ACK | Flags::FIN } else { Flags::ACK };
-            let repaired = Arrived {
-                seq: *seq,
-                ack: self.tx.scoreboard.una(),
-                flags,
-                window: 0,
-                urgent: 0,
-                options: &options,
-                payload,
-                ecn: brisk_wire::Ecn::NotEct,
-                segment_size: payload.len(),
-            };
-            self.take_payload(&repaired, now);
-        }
-        self.rx.ack.force();
-    }
 }
