@@ -1,9 +1,7 @@
 //! Calls of the program: write, read, close, abort, options.
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
 use bytes::Bytes;
 
@@ -16,6 +14,7 @@ use crate::connection::timer::Keepalive;
 use crate::connection::urgent::AtMark;
 use crate::error::{CloseReason, ReadError, WriteError};
 use crate::outcome::Arrived;
+use crate::receive::RecvQueue;
 use crate::send::bytes::Pieces;
 use crate::send::queue::SendQueue;
 use crate::seq_ranges::SeqRange;
@@ -186,39 +185,9 @@ impl Connection {
         self.rx.queue.has_storage_for(beyond)
     }
 
-    /// Permits the receive buffer to keep payload in `packet` until the next call.
-    pub(crate) fn lend_packet(&mut self, packet: Option<Bytes>) {
-        self.rx.queue.lend_packet(packet);
-    }
-
-    /// Returns the bytes of storage that the receive buffer wants to borrow for the next arrivals; 0 if it
-    /// has storage.
-    pub(crate) fn wanted_storage(&self) -> usize {
-        self.rx.queue.wanted()
-    }
-
-    pub(crate) fn lend_storage(&mut self, storage: Vec<u8>) {
-        self.rx.queue.lend(storage);
-    }
-
-    /// Returns the bytes of storage that the send buffer wants to borrow for a write of `len` bytes; 0 if it
-    /// has storage.
-    pub(crate) fn wanted_to_send(&self, len: usize) -> usize {
-        self.tx.queue.wanted(len)
-    }
-
-    pub(crate) fn lend_to_send(&mut self, storage: VecDeque<u8>) {
-        self.tx.queue.lend(storage);
-    }
-
-    /// True if one of the buffers has empty storage.
-    pub(crate) fn has_drained_storage(&self) -> bool {
-        self.rx.queue.is_drained() || self.tx.queue.is_drained()
-    }
-
-    /// Takes the empty storage of the receive buffer and of the send buffer.
-    pub(crate) fn take_drained_storage(&mut self) -> (Vec<u8>, VecDeque<u8>) {
-        (self.rx.queue.take_storage(), self.tx.queue.take_storage())
+    /// Returns the receive buffer, to which the stack lends storage and packets.
+    pub(crate) fn receive_queue(&mut self) -> &mut RecvQueue {
+        &mut self.rx.queue
     }
 
     /// Takes the urgent byte, if one has arrived out of band.

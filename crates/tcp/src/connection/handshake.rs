@@ -24,6 +24,7 @@ use crate::four_tuple::FourTuple;
 use crate::mechanism::memory::{Answer, Opened};
 use crate::mechanism::{GentleOff, GentleOutcome, ParityOff};
 use crate::outcome::Arrived;
+use crate::send::rto::Rto;
 use crate::send::rtt::RttEstimator;
 use crate::time::{Duration, Instant, Micros, TIMESTAMP_TICK};
 
@@ -188,6 +189,19 @@ impl Handshake {
         syn.copy.cancel();
         syn.due = true;
         SynTimeout::Again
+    }
+
+    /// Backs off the early timer. It doubles like any other (RFC 6298 section 5.5), does not count as a
+    /// timeout, and ends when the ordinary schedule would fire sooner, or after the last of the early
+    /// retries.
+    fn back_off_early(&mut self, rto: &mut Rto, rtt: &RttEstimator) {
+        self.syn.early += 1;
+        rto.on_expire();
+        let is_long = rto.current(self.timer_base(rtt)) >= rtt.rto_base();
+        if self.syn.early >= EARLY_RETRIES || is_long {
+            self.syn.early_wait = None;
+            rto.reset_backoff();
+        }
     }
 
     /// Returns the time since our last SYN or SYN-ACK left, rounded up to the granularity of an echoed
@@ -434,7 +448,7 @@ impl Connection {
             SynTimeout::GiveUp => self.give_up(CloseReason::HandshakeTimeout),
             SynTimeout::Early => {
                 self.reduce_for_lost_syn_ack(now);
-                self.back_off_early();
+                self.handshake.back_off_early(&mut self.tx.rto, &self.tx.rtt);
             }
             SynTimeout::Deferred => {
                 // Nothing is sent now: the last deferred timeout sends a SYN-ACK, and the peer's ACK of it
@@ -451,19 +465,6 @@ impl Connection {
                 let linear = opens && self.handshake.syn.timeouts <= self.config.syn_linear_retries;
                 if linear { self.tx.rto.on_expire_linear() } else { self.tx.rto.on_expire() }
             }
-        }
-    }
-
-    /// Backs off the early timer. It doubles like any other (RFC 6298 section 5.5), does not count as a
-    /// timeout, and ends when the ordinary schedule would fire sooner, or after the last of the early
-    /// retries.
-    fn back_off_early(&mut self) {
-        self.handshake.syn.early += 1;
-        self.tx.rto.on_expire();
-        let is_long = self.tx.rto.current(self.handshake.timer_base(&self.tx.rtt)) >= self.tx.rtt.rto_base();
-        if self.handshake.syn.early >= EARLY_RETRIES || is_long {
-            self.handshake.syn.early_wait = None;
-            self.tx.rto.reset_backoff();
         }
     }
 }

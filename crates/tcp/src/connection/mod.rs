@@ -443,7 +443,7 @@ impl Connection {
             events: core::mem::take(&mut self.events),
             memory: self.memory(),
             repair_memory: self.repair_memory(),
-            has_drained_storage: self.has_drained_storage(),
+            has_drained_storage: self.rx.queue.is_drained() || self.tx.queue.is_drained(),
             has_gentle_report: self.handshake.may_report(&self.gentle, self.closed.is_some()),
             has_path_report: self.owes_path_report(now)
                 || self.path.owes_flight_report()

@@ -47,6 +47,9 @@ const MIN_MSS: u32 = 48;
 /// A timestamp option with the two NOPs that align it (RFC 7323 appendix A).
 const TIMESTAMP_OPTION_LEN: u32 = 12;
 
+/// Number of timeouts in a row that do not double the timeout of a thin stream (Linux:
+/// `TCP_THIN_LINEAR_TIMEOUTS`).
+const LINEAR_TIMEOUTS: u32 = 6;
 /// A rate for a flow that no pacer holds back.
 const UNPACED: u64 = u64::MAX;
 
@@ -726,6 +729,16 @@ impl Sender {
     /// Returns the number of segments that a DSACK reports.
     pub(crate) fn segments_of(&self, dsack: &Dsack) -> u32 {
         dsack.range.len().div_ceil(self.mss())
+    }
+
+    /// Doubles the timeout (RFC 6298 5.5); a thin stream does not double it at first.
+    pub(crate) fn back_off(&mut self, thin_stream: bool) {
+        let linear = thin_stream && self.timeouts_in_row <= LINEAR_TIMEOUTS;
+        if linear && self.is_thin() {
+            self.rto.on_expire_linear();
+        } else {
+            self.rto.on_expire();
+        }
     }
 
     /// True if the stream is thin: fewer than four segments outstanding and nothing to follow (RFC 7765

@@ -18,9 +18,6 @@ use crate::time::{Duration, Instant};
 /// Minimum silence and interval of keepalive probes (Linux: the same): with 0 there would be probes without
 /// end.
 const KEEPALIVE_MIN: Duration = Duration::from_secs(1);
-/// Number of timeouts in a row that do not double the timeout of a thin stream (Linux:
-/// `TCP_THIN_LINEAR_TIMEOUTS`).
-const LINEAR_TIMEOUTS: u32 = 6;
 
 impl Connection {
     /// Returns the time of the next call of [`Connection::on_timeout`].
@@ -187,7 +184,7 @@ impl Connection {
         self.tx.follow_rate(now);
         self.counters.reductions += u64::from(first);
         self.ecn.on_reduced();
-        self.back_off();
+        self.tx.back_off(self.config.thin_stream);
         self.tx.rto.arm(now, self.tx.rtt.rto_base());
         if self.tx.suspect_size_at_timeout(now) {
             self.shrink_segments();
@@ -220,16 +217,6 @@ impl Connection {
     pub(crate) fn retries(&self) -> u32 {
         let orphan = self.config.orphan_retries.filter(|_| self.released);
         orphan.unwrap_or(self.config.retries)
-    }
-
-    /// Doubles the timeout (RFC 6298 5.5); a thin stream does not double it at first.
-    fn back_off(&mut self) {
-        let linear = self.config.thin_stream && self.tx.timeouts_in_row <= LINEAR_TIMEOUTS;
-        if linear && self.tx.is_thin() {
-            self.tx.rto.on_expire_linear();
-        } else {
-            self.tx.rto.on_expire();
-        }
     }
 
     /// Ends the connection silently, because the peer does not answer. The reason is the soft error reported

@@ -31,7 +31,8 @@ impl Slot {
     /// Keeps the storage of data that was read or acknowledged for other connections.
     fn give_storage(&mut self, spares: &mut Spares, all: &mut usize) {
         let connection = &mut *self.connection;
-        let (received, sent) = connection.take_drained_storage();
+        let received = connection.receive_queue().take_storage();
+        let sent = connection.sender_mut().queue.take_storage();
         let bytes = connection.memory();
         spares.put(received);
         spares.put_sent(sent);

@@ -215,9 +215,9 @@ impl Stack {
         let no_memory = takes_memory && memory_left == 0 && !connection.awaits(arrived);
         let is_lent = self.lent.as_ref().is_some_and(|packet| 2 * packet.len() <= memory_left);
         if is_lent {
-            connection.lend_packet(self.lent.take());
+            connection.receive_queue().lend_packet(self.lent.take());
         } else if takes_memory && !no_memory {
-            self.spares.lend(connection);
+            self.spares.lend(connection.receive_queue());
         }
         let bare;
         let taken = if no_memory {
@@ -235,7 +235,7 @@ impl Stack {
             aftermath.urgency = connection.answer_refused_data();
         }
         if is_lent {
-            connection.lend_packet(None);
+            connection.receive_queue().lend_packet(None);
         }
         slot.half_open = None;
         self.after(id, aftermath, now);
