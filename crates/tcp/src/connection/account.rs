@@ -264,7 +264,6 @@ impl Connection {
             || self.fast_open.client().is_some_and(|client| client.was_on_syn(data.range, first, acked));
         let partial = !data.payload_len().is_multiple_of(data.segment_size) && !was_refused();
         if data.origin == Origin::TailLossProbe {
-            self.counters.probes_of_new_data += u64::from(fresh);
             self.observe(Observation::ProbeSent { range: data.range, new_data: fresh });
         }
         if fresh {
@@ -274,7 +273,10 @@ impl Connection {
         if data.mtu_probe {
             self.tx.mtu.on_probe_sent(data.range, self.tx.option_len);
         }
-        self.count_data(data, fresh);
+        self.counters.count_data(data, fresh);
+        if data.origin == Origin::New {
+            self.tx.earn_redundancy(data.payload_len(), self.config.redundancy_percent);
+        }
         self.rx.ack.on_data_sent(now);
         self.account_ack(&segment.header);
         self.observe(Observation::Sent { range: data.range, origin: data.origin });
@@ -295,24 +297,6 @@ impl Connection {
         self.counters.redundant_bytes += u64::from(wire.len());
         self.pass_sent_to_gentle(&SentSegment::Parity(parity, segment.header.options.gentle), now);
         self.observe(Observation::Sent { range: wire, origin: Origin::Parity });
-    }
-
-    /// Counts a segment with data or a FIN; `fresh` if it includes new data.
-    fn count_data(&mut self, data: &Data, fresh: bool) {
-        let segments = u64::from(data.payload_len().div_ceil(data.segment_size).max(1));
-        let len = data.payload_len();
-        self.counters.data_segments_out += segments;
-        if data.origin == Origin::New {
-            self.tx.earn_redundancy(len, self.config.redundancy_percent);
-        } else if data.origin == Origin::Retransmit {
-            self.counters.retransmits += segments;
-            self.counters.retransmitted_bytes += u64::from(len);
-        } else if data.origin == Origin::TailLossProbe {
-            self.counters.probes += 1;
-            if !fresh {
-                self.counters.probe_bytes_again += u64::from(len);
-            }
-        }
     }
 
     /// Returns the bytes of IP and TCP header of a plain data segment.

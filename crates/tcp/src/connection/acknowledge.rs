@@ -1,12 +1,12 @@
 //! Effects of an acknowledgement, part by part: round-trip time, losses, recovery and its undo, congestion
-//! window, timers. [`crate::send::recovery`] decides about an undo, which is carried out here.
+//! window, timers.
 
 use brisk_wire::{Flags, SeqNum};
 
 use crate::congestion::sample::{AckSample, CongestionCause, CongestionEvent};
 use crate::connection::gentle::parity::Unrepaired;
 use crate::connection::gentle::{Conclusion, Refuted};
-use crate::connection::sender::Sender;
+use crate::connection::sender::Undone;
 use crate::connection::state::Input;
 use crate::connection::{Connection, Events};
 use crate::event::{Observation, UndoCause};
@@ -89,7 +89,15 @@ impl Connection {
             self.tx.pass_repairs(&ack, reported, now);
         }
         self.take_rtt_sample(&ack, now);
-        self.undo(&ack, now);
+        let has_sack = self.handshake.agreed.sack;
+        if let Some(Undone { why, is_raised }) = self.tx.undo_spurious(&ack, has_sack, now) {
+            if is_raised {
+                self.ecn.on_undone();
+            }
+            self.counters.undos += 1;
+            self.observe(Observation::Undone { why });
+            self.observe_recovery();
+        }
 
         // 3. Loss detection marks segments as lost. Losses that a mechanism has repaired reduce the window.
         let mut loss = self.detect_loss(&ack, now);
@@ -342,46 +350,6 @@ impl Connection {
             self.counters.lost_again_bytes += u64::from(loss.lost_again);
             self.observe(Observation::LossDeclared { bytes: loss.newly_lost, by });
         }
-    }
-
-    /// Undoes a reduction that turns out to be spurious (RFC 3522, 3708, 4015, 5682).
-    fn undo(&mut self, ack: &AckOutcome, now: Instant) {
-        self.tx.recovery.resume_retransmissions();
-        let scoreboard = &self.tx.scoreboard;
-        if ack.reneged {
-            // Either this acknowledgement is old, or the receiver has discarded data. The state stays, and
-            // nothing is retransmitted until the next acknowledgement or the timer shows which (Linux:
-            // tcp_check_sack_reneging).
-            self.tx.recovery.suspend_retransmissions();
-        } else if self.handshake.agreed.sack && self.tx.recovery.shows_overtaken_segment(ack) {
-            // The highest SACK shows how far the segment was overtaken (Linux: tcp_try_undo_partial).
-            let highest = scoreboard.highest_sacked().unwrap_or(scoreboard.una());
-            self.tx.rack.on_overtaken(highest.since(ack.una_before));
-            // Other retransmitted data that is outstanding may be merely late too, so nothing more is
-            // retransmitted.
-            self.tx.recovery.suspend_retransmissions();
-        }
-        let repairs_in_flight = || scoreboard.resent().next().is_some();
-        let Some(why) = self.tx.recovery.spurious(ack, repairs_in_flight) else { return };
-        if self.tx.recovery.shows_reordering() {
-            self.tx.rack.on_spurious_recovery();
-            #[cfg(feature = "historical")]
-            self.tx.rfc6675.iter_mut().for_each(|counting| counting.on_spurious_recovery());
-        }
-        if self.tx.recovery.state() == CongestionState::Loss {
-            self.tx.timeouts_in_row = 0;
-        }
-        self.tx.scoreboard.unmark_lost();
-        self.tx.recovery.undo();
-        let threshold = |tx: &Sender| tx.rate.congestion.ssthresh().unwrap_or(u32::MAX);
-        let reduced = threshold(&self.tx);
-        self.tx.rate.on_spurious(now);
-        if threshold(&self.tx) > reduced {
-            self.ecn.on_undone();
-        }
-        self.counters.undos += 1;
-        self.observe(Observation::Undone { why });
-        self.observe_recovery();
     }
 
     /// Updates recovery state and congestion window. `redundancy`: bytes of redundancy in flight before the

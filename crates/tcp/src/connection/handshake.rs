@@ -10,19 +10,13 @@ use brisk_wire::{Flags, Options, SeqNum, Timestamps as TimestampOption};
 
 use crate::config::{EcnMode, TcpConfig};
 use crate::connection::ecn::EcnState;
-use crate::connection::fast_open::FastOpenState;
-use crate::connection::gentle::Gentle;
 use crate::connection::gentle::plain_copy::PlainCopy;
 use crate::connection::reactive::ProbeTimer;
 use crate::connection::state::{Input, State};
 use crate::connection::timer::Keepalive;
-use crate::connection::{Connection, Env, Events, Host, ParityCounters, Secrets};
+use crate::connection::{Connection, Env, Events, Host, Secrets};
 use crate::error::CloseReason;
-use crate::fast_open::SynAckClass;
-use crate::fast_open::client::Mode;
 use crate::four_tuple::FourTuple;
-use crate::mechanism::memory::{Answer, Opened};
-use crate::mechanism::{GentleOff, GentleOutcome, ParityOff};
 use crate::outcome::Arrived;
 use crate::send::rto::Rto;
 use crate::send::rtt::RttEstimator;
@@ -48,11 +42,8 @@ pub(crate) struct Handshake {
     pub(crate) established: Option<Instant>,
     pub(crate) peer_mss: Option<u16>,
     pub(crate) agreed: Negotiated,
-    /// Number of dropped SYNs in a row, as the memory of destinations knew when this connection was opened.
-    pub(crate) known_drops: u8,
     /// Our SYN or SYN-ACK.
     pub(crate) syn: OwnSyn,
-    reported: ReportedOpening,
 }
 
 /// Result of the negotiation.
@@ -86,13 +77,6 @@ pub(crate) struct OwnSyn {
     /// Number of SYN-ACK timeouts until an ACK without data may complete the handshake; 0 if none was
     /// deferred.
     deferred: u8,
-}
-
-/// Facts that were already reported to the memory of destinations.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct ReportedOpening {
-    opened: bool,
-    interference: bool,
 }
 
 /// Action after the timer of a SYN or SYN-ACK has fired.
@@ -150,9 +134,7 @@ impl Handshake {
             established: None,
             peer_mss: None,
             agreed: Negotiated::default(),
-            known_drops: 0,
             syn: OwnSyn { copy, ..OwnSyn::default() },
-            reported: ReportedOpening::default(),
         }
     }
 
@@ -466,85 +448,5 @@ impl Connection {
                 if linear { self.tx.rto.on_expire_linear() } else { self.tx.rto.on_expire() }
             }
         }
-    }
-}
-
-/// Results of the options of the first SYN, for the memory of destinations ([`crate::mechanism::memory`]).
-impl Handshake {
-    /// Returns how the first SYN of an active open was answered, in this state of the connection; `None` while
-    /// it is unknown.
-    fn opened(
-        &self,
-        gentle: &Gentle,
-        fast_open: &FastOpenState,
-        state: State,
-        closed: Option<CloseReason>,
-    ) -> Option<Opened> {
-        let by_us = matches!(closed, Some(CloseReason::Aborted | CloseReason::ListenerClosed));
-        let unanswered = self.established.is_none();
-        if !self.active || self.syn.sent == 0 || unanswered && (closed.is_none() || by_us) {
-            return None;
-        }
-        let simultaneous = GentleOutcome::Off(GentleOff::Simultaneous);
-        if gentle.outcome() == simultaneous || state == State::SynReceived {
-            return None;
-        }
-        // True if the SYN-ACK may answer a plain SYN that followed the first.
-        let is_later = match fast_open.syn_ack_class() {
-            Some(SynAckClass::SynDrop | SynAckClass::ReqDrop) => true,
-            Some(SynAckClass::NoData) | None => self.unanswered() > 0 && !gentle.answered,
-            Some(
-                SynAckClass::Accepted
-                | SynAckClass::Partial
-                | SynAckClass::SoftReject
-                | SynAckClass::SoftNegative
-                | SynAckClass::LateReject
-                | SynAckClass::Granted
-                | SynAckClass::NotSupported,
-            ) => false,
-        };
-        let answer = match unanswered {
-            true => Answer::Never,
-            false if is_later => Answer::Later,
-            false => Answer::First,
-        };
-        let sent = fast_open.first_syn().filter(|&(mode, data)| mode != Mode::DataNoCookie || data > 0);
-        // If this SYN-ACK has the option, it answers a copy of the SYN with the option but without cookie, so
-        // the option is not to blame.
-        let had_gentle = gentle.offered && !(answer == Answer::Later && gentle.answered);
-        let (fast_open, known_drops) = (sent.map(|(mode, _)| mode), self.known_drops);
-        Some(Opened { fast_open, gentle: had_gentle, answer, known_drops })
-    }
-
-    /// False if there is certainly nothing to report.
-    pub(super) fn may_report(&self, gentle: &Gentle, is_closed: bool) -> bool {
-        let answered = self.established.is_some() || is_closed;
-        self.active && (!self.reported.opened && answered || !self.reported.interference && gentle.answered)
-    }
-
-    /// True once, on an active open whose path removed the option from later segments or rewrote payload.
-    fn take_interference(&mut self, gentle: &Gentle, of: &ParityCounters) -> bool {
-        if self.reported.interference || !self.active || !gentle.offered {
-            return false;
-        }
-        self.reported.interference = of.tx_off == Some(ParityOff::Stripped)
-            || of.rx_off == Some(ParityOff::Checksum)
-            || gentle.outcome() == GentleOutcome::Off(GentleOff::Stripped);
-        self.reported.interference
-    }
-}
-
-impl Connection {
-    /// Returns how the first SYN of an active open was answered; `None` while it is unknown.
-    pub(crate) fn opened(&self) -> Option<Opened> {
-        self.handshake.opened(&self.gentle, &self.fast_open, self.state, self.closed)
-    }
-
-    /// Takes the report about the options of the first SYN: how it was answered, and whether the path has
-    /// removed the option of Corrective and Proactive from later segments or has rewritten payload.
-    pub(crate) fn take_syn_report(&mut self) -> (Option<Opened>, bool) {
-        let opened = if self.handshake.reported.opened { None } else { self.opened() };
-        self.handshake.reported.opened |= opened.is_some();
-        (opened, self.handshake.take_interference(&self.gentle, &self.counters.parity))
     }
 }

@@ -29,7 +29,6 @@ mod arrive;
 mod decision;
 mod ecn;
 mod fast_open;
-mod flight;
 mod gentle;
 mod handshake;
 mod path;
@@ -40,6 +39,7 @@ mod segment;
 mod sender;
 mod state;
 mod stats;
+mod syn_report;
 mod timer;
 mod transmit;
 mod urgent;
@@ -68,6 +68,7 @@ use path::OnPath;
 use reactive::ProbeTimer;
 use receiver::Receiver;
 use sender::Sender;
+use syn_report::SynReport;
 use timer::Keepalive;
 use urgent::Urgent;
 
@@ -215,7 +216,8 @@ pub(crate) struct Connection {
     /// Offset of the timestamp clock at the beginning.
     ts_offset: u32,
     state: State,
-    pub(crate) handshake: Handshake,
+    handshake: Handshake,
+    pub(crate) syn_report: SynReport,
     pub(crate) path: OnPath,
     tx: Sender,
     rx: Receiver,
@@ -256,6 +258,7 @@ impl Connection {
             ts_offset: secrets.ts_offset,
             state: State::Closed,
             handshake: Handshake::new(config, secrets.iss, now),
+            syn_report: SynReport::default(),
             path: OnPath::default(),
             tx,
             rx,
@@ -444,7 +447,7 @@ impl Connection {
             memory: self.memory(),
             repair_memory: self.repair_memory(),
             has_drained_storage: self.rx.queue.is_drained() || self.tx.queue.is_drained(),
-            has_gentle_report: self.handshake.may_report(&self.gentle, self.closed.is_some()),
+            has_gentle_report: self.owes_syn_report(),
             has_path_report: self.owes_path_report(now)
                 || self.path.owes_flight_report()
                 || self.tx.mtu.asks_path(),

@@ -25,7 +25,6 @@ use brisk_wire::SeqNum;
 use crate::config::{PrrBound, TcpConfig};
 use crate::congestion::Controller;
 use crate::congestion::sample::ControllerStart;
-use crate::connection::flight::FlightWatch;
 use crate::connection::handshake::Handshake;
 use crate::connection::sender::{SHORT_TRANSFER, Sender, Sharing, initial_window};
 use crate::connection::{Connection, State, Tally};
@@ -43,6 +42,10 @@ use crate::send::rate::RateControl;
 use crate::send::rtt::RttEstimator;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant, Micros};
+
+mod flight;
+
+use flight::FlightWatch;
 
 /// Segments with which any connection may begin (RFC 6928).
 pub(crate) const STANDARD_WINDOW: u32 = 10;

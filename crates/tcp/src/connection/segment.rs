@@ -71,7 +71,18 @@ impl Connection {
     pub(crate) fn build(&self, choice: &Choice, now: Instant) -> Segment {
         match choice {
             Choice::Control(control) => {
-                Segment::new(Origin::Ack, self.control_header(*control, now), Payload::None)
+                let header = match *control {
+                    Control::ChallengeAck => self.ack_header(now),
+                    Control::EmptyProbe => self.header(self.tx.scoreboard.una() - 1, Flags::ACK, now),
+                    Control::Abort => self.header(self.tx.scoreboard.nxt(), Flags::RST | Flags::ACK, now),
+                    Control::Reset(seq) => TcpHeader {
+                        ack: SeqNum(0),
+                        window: 0,
+                        options: Options::default(),
+                        ..self.header(seq, Flags::RST, now)
+                    },
+                };
+                Segment::new(Origin::Ack, header, Payload::None)
             }
             Choice::Syn(gentle) => {
                 let header = self.syn_header(*gentle, now);
@@ -123,21 +134,6 @@ impl Connection {
                 header.options.gentle = self.gentle.failure_option().or(header.options.gentle);
                 Segment::new(Origin::Ack, header, Payload::None)
             }
-        }
-    }
-
-    fn control_header(&self, control: Control, now: Instant) -> TcpHeader {
-        let nxt = self.tx.scoreboard.nxt();
-        match control {
-            Control::ChallengeAck => self.ack_header(now),
-            Control::EmptyProbe => self.header(self.tx.scoreboard.una() - 1, Flags::ACK, now),
-            Control::Abort => self.header(nxt, Flags::RST | Flags::ACK, now),
-            Control::Reset(seq) => TcpHeader {
-                ack: SeqNum(0),
-                window: 0,
-                options: Options::default(),
-                ..self.header(seq, Flags::RST, now)
-            },
         }
     }
 
@@ -208,7 +204,9 @@ impl Connection {
         if self.tx.queue.push_at(payload) || data.burst.is_some_and(|burst| burst.pushes()) {
             flags |= Flags::PSH;
         }
-        let (ecn_flags, ecn) = self.ecn.mark(self.ecn_origin(data), len > 0);
+        // For ECN a probe that carries new data is new data (RFC 3168 section 6.1.5 is about retransmissions).
+        let is_new = data.range.end.gt(self.tx.scoreboard.nxt());
+        let (ecn_flags, ecn) = self.ecn.mark(if is_new { Origin::New } else { data.origin }, len > 0);
         let mut header = self.header(data.range.start, flags | ecn_flags, now);
         if let Some(pointer) = self.urgent.pointer(data.range.start) {
             header.flags |= Flags::URG;
@@ -222,12 +220,6 @@ impl Connection {
             twice: data.twice,
             origin: data.origin,
         }
-    }
-
-    /// Returns the origin for ECN: a probe that carries new data is treated as new data (RFC 3168 section
-    /// 6.1.5 is about retransmissions).
-    pub(crate) fn ecn_origin(&self, data: &Data) -> Origin {
-        if data.range.end.gt(self.tx.scoreboard.nxt()) { Origin::New } else { data.origin }
     }
 
     /// Returns the header of an acknowledgement alone.

@@ -14,6 +14,7 @@ use crate::config::{LossDetection, PrrBound, TcpConfig};
 use crate::congestion::Controller;
 use crate::congestion::sample::{ControllerStart, LostPacket};
 use crate::connection::Host;
+use crate::event::UndoCause;
 use crate::outcome::{AckOutcome, CongestionState, Delivered, Dsack, LossCause, LossOutcome};
 use crate::send::budget::Budget;
 use crate::send::delivery::Snapshots;
@@ -171,6 +172,19 @@ impl Nagle {
         self.nodelay || self.small_end.is_none_or(|end| end.le(una))
     }
 
+    /// Holds partial segments back (`true`), or leaves them to Nagle's algorithm.
+    pub(crate) fn set_cork(&mut self, cork: bool) {
+        self.cork = cork;
+        self.cork_until = None;
+    }
+
+    /// Holds a partial segment back for data that is about to be written, but only until an acknowledgement
+    /// arrives (Linux: MSG_MORE).
+    pub(crate) fn set_more(&mut self, more: bool) {
+        self.more = more;
+        self.cork_until = None;
+    }
+
     /// True if a cork holds partial segments back.
     pub(crate) fn is_corked(&self) -> bool {
         self.cork || self.more
@@ -252,6 +266,14 @@ impl WindowUsage {
     pub(crate) fn is_limited(&self, cwnd: u32, slow_start: bool) -> bool {
         self.limited || (slow_start && cwnd < self.max_outstanding.saturating_mul(2))
     }
+}
+
+/// A reduction that was undone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Undone {
+    pub(crate) why: UndoCause,
+    /// True if the slow-start threshold has its earlier value again.
+    pub(crate) is_raised: bool,
 }
 
 impl Sender {
@@ -388,6 +410,13 @@ impl Sender {
         let nxt = self.scoreboard.nxt();
         let end = self.queue.end();
         if nxt.lt(end) { end.since(nxt.max(self.queue.start())) } else { 0 }
+    }
+
+    /// Switches Nagle's algorithm off (`true`) or on. Switching it off releases the queued data, corked or
+    /// not (Linux: the same).
+    pub(crate) fn set_nodelay(&mut self, nodelay: bool) {
+        self.nagle.nodelay = nodelay;
+        self.nagle.overridden |= nodelay && self.unsent() > 0;
     }
 
     /// Returns the bytes of data that are in flight or wait.
@@ -655,6 +684,41 @@ impl Sender {
         };
         let newly_lost = self.scoreboard.mark_head_lost(self.mss());
         LossOutcome { newly_lost, lost_again: 0, cause: Some(cause) }
+    }
+
+    /// Undoes a reduction that an acknowledgement shows to be spurious (RFC 3522, 3708, 4015, 5682).
+    pub(crate) fn undo_spurious(&mut self, ack: &AckOutcome, has_sack: bool, now: Instant) -> Option<Undone> {
+        self.recovery.resume_retransmissions();
+        let scoreboard = &self.scoreboard;
+        if ack.reneged {
+            // Either this acknowledgement is old, or the receiver has discarded data. The state stays, and
+            // nothing is retransmitted until the next acknowledgement or the timer shows which (Linux:
+            // tcp_check_sack_reneging).
+            self.recovery.suspend_retransmissions();
+        } else if has_sack && self.recovery.shows_overtaken_segment(ack) {
+            // The highest SACK shows how far the segment was overtaken (Linux: tcp_try_undo_partial).
+            let highest = scoreboard.highest_sacked().unwrap_or(scoreboard.una());
+            self.rack.on_overtaken(highest.since(ack.una_before));
+            // Other retransmitted data that is outstanding may be merely late too, so nothing more is
+            // retransmitted.
+            self.recovery.suspend_retransmissions();
+        }
+        let repairs_in_flight = || scoreboard.resent().next().is_some();
+        let why = self.recovery.spurious(ack, repairs_in_flight)?;
+        if self.recovery.shows_reordering() {
+            self.rack.on_spurious_recovery();
+            #[cfg(feature = "historical")]
+            self.rfc6675.iter_mut().for_each(|counting| counting.on_spurious_recovery());
+        }
+        if self.recovery.state() == CongestionState::Loss {
+            self.timeouts_in_row = 0;
+        }
+        self.scoreboard.unmark_lost();
+        self.recovery.undo();
+        let threshold = |rate: &RateControl| rate.congestion.ssthresh().unwrap_or(u32::MAX);
+        let reduced = threshold(&self.rate);
+        self.rate.on_spurious(now);
+        Some(Undone { why, is_raised: threshold(&self.rate) > reduced })
     }
 
     /// Returns the time at which suspected segments are declared lost.

@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
 
+use crate::connection::decision::Data;
 use crate::connection::segment::Built;
 use crate::connection::{Connection, State};
 use crate::event::Observation;
@@ -292,6 +293,23 @@ impl Tally {
             !spurious && in_time && echoed.is_none_or(|echoed| echoed <= age + TIMESTAMP_TICK)
         });
         self.repaired_by_probe += repaired.count() as u64;
+    }
+
+    /// Counts a segment with data or a FIN; `fresh` if it includes new data.
+    pub(crate) fn count_data(&mut self, data: &Data, fresh: bool) {
+        let segments = u64::from(data.payload_len().div_ceil(data.segment_size).max(1));
+        let len = data.payload_len();
+        self.data_segments_out += segments;
+        if data.origin == Origin::Retransmit {
+            self.retransmits += segments;
+            self.retransmitted_bytes += u64::from(len);
+        } else if data.origin == Origin::TailLossProbe {
+            self.probes += 1;
+            self.probes_of_new_data += u64::from(fresh);
+            if !fresh {
+                self.probe_bytes_again += u64::from(len);
+            }
+        }
     }
 
     /// Returns all counters.

@@ -176,7 +176,7 @@ impl Stack {
             return SynOptions::Together;
         }
         let (options, drops) = self.gentle_memory.syn_options(&destination(&connection.tuple()), now);
-        connection.handshake.known_drops = drops;
+        connection.syn_report.known_drops = drops;
         if wants_gentle || options == SynOptions::Plain { options } else { SynOptions::Together }
     }
 

@@ -186,7 +186,7 @@ fn short_records_that_pacing_holds_back_do_not_wait_for_an_acknowledgement() {
     let begin = world.now;
     for _ in 0..80 {
         assert_eq!(world.end(C).write(&[7; 100], begin), Ok(100));
-        world.end(C).end_record();
+        world.end(C).sender_mut().queue.end_record();
     }
     world.run_for(1_000);
     let again: Vec<_> = world.log[80..]

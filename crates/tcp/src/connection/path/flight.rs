@@ -112,7 +112,13 @@ impl TrainMeter {
 
 impl OnPath {
     /// Processes an acknowledgement and its losses. `before`: the losses before it.
-    pub(super) fn watch_flight(&mut self, ack: &AckOutcome, before: LossCount, nxt: SeqNum, now: Instant) {
+    pub(in crate::connection) fn watch_flight(
+        &mut self,
+        ack: &AckOutcome,
+        before: LossCount,
+        nxt: SeqNum,
+        now: Instant,
+    ) {
         let watch = self.flights.get_or_insert_default();
         if let Some(rtt) = ack.rtt {
             watch.recent.push(rtt);
@@ -199,7 +205,7 @@ impl OnPath {
     }
 
     /// True if all round trips of the flight are longer than the round trip of the path without a queue.
-    pub(super) fn sees_queue(&self, tx: &Sender) -> bool {
+    pub(in crate::connection) fn sees_queue(&self, tx: &Sender) -> bool {
         self.min_rtt(tx).is_some_and(|least| shows_queue(least + self.waited(tx), least))
     }
 
@@ -215,7 +221,7 @@ impl OnPath {
     }
 
     /// Records segments that have been declared lost.
-    pub(super) fn watch_losses(&mut self, lost: &[SeqRange], tx: &Sender) {
+    pub(in crate::connection) fn watch_losses(&mut self, lost: &[SeqRange], tx: &Sender) {
         let least = self.min_rtt(tx);
         let standard = initial_window(STANDARD_WINDOW, tx.mss());
         let Some(watch) = &mut self.flights else { return };
@@ -232,7 +238,7 @@ impl OnPath {
 
     /// Processes a retransmission timeout. If nothing of a whole flight has arrived, the report says that all
     /// of it was lost.
-    pub(super) fn watch_timeout(&mut self, tx: &Sender, now: Instant) {
+    pub(in crate::connection) fn watch_timeout(&mut self, tx: &Sender, now: Instant) {
         let (mss, bytes) = (tx.mss(), tx.scoreboard.outstanding());
         let has_round = self.flights.as_ref().is_some_and(|watch| watch.round.is_some());
         if has_round || bytes < WHOLE_FLIGHT * mss {
