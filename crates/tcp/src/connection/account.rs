@@ -125,11 +125,13 @@ impl Connection {
 
     /// Accounts for a segment that carries the owed acknowledgement. Parity, resets and empty probes do not:
     /// their receiver ignores it.
+    #[inline]
     fn account_ack(&mut self, header: &TcpHeader) {
         self.account_header(header);
         self.rx.on_ack_sent();
     }
 
+    #[inline]
     fn account_header(&mut self, header: &TcpHeader) {
         self.rx.on_window_sent(header.window);
         if header.options.fast_open.is_some() {
@@ -300,6 +302,7 @@ impl Connection {
     }
 
     /// Returns the bytes of IP and TCP header of a plain data segment.
+    #[inline]
     pub(crate) fn header_len(&self) -> usize {
         let ip = if self.tuple.is_ipv6() { 40 } else { 20 };
         ip + 20 + if self.handshake.agreed.timestamps { 12 } else { 0 }

@@ -193,6 +193,7 @@ impl Handshake {
     }
 
     /// Returns the timeout before backoff: the early timer's, while it applies.
+    #[inline]
     pub(super) fn timer_base(&self, rtt: &RttEstimator) -> Micros {
         self.syn.early_wait.map_or(rtt.rto_base(), Micros::from)
     }
@@ -275,8 +276,8 @@ impl Connection {
     pub(crate) fn syn_options(&self, now: Instant) -> Options {
         let answers = self.state == State::SynReceived;
         let offered = if answers { self.handshake.agreed } else { Negotiated::offered(&self.config) };
-        // Fast Open: a scaled window in addition to the 16 bits of the SYN, for the response to its data, which
-        // the peer sends before it receives another segment of ours.
+        // Fast Open: a scaled window in addition to the 16 bits of the SYN, for the response to its data,
+        // which the peer sends before it receives another segment of ours.
         let early_window = self.rx.window.early_shift().filter(|_| {
             let client = self.fast_open.client();
             client.is_some_and(|client| client.connect.early_window)

@@ -149,6 +149,7 @@ impl OnPath {
     }
 
     /// True while the window may not grow, because data of the start has not arrived.
+    #[inline]
     pub(crate) fn is_on_trust(&self) -> bool {
         matches!(self.start, Start::OnTrust { .. })
     }
@@ -222,6 +223,7 @@ impl OnPath {
     }
 
     /// Returns the window that a start, or a restart after an idle time, has without a request.
+    #[inline]
     pub(super) fn unasked_window(&self, config: &TcpConfig, mss: u32) -> u32 {
         let segments = config.initial_window;
         let segments = if self.may_ask(config) { segments.min(STANDARD_WINDOW) } else { segments };
@@ -260,6 +262,7 @@ impl OnPath {
     }
 
     /// Ends the start if all of its data has arrived.
+    #[inline]
     pub(super) fn confirm(&mut self, tx: &mut Sender) {
         if let Start::OnTrust { end, .. } = self.start
             && tx.scoreboard.una().ge(end)
@@ -308,6 +311,7 @@ impl OnPath {
 
     /// Returns the minimum round-trip time of this connection and of earlier ones: if it began in a queue,
     /// only others have measured the empty path.
+    #[inline]
     pub(super) fn min_rtt(&self, tx: &Sender) -> Option<Duration> {
         self.known.min_with(tx.rtt.min_rtt())
     }
@@ -532,6 +536,7 @@ impl Connection {
     }
 
     /// True if [`Connection::take_path_report`] may return a report now.
+    #[inline]
     pub(crate) fn owes_path_report(&self, now: Instant) -> bool {
         if self.path.over || self.handshake.established.is_none() && self.closed.is_none() {
             return false;

@@ -50,6 +50,7 @@ impl Sender {
 
     /// Returns the largest payload of a tail loss probe, if segments have at most `limit` bytes; it is small
     /// while the segment size is suspected.
+    #[inline]
     pub(super) fn probe_limit(&self, limit: u32) -> u32 {
         match self.suspects_size(UNANSWERED) {
             true => limit.min(self.mtu.base_payload(self.option_len)),
@@ -74,6 +75,7 @@ impl Sender {
     }
 
     /// Doubts the segment size after losses, if only small segments have arrived.
+    #[inline]
     pub(super) fn doubt_size(&mut self) {
         if self.suspects_size(UNANSWERED) {
             self.mtu.doubt();

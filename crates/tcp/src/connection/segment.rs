@@ -204,7 +204,7 @@ impl Connection {
         if self.tx.queue.push_at(payload) || data.burst.is_some_and(|burst| burst.pushes()) {
             flags |= Flags::PSH;
         }
-        // For ECN a probe that carries new data is new data (RFC 3168 section 6.1.5 is about retransmissions).
+        // For ECN a probe that carries new data is new data: RFC 3168 section 6.1.5 is about retransmissions.
         let is_new = data.range.end.gt(self.tx.scoreboard.nxt());
         let (ecn_flags, ecn) = self.ecn.mark(if is_new { Origin::New } else { data.origin }, len > 0);
         let mut header = self.header(data.range.start, flags | ecn_flags, now);

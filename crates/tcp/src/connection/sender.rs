@@ -354,6 +354,7 @@ impl Sender {
 
     /// Grows the send queue after `acked` bytes were delivered: to the data that can be in flight, or on a
     /// short path to the data that was.
+    #[inline]
     pub(crate) fn grow_queue(&mut self, acked: u32, now: Instant) {
         let window = self.rate.congestion.cwnd().min(self.window.max_snd_wnd());
         let short = self.rtt.min_rtt().filter(|least| auto_tuning::is_short(*least)).zip(self.rtt.srtt());
@@ -367,6 +368,7 @@ impl Sender {
     /// of one instant by their sequence numbers (RFC 8985 section 6.1), which is correct only if they left in
     /// that order. So a retransmission that follows new data within the instant gets a time one microsecond
     /// later.
+    #[inline]
     pub(crate) fn stamp(&mut self, end: SeqNum, now: Instant) -> Instant {
         let (last, last_end) = self.stamped;
         let at = if now > last {
@@ -406,6 +408,7 @@ impl Sender {
     }
 
     /// Returns the bytes that were written and never sent.
+    #[inline]
     pub(crate) fn unsent(&self) -> u32 {
         let nxt = self.scoreboard.nxt();
         let end = self.queue.end();
@@ -446,6 +449,7 @@ impl Sender {
     }
 
     /// True if a FIN is queued and was never sent.
+    #[inline]
     pub(crate) fn fin_unsent(&self) -> bool {
         self.queue.fin_queued() && self.scoreboard.nxt().le(self.queue.end())
     }
@@ -477,6 +481,7 @@ impl Sender {
     }
 
     /// Returns the bytes of new data that the peer's window permits.
+    #[inline]
     pub(crate) fn usable_window(&self) -> u32 {
         self.window.usable(self.scoreboard.una(), self.scoreboard.nxt())
     }
@@ -687,6 +692,7 @@ impl Sender {
     }
 
     /// Undoes a reduction that an acknowledgement shows to be spurious (RFC 3522, 3708, 4015, 5682).
+    #[inline]
     pub(crate) fn undo_spurious(&mut self, ack: &AckOutcome, has_sack: bool, now: Instant) -> Option<Undone> {
         self.recovery.resume_retransmissions();
         let scoreboard = &self.scoreboard;
@@ -747,6 +753,7 @@ impl Sender {
     }
 
     /// Records the end of a burst. `limited`: the congestion window or pacing ended it.
+    #[inline]
     pub(crate) fn end_burst(&mut self, limited: bool) {
         // If the controller sets a rate, pacing is the limit most of the time, not the window.
         let limited = limited && !(self.paced && self.rate.congestion.pacing_rate().is_some());
@@ -758,6 +765,7 @@ impl Sender {
     }
 
     /// Returns the burst extended by `range`, which is new data.
+    #[inline]
     pub(crate) fn burst_with(&self, range: SeqRange, budget: &Budget) -> BurstPush {
         let end = self.queue.end();
         let left = if range.end.lt(end) { end.since(range.end) } else { 0 };

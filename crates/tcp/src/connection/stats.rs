@@ -231,6 +231,7 @@ impl Tally {
         self.observations = Some(Vec::new());
     }
 
+    #[inline]
     pub(crate) fn is_observed(&self) -> bool {
         self.observations.is_some()
     }
@@ -240,6 +241,7 @@ impl Tally {
         self.observations.as_mut().map(core::mem::take).unwrap_or_default()
     }
 
+    #[inline]
     pub(crate) fn observe(&mut self, observation: Observation) {
         if let Some(observations) = &mut self.observations {
             observations.push(observation);
@@ -252,6 +254,7 @@ impl Tally {
 
     /// Counts the bytes on the wire: a super-packet counts as the segments into which it is cut, each with
     /// `headers` bytes of headers.
+    #[inline]
     pub(crate) fn count_sent(&mut self, built: Built, packet_len: usize, headers: usize) {
         let (mut segments, mut bytes) = (1, packet_len);
         if let Some(size) = built.segment_size.map(usize::from) {
@@ -267,6 +270,7 @@ impl Tally {
 
     /// Counts a packet that arrived. A packet coalesced by a device counts as its original segments, each
     /// with its own headers.
+    #[inline]
     pub(crate) fn count_arrival(&mut self, packet_len: usize, payload_len: usize, segment_size: usize) {
         self.wire_bytes_in += packet_len as u64;
         if payload_len > segment_size {
@@ -278,6 +282,7 @@ impl Tally {
 
     /// Counts the probes that were needed. A probed segment counts as delivered by the probe unless the
     /// echoed timestamp is older than the probe.
+    #[inline]
     pub(crate) fn count_probes(&mut self, ack: &AckOutcome, min_rtt: Option<Micros>) {
         if self.probes == 0 {
             return;
@@ -296,6 +301,7 @@ impl Tally {
     }
 
     /// Counts a segment with data or a FIN; `fresh` if it includes new data.
+    #[inline]
     pub(crate) fn count_data(&mut self, data: &Data, fresh: bool) {
         let segments = u64::from(data.payload_len().div_ceil(data.segment_size).max(1));
         let len = data.payload_len();

@@ -59,6 +59,7 @@ impl Connection {
     }
 
     /// False if [`Connection::take_syn_report`] has certainly nothing to report.
+    #[inline]
     pub(crate) fn owes_syn_report(&self) -> bool {
         let answered = self.handshake.established.is_some() || self.closed.is_some();
         let SynReport { opened, interference, .. } = self.syn_report;

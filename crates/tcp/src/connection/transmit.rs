@@ -248,6 +248,7 @@ impl Connection {
     }
 
     /// Selects data that was never sent, as a run of segments that one header can describe.
+    #[inline]
     fn decide_new(&self, now: Instant, env: &Env<'_>) -> Step {
         if self.tx.unsent() == 0 && !self.tx.fin_unsent() {
             // The usage of the window counts even if the data ended before the window did.
@@ -274,6 +275,7 @@ impl Connection {
     }
 
     /// Returns the burst that this new data extends; `None` if bursts do not end with PSH.
+    #[inline]
     fn burst_with(&self, payload: SeqRange, budget: &Budget) -> Option<BurstPush> {
         self.config.push_bursts.then(|| self.tx.burst_with(payload, budget))
     }
@@ -282,6 +284,7 @@ impl Connection {
     /// "a TCP SHOULD set cwnd to no more than RW before beginning transmission if the TCP has not sent data
     /// in an interval exceeding the retransmission timeout". As in Linux the window halves for each timeout
     /// of silence until it is RW (RFC 2861 section 3.1). A window probe begins no transmission.
+    #[inline]
     fn restart_after_idle(&self, now: Instant) -> Option<Change> {
         // A shared path can be busy although this member is idle.
         let is_member = self.tx.sharing == Sharing::Member;
@@ -311,6 +314,7 @@ impl Connection {
     /// Returns the bytes that one transmission may hold, and whether the device sends each segment twice. The
     /// bytes are whole segments up to the limit of the device. A segment with an urgent pointer travels
     /// alone, since the pointer is relative to its own header.
+    #[inline]
     fn gso_size(&self, mss: u32, budget: &Budget, env: &Env<'_>, now: Instant) -> (u32, bool) {
         if self.urgent.pointer(self.tx.scoreboard.nxt()).is_some()
             || (self.state == State::SynReceived && self.fast_open.limits_amplification())
@@ -414,8 +418,10 @@ impl Sender {
         if in_place >= run / 4 { (in_place / mss * mss).max(mss) } else { run }
     }
 
-    /// Returns the new data that may leave now: segments of `mss` bytes, `max` bytes at most. `urgent`: it is
-    /// before an urgent pointer, and does not wait for Nagle's algorithm (Linux: the same).
+    /// Returns the new data that may leave now: segments of `mss` bytes, `max` bytes at most. A partial
+    /// segment waits for the sender's silly window avoidance (RFC 9293 section 3.8.6.2.1) and Nagle's
+    /// algorithm; `urgent` data does not wait for the latter (Linux: the same).
+    #[inline]
     fn new_data(&self, budget: &Budget, mss: u32, max: u32, urgent: bool, now: Instant) -> NewData {
         let nxt = self.scoreboard.nxt();
         let record = self.queue.record_end(nxt);
@@ -436,8 +442,7 @@ impl Sender {
         let ends_record = record.is_some() && offered == unsent;
         let may_be_partial = || {
             if offered < unsent {
-                // RFC 9293 section 3.8.6.2.1 (silly window avoidance): "(3) or if at least a fraction Fs of
-                // the maximum window can be sent"; Fs = 1/2.
+                // "(3) or if at least a fraction Fs of the maximum window can be sent"; Fs = 1/2.
                 let half = self.window.max_snd_wnd() / 2;
                 self.nagle.overridden || (budget.pipe == 0 && offered >= half && offered > 0)
             } else {

@@ -351,9 +351,10 @@ impl PathMtu {
         }
     }
 
-    /// Processes the delivery of segments with `options` bytes of options, of which those with `full` bytes of
-    /// payload have the full size. The arrival of [large](PathMtu::is_large) ones is reported to the path, and
-    /// may end a suspicion. Returns true if the MTU has grown because a suspicion ends.
+    /// Processes the delivery of segments with `options` bytes of options, of which those with `full` bytes
+    /// of payload have the full size. The arrival of [large](PathMtu::is_large) ones is reported to the path,
+    /// and may end a suspicion. Returns true if the MTU has grown because a suspicion ends.
+    #[inline]
     pub(crate) fn on_delivered(&mut self, ack: &AckOutcome, full: u32, options: u32) -> bool {
         let awaits_large = self.probing == MtuProbing::Early && (!self.large_arrived || self.is_suspicion());
         let is_due = self.is_probing() && self.report_due <= ack.at;

@@ -327,8 +327,8 @@ impl FastOpenState {
         unproven.then(|| initial_window(STANDARD_WINDOW, mss).saturating_sub(sent))
     }
 
-    /// Returns what may be sent in SYN-RECEIVED in addition to the SYN-ACK, within the amplification limit, if
-    /// the next segment has at most `limit` bytes of payload and `headers` bytes of headers.
+    /// Returns what may be sent in SYN-RECEIVED in addition to the SYN-ACK, within the amplification limit,
+    /// if the next segment has at most `limit` bytes of payload and `headers` bytes of headers.
     pub(super) fn affords_early(&self, tx: &Sender, limit: u32, headers: usize) -> EarlyBudget {
         let Some(server) = self.server().filter(|server| server.sends_early()) else {
             return EarlyBudget::Nothing;

@@ -363,6 +363,7 @@ impl Gentle {
 impl Gentle {
     /// Returns the next deadline of the active mechanisms. Data may leave if `sends` is true, and may arrive
     /// if `is_open` is.
+    #[inline]
     pub(crate) fn next_timeout(
         &self,
         tx: &Sender,

@@ -189,6 +189,7 @@ impl Gentle {
 
 /// Transmission.
 impl Gentle {
+    #[inline]
     fn parity(&self) -> Option<&ParityTx> {
         self.active.as_ref()?.tx.as_ref()
     }
@@ -287,6 +288,7 @@ impl Gentle {
 
     /// Returns a decision about parity that only waits for the end of the burst; `None` if it is decided like
     /// any other.
+    #[inline]
     pub(crate) fn decide_open_group(&self, tx: &Sender) -> Option<Step> {
         match self.parity() {
             // The burst continues when pacing permits.

@@ -81,6 +81,7 @@ impl PlainCopy {
     }
 
     /// Returns the time at which the copy leaves.
+    #[inline]
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         match self {
             PlainCopy::At(at) => Some(*at),

@@ -70,10 +70,12 @@ pub(crate) enum Coalesced {
 }
 
 impl Gentle {
+    #[inline]
     pub(crate) fn proactive(&self) -> Option<&Proactive> {
         self.active.as_ref()?.proactive.as_ref()
     }
 
+    #[inline]
     pub(crate) fn proactive_mut(&mut self) -> Option<&mut Proactive> {
         self.active.as_mut()?.proactive.as_mut()
     }
@@ -87,6 +89,7 @@ impl Gentle {
 /// The next copy, and the peer's reports about copies.
 impl Gentle {
     /// Decides whether the copy that is due leaves.
+    #[inline]
     pub(crate) fn decide_copy(&self, tx: &Sender, budget: impl FnOnce() -> Budget, now: Instant) -> Step {
         let next = self.proactive().and_then(|proactive| proactive.copies.next(now));
         let Some(range) = next.map(|copy| copy.range) else { return Step::Skip(None) };
@@ -105,6 +108,7 @@ impl Gentle {
 
     /// Returns the limit that copies set to a run of new data. `may_double`: the device may send each
     /// segment twice.
+    #[inline]
     pub(crate) fn copied_run(
         &self,
         tx: &Sender,
@@ -294,6 +298,7 @@ impl Active {
 /// Segments that arrive.
 impl Gentle {
     /// Decides about a segment that a device has coalesced from several.
+    #[inline]
     pub(crate) fn on_coalesced(&self, segment: &Arrived<'_>, rx: &Receiver) -> Coalesced {
         let size = segment.segment_size;
         let Some(proactive) = self.proactive().filter(|_| size > 0 && segment.payload.len() > size) else {

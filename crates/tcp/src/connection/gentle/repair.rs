@@ -227,6 +227,7 @@ impl Active {
 /// Memory for repairs.
 impl Gentle {
     /// Returns the bytes that are kept only for repairs.
+    #[inline]
     pub(crate) fn repair_memory(&self, rx: &Receiver) -> usize {
         let parity = self.active.as_ref().and_then(|active| active.rx.as_ref());
         parity.map_or(0, |parity| rx.queue.retained() + parity.decoder.memory())

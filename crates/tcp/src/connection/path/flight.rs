@@ -148,6 +148,7 @@ impl OnPath {
     }
 
     /// True if each segment of the flight has arrived or is known to be lost.
+    #[inline]
     pub(super) fn is_flight_over(&self, board: &Scoreboard) -> bool {
         let round = self.flights.as_ref().and_then(|watch| watch.round.as_ref());
         round.is_some_and(|round| {
@@ -221,6 +222,7 @@ impl OnPath {
     }
 
     /// Records segments that have been declared lost.
+    #[inline]
     pub(in crate::connection) fn watch_losses(&mut self, lost: &[SeqRange], tx: &Sender) {
         let least = self.min_rtt(tx);
         let standard = initial_window(STANDARD_WINDOW, tx.mss());
@@ -266,6 +268,7 @@ impl OnPath {
     }
 
     /// True if a report about a flight is due.
+    #[inline]
     pub(crate) fn owes_flight_report(&self) -> bool {
         self.flights.as_ref().is_some_and(|watch| watch.finished.is_some())
     }
