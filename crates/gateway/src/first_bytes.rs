@@ -47,7 +47,7 @@ const ASSIGNED: [(u16, FirstSender); 7] = [
     (587, FirstSender::Server),
 ];
 
-/// An end of a connection.
+/// The end of a connection that sends first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FirstSender {
     /// The side that connected.
