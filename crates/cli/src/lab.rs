@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use brisk_lab::pages;
-use brisk_lab::plan::judge::{PlanReport, judge};
+use brisk_lab::plan::evaluation::{PlanReport, evaluate};
 use brisk_lab::plan::run::{RunError, RunOptions, remaining, run as run_plan};
 use brisk_lab::plan::store::{Shard, Store, StoreError, merge};
 use brisk_lab::plan::{Plan, builtin, markdown, page};
@@ -270,7 +270,7 @@ fn show(store: &Store, json: bool) -> Result<(), Failure> {
 
 fn report_of(store: &Store) -> Result<PlanReport, Failure> {
     let plan = store.plan().map_err(Failure::failed)?;
-    judge(&plan, store).map_err(Failure::failed)
+    evaluate(&plan, store).map_err(Failure::failed)
 }
 
 impl Report {

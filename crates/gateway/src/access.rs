@@ -10,7 +10,7 @@ use brisk_packet_io::sockopt::TcpInfo;
 use brisk_runtime::ConnStats;
 
 use crate::end::End;
-use crate::first_bytes::Speaker;
+use crate::first_bytes::FirstSender;
 use crate::hop::line::Line;
 use crate::hop::opening::plain;
 use crate::log::{Level, Log, Value};
@@ -78,7 +78,7 @@ pub struct Access {
     /// True if the client has closed its direction.
     pub client_ended: bool,
     /// Side that sent first; `None` if neither has sent anything.
-    pub spoke_first: Option<Speaker>,
+    pub sent_first: Option<FirstSender>,
     /// Time that was lost waiting for the client's first bytes before the hop was opened without them; `None`
     /// if they arrived in time, and at the backend.
     pub waited: Option<Duration>,
@@ -156,7 +156,7 @@ impl Access {
             route: None,
             origin: None,
             client_ended: false,
-            spoke_first: None,
+            sent_first: None,
             waited: None,
             bytes_up: 0,
             bytes_down: 0,
@@ -200,7 +200,7 @@ impl Access {
         if let Some(origin) = &self.origin {
             fields.push(("origin", Value::Text(origin.clone())));
         }
-        fields.push(("spoke_first", Value::Text(self.spoke_first.map_or("nobody", Speaker::name).into())));
+        fields.push(("sent_first", Value::Text(self.sent_first.map_or("nobody", FirstSender::name).into())));
         if let Some(waited) = self.waited {
             fields.push(("waited_ms", Value::Millis(millis(waited))));
         }
@@ -288,7 +288,7 @@ mod tests {
             route: None,
             origin: None,
             client_ended: false,
-            spoke_first: Some(Speaker::Client),
+            sent_first: Some(FirstSender::Client),
             waited: Some(Duration::from_millis(5)),
             bytes_up: 100,
             bytes_down: 30_000,
@@ -302,7 +302,7 @@ mod tests {
         };
         access.write(&Log::to(lines.clone(), LogFormat::Text, Level::Info));
         let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
-        let words = "level=error event=access role=backend peer=192.0.2.1:5000 frontend=\"edge Rome\" spoke_first=client waited_ms=5.000 \
+        let words = "level=error event=access role=backend peer=192.0.2.1:5000 frontend=\"edge Rome\" sent_first=client waited_ms=5.000 \
                      bytes_up=100 bytes_down=30000 first_byte_ms=110.000 duration_ms=120.000 reason=\"peer gateway unreachable: connection refused by the peer\"\n";
         assert!(text.ends_with(words), "{text}");
     }

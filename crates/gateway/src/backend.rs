@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use crate::access::{Access, Role};
 use crate::allow::Allow;
 use crate::end::End;
-use crate::first_bytes::Speaker;
+use crate::first_bytes::FirstSender;
 use crate::frontends::{FrontendLimits, FrontendSlot, TooMany};
 use crate::hop::answer::{Asked, Rejected, Run, beginning, receive};
 use crate::hop::line::Line;
@@ -461,7 +461,7 @@ async fn carry_on(
     if let Some(slot) = &slot {
         slot.charge(asked.first.len(), true);
     }
-    access.spoke_first = (!asked.first.is_empty()).then_some(Speaker::Client);
+    access.sent_first = (!asked.first.is_empty()).then_some(FirstSender::Client);
     // The answer to the frontend leaves together with the origin's first bytes, if they arrive soon.
     let answer = match first_bytes(&mut origin, ANSWER_WAIT).await {
         Ok(answer) => answer,

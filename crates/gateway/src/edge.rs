@@ -22,7 +22,7 @@ use crate::access::{Access, ClientTcp, Role};
 use crate::clients::ClientSide;
 use crate::end::End;
 use crate::exempt::Exemptions;
-use crate::first_bytes::Speaker;
+use crate::first_bytes::FirstSender;
 use crate::hop::line::Line;
 use crate::hop::opening::{ClientAddresses, plain};
 use crate::hop::stream::HopStream;
@@ -315,7 +315,7 @@ async fn carry_on(
         }
     };
     access.bytes_up += first.len() as u64;
-    access.spoke_first = (!first.is_empty()).then_some(Speaker::Client);
+    access.sent_first = (!first.is_empty()).then_some(FirstSender::Client);
     // Frees these bytes, which have been sent.
     drop(first);
     let with = Carry {

@@ -37,31 +37,31 @@ pub(crate) const GREETING: Duration = Duration::from_secs(2);
 
 /// Ports whose protocol determines which side sends first: the client in HTTP (RFC 9112) and TLS (RFC 8446),
 /// the server in FTP, SMTP, POP3, IMAP and the submission of mail (RFC 959, 5321, 1939, 9051, 6409).
-const ASSIGNED: [(u16, Speaker); 7] = [
-    (80, Speaker::Client),
-    (443, Speaker::Client),
-    (21, Speaker::Server),
-    (25, Speaker::Server),
-    (110, Speaker::Server),
-    (143, Speaker::Server),
-    (587, Speaker::Server),
+const ASSIGNED: [(u16, FirstSender); 7] = [
+    (80, FirstSender::Client),
+    (443, FirstSender::Client),
+    (21, FirstSender::Server),
+    (25, FirstSender::Server),
+    (110, FirstSender::Server),
+    (143, FirstSender::Server),
+    (587, FirstSender::Server),
 ];
 
-/// An end of a connection.
+/// The end of a connection that sends first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Speaker {
+pub enum FirstSender {
     /// The side that connected.
     Client,
     /// The origin.
     Server,
 }
 
-impl Speaker {
+impl FirstSender {
     /// Returns the word for logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
-            Speaker::Client => "client",
-            Speaker::Server => "server",
+            FirstSender::Client => "client",
+            FirstSender::Server => "server",
         }
     }
 }
@@ -70,7 +70,7 @@ impl Speaker {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Habit {
     /// Side that sent first on the last connection; `None` before the first one.
-    last: Option<Speaker>,
+    last: Option<FirstSender>,
     /// Number of connections in a row with that side.
     times: u8,
     /// Value of `times` that is needed to expect the client to send first.
@@ -94,19 +94,19 @@ impl Habit {
     }
 
     /// Returns the side that is expected to send first.
-    fn expected(&self) -> Option<Speaker> {
+    fn expected(&self) -> Option<FirstSender> {
         let enough = match self.last? {
-            Speaker::Client => self.enough,
-            Speaker::Server => MIN_TIMES,
+            FirstSender::Client => self.enough,
+            FirstSender::Server => MIN_TIMES,
         };
         self.last.filter(|_| self.times >= enough)
     }
 
-    fn learn(&mut self, who: Speaker, guess: Guess) {
-        if who == Speaker::Server {
+    fn learn(&mut self, who: FirstSender, guess: Guess) {
+        if who == FirstSender::Server {
             self.reach = 0;
             // Without a wrong guess, a server that sends first does not change the number that is needed.
-            let wrong = guess.expected == Some(Speaker::Client);
+            let wrong = guess.expected == Some(FirstSender::Client);
             self.enough = if wrong { self.enough.saturating_mul(2).min(MAX_ENOUGH) } else { self.enough };
         } else if guess.late && guess.expected == Some(who) && self.enough == MIN_TIMES {
             self.reach = (self.reach + 1).min(MAX_DOUBLINGS);
@@ -121,7 +121,7 @@ impl Habit {
 pub(crate) struct Guess {
     origin: u64,
     port: Option<u16>,
-    expected: Option<Speaker>,
+    expected: Option<FirstSender>,
     /// Time to wait for the client's first bytes.
     pub(crate) wait: Duration,
     late: bool,
@@ -180,17 +180,17 @@ impl Habits {
         let learns = !limit.is_zero();
         let expected = habit.expected().filter(|_| learns);
         let wait = match (expected, round_trip) {
-            (Some(Speaker::Client), Some(round_trip)) => {
+            (Some(FirstSender::Client), Some(round_trip)) => {
                 usual.max((round_trip * (1 << habit.reach)).min(limit))
             }
-            (Some(Speaker::Server), _) => Duration::ZERO,
-            (Some(Speaker::Client) | None, _) => usual,
+            (Some(FirstSender::Server), _) => Duration::ZERO,
+            (Some(FirstSender::Client) | None, _) => usual,
         };
         Guess { origin: own, port, expected, wait, late: false }
     }
 
     /// Records that `who` sent first on the connection of `guess`.
-    pub(crate) fn learn(&self, who: Speaker, guess: Guess) {
+    pub(crate) fn learn(&self, who: FirstSender, guess: Guess) {
         let mut table = self.lock();
         for key in [Some(guess.origin), guess.port.map(|port| self.of_port(port))].into_iter().flatten() {
             let mut habit = self.habit(&table, key, guess.port);
@@ -245,8 +245,8 @@ mod tests {
     const USUAL: Duration = Duration::from_millis(5);
     const LIMIT: Duration = Duration::from_secs(2);
     const ROUND_TRIP: Duration = Duration::from_millis(100);
-    const CLIENT: Speaker = Speaker::Client;
-    const SERVER: Speaker = Speaker::Server;
+    const CLIENT: FirstSender = FirstSender::Client;
+    const SERVER: FirstSender = FirstSender::Server;
 
     fn guess(habits: &Habits, origin: Option<&str>) -> Guess {
         habits.guess(origin, USUAL, LIMIT, Some(ROUND_TRIP))
@@ -256,7 +256,7 @@ mod tests {
         guess(habits, origin).wait.as_millis()
     }
 
-    fn learn_times(habits: &Habits, origin: Option<&str>, who: Speaker, times: u32) {
+    fn learn_times(habits: &Habits, origin: Option<&str>, who: FirstSender, times: u32) {
         (0..times).for_each(|_| habits.learn(who, guess(habits, origin)));
     }
 

@@ -18,7 +18,7 @@ use crate::clients::ClientSide;
 use crate::end::End;
 use crate::entrance::{Admitted, Entrance};
 use crate::exchanges::Exchanges;
-use crate::first_bytes::{GREETING, Guess, Habits, Speaker};
+use crate::first_bytes::{FirstSender, GREETING, Guess, Habits};
 use crate::hop::dial::DialError;
 use crate::hop::line::Line;
 use crate::hop::opening::plain;
@@ -570,7 +570,7 @@ async fn serve(
             };
             let opened = Instant::now();
             let on_first = |who| {
-                if who == Speaker::Client || opened.elapsed() < GREETING {
+                if who == FirstSender::Client || opened.elapsed() < GREETING {
                     shared.habits.learn(who, guess.in_vain());
                 }
             };
@@ -665,8 +665,8 @@ impl Current {
             access.waited = admitted.first.is_empty().then(|| waiting.elapsed());
         }
         if !admitted.first.is_empty() {
-            access.spoke_first = Some(Speaker::Client);
-            self.habits.learn(Speaker::Client, guess);
+            access.sent_first = Some(FirstSender::Client);
+            self.habits.learn(FirstSender::Client, guess);
         }
         Ok((admitted, guess))
     }

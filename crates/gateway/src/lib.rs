@@ -96,7 +96,7 @@ pub use clients::ClientSide;
 pub use edge::{Edge, EdgeConfig, EdgeControl};
 pub use end::End;
 pub use entrance::Entrance;
-pub use first_bytes::Speaker;
+pub use first_bytes::FirstSender;
 pub use frontend::{Frontend, FrontendConfig, FrontendControl, OpenListener};
 pub use frontends::FrontendLimits;
 pub use hop::{Hop, HopKey, KeyRing};

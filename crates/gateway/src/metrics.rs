@@ -18,7 +18,7 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::access::{Access, ClientTcp, retransmits};
 use crate::end::End;
 use crate::exempt::{Exemptions, Sign};
-use crate::first_bytes::Speaker;
+use crate::first_bytes::FirstSender;
 use crate::frontends::{Account, Frontends};
 use crate::history::History;
 use crate::peer::{PathReport, Redundancy};
@@ -43,14 +43,14 @@ const PARITY: [&str; 7] =
 const FAST_OPEN: [&str; 7] = ["used", "no-cookie", "refused", "stripped", "syn-lost", "blackholed", "off"];
 
 /// Values of the label for the side that sent first.
-const SPOKE_FIRST: [&str; 4] = ["client", "client_late", "server", "nobody"];
+const SENT_FIRST: [&str; 4] = ["client", "client_late", "server", "nobody"];
 
-fn spoke_first(access: &Access) -> &'static str {
-    match (access.spoke_first, access.waited) {
-        (Some(Speaker::Client), None) => SPOKE_FIRST[0],
-        (Some(Speaker::Client), Some(_)) => SPOKE_FIRST[1],
-        (Some(Speaker::Server), _) => SPOKE_FIRST[2],
-        (None, _) => SPOKE_FIRST[3],
+fn sent_first(access: &Access) -> &'static str {
+    match (access.sent_first, access.waited) {
+        (Some(FirstSender::Client), None) => SENT_FIRST[0],
+        (Some(FirstSender::Client), Some(_)) => SENT_FIRST[1],
+        (Some(FirstSender::Server), _) => SENT_FIRST[2],
+        (None, _) => SENT_FIRST[3],
     }
 }
 
@@ -80,7 +80,7 @@ pub struct Metrics {
     wire: Series,
     payload: Series,
     /// Connections by the side that sent first.
-    spoke_first: Series,
+    sent_first: Series,
     /// Connections by listener, named origin (if configured) and result.
     services: Family<Labels, Counter>,
     /// Connections that were inactive for too long, by the kind of limit.
@@ -196,7 +196,7 @@ impl Metrics {
             redundancy: Series::of("result", &Redundancy::ALL.map(Redundancy::name)),
             wire: Series::wire(),
             payload: Series::of("dir", &["up", "down"]),
-            spoke_first: Series::of("who", &SPOKE_FIRST),
+            sent_first: Series::of("who", &SENT_FIRST),
             services: Family::default(),
             timed_out: Series::of("kind", &Timeout::ALL.map(Timeout::name)),
             repaired: Series::of("by", &["probe", "parity", "copy"]),
@@ -241,7 +241,7 @@ impl Metrics {
         counter(
             "first_bytes",
             "Connections by the side that sent first; client_late: the client sent after the hop was opened without its first bytes",
-            &self.spoke_first,
+            &self.sent_first,
         );
         counter("timeouts", "Connections that a timeout of [limits] ended, by timeout", &self.timed_out);
         counter(
@@ -404,7 +404,7 @@ impl Metrics {
         self.connections.add(access.end.name(), 1);
         self.payload.add("up", access.bytes_up);
         self.payload.add("down", access.bytes_down);
-        self.spoke_first.add(spoke_first(access), 1);
+        self.sent_first.add(sent_first(access), 1);
         if let End::TimedOut(timeout) = access.end {
             self.timed_out(timeout);
         }

@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use crate::access::{Access, Role};
 use crate::end::End;
 use crate::exchanges::Exchanges;
-use crate::first_bytes::Speaker;
+use crate::first_bytes::FirstSender;
 use crate::frontends::FrontendSlot;
 use crate::hop::line::Line;
 use crate::hop::opening::ClientAddresses;
@@ -42,10 +42,10 @@ enum Side {
 
 impl Role {
     /// Returns the end, client or origin, that is behind this side of the relay.
-    fn speaker(self, side: Side) -> Speaker {
+    fn sender(self, side: Side) -> FirstSender {
         match (self, side) {
-            (Role::Frontend, Side::Outside) | (Role::Backend | Role::Edge, Side::Hop) => Speaker::Client,
-            (Role::Frontend, Side::Hop) | (Role::Backend | Role::Edge, Side::Outside) => Speaker::Server,
+            (Role::Frontend, Side::Outside) | (Role::Backend | Role::Edge, Side::Hop) => FirstSender::Client,
+            (Role::Frontend, Side::Hop) | (Role::Backend | Role::Edge, Side::Outside) => FirstSender::Server,
         }
     }
 }
@@ -80,7 +80,7 @@ pub(crate) struct Carry<'a, L> {
     /// Resolves, with the reason, if the other gateway will not answer any more.
     pub(crate) lost: L,
     /// Called with the side that sends first, unless the record has it already.
-    pub(crate) on_first: &'a (dyn Fn(Speaker) + Sync),
+    pub(crate) on_first: &'a (dyn Fn(FirstSender) + Sync),
     /// Limits of inactivity.
     pub(crate) timeouts: &'a Timeouts,
     /// The signal to stop.
@@ -123,10 +123,10 @@ pub(crate) async fn carry(
     let mut pair = ConnectionPair { outside, hop, have_ended: false };
     let mut reason = None;
     let role = access.role;
-    let on_first = |side| on_first(role.speaker(side));
+    let on_first = |side| on_first(role.sender(side));
     let unprepared = AtomicBool::new(unprepared);
     let progress = Progress { slot, exchanges, unprepared, ..Progress::new(&on_first) };
-    if access.spoke_first.is_some() {
+    if access.sent_first.is_some() {
         let _ = progress.first.set(Side::Outside);
         progress.activity.moved();
     }
@@ -143,8 +143,8 @@ pub(crate) async fn carry(
         };
         relay(pair.outside.split(), first, pair.hop.split(), order, &progress).await
     };
-    let spoke = progress.first.get().map(|side| role.speaker(*side));
-    access.spoke_first = access.spoke_first.or(spoke);
+    let first_sender = progress.first.get().map(|side| role.sender(*side));
+    access.sent_first = access.sent_first.or(first_sender);
     let (up, down) = match access.role {
         Role::Frontend => (relayed.from_outside, relayed.from_hop),
         Role::Backend | Role::Edge => (relayed.from_hop, relayed.from_outside),

@@ -396,7 +396,7 @@ impl Upstream {
             if let Some(connected) = connected {
                 connected.send_replace(true);
             }
-            return self.ask_warm(stream, message).await;
+            return self.ask_on_open_connection(stream, message).await;
         }
         let connect = ConnectConfig { tcp: dialling.tcp.clone(), fast_open, ..ConnectConfig::default() };
         let address = address.ok_or_else(not_configured)?;
@@ -416,7 +416,7 @@ impl Upstream {
     }
 
     /// Sends `message` on a connection that is already open.
-    async fn ask_warm(&self, stream: TcpStream, message: &[u8]) -> Result<Answered, DialError> {
+    async fn ask_on_open_connection(&self, stream: TcpStream, message: &[u8]) -> Result<Answered, DialError> {
         stream.set_linger(None);
         let abandoned = Abandoned(Some(stream.handle()));
         let answered = ask(Line::Brisk(stream), message, 0).await?;

@@ -348,8 +348,8 @@ async fn whether_clients_or_servers_speak_first_is_learnt_and_unlearnt() {
     ask_after(Duration::from_millis(50), &pair, &origin).await;
     ask_after(Duration::ZERO, &pair, &origin).await;
     let accesses = pair.finish().await;
-    let spoke: Vec<&str> = accesses.iter().map(|access| access.spoke_first.unwrap().name()).collect();
-    assert_eq!(spoke, [&["client"; 4][..], &["server"; 4], &["client"; 2]].concat());
+    let first: Vec<&str> = accesses.iter().map(|access| access.sent_first.unwrap().name()).collect();
+    assert_eq!(first, [&["client"; 4][..], &["server"; 4], &["client"; 2]].concat());
     let preconnected = &accesses[3];
     assert_eq!(preconnected.waited, None, "the frontend waited for its request");
     let outcome = preconnected.hop.as_ref().map(|hop| hop.fast_open);

@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use brisk_tcp::Stack;
-use brisk_tcp::stack::Lesson;
+use brisk_tcp::stack::SharedFact;
 use brisk_tcp::time::Instant;
 
 /// Capacity of the channel to a stack; further facts are dropped.
@@ -13,8 +13,8 @@ const CAPACITY: usize = 1024;
 /// another.
 #[derive(Debug)]
 pub(crate) struct Exchange {
-    to: Vec<SyncSender<Lesson>>,
-    from: Receiver<Lesson>,
+    to: Vec<SyncSender<SharedFact>>,
+    from: Receiver<SharedFact>,
 }
 
 impl Exchange {
@@ -29,18 +29,18 @@ impl Exchange {
 
     /// Sends the facts that `stack` has learnt to the other stacks.
     pub(crate) fn send(&self, stack: &mut Stack) {
-        while let Some(lesson) = stack.poll_lesson() {
+        while let Some(fact) = stack.poll_shared_fact() {
             for to in &self.to {
                 // The fact is dropped if the other stack is gone or its channel is full.
-                let _ = to.try_send(lesson.clone());
+                let _ = to.try_send(fact.clone());
             }
         }
     }
 
     /// Passes the facts of the other stacks to `stack`.
     pub(crate) fn receive(&self, stack: &mut Stack, now: Instant) {
-        for lesson in self.from.try_iter() {
-            stack.on_lesson(&lesson, now);
+        for fact in self.from.try_iter() {
+            stack.on_shared_fact(&fact, now);
         }
     }
 }

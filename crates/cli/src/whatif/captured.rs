@@ -59,7 +59,7 @@ pub(super) fn run(args: &Args, file: &Path, common: &Common) -> Result<(), Failu
         None => print_line("interrupted before there was an estimate")?,
     }
     print_line("\nThe estimate is based on:")?;
-    facts.rests_on.iter().try_for_each(|line| print(&wrapped(line)))
+    facts.basis.iter().try_for_each(|line| print(&wrapped(line)))
 }
 
 /// Formats a list entry in lines of at most 80 columns.

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::captured::traffic::Group;
 use crate::compare::{Comparison, transactions};
-use crate::plan::judge::{interval, short};
+use crate::plan::evaluation::{interval, short};
 use crate::plan::metric::Metric;
 use crate::row::Row;
 use crate::scenario::Scenario;

@@ -77,7 +77,7 @@ pub struct Facts {
     /// Mean time of an exchange at the capture point.
     pub mean_ms: f64,
     /// Facts on which the estimate is based, and its limits.
-    pub rests_on: Vec<String>,
+    pub basis: Vec<String>,
 }
 
 /// Losses of packets in one direction.
@@ -189,7 +189,7 @@ impl Facts {
             up: analysis.up.into(),
             response_bytes: [0.1, 0.5, 0.9].map(|q| responses.quantile(q)),
             mean_ms: took.mean(),
-            rests_on: rests_on(analysis, traffic),
+            basis: basis(analysis, traffic),
         }
     }
 
@@ -227,7 +227,7 @@ impl Facts {
 }
 
 /// Returns the basis of the estimate, one line per fact.
-fn rests_on(analysis: &Analysis, traffic: &Traffic) -> Vec<String> {
+fn basis(analysis: &Analysis, traffic: &Traffic) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(stopped) = &analysis.stopped {
         lines.push(format!("{stopped}; the {} packets before that count", analysis.packets));

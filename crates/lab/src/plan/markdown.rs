@@ -1,7 +1,7 @@
 //! The report of [`super::page`] as Markdown, for a repository: an overview, and a page for each plan with
 //! every figure and its reason.
 
-use crate::plan::judge::{Finding, PlanReport, Verdict, short};
+use crate::plan::evaluation::{Finding, PlanReport, Verdict, short};
 use crate::real::report::{ContestantReport, RealReport, Times};
 
 /// Origin of the results, for the head of the page.

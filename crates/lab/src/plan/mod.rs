@@ -10,7 +10,7 @@
 //! | [`metric`] | the measured quantities of an arm: `gain.p90`, `rtts.p99`, `wire` |
 //! | [`store`] | the results on disk: a run can be interrupted, resumed, cut into shards and merged |
 //! | [`run`] | running the cells that are not in the store yet |
-//! | [`judge`] | compares results with expectations, with confidence intervals |
+//! | [`evaluation`] | compares results with expectations, with confidence intervals |
 //! | [`page`] | the report as one self-contained HTML file |
 //! | [`markdown`] | the report as Markdown, for a repository |
 
@@ -30,7 +30,7 @@ use crate::scenario::{Backend, Beside, Burst, Scenario};
 use crate::sizes::Sizes;
 
 pub mod builtin;
-pub mod judge;
+pub mod evaluation;
 pub mod markdown;
 pub mod metric;
 pub mod page;

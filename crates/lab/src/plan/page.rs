@@ -3,7 +3,7 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::plan::judge::{CellReport, Finding, PlanReport, Verdict, short};
+use crate::plan::evaluation::{CellReport, Finding, PlanReport, Verdict, short};
 use crate::real::report::{ContestantReport, RealReport};
 
 const STYLE: &str = include_str!("page.css");

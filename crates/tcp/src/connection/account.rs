@@ -6,6 +6,7 @@ use crate::congestion::sample::Transmission;
 use crate::connection::Connection;
 use crate::connection::decision::{Change, Choice, Control, Data};
 use crate::connection::gentle::SentSegment;
+use crate::connection::gentle::plain_copy::{PlainCopy, SYN_LEN};
 use crate::connection::segment::{Built, Segment};
 use crate::connection::state::State;
 use crate::event::Observation;
@@ -26,7 +27,14 @@ impl Connection {
         match choice {
             Choice::Control(control) => {
                 self.outbox.pop();
-                self.account_control(*control, &segment.header);
+                match control {
+                    Control::ChallengeAck => self.account_ack(&segment.header),
+                    // The peer refuses an empty probe because of its sequence number, and so ignores its
+                    // acknowledgement.
+                    Control::EmptyProbe | Control::Reset(_) | Control::Abort => {
+                        self.account_header(&segment.header);
+                    }
+                }
             }
             Choice::Syn(gentle) => {
                 self.with_gentle(|of, parts| of.on_syn_sent(*gentle, parts));
@@ -52,7 +60,7 @@ impl Connection {
                 );
             }
         }
-        self.count_packet(built, packet_len);
+        self.counters.count_sent(built, packet_len, self.header_len());
         self.fast_open.count_sent(packet_len);
     }
 
@@ -117,24 +125,17 @@ impl Connection {
 
     /// Accounts for a segment that carries the owed acknowledgement. Parity, resets and empty probes do not:
     /// their receiver ignores it.
+    #[inline]
     fn account_ack(&mut self, header: &TcpHeader) {
         self.account_header(header);
         self.rx.on_ack_sent();
     }
 
+    #[inline]
     fn account_header(&mut self, header: &TcpHeader) {
         self.rx.on_window_sent(header.window);
         if header.options.fast_open.is_some() {
             self.fast_open.on_option_sent();
-        }
-    }
-
-    fn account_control(&mut self, control: Control, header: &TcpHeader) {
-        match control {
-            Control::ChallengeAck => self.account_ack(header),
-            // The peer refuses an empty probe because of its sequence number, and so ignores its
-            // acknowledgement.
-            Control::EmptyProbe | Control::Reset(_) | Control::Abort => self.account_header(header),
         }
     }
 
@@ -155,8 +156,46 @@ impl Connection {
         self.rx.ack.on_ack_sent(self.rx.rcv_nxt());
         let later = if again { Duration::ZERO } else { self.start_copy(data, now) };
         let fast_wait = self.fast_open.client_mut().and_then(|client| client.on_syn_sent(data));
-        let wait = fast_wait.map_or(self.timer_base(), |wait| wait + later);
-        self.tx.rto.arm(now, wait.into());
+        let wait = fast_wait.map_or(self.handshake.timer_base(&self.tx.rtt), |wait| (wait + later).into());
+        self.tx.rto.arm(now, wait);
+    }
+
+    /// Starts the wait after the first SYN or SYN-ACK left with `data` bytes; returns the delay by which the
+    /// timer of a SYN starts later.
+    fn start_copy(&mut self, data: u32, now: Instant) -> Duration {
+        let insures = self.fast_open.insures_syn_data();
+        if self.config.handshake_copies.is_some() && !insures {
+            // The allowance must cover it, and the planner, if there is one, must consider it useful.
+            let again = data > 0 && self.fast_open.copied_syn_data(&self.config).is_some();
+            let bytes = if again { SYN_LEN + data } else { SYN_LEN };
+            if self.tx.redundancy_left() < bytes || !self.plans_syn_copy(bytes, data > 0 && !again) {
+                self.handshake.syn.copy.cancel();
+            }
+        }
+        if let (PlainCopy::After(wait), false) = (&self.handshake.syn.copy, insures) {
+            self.handshake.syn.copy = PlainCopy::After(*wait.max(&self.planned_syn_gap()));
+        }
+        let later = self.handshake.syn.copy.start(now);
+        if self.fast_open.opens_fast() { later } else { Duration::ZERO }
+    }
+
+    fn account_syn_copy(&mut self, now: Instant) {
+        let data = if self.state == State::SynSent {
+            self.fast_open.copied_syn_data(&self.config).unwrap_or(0)
+        } else {
+            0
+        };
+        self.handshake.syn.copy = PlainCopy::Left(now);
+        self.tx.spend_redundancy(SYN_LEN + data);
+        self.tx.scoreboard.on_sent(&Sent {
+            range: SeqRange::with_len(self.handshake.iss, 1 + data),
+            segment_size: data.max(1),
+            origin: Origin::Duplicate,
+            syn: true,
+            fin: false,
+            at: now,
+        });
+        self.counters.syn_copies += 1;
     }
 
     fn account_data(&mut self, data: &Data, segment: &Segment, now: Instant) {
@@ -227,7 +266,6 @@ impl Connection {
             || self.fast_open.client().is_some_and(|client| client.was_on_syn(data.range, first, acked));
         let partial = !data.payload_len().is_multiple_of(data.segment_size) && !was_refused();
         if data.origin == Origin::TailLossProbe {
-            self.counters.probes_of_new_data += u64::from(fresh);
             self.observe(Observation::ProbeSent { range: data.range, new_data: fresh });
         }
         if fresh {
@@ -237,7 +275,10 @@ impl Connection {
         if data.mtu_probe {
             self.tx.mtu.on_probe_sent(data.range, self.tx.option_len);
         }
-        self.count_data(data, fresh);
+        self.counters.count_data(data, fresh);
+        if data.origin == Origin::New {
+            self.tx.earn_redundancy(data.payload_len(), self.config.redundancy_percent);
+        }
         self.rx.ack.on_data_sent(now);
         self.account_ack(&segment.header);
         self.observe(Observation::Sent { range: data.range, origin: data.origin });
@@ -260,53 +301,10 @@ impl Connection {
         self.observe(Observation::Sent { range: wire, origin: Origin::Parity });
     }
 
-    /// Counts a segment with data or a FIN; `fresh` if it includes new data.
-    fn count_data(&mut self, data: &Data, fresh: bool) {
-        let segments = u64::from(data.payload_len().div_ceil(data.segment_size).max(1));
-        let len = data.payload_len();
-        self.counters.data_segments_out += segments;
-        if data.origin == Origin::New {
-            self.tx.earn_redundancy(len, self.config.redundancy_percent);
-        } else if data.origin == Origin::Retransmit {
-            self.counters.retransmits += segments;
-            self.counters.retransmitted_bytes += u64::from(len);
-        } else if data.origin == Origin::TailLossProbe {
-            self.counters.probes += 1;
-            if !fresh {
-                self.counters.probe_bytes_again += u64::from(len);
-            }
-        }
-    }
-
-    /// Counts the bytes on the wire: a super-packet counts as the segments into which it is cut.
-    fn count_packet(&mut self, built: Built, packet_len: usize) {
-        let (mut segments, mut bytes) = (1, packet_len);
-        if let Some(size) = built.segment_size.map(usize::from) {
-            let headers = self.header_len();
-            segments = packet_len.saturating_sub(headers).div_ceil(size).max(1);
-            bytes += (segments - 1) * headers;
-        }
-        if built.twice {
-            (segments, bytes) = (2 * segments, 2 * bytes);
-        }
-        self.counters.segments_out += segments as u64;
-        self.counters.wire_bytes_out += bytes as u64;
-    }
-
     /// Returns the bytes of IP and TCP header of a plain data segment.
+    #[inline]
     pub(crate) fn header_len(&self) -> usize {
         let ip = if self.tuple.is_ipv6() { 40 } else { 20 };
         ip + 20 + if self.handshake.agreed.timestamps { 12 } else { 0 }
-    }
-
-    /// Counts a packet that arrived. A packet coalesced by a device counts as its original segments, each
-    /// with its own headers.
-    pub(crate) fn count_arrival(&mut self, packet_len: usize, payload_len: usize, segment_size: usize) {
-        self.counters.wire_bytes_in += packet_len as u64;
-        if payload_len > segment_size {
-            let more = payload_len.div_ceil(segment_size.max(1)) - 1;
-            let headers = packet_len.saturating_sub(payload_len);
-            self.counters.wire_bytes_in += (more * headers) as u64;
-        }
     }
 }

@@ -1,23 +1,26 @@
 //! Effects of an acknowledgement, part by part: round-trip time, losses, recovery and its undo, congestion
-//! window, timers. [`crate::send::recovery`] decides about an undo, which is carried out here.
+//! window, timers.
 
 use brisk_wire::{Flags, SeqNum};
 
 use crate::congestion::sample::{AckSample, CongestionCause, CongestionEvent};
-use crate::connection::sender::Sender;
+use crate::connection::gentle::parity::Unrepaired;
+use crate::connection::gentle::{Conclusion, Refuted};
+use crate::connection::sender::Undone;
 use crate::connection::state::Input;
 use crate::connection::{Connection, Events};
 use crate::event::{Observation, UndoCause};
+use crate::mechanism::ParityOff;
 use crate::mechanism::signal::RepairReport;
 use crate::outcome::{
-    AckOutcome, Arrived, CongestionSignal, CongestionState, Delivered, DsackOf, Episode, LossCause,
-    LossOutcome, Origin, Reaction,
+    AckOutcome, Arrived, CongestionSignal, CongestionState, DsackOf, Episode, LossCause, LossOutcome, Origin,
+    Reaction,
 };
 use crate::send::rack::RackVerdict;
 #[cfg(feature = "historical")]
 use crate::send::rfc6675::Situation;
 use crate::send::scoreboard::AckInfo;
-use crate::time::{Instant, Micros, TIMESTAMP_TICK};
+use crate::time::{Instant, Micros};
 
 /// Minimum wait before the receiver is considered to have reneged.
 const RENEGING_WAIT_MIN: Micros = Micros::from_millis(10);
@@ -64,7 +67,12 @@ impl Connection {
         );
         let watched = self.config.path_start.is_some() || self.tx.rate.delivery.is_some();
         let losses = watched.then(|| self.all_losses());
-        let report = self.pass_ack_to_gentle(segment, &mut ack, reported, now);
+        let report = if self.gentle.active.is_some() {
+            let probe = self.probe_timeout();
+            self.with_gentle(|gentle, parts| gentle.on_ack(segment, &mut ack, reported, probe, parts, now))
+        } else {
+            None
+        };
         // A duplicate was delivered as well, if it was a retransmission.
         let repeated = ack.dsack.filter(|dsack| dsack.of != DsackOf::NeverSentTwice);
         let repeated = repeated.map_or(0, |dsack| self.tx.segments_of(&dsack));
@@ -81,11 +89,19 @@ impl Connection {
             self.tx.pass_repairs(&ack, reported, now);
         }
         self.take_rtt_sample(&ack, now);
-        self.undo(&ack, now);
+        let has_sack = self.handshake.agreed.sack;
+        if let Some(Undone { why, is_raised }) = self.tx.undo_spurious(&ack, has_sack, now) {
+            if is_raised {
+                self.ecn.on_undone();
+            }
+            self.counters.undos += 1;
+            self.observe(Observation::Undone { why });
+            self.observe_recovery();
+        }
 
         // 3. Loss detection marks segments as lost. Losses that a mechanism has repaired reduce the window.
         let mut loss = self.detect_loss(&ack, now);
-        if let Some(report) = &report {
+        if let Some(report) = report.as_ref().filter(|report| report.failed.is_some()) {
             self.mark_unrepaired(report, &ack, &mut loss, now);
         }
         self.answer_masked_losses(report.as_ref(), &ack, now);
@@ -96,20 +112,28 @@ impl Connection {
 
         // 5. SND.UNA has advanced: update buffers, the retransmission timer and the state of our FIN. The
         // path has shown which sizes of segments and flights pass.
-        self.record_large(&ack);
-        self.on_una_advanced(&ack, now);
-        if let Some(losses) = losses {
-            self.watch_flight(&ack, losses, now);
+        let (full, options) = (self.tx.full_payload(), self.tx.option_len);
+        if self.tx.mtu.on_delivered(&ack, full, options) {
+            self.adopt_mss();
         }
-        self.doubt_size(&loss);
+        self.on_una_advanced(&ack, now);
+        if let Some(losses) = losses
+            && (self.path.flights.is_some() || ack.delivered_bytes > 0)
+        {
+            self.path.watch_flight(&ack, losses, self.tx.scoreboard.nxt(), now);
+            self.conclude_flight(now);
+        }
+        if loss.newly_lost > 0 {
+            self.tx.doubt_size();
+        }
 
         // 6. The probe timer restarts, and Corrective and Proactive evaluate the reports of repairs.
-        self.count_probes(&ack);
+        self.counters.count_probes(&ack, self.tx.rtt.min_rtt());
         if let Some(reactive) = &mut self.reactive {
             reactive.on_ack(&ack, &self.tx, now);
         }
-        if let Some(report) = &report {
-            self.conclude_repairs(report, &ack, now);
+        if let Some(report) = report.filter(|report| report.reported || ack.dsack.is_some()) {
+            self.conclude_repairs(&report, &ack, now);
         }
     }
 
@@ -122,25 +146,6 @@ impl Connection {
             && self.tx.recovery.state() == CongestionState::Open
             && self.gentle.active.is_none()
             && !self.ecn.is_echo(segment.flags)
-    }
-
-    /// Counts the probes that were needed. A probed segment counts as delivered by the probe unless the
-    /// echoed timestamp is older than the probe.
-    fn count_probes(&mut self, ack: &AckOutcome) {
-        if self.counters.probes == 0 {
-            return;
-        }
-        let spurious = ack.dsack.is_some_and(|dsack| dsack.of == DsackOf::TailLossProbe);
-        self.counters.probes_spurious += u64::from(spurious);
-        let probed = |segment: &&Delivered| segment.origin == Origin::TailLossProbe && segment.retransmitted;
-        let repaired = ack.delivered.iter().filter(probed).filter(|segment| {
-            let age = Micros::between(segment.sent_at, ack.at);
-            // The echo of an acknowledgement for data out of order does not belong to this segment.
-            let echoed = ack.echoed_rtt.filter(|_| segment.range.end.le(ack.ack));
-            let in_time = self.tx.rtt.min_rtt().is_none_or(|least| age >= least);
-            !spurious && in_time && echoed.is_none_or(|echoed| echoed <= age + TIMESTAMP_TICK)
-        });
-        self.counters.repaired_by_probe += repaired.count() as u64;
     }
 
     /// Reduces the window for repaired losses before the window grows or a reduction ends, so that the
@@ -176,7 +181,7 @@ impl Connection {
             self.end_reduction(was);
         }
         self.counters.masked_losses += 1;
-        self.watch_losses(&[]);
+        self.path.watch_losses(&[], &self.tx);
         self.record_loss_kind();
         self.observe(Observation::MaskedLoss { by });
         self.begin_reduction(episode, CongestionCause::Repaired(by), recover_fs, now);
@@ -191,17 +196,6 @@ impl Connection {
         }
     }
 
-    /// Undoes a reduction after all reported repairs turned out to be of segments that were not lost.
-    pub(crate) fn undo_masked_loss(&mut self, now: Instant) {
-        if self.tx.recovery.undo_masked() {
-            self.tx.scoreboard.unmark_lost();
-            self.tx.rate.on_spurious(now);
-            self.counters.undos += 1;
-            self.observe(Observation::Undone { why: UndoCause::Dsack });
-            self.observe_recovery();
-        }
-    }
-
     pub(crate) fn echo_rtt(&self, segment: &Arrived<'_>, now: Instant) -> Option<Micros> {
         let timestamps = segment.options.timestamps.filter(|_| self.handshake.agreed.timestamps)?;
         self.rx.timestamps.rtt(timestamps.echo, self.handshake.opened, now)
@@ -211,8 +205,7 @@ impl Connection {
         if let Some(rtt) = ack.rtt {
             self.tx.rtt.on_sample(rtt, now);
             self.tx.rto.reset_backoff();
-            self.gentle.add_planner_rtt(rtt);
-            self.watch_queue(rtt, now);
+            self.gentle.on_rtt(rtt, &self.tx.scoreboard, now);
             if let Some(srtt) = self.tx.rtt.srtt() {
                 self.observe(Observation::RttSample { rtt: rtt.into(), srtt: srtt.into() });
             }
@@ -254,7 +247,9 @@ impl Connection {
             };
             self.apply_loss_verdict(verdict, LossCause::Rack, now)
         } else {
-            self.detect_by_duplicates(ack)
+            let loss = self.tx.detect_by_duplicates(ack, self.config.dup_thresh);
+            self.counters.loss_runs += u64::from(loss.cause.is_some());
+            loss
         };
         if loss.newly_lost > 0 {
             self.count_loss(&loss);
@@ -273,25 +268,6 @@ impl Connection {
         let may_send_new = self.tx.rfc6675.is_some() && self.tx.may_send_new(&self.tx.budget(now));
         let counting = self.tx.rfc6675.as_mut().filter(|_| self.handshake.agreed.sack)?;
         Some(counting.on_ack(ack, &self.tx.scoreboard, &Situation { in_recovery, may_send_new }))
-    }
-
-    /// Detects losses without SACK: the third duplicate acknowledgement (`dup_thresh`) declares the first
-    /// segment lost (RFC 5681 section 3.2), and each partial acknowledgement in recovery the next one (RFC
-    /// 6582 section 3.2).
-    fn detect_by_duplicates(&mut self, ack: &AckOutcome) -> LossOutcome {
-        let partial = self.tx.recovery.state() == CongestionState::Recovery
-            && ack.advanced > 0
-            && self.tx.scoreboard.una().lt(self.tx.recovery.recovery_point());
-        let third =
-            self.tx.recovery.may_fast_retransmit() && self.tx.scoreboard.dupacks() >= self.config.dup_thresh;
-        let cause = match (partial, third) {
-            (true, _) => LossCause::PartialAck,
-            (false, true) => LossCause::DupAcks,
-            (false, false) => return LossOutcome::default(),
-        };
-        self.counters.loss_runs += 1;
-        let newly_lost = self.tx.scoreboard.mark_head_lost(self.tx.mss());
-        LossOutcome { newly_lost, lost_again: 0, cause: Some(cause) }
     }
 
     /// Marks the segments of the verdict as lost on the scoreboard, and counts them.
@@ -319,8 +295,48 @@ impl Connection {
             }
         }
         self.counters.loss_runs += self.path.count_loss_runs(&verdict.lost);
-        self.watch_losses(&verdict.lost);
+        self.path.watch_losses(&verdict.lost, &self.tx);
         LossOutcome { newly_lost, lost_again: verdict.lost_again, cause: Some(cause) }
+    }
+
+    /// Marks data that the peer could not repair and that left before the parity as lost, unless this path is
+    /// known to reorder.
+    fn mark_unrepaired(
+        &mut self,
+        report: &RepairReport,
+        ack: &AckOutcome,
+        loss: &mut LossOutcome,
+        now: Instant,
+    ) {
+        let unrepaired = self.with_gentle(|gentle, parts| gentle.on_failure(report, ack, parts, now));
+        let Some(Unrepaired { verdict, hopeless }) = unrepaired else { return };
+        let found = self.apply_loss_verdict(verdict, LossCause::Mechanism, now);
+        self.count_loss(&found);
+        loss.newly_lost += found.newly_lost;
+        loss.lost_again += found.lost_again;
+        loss.cause = loss.cause.or(found.cause);
+        if hopeless {
+            self.with_gentle(|gentle, parts| gentle.stop_parity(ParityOff::Pattern, parts));
+        }
+    }
+
+    /// Completes the peer's reports of repairs, and undoes the reduction for repairs of data that had not
+    /// been lost.
+    fn conclude_repairs(&mut self, report: &RepairReport, ack: &AckOutcome, now: Instant) {
+        let Conclusion { newly_lost, refuted } =
+            self.with_gentle(|gentle, parts| gentle.after_ack(report, ack, parts, now));
+        self.count_loss(&LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::Mechanism) });
+        if refuted == Refuted::Nothing {
+            return;
+        }
+        self.path.count_refuted();
+        if refuted == Refuted::All && self.tx.recovery.undo_masked() {
+            self.tx.scoreboard.unmark_lost();
+            self.tx.rate.on_spurious(now);
+            self.counters.undos += 1;
+            self.observe(Observation::Undone { why: UndoCause::Dsack });
+            self.observe_recovery();
+        }
     }
 
     pub(crate) fn count_loss(&mut self, loss: &LossOutcome) {
@@ -334,46 +350,6 @@ impl Connection {
             self.counters.lost_again_bytes += u64::from(loss.lost_again);
             self.observe(Observation::LossDeclared { bytes: loss.newly_lost, by });
         }
-    }
-
-    /// Undoes a reduction that turns out to be spurious (RFC 3522, 3708, 4015, 5682).
-    fn undo(&mut self, ack: &AckOutcome, now: Instant) {
-        self.tx.recovery.resume_retransmissions();
-        let scoreboard = &self.tx.scoreboard;
-        if ack.reneged {
-            // Either this acknowledgement is old, or the receiver has discarded data. The state stays, and
-            // nothing is retransmitted until the next acknowledgement or the timer shows which (Linux:
-            // tcp_check_sack_reneging).
-            self.tx.recovery.suspend_retransmissions();
-        } else if self.handshake.agreed.sack && self.tx.recovery.shows_overtaken_segment(ack) {
-            // The highest SACK shows how far the segment was overtaken (Linux: tcp_try_undo_partial).
-            let highest = scoreboard.highest_sacked().unwrap_or(scoreboard.una());
-            self.tx.rack.on_overtaken(highest.since(ack.una_before));
-            // Other retransmitted data that is outstanding may be merely late too, so nothing more is
-            // retransmitted.
-            self.tx.recovery.suspend_retransmissions();
-        }
-        let repairs_in_flight = || scoreboard.resent().next().is_some();
-        let Some(why) = self.tx.recovery.spurious(ack, repairs_in_flight) else { return };
-        if self.tx.recovery.shows_reordering() {
-            self.tx.rack.on_spurious_recovery();
-            #[cfg(feature = "historical")]
-            self.tx.rfc6675.iter_mut().for_each(|counting| counting.on_spurious_recovery());
-        }
-        if self.tx.recovery.state() == CongestionState::Loss {
-            self.tx.timeouts_in_row = 0;
-        }
-        self.tx.scoreboard.unmark_lost();
-        self.tx.recovery.undo();
-        let threshold = |tx: &Sender| tx.rate.congestion.ssthresh().unwrap_or(u32::MAX);
-        let reduced = threshold(&self.tx);
-        self.tx.rate.on_spurious(now);
-        if threshold(&self.tx) > reduced {
-            self.ecn.on_undone();
-        }
-        self.counters.undos += 1;
-        self.observe(Observation::Undone { why });
-        self.observe_recovery();
     }
 
     /// Updates recovery state and congestion window. `redundancy`: bytes of redundancy in flight before the
@@ -467,8 +443,8 @@ impl Connection {
             let bytes = resent.map(|record| record.range.len()).sum();
             self.tx.recovery.on_entered_with_retransmissions(bytes);
         }
-        let delivered_while_held = if in_recovery { self.delivered_while_held() } else { 0 };
-        let max_ssthresh = self.retreat();
+        let delivered_while_held = if in_recovery { self.gentle.delivered_while_held(&self.tx) } else { 0 };
+        let max_ssthresh = self.path.retreat(&self.counters, &self.handshake, &self.config, &mut self.tx);
         if cause == CongestionCause::Ecn
             && let Some(others) = &mut self.tx.rate.others
         {
@@ -518,7 +494,7 @@ impl Connection {
             return;
         }
         let una = self.tx.scoreboard.una();
-        self.confirm_path();
+        self.path.confirm(&mut self.tx);
         self.tx.update_pacing(now);
         self.count_acked(una);
         self.urgent.on_acked(una);

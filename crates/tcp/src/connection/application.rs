@@ -1,13 +1,11 @@
 //! Calls of the program: write, read, close, abort, options.
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
 use bytes::Bytes;
 
-use crate::config::{KeepaliveConfig, PacingConfig, RtoConfig, WindowRules};
+use crate::config::{KeepaliveConfig, PacingConfig, RtoConfig, TcpConfig, WindowRules};
 use crate::connection::Connection;
 use crate::connection::decision::Control;
 use crate::connection::sender::Sharing;
@@ -16,6 +14,7 @@ use crate::connection::timer::Keepalive;
 use crate::connection::urgent::AtMark;
 use crate::error::{CloseReason, ReadError, WriteError};
 use crate::outcome::Arrived;
+use crate::receive::RecvQueue;
 use crate::send::bytes::Pieces;
 use crate::send::queue::SendQueue;
 use crate::seq_ranges::SeqRange;
@@ -186,39 +185,9 @@ impl Connection {
         self.rx.queue.has_storage_for(beyond)
     }
 
-    /// Permits the receive buffer to keep payload in `packet` until the next call.
-    pub(crate) fn lend_packet(&mut self, packet: Option<Bytes>) {
-        self.rx.queue.lend_packet(packet);
-    }
-
-    /// Returns the bytes of storage that the receive buffer wants to borrow for the next arrivals; 0 if it
-    /// has storage.
-    pub(crate) fn wanted_storage(&self) -> usize {
-        self.rx.queue.wanted()
-    }
-
-    pub(crate) fn lend_storage(&mut self, storage: Vec<u8>) {
-        self.rx.queue.lend(storage);
-    }
-
-    /// Returns the bytes of storage that the send buffer wants to borrow for a write of `len` bytes; 0 if it
-    /// has storage.
-    pub(crate) fn wanted_to_send(&self, len: usize) -> usize {
-        self.tx.queue.wanted(len)
-    }
-
-    pub(crate) fn lend_to_send(&mut self, storage: VecDeque<u8>) {
-        self.tx.queue.lend(storage);
-    }
-
-    /// True if one of the buffers has empty storage.
-    pub(crate) fn has_drained_storage(&self) -> bool {
-        self.rx.queue.is_drained() || self.tx.queue.is_drained()
-    }
-
-    /// Takes the empty storage of the receive buffer and of the send buffer.
-    pub(crate) fn take_drained_storage(&mut self) -> (Vec<u8>, VecDeque<u8>) {
-        (self.rx.queue.take_storage(), self.tx.queue.take_storage())
+    /// Returns the receive buffer, to which the stack lends storage and packets.
+    pub(crate) fn receive_queue(&mut self) -> &mut RecvQueue {
+        &mut self.rx.queue
     }
 
     /// Takes the urgent byte, if one has arrived out of band.
@@ -292,78 +261,43 @@ impl Connection {
         }
     }
 
-    /// Changes the DSCP of the packets sent from now on.
-    pub(crate) fn set_dscp(&mut self, dscp: u8) {
-        Arc::make_mut(&mut self.config).dscp = dscp & 63;
-    }
-
-    /// Changes the IP hop limit of the packets sent from now on.
-    pub(crate) fn set_hop_limit(&mut self, hops: u8) {
-        Arc::make_mut(&mut self.config).hop_limit = hops.max(1);
+    /// Returns the configuration, for changes that need nothing else.
+    pub(crate) fn config_mut(&mut self) -> &mut TcpConfig {
+        Arc::make_mut(&mut self.config)
     }
 
     /// Sets the bounds of the receive window from now on.
     pub(crate) fn set_window_rules(&mut self, rules: WindowRules) {
-        Arc::make_mut(&mut self.config).window = rules;
+        self.config_mut().window = rules;
         self.rx.window.set_rules(rules);
     }
 
     /// Switches pacing on or off.
     pub(crate) fn set_pacing(&mut self, pacing: Option<PacingConfig>) {
-        Arc::make_mut(&mut self.config).pacing = pacing;
+        self.config_mut().pacing = pacing;
         // A member does not change the pacing of the others.
         if self.tx.sharing != Sharing::Member {
             self.tx.rate.pacer.set_config(pacing);
         }
     }
 
-    /// Switches Nagle's algorithm off (`true`) or on. Switching it off releases the queued data, corked or
-    /// not (Linux: the same).
-    pub(crate) fn set_nodelay(&mut self, nodelay: bool) {
-        self.tx.nagle.nodelay = nodelay;
-        self.tx.nagle.overridden |= nodelay && self.tx.unsent() > 0;
-    }
-
-    /// Holds partial segments back (`true`), or leaves them to Nagle's algorithm.
-    pub(crate) fn set_cork(&mut self, cork: bool) {
-        self.tx.nagle.cork = cork;
-        self.tx.nagle.cork_until = None;
-    }
-
-    /// Ends a record with the last byte written.
-    pub(crate) fn end_record(&mut self) {
-        self.tx.queue.end_record();
-    }
-
-    /// Holds a partial segment back for data that is about to be written, but only until an acknowledgement
-    /// arrives (Linux: MSG_MORE).
-    pub(crate) fn set_more(&mut self, more: bool) {
-        self.tx.nagle.more = more;
-        self.tx.nagle.cork_until = None;
-    }
-
     /// Switches keepalive on or off. The timer starts when the handshake is complete.
     pub(crate) fn set_keepalive(&mut self, keepalive: Option<KeepaliveConfig>, now: Instant) {
-        Arc::make_mut(&mut self.config).keepalive = keepalive;
+        self.config_mut().keepalive = keepalive;
         let open = self.handshake.established.is_some() && self.closed.is_none();
         self.keepalive = keepalive.filter(|_| open).map(|config| Box::new(Keepalive::new(config, now)));
     }
 
-    /// Sets how long FIN-WAIT-2 lasts.
-    pub(crate) fn set_fin_wait_2_timeout(&mut self, timeout: Duration) {
-        Arc::make_mut(&mut self.config).fin_wait_2_timeout = timeout;
-    }
-
     /// Changes the bounds of the retransmission timeout; a running timer keeps its deadline.
     pub(crate) fn set_rto(&mut self, rto: RtoConfig) {
-        Arc::make_mut(&mut self.config).rto = rto;
+        self.config_mut().rto = rto;
         self.tx.rtt.set_bounds(&rto);
         self.tx.rto.set_max(rto.max);
     }
 
     /// Sets the maximum delay of an acknowledgement.
     pub(crate) fn set_delack_max(&mut self, longest: Duration) {
-        Arc::make_mut(&mut self.config).delack_max = longest;
+        self.config_mut().delack_max = longest;
         self.rx.ack.set_delack_max(longest);
     }
 

@@ -3,16 +3,24 @@
 //!
 //! Comments mark the steps that belong to Corrective, Proactive and Fast Open.
 
-use brisk_wire::{Flags, IcmpKind, SeqNum};
+use brisk_wire::{Ecn, Flags, IcmpKind, Options, SeqNum};
 
 use crate::connection::decision::Control;
+use crate::connection::gentle::plain_copy::PlainCopy;
+use crate::connection::gentle::proactive::Coalesced;
 use crate::connection::path::MIN_EARLY_WAIT;
 use crate::connection::state::{Input, State};
 use crate::connection::{Aftermath, Connection, Env, Events, Urgency};
 use crate::error::CloseReason;
-use crate::outcome::Arrived;
+use crate::event::Observation;
+use crate::mechanism::corrective::decoder::Recovered;
+use crate::outcome::{Arrived, Rebuilt};
 use crate::receive::{ArrivalKind, Paws, Received};
 use crate::time::{Duration, Instant, Micros};
+
+/// A repeated SYN that arrives less than this, or half a round trip, after our own SYN-ACK is a copy: the
+/// copy of the SYN-ACK has answered it. No retransmission timer is that short.
+const COPIES_MEET: Duration = Duration::from_millis(25);
 
 impl Connection {
     /// Processes a segment of this connection (RFC 9293 section 3.10.7).
@@ -89,8 +97,13 @@ impl Connection {
         let has = |flags| segment.flags.contains(flags);
 
         // Proactive: the parts of a segment that a device has coalesced are processed one by one.
-        if self.take_apart(segment, now, env) {
-            return;
+        match self.gentle.on_coalesced(segment, &self.rx) {
+            Coalesced::Whole => {}
+            Coalesced::Parts => return self.on_coalesced_parts(segment, now, env),
+            Coalesced::Copies => {
+                self.counters.copies_dropped += segment.payload.len().div_ceil(segment.segment_size) as u64;
+                return;
+            }
         }
         // Corrective and Proactive: parity is not part of the stream, and the second instance of a segment is
         // dropped.
@@ -184,8 +197,12 @@ impl Connection {
                 return self.reset_limited(segment.ack, now);
             }
             self.fast_open.rewind_syn_data(segment.ack, self.handshake.iss, &mut self.tx.scoreboard);
-            if self.handshake.syn.sent > 1 {
-                self.on_repeated_syn_ack_acked(segment, now);
+            if let Some(server) = self.fast_open.server().filter(|_| self.handshake.syn.sent > 1) {
+                let echoed = self.echo_rtt(segment, now);
+                if server.resend_dropped_data(segment.ack, echoed, &mut self.tx, now) {
+                    self.tx.rate.on_spurious(now);
+                    self.counters.undos += 1;
+                }
             }
             self.reduce_initial_window(segment, now);
             self.establish(now);
@@ -231,6 +248,18 @@ impl Connection {
         self.take_payload(segment, now);
     }
 
+    /// Processes the parts of a coalesced segment one by one.
+    fn on_coalesced_parts(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) {
+        let size = segment.segment_size;
+        let last = (segment.payload.len() - 1) / size;
+        for (index, payload) in segment.payload.chunks(size).enumerate() {
+            let flags =
+                if index < last { segment.flags.without(Flags::FIN | Flags::PSH) } else { segment.flags };
+            let seq = segment.seq + (index * size) as u32;
+            self.on_segment_after_syn(&Arrived { seq, flags, payload, ..*segment }, now, env);
+        }
+    }
+
     /// Processes the segment text (seventh) and checks the FIN bit (eighth).
     pub(crate) fn take_payload(&mut self, segment: &Arrived<'_>, now: Instant) {
         let fin = segment.flags.contains(Flags::FIN);
@@ -260,7 +289,7 @@ impl Connection {
         self.urgent.on_payload(range.start, payload);
         let arrival = self.rx.take(range, payload, fin);
         if !matches!(arrival.kind, ArrivalKind::Duplicate | ArrivalKind::Empty) {
-            self.record_taken(segment, now);
+            self.gentle.on_taken(segment, self.tx.rtt.srtt(), &mut self.counters, now);
         }
         let rcv_nxt = self.rx.rcv_nxt();
         self.rx.sack.on_arrival(&arrival, rcv_nxt);
@@ -290,13 +319,57 @@ impl Connection {
         self.fast_open.on_arrival(arrival.advanced > 0, early_fin && segment.payload.is_empty());
         // Eighth, check the FIN bit.
         if arrival.fin_reached {
-            self.end_history();
+            self.gentle.end_history(&mut self.rx);
             self.advance_state(Input::Fin, now);
         }
         if slow_sender {
             self.rx.ack.on_slow_sender(self.rx.rcv_wnd());
         }
-        self.retry_decoding(segment, now);
+        // Corrective: fewer bytes are missing now, so waiting parities may repair the rest.
+        if self.gentle.active.is_some()
+            && let Some(recovered) = self.with_gentle(|gentle, parts| gentle.on_data(segment, parts, now))
+        {
+            self.take_repair(recovered, segment, false, now);
+        }
+    }
+
+    /// Delivers repaired data as if it had arrived. `segment` is the parity if `parity` is true, else the
+    /// data that waiting parities needed.
+    pub(crate) fn take_repair(
+        &mut self,
+        recovered: Recovered,
+        segment: &Arrived<'_>,
+        parity: bool,
+        now: Instant,
+    ) {
+        let Recovered { runs, range, parities: _ } = recovered;
+        self.counters.repaired_by_parity += runs.len() as u64;
+        self.observe(Observation::Repaired { range, runs: runs.len() as u32 });
+        let options = Options::default();
+        for Rebuilt { seq, payload, fin } in &runs {
+            self.counters.parity.repaired_bytes += payload.len() as u64;
+            if parity {
+                // The parity repaired data at RCV.NXT: it updates TS.Recent.
+                let (stamps, rcv_nxt) = (segment.options.timestamps, self.rx.rcv_nxt());
+                if let Some(stamps) = stamps.filter(|_| self.handshake.agreed.timestamps && *seq == rcv_nxt) {
+                    self.rx.timestamps.on_accepted(*seq, stamps.value, rcv_nxt, now);
+                }
+            }
+            let flags = if *fin { Flags::ACK | Flags::FIN } else { Flags::ACK };
+            let repaired = Arrived {
+                seq: *seq,
+                ack: self.tx.scoreboard.una(),
+                flags,
+                window: 0,
+                urgent: 0,
+                options: &options,
+                payload,
+                ecn: Ecn::NotEct,
+                segment_size: payload.len(),
+            };
+            self.take_payload(&repaired, now);
+        }
+        self.rx.ack.force();
     }
 
     /// Moves through the closing states.
@@ -360,17 +433,46 @@ impl Connection {
             && end.ge(self.rx.ack.last_ack_sent())
     }
 
+    /// Processes a repeated SYN in SYN-RECEIVED: the SYN-ACK was lost, or this is a copy. A retransmission
+    /// has no option of Corrective and Proactive, so a SYN that has one is a copy: it is answered by an
+    /// identical SYN-ACK, and the agreement remains.
+    pub(crate) fn on_repeated_syn(&mut self, syn: &Arrived<'_>, now: Instant) {
+        let half_way = self.path.known.rtt.map_or(COPIES_MEET, |rtt| COPIES_MEET.max(rtt.srtt / 2));
+        let near = self.handshake.syn.last_sent.is_some_and(|at| now.saturating_since(at) <= half_way);
+        let answered = self.handshake.syn.copy != PlainCopy::Off || self.gentle.plans();
+        if near && answered && self.handshake.syn.timeouts == 0
+            || !self.answers.allow(self.repeated_handshake_interval(), now)
+        {
+            return;
+        }
+        if syn.options.gentle.is_some() && self.gentle.sent_option().is_some() && self.handshake.syn.sent == 1
+        {
+            self.handshake.syn.copy = PlainCopy::Due;
+        } else {
+            self.handshake.syn.due = true;
+        }
+    }
+
+    /// Processes a reset that answers the SYN. Some devices refuse data on a SYN this way, so the first reset
+    /// only makes the plain copy leave, if it has not. Returns false for a later reset, and if there is no
+    /// copy to wait for.
+    pub(crate) fn defers_reset_to_copy(&mut self) -> bool {
+        if self.fast_open.client().is_none() {
+            return false;
+        }
+        match self.handshake.syn.copy {
+            PlainCopy::Off => return false,
+            PlainCopy::After(_) | PlainCopy::At(_) => self.handshake.syn.copy = PlainCopy::Due,
+            PlainCopy::Due | PlainCopy::Left(_) => {}
+        }
+        self.fast_open.client_mut().is_some_and(|client| !core::mem::replace(&mut client.reset, true))
+    }
+
     /// Returns the minimum time between two answers to a repeated SYN or SYN-ACK. It is shorter if the timers
     /// of both ends may follow the known path.
     fn repeated_handshake_interval(&self) -> Duration {
         let interval = self.config.challenge_interval;
         if self.config.handshake_timers { interval.min(MIN_EARLY_WAIT) } else { interval }
-    }
-
-    /// True if a repeated SYN may be answered now; counts the answer as sent.
-    pub(crate) fn allow_repeated_syn_ack(&mut self, now: Instant) -> bool {
-        let interval = self.repeated_handshake_interval();
-        self.answers.allow(interval, now)
     }
 
     /// True for a repetition of the SYN-ACK that was answered before.
@@ -423,7 +525,8 @@ impl Connection {
     /// Returns true if the quote was accepted as genuine.
     pub(crate) fn on_icmp(&mut self, kind: IcmpKind, seq: SeqNum, now: Instant) -> bool {
         let (una, nxt) = (self.tx.scoreboard.una(), self.tx.scoreboard.nxt());
-        let is_parity = matches!(kind, IcmpKind::PacketTooBig { .. }) && self.sent_parity_at(seq, now);
+        let is_parity = matches!(kind, IcmpKind::PacketTooBig { .. })
+            && self.gentle.sent_parity_at(seq, self.tx.rtt.srtt(), now);
         if (seq.lt(una) || seq.ge(nxt)) && !is_parity {
             return false;
         }
@@ -442,19 +545,16 @@ impl Connection {
             IcmpKind::PortUnreachable | IcmpKind::ProtocolUnreachable => {
                 self.on_hard_error(CloseReason::Refused)
             }
-            IcmpKind::NetUnreachable => self.on_unreachable(CloseReason::NetworkUnreachable),
-            IcmpKind::HostUnreachable | IcmpKind::AdminProhibited => {
-                self.on_unreachable(CloseReason::Unreachable);
+            IcmpKind::NetUnreachable | IcmpKind::HostUnreachable | IcmpKind::AdminProhibited => {
+                let is_net = kind == IcmpKind::NetUnreachable;
+                let reason = if is_net { CloseReason::NetworkUnreachable } else { CloseReason::Unreachable };
+                self.soft_error = Some(reason);
+                self.on_hard_error(reason);
             }
             IcmpKind::TimeExceeded => self.soft_error = Some(CloseReason::Unreachable),
             IcmpKind::ParameterProblem | IcmpKind::SourceQuench => {}
         }
         true
-    }
-
-    fn on_unreachable(&mut self, reason: CloseReason) {
-        self.soft_error = Some(reason);
-        self.on_hard_error(reason);
     }
 
     /// Processes a hard error. RFC 5927 section 5.2 and RFC 5461: it ends a connection that is being opened.
@@ -470,12 +570,6 @@ impl Connection {
             self.outbox.clear();
             self.end(reason);
         }
-    }
-
-    /// Returns the reason for the silence of the peer: the soft error reported since the last acknowledgement
-    /// arrived, or else `timeout` (RFC 1122 section 4.2.3.9).
-    pub(crate) fn reason_of_silence(&self, timeout: CloseReason) -> CloseReason {
-        self.soft_error.unwrap_or(timeout)
     }
 }
 

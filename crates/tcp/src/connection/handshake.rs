@@ -16,12 +16,10 @@ use crate::connection::state::{Input, State};
 use crate::connection::timer::Keepalive;
 use crate::connection::{Connection, Env, Events, Host, Secrets};
 use crate::error::CloseReason;
-use crate::fast_open::SynAckClass;
-use crate::fast_open::client::Mode;
 use crate::four_tuple::FourTuple;
-use crate::mechanism::memory::{Answer, Opened};
-use crate::mechanism::{GentleOff, GentleOutcome, ParityOff};
 use crate::outcome::Arrived;
+use crate::send::rto::Rto;
+use crate::send::rtt::RttEstimator;
 use crate::time::{Duration, Instant, Micros, TIMESTAMP_TICK};
 
 /// MSS that RFC 9293 section 3.7.1 assumes when the peer names none: 536 for IPv4, 1220 for IPv6.
@@ -44,13 +42,8 @@ pub(crate) struct Handshake {
     pub(crate) established: Option<Instant>,
     pub(crate) peer_mss: Option<u16>,
     pub(crate) agreed: Negotiated,
-    /// True if the measured round trip may include the timer of a lost SYN-ACK.
-    pub(crate) rtt_in_doubt: bool,
-    /// Number of dropped SYNs in a row, as the memory of destinations knew when this connection was opened.
-    known_drops: u8,
     /// Our SYN or SYN-ACK.
     pub(crate) syn: OwnSyn,
-    reported: ReportedOpening,
 }
 
 /// Result of the negotiation.
@@ -84,13 +77,6 @@ pub(crate) struct OwnSyn {
     /// Number of SYN-ACK timeouts until an ACK without data may complete the handshake; 0 if none was
     /// deferred.
     deferred: u8,
-}
-
-/// Facts that were already reported to the memory of destinations.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct ReportedOpening {
-    opened: bool,
-    spoilt: bool,
 }
 
 /// Action after the timer of a SYN or SYN-ACK has fired.
@@ -148,10 +134,7 @@ impl Handshake {
             established: None,
             peer_mss: None,
             agreed: Negotiated::default(),
-            rtt_in_doubt: false,
-            known_drops: 0,
             syn: OwnSyn { copy, ..OwnSyn::default() },
-            reported: ReportedOpening::default(),
         }
     }
 
@@ -190,10 +173,29 @@ impl Handshake {
         SynTimeout::Again
     }
 
+    /// Backs off the early timer. It doubles like any other (RFC 6298 section 5.5), does not count as a
+    /// timeout, and ends when the ordinary schedule would fire sooner, or after the last of the early
+    /// retries.
+    fn back_off_early(&mut self, rto: &mut Rto, rtt: &RttEstimator) {
+        self.syn.early += 1;
+        rto.on_expire();
+        let is_long = rto.current(self.timer_base(rtt)) >= rtt.rto_base();
+        if self.syn.early >= EARLY_RETRIES || is_long {
+            self.syn.early_wait = None;
+            rto.reset_backoff();
+        }
+    }
+
     /// Returns the time since our last SYN or SYN-ACK left, rounded up to the granularity of an echoed
     /// timestamp.
     pub(crate) fn since_last_syn(&self, now: Instant) -> Micros {
         self.syn.last_sent.map_or(Micros::ZERO, |at| Micros::between(at, now) + TIMESTAMP_TICK)
+    }
+
+    /// Returns the timeout before backoff: the early timer's, while it applies.
+    #[inline]
+    pub(super) fn timer_base(&self, rtt: &RttEstimator) -> Micros {
+        self.syn.early_wait.map_or(rtt.rto_base(), Micros::from)
     }
 
     /// Returns the number of our SYNs or SYN-ACKs that were not answered in time.
@@ -274,19 +276,22 @@ impl Connection {
     pub(crate) fn syn_options(&self, now: Instant) -> Options {
         let answers = self.state == State::SynReceived;
         let offered = if answers { self.handshake.agreed } else { Negotiated::offered(&self.config) };
+        // Fast Open: a scaled window in addition to the 16 bits of the SYN, for the response to its data,
+        // which the peer sends before it receives another segment of ours.
+        let early_window = self.rx.window.early_shift().filter(|_| {
+            let client = self.fast_open.client();
+            client.is_some_and(|client| client.connect.early_window)
+                && self.config.path_start.is_some()
+                && !self.fast_open.syn_data(self.handshake.iss, &self.tx).is_empty()
+        });
         Options {
             mss: Some(self.tx.advertised_mss()),
             sack_permitted: offered.sack,
             timestamps: offered.timestamps.then(|| self.rx.timestamps.option(now)),
             window_scale: offered.window_scaling.then(|| self.rx.window.offered_scale()),
-            early_window: self.offered_early_window(),
+            early_window,
             ..Options::default()
         }
-    }
-
-    /// True if the early-window option of the peer's SYN may raise the window above the SYN's 16-bit field.
-    fn takes_early_window(&self) -> bool {
-        self.state == State::SynReceived && self.config.path_start.is_some()
     }
 
     /// Returns the options of the next SYN or SYN-ACK, except that of Corrective and Proactive.
@@ -305,7 +310,9 @@ impl Connection {
         let shift = syn.options.window_scale.filter(|_| agreed.window_scaling).unwrap_or(0);
         self.tx.window.start(syn.seq, self.handshake.iss, syn.window);
         self.tx.window.set_scale(shift);
-        if let Some(early) = syn.options.early_window.filter(|_| self.takes_early_window()) {
+        // Fast Open: a window above the 16 bits of the SYN.
+        let takes_early_window = self.state == State::SynReceived && self.config.path_start.is_some();
+        if let Some(early) = syn.options.early_window.filter(|_| takes_early_window) {
             self.tx.window.widen(EARLY_WINDOW << early.min(EARLY_SHIFT_MAX));
         }
         if agreed.window_scaling {
@@ -321,7 +328,7 @@ impl Connection {
         self.with_gentle(|gentle, parts| gentle.on_syn(syn, parts));
         self.adopt_mss();
         self.rx.ack.on_peer_mss(self.tx.mss());
-        self.start_window();
+        self.path.start_window(&self.config, &mut self.tx);
     }
 
     /// Passes the new segment size to the parts that depend on it.
@@ -345,9 +352,9 @@ impl Connection {
         self.acknowledge(segment, now);
         // A retransmitted SYN-ACK may echo the first SYN, so that the measured time includes a timer.
         let since = self.handshake.since_last_syn(now);
-        self.handshake.rtt_in_doubt =
+        self.path.rtt_in_doubt =
             self.handshake.syn.sent > 1 && self.tx.rtt.srtt().is_some_and(|srtt| srtt > since);
-        self.suspect_longer_path(since.into());
+        self.path.suspect_longer(since.into());
         self.on_syn_ack_acked(segment, now);
         self.reduce_initial_window(segment, now);
         self.establish(now);
@@ -389,6 +396,8 @@ impl Connection {
         }
         self.handshake.established = Some(now);
         self.handshake.syn.due = false;
+        self.handshake.syn.early_wait = None;
+        self.handshake.syn.copy.cancel();
         if self.handshake.agreed.sack {
             self.reactive = ProbeTimer::new(&self.config.mechanisms.reactive);
         }
@@ -422,7 +431,7 @@ impl Connection {
             SynTimeout::GiveUp => self.give_up(CloseReason::HandshakeTimeout),
             SynTimeout::Early => {
                 self.reduce_for_lost_syn_ack(now);
-                self.back_off_early();
+                self.handshake.back_off_early(&mut self.tx.rto, &self.tx.rtt);
             }
             SynTimeout::Deferred => {
                 // Nothing is sent now: the last deferred timeout sends a SYN-ACK, and the peer's ACK of it
@@ -440,106 +449,5 @@ impl Connection {
                 if linear { self.tx.rto.on_expire_linear() } else { self.tx.rto.on_expire() }
             }
         }
-    }
-
-    /// Backs off the early timer. It doubles like any other (RFC 6298 section 5.5), does not count as a
-    /// timeout, and ends when the ordinary schedule would fire sooner, or after the last of the early
-    /// retries.
-    fn back_off_early(&mut self) {
-        self.handshake.syn.early += 1;
-        self.tx.rto.on_expire();
-        let is_long = self.tx.rto.current(self.timer_base().into()) >= self.tx.rtt.rto_base();
-        if self.handshake.syn.early >= EARLY_RETRIES || is_long {
-            self.handshake.syn.early_wait = None;
-            self.tx.rto.reset_backoff();
-        }
-    }
-}
-
-/// Results of the options of the first SYN, for the memory of destinations ([`crate::mechanism::memory`]).
-impl Connection {
-    /// True if the configuration wants the option of Corrective and Proactive on the SYN.
-    pub(crate) fn wants_gentle(&self) -> bool {
-        self.gentle.is_willing(self.config.timestamps)
-    }
-
-    /// Stores the number of dropped SYNs in a row that the memory of destinations knows.
-    pub(crate) fn set_known_drops(&mut self, drops: u8) {
-        self.handshake.known_drops = drops;
-    }
-
-    /// Omits the option of Corrective and Proactive from the SYN, for this reason.
-    pub(crate) fn withhold_gentle(&mut self, why: GentleOff) {
-        self.gentle.switch_off(why);
-    }
-
-    /// Returns how the first SYN of an active open was answered; `None` while it is unknown.
-    pub(crate) fn opened(&self) -> Option<Opened> {
-        let Handshake { active, established, syn, known_drops, .. } = &self.handshake;
-        let by_us = matches!(self.closed, Some(CloseReason::Aborted | CloseReason::ListenerClosed));
-        let unanswered = established.is_none();
-        if !active || syn.sent == 0 || unanswered && (self.closed.is_none() || by_us) {
-            return None;
-        }
-        let simultaneous = GentleOutcome::Off(GentleOff::Simultaneous);
-        if self.gentle.outcome() == simultaneous || self.state == State::SynReceived {
-            return None;
-        }
-        let answer = match unanswered {
-            true => Answer::Never,
-            false if self.first_syn_was_swallowed() => Answer::Later,
-            false => Answer::First,
-        };
-        let sent = self.fast_open_syn().filter(|&(mode, data)| mode != Mode::DataNoCookie || data > 0);
-        // If this SYN-ACK has the option, it answers a copy of the SYN with the option but without cookie, so
-        // the option is not to blame.
-        let gentle = self.gentle.offered && !(answer == Answer::Later && self.gentle.answered);
-        Some(Opened { fast_open: sent.map(|(mode, _)| mode), gentle, answer, known_drops: *known_drops })
-    }
-
-    /// True if the SYN-ACK may answer a plain SYN that followed the first.
-    fn first_syn_was_swallowed(&self) -> bool {
-        match self.fast_open.syn_ack_class() {
-            Some(SynAckClass::SynDrop | SynAckClass::ReqDrop) => true,
-            Some(SynAckClass::NoData) | None => self.handshake.unanswered() > 0 && !self.gentle.answered,
-            Some(
-                SynAckClass::Accepted
-                | SynAckClass::Partial
-                | SynAckClass::SoftReject
-                | SynAckClass::SoftNegative
-                | SynAckClass::LateReject
-                | SynAckClass::Granted
-                | SynAckClass::NotSupported,
-            ) => false,
-        }
-    }
-
-    /// False if neither [`Connection::take_opened`] nor [`Connection::take_spoilt`] can return a report.
-    pub(crate) fn may_have_gentle_outcome(&self) -> bool {
-        let Handshake { active, established, reported, .. } = &self.handshake;
-        let answered = established.is_some() || self.closed.is_some();
-        *active && (!reported.opened && answered || !reported.spoilt && self.gentle.answered)
-    }
-
-    /// Returns the result of [`Connection::opened`], once.
-    pub(crate) fn take_opened(&mut self) -> Option<Opened> {
-        if self.handshake.reported.opened {
-            return None;
-        }
-        let opened = self.opened()?;
-        self.handshake.reported.opened = true;
-        Some(opened)
-    }
-
-    /// True once, on an active open whose path removed the option from later segments or rewrote payload.
-    pub(crate) fn take_spoilt(&mut self) -> bool {
-        if self.handshake.reported.spoilt || !self.handshake.active || !self.gentle.offered {
-            return false;
-        }
-        let of = &self.counters.parity;
-        self.handshake.reported.spoilt = of.tx_off == Some(ParityOff::Stripped)
-            || of.rx_off == Some(ParityOff::Checksum)
-            || self.gentle.outcome() == GentleOutcome::Off(GentleOff::Stripped);
-        self.handshake.reported.spoilt
     }
 }

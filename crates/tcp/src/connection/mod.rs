@@ -12,7 +12,6 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
 use brisk_wire::SeqNum;
 
@@ -30,7 +29,6 @@ mod arrive;
 mod decision;
 mod ecn;
 mod fast_open;
-mod flight;
 mod gentle;
 mod handshake;
 mod path;
@@ -41,6 +39,7 @@ mod segment;
 mod sender;
 mod state;
 mod stats;
+mod syn_report;
 mod timer;
 mod transmit;
 mod urgent;
@@ -63,13 +62,13 @@ use arrive::{AnswerInterval, ResetLimit};
 use decision::Outbox;
 use ecn::EcnState;
 use fast_open::FastOpenState;
-use flight::FlightWatch;
 use gentle::Gentle;
 use handshake::Handshake;
 use path::OnPath;
 use reactive::ProbeTimer;
 use receiver::Receiver;
 use sender::Sender;
+use syn_report::SynReport;
 use timer::Keepalive;
 use urgent::Urgent;
 
@@ -218,16 +217,15 @@ pub(crate) struct Connection {
     ts_offset: u32,
     state: State,
     handshake: Handshake,
+    pub(crate) syn_report: SynReport,
     pub(crate) path: OnPath,
-    /// Watches flights for the memory of the path and the controller; `None` while nothing is in flight.
-    flights: Option<Box<FlightWatch>>,
     tx: Sender,
     rx: Receiver,
     ecn: EcnState,
     urgent: Urgent,
     pub(crate) fast_open: FastOpenState,
     /// Corrective and Proactive, if the handshake agrees on them, and the planner.
-    gentle: Gentle,
+    pub(crate) gentle: Gentle,
     keepalive: Option<Box<Keepalive>>,
     user_timeout: Option<Duration>,
     fin_wait_2_until: Option<Instant>,
@@ -241,8 +239,7 @@ pub(crate) struct Connection {
     /// ICMP error reported since the last acknowledgement arrived.
     soft_error: Option<CloseReason>,
     released: bool,
-    observations: Option<Vec<Observation>>,
-    counters: Tally,
+    pub(crate) counters: Tally,
 }
 
 impl Connection {
@@ -261,8 +258,8 @@ impl Connection {
             ts_offset: secrets.ts_offset,
             state: State::Closed,
             handshake: Handshake::new(config, secrets.iss, now),
+            syn_report: SynReport::default(),
             path: OnPath::default(),
-            flights: None,
             tx,
             rx,
             ecn: EcnState::new(config.ecn == EcnMode::On),
@@ -280,13 +277,8 @@ impl Connection {
             closed: None,
             soft_error: None,
             released: false,
-            observations: None,
             counters: Tally::default(),
         })
-    }
-
-    pub(crate) fn record_observations(&mut self) {
-        self.observations = Some(Vec::new());
     }
 
     pub(crate) fn tuple(&self) -> FourTuple {
@@ -362,14 +354,19 @@ impl Connection {
         self.events != Events::default()
     }
 
-    /// Takes the observations since the last call.
-    pub(crate) fn take_observations(&mut self) -> Vec<Observation> {
-        self.observations.as_mut().map(core::mem::take).unwrap_or_default()
-    }
-
     /// Returns the bytes allocated by both buffers.
     pub(crate) fn memory(&self) -> usize {
         self.tx.queue.allocated() + self.rx.queue.memory()
+    }
+
+    /// Returns the bytes that are kept only for repairs.
+    pub(crate) fn repair_memory(&self) -> usize {
+        self.gentle.repair_memory(&self.rx)
+    }
+
+    /// Frees the bytes that are kept only for repairs.
+    pub(crate) fn forget_history(&mut self) {
+        self.gentle.forget_history(&mut self.rx);
     }
 
     /// True if nothing is in flight and nothing waits to be sent or read.
@@ -387,7 +384,7 @@ impl Connection {
     /// Proactive and planner.
     pub(crate) fn is_bare(&self) -> bool {
         let has_mechanisms = self.gentle.active.is_some() || self.gentle.planner.is_some();
-        self.is_idle() && self.rx.queue.memory() == 0 && !has_mechanisms && self.observations.is_none()
+        self.is_idle() && self.rx.queue.memory() == 0 && !has_mechanisms && !self.counters.is_observed()
     }
 
     /// Frees memory that only traffic needs: empty lists, and parts that have their initial value. The
@@ -401,9 +398,7 @@ impl Connection {
     }
 
     fn observe(&mut self, observation: Observation) {
-        if let Some(observations) = &mut self.observations {
-            observations.push(observation);
-        }
+        self.counters.observe(observation);
     }
 
     fn enter(&mut self, state: State) {
@@ -427,6 +422,7 @@ impl Connection {
         }
         self.tx.stop();
         self.handshake.syn.due = false;
+        self.handshake.syn.copy.cancel();
         self.keepalive = None;
         self.fin_wait_2_until = None;
     }
@@ -450,9 +446,11 @@ impl Connection {
             events: core::mem::take(&mut self.events),
             memory: self.memory(),
             repair_memory: self.repair_memory(),
-            has_drained_storage: self.has_drained_storage(),
-            has_gentle_report: self.may_have_gentle_outcome(),
-            has_path_report: self.owes_path_report(now) || self.owes_flight_report() || self.asks_path(),
+            has_drained_storage: self.rx.queue.is_drained() || self.tx.queue.is_drained(),
+            has_gentle_report: self.owes_syn_report(),
+            has_path_report: self.owes_path_report(now)
+                || self.path.owes_flight_report()
+                || self.tx.mtu.asks_path(),
             wants_one_time_cookie: self.fast_open.wants_one_time_cookie(),
             asks_to_join: self.asks_to_join(),
             is_over: self.closed.is_some() && self.is_done(),
@@ -463,7 +461,7 @@ impl Connection {
     #[inline]
     pub(crate) fn urgency(&self) -> Urgency {
         let (sender_waits, rcv_nxt) = (self.tx.is_urgent(), self.rx.rcv_nxt());
-        if sender_waits || self.state == State::SynReceived || self.rx.ack.tells_of_hole(rcv_nxt) {
+        if sender_waits || self.state == State::SynReceived || self.rx.ack.reports_gap(rcv_nxt) {
             Urgency::BeforeApp
         } else if self.rx.ack.is_urgent(rcv_nxt) {
             Urgency::BeforeNextRx

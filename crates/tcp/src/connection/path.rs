@@ -18,22 +18,34 @@
 //! - the window does not grow until all of it has arrived;
 //! - more loss than chance explains reduces it to half of the data that has arrived.
 
+use alloc::boxed::Box;
+
 use brisk_wire::SeqNum;
 
-use crate::connection::sender::initial_window;
-use crate::connection::{Connection, State};
+use crate::config::{PrrBound, TcpConfig};
+use crate::congestion::Controller;
+use crate::congestion::sample::ControllerStart;
+use crate::connection::handshake::Handshake;
+use crate::connection::sender::{SHORT_TRANSFER, Sender, Sharing, initial_window};
+use crate::connection::{Connection, State, Tally};
 use crate::error::CloseReason;
 use crate::evidence::{LossHistory, is_queued, shows_queue};
 use crate::mechanism::plan::PARITIES_MAX;
 use crate::on_demand::{Initial, OnDemand};
 use crate::outcome::{AckOutcome, Arrived, CongestionState, Delivered};
 use crate::path::{
-    HandshakeResult, LargePacket, LossCount, MtuReport, PathFacts, PathReport, PathRtt, PathVolume,
+    FlightReport, HandshakeResult, LossCount, MtuReport, PathFacts, PathReport, PathRtt, PathVolume,
     REPORT_INTERVAL, StartRequest,
 };
+use crate::send::pacer::Pacer;
+use crate::send::rate::RateControl;
 use crate::send::rtt::RttEstimator;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant, Micros};
+
+mod flight;
+
+use flight::FlightWatch;
 
 /// Segments with which any connection may begin (RFC 6928).
 pub(crate) const STANDARD_WINDOW: u32 = 10;
@@ -47,6 +59,9 @@ const ALIKE_PERCENT: u32 = 125;
 pub(super) const MIN_EARLY_WAIT: Duration = Duration::from_millis(50);
 /// Number of samples after which a first sample that includes a timer no longer distorts the estimate.
 const SAMPLES: u32 = 8;
+
+/// Number of timeouts of a SYN or SYN-ACK from which on a connection does not join its path.
+const MAX_HANDSHAKE_TIMEOUTS: u32 = 2;
 
 /// Knowledge of a connection about its path, and its reports so far.
 #[derive(Debug, Default)]
@@ -66,15 +81,16 @@ pub(crate) struct OnPath {
     report_at: Option<Instant>,
     reported: LossCount,
     reported_mtu: MtuReport,
-    /// A large packet that has arrived, for the memory of the path, and the time of the next such report.
-    pub(super) large: Option<LargePacket>,
-    pub(super) large_due: Instant,
+    /// True if the measured round trip may include the timer of a lost SYN-ACK.
+    pub(super) rtt_in_doubt: bool,
     /// True if the handshake was answered only after its timer had fired, but not because of a loss.
     seems_longer: bool,
     /// True if the final report was made.
     over: bool,
-    /// Value of [`Connection::all_losses`] at the last [`Connection::sort_losses`].
+    /// All losses at the last call of [`OnPath::sort_losses`].
     sorted: LossCount,
+    /// Watches flights for the memory of the path and the controller; `None` while nothing is in flight.
+    pub(super) flights: Option<Box<FlightWatch>>,
     losses: OnDemand<LossLog>,
 }
 
@@ -133,6 +149,7 @@ impl OnPath {
     }
 
     /// True while the window may not grow, because data of the start has not arrived.
+    #[inline]
     pub(crate) fn is_on_trust(&self) -> bool {
         matches!(self.start, Start::OnTrust { .. })
     }
@@ -188,7 +205,186 @@ impl OnPath {
     }
 }
 
-/// Beginning of a connection.
+/// The start.
+impl OnPath {
+    /// Sets the initial window, once the MSS is known.
+    pub(super) fn start_window(&mut self, config: &TcpConfig, tx: &mut Sender) {
+        if self.may_ask(config) {
+            self.start = Start::Open;
+        }
+        let initial = self.unasked_window(config, tx.mss());
+        tx.rate.congestion.start(initial, None);
+    }
+
+    /// True if connections of this path may request more than ten segments. Without a request they then start
+    /// with at most ten.
+    fn may_ask(&self, config: &TcpConfig) -> bool {
+        config.path_start.is_some() && self.known.rtt.is_some()
+    }
+
+    /// Returns the window that a start, or a restart after an idle time, has without a request.
+    #[inline]
+    pub(super) fn unasked_window(&self, config: &TcpConfig, mss: u32) -> u32 {
+        let segments = config.initial_window;
+        let segments = if self.may_ask(config) { segments.min(STANDARD_WINDOW) } else { segments };
+        initial_window(segments, mss)
+    }
+
+    /// True if the window holds data back and the connection may request the window of its path: once, and
+    /// again when the application has written more before any data of the start has arrived.
+    #[inline]
+    fn wants_window(&self, tx: &Sender) -> bool {
+        let is_limited = || {
+            let left = tx.rate.congestion.cwnd().saturating_sub(tx.rate.pipe_with(tx.scoreboard.pipe()));
+            tx.unsent() > left
+        };
+        match self.start {
+            Start::Over => false,
+            Start::Open => is_limited(),
+            Start::OnTrust { end, window } => {
+                let nothing_arrived = tx.scoreboard.una() + window == end;
+                nothing_arrived && is_limited() && tx.offered() > self.asked
+            }
+        }
+    }
+
+    /// Returns the bytes of a start that are not paced: the free part of the current window, at most
+    /// [`BURST_SEGMENTS`] if the rate of the path is known, because more would only wait in its queue.
+    fn starts_at_once(&self, known: &PathFacts, tx: &Sender) -> u32 {
+        let free = tx.rate.congestion.cwnd().saturating_sub(tx.scoreboard.pipe());
+        match self.start {
+            Start::OnTrust { .. } => 0,
+            _ if known.volume.is_some_and(|volume| volume.is_rate_limited) => {
+                free.min(BURST_SEGMENTS * tx.mss())
+            }
+            _ => free,
+        }
+    }
+
+    /// Ends the start if all of its data has arrived.
+    #[inline]
+    pub(super) fn confirm(&mut self, tx: &mut Sender) {
+        if let Start::OnTrust { end, .. } = self.start
+            && tx.scoreboard.una().ge(end)
+        {
+            self.end_trust(tx);
+        }
+    }
+
+    /// Ends the trust in a window of the path before the window is reduced. Returns a bound for the new
+    /// threshold if more data of the start was lost than chance explains, or other traffic fills a queue
+    /// (safe retreat of careful resume).
+    pub(super) fn retreat(
+        &mut self,
+        counters: &Tally,
+        handshake: &Handshake,
+        config: &TcpConfig,
+        tx: &mut Sender,
+    ) -> Option<u32> {
+        let Start::OnTrust { end, window } = self.start else { return None };
+        self.end_trust(tx);
+        let LossCount { sent, lost, .. } = self.all_losses(counters, handshake, tx).since(self.before_trust);
+        let known = self.known.loss.unwrap_or_default();
+        let delivered = window.saturating_sub(end.since(tx.scoreboard.una())) + tx.scoreboard.sacked_bytes();
+        let is_excess = tx.recovery.state() == CongestionState::Loss
+            || self.sees_queue(tx)
+            || LossHistory::from(known).is_excess(sent, lost);
+        is_excess.then(|| self.unasked_window(config, tx.mss()).max(delivered / 2))
+    }
+
+    pub(super) fn end_trust(&mut self, tx: &mut Sender) {
+        self.start = Start::Over;
+        tx.rate.pacer.end_spread();
+    }
+}
+
+/// Round-trip times and queues.
+impl OnPath {
+    /// Returns the round-trip time to report; none if it may include the timer of a lost SYN-ACK.
+    pub(super) fn rtt_report(&self, tx: &Sender) -> Option<(PathRtt, u32)> {
+        let (srtt, rttvar) = tx.rtt.srtt().zip(tx.rtt.rttvar())?;
+        let samples = tx.rtt.samples();
+        let min_rtt = tx.rtt.min_rtt()?;
+        (samples >= SAMPLES || !self.rtt_in_doubt)
+            .then(|| (PathRtt { srtt: srtt.into(), rttvar: rttvar.into(), min_rtt: min_rtt.into() }, samples))
+    }
+
+    /// Returns the minimum round-trip time of this connection and of earlier ones: if it began in a queue,
+    /// only others have measured the empty path.
+    #[inline]
+    pub(super) fn min_rtt(&self, tx: &Sender) -> Option<Duration> {
+        self.known.min_with(tx.rtt.min_rtt())
+    }
+
+    /// True if this connection began in a queue: all of its round trips, and those of the connection before
+    /// it, were longer than that of the empty path. A single long round trip may be jitter.
+    pub(super) fn began_in_queue(&self, tx: &Sender) -> bool {
+        let is_long = |rtt: &PathRtt| is_queued(rtt.min_rtt, self.min_rtt(tx));
+        self.known.rtt.is_some_and(|rtt| is_long(&rtt))
+            && self.rtt_report(tx).is_none_or(|(rtt, _)| is_long(&rtt))
+    }
+
+    /// Decides whether the path has become longer, when the handshake is answered `since` after its last
+    /// segment left. If the measured time is in doubt, an answer within the known round-trip time of the path
+    /// shows that an earlier segment was lost; any other shows a longer path.
+    pub(super) fn suspect_longer(&mut self, since: Duration) {
+        let PathFacts { rtt, min_rtt, .. } = self.known;
+        let as_known = rtt.zip(min_rtt).is_some_and(|(rtt, least)| {
+            let alike = rtt.srtt.saturating_mul(ALIKE_PERCENT) / 100;
+            (least..=alike).contains(&since)
+        });
+        self.seems_longer = self.rtt_in_doubt && !as_known;
+    }
+}
+
+/// Losses by their cause.
+impl OnPath {
+    /// Attributes the losses since the last call to a queue if there is one now: they say nothing about
+    /// random loss on an idle path. A sample that includes a lost acknowledgement shows no queue. `all`: all
+    /// losses until now. Returns those that no queue caused.
+    pub(super) fn sort_losses(&mut self, all: LossCount, tx: &Sender) -> LossCount {
+        let LossCount { lost, runs, .. } = all.since(self.sorted);
+        self.sorted = all;
+        let settled = tx.rtt.srtt().filter(|_| tx.rtt.samples() >= SAMPLES);
+        let queued = self.sees_queue(tx)
+            || self.began_in_queue(tx)
+            || settled.is_some_and(|srtt| is_queued(srtt.into(), self.min_rtt(tx)))
+            || tx.is_queue_full();
+        // The box is not allocated while there is nothing to count.
+        if queued && (lost > 0 || runs > 0) {
+            self.losses.queued.lost += lost;
+            self.losses.queued.runs += runs;
+        }
+        all.without(self.losses.queued)
+    }
+
+    /// Returns the losses among `all` losses until now that no queue caused.
+    pub(super) fn random_losses(&self, all: LossCount) -> LossCount {
+        all.without(self.losses.queued)
+    }
+
+    /// Returns the segments sent and lost so far, including losses that a mechanism repaired before loss
+    /// detection, and without segments that proved not to be lost.
+    pub(super) fn all_losses(&self, of: &Tally, handshake: &Handshake, tx: &Sender) -> LossCount {
+        let (more, more_runs) = self.losses.repaired;
+        let masked = of.repaired_by_probe.max(of.masked_losses);
+        // A SYN or SYN-ACK that was not answered in time was lost, or its answer was. A copied one says
+        // nothing: an answer does not show whether both arrived. The peer's report of a FIN whose copy it
+        // used would arrive after the end of the connection.
+        let copied = u64::from(handshake.syn.copy.has_left());
+        let unanswered = u64::from(handshake.unanswered());
+        let handshake = unanswered.saturating_sub(copied);
+        LossCount {
+            sent: of.data_segments_out + unanswered + 1 - copied - u64::from(tx.fin_copied),
+            lost: (of.segments_lost + masked + more)
+                .saturating_sub(of.retransmits_spurious + self.losses.refuted)
+                + handshake,
+            runs: (of.loss_runs + masked + more_runs).saturating_sub(self.losses.refuted) + handshake,
+        }
+    }
+}
+
+/// The exchange with the memory of paths.
 impl Connection {
     /// Takes over the facts of the path. Must be called before the first segment leaves.
     pub(crate) fn start_from(&mut self, known: PathFacts, now: Instant) {
@@ -199,33 +395,24 @@ impl Connection {
             self.adopt_mss();
         }
         let Some(PathRtt { srtt, rttvar, .. }) = known.rtt else { return };
-        self.handshake.syn.early_wait = self.early_wait(known.handshake_rtt().unwrap_or(srtt));
+        if self.state.is_opening() {
+            let wait = early_wait(&self.config, known.handshake_rtt().unwrap_or(srtt), &self.tx.rtt);
+            self.handshake.syn.early_wait = wait;
+        }
         if self.config.path_start.is_some() {
             self.tx.rtt.recall(srtt, rttvar);
         }
         // The client learns the peer's parameters with the SYN-ACK.
         if self.state == State::SynReceived {
-            self.start_window();
+            self.path.start_window(&self.config, &mut self.tx);
         }
-    }
-
-    /// Returns the early timer of the handshake, if the configuration asks for one.
-    fn early_wait(&self, srtt: Duration) -> Option<Duration> {
-        let wait = srtt.saturating_mul(3) / 2;
-        let wait = wait.max(MIN_EARLY_WAIT).min(self.tx.rtt.rto_base().into());
-        self.config.handshake_timers.then_some(wait)
-    }
-
-    /// True if the handshake is not complete.
-    pub(crate) fn is_opening(&self) -> bool {
-        matches!(self.state, State::SynSent | State::SynReceived)
     }
 
     /// Extends a handshake timer that was derived from a shorter round-trip time than other connections of
     /// the path have measured since (`srtt`): connections that open together queue behind each other, and all
     /// but the first would otherwise time out.
     pub(crate) fn on_longer_path(&mut self, srtt: Duration) {
-        let early = self.handshake.syn.early_wait.zip(self.early_wait(srtt));
+        let early = self.handshake.syn.early_wait.zip(early_wait(&self.config, srtt, &self.tx.rtt));
         let longer = early.map(|(known, now)| now.saturating_sub(known));
         self.handshake.syn.early_wait = early.map(|(known, now)| known.max(now));
         let longer = match self.fast_open.client_mut() {
@@ -235,84 +422,31 @@ impl Connection {
         self.tx.rto.postpone(self.tx.rto.current(longer.unwrap_or_default().into()).into());
     }
 
-    /// Decides whether the path has become longer, when the handshake is answered `since` after its last
-    /// segment left. If the measured time is in doubt, an answer within the known round-trip time of the path
-    /// shows that an earlier segment was lost; any other shows a longer path.
-    pub(crate) fn suspect_longer_path(&mut self, since: Duration) {
-        let PathFacts { rtt, min_rtt, .. } = self.path.known;
-        let as_known = rtt.zip(min_rtt).is_some_and(|(rtt, least)| {
-            let alike = rtt.srtt.saturating_mul(ALIKE_PERCENT) / 100;
-            (least..=alike).contains(&since)
-        });
-        self.path.seems_longer = self.handshake.rtt_in_doubt && !as_known;
-    }
-
-    /// Sets the initial window, once the MSS is known.
-    pub(crate) fn start_window(&mut self) {
-        if self.may_ask() {
-            self.path.start = Start::Open;
-        }
-        let initial = self.unasked_window();
-        self.tx.rate.congestion.start(initial, None);
-    }
-
-    /// True if connections of this path may request more than ten segments. Without a request they then start
-    /// with at most ten.
-    fn may_ask(&self) -> bool {
-        self.config.path_start.is_some() && self.path.known.rtt.is_some()
-    }
-
-    /// Returns the window that a start, or a restart after an idle time, has without a request.
-    pub(crate) fn unasked_window(&self) -> u32 {
-        let segments = self.config.initial_window;
-        let segments = if self.may_ask() { segments.min(STANDARD_WINDOW) } else { segments };
-        initial_window(segments, self.tx.mss())
-    }
-
     /// Permits another request after the window restarted because of an idle time.
     pub(crate) fn reopen_start(&mut self) {
-        if self.may_ask() {
-            self.end_trust();
+        if self.path.may_ask(&self.config) {
+            self.path.end_trust(&mut self.tx);
             self.path.start = Start::Open;
         }
     }
 
-    /// True if the window holds data back and the connection may request the window of its path: once, and
-    /// again when the application has written more before any data of the start has arrived.
+    /// True if the window holds data back and the connection may request the window of its path.
     #[inline]
     pub(crate) fn wants_path_window(&self) -> bool {
-        match self.path.start {
-            Start::Over => false,
-            Start::Open => self.is_limited_at_start(),
-            Start::OnTrust { end, window } => {
-                let nothing_arrived = self.tx.scoreboard.una() + window == end;
-                nothing_arrived && self.is_limited_at_start() && self.offered() > self.path.asked
-            }
-        }
-    }
-
-    /// Returns the bytes of data that are in flight or wait.
-    fn offered(&self) -> u32 {
-        self.tx.scoreboard.pipe().saturating_add(self.tx.unsent())
-    }
-
-    fn is_limited_at_start(&self) -> bool {
-        let may_send =
-            self.state.sends() || (self.state == State::SynReceived && self.fast_open.sends_early());
-        let left =
-            self.tx.rate.congestion.cwnd().saturating_sub(self.tx.rate.pipe_with(self.tx.scoreboard.pipe()));
-        may_send && self.tx.unsent() > left
+        let sends_early = || self.state == State::SynReceived && self.fast_open.sends_early();
+        self.path.wants_window(&self.tx) && (self.state.sends() || sends_early())
     }
 
     /// Returns the request for a larger window at the start on a path with these facts; `None` if the
     /// connection keeps its current window.
     pub(crate) fn request_start(&mut self, known: &PathFacts) -> Option<StartRequest> {
-        self.path.asked = self.offered();
+        self.path.asked = self.tx.offered();
         let rtt = known.rtt?;
         let is_whole = self.handshake.syn.timeouts == 0 && self.tx.recovery.state() == CongestionState::Open;
         let of_path = |segments| initial_window(segments, self.tx.mss());
         let configured = of_path(self.config.initial_window);
-        let remembered = known.volume.map_or(0, |volume| self.remembered_window(&volume, known));
+        let remembered =
+            known.volume.map_or(0, |volume| remembered_window(&volume, known, &self.config, self.tx.mss()));
         let window = if self.state == State::SynReceived {
             // Nothing is acknowledged: no round trip is measured, and a cookie may be stolen.
             let is_free = !shows_queue(rtt.min_rtt, known.min_rtt?);
@@ -331,28 +465,17 @@ impl Connection {
             }
         };
         // A larger window than the connection has data for would be withheld from other connections.
-        let window = window.min(self.offered());
+        let window = window.min(self.tx.offered());
         let has = self.tx.rate.congestion.cwnd();
-        let (granted, at_once) = (self.path.granted, self.starts_at_once(known));
+        let (granted, at_once) = (self.path.granted, self.path.starts_at_once(known, &self.tx));
         let request = StartRequest { window, has, granted, at_once, rtt: rtt.srtt };
         (is_whole && window > has).then_some(request)
-    }
-
-    /// Returns the bytes of a flight that the path has carried and that a start may use at once: the
-    /// bandwidth-delay product of the empty path if its rate is known, else [`UNMEASURED_WINDOW`].
-    fn remembered_window(&self, volume: &PathVolume, known: &PathFacts) -> u32 {
-        let of_path = |segments| initial_window(segments, self.tx.mss());
-        let rate = volume.rate.filter(|_| volume.is_rate_limited).unwrap_or(0);
-        let bdp = u128::from(rate) * known.min_rtt.unwrap_or_default().as_micros() / 1_000_000;
-        let bdp = u32::try_from(bdp).unwrap_or(u32::MAX).max(of_path(UNMEASURED_WINDOW));
-        let most = self.config.path_start.map_or(0, |start| of_path(start.max_window));
-        volume.bytes.min(bdp).min(most)
     }
 
     /// Starts with `window` bytes, at the rate of the path if it is known, else at one window per round trip.
     pub(crate) fn start_on_trust(&mut self, window: u32, known: &PathFacts, rtt: Duration, now: Instant) {
         let mss = self.tx.mss();
-        let at_once = self.starts_at_once(known);
+        let at_once = self.path.starts_at_once(known, &self.tx);
         let per_round = u64::from(window) * 1_000_000 / (rtt.as_micros() as u64).max(1);
         let rate = match known.volume.and_then(|volume| Some((volume.rate?, volume.is_rate_limited))) {
             Some((rate, true)) => rate.max(per_round / 2),
@@ -370,19 +493,6 @@ impl Connection {
         self.tx.rate.pacer.spread(rate, rtt.into(), mss, at_once, now);
     }
 
-    /// Returns the bytes of a start that are not paced: the free part of the current window, at most
-    /// [`BURST_SEGMENTS`] if the rate of the path is known, because more would only wait in its queue.
-    fn starts_at_once(&self, known: &PathFacts) -> u32 {
-        let free = self.tx.rate.congestion.cwnd().saturating_sub(self.tx.scoreboard.pipe());
-        match self.path.start {
-            Start::OnTrust { .. } => 0,
-            _ if known.volume.is_some_and(|volume| volume.is_rate_limited) => {
-                free.min(BURST_SEGMENTS * self.tx.mss())
-            }
-            _ => free,
-        }
-    }
-
     /// Sets the first flight to one segment if our SYN or SYN-ACK was retransmitted more than once. RFC 5681
     /// section 3.1: "if the SYN or SYN/ACK is lost, the initial window [...] MUST be one segment"; RFC 6928
     /// section 2 recommends to "refrain from resetting the initial window to 1 segment, unless there have
@@ -396,7 +506,7 @@ impl Connection {
         if repeated < 2 || self.echo_rtt(segment, now).is_some_and(|echoed| echoed > since) {
             return;
         }
-        self.end_trust();
+        self.path.end_trust(&mut self.tx);
         let window = self.tx.mss().min(self.tx.rate.congestion.cwnd());
         self.tx.rate.congestion.start(window, None);
     }
@@ -406,10 +516,10 @@ impl Connection {
     /// is unknown too (RFC 9000 section 9.4: "an endpoint MUST immediately reset the congestion controller
     /// and round-trip time estimator"); the caller has removed the connection from a shared path.
     pub(crate) fn on_path_change(&mut self, is_other_path: bool, now: Instant) {
-        if self.closed.is_some() || self.is_opening() {
+        if self.closed.is_some() || self.state.is_opening() {
             return;
         }
-        self.end_trust();
+        self.path.end_trust(&mut self.tx);
         self.tx.rate = self.fresh_rate(now);
         if let Some(snapshots) = &mut self.tx.snapshots {
             **snapshots = Default::default();
@@ -425,47 +535,8 @@ impl Connection {
         }
     }
 
-    /// Ends the start if all of its data has arrived.
-    pub(crate) fn confirm_path(&mut self) {
-        if let Start::OnTrust { end, .. } = self.path.start
-            && self.tx.scoreboard.una().ge(end)
-        {
-            self.end_trust();
-        }
-    }
-
-    /// Ends the trust in a window of the path before the window is reduced. Returns a bound for the new
-    /// threshold if more data of the start was lost than chance explains, or other traffic fills a queue
-    /// (safe retreat of careful resume).
-    pub(crate) fn retreat(&mut self) -> Option<u32> {
-        let Start::OnTrust { end, window } = self.path.start else { return None };
-        self.end_trust();
-        let LossCount { sent, lost, .. } = self.all_losses().since(self.path.before_trust);
-        let known = self.path.known.loss.unwrap_or_default();
-        let delivered =
-            window.saturating_sub(end.since(self.tx.scoreboard.una())) + self.tx.scoreboard.sacked_bytes();
-        let is_excess = self.tx.recovery.state() == CongestionState::Loss
-            || self.sees_queue()
-            || LossHistory::from(known).is_excess(sent, lost);
-        is_excess.then(|| self.unasked_window().max(delivered / 2))
-    }
-
-    pub(crate) fn end_trust(&mut self) {
-        self.path.start = Start::Over;
-        self.tx.rate.pacer.end_spread();
-    }
-
-    /// Returns the timeout before backoff: in the handshake the early timer's, while it applies.
-    pub(crate) fn timer_base(&self) -> Duration {
-        let opening = matches!(self.state, State::SynSent | State::SynReceived);
-        let early = self.handshake.syn.early_wait.filter(|_| opening);
-        early.unwrap_or(self.tx.rtt.rto_base().into())
-    }
-}
-
-/// Reports.
-impl Connection {
     /// True if [`Connection::take_path_report`] may return a report now.
+    #[inline]
     pub(crate) fn owes_path_report(&self, now: Instant) -> bool {
         if self.path.over || self.handshake.established.is_none() && self.closed.is_none() {
             return false;
@@ -495,15 +566,18 @@ impl Connection {
         }
         let mtu = self.tx.mtu.report();
         let first = self.path.report_at.is_none();
-        let losses = self.sort_losses();
+        let losses = self.path.sort_losses(self.all_losses(), &self.tx);
+        let rtt = self.path.rtt_report(&self.tx);
+        // Every round trip of this connection was longer than that of the path without a queue.
+        let least = rtt.map(|(rtt, _)| rtt.min_rtt).zip(self.path.known.min_rtt);
         let report = PathReport {
-            rtt: self.rtt_report(),
+            rtt,
             doubtful_rtt: self.tx.rtt.srtt().filter(|_| first && self.path.seems_longer).map(Duration::from),
             flight: None,
             losses: losses.since(self.path.reported),
             mss: self.handshake.peer_mss,
             mtu: if mtu == self.path.reported_mtu { MtuReport::Silent } else { mtu },
-            saw_queue: self.saw_queue(),
+            saw_queue: least.is_some_and(|(own, least)| shows_queue(own, least)),
             handshake: first.then_some(HandshakeResult::Completed),
         };
         self.path.report_at = Some(now + REPORT_INTERVAL);
@@ -511,80 +585,103 @@ impl Connection {
         Some(report)
     }
 
-    /// True if every round trip of this connection was longer than that of the path without a queue.
-    fn saw_queue(&self) -> bool {
-        let own = self.rtt_report().map(|(rtt, _)| rtt.min_rtt);
-        own.zip(self.path.known.min_rtt).is_some_and(|(own, least)| shows_queue(own, least))
-    }
-
-    /// Returns the round-trip time to report; none if it may include the timer of a lost SYN-ACK.
-    pub(crate) fn rtt_report(&self) -> Option<(PathRtt, u32)> {
-        let (srtt, rttvar) = self.tx.rtt.srtt().zip(self.tx.rtt.rttvar())?;
-        let samples = self.tx.rtt.samples();
-        let min_rtt = self.tx.rtt.min_rtt()?;
-        (samples >= SAMPLES || !self.handshake.rtt_in_doubt)
-            .then(|| (PathRtt { srtt: srtt.into(), rttvar: rttvar.into(), min_rtt: min_rtt.into() }, samples))
-    }
-
-    /// Returns the minimum round-trip time of this connection and of earlier ones: if it began in a queue,
-    /// only others have measured the empty path.
-    pub(crate) fn min_rtt(&self) -> Option<Duration> {
-        self.path.known.min_with(self.tx.rtt.min_rtt())
-    }
-
-    /// True if this connection began in a queue: all of its round trips, and those of the connection before
-    /// it, were longer than that of the empty path. A single long round trip may be jitter.
-    pub(crate) fn began_in_queue(&self) -> bool {
-        let is_long = |rtt: &PathRtt| is_queued(rtt.min_rtt, self.min_rtt());
-        self.path.known.rtt.is_some_and(|rtt| is_long(&rtt))
-            && self.rtt_report().is_none_or(|(rtt, _)| is_long(&rtt))
-    }
-
-    /// Attributes the losses since the last call to a queue if there is one now: they say nothing about
-    /// random loss on an idle path. A sample that includes a lost acknowledgement shows no queue. Returns the
-    /// new value of [`Connection::losses`].
-    pub(crate) fn sort_losses(&mut self) -> LossCount {
-        let all = self.all_losses();
-        let LossCount { lost, runs, .. } = all.since(self.path.sorted);
-        self.path.sorted = all;
-        let settled = self.tx.rtt.srtt().filter(|_| self.tx.rtt.samples() >= SAMPLES);
-        let queued = self.sees_queue()
-            || self.began_in_queue()
-            || settled.is_some_and(|srtt| is_queued(srtt.into(), self.min_rtt()))
-            || self.tx.is_queue_full();
-        // The box is not allocated while there is nothing to count.
-        if queued && (lost > 0 || runs > 0) {
-            self.path.losses.queued.lost += lost;
-            self.path.losses.queued.runs += runs;
+    /// Reports the flight if each of its segments has arrived or is known to be lost.
+    pub(crate) fn conclude_flight(&mut self, now: Instant) {
+        if !self.path.is_flight_over(&self.tx.scoreboard) {
+            return;
         }
-        all.without(self.path.losses.queued)
+        let (losses, has_memory) = (self.all_losses(), self.config.path_start.is_some());
+        if let Some(train) = self.path.report_flight(losses, has_memory, &self.tx, now) {
+            self.tx.rate.congestion.on_train(&train);
+        }
     }
 
-    /// Returns the segments sent, and those lost so far for other reasons than a queue.
-    pub(crate) fn losses(&self) -> LossCount {
-        self.all_losses().without(self.path.losses.queued)
+    /// Takes the report about the finished flight.
+    pub(crate) fn take_flight_report(&mut self) -> Option<FlightReport> {
+        self.path.take_flight_report(self.tx.scoreboard.is_empty())
     }
 
-    /// Returns the segments sent and lost so far, including losses that a mechanism repaired before loss
-    /// detection, and without segments that proved not to be lost.
+    /// Returns the segments sent and lost so far.
     pub(crate) fn all_losses(&self) -> LossCount {
-        let of = &self.counters;
-        let (more, more_runs) = self.path.losses.repaired;
-        let masked = of.repaired_by_probe.max(of.masked_losses);
-        // A SYN or SYN-ACK that was not answered in time was lost, or its answer was. A copied one says
-        // nothing: an answer does not show whether both arrived. The peer's report of a FIN whose copy it
-        // used would arrive after the end of the connection.
-        let copied = u64::from(self.handshake.syn.copy.has_left());
-        let unanswered = u64::from(self.handshake.unanswered());
-        let handshake = unanswered.saturating_sub(copied);
-        LossCount {
-            sent: of.data_segments_out + unanswered + 1 - copied - u64::from(self.tx.fin_copied),
-            lost: (of.segments_lost + masked + more)
-                .saturating_sub(of.retransmits_spurious + self.path.losses.refuted)
-                + handshake,
-            runs: (of.loss_runs + masked + more_runs).saturating_sub(self.path.losses.refuted) + handshake,
+        self.path.all_losses(&self.counters, &self.handshake, &self.tx)
+    }
+}
+
+/// Membership of a shared path.
+impl Connection {
+    /// Returns the sender, for the control of its path.
+    #[inline]
+    pub(crate) fn sender(&self) -> &Sender {
+        &self.tx
+    }
+
+    #[inline]
+    pub(crate) fn sender_mut(&mut self) -> &mut Sender {
+        &mut self.tx
+    }
+
+    /// True if the handshake timed out so often that the remembered state of the path is not used.
+    pub(crate) fn stays_alone(&self) -> bool {
+        self.handshake.syn.timeouts >= MAX_HANDSHAKE_TIMEOUTS
+    }
+
+    /// True if the stack must decide whether this connection becomes a member.
+    #[inline]
+    pub(crate) fn asks_to_join(&self) -> bool {
+        match self.tx.sharing {
+            Sharing::Off | Sharing::Member => false,
+            Sharing::Apart { asks } => (asks || self.is_long()) && self.handshake.established.is_some(),
         }
     }
+
+    /// True if the current transfer is no longer short. The flight of a start leaves at the rate that the
+    /// path granted to it: it counts when all of it has arrived, or a loss has begun recovery.
+    pub(crate) fn is_long(&self) -> bool {
+        let is_starting = self.path.is_on_trust() && !self.tx.recovery.in_recovery();
+        self.tx.transfer_len() > SHORT_TRANSFER && !is_starting
+    }
+
+    /// Makes the connection a member. Returns its rate control; `is_taken_over`: the path will use it.
+    pub(crate) fn join(&mut self, is_taken_over: bool) -> RateControl {
+        self.tx.sharing = Sharing::Member;
+        self.path.end_trust(&mut self.tx);
+        if !is_taken_over && let Some(snapshots) = &mut self.tx.snapshots {
+            // The snapshots refer to the rate control that is given away.
+            **snapshots = Default::default();
+        }
+        core::mem::replace(&mut self.tx.rate, RateControl::placeholder())
+    }
+
+    /// Returns rate control for a path whose state is unknown.
+    pub(crate) fn fresh_rate(&self, now: Instant) -> RateControl {
+        let start = ControllerStart {
+            now,
+            mss: self.tx.mss(),
+            initial_window: self.path.unasked_window(&self.config, self.tx.mss()),
+            paced: self.config.pacing.is_some(),
+            seed: self.handshake.iss.0.into(),
+        };
+        let congestion = Controller::new(&self.config.congestion, PrrBound::Rfc9937, &start);
+        RateControl::new(congestion, Pacer::new(self.config.pacing))
+    }
+}
+
+/// Returns the early timer of the handshake, if the configuration asks for one.
+fn early_wait(config: &TcpConfig, srtt: Duration, rtt: &RttEstimator) -> Option<Duration> {
+    let wait = srtt.saturating_mul(3) / 2;
+    let wait = wait.max(MIN_EARLY_WAIT).min(rtt.rto_base().into());
+    config.handshake_timers.then_some(wait)
+}
+
+/// Returns the bytes of a flight that the path has carried and that a start may use at once: the
+/// bandwidth-delay product of the empty path if its rate is known, else [`UNMEASURED_WINDOW`].
+fn remembered_window(volume: &PathVolume, known: &PathFacts, config: &TcpConfig, mss: u32) -> u32 {
+    let of_path = |segments| initial_window(segments, mss);
+    let rate = volume.rate.filter(|_| volume.is_rate_limited).unwrap_or(0);
+    let bdp = u128::from(rate) * known.min_rtt.unwrap_or_default().as_micros() / 1_000_000;
+    let bdp = u32::try_from(bdp).unwrap_or(u32::MAX).max(of_path(UNMEASURED_WINDOW));
+    let most = config.path_start.map_or(0, |start| of_path(start.max_window));
+    volume.bytes.min(bdp).min(most)
 }
 
 #[cfg(test)]
@@ -595,7 +692,6 @@ mod tests {
     use brisk_wire::SackBlocks;
 
     use super::*;
-    use crate::config::TcpConfig;
     use crate::connection::gentle::plain_copy::PlainCopy;
     use crate::connection::{Host, Secrets};
     use crate::four_tuple::FourTuple;
@@ -611,15 +707,19 @@ mod tests {
         Connection::connect(tuple, &config, secrets, host, Instant::ZERO)
     }
 
+    fn random(client: &Connection) -> LossCount {
+        client.path.random_losses(client.all_losses())
+    }
+
     /// A masked loss whose original arrived after all is not a loss of the path.
     #[test]
     fn late_originals_are_not_among_the_losses() {
         let mut client = client();
-        let before = client.losses();
+        let before = random(&client);
         client.counters.masked_losses = 2;
-        assert_eq!(client.losses().since(before).lost, 2);
+        assert_eq!(random(&client).since(before).lost, 2);
         client.path.count_refuted();
-        let LossCount { lost, runs, .. } = client.losses().since(before);
+        let LossCount { lost, runs, .. } = random(&client).since(before);
         assert_eq!((lost, runs), (1, 1));
     }
 
@@ -628,17 +728,17 @@ mod tests {
     #[test]
     fn syn_that_left_twice_counts_neither_as_sent_nor_as_lost() {
         let mut client = client();
-        let before = client.losses();
+        let before = random(&client);
         assert_eq!((before.sent, before.lost), (1, 0), "sent once");
         client.handshake.syn.copy = PlainCopy::Left(Instant::ZERO);
-        assert_eq!((client.losses().sent, client.losses().lost), (0, 0));
+        assert_eq!((random(&client).sent, random(&client).lost), (0, 0));
         client.handshake.syn.timeouts = 1;
-        assert_eq!((client.losses().sent, client.losses().lost), (1, 0), "both were lost, the next was not");
+        assert_eq!((random(&client).sent, random(&client).lost), (1, 0), "both were lost, the next was not");
         client.handshake.syn.timeouts = 2;
-        assert_eq!((client.losses().sent, client.losses().lost), (2, 1));
+        assert_eq!((random(&client).sent, random(&client).lost), (2, 1));
         client.counters.data_segments_out = 1;
         client.tx.fin_copied = true;
-        assert_eq!((client.losses().sent, client.losses().lost), (2, 1), "nor does a FIN");
+        assert_eq!((random(&client).sent, random(&client).lost), (2, 1), "nor does a FIN");
     }
 
     /// A receiver may acknowledge many segments at once: not all of them were lost because one was repaired.

@@ -14,11 +14,12 @@
 
 use alloc::vec::Vec;
 
-use crate::connection::decision::Choice;
+use crate::connection::sender::Sender;
 use crate::connection::{Connection, State};
-use crate::outcome::{AckOutcome, CongestionState, Delivered, LossCause, LossOutcome, Origin};
-use crate::path::{LARGE_PACKET_INTERVAL, LargePacket};
+use crate::outcome::{CongestionState, LossCause, LossOutcome, Origin};
+use crate::path::LargePacket;
 use crate::send::budget::Budget;
+use crate::seq_ranges::SeqRange;
 use crate::time::Instant;
 
 /// Number of unacknowledged large segments from which on a tail loss probe is small; the large ones count as
@@ -27,113 +28,103 @@ const UNANSWERED: u32 = 3;
 /// Number of unacknowledged large segments that count as dropped for their size at a timeout.
 const UNANSWERED_AT_TIMEOUT: u32 = 2;
 
-impl Connection {
-    /// Returns the largest payload of a tail loss probe; it is small while the segment size is suspected.
-    pub(crate) fn probe_limit(&self) -> u32 {
-        let limit = self.payload_limit();
-        match self.tx.suspects_size(UNANSWERED) {
-            true => limit.min(self.tx.mtu.base_payload(self.tx.option_len())),
+impl Sender {
+    /// True if the segment size may be too large for the path: large segments have left `least` times without
+    /// an arrival, none of this connection arrived before, and none of another has arrived since.
+    fn suspects_size(&self, least: u32) -> bool {
+        if !self.mtu.may_suspect() {
+            return false;
+        }
+        let options = self.option_len;
+        let (mut unanswered, mut newest) = (0_u32, LargePacket { size: 0, sent_at: Instant::ZERO });
+        for record in self.scoreboard.records().filter(|r| self.mtu.is_large(r.payload(), options)) {
+            if record.sacked {
+                return false;
+            }
+            unanswered = unanswered.saturating_add(record.transmissions);
+            newest.sent_at = newest.sent_at.max(record.sent_at);
+            newest.size = newest.size.max(self.mtu.packet(record.payload(), options));
+        }
+        unanswered >= least && !self.mtu.is_cleared(newest)
+    }
+
+    /// Returns the largest payload of a tail loss probe, if segments have at most `limit` bytes; it is small
+    /// while the segment size is suspected.
+    #[inline]
+    pub(super) fn probe_limit(&self, limit: u32) -> u32 {
+        match self.suspects_size(UNANSWERED) {
+            true => limit.min(self.mtu.base_payload(self.option_len)),
             false => limit,
         }
     }
 
-    /// Judges the segment size when the retransmission timer has fired.
-    pub(crate) fn suspect_size_at_timeout(&mut self, now: Instant) {
-        let suspect = self.tx.suspects_size(UNANSWERED_AT_TIMEOUT);
-        let head = self.tx.scoreboard.head().filter(|head| head.payload() >= self.tx.full_payload());
+    /// Judges the segment size when the retransmission timer has fired. Returns true if segments become
+    /// smaller.
+    pub(super) fn suspect_size_at_timeout(&mut self, now: Instant) -> bool {
+        let suspect = self.suspects_size(UNANSWERED_AT_TIMEOUT);
+        let head = self.scoreboard.head().filter(|head| head.payload() >= self.full_payload());
         let full_sized = head.map(|head| LargePacket {
-            size: self.tx.mtu.packet(head.payload(), self.tx.option_len()),
+            size: self.mtu.packet(head.payload(), self.option_len),
             sent_at: head.sent_at,
         });
-        let vanished = self.tx.mtu.on_timeout(full_sized, now);
+        let vanished = self.mtu.on_timeout(full_sized, now);
         if suspect {
-            self.tx.mtu.suspect(now);
+            self.mtu.suspect(now);
         }
-        if suspect || vanished {
-            self.shrink_segments();
-        }
+        suspect || vanished
     }
 
-    /// Doubts the segment size if losses were found and only small segments have arrived.
-    pub(crate) fn doubt_size(&mut self, loss: &LossOutcome) {
-        if loss.newly_lost > 0 && self.tx.suspects_size(UNANSWERED) {
-            self.tx.mtu.doubt();
-        }
-    }
-
-    /// True if the connection has to report the arrival of a large packet, or doubts the segment size.
+    /// Doubts the segment size after losses, if only small segments have arrived.
     #[inline]
-    pub(crate) fn asks_path(&self) -> bool {
-        self.path.large.is_some() || self.tx.mtu.is_in_doubt()
+    pub(super) fn doubt_size(&mut self) {
+        if self.suspects_size(UNANSWERED) {
+            self.mtu.doubt();
+        }
     }
 
-    /// True if the retransmission timer is due and may suspect the segment size, which depends on arrivals at
-    /// other connections.
+    /// True if the retransmission timer of an open connection is due and may suspect the segment size, which
+    /// depends on arrivals at other connections.
     pub(crate) fn is_size_at_stake(&self, now: Instant) -> bool {
-        self.tx.mtu.is_probing()
-            && !self.is_opening()
-            && !self.tx.scoreboard.is_empty()
-            && self.tx.rto.deadline().is_some_and(|due| due <= now)
-    }
-
-    /// Takes the report about the arrival of a large packet.
-    pub(crate) fn take_large_arrival(&mut self) -> Option<LargePacket> {
-        self.path.large.take()
+        self.mtu.is_probing()
+            && !self.scoreboard.is_empty()
+            && self.rto.deadline().is_some_and(|due| due <= now)
     }
 
     /// Suspects the segment size if it is in doubt and no large packet of another connection has arrived;
-    /// `arrived`: the newest one that has.
-    pub(crate) fn suspect_size(&mut self, arrived: Option<LargePacket>, now: Instant) {
-        self.tx.mtu.on_arrival(arrived);
-        if !self.tx.mtu.take_doubt() || !self.tx.suspects_size(UNANSWERED) {
-            return;
+    /// `arrived`: the newest one that has. Returns true if segments become smaller.
+    fn suspect_size(&mut self, arrived: Option<LargePacket>, now: Instant) -> bool {
+        self.mtu.on_arrival(arrived);
+        if !self.mtu.take_doubt() || !self.suspects_size(UNANSWERED) {
+            return false;
         }
-        self.tx.mtu.suspect(now);
-        self.tx.recovery.on_flight_vanished(self.tx.scoreboard.nxt());
-        if self.tx.rate.others.is_none_or(|others| !others.is_recovering) {
-            self.tx.rate.congestion.on_recovery_exit(CongestionState::Recovery);
+        self.mtu.suspect(now);
+        self.recovery.on_flight_vanished(self.scoreboard.nxt());
+        if self.rate.others.is_none_or(|others| !others.is_recovering) {
+            self.rate.congestion.on_recovery_exit(CongestionState::Recovery);
         }
-        self.shrink_segments();
+        true
     }
 
-    /// Processes the arrival of large segments: it is reported to the path, and may end a suspicion.
-    pub(crate) fn record_large(&mut self, ack: &AckOutcome) {
-        let is_due = self.tx.mtu.is_probing() && self.path.large_due <= ack.at;
-        if !is_due && !self.tx.mtu.awaits_large() {
-            return;
-        }
-        let options = self.tx.option_len();
-        let is_large = |segment: &&Delivered| self.tx.mtu.is_large(segment.range.len(), options);
-        if is_due {
-            // An acknowledgement of a retransmission may be that of the original.
-            let is_full = |segment: &&Delivered| {
-                !segment.retransmitted && segment.range.len() >= self.tx.full_payload() && is_large(segment)
-            };
-            if let Some(last) = ack.delivered.iter().rfind(is_full) {
-                let size = self.tx.mtu.packet(last.range.len(), options);
-                self.path.large = Some(LargePacket { size, sent_at: last.sent_at });
-                self.path.large_due = ack.at + LARGE_PACKET_INTERVAL;
-            }
-        }
-        if self.tx.mtu.awaits_large()
-            && ack.delivered.iter().any(|segment| is_large(&segment))
-            && self.tx.mtu.on_large_arrived()
-        {
-            self.adopt_mss();
-        }
-    }
-
-    /// Chooses lost data for a retransmission in a segment of the suspected size, once a smaller one is in
-    /// flight.
-    pub(crate) fn choose_retest(&self, budget: &Budget) -> Option<Choice> {
-        let size = self.tx.mtu.retest(self.tx.option_len())?;
+    /// Returns lost data for a retransmission in a segment of the suspected size, once a smaller one is in
+    /// flight. `limit`: the payload of a segment with the present options.
+    pub(super) fn size_retest(&self, budget: &Budget, limit: u32) -> Option<SeqRange> {
+        let size = self.mtu.retest(self.option_len)?;
         // Our own SACK blocks would make it larger than intended.
-        if budget.pipe < budget.mss || self.payload_limit() < self.tx.full_payload() {
+        if budget.pipe < budget.mss || limit < self.full_payload() {
             return None;
         }
-        let range = self.tx.scoreboard.next_lost(size)?;
-        let large = range.len() > self.tx.mss() && range.len() <= budget.of(Origin::Retransmit);
-        large.then(|| self.again_as_probe(range))
+        let range = self.scoreboard.next_lost(size)?;
+        (range.len() > self.mss() && range.len() <= budget.of(Origin::Retransmit)).then_some(range)
+    }
+}
+
+impl Connection {
+    /// Processes the newest large packet of the path that has arrived, if any: without one, a segment size
+    /// that is in doubt becomes smaller.
+    pub(crate) fn suspect_size(&mut self, arrived: Option<LargePacket>, now: Instant) {
+        if self.tx.suspect_size(arrived, now) {
+            self.shrink_segments();
+        }
     }
 
     /// Limits packets to `mtu` bytes, the new maximum of the device.

@@ -71,7 +71,18 @@ impl Connection {
     pub(crate) fn build(&self, choice: &Choice, now: Instant) -> Segment {
         match choice {
             Choice::Control(control) => {
-                Segment::new(Origin::Ack, self.control_header(*control, now), Payload::None)
+                let header = match *control {
+                    Control::ChallengeAck => self.ack_header(now),
+                    Control::EmptyProbe => self.header(self.tx.scoreboard.una() - 1, Flags::ACK, now),
+                    Control::Abort => self.header(self.tx.scoreboard.nxt(), Flags::RST | Flags::ACK, now),
+                    Control::Reset(seq) => TcpHeader {
+                        ack: SeqNum(0),
+                        window: 0,
+                        options: Options::default(),
+                        ..self.header(seq, Flags::RST, now)
+                    },
+                };
+                Segment::new(Origin::Ack, header, Payload::None)
             }
             Choice::Syn(gentle) => {
                 let header = self.syn_header(*gentle, now);
@@ -101,7 +112,12 @@ impl Connection {
                 // The receiver of parity reads neither the acknowledgement nor SACK blocks.
                 let mut header = self.header(plan.seq, Flags::ACK, now);
                 header.options.sack = SackBlocks::default();
-                header.options.gentle = Some(self.parity_option(plan, header.options.gentle));
+                header.options.gentle = Some(self.gentle.parity_option(
+                    plan,
+                    header.options.gentle,
+                    self.handshake.iss + 1,
+                    &self.tx.queue,
+                ));
                 let range = plan.layout.range();
                 let pieces = self.tx.queue.pieces(range);
                 let mut payload = vec![0; plan.layout.payload_len()];
@@ -118,21 +134,6 @@ impl Connection {
                 header.options.gentle = self.gentle.failure_option().or(header.options.gentle);
                 Segment::new(Origin::Ack, header, Payload::None)
             }
-        }
-    }
-
-    fn control_header(&self, control: Control, now: Instant) -> TcpHeader {
-        let nxt = self.tx.scoreboard.nxt();
-        match control {
-            Control::ChallengeAck => self.ack_header(now),
-            Control::EmptyProbe => self.header(self.tx.scoreboard.una() - 1, Flags::ACK, now),
-            Control::Abort => self.header(nxt, Flags::RST | Flags::ACK, now),
-            Control::Reset(seq) => TcpHeader {
-                ack: SeqNum(0),
-                window: 0,
-                options: Options::default(),
-                ..self.header(seq, Flags::RST, now)
-            },
         }
     }
 
@@ -158,6 +159,40 @@ impl Connection {
         }
     }
 
+    /// Returns the header of the copy and its data: a SYN as a stack without Fast Open would send it, the SYN
+    /// again where that is permitted, or the SYN-ACK again with every option of the first.
+    fn syn_copy(&self, now: Instant) -> (TcpHeader, SeqRange) {
+        let answer = self.state == State::SynReceived;
+        let (flags, ack, data) = if answer {
+            (Flags::ACK | self.ecn.syn_ack_flags(), self.rx.rcv_nxt(), 0)
+        } else {
+            (self.ecn.syn_flags(), SeqNum(0), self.fast_open.copied_syn_data(&self.config).unwrap_or(0))
+        };
+        let gentle = if answer {
+            self.gentle.sent_option()
+        } else {
+            self.config.handshake_copies.and(self.gentle.sent_option())
+        };
+        let fast_open = match answer {
+            true => self.fast_open.server().and_then(|server| server.option()),
+            false if self.fast_open.copied_syn_data(&self.config).is_some() => {
+                self.fast_open.syn_option(self.handshake.syn.sent)
+            }
+            false => None,
+        };
+        let header = TcpHeader {
+            src_port: self.tuple.local_port(),
+            dst_port: self.tuple.remote_port(),
+            seq: self.handshake.iss,
+            ack,
+            flags: Flags::SYN | flags,
+            window: self.rx.window.syn_window(),
+            urgent: 0,
+            options: Options { gentle, fast_open, ..self.syn_options(now) },
+        };
+        (header, SeqRange::with_len(self.handshake.iss + 1, data))
+    }
+
     #[inline]
     fn build_data(&self, data: &Data, now: Instant) -> Segment {
         let len = data.payload_len();
@@ -169,7 +204,9 @@ impl Connection {
         if self.tx.queue.push_at(payload) || data.burst.is_some_and(|burst| burst.pushes()) {
             flags |= Flags::PSH;
         }
-        let (ecn_flags, ecn) = self.ecn.mark(self.ecn_origin(data), len > 0);
+        // For ECN a probe that carries new data is new data: RFC 3168 section 6.1.5 is about retransmissions.
+        let is_new = data.range.end.gt(self.tx.scoreboard.nxt());
+        let (ecn_flags, ecn) = self.ecn.mark(if is_new { Origin::New } else { data.origin }, len > 0);
         let mut header = self.header(data.range.start, flags | ecn_flags, now);
         if let Some(pointer) = self.urgent.pointer(data.range.start) {
             header.flags |= Flags::URG;
@@ -183,12 +220,6 @@ impl Connection {
             twice: data.twice,
             origin: data.origin,
         }
-    }
-
-    /// Returns the origin for ECN: a probe that carries new data is treated as new data (RFC 3168 section
-    /// 6.1.5 is about retransmissions).
-    pub(crate) fn ecn_origin(&self, data: &Data) -> Origin {
-        if data.range.end.gt(self.tx.scoreboard.nxt()) { Origin::New } else { data.origin }
     }
 
     /// Returns the header of an acknowledgement alone.

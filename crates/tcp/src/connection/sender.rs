@@ -13,9 +13,9 @@ use crate::auto_tuning::{self, SendSizing};
 use crate::config::{LossDetection, PrrBound, TcpConfig};
 use crate::congestion::Controller;
 use crate::congestion::sample::{ControllerStart, LostPacket};
-use crate::connection::{Connection, Host};
-use crate::outcome::{AckOutcome, CongestionState, Delivered, Dsack};
-use crate::path::LargePacket;
+use crate::connection::Host;
+use crate::event::UndoCause;
+use crate::outcome::{AckOutcome, CongestionState, Delivered, Dsack, LossCause, LossOutcome};
 use crate::send::budget::Budget;
 use crate::send::delivery::Snapshots;
 use crate::send::mtu::{NextProbe, PathMtu};
@@ -48,8 +48,9 @@ const MIN_MSS: u32 = 48;
 /// A timestamp option with the two NOPs that align it (RFC 7323 appendix A).
 const TIMESTAMP_OPTION_LEN: u32 = 12;
 
-/// Number of timeouts of a SYN or SYN-ACK from which on a connection does not join its path.
-const MAX_HANDSHAKE_TIMEOUTS: u32 = 2;
+/// Number of timeouts in a row that do not double the timeout of a thin stream (Linux:
+/// `TCP_THIN_LINEAR_TIMEOUTS`).
+const LINEAR_TIMEOUTS: u32 = 6;
 /// A rate for a flow that no pacer holds back.
 const UNPACED: u64 = u64::MAX;
 
@@ -171,6 +172,19 @@ impl Nagle {
         self.nodelay || self.small_end.is_none_or(|end| end.le(una))
     }
 
+    /// Holds partial segments back (`true`), or leaves them to Nagle's algorithm.
+    pub(crate) fn set_cork(&mut self, cork: bool) {
+        self.cork = cork;
+        self.cork_until = None;
+    }
+
+    /// Holds a partial segment back for data that is about to be written, but only until an acknowledgement
+    /// arrives (Linux: MSG_MORE).
+    pub(crate) fn set_more(&mut self, more: bool) {
+        self.more = more;
+        self.cork_until = None;
+    }
+
     /// True if a cork holds partial segments back.
     pub(crate) fn is_corked(&self) -> bool {
         self.cork || self.more
@@ -254,6 +268,14 @@ impl WindowUsage {
     }
 }
 
+/// A reduction that was undone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Undone {
+    pub(crate) why: UndoCause,
+    /// True if the slow-start threshold has its earlier value again.
+    pub(crate) is_raised: bool,
+}
+
 impl Sender {
     #[inline(always)]
     pub(crate) fn new(config: &TcpConfig, iss: SeqNum, host: Host, v6: bool, now: Instant) -> Self {
@@ -332,6 +354,7 @@ impl Sender {
 
     /// Grows the send queue after `acked` bytes were delivered: to the data that can be in flight, or on a
     /// short path to the data that was.
+    #[inline]
     pub(crate) fn grow_queue(&mut self, acked: u32, now: Instant) {
         let window = self.rate.congestion.cwnd().min(self.window.max_snd_wnd());
         let short = self.rtt.min_rtt().filter(|least| auto_tuning::is_short(*least)).zip(self.rtt.srtt());
@@ -345,6 +368,7 @@ impl Sender {
     /// of one instant by their sequence numbers (RFC 8985 section 6.1), which is correct only if they left in
     /// that order. So a retransmission that follows new data within the instant gets a time one microsecond
     /// later.
+    #[inline]
     pub(crate) fn stamp(&mut self, end: SeqNum, now: Instant) -> Instant {
         let (last, last_end) = self.stamped;
         let at = if now > last {
@@ -383,16 +407,24 @@ impl Sender {
         self.mss().saturating_sub(self.option_reserve)
     }
 
-    /// Returns the bytes of options on every segment.
-    pub(crate) fn option_len(&self) -> u32 {
-        self.option_len
-    }
-
     /// Returns the bytes that were written and never sent.
+    #[inline]
     pub(crate) fn unsent(&self) -> u32 {
         let nxt = self.scoreboard.nxt();
         let end = self.queue.end();
         if nxt.lt(end) { end.since(nxt.max(self.queue.start())) } else { 0 }
+    }
+
+    /// Switches Nagle's algorithm off (`true`) or on. Switching it off releases the queued data, corked or
+    /// not (Linux: the same).
+    pub(crate) fn set_nodelay(&mut self, nodelay: bool) {
+        self.nagle.nodelay = nodelay;
+        self.nagle.overridden |= nodelay && self.unsent() > 0;
+    }
+
+    /// Returns the bytes of data that are in flight or wait.
+    pub(crate) fn offered(&self) -> u32 {
+        self.scoreboard.pipe().saturating_add(self.unsent())
     }
 
     /// Records whether pacing holds data back: the pacer, or for a member its turn.
@@ -417,6 +449,7 @@ impl Sender {
     }
 
     /// True if a FIN is queued and was never sent.
+    #[inline]
     pub(crate) fn fin_unsent(&self) -> bool {
         self.queue.fin_queued() && self.scoreboard.nxt().le(self.queue.end())
     }
@@ -448,6 +481,7 @@ impl Sender {
     }
 
     /// Returns the bytes of new data that the peer's window permits.
+    #[inline]
     pub(crate) fn usable_window(&self) -> u32 {
         self.window.usable(self.scoreboard.una(), self.scoreboard.nxt())
     }
@@ -640,6 +674,59 @@ impl Sender {
         true
     }
 
+    /// Detects losses without SACK: the third duplicate acknowledgement (`dup_thresh`) declares the first
+    /// segment lost (RFC 5681 section 3.2), and each partial acknowledgement in recovery the next one (RFC
+    /// 6582 section 3.2).
+    pub(crate) fn detect_by_duplicates(&mut self, ack: &AckOutcome, dup_thresh: u32) -> LossOutcome {
+        let partial = self.recovery.state() == CongestionState::Recovery
+            && ack.advanced > 0
+            && self.scoreboard.una().lt(self.recovery.recovery_point());
+        let third = self.recovery.may_fast_retransmit() && self.scoreboard.dupacks() >= dup_thresh;
+        let cause = match (partial, third) {
+            (true, _) => LossCause::PartialAck,
+            (false, true) => LossCause::DupAcks,
+            (false, false) => return LossOutcome::default(),
+        };
+        let newly_lost = self.scoreboard.mark_head_lost(self.mss());
+        LossOutcome { newly_lost, lost_again: 0, cause: Some(cause) }
+    }
+
+    /// Undoes a reduction that an acknowledgement shows to be spurious (RFC 3522, 3708, 4015, 5682).
+    #[inline]
+    pub(crate) fn undo_spurious(&mut self, ack: &AckOutcome, has_sack: bool, now: Instant) -> Option<Undone> {
+        self.recovery.resume_retransmissions();
+        let scoreboard = &self.scoreboard;
+        if ack.reneged {
+            // Either this acknowledgement is old, or the receiver has discarded data. The state stays, and
+            // nothing is retransmitted until the next acknowledgement or the timer shows which (Linux:
+            // tcp_check_sack_reneging).
+            self.recovery.suspend_retransmissions();
+        } else if has_sack && self.recovery.shows_overtaken_segment(ack) {
+            // The highest SACK shows how far the segment was overtaken (Linux: tcp_try_undo_partial).
+            let highest = scoreboard.highest_sacked().unwrap_or(scoreboard.una());
+            self.rack.on_overtaken(highest.since(ack.una_before));
+            // Other retransmitted data that is outstanding may be merely late too, so nothing more is
+            // retransmitted.
+            self.recovery.suspend_retransmissions();
+        }
+        let repairs_in_flight = || scoreboard.resent().next().is_some();
+        let why = self.recovery.spurious(ack, repairs_in_flight)?;
+        if self.recovery.shows_reordering() {
+            self.rack.on_spurious_recovery();
+            #[cfg(feature = "historical")]
+            self.rfc6675.iter_mut().for_each(|counting| counting.on_spurious_recovery());
+        }
+        if self.recovery.state() == CongestionState::Loss {
+            self.timeouts_in_row = 0;
+        }
+        self.scoreboard.unmark_lost();
+        self.recovery.undo();
+        let threshold = |rate: &RateControl| rate.congestion.ssthresh().unwrap_or(u32::MAX);
+        let reduced = threshold(&self.rate);
+        self.rate.on_spurious(now);
+        Some(Undone { why, is_raised: threshold(&self.rate) > reduced })
+    }
+
     /// Returns the time at which suspected segments are declared lost.
     pub(crate) fn reordering_timeout(&self) -> Option<Instant> {
         #[cfg(feature = "historical")]
@@ -666,6 +753,7 @@ impl Sender {
     }
 
     /// Records the end of a burst. `limited`: the congestion window or pacing ended it.
+    #[inline]
     pub(crate) fn end_burst(&mut self, limited: bool) {
         // If the controller sets a rate, pacing is the limit most of the time, not the window.
         let limited = limited && !(self.paced && self.rate.congestion.pacing_rate().is_some());
@@ -677,6 +765,7 @@ impl Sender {
     }
 
     /// Returns the burst extended by `range`, which is new data.
+    #[inline]
     pub(crate) fn burst_with(&self, range: SeqRange, budget: &Budget) -> BurstPush {
         let end = self.queue.end();
         let left = if range.end.lt(end) { end.since(range.end) } else { 0 };
@@ -690,7 +779,7 @@ impl Sender {
         };
         let is_held =
             left < budget.mss && self.nagle.defers_partial(self.scoreboard.una(), self.queue.fin_queued());
-        self.burst_push.with_segment(&pace, left > 0 && !is_held && budget.takes_behind(range.len(), left))
+        self.burst_push.with_segment(&pace, left > 0 && !is_held && budget.has_room_after(range.len(), left))
     }
 
     /// Resets the count of retries if the peer has answered a retransmission of data beyond its window. RFC
@@ -714,29 +803,20 @@ impl Sender {
         dsack.range.len().div_ceil(self.mss())
     }
 
+    /// Doubles the timeout (RFC 6298 5.5); a thin stream does not double it at first.
+    pub(crate) fn back_off(&mut self, thin_stream: bool) {
+        let linear = thin_stream && self.timeouts_in_row <= LINEAR_TIMEOUTS;
+        if linear && self.is_thin() {
+            self.rto.on_expire_linear();
+        } else {
+            self.rto.on_expire();
+        }
+    }
+
     /// True if the stream is thin: fewer than four segments outstanding and nothing to follow (RFC 7765
     /// section 4).
     pub(crate) fn is_thin(&self) -> bool {
         self.scoreboard.segments() < 4 && self.unsent() == 0
-    }
-
-    /// True if the segment size may be too large for the path: large segments have left `least` times without
-    /// an arrival, none of this connection arrived before, and none of another has arrived since.
-    pub(crate) fn suspects_size(&self, least: u32) -> bool {
-        if !self.mtu.may_suspect() {
-            return false;
-        }
-        let options = self.option_len;
-        let (mut unanswered, mut newest) = (0_u32, LargePacket { size: 0, sent_at: Instant::ZERO });
-        for record in self.scoreboard.records().filter(|r| self.mtu.is_large(r.payload(), options)) {
-            if record.sacked {
-                return false;
-            }
-            unanswered = unanswered.saturating_add(record.transmissions);
-            newest.sent_at = newest.sent_at.max(record.sent_at);
-            newest.size = newest.size.max(self.mtu.packet(record.payload(), options));
-        }
-        unanswered >= least && !self.mtu.is_cleared(newest)
     }
 
     /// Frees the memory that an idle sender does not need.
@@ -821,65 +901,6 @@ impl Sender {
     /// Keeps its own controller for good.
     pub(crate) fn decline_sharing(&mut self) {
         self.sharing = Sharing::Off;
-    }
-}
-
-/// Methods for a member of a shared path.
-impl Connection {
-    /// Returns the sender, for the control of its path.
-    #[inline]
-    pub(crate) fn sender(&self) -> &Sender {
-        &self.tx
-    }
-
-    #[inline]
-    pub(crate) fn sender_mut(&mut self) -> &mut Sender {
-        &mut self.tx
-    }
-
-    /// True if the handshake timed out so often that the remembered state of the path is not used.
-    pub(crate) fn stays_alone(&self) -> bool {
-        self.handshake.syn.timeouts >= MAX_HANDSHAKE_TIMEOUTS
-    }
-
-    /// True if the stack must decide whether this connection becomes a member.
-    #[inline]
-    pub(crate) fn asks_to_join(&self) -> bool {
-        match self.tx.sharing {
-            Sharing::Off | Sharing::Member => false,
-            Sharing::Apart { asks } => (asks || self.is_long()) && self.handshake.established.is_some(),
-        }
-    }
-
-    /// True if the current transfer is no longer short. The flight of a start leaves at the rate that the
-    /// path granted to it: it counts when all of it has arrived, or a loss has begun recovery.
-    pub(crate) fn is_long(&self) -> bool {
-        let is_starting = self.path.is_on_trust() && !self.tx.recovery.in_recovery();
-        self.tx.transfer_len() > SHORT_TRANSFER && !is_starting
-    }
-
-    /// Makes the connection a member. Returns its rate control; `is_taken_over`: the path will use it.
-    pub(crate) fn join(&mut self, is_taken_over: bool) -> RateControl {
-        self.tx.sharing = Sharing::Member;
-        self.end_trust();
-        if !is_taken_over && let Some(snapshots) = &mut self.tx.snapshots {
-            // The snapshots refer to the rate control that is given away.
-            **snapshots = Default::default();
-        }
-        core::mem::replace(&mut self.tx.rate, RateControl::placeholder())
-    }
-
-    /// Returns rate control for a path whose state is unknown.
-    pub(crate) fn fresh_rate(&self, now: Instant) -> RateControl {
-        let start = ControllerStart {
-            now,
-            mss: self.tx.mss(),
-            initial_window: self.unasked_window(),
-            paced: self.config.pacing.is_some(),
-            seed: self.handshake.iss.0.into(),
-        };
-        let congestion = Controller::new(&self.config.congestion, PrrBound::Rfc9937, &start);
-        RateControl::new(congestion, Pacer::new(self.config.pacing))
     }
 }
 

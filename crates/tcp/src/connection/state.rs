@@ -68,6 +68,11 @@ impl State {
         !matches!(self, State::Closed | State::SynSent | State::SynReceived)
     }
 
+    /// True until the handshake is complete.
+    pub(crate) fn is_opening(self) -> bool {
+        matches!(self, State::SynSent | State::SynReceived)
+    }
+
     /// True if the peer may still send data to us.
     pub(crate) fn receives(self) -> bool {
         matches!(self, State::SynReceived | State::Established | State::FinWait1 | State::FinWait2)

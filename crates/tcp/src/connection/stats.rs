@@ -1,15 +1,19 @@
 //! Statistics of one connection: counters and a snapshot of its estimates.
 
+use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
 
+use crate::connection::decision::Data;
+use crate::connection::segment::Built;
 use crate::connection::{Connection, State};
+use crate::event::Observation;
 use crate::fast_open::{FastOpenOutcome, SynAckClass};
 use crate::mechanism::{CopiesOff, GentleOutcome, ParityOff};
 use crate::on_demand::{Initial, OnDemand};
-use crate::outcome::{CongestionState, Origin};
+use crate::outcome::{AckOutcome, CongestionState, Delivered, DsackOf, Origin};
 use crate::send::scoreboard::Record;
 use crate::seq_ranges::SeqRange;
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, Micros, TIMESTAMP_TICK};
 
 /// Counters of a connection since it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -203,8 +207,8 @@ impl ParityCounters {
     );
 }
 
-/// The counters of a live connection. Every transfer changes those that are stored here; the others are
-/// allocated on demand.
+/// The counters and the observations of a live connection. Every transfer changes the counters that are
+/// stored here; the others are allocated on demand.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) wire_bytes_out: u64,
@@ -217,11 +221,101 @@ pub(crate) struct Tally {
     pub(crate) data_segments_out: u64,
     /// The other counters; those above are 0 here.
     rare: OnDemand<Counters>,
+    /// Events for the observer, if there is one.
+    observations: Option<Vec<Observation>>,
 }
 
 impl Tally {
+    /// Records observations from now on.
+    pub(crate) fn record_observations(&mut self) {
+        self.observations = Some(Vec::new());
+    }
+
+    #[inline]
+    pub(crate) fn is_observed(&self) -> bool {
+        self.observations.is_some()
+    }
+
+    /// Takes the observations since the last call.
+    pub(crate) fn take_observations(&mut self) -> Vec<Observation> {
+        self.observations.as_mut().map(core::mem::take).unwrap_or_default()
+    }
+
+    #[inline]
+    pub(crate) fn observe(&mut self, observation: Observation) {
+        if let Some(observations) = &mut self.observations {
+            observations.push(observation);
+        }
+    }
+
     pub(crate) fn release_memory(&mut self) {
         self.rare.release();
+    }
+
+    /// Counts the bytes on the wire: a super-packet counts as the segments into which it is cut, each with
+    /// `headers` bytes of headers.
+    #[inline]
+    pub(crate) fn count_sent(&mut self, built: Built, packet_len: usize, headers: usize) {
+        let (mut segments, mut bytes) = (1, packet_len);
+        if let Some(size) = built.segment_size.map(usize::from) {
+            segments = packet_len.saturating_sub(headers).div_ceil(size).max(1);
+            bytes += (segments - 1) * headers;
+        }
+        if built.twice {
+            (segments, bytes) = (2 * segments, 2 * bytes);
+        }
+        self.segments_out += segments as u64;
+        self.wire_bytes_out += bytes as u64;
+    }
+
+    /// Counts a packet that arrived. A packet coalesced by a device counts as its original segments, each
+    /// with its own headers.
+    #[inline]
+    pub(crate) fn count_arrival(&mut self, packet_len: usize, payload_len: usize, segment_size: usize) {
+        self.wire_bytes_in += packet_len as u64;
+        if payload_len > segment_size {
+            let more = payload_len.div_ceil(segment_size.max(1)) - 1;
+            let headers = packet_len.saturating_sub(payload_len);
+            self.wire_bytes_in += (more * headers) as u64;
+        }
+    }
+
+    /// Counts the probes that were needed. A probed segment counts as delivered by the probe unless the
+    /// echoed timestamp is older than the probe.
+    #[inline]
+    pub(crate) fn count_probes(&mut self, ack: &AckOutcome, min_rtt: Option<Micros>) {
+        if self.probes == 0 {
+            return;
+        }
+        let spurious = ack.dsack.is_some_and(|dsack| dsack.of == DsackOf::TailLossProbe);
+        self.probes_spurious += u64::from(spurious);
+        let probed = |segment: &&Delivered| segment.origin == Origin::TailLossProbe && segment.retransmitted;
+        let repaired = ack.delivered.iter().filter(probed).filter(|segment| {
+            let age = Micros::between(segment.sent_at, ack.at);
+            // The echo of an acknowledgement for data out of order does not belong to this segment.
+            let echoed = ack.echoed_rtt.filter(|_| segment.range.end.le(ack.ack));
+            let in_time = min_rtt.is_none_or(|least| age >= least);
+            !spurious && in_time && echoed.is_none_or(|echoed| echoed <= age + TIMESTAMP_TICK)
+        });
+        self.repaired_by_probe += repaired.count() as u64;
+    }
+
+    /// Counts a segment with data or a FIN; `fresh` if it includes new data.
+    #[inline]
+    pub(crate) fn count_data(&mut self, data: &Data, fresh: bool) {
+        let segments = u64::from(data.payload_len().div_ceil(data.segment_size).max(1));
+        let len = data.payload_len();
+        self.data_segments_out += segments;
+        if data.origin == Origin::Retransmit {
+            self.retransmits += segments;
+            self.retransmitted_bytes += u64::from(len);
+        } else if data.origin == Origin::TailLossProbe {
+            self.probes += 1;
+            self.probes_of_new_data += u64::from(fresh);
+            if !fresh {
+                self.probe_bytes_again += u64::from(len);
+            }
+        }
     }
 
     /// Returns all counters.

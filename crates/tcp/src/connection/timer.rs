@@ -18,9 +18,6 @@ use crate::time::{Duration, Instant};
 /// Minimum silence and interval of keepalive probes (Linux: the same): with 0 there would be probes without
 /// end.
 const KEEPALIVE_MIN: Duration = Duration::from_secs(1);
-/// Number of timeouts in a row that do not double the timeout of a thin stream (Linux:
-/// `TCP_THIN_LINEAR_TIMEOUTS`).
-const LINEAR_TIMEOUTS: u32 = 6;
 
 impl Connection {
     /// Returns the time of the next call of [`Connection::on_timeout`].
@@ -29,7 +26,7 @@ impl Connection {
             self.tx.reordering_timeout(),
             // RFC 8985 section 8: while the probe timer runs, the retransmission timer does not.
             self.probe_timeout().or_else(|| self.tx.rto.deadline()),
-            self.plain_copy_timeout(),
+            self.handshake.syn.copy.next_timeout(),
             self.tx.window.next_timeout(),
             self.tx.pacing_timeout(),
             self.tx.nagle.cork_until,
@@ -37,7 +34,7 @@ impl Connection {
             self.keepalive.as_ref().map(|keepalive| keepalive.next_timeout()),
             self.fin_wait_2_until,
             self.rx.ack.next_timeout(),
-            self.gentle_timeout(),
+            self.gentle.next_timeout(&self.tx, &self.path.known, self.state.sends(), self.closed.is_none()),
         ]
         .into_iter()
         .fold(None, Instant::earlier)
@@ -47,8 +44,8 @@ impl Connection {
     pub(crate) fn on_timeout(&mut self, now: Instant) -> Aftermath {
         let due = |deadline: Option<Instant>| deadline.is_some_and(|at| at <= now);
         if due(self.user_limit()) {
-            let opening = matches!(self.state, State::SynSent | State::SynReceived);
-            let reason = if opening { CloseReason::HandshakeTimeout } else { CloseReason::TimedOut };
+            let reason =
+                if self.state.is_opening() { CloseReason::HandshakeTimeout } else { CloseReason::TimedOut };
             self.give_up(reason);
             return self.aftermath(Urgency::BeforeApp, now);
         }
@@ -77,7 +74,7 @@ impl Connection {
         if due(self.tx.rto.deadline()) && self.probe_timeout().is_none() {
             self.on_retransmission_timeout(now);
         }
-        if due(self.plain_copy_timeout()) {
+        if due(self.handshake.syn.copy.next_timeout()) {
             self.handshake.syn.copy = PlainCopy::Due;
         }
         if due(self.tx.window.next_timeout()) {
@@ -106,7 +103,9 @@ impl Connection {
 
     /// Declares the segments lost whose reordering window has passed (RFC 8985 section 6.3).
     fn on_reordering_timeout(&mut self, now: Instant) {
-        self.refresh_holds();
+        if self.gentle.active.is_some() {
+            self.with_gentle(|gentle, parts| gentle.refresh_holds(parts));
+        }
         let verdict = self.tx.rack.on_timeout(&self.tx.scoreboard, now);
         let loss = self.apply_loss_verdict(verdict, LossCause::Rack, now);
         self.count_loss(&loss);
@@ -129,7 +128,7 @@ impl Connection {
 
     /// Processes a retransmission timeout (RFC 6298 section 5.4 to 5.7).
     fn on_retransmission_timeout(&mut self, now: Instant) {
-        if matches!(self.state, State::SynSent | State::SynReceived) {
+        if self.state.is_opening() {
             return self.on_handshake_timeout(now);
         }
         if self.tx.scoreboard.is_empty() {
@@ -138,7 +137,9 @@ impl Connection {
         self.tx.timeouts_in_row += 1;
         self.counters.timeouts += 1;
         self.fast_open.on_timeout(self.tx.scoreboard.una(), self.tx.timeouts_in_row);
-        self.give_parity_up();
+        if self.gentle.active.is_some() {
+            self.with_gentle(|gentle, parts| gentle.on_retransmission_timeout(parts));
+        }
         if self.is_over_user_timeout(now) {
             return self.give_up(CloseReason::TimedOut);
         }
@@ -161,10 +162,10 @@ impl Connection {
         };
         self.count_loss(&LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::Rto) });
         let first = self.tx.recovery.on_timeout(self.tx.scoreboard.nxt());
-        if first {
-            self.watch_timeout(now);
+        if first && self.config.path_start.is_some() {
+            self.path.watch_timeout(&self.tx, now);
         }
-        let max_ssthresh = self.retreat();
+        let max_ssthresh = self.path.retreat(&self.counters, &self.handshake, &self.config, &mut self.tx);
         let pipe = self.tx.rate.pipe_with(self.tx.scoreboard.pipe());
         self.tx.pass_losses(now);
         let last_sent = self.tx.last_sent;
@@ -183,9 +184,11 @@ impl Connection {
         self.tx.follow_rate(now);
         self.counters.reductions += u64::from(first);
         self.ecn.on_reduced();
-        self.back_off();
+        self.tx.back_off(self.config.thin_stream);
         self.tx.rto.arm(now, self.tx.rtt.rto_base());
-        self.suspect_size_at_timeout(now);
+        if self.tx.suspect_size_at_timeout(now) {
+            self.shrink_segments();
+        }
         self.observe(Observation::Timeout { rto: self.tx.timeout().into() });
         self.observe_recovery();
     }
@@ -216,20 +219,11 @@ impl Connection {
         orphan.unwrap_or(self.config.retries)
     }
 
-    /// Doubles the timeout (RFC 6298 5.5); a thin stream does not double it at first.
-    fn back_off(&mut self) {
-        let linear = self.config.thin_stream && self.tx.timeouts_in_row <= LINEAR_TIMEOUTS;
-        if linear && self.tx.is_thin() {
-            self.tx.rto.on_expire_linear();
-        } else {
-            self.tx.rto.on_expire();
-        }
-    }
-
-    /// Ends the connection silently, because the peer does not answer.
+    /// Ends the connection silently, because the peer does not answer. The reason is the soft error reported
+    /// since the last acknowledgement arrived, or else `timeout` (RFC 1122 section 4.2.3.9).
     pub(super) fn give_up(&mut self, timeout: CloseReason) {
         self.outbox.clear();
-        self.end(self.reason_of_silence(timeout));
+        self.end(self.soft_error.unwrap_or(timeout));
     }
 
     /// Processes the persist timer: the peer's window has been closed for an interval (RFC 9293 section
@@ -281,7 +275,7 @@ impl Connection {
         }
         if !self.tx.scoreboard.is_empty() {
             if self.tx.rto.deadline().is_none() {
-                self.tx.rto.arm(now, self.timer_base().into());
+                self.tx.rto.arm(now, self.handshake.timer_base(&self.tx.rtt));
             }
             self.tx.window.disarm_persist();
             return;

@@ -8,14 +8,16 @@ use alloc::vec::Vec;
 
 use crate::connection::decision::{Change, Choice, Data, Step, Turn};
 use crate::connection::fast_open::EarlyBudget;
+use crate::connection::gentle::LeavingSyn;
 use crate::connection::gentle::plain_copy::PlainCopy;
 use crate::connection::gentle::proactive::CopiedRun;
 use crate::connection::reactive::ProbeTimer;
 use crate::connection::segment::Built;
-use crate::connection::sender::Sharing;
+use crate::connection::sender::{Sender, Sharing};
 use crate::connection::state::State;
 use crate::connection::{Connection, Env, MAX_PIECES};
 use crate::outcome::Origin;
+use crate::receive::Owed;
 use crate::send::budget::Budget;
 use crate::send::mtu::NextProbe;
 use crate::send::push::BurstPush;
@@ -137,11 +139,14 @@ impl Connection {
             State::SynSent | State::SynReceived if self.handshake.syn.due => order::SYN,
             State::SynReceived if self.handshake.syn.copy == PlainCopy::Due => order::SYN_ACK_COPY,
             State::SynSent => order::SYN_SENT,
-            State::SynReceived => match self.affords_early() {
-                EarlyBudget::Nothing => &[],
-                EarlyBudget::Segment => order::EARLY_WITHOUT_PARITY,
-                EarlyBudget::Parity => order::EARLY,
-            },
+            State::SynReceived if self.fast_open.sends_early() => {
+                match self.fast_open.affords_early(&self.tx, self.payload_limit(), self.header_len()) {
+                    EarlyBudget::Nothing => &[],
+                    EarlyBudget::Segment => order::EARLY_WITHOUT_PARITY,
+                    EarlyBudget::Parity => order::EARLY,
+                }
+            }
+            State::SynReceived => &[],
             State::Closed
             | State::Established
             | State::FinWait1
@@ -158,7 +163,15 @@ impl Connection {
     fn decide(&self, turn: Turn, now: Instant, env: &Env<'_>) -> Step {
         match turn {
             Turn::Control => Step::send(self.outbox.first().map(Choice::Control)),
-            Turn::Syn => Step::Send(Choice::Syn(self.syn_gentle_option(now))),
+            Turn::Syn => {
+                let syn = LeavingSyn {
+                    again: self.handshake.syn.sent > 0,
+                    answers: self.state == State::SynReceived,
+                    timestamps: self.config.timestamps,
+                };
+                let others = || self.syn_options_with_fast_open(now);
+                Step::Send(Choice::Syn(self.gentle.syn_option(syn, others)))
+            }
             Turn::SynCopy => {
                 Step::send((self.handshake.syn.copy == PlainCopy::Due).then_some(Choice::SynCopy))
             }
@@ -167,92 +180,41 @@ impl Connection {
                 Step::send(client.and_then(|client| client.next_after_syn(&self.tx)).map(Choice::AfterSyn))
             }
             Turn::Failure => Step::send(self.gentle.owes_failure().then_some(Choice::Ack { is_tail: false })),
-            Turn::Copies => self.decide_copy(now),
-            Turn::Lost => self.decide_lost(now),
-            Turn::TailLossProbe => Step::send(self.choose_probe(now)),
+            Turn::Copies => self.gentle.decide_copy(&self.tx, || self.budget(now), now),
+            Turn::Lost if self.tx.scoreboard.has_lost() => {
+                self.tx.decide_lost(self.payload_limit(), || self.budget(now))
+            }
+            Turn::Lost => Step::Skip(None),
+            Turn::TailLossProbe if self.reactive.as_ref().is_some_and(ProbeTimer::is_due) => {
+                Step::send(self.tx.choose_probe(self.payload_limit(), &self.budget(now)))
+            }
+            Turn::TailLossProbe => Step::Skip(None),
             Turn::Parity => self.decide_parity(now),
             Turn::MtuProbe => self.decide_mtu_probe(now),
             Turn::New => self.decide_new(now, env),
-            Turn::ParityBehindBurst => self.decide_parity_behind_burst(now),
+            Turn::ParityBehindBurst => {
+                self.gentle.decide_open_group(&self.tx).unwrap_or_else(|| self.decide_parity(now))
+            }
             Turn::Ack => Step::send(self.rx.ack.is_due(now).then_some(Choice::Ack { is_tail: false })),
         }
+    }
+
+    fn decide_parity(&self, now: Instant) -> Step {
+        let (owes_ack, is_early) = (self.rx.ack.owed() != Owed::Nothing, self.state == State::SynReceived);
+        let budget = || self.budget(now);
+        self.gentle.decide_parity(&self.tx, &self.path.known, owes_ack, is_early, budget, now)
     }
 
     /// Returns the limits of transmissions now.
     #[inline]
     pub(crate) fn budget(&self, now: Instant) -> Budget {
         let mut budget = self.tx.budget(now);
-        if let Some(bytes) = self.unproven_budget() {
-            budget.peer = budget.peer.min(bytes);
+        if self.state == State::SynReceived {
+            let sent = self.tx.scoreboard.nxt().since(self.handshake.iss + 1);
+            let unproven = self.fast_open.unproven_budget(sent, self.tx.mss());
+            budget.peer = budget.peer.min(unproven.unwrap_or(u32::MAX));
         }
         budget
-    }
-
-    /// Selects the first range that is declared lost.
-    fn decide_lost(&self, now: Instant) -> Step {
-        if !self.tx.scoreboard.has_lost() || self.tx.recovery.has_suspended_retransmissions() {
-            return Step::Skip(None);
-        }
-        let limit = self.payload_limit();
-        let Some(mut lost) = self.tx.scoreboard.next_lost(limit) else { return Step::Skip(None) };
-        // Beyond a window that the peer has shrunk, only the first segment is retransmitted (RFC 9293 section
-        // 3.8.6).
-        let una = self.tx.scoreboard.una();
-        let window = self.tx.window.snd_wnd().saturating_sub(lost.start.since(una));
-        if lost.start != una && window < lost.len() {
-            let Some(within) = self.tx.scoreboard.next_lost(limit.min(window)) else {
-                return Step::Skip(None);
-            };
-            lost = within;
-        }
-        let range = self.tx.queue.within_record(lost);
-        let budget = self.budget(now);
-        if let Some(retest) = self.choose_retest(&budget) {
-            return Step::Send(retest);
-        }
-        // A segment that ends with its record is charged as a full one; otherwise a timeout would release a
-        // burst of many small records (Linux's window counts segments).
-        let charged = if range.len() < lost.len() { range.len().max(self.tx.mss()) } else { range.len() };
-        if charged <= budget.of(Origin::Retransmit) {
-            return Step::Send(self.again(range, Origin::Retransmit));
-        }
-        Step::Skip(Some(Change::LimitLost { paced: budget.is_paced(charged) }))
-    }
-
-    /// Returns the choice to retransmit `range`.
-    fn again(&self, range: SeqRange, origin: Origin) -> Choice {
-        let fin = self.tx.queue.fin_queued() && range.end.gt(self.tx.queue.end());
-        Choice::Data(Data { fin, ..Data::new(range, self.payload_limit(), origin) })
-    }
-
-    /// Returns the choice to retransmit `range` in one segment larger than the MSS.
-    pub(crate) fn again_as_probe(&self, range: SeqRange) -> Choice {
-        let fin = self.tx.queue.fin_queued() && range.end.gt(self.tx.queue.end());
-        Choice::Data(Data { fin, mtu_probe: true, ..Data::new(range, range.len(), Origin::Retransmit) })
-    }
-
-    /// Selects a tail loss probe: one segment of new data if the peer's window permits it, else the tail
-    /// again.
-    fn choose_probe(&self, now: Instant) -> Option<Choice> {
-        if !self.reactive.as_ref().is_some_and(ProbeTimer::is_due) {
-            return None;
-        }
-        let budget = self.budget(now);
-        let nxt = self.tx.scoreboard.nxt();
-        let segment_size = self.probe_limit();
-        let record = self.tx.queue.record_end(nxt).map_or(u32::MAX, |end| end.since(nxt));
-        let window = budget.of(Origin::TailLossProbe);
-        let len = self.tx.unsent().min(segment_size).min(window).min(record);
-        if len > 0 {
-            let fin = self.tx.fin_unsent() && len == self.tx.unsent() && len < window;
-            let range = SeqRange::with_len(nxt, len + u32::from(fin));
-            return Some(Choice::Data(Data { fin, ..Data::new(range, segment_size, Origin::TailLossProbe) }));
-        }
-        // If the tail is longer than a segment may be now, its last part is enough.
-        let tail = self.tx.scoreboard.tail()?;
-        let surplus = tail.payload().saturating_sub(segment_size);
-        let range = SeqRange::new(tail.range.start + surplus, tail.range.end);
-        Some(self.again(range, Origin::TailLossProbe))
     }
 
     /// Selects a probe of the path MTU (RFC 4821): one segment larger than the MSS, made of new data. There
@@ -286,6 +248,7 @@ impl Connection {
     }
 
     /// Selects data that was never sent, as a run of segments that one header can describe.
+    #[inline]
     fn decide_new(&self, now: Instant, env: &Env<'_>) -> Step {
         if self.tx.unsent() == 0 && !self.tx.fin_unsent() {
             // The usage of the window counts even if the data ended before the window did.
@@ -298,7 +261,8 @@ impl Connection {
         let budget = self.budget(now);
         let mss = self.payload_limit();
         let (max, twice) = self.gso_size(mss, &budget, env, now);
-        match self.new_data(&budget, mss, max, now) {
+        let urgent = self.urgent.pointer(self.tx.scoreboard.una()).is_some();
+        match self.tx.new_data(&budget, mss, max, urgent, now) {
             NewData::Send { len, fin } => {
                 let range = SeqRange::with_len(self.tx.scoreboard.nxt(), len + u32::from(fin));
                 let burst = self.burst_with(SeqRange::with_len(range.start, len), &budget);
@@ -311,6 +275,7 @@ impl Connection {
     }
 
     /// Returns the burst that this new data extends; `None` if bursts do not end with PSH.
+    #[inline]
     fn burst_with(&self, payload: SeqRange, budget: &Budget) -> Option<BurstPush> {
         self.config.push_bursts.then(|| self.tx.burst_with(payload, budget))
     }
@@ -319,6 +284,7 @@ impl Connection {
     /// "a TCP SHOULD set cwnd to no more than RW before beginning transmission if the TCP has not sent data
     /// in an interval exceeding the retransmission timeout". As in Linux the window halves for each timeout
     /// of silence until it is RW (RFC 2861 section 3.1). A window probe begins no transmission.
+    #[inline]
     fn restart_after_idle(&self, now: Instant) -> Option<Change> {
         // A shared path can be busy although this member is idle.
         let is_member = self.tx.sharing == Sharing::Member;
@@ -331,7 +297,7 @@ impl Connection {
             // A FIN alone begins no transmission. A window that did not grow for a timeout was not fully
             // used: it decays half of the way to the used part (RFC 2861 section 3.1; Linux:
             // tcp_cwnd_application_limited).
-            let used = self.unasked_window();
+            let used = self.path.unasked_window(&self.config, self.tx.mss());
             let unused = Micros::between(self.tx.usage.grown_at(), now) >= rto && used < cwnd;
             return unused.then(|| Change::DecayWindow(cwnd.midpoint(used)));
         }
@@ -341,12 +307,14 @@ impl Connection {
         }
         let halvings = (idle.0 - 1) / rto.0.max(1);
         let decayed = cwnd.checked_shr(halvings).unwrap_or(0);
-        Some(Change::RestartWindow(decayed.max(self.unasked_window().min(cwnd))))
+        let unasked = self.path.unasked_window(&self.config, self.tx.mss());
+        Some(Change::RestartWindow(decayed.max(unasked.min(cwnd))))
     }
 
     /// Returns the bytes that one transmission may hold, and whether the device sends each segment twice. The
     /// bytes are whole segments up to the limit of the device. A segment with an urgent pointer travels
     /// alone, since the pointer is relative to its own header.
+    #[inline]
     fn gso_size(&self, mss: u32, budget: &Budget, env: &Env<'_>, now: Instant) -> (u32, bool) {
         if self.urgent.pointer(self.tx.scoreboard.nxt()).is_some()
             || (self.state == State::SynReceived && self.fast_open.limits_amplification())
@@ -357,68 +325,13 @@ impl Connection {
         let run = (env.super_segment / mss * mss)
             .min(self.gentle.planned_run(self.tx.scoreboard.nxt(), mss))
             .max(mss);
-        let run = if env.payload_in_place { self.run_in_place(mss, run) } else { run };
-        match self.copied_run(mss, budget, env, now) {
+        let run = if env.payload_in_place { self.tx.run_in_place(mss, run) } else { run };
+        let twice = env.sends_twice && !self.ecn.is_active();
+        match self.gentle.copied_run(&self.tx, mss, budget, twice, now) {
             CopiedRun::None => (run, false),
             CopiedRun::OneByOne => (mss, false),
             CopiedRun::Twice(bytes) => (run.min(bytes / mss * mss).max(mss), true),
         }
-    }
-
-    /// Shortens a run so that its payload can be sent in place, if at least a quarter of it remains.
-    fn run_in_place(&self, mss: u32, run: u32) -> u32 {
-        let pieces = self.queued(SeqRange::with_len(self.tx.scoreboard.nxt(), run));
-        if pieces.len() <= MAX_PIECES {
-            return run;
-        }
-        let in_place = pieces.iter().take(MAX_PIECES).map(|piece| piece.len() as u32).sum::<u32>();
-        if in_place >= run / 4 { (in_place / mss * mss).max(mss) } else { run }
-    }
-
-    fn new_data(&self, budget: &Budget, mss: u32, max: u32, now: Instant) -> NewData {
-        let nxt = self.tx.scoreboard.nxt();
-        let record = self.tx.queue.record_end(nxt);
-        let unsent = record.map_or(self.tx.unsent(), |end| end.since(nxt));
-        let offered = unsent.min(budget.peer);
-        let allowed = budget.of(Origin::New).min(max);
-        if offered > allowed {
-            let whole = allowed / mss * mss;
-            return match whole {
-                0 => NewData::CwndLimited { paced: budget.is_paced(mss) },
-                len => NewData::Send { len, fin: false },
-            };
-        }
-        let fin = record.is_none() && self.tx.fin_unsent() && offered == unsent && offered < budget.peer;
-        let partial = offered % mss;
-        // The end of a record does not wait for more if another record follows (Linux: only the last segment
-        // waits).
-        let ends_record = record.is_some() && offered == unsent;
-        if partial == 0 || ends_record || self.may_send_partial(offered, unsent, fin, budget, now) {
-            let sends = offered > 0 || fin;
-            return if sends {
-                NewData::Send { len: offered, fin }
-            } else {
-                NewData::Blocked { corked: false }
-            };
-        }
-        match offered - partial {
-            // Nagle's algorithm or the cork holds the rest back.
-            0 => NewData::Blocked { corked: offered == unsent && self.tx.nagle.is_corked() },
-            len => NewData::Send { len, fin: false },
-        }
-    }
-
-    /// Applies the sender's silly window avoidance (RFC 9293 section 3.8.6.2.1) and Nagle's algorithm.
-    fn may_send_partial(&self, offered: u32, unsent: u32, fin: bool, budget: &Budget, now: Instant) -> bool {
-        if offered < unsent {
-            // "(3) or if at least a fraction Fs of the maximum window can be sent"; Fs = 1/2.
-            return self.tx.nagle.overridden
-                || (budget.pipe == 0 && offered >= self.tx.window.max_snd_wnd() / 2 && offered > 0);
-        }
-        let una = self.tx.scoreboard.una();
-        // Urgent data does not wait for Nagle's algorithm (Linux: the same).
-        let urgent = self.urgent.pointer(una).is_some();
-        urgent || self.tx.nagle.allows_partial(una, fin, now)
     }
 
     /// Returns the largest payload of a data segment now: the MSS less the options, or the planned size if
@@ -431,5 +344,123 @@ impl Connection {
         let options = (sack + fast_open + self.gentle.option_len()).max(self.tx.option_reserve);
         let most = self.tx.mss().saturating_sub(options).min(self.tx.window.segment_bound());
         most.min(self.gentle.planned_segment(self.tx.scoreboard.nxt())).max(1)
+    }
+}
+
+/// Selection of data. `limit`: the payload of a segment with the present options.
+impl Sender {
+    /// Selects the first range that is declared lost.
+    fn decide_lost(&self, limit: u32, budget: impl FnOnce() -> Budget) -> Step {
+        if self.recovery.has_suspended_retransmissions() {
+            return Step::Skip(None);
+        }
+        let Some(mut lost) = self.scoreboard.next_lost(limit) else { return Step::Skip(None) };
+        // Beyond a window that the peer has shrunk, only the first segment is retransmitted (RFC 9293 section
+        // 3.8.6).
+        let una = self.scoreboard.una();
+        let window = self.window.snd_wnd().saturating_sub(lost.start.since(una));
+        if lost.start != una && window < lost.len() {
+            let Some(within) = self.scoreboard.next_lost(limit.min(window)) else {
+                return Step::Skip(None);
+            };
+            lost = within;
+        }
+        let range = self.queue.within_record(lost);
+        let budget = budget();
+        if let Some(range) = self.size_retest(&budget, limit) {
+            // One segment larger than the MSS.
+            let fin = self.is_fin_in(range);
+            let again = Data::new(range, range.len(), Origin::Retransmit);
+            return Step::Send(Choice::Data(Data { fin, mtu_probe: true, ..again }));
+        }
+        // A segment that ends with its record is charged as a full one; otherwise a timeout would release a
+        // burst of many small records (Linux's window counts segments).
+        let charged = if range.len() < lost.len() { range.len().max(self.mss()) } else { range.len() };
+        if charged <= budget.of(Origin::Retransmit) {
+            return Step::Send(self.again(range, limit, Origin::Retransmit));
+        }
+        Step::Skip(Some(Change::LimitLost { paced: budget.is_paced(charged) }))
+    }
+
+    /// Returns the choice to retransmit `range`.
+    fn again(&self, range: SeqRange, limit: u32, origin: Origin) -> Choice {
+        let fin = self.is_fin_in(range);
+        Choice::Data(Data { fin, ..Data::new(range, limit, origin) })
+    }
+
+    /// Selects a tail loss probe: one segment of new data if the peer's window permits it, else the tail
+    /// again.
+    fn choose_probe(&self, limit: u32, budget: &Budget) -> Option<Choice> {
+        let nxt = self.scoreboard.nxt();
+        let segment_size = self.probe_limit(limit);
+        let record = self.queue.record_end(nxt).map_or(u32::MAX, |end| end.since(nxt));
+        let window = budget.of(Origin::TailLossProbe);
+        let len = self.unsent().min(segment_size).min(window).min(record);
+        if len > 0 {
+            let fin = self.fin_unsent() && len == self.unsent() && len < window;
+            let range = SeqRange::with_len(nxt, len + u32::from(fin));
+            return Some(Choice::Data(Data { fin, ..Data::new(range, segment_size, Origin::TailLossProbe) }));
+        }
+        // If the tail is longer than a segment may be now, its last part is enough.
+        let tail = self.scoreboard.tail()?;
+        let surplus = tail.payload().saturating_sub(segment_size);
+        let range = SeqRange::new(tail.range.start + surplus, tail.range.end);
+        Some(self.again(range, limit, Origin::TailLossProbe))
+    }
+
+    /// Shortens a run so that its payload can be sent in place, if at least a quarter of it remains.
+    fn run_in_place(&self, mss: u32, run: u32) -> u32 {
+        let pieces = self.queue.pieces(SeqRange::with_len(self.scoreboard.nxt(), run));
+        if pieces.len() <= MAX_PIECES {
+            return run;
+        }
+        let in_place = pieces.iter().take(MAX_PIECES).map(|piece| piece.len() as u32).sum::<u32>();
+        if in_place >= run / 4 { (in_place / mss * mss).max(mss) } else { run }
+    }
+
+    /// Returns the new data that may leave now: segments of `mss` bytes, `max` bytes at most. A partial
+    /// segment waits for the sender's silly window avoidance (RFC 9293 section 3.8.6.2.1) and Nagle's
+    /// algorithm; `urgent` data does not wait for the latter (Linux: the same).
+    #[inline]
+    fn new_data(&self, budget: &Budget, mss: u32, max: u32, urgent: bool, now: Instant) -> NewData {
+        let nxt = self.scoreboard.nxt();
+        let record = self.queue.record_end(nxt);
+        let unsent = record.map_or(self.unsent(), |end| end.since(nxt));
+        let offered = unsent.min(budget.peer);
+        let allowed = budget.of(Origin::New).min(max);
+        if offered > allowed {
+            let whole = allowed / mss * mss;
+            return match whole {
+                0 => NewData::CwndLimited { paced: budget.is_paced(mss) },
+                len => NewData::Send { len, fin: false },
+            };
+        }
+        let fin = record.is_none() && self.fin_unsent() && offered == unsent && offered < budget.peer;
+        let partial = offered % mss;
+        // The end of a record does not wait for more if another record follows (Linux: only the last segment
+        // waits).
+        let ends_record = record.is_some() && offered == unsent;
+        let may_be_partial = || {
+            if offered < unsent {
+                // "(3) or if at least a fraction Fs of the maximum window can be sent"; Fs = 1/2.
+                let half = self.window.max_snd_wnd() / 2;
+                self.nagle.overridden || (budget.pipe == 0 && offered >= half && offered > 0)
+            } else {
+                urgent || self.nagle.allows_partial(self.scoreboard.una(), fin, now)
+            }
+        };
+        if partial == 0 || ends_record || may_be_partial() {
+            let sends = offered > 0 || fin;
+            return if sends {
+                NewData::Send { len: offered, fin }
+            } else {
+                NewData::Blocked { corked: false }
+            };
+        }
+        match offered - partial {
+            // Nagle's algorithm or the cork holds the rest back.
+            0 => NewData::Blocked { corked: offered == unsent && self.nagle.is_corked() },
+            len => NewData::Send { len, fin: false },
+        }
     }
 }

@@ -115,7 +115,7 @@ pub enum ParityOff {
 
 /// Capabilities of this end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Willing {
+pub(crate) struct Capabilities {
     /// Corrective in profile F1.
     pub(crate) f1: bool,
     /// Corrective in profile F2.
@@ -125,11 +125,11 @@ pub(crate) struct Willing {
     pub(crate) proactive: bool,
 }
 
-impl Willing {
+impl Capabilities {
     /// Returns the capabilities of the configuration; `None` if there are none.
-    pub(crate) fn of(config: &MechanismConfig) -> Option<Willing> {
+    pub(crate) fn of(config: &MechanismConfig) -> Option<Capabilities> {
         let profile = config.corrective.map(|corrective| corrective.profile);
-        let willing = Willing {
+        let capabilities = Capabilities {
             f1: profile.is_some_and(FecProfile::has_f1),
             f2: profile.is_some_and(FecProfile::has_f2),
             encoding: match config.corrective.map(|corrective| corrective.code) {
@@ -140,12 +140,12 @@ impl Willing {
             },
             proactive: config.proactive.is_some(),
         };
-        (willing.f1 || willing.f2 || willing.proactive).then_some(willing)
+        (capabilities.f1 || capabilities.f2 || capabilities.proactive).then_some(capabilities)
     }
 
     /// Returns these capabilities without Corrective, for which memory is lacking.
-    pub(crate) fn without_parity(self) -> Option<Willing> {
-        let copies = Willing { f1: false, f2: false, encoding: ENCODING_NONE, ..self };
+    pub(crate) fn without_parity(self) -> Option<Capabilities> {
+        let copies = Capabilities { f1: false, f2: false, encoding: ENCODING_NONE, ..self };
         self.proactive.then_some(copies)
     }
 
@@ -210,24 +210,25 @@ pub(crate) fn accept(offered: u8, answered: u8, timestamps: bool) -> Option<Agre
 mod tests {
     use super::*;
 
-    const ALL: Willing = Willing { f1: true, f2: true, encoding: 1, proactive: true };
+    const ALL: Capabilities = Capabilities { f1: true, f2: true, encoding: 1, proactive: true };
     #[cfg(feature = "historical")]
-    const F1: Willing = Willing { f2: false, proactive: false, ..ALL };
-    const F2: Willing = Willing { f1: false, proactive: false, ..ALL };
+    const F1: Capabilities = Capabilities { f2: false, proactive: false, ..ALL };
+    const F2: Capabilities = Capabilities { f1: false, proactive: false, ..ALL };
 
     #[test]
     fn offers_are_the_legal_values() {
         assert_eq!(F2.offer(false), Some(0x11));
         assert_eq!(ALL.offer(true), Some(0x51));
         assert_eq!(ALL.offer(false), Some(0x11), "Proactive needs timestamps");
-        let copies = Willing { f1: false, f2: false, ..ALL };
+        let copies = Capabilities { f1: false, f2: false, ..ALL };
         assert_eq!((copies.offer(true), copies.offer(false)), (Some(0x50), None));
     }
 
     /// Vectors C1 and C2, the passive side.
     #[test]
     fn answers_grant_what_both_want() {
-        let byte = |willing: Willing, offered| willing.answer(offered, true).map(|(byte, _)| byte);
+        let byte =
+            |capabilities: Capabilities, offered| capabilities.answer(offered, true).map(|(byte, _)| byte);
         assert_eq!(byte(F2, 0x11), Some(0x91));
         assert_eq!(byte(F2, 0x51), Some(0x91));
         assert_eq!(byte(ALL, 0x51), Some(0xd1));
@@ -257,10 +258,11 @@ mod tests {
     #[cfg(feature = "historical")]
     #[test]
     fn f1_is_answered_with_the_offer_and_needs_timestamps() {
-        let byte = |willing: Willing, offered| willing.answer(offered, true).map(|(byte, _)| byte);
+        let byte =
+            |capabilities: Capabilities, offered| capabilities.answer(offered, true).map(|(byte, _)| byte);
         assert_eq!(F1.offer(true), Some(0x01));
-        assert_eq!(Willing { encoding: 2, ..F1 }.offer(true), Some(0x02));
-        assert_eq!(Willing { encoding: 3, ..F1 }.offer(true), Some(0x01), "F1 has one parity");
+        assert_eq!(Capabilities { encoding: 2, ..F1 }.offer(true), Some(0x02));
+        assert_eq!(Capabilities { encoding: 3, ..F1 }.offer(true), Some(0x01), "F1 has one parity");
         assert_eq!(F1.offer(false), None);
         assert_eq!(byte(F1, 0x11), None);
         assert_eq!(byte(F1, 0x01), Some(0x01));

@@ -94,7 +94,7 @@ pub(crate) struct Opened {
 
 impl Opened {
     /// True if the first SYN was dropped and either of two options may be the reason.
-    pub(crate) fn shares_blame(&self) -> bool {
+    pub(crate) fn is_cause_ambiguous(&self) -> bool {
         self.answer == Answer::Later && self.fast_open.is_some() && self.gentle
     }
 
@@ -106,7 +106,7 @@ impl Opened {
     /// Returns the report for the memory of Fast Open about a dropped SYN.
     fn fast_open_report(&self) -> Option<FastOpenReport> {
         let report = FastOpenReport::Failed(self.fast_open?);
-        Some(if self.shares_blame() { report.doubted() } else { report })
+        Some(if self.is_cause_ambiguous() { report.doubted() } else { report })
     }
 }
 
@@ -198,7 +198,7 @@ impl GentleMemory {
     }
 
     /// Records that the path passed the option in the handshake and damaged later segments.
-    pub(crate) fn on_spoilt(&mut self, to: Destination, now: Instant) {
+    pub(crate) fn on_interference(&mut self, to: Destination, now: Instant) {
         if let Some((_, record)) = self.records.touch_or_insert(to, OptionRecord::default) {
             record.suspend(LONG_SUSPENSION, now);
         }
@@ -583,9 +583,9 @@ mod tests {
         }
         world.opened(FAST_OPEN, true);
         assert_eq!((world.turn(), world.memory.records.len()), (SynOptions::Together, 1));
-        world.memory.on_spoilt(to(80), world.now);
-        world.memory.on_spoilt(to(81), world.now);
-        world.memory.on_spoilt(to(82), world.now);
+        world.memory.on_interference(to(80), world.now);
+        world.memory.on_interference(to(81), world.now);
+        world.memory.on_interference(to(82), world.now);
         assert_eq!(world.turn(), SynOptions::Together, "the oldest made way");
         assert_eq!(world.memory.syn_options(&to(82), world.now).0, SynOptions::NoGentle);
         world.memory.flush();

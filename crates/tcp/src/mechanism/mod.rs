@@ -14,6 +14,6 @@ pub(crate) mod proactive;
 pub(crate) mod signal;
 
 pub use capability::{Agreed, GentleOff, GentleOutcome, ParityOff, Profile};
-pub(crate) use capability::{Willing, accept};
+pub(crate) use capability::{Capabilities, accept};
 pub(crate) use corrective::encoder::DueParity;
 pub use proactive::copies::CopiesOff;

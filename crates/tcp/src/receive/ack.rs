@@ -195,11 +195,11 @@ impl AckPolicy {
         let unacknowledged = rcv_nxt.since(self.last_ack_sent);
         let are_long = unacknowledged / LONG_PACKET >= self.unanswered && unacknowledged < BATCH_BYTES;
         let is_due = self.in_quick_mode() || self.unanswered >= BATCH_MAX && !are_long;
-        self.tells_of_hole(rcv_nxt) || (self.owed == Owed::Now && is_due)
+        self.reports_gap(rcv_nxt) || (self.owed == Owed::Now && is_due)
     }
 
     /// True if the owed acknowledgement repeats the last one, because data is missing.
-    pub(crate) fn tells_of_hole(&self, rcv_nxt: SeqNum) -> bool {
+    pub(crate) fn reports_gap(&self, rcv_nxt: SeqNum) -> bool {
         self.owed == Owed::Now && rcv_nxt == self.last_ack_sent && self.unanswered > 0
     }
 

@@ -62,7 +62,7 @@ impl Budget {
 
     /// True if the windows permit another full segment, or the remaining `left` bytes, after `len` bytes of
     /// new data.
-    pub(crate) fn takes_behind(&self, len: u32, left: u32) -> bool {
+    pub(crate) fn has_room_after(&self, len: u32, left: u32) -> bool {
         let window = self.unfilled().saturating_sub(len);
         self.mss <= window && left.min(self.mss) <= self.peer.saturating_sub(len)
     }
@@ -139,8 +139,8 @@ mod tests {
     #[test]
     fn a_burst_goes_on_while_the_windows_take_another_segment() {
         let open = Budget { pipe: 0, ..BUDGET };
-        assert!(open.takes_behind(3_000, 1_460) && !open.takes_behind(4_000, 1_460), "peer's window");
-        assert!(open.takes_behind(4_000, 1_000), "the rest of the data");
-        assert!(!BUDGET.takes_behind(1_000, 10), "congestion window");
+        assert!(open.has_room_after(3_000, 1_460) && !open.has_room_after(4_000, 1_460), "peer's window");
+        assert!(open.has_room_after(4_000, 1_000), "the rest of the data");
+        assert!(!BUDGET.has_room_after(1_000, 10), "congestion window");
     }
 }

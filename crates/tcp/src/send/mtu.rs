@@ -6,7 +6,8 @@ use alloc::boxed::Box;
 use brisk_wire::SeqNum;
 
 use crate::config::MtuProbing;
-use crate::path::{LargePacket, MtuReport, NarrowPath};
+use crate::outcome::{AckOutcome, Delivered};
+use crate::path::{LARGE_PACKET_INTERVAL, LargePacket, MtuReport, NarrowPath};
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
@@ -60,6 +61,10 @@ pub(crate) struct PathMtu {
     is_in_doubt: bool,
     /// The newest large packet of any connection of the path that is known to have arrived.
     arrived: Option<LargePacket>,
+    /// A large packet of this connection that has arrived, for the memory of the path, and the time of the
+    /// next such report.
+    report: Option<LargePacket>,
+    report_due: Instant,
 }
 
 /// Packetization-layer search (RFC 4821 section 7).
@@ -113,6 +118,8 @@ impl PathMtu {
             large_arrived: false,
             is_in_doubt: false,
             arrived: None,
+            report: None,
+            report_due: Instant::ZERO,
         };
         if probing == MtuProbing::Always {
             path.begin_search(Instant::ZERO);
@@ -318,10 +325,15 @@ impl PathMtu {
         self.is_in_doubt = true;
     }
 
-    /// True if the stack must decide about the size.
+    /// True if there is a report for the memory of the path, or the stack must decide about the size.
     #[inline]
-    pub(crate) fn is_in_doubt(&self) -> bool {
-        self.is_in_doubt
+    pub(crate) fn asks_path(&self) -> bool {
+        self.report.is_some() || self.is_in_doubt
+    }
+
+    /// Takes the report about the arrival of a large packet.
+    pub(crate) fn take_report(&mut self) -> Option<LargePacket> {
+        self.report.take()
     }
 
     /// Returns and ends the request for the stack's decision.
@@ -339,9 +351,30 @@ impl PathMtu {
         }
     }
 
-    /// True if the arrival of [large](PathMtu::is_large) segments must be reported.
-    pub(crate) fn awaits_large(&self) -> bool {
-        self.probing == MtuProbing::Early && (!self.large_arrived || self.is_suspicion())
+    /// Processes the delivery of segments with `options` bytes of options, of which those with `full` bytes
+    /// of payload have the full size. The arrival of [large](PathMtu::is_large) ones is reported to the path,
+    /// and may end a suspicion. Returns true if the MTU has grown because a suspicion ends.
+    #[inline]
+    pub(crate) fn on_delivered(&mut self, ack: &AckOutcome, full: u32, options: u32) -> bool {
+        let awaits_large = self.probing == MtuProbing::Early && (!self.large_arrived || self.is_suspicion());
+        let is_due = self.is_probing() && self.report_due <= ack.at;
+        if !is_due && !awaits_large {
+            return false;
+        }
+        let is_large = |segment: &&Delivered| self.is_large(segment.range.len(), options);
+        let large_arrived = awaits_large && ack.delivered.iter().any(|segment| is_large(&segment));
+        if is_due {
+            // An acknowledgement of a retransmission may be that of the original.
+            let is_full = |segment: &&Delivered| {
+                !segment.retransmitted && segment.range.len() >= full && is_large(segment)
+            };
+            if let Some(last) = ack.delivered.iter().rfind(is_full) {
+                let size = self.packet(last.range.len(), options);
+                self.report = Some(LargePacket { size, sent_at: last.sent_at });
+                self.report_due = ack.at + LARGE_PACKET_INTERVAL;
+            }
+        }
+        large_arrived && self.on_large_arrived()
     }
 
     /// True if a segment with this payload, bytes, is larger than those that are sent into a black hole.
@@ -355,7 +388,7 @@ impl PathMtu {
     }
 
     /// Records that a large segment arrived. Returns true if the MTU has grown because the suspicion ends.
-    pub(crate) fn on_large_arrived(&mut self) -> bool {
+    fn on_large_arrived(&mut self) -> bool {
         self.large_arrived = true;
         let Some(search) = self.search.take_if(|search| search.retest && search.low < search.high) else {
             return false;

@@ -31,7 +31,8 @@ impl Slot {
     /// Keeps the storage of data that was read or acknowledged for other connections.
     fn give_storage(&mut self, spares: &mut Spares, all: &mut usize) {
         let connection = &mut *self.connection;
-        let (received, sent) = connection.take_drained_storage();
+        let received = connection.receive_queue().take_storage();
+        let sent = connection.sender_mut().queue.take_storage();
         let bytes = connection.memory();
         spares.put(received);
         spares.put_sent(sent);
@@ -128,7 +129,7 @@ impl Stack {
 
     fn take_observations(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        for observation in slot.connection.take_observations() {
+        for observation in slot.connection.counters.take_observations() {
             self.record_observation(id, now, observation);
         }
     }

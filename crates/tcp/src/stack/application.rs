@@ -118,8 +118,9 @@ impl Stack {
         write: impl FnOnce(&mut Connection, &[u8], Instant) -> Result<usize, WriteError>,
     ) -> Result<usize, WriteError> {
         self.write_within_memory(id, data.len(), now, |connection, spares, most| {
-            if let Some(storage) = spares.take_to_send(connection.wanted_to_send(most)) {
-                connection.lend_to_send(storage);
+            let queue = &mut connection.sender_mut().queue;
+            if let Some(storage) = spares.take_to_send(queue.wanted(most)) {
+                queue.lend(storage);
             }
             write(connection, data.get(..most).unwrap_or(data), now)
         })

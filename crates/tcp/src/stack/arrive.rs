@@ -177,7 +177,7 @@ impl Stack {
             && let Some(id) = self.slots.key_at::<ConnId>(slot)
             && let Some(slot) = self.slots.at_mut(id)
         {
-            slot.connection.count_arrival(wire_len, arrived.payload.len(), arrived.segment_size);
+            slot.connection.counters.count_arrival(wire_len, arrived.payload.len(), arrived.segment_size);
             self.schedule(id, Urgency::BeforeApp, now);
         }
     }
@@ -215,9 +215,9 @@ impl Stack {
         let no_memory = takes_memory && memory_left == 0 && !connection.awaits(arrived);
         let is_lent = self.lent.as_ref().is_some_and(|packet| 2 * packet.len() <= memory_left);
         if is_lent {
-            connection.lend_packet(self.lent.take());
+            connection.receive_queue().lend_packet(self.lent.take());
         } else if takes_memory && !no_memory {
-            self.spares.lend(connection);
+            self.spares.lend(connection.receive_queue());
         }
         let bare;
         let taken = if no_memory {
@@ -227,7 +227,7 @@ impl Stack {
         } else {
             arrived
         };
-        connection.count_arrival(wire_len, arrived.payload.len(), arrived.segment_size);
+        connection.counters.count_arrival(wire_len, arrived.payload.len(), arrived.segment_size);
         let mut aftermath = with_env(&self.config, &mut self.challenges, &mut self.stats, |env| {
             connection.on_segment(taken, now, env)
         });
@@ -235,7 +235,7 @@ impl Stack {
             aftermath.urgency = connection.answer_refused_data();
         }
         if is_lent {
-            connection.lend_packet(None);
+            connection.receive_queue().lend_packet(None);
         }
         slot.half_open = None;
         self.after(id, aftermath, now);

@@ -61,27 +61,27 @@ impl<'a> ConnMut<'a> {
     /// Holds a partial segment back for data that is about to be written, but only until an acknowledgement
     /// arrives (Linux: MSG_MORE).
     pub fn set_more(&mut self, more: bool) {
-        self.act(|connection| connection.set_more(more));
+        self.act(|connection| connection.sender_mut().nagle.set_more(more));
     }
 
     /// Switches Nagle's algorithm off (`true`) or on.
     pub fn set_nodelay(&mut self, nodelay: bool) {
-        self.act(|connection| connection.set_nodelay(nodelay));
+        self.act(|connection| connection.sender_mut().set_nodelay(nodelay));
     }
 
     /// Holds back partial segments (`true`), or releases them.
     pub fn set_cork(&mut self, cork: bool) {
-        self.act(|connection| connection.set_cork(cork));
+        self.act(|connection| connection.sender_mut().nagle.set_cork(cork));
     }
 
     /// Changes the DSCP of packets sent from now on. 0..=63.
     pub fn set_dscp(&mut self, dscp: u8) {
-        self.change(|connection| connection.set_dscp(dscp));
+        self.change(|connection| connection.config_mut().dscp = dscp & 63);
     }
 
     /// Changes the IP hop limit of packets sent from now on. 1..=255.
     pub fn set_hop_limit(&mut self, hops: u8) {
-        self.change(|connection| connection.set_hop_limit(hops));
+        self.change(|connection| connection.config_mut().hop_limit = hops.max(1));
     }
 
     /// Changes the bounds of the receive window. The scale of the SYN remains.
@@ -102,7 +102,7 @@ impl<'a> ConnMut<'a> {
 
     /// Changes the duration of FIN-WAIT-2 without a reader (TCP_LINGER2). A running timer is not changed.
     pub fn set_fin_wait_2_timeout(&mut self, timeout: Duration) {
-        self.change(|connection| connection.set_fin_wait_2_timeout(timeout));
+        self.change(|connection| connection.config_mut().fin_wait_2_timeout = timeout);
     }
 
     /// Changes the bounds of the retransmission timeout. A running timer keeps its deadline.

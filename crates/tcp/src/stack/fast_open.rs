@@ -9,7 +9,7 @@ use core::cell::OnceCell;
 use brisk_wire::{Flags, Gentle, IpMeta, TcpHeader, Timestamps as TimestampOption};
 
 use super::Stack;
-use super::shard::Learnt;
+use super::shard::Fact;
 use crate::config::{ConnectConfig, StackConfig, SynCookies};
 use crate::conn_id::{ConnId, ListenerId};
 use crate::connection::{Connection, MAX_EARLY_BYTES, SynAnswer};
@@ -202,7 +202,8 @@ impl Stack {
         }
     }
 
-    pub(super) fn install_keys(&mut self, keys: KeySource) {
+    /// Installs the keys of all listeners that have none of their own.
+    pub fn set_fast_open_keys(&mut self, keys: KeySource) {
         self.fast_open.keys = OnceCell::from(keys);
         let listeners: Vec<ListenerId> = self.listeners.iter().map(|(id, _)| id).collect();
         for listener in listeners {
@@ -210,7 +211,49 @@ impl Stack {
         }
     }
 
-    pub(super) fn install_listener_keys(&mut self, listener: ListenerId, keys: KeySource) -> bool {
+    /// Installs keys at one listener. False if it does not exist or does not use Fast Open.
+    ///
+    /// ```
+    /// # use brisk_tcp::time::Instant;
+    /// # use brisk_tcp::{ConnectConfig, ListenConfig, Stack, StackConfig};
+    /// # let at = |ip: &str| StackConfig { addresses: vec![ip.parse().unwrap()], ..StackConfig::default() };
+    /// # let (mut client, mut server) = (Stack::new(at("10.0.0.1"), 1)?, Stack::new(at("10.0.0.2"), 2)?);
+    /// # let (address, now) = ("10.0.0.2:80".parse()?, Instant::ZERO);
+    /// use brisk_tcp::fast_open::{FastOpenConnect, FastOpenListen, KeySource, ReplayWindow};
+    /// use brisk_tcp::fast_open::{FirstData, ReplayMemory, ReplayVerdict};
+    ///
+    /// let fast_open = FastOpenListen { replay_window: Some(ReplayWindow::default()), ..FastOpenListen::default() };
+    /// let config = ListenConfig { fast_open: Some(fast_open), ..ListenConfig::default() };
+    /// let listener = server.listen(address, config)?;
+    /// server.set_unix_time(1_800_000_000, now);
+    /// let keys = KeySource::parse("00112233-44556677-8899aabb-ccddeeff")?;
+    /// assert!(server.set_listener_fast_open_keys(listener, keys));
+    /// assert_eq!(server.fast_open_pending(listener, now), 0);
+    ///
+    /// // Stacks of one host can share what they have seen, for example in a map behind a lock.
+    /// #[derive(Debug)]
+    /// struct Shared;
+    /// impl ReplayMemory for Shared {
+    ///     fn check(&mut self, _: &FirstData<'_>, _: Instant) -> ReplayVerdict {
+    ///         ReplayVerdict::Full
+    ///     }
+    /// }
+    /// assert!(server.take_replays(listener).is_some());
+    /// server.set_replays(listener, Shared);
+    ///
+    /// // The SYN waits for the first write, or for this call:
+    /// let fast_open = FastOpenConnect { defer: true, ..FastOpenConnect::default() };
+    /// let config = ConnectConfig { fast_open: Some(fast_open), ..ConnectConfig::default() };
+    /// let id = client.connect(address, &config, now)?;
+    /// client.send_deferred_syn(id, now);
+    ///
+    /// // A driver that hedges opens a second connection after this time, and reports if it was faster.
+    /// if client.hedge_wait(id).is_some() {
+    ///     client.report_outrun(id, now);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_listener_fast_open_keys(&mut self, listener: ListenerId, keys: KeySource) -> bool {
         let at = self.listeners.at_mut(listener).and_then(|at| at.fast_open.as_deref_mut());
         let Some(at) = at else { return false };
         at.config.keys = Some(keys);
@@ -398,15 +441,15 @@ impl Stack {
     pub(super) fn learn_fast_open(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         if let Some(asker) = slot.asker.as_deref().copied() {
-            let sent = slot.connection.fast_open_syn();
-            let shared = slot.connection.opened().is_some_and(|opened| opened.shares_blame());
+            let sent = slot.connection.fast_open.first_syn();
+            let shared = slot.connection.opened().is_some_and(|opened| opened.is_cause_ambiguous());
             for report in slot.connection.fast_open.take_reports() {
                 self.count_report(&report, sent);
                 // The next connection shows if Fast Open is the reason: see `learn_gentle`.
                 if !matches!(report, FastOpenReport::Failed(_)) {
                     let heard = if shared { report.doubted() } else { report };
                     self.fast_open.on_report(&asker, &heard, now);
-                    self.shard.publish(|| Learnt::FastOpen(asker, heard));
+                    self.shard.publish(|| Fact::FastOpen(asker, heard));
                 }
             }
         }

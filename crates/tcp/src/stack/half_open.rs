@@ -431,7 +431,7 @@ impl Stack {
         if let Some(verdict) = verdict {
             self.answer_fast_open(listener, &mut connection, verdict, &syn, wire_len, half_open.opened);
         }
-        connection.count_arrival(wire_len, payload_len, payload_len);
+        connection.counters.count_arrival(wire_len, payload_len, payload_len);
         self.relive(&mut connection, half_open);
         Some(connection)
     }

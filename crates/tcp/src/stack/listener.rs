@@ -155,11 +155,12 @@ impl Listener {
 }
 
 impl Stack {
-    pub(super) fn open_listener(
-        &mut self,
-        local: SocketAddr,
-        config: ListenConfig,
-    ) -> Result<ListenerId, ListenError> {
+    /// Opens a listener. With port 0 the stack chooses a port; an unspecified address listens on every
+    /// address of its family. A listener on one address takes precedence over one on all addresses.
+    ///
+    /// # Errors
+    /// The reason why there can be no such listener.
+    pub fn listen(&mut self, local: SocketAddr, config: ListenConfig) -> Result<ListenerId, ListenError> {
         config.validate()?;
         let mut addr = four_tuple::canonical(local);
         if !addr.ip().is_unspecified() && !self.is_local(&addr.ip()) {
@@ -182,7 +183,8 @@ impl Stack {
         Ok(id)
     }
 
-    pub(super) fn drop_listener(&mut self, listener: ListenerId, now: Instant) {
+    /// Closes a listener. Connections that were not accepted are reset.
+    pub fn close_listener(&mut self, listener: ListenerId, now: Instant) {
         self.unfold_all(listener, now);
         let Some(gone) = self.listeners.remove(listener) else { return };
         self.listening.remove(&gone.addr);
@@ -207,7 +209,54 @@ impl Stack {
         }
     }
 
-    pub(super) fn take_accepted(&mut self, listener: ListenerId) -> Option<(ConnId, SocketAddr)> {
+    /// Takes the oldest connection that waits at the listener, with the address of its peer. Events report
+    /// again if data can be read already, or if the connection has already ended.
+    ///
+    /// ```
+    /// # use brisk_tcp::stack::Rx;
+    /// # use brisk_tcp::time::Instant;
+    /// # use brisk_tcp::{ConnectConfig, ListenConfig, Stack, StackConfig};
+    /// # fn pass(from: &mut Stack, to: &mut Stack) {
+    /// #     let mut packet = Vec::new();
+    /// #     while from.poll_transmit(Instant::ZERO, &mut packet).is_some() {
+    /// #         to.on_packet(&packet, Rx::default(), Instant::ZERO);
+    /// #     }
+    /// # }
+    /// # let at = |ip: &str| StackConfig { addresses: vec![ip.parse().unwrap()], ..StackConfig::default() };
+    /// # let (mut client, mut server) = (Stack::new(at("10.0.0.1"), 1)?, Stack::new(at("10.0.0.2"), 2)?);
+    /// # let (address, now) = ("10.0.0.2:80".parse()?, Instant::ZERO);
+    /// use brisk_tcp::Event;
+    /// use brisk_tcp::connection::State;
+    ///
+    /// let listener = server.listen(address, ListenConfig::default())?;
+    /// let id = client.connect(address, &ConnectConfig::default(), now)?;
+    /// # pass(&mut client, &mut server);
+    /// assert_eq!((server.half_open(), server.connections()), (1, 1));
+    /// # pass(&mut server, &mut client);
+    /// # pass(&mut client, &mut server);
+    /// // The drivers have passed three packets.
+    /// assert_eq!(client.poll_event(), Some(Event::Connected(id)));
+    /// assert_eq!(server.poll_event(), Some(Event::Incoming(listener)));
+    /// let (peer, from) = server.accept(listener).expect("the handshake is complete");
+    /// assert_eq!((client.local_addr(id), client.remote_addr(id)), (Some(from), server.listener_addr(listener)));
+    /// assert_eq!(server.state(peer), Some(State::Established));
+    /// println!("{:?} {:?} {:?}", client.conn_stats(id), client.conn_info(id), client.stats());
+    ///
+    /// // The driver sleeps until a packet arrives, or until the next timeout.
+    /// if let Some(due) = client.next_timeout() {
+    ///     client.on_timeout(due);
+    /// }
+    /// server.close_listener(listener, now);
+    /// server.release(peer, now);
+    /// client.release(id, now);
+    /// # pass(&mut server, &mut client);
+    /// # pass(&mut client, &mut server);
+    /// # pass(&mut server, &mut client);
+    /// assert_eq!((client.connections(), server.connections()), (1, 1));
+    /// assert_eq!((client.time_waits(), client.memory(), client.repair_memory()), (1, 0, 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn accept(&mut self, listener: ListenerId) -> Option<(ConnId, SocketAddr)> {
         let queue = &mut self.listeners.at_mut(listener)?.queue;
         while let Some(id) = queue.pop_front() {
             let Some(slot) = self.slots.at_mut(id) else { continue };
@@ -297,7 +346,7 @@ impl Stack {
         let mut connection = Connection::accept(tuple, &tcp, secrets, host, syn, now);
         self.start_on_path(&mut connection, now);
         if matches!(verdict, Some(Verdict::Accept { .. })) && !syn.payload.is_empty() {
-            self.spares.lend(&mut connection);
+            self.spares.lend(connection.receive_queue());
         }
         let ticket = verdict.and_then(|verdict| {
             self.answer_fast_open(listener, &mut connection, verdict, syn, wire_len, now)

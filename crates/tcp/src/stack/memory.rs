@@ -94,7 +94,7 @@ impl Stack {
             .slots
             .iter()
             .filter(|(_, slot)| slot.repair_memory > 0)
-            .map(|(id, slot): (ConnId, _)| (slot.connection.last_repair_arrival(), id))
+            .map(|(id, slot): (ConnId, _)| (slot.connection.gentle.last_repair_arrival(), id))
             .collect();
         idle.sort_unstable_by_key(|(last, id)| (*last, id.index));
         for (_, id) in idle {

@@ -40,11 +40,10 @@ use core::net::SocketAddr;
 use brisk_wire::ChecksumCheck;
 use bytes::Bytes;
 
-use crate::config::{ConnectConfig, ListenConfig, StackConfig, TcpConfig};
+use crate::config::{ConnectConfig, StackConfig, TcpConfig};
 use crate::connection::{ConnInfo, ConnStats, Host, State};
-use crate::error::{ConfigError, ConnectError, ImportError, ListenError, WriteError};
+use crate::error::{ConfigError, ConnectError, ImportError, WriteError};
 use crate::event::{LifecycleEvent, Observation};
-use crate::fast_open::KeySource;
 use crate::mechanism::corrective::history::{FecMemory, Pressure};
 use crate::mechanism::memory::GentleMemory;
 use crate::outcome::Origin;
@@ -91,7 +90,7 @@ pub use crate::four_tuple::FourTuple;
 pub use conn_mut::ConnMut;
 pub use controllers::SharedPath;
 pub use request::Request;
-pub use shard::Lesson;
+pub use shard::SharedFact;
 pub use stats::{FastOpenStats, Refusal, StackStats};
 
 use crate::conn_id::{Slots, first_generation};
@@ -303,74 +302,9 @@ impl Stack {
         self.open(remote, data, config, now)
     }
 
-    /// Opens a listener. With port 0 the stack chooses a port; an unspecified address listens on every
-    /// address of its family. A listener on one address takes precedence over one on all addresses.
-    ///
-    /// # Errors
-    /// The reason why there can be no such listener.
-    pub fn listen(&mut self, local: SocketAddr, config: ListenConfig) -> Result<ListenerId, ListenError> {
-        self.open_listener(local, config)
-    }
-
-    /// Closes a listener. Connections that were not accepted are reset.
-    pub fn close_listener(&mut self, listener: ListenerId, now: Instant) {
-        self.drop_listener(listener, now);
-    }
-
     /// Returns the address and port of a listener.
     pub fn listener_addr(&self, listener: ListenerId) -> Option<SocketAddr> {
         self.listeners.at(listener).map(|at| at.addr)
-    }
-
-    /// Takes the oldest connection that waits at the listener, with the address of its peer. Events report
-    /// again if data can be read already, or if the connection has already ended.
-    ///
-    /// ```
-    /// # use brisk_tcp::stack::Rx;
-    /// # use brisk_tcp::time::Instant;
-    /// # use brisk_tcp::{ConnectConfig, ListenConfig, Stack, StackConfig};
-    /// # fn pass(from: &mut Stack, to: &mut Stack) {
-    /// #     let mut packet = Vec::new();
-    /// #     while from.poll_transmit(Instant::ZERO, &mut packet).is_some() {
-    /// #         to.on_packet(&packet, Rx::default(), Instant::ZERO);
-    /// #     }
-    /// # }
-    /// # let at = |ip: &str| StackConfig { addresses: vec![ip.parse().unwrap()], ..StackConfig::default() };
-    /// # let (mut client, mut server) = (Stack::new(at("10.0.0.1"), 1)?, Stack::new(at("10.0.0.2"), 2)?);
-    /// # let (address, now) = ("10.0.0.2:80".parse()?, Instant::ZERO);
-    /// use brisk_tcp::Event;
-    /// use brisk_tcp::connection::State;
-    ///
-    /// let listener = server.listen(address, ListenConfig::default())?;
-    /// let id = client.connect(address, &ConnectConfig::default(), now)?;
-    /// # pass(&mut client, &mut server);
-    /// assert_eq!((server.half_open(), server.connections()), (1, 1));
-    /// # pass(&mut server, &mut client);
-    /// # pass(&mut client, &mut server);
-    /// // The drivers have passed three packets.
-    /// assert_eq!(client.poll_event(), Some(Event::Connected(id)));
-    /// assert_eq!(server.poll_event(), Some(Event::Incoming(listener)));
-    /// let (peer, from) = server.accept(listener).expect("the handshake is complete");
-    /// assert_eq!((client.local_addr(id), client.remote_addr(id)), (Some(from), server.listener_addr(listener)));
-    /// assert_eq!(server.state(peer), Some(State::Established));
-    /// println!("{:?} {:?} {:?}", client.conn_stats(id), client.conn_info(id), client.stats());
-    ///
-    /// // The driver sleeps until a packet arrives, or until the next timeout.
-    /// if let Some(due) = client.next_timeout() {
-    ///     client.on_timeout(due);
-    /// }
-    /// server.close_listener(listener, now);
-    /// server.release(peer, now);
-    /// client.release(id, now);
-    /// # pass(&mut server, &mut client);
-    /// # pass(&mut client, &mut server);
-    /// # pass(&mut server, &mut client);
-    /// assert_eq!((client.connections(), server.connections()), (1, 1));
-    /// assert_eq!((client.time_waits(), client.memory(), client.repair_memory()), (1, 0, 0));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn accept(&mut self, listener: ListenerId) -> Option<(ConnId, SocketAddr)> {
-        self.take_accepted(listener)
     }
 }
 
@@ -396,7 +330,7 @@ impl Stack {
     /// retransmission (Linux: MSG_EOR).
     pub fn end_record(&mut self, id: ConnId) {
         if let Some(slot) = self.owned_mut(id) {
-            slot.connection.end_record();
+            slot.connection.sender_mut().queue.end_record();
         }
     }
 
@@ -446,57 +380,6 @@ impl Stack {
     /// stored cache need it; between two calls the stack extrapolates it.
     pub fn set_unix_time(&mut self, secs: u64, now: Instant) {
         self.fast_open.set_unix_time(secs, now);
-    }
-
-    /// Installs the keys of all listeners that have none of their own.
-    pub fn set_fast_open_keys(&mut self, keys: KeySource) {
-        self.install_keys(keys);
-    }
-
-    /// Installs keys at one listener. False if it does not exist or does not use Fast Open.
-    ///
-    /// ```
-    /// # use brisk_tcp::time::Instant;
-    /// # use brisk_tcp::{ConnectConfig, ListenConfig, Stack, StackConfig};
-    /// # let at = |ip: &str| StackConfig { addresses: vec![ip.parse().unwrap()], ..StackConfig::default() };
-    /// # let (mut client, mut server) = (Stack::new(at("10.0.0.1"), 1)?, Stack::new(at("10.0.0.2"), 2)?);
-    /// # let (address, now) = ("10.0.0.2:80".parse()?, Instant::ZERO);
-    /// use brisk_tcp::fast_open::{FastOpenConnect, FastOpenListen, KeySource, ReplayWindow};
-    /// use brisk_tcp::fast_open::{FirstData, ReplayMemory, ReplayVerdict};
-    ///
-    /// let fast_open = FastOpenListen { replay_window: Some(ReplayWindow::default()), ..FastOpenListen::default() };
-    /// let config = ListenConfig { fast_open: Some(fast_open), ..ListenConfig::default() };
-    /// let listener = server.listen(address, config)?;
-    /// server.set_unix_time(1_800_000_000, now);
-    /// let keys = KeySource::parse("00112233-44556677-8899aabb-ccddeeff")?;
-    /// assert!(server.set_listener_fast_open_keys(listener, keys));
-    /// assert_eq!(server.fast_open_pending(listener, now), 0);
-    ///
-    /// // Stacks of one host can share what they have seen, for example in a map behind a lock.
-    /// #[derive(Debug)]
-    /// struct Shared;
-    /// impl ReplayMemory for Shared {
-    ///     fn check(&mut self, _: &FirstData<'_>, _: Instant) -> ReplayVerdict {
-    ///         ReplayVerdict::Full
-    ///     }
-    /// }
-    /// assert!(server.take_replays(listener).is_some());
-    /// server.set_replays(listener, Shared);
-    ///
-    /// // The SYN waits for the first write, or for this call:
-    /// let fast_open = FastOpenConnect { defer: true, ..FastOpenConnect::default() };
-    /// let config = ConnectConfig { fast_open: Some(fast_open), ..ConnectConfig::default() };
-    /// let id = client.connect(address, &config, now)?;
-    /// client.send_deferred_syn(id, now);
-    ///
-    /// // A driver that hedges opens a second connection after this time, and reports if it was faster.
-    /// if client.hedge_wait(id).is_some() {
-    ///     client.report_outrun(id, now);
-    /// }
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn set_listener_fast_open_keys(&mut self, listener: ListenerId, keys: KeySource) -> bool {
-        self.install_listener_keys(listener, keys)
     }
 
     /// Discards the client's knowledge of servers: of one partition, or all. Must be called when the network

@@ -6,7 +6,7 @@ use alloc::boxed::Box;
 use core::net::IpAddr;
 
 use super::Stack;
-use super::shard::Learnt;
+use super::shard::Fact;
 use crate::config::ConnectConfig;
 use crate::conn_id::ConnId;
 use crate::connection::Connection;
@@ -99,7 +99,7 @@ impl PathMemory {
         match granted {
             Some((window, rtt)) => connection.start_on_trust(window, &facts, rtt, now),
             // A SYN proves nothing; the connection may request again when the peer is verified.
-            None if connection.is_opening() => {}
+            None if connection.state().is_opening() => {}
             None => connection.path.start_as_unknown(),
         }
     }
@@ -116,13 +116,14 @@ impl Stack {
     /// connections have measured; later, their deliveries of large packets.
     pub(super) fn refresh_path(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        if slot.connection.is_opening()
+        let is_opening = slot.connection.state().is_opening();
+        if is_opening
             && let Some(rtt) = self.paths.facts(&ends(&slot.connection.tuple()), now).handshake_rtt()
         {
             slot.connection.on_longer_path(rtt);
             slot.half_open = None;
         }
-        if slot.connection.is_size_at_stake(now) {
+        if !is_opening && slot.connection.sender().is_size_at_stake(now) {
             let arrived = self.paths.large_packet(&ends(&slot.connection.tuple()));
             slot.connection.suspect_size(arrived, now);
         }
@@ -136,24 +137,24 @@ impl Stack {
         let connection = &mut *slot.connection;
         let report = connection.take_path_report(now);
         let to = ends(&connection.tuple());
-        let large = connection.take_large_arrival();
+        let large = connection.sender_mut().mtu.take_report();
         let is_large_new = large.is_some_and(|packet| self.paths.on_large_packet(to, packet));
         connection.suspect_size(self.paths.large_packet(&to), now);
         if let Some(member) = &slot.member {
             self.controllers.take_back_unchanged(member, connection);
         }
         if let Some(packet) = large.filter(|_| is_large_new) {
-            self.shard.publish(|| Learnt::LargePacket(to, packet));
+            self.shard.publish(|| Fact::LargePacket(to, packet));
         }
         // The report stays in place: it is large.
         if let Some(report) = &report {
             self.paths.on_report(to, report, now);
-            self.shard.publish(|| Learnt::Path(to, Box::new(*report)));
+            self.shard.publish(|| Fact::Path(to, Box::new(*report)));
         }
         if let Some(flight) = connection.take_flight_report() {
             let report = PathReport { flight: Some(flight), ..PathReport::default() };
             self.paths.on_report(to, &report, now);
-            self.shard.publish(|| Learnt::Path(to, Box::new(report)));
+            self.shard.publish(|| Fact::Path(to, Box::new(report)));
         }
     }
 }
@@ -170,12 +171,12 @@ impl Stack {
         config: &ConnectConfig,
         now: Instant,
     ) -> SynOptions {
-        let wants_gentle = connection.wants_gentle();
+        let wants_gentle = connection.gentle.would_offer(config.tcp.timestamps);
         if !wants_gentle && config.fast_open.is_none() {
             return SynOptions::Together;
         }
         let (options, drops) = self.gentle_memory.syn_options(&destination(&connection.tuple()), now);
-        connection.set_known_drops(drops);
+        connection.syn_report.known_drops = drops;
         if wants_gentle || options == SynOptions::Plain { options } else { SynOptions::Together }
     }
 
@@ -184,35 +185,37 @@ impl Stack {
     pub(super) fn apply_syn_options(&mut self, connection: &mut Connection, options: SynOptions) {
         let why = match options {
             SynOptions::NoGentle => GentleOff::Remembered,
-            SynOptions::Plain if connection.wants_gentle() => GentleOff::OnTrial,
+            SynOptions::Plain if connection.gentle.would_offer(connection.config().timestamps) => {
+                GentleOff::OnTrial
+            }
             SynOptions::FastOpen if connection.fast_open.opens_fast() => GentleOff::OnTrial,
             SynOptions::Plain | SynOptions::FastOpen | SynOptions::Together | SynOptions::Gentle => return,
         };
         self.stats.gentle_withheld += 1;
-        connection.withhold_gentle(why);
+        connection.gentle.switch_off(why);
     }
 
     /// Processes the result of a handshake for Corrective and Proactive.
     pub(super) fn learn_gentle(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        let (opened, spoilt) = (slot.connection.take_opened(), slot.connection.take_spoilt());
+        let (opened, interference) = slot.connection.take_syn_report();
         let asker = slot.asker.as_deref().copied();
-        if opened.is_none() && !spoilt {
+        if opened.is_none() && !interference {
             return;
         }
         let to = destination(&slot.connection.tuple());
         if let Some(opened) = opened {
             let blame = self.gentle_memory.on_opened(to, &opened, now);
-            self.shard.publish(|| Learnt::Opened(to, opened));
+            self.shard.publish(|| Fact::Opened(to, opened));
             self.stats.gentle_syn_drop += u64::from(opened.gentle && opened.answer != Answer::First);
             if let (Some(report), Some(asker)) = (blame, asker) {
                 self.fast_open.on_report(&asker, &report, now);
-                self.shard.publish(|| Learnt::FastOpen(asker, report));
+                self.shard.publish(|| Fact::FastOpen(asker, report));
             }
         }
-        if spoilt {
-            self.gentle_memory.on_spoilt(to, now);
-            self.shard.publish(|| Learnt::Spoilt(to));
+        if interference {
+            self.gentle_memory.on_interference(to, now);
+            self.shard.publish(|| Fact::Interference(to));
         }
     }
 }

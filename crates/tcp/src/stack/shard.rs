@@ -2,9 +2,9 @@
 //!
 //! A driver that runs a stack on every core gives each a shard of all four-tuples ([`Stack::set_shard`]) and
 //! passes it only the packets of its shard. The stacks share their knowledge of servers and paths: each
-//! returns it as [`Lesson`]s ([`Stack::poll_lesson`]), which the driver passes to the others
-//! ([`Stack::on_lesson`]). So every stack has the whole memory, and none waits for another. A stack without a
-//! shard returns no lessons and otherwise behaves the same.
+//! returns it as [`SharedFact`]s ([`Stack::poll_shared_fact`]), which the driver passes to the others
+//! ([`Stack::on_shared_fact`]). So every stack has the whole memory, and none waits for another. A stack
+//! without a shard returns no facts and otherwise behaves the same.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -19,20 +19,20 @@ use crate::mechanism::memory::{Destination, Opened};
 use crate::path::{Ends, LargePacket, PathReport};
 use crate::time::Instant;
 
-/// Maximum number of lessons that wait for the driver; beyond it the oldest are dropped, which loses no
+/// Maximum number of facts that wait for the driver; beyond it the oldest are dropped, which loses no
 /// packet.
-const LESSONS: usize = 1024;
+const MAX_FACTS: usize = 1024;
 
 /// Predicate for the four-tuples of a stack.
 type IsOurs = Box<dyn Fn(&FourTuple) -> bool + Send>;
 
 /// Knowledge about a path or a server that one of several stacks got from a connection.
 #[derive(Clone, Debug)]
-pub struct Lesson(Learnt);
+pub struct SharedFact(Fact);
 
-/// Subject of a lesson.
+/// Subject of a [`SharedFact`].
 #[derive(Clone, Debug)]
-pub(super) enum Learnt {
+pub(super) enum Fact {
     /// A report about the path.
     Path(Ends, Box<PathReport>),
     /// The path passes large packets.
@@ -42,14 +42,14 @@ pub(super) enum Learnt {
     /// The result of a SYN that may have had the option of Corrective and Proactive.
     Opened(Destination, Opened),
     /// The path damages segments with the option.
-    Spoilt(Destination),
+    Interference(Destination),
 }
 
 /// The part of one stack among several.
 #[derive(Default)]
 pub(super) struct Shard {
     is_ours: Option<IsOurs>,
-    lessons: VecDeque<Learnt>,
+    facts: VecDeque<Fact>,
 }
 
 impl Shard {
@@ -58,28 +58,28 @@ impl Shard {
         self.is_ours.as_ref().is_none_or(|is_ours| is_ours(tuple))
     }
 
-    /// Queues a lesson for the other stacks.
-    pub(super) fn publish(&mut self, learnt: impl FnOnce() -> Learnt) {
+    /// Queues a fact for the other stacks.
+    pub(super) fn publish(&mut self, fact: impl FnOnce() -> Fact) {
         if self.is_ours.is_none() {
             return;
         }
-        if self.lessons.len() >= LESSONS {
-            self.lessons.pop_front();
+        if self.facts.len() >= MAX_FACTS {
+            self.facts.pop_front();
         }
-        self.lessons.push_back(learnt());
+        self.facts.push_back(fact());
     }
 }
 
 impl fmt::Debug for Shard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shard").field("lessons", &self.lessons.len()).finish_non_exhaustive()
+        f.debug_struct("Shard").field("facts", &self.facts.len()).finish_non_exhaustive()
     }
 }
 
 /// One of several stacks.
 impl Stack {
     /// Makes this stack one of several with the same addresses: from now on it opens connections only over
-    /// four-tuples for which `is_ours` returns true, if it chooses the port itself, and returns lessons.
+    /// four-tuples for which `is_ours` returns true, if it chooses the port itself, and returns facts.
     ///
     /// ```
     /// # use brisk_tcp::time::Instant;
@@ -88,7 +88,7 @@ impl Stack {
     /// # let mut client = Stack::new(at("10.0.0.1"), 1)?;
     /// # let now = Instant::ZERO;
     /// use brisk_tcp::fast_open::KeySource;
-    /// use brisk_tcp::stack::Lesson;
+    /// use brisk_tcp::stack::SharedFact;
     /// # let mut first = client;
     /// # let mut second = Stack::new(at("10.0.0.1"), 3)?;
     ///
@@ -97,9 +97,9 @@ impl Stack {
     /// second.set_shard(|tuple| tuple.local.port() % 2 == 1);
     /// let keys: KeySource = first.fast_open_keys().clone();
     /// second.set_fast_open_keys(keys);
-    /// while let Some(lesson) = first.poll_lesson() {
-    ///     let lesson: Lesson = lesson;
-    ///     second.on_lesson(&lesson, now);
+    /// while let Some(fact) = first.poll_shared_fact() {
+    ///     let fact: SharedFact = fact;
+    ///     second.on_shared_fact(&fact, now);
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -107,21 +107,21 @@ impl Stack {
         self.shard.is_ours = Some(Box::new(is_ours));
     }
 
-    /// Returns the next lesson for the other stacks of the host; `None` if there is none, and always without
+    /// Returns the next fact for the other stacks of the host; `None` if there is none, and always without
     /// a shard.
-    pub fn poll_lesson(&mut self) -> Option<Lesson> {
-        self.shard.lessons.pop_front().map(Lesson)
+    pub fn poll_shared_fact(&mut self) -> Option<SharedFact> {
+        self.shard.facts.pop_front().map(SharedFact)
     }
 
-    /// Processes a lesson of another stack of the host.
-    pub fn on_lesson(&mut self, Lesson(learnt): &Lesson, now: Instant) {
-        match learnt {
-            Learnt::Path(ends, report) => self.paths.on_report(*ends, report, now),
-            Learnt::LargePacket(ends, packet) => drop(self.paths.on_large_packet(*ends, *packet)),
-            Learnt::FastOpen(asker, report) => self.fast_open.on_report(asker, report, now),
-            // The result for Fast Open is a separate lesson.
-            Learnt::Opened(to, opened) => drop(self.gentle_memory.on_opened(*to, opened, now)),
-            Learnt::Spoilt(to) => self.gentle_memory.on_spoilt(*to, now),
+    /// Processes a fact of another stack of the host.
+    pub fn on_shared_fact(&mut self, SharedFact(fact): &SharedFact, now: Instant) {
+        match fact {
+            Fact::Path(ends, report) => self.paths.on_report(*ends, report, now),
+            Fact::LargePacket(ends, packet) => drop(self.paths.on_large_packet(*ends, *packet)),
+            Fact::FastOpen(asker, report) => self.fast_open.on_report(asker, report, now),
+            // The result for Fast Open is a separate fact.
+            Fact::Opened(to, opened) => drop(self.gentle_memory.on_opened(*to, opened, now)),
+            Fact::Interference(to) => self.gentle_memory.on_interference(*to, now),
         }
     }
 

@@ -125,7 +125,7 @@ impl Stack {
         now: Instant,
     ) -> ConnId {
         if self.config.observe {
-            connection.record_observations();
+            connection.counters.record_observations();
         }
         let tuple = connection.tuple();
         let id = self.insert_slot(connection, tcp, phase, now);

@@ -9,8 +9,8 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::connection::Connection;
 use crate::receive::FIRST_STORAGE;
+use crate::receive::RecvQueue;
 
 /// Minimum size of receive-buffer storage that is kept for bulk transfers, bytes; of shorter storage only the
 /// initial storage of each buffer is kept.
@@ -138,10 +138,10 @@ impl Spares {
         }
     }
 
-    /// Lends a connection storage for the next arrivals, if there is any.
-    pub(super) fn lend(&mut self, connection: &mut Connection) {
-        if let Some(storage) = self.take(connection.wanted_storage()) {
-            connection.lend_storage(storage);
+    /// Lends a receive buffer storage for the next arrivals, if there is any.
+    pub(super) fn lend(&mut self, queue: &mut RecvQueue) {
+        if let Some(storage) = self.take(queue.wanted()) {
+            queue.lend(storage);
         }
     }
 

@@ -10,8 +10,10 @@ use alloc::boxed::Box;
 use arrayvec::ArrayVec;
 use brisk_wire::{Cookie, FastOpen, Flags, SeqNum};
 
+use crate::config::TcpConfig;
 use crate::congestion::sample::RtoEvent;
 use crate::connection::gentle::plain_copy::PlainCopy;
+use crate::connection::handshake::Handshake;
 use crate::connection::path::STANDARD_WINDOW;
 use crate::connection::sender::{Sender, initial_window};
 use crate::connection::{Connection, Env, State};
@@ -194,9 +196,22 @@ impl FastOpenState {
         Some(client.syn_payload_limit(tx))
     }
 
-    /// Returns the bytes of data of the first SYN if the path is known to pass such data.
-    pub(super) fn proven_syn_data(&self) -> Option<u32> {
-        self.client()?.proven_data()
+    /// Returns the bytes of data on a copy of the SYN, which then has the cookie of the first too; `None` if
+    /// the configuration permits none, or the path is not known to pass such data.
+    pub(super) fn copied_syn_data(&self, config: &TcpConfig) -> Option<u32> {
+        let permitted = config.handshake_copies.is_some_and(|copies| copies.with_data);
+        self.client().filter(|_| permitted)?.proven_data()
+    }
+
+    /// True if the copy of the SYN guards against devices that drop SYNs with data.
+    pub(super) fn insures_syn_data(&self) -> bool {
+        let client = self.client();
+        client.is_some_and(|client| PlainCopy::of(&client.attempt, &client.connect) != PlainCopy::Off)
+    }
+
+    /// Returns the mode and the data length of the first SYN.
+    pub(crate) fn first_syn(&self) -> Option<(Mode, u32)> {
+        self.client().map(|client| (client.attempt.mode, client.data()))
     }
 
     /// Processes an acknowledgement of our SYN up to `ack`, within its data: the data beyond counts as never
@@ -304,6 +319,33 @@ impl FastOpenState {
         self.server().is_some_and(|server| server.allowance().is_some())
     }
 
+    /// Returns the bytes of data that may leave before the handshake's ACK, after `sent` bytes: a source that
+    /// has proven its address with a cookie alone gets no more than any connection may begin with. `None` if
+    /// the windows alone decide.
+    pub(super) fn unproven_budget(&self, sent: u32, mss: u32) -> Option<u32> {
+        let unproven = !self.is_authenticated();
+        unproven.then(|| initial_window(STANDARD_WINDOW, mss).saturating_sub(sent))
+    }
+
+    /// Returns what may be sent in SYN-RECEIVED in addition to the SYN-ACK, within the amplification limit,
+    /// if the next segment has at most `limit` bytes of payload and `headers` bytes of headers.
+    pub(super) fn affords_early(&self, tx: &Sender, limit: u32, headers: usize) -> EarlyBudget {
+        let Some(server) = self.server().filter(|server| server.sends_early()) else {
+            return EarlyBudget::Nothing;
+        };
+        let Some(allowance) = server.allowance() else { return EarlyBudget::Parity };
+        // Segments are not cut to fit the limit.
+        let next = tx.unsent().min(limit) as usize;
+        let parity = (tx.full_payload() + PARITY_OPTION) as usize;
+        if headers + next > allowance {
+            EarlyBudget::Nothing
+        } else if headers + parity > allowance {
+            EarlyBudget::Segment
+        } else {
+            EarlyBudget::Parity
+        }
+    }
+
     /// Counts sent IP bytes against the amplification limit.
     #[inline]
     pub(super) fn count_sent(&mut self, bytes: usize) {
@@ -371,15 +413,6 @@ impl Connection {
 
 /// The client.
 impl Connection {
-    /// Returns the shift of a scaled window that the SYN announces in addition to its 16 bits, for the
-    /// response to its data, which the peer sends before it receives another segment of ours.
-    pub(crate) fn offered_early_window(&self) -> Option<u8> {
-        let client = self.fast_open.client()?;
-        let offers = client.connect.early_window && self.config.path_start.is_some();
-        let data = self.fast_open.syn_data(self.handshake.iss, &self.tx);
-        self.rx.window.early_shift().filter(|_| offers && !data.is_empty())
-    }
-
     /// Falls back to a plain SYN because the first was not answered in time; the ordinary schedule begins
     /// with it. Returns false if there is no Fast Open to fall back from.
     pub(crate) fn fall_back_to_plain_syn(&mut self) -> bool {
@@ -415,8 +448,11 @@ impl Connection {
     /// Evaluates the SYN-ACK after its acknowledgement has been processed.
     pub(crate) fn on_syn_ack_acked(&mut self, segment: &Arrived<'_>, now: Instant) {
         let acked = segment.ack.since(self.handshake.iss + 1);
-        let by_copy = self.answers_plain_copy(segment, now);
+        let echoed = self.echo_rtt(segment, now);
+        let repeats_data = self.fast_open.copied_syn_data(&self.config).is_some_and(|data| data > 0);
         let Some(client) = self.fast_open.client_mut() else { return };
+        let Handshake { syn, opened, .. } = &self.handshake;
+        let by_copy = !repeats_data && syn.copy.is_answered(echoed, client.attempt.srtt, *opened, now);
         let outcome = client.on_syn_ack(segment, acked, by_copy);
         // The SYN and its accepted data are one segment, which the scoreboard stores as two.
         let as_one = u64::from(client.data() > 0 && acked > 0);
@@ -450,52 +486,16 @@ impl Connection {
     pub(crate) fn on_outrun(&mut self) {
         self.fast_open.on_outrun(self.counters.payload_bytes_received > 0);
     }
-
-    /// Returns the mode and the data length of the first SYN, once it has left.
-    pub(crate) fn fast_open_syn(&self) -> Option<(Mode, u32)> {
-        let client = self.fast_open.client().filter(|_| self.handshake.syn.sent > 0)?;
-        Some((client.attempt.mode, client.data()))
-    }
 }
 
 /// The server.
 impl Connection {
-    /// Returns the bytes of data that may still leave before the handshake's ACK: a source that has proven
-    /// its address with a cookie alone gets no more than any connection may begin with. `None` if the windows
-    /// alone decide.
-    #[inline]
-    pub(crate) fn unproven_budget(&self) -> Option<u32> {
-        if self.state != State::SynReceived || self.fast_open.is_authenticated() {
-            return None;
-        }
-        let sent = self.tx.scoreboard.nxt().since(self.handshake.iss + 1);
-        Some(initial_window(STANDARD_WINDOW, self.tx.mss()).saturating_sub(sent))
-    }
-
-    /// Returns what may be sent in SYN-RECEIVED in addition to the SYN-ACK, within the amplification limit.
-    pub(crate) fn affords_early(&self) -> EarlyBudget {
-        let Some(server) = self.fast_open.server().filter(|server| server.sends_early()) else {
-            return EarlyBudget::Nothing;
-        };
-        let Some(allowance) = server.allowance() else { return EarlyBudget::Parity };
-        // Segments are not cut to fit the limit.
-        let next = self.tx.unsent().min(self.payload_limit()) as usize;
-        let parity = (self.tx.full_payload() + PARITY_OPTION) as usize;
-        if self.header_len() + next > allowance {
-            EarlyBudget::Nothing
-        } else if self.header_len() + parity > allowance {
-            EarlyBudget::Segment
-        } else {
-            EarlyBudget::Parity
-        }
-    }
-
     /// Reduces the window for a timeout of the SYN-ACK, as after a retransmission timeout, because data that
     /// followed it may be lost too. There is no reduction if a repeated SYN was answered since: that SYN-ACK
     /// may still be acknowledged.
     pub(crate) fn reduce_for_lost_syn_ack(&mut self, now: Instant) {
         // Timers fire at the whole microsecond in which they are due.
-        let wait = Micros::from(self.timer_base());
+        let wait = self.handshake.timer_base(&self.tx.rtt);
         if self.handshake.syn.last_sent.is_some_and(|at| Micros::between(at, now) < wait) {
             return;
         }
@@ -503,15 +503,6 @@ impl Connection {
             // No data is known to be still in flight.
             self.tx.rate.congestion.on_rto(&RtoEvent { now, pipe: 0, first: true, max_ssthresh: None });
             self.counters.reductions += 1;
-        }
-    }
-    /// Evaluates the acknowledgement of a SYN-ACK that was sent several times.
-    pub(crate) fn on_repeated_syn_ack_acked(&mut self, segment: &Arrived<'_>, now: Instant) {
-        let echoed = self.echo_rtt(segment, now);
-        let Some(server) = self.fast_open.server() else { return };
-        if server.resend_dropped_data(segment.ack, echoed, &mut self.tx, now) {
-            self.tx.rate.on_spurious(now);
-            self.counters.undos += 1;
         }
     }
 }

@@ -7,10 +7,9 @@
 
 use brisk_wire::Flags;
 
-use crate::connection::Connection;
 use crate::connection::gentle::{Gentle, Parts, SegmentVerdict};
 use crate::mechanism::GentleOff;
-use crate::outcome::{Arrived, CongestionSignal, Reaction, Repair};
+use crate::outcome::Arrived;
 use crate::receive::timestamps::older;
 use crate::time::Instant;
 
@@ -93,20 +92,6 @@ impl Gentle {
         // again, which is no sign of congestion.
         if parts.tx.scoreboard.mark_all_lost() > 0 {
             parts.tx.recovery.on_too_big(parts.tx.scoreboard.nxt());
-        }
-    }
-}
-
-/// F1: the flags of a parity segment count like those of any other.
-impl Connection {
-    pub(crate) fn take_flags_of_parity(&mut self, segment: &Arrived<'_>, now: Instant) {
-        let report = self.with_gentle(|gentle, parts| gentle.read_signals(segment, parts, now));
-        if report.is_some_and(|report| report.repaired) {
-            let undelivered =
-                self.tx.scoreboard.outstanding().saturating_sub(self.tx.scoreboard.sacked_bytes());
-            let signal =
-                CongestionSignal { ack: segment.ack, by: Repair::Parity, reaction: Reaction::Proportional };
-            self.answer_masked_loss(signal, undelivered, now);
         }
     }
 }

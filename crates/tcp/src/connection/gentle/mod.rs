@@ -6,7 +6,6 @@
 //! segment whose payload may be parity is dropped, because parity taken as data would corrupt the stream.
 
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 
 use brisk_wire::gentle::{R_FAIL, R_SUCC, STOP};
 use brisk_wire::options::kind;
@@ -21,6 +20,7 @@ use crate::connection::gentle::planner::Planner;
 use crate::connection::gentle::proactive::Proactive;
 use crate::connection::gentle::repair::ParityRx;
 use crate::connection::handshake::Negotiated;
+use crate::connection::path::OnPath;
 use crate::connection::receiver::Receiver;
 use crate::connection::sender::Sender;
 use crate::connection::{Connection, State, Tally};
@@ -29,11 +29,14 @@ use crate::mechanism::corrective::code::Code;
 use crate::mechanism::corrective::decoder::{Edges, Recovered};
 use crate::mechanism::proactive::copies::Copies;
 use crate::mechanism::signal::{RepairReport, Signals};
-use crate::mechanism::{Agreed, DueParity, GentleOff, GentleOutcome, Willing, accept};
-use crate::outcome::{AckOutcome, Arrived, Dsack, DsackOf, LossCause, LossOutcome, Repair};
+use crate::mechanism::{Agreed, Capabilities, DueParity, GentleOff, GentleOutcome, accept};
+use crate::outcome::{AckOutcome, Arrived, Dsack, DsackOf, Repair};
+#[cfg(feature = "historical")]
+use crate::outcome::{CongestionSignal, Reaction};
 use crate::path::PathFacts;
+use crate::send::scoreboard::Scoreboard;
 use crate::seq_ranges::SeqRange;
-use crate::time::{Duration, Instant, Micros};
+use crate::time::{Instant, Micros};
 
 #[cfg(feature = "historical")]
 pub(crate) mod f1;
@@ -52,7 +55,7 @@ const FLAGS_LEN: u32 = 8;
 /// a timer fires. The methods use the [`Parts`] of the connection, and return what the connection must do.
 #[derive(Debug)]
 pub(crate) struct Gentle {
-    willing: Option<Willing>,
+    capabilities: Option<Capabilities>,
     /// Capability byte of this end's first SYN or SYN-ACK.
     sent_option: Option<u8>,
     /// An option was sent or received in the handshake.
@@ -88,24 +91,22 @@ pub(crate) struct Active {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LeavingSyn {
     /// It has left before.
-    again: bool,
+    pub(crate) again: bool,
     /// It responds to a SYN.
-    answers: bool,
-    timestamps: bool,
+    pub(crate) answers: bool,
+    pub(crate) timestamps: bool,
 }
 
 /// The parts of a connection that [`Gentle`] uses, and facts about the others.
 pub(crate) struct Parts<'a> {
     pub(crate) tx: &'a mut Sender,
     pub(crate) rx: &'a mut Receiver,
+    pub(crate) path: &'a mut OnPath,
     pub(crate) counters: &'a mut Tally,
-    observations: &'a mut Option<Vec<Observation>>,
     pub(crate) config: &'a TcpConfig,
     pub(crate) negotiated: &'a Negotiated,
     pub(crate) state: State,
     irs: SeqNum,
-    /// The remembered facts about the path.
-    pub(crate) known: &'a PathFacts,
 }
 
 /// A segment that left, as input of the mechanisms.
@@ -159,14 +160,7 @@ pub(crate) enum SegmentVerdict {
 impl Parts<'_> {
     /// Records an event for observers.
     pub(crate) fn observe(&mut self, observation: Observation) {
-        if let Some(observations) = self.observations {
-            observations.push(observation);
-        }
-    }
-
-    pub(crate) fn parity_rtt(&self) -> Option<Duration> {
-        let expected = self.config.mechanisms.corrective.and_then(|corrective| corrective.expected_rtt);
-        self.tx.rtt.srtt().map(Duration::from).or(expected).or(self.known.rtt.map(|rtt| rtt.srtt))
+        self.counters.observe(observation);
     }
 
     /// Returns RCV.NXT, RCV.WND, and whether the FIN is known.
@@ -186,13 +180,12 @@ impl Connection {
         let mut parts = Parts {
             tx: &mut self.tx,
             rx: &mut self.rx,
+            path: &mut self.path,
             counters: &mut self.counters,
-            observations: &mut self.observations,
             config: &self.config,
             negotiated: &self.handshake.agreed,
             state: self.state,
             irs: self.handshake.irs,
-            known: &self.path.known,
         };
         call(&mut self.gentle, &mut parts)
     }
@@ -201,10 +194,11 @@ impl Connection {
 impl Gentle {
     pub(crate) fn new(config: &TcpConfig, accepts_parity: bool) -> Self {
         // Without SACK the sender does not know which segments were lost, and nothing could be repaired.
-        let willing = Willing::of(&config.mechanisms).filter(|_| config.sack);
-        let willing = if accepts_parity { willing } else { willing.and_then(Willing::without_parity) };
+        let capabilities = Capabilities::of(&config.mechanisms).filter(|_| config.sack);
+        let capabilities =
+            if accepts_parity { capabilities } else { capabilities.and_then(Capabilities::without_parity) };
         Gentle {
-            willing,
+            capabilities,
             sent_option: None,
             seen: false,
             offered: false,
@@ -231,8 +225,8 @@ impl Gentle {
     }
 
     /// True if the SYN of an active open will have the option, provided that it fits.
-    pub(crate) fn is_willing(&self, timestamps: bool) -> bool {
-        self.willing.is_some_and(|willing| willing.offer(timestamps).is_some())
+    pub(crate) fn would_offer(&self, timestamps: bool) -> bool {
+        self.capabilities.is_some_and(|capabilities| capabilities.offer(timestamps).is_some())
     }
 
     pub(crate) fn active(&mut self) -> Option<&mut Active> {
@@ -242,27 +236,27 @@ impl Gentle {
     /// Ends both mechanisms on this connection for good.
     pub(crate) fn switch_off(&mut self, why: GentleOff) {
         self.outcome = GentleOutcome::Off(why);
-        (self.active, self.willing, self.sent_option) = (None, None, None);
+        (self.active, self.capabilities, self.sent_option) = (None, None, None);
     }
 }
 
 /// SYNs and SYN-ACKs that leave or arrive.
 impl Gentle {
-    /// Returns the option of the SYN or SYN-ACK that leaves next, if it `fits` in addition to the others.
+    /// Returns the option of the SYN or SYN-ACK that leaves next, if it fits in addition to the `others`.
     /// Only the first one has it. A retransmission leaves it out, in case a device on the path drops segments
     /// with it; the option is then off.
-    pub(crate) fn syn_option(&self, syn: LeavingSyn, fits: impl FnOnce(GentleOption) -> bool) -> SynOption {
+    pub(crate) fn syn_option(&self, syn: LeavingSyn, others: impl FnOnce() -> Options) -> SynOption {
         if syn.again {
             return if self.sent_option.is_some() { SynOption::Withdrawn } else { SynOption::None };
         }
         let byte = if syn.answers {
             self.sent_option
         } else {
-            self.willing.and_then(|willing| willing.offer(syn.timestamps))
+            self.capabilities.and_then(|capabilities| capabilities.offer(syn.timestamps))
         };
         match byte {
             None => SynOption::None,
-            Some(byte) if fits(GentleOption::Capability(byte)) => SynOption::Capability(byte),
+            Some(byte) if fits(GentleOption::Capability(byte), others()) => SynOption::Capability(byte),
             Some(_) => SynOption::NoRoom,
         }
     }
@@ -305,7 +299,7 @@ impl Gentle {
         };
         self.seen |= byte.is_some();
         self.answered = byte.is_some();
-        let Some(willing) = self.willing else { return };
+        let Some(capabilities) = self.capabilities else { return };
         let signed = syn.options.unknown.contains(kind::MD5) || syn.options.unknown.contains(kind::AO);
         let (answers, opens) = (syn.flags.contains(Flags::ACK), parts.state == State::SynSent);
         let usable = parts.negotiated.sack && !signed;
@@ -319,7 +313,7 @@ impl Gentle {
                     None => self.switch_off(GentleOff::IllegalAnswer),
                 }
             }
-            (false, Some(byte)) => match willing.answer(byte, timestamps) {
+            (false, Some(byte)) => match capabilities.answer(byte, timestamps) {
                 Some((answer, agreed)) => {
                     self.start(agreed, parts);
                     self.sent_option = Some(answer);
@@ -365,49 +359,33 @@ impl Gentle {
     }
 }
 
-impl Connection {
-    /// Returns the option of Corrective and Proactive for the next SYN or SYN-ACK.
-    pub(crate) fn syn_gentle_option(&self, now: Instant) -> SynOption {
-        let syn = LeavingSyn {
-            again: self.handshake.syn.sent > 0,
-            answers: self.state == State::SynReceived,
-            timestamps: self.config.timestamps,
-        };
-        self.gentle.syn_option(syn, |option| fits(option, self.syn_options_with_fast_open(now)))
-    }
-}
-
 /// Timers.
-impl Active {
-    /// Returns the next deadline of the active mechanisms. `rtt` is the round-trip time for the delay of
-    /// parity, `rto` the retransmission timeout; data may leave if `sends` is true, and may arrive if `open`
-    /// is.
-    fn next_timeout(&self, rtt: Option<Duration>, rto: Micros, sends: bool, open: bool) -> Option<Instant> {
-        let parity = self.tx.as_ref().and_then(|tx| tx.next_timeout(rtt));
-        let repair = self.rx.as_ref().and_then(|rx| rx.next_timeout(rto));
-        let copies = self.proactive.as_ref().and_then(|proactive| proactive.next_timeout(sends, open));
+impl Gentle {
+    /// Returns the next deadline of the active mechanisms. Data may leave if `sends` is true, and may arrive
+    /// if `is_open` is.
+    #[inline]
+    pub(crate) fn next_timeout(
+        &self,
+        tx: &Sender,
+        known: &PathFacts,
+        sends: bool,
+        is_open: bool,
+    ) -> Option<Instant> {
+        let active = self.active.as_deref()?;
+        let parity = active.tx.as_ref().and_then(|parity| parity.next_timeout(tx, known));
+        let repair = active.rx.as_ref().and_then(|rx| rx.next_timeout(tx.timeout()));
+        let copies = active.proactive.as_ref().and_then(|proactive| proactive.next_timeout(sends, is_open));
         [parity, repair, copies].into_iter().flatten().min()
     }
-}
 
-impl Gentle {
     /// Serves the timers: copies and parity may be due, and originals that have not arrived count as lost.
     pub(crate) fn on_timeout(&mut self, parts: &mut Parts<'_>, now: Instant) {
         let Some(active) = self.active.as_deref_mut() else { return };
         active.on_proactive_timeout(parts, now);
         if let Some(tx) = &mut active.tx {
-            tx.on_timeout(parts.parity_rtt(), now);
+            tx.on_timeout(parts, now);
         }
         active.on_repair_timeout(parts, now);
-    }
-}
-
-impl Connection {
-    /// Returns the next deadline of Corrective and Proactive.
-    pub(crate) fn gentle_timeout(&self) -> Option<Instant> {
-        let active = self.gentle.active.as_deref()?;
-        // Before the handshake is complete no round trip is known, and a copy leaves with its original.
-        active.next_timeout(self.parity_rtt(), self.tx.timeout(), self.state.sends(), self.closed.is_none())
     }
 }
 
@@ -543,9 +521,18 @@ impl Connection {
                 if let Some(recovered) = recovered {
                     self.take_repair(recovered, segment, true, now);
                 }
+                // F1: the flags of a parity segment count like those of any other.
                 #[cfg(feature = "historical")]
-                if self.gentle.is_f1() {
-                    self.take_flags_of_parity(segment, now);
+                if self.gentle.is_f1()
+                    && self
+                        .with_gentle(|gentle, parts| gentle.read_signals(segment, parts, now))
+                        .is_some_and(|report| report.repaired)
+                {
+                    let board = &self.tx.scoreboard;
+                    let undelivered = board.outstanding().saturating_sub(board.sacked_bytes());
+                    let (by, reaction) = (Repair::Parity, Reaction::Proportional);
+                    let signal = CongestionSignal { ack: segment.ack, by, reaction };
+                    self.answer_masked_loss(signal, undelivered, now);
                 }
             }
         }
@@ -555,6 +542,15 @@ impl Connection {
 
 /// Acknowledgements.
 impl Gentle {
+    /// Processes a round-trip sample.
+    #[inline]
+    pub(crate) fn on_rtt(&mut self, rtt: Micros, board: &Scoreboard, now: Instant) {
+        self.add_planner_rtt(rtt);
+        if let Some(parity) = self.active.as_deref_mut().and_then(|active| active.tx.as_mut()) {
+            parity.on_rtt(rtt, board, now);
+        }
+    }
+
     /// Reads the flags of an acceptable segment.
     fn read_signals(
         &mut self,
@@ -575,9 +571,8 @@ impl Gentle {
 
     /// Processes the reports of parity and copies in an acknowledgement, after the scoreboard and before
     /// losses and round-trip times are derived from it. `reported` is the end of the SACK blocks before it,
-    /// `probe` the deadline of the probe timer. Returns the report of the peer, and true if parity may have
-    /// repaired delivered data.
-    fn on_ack(
+    /// `probe` the deadline of the probe timer. Returns the report of the peer, if the mechanisms are in use.
+    pub(crate) fn on_ack(
         &mut self,
         segment: &Arrived<'_>,
         ack: &mut AckOutcome,
@@ -585,7 +580,7 @@ impl Gentle {
         probe: Option<Instant>,
         parts: &mut Parts<'_>,
         now: Instant,
-    ) -> Option<(RepairReport, bool)> {
+    ) -> Option<RepairReport> {
         let report = self.read_signals(segment, parts, now)?;
         if report.repaired {
             // The acknowledgement of a retransmission could have arrived only this much later.
@@ -594,8 +589,10 @@ impl Gentle {
                 parts.counters.parity.saved += (at.max(now) + srtt).saturating_since(now);
             }
         }
-        let may_have_repaired = self.read_ack(&report, ack, reported, parts);
-        Some((report, may_have_repaired))
+        if self.read_ack(&report, ack, reported, parts) {
+            parts.path.count_repaired(ack, reported, report.repaired);
+        }
+        Some(report)
     }
 
     /// Responds to the first report of a repair, before the window is reduced for it. Returns the means of
@@ -608,7 +605,7 @@ impl Gentle {
     }
 
     /// Completes an acknowledgement, after the window was reduced for its reports.
-    fn after_ack(
+    pub(crate) fn after_ack(
         &mut self,
         report: &RepairReport,
         ack: &AckOutcome,
@@ -630,11 +627,11 @@ impl Gentle {
 
 /// The repairs that a processed acknowledgement shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Conclusion {
+pub(crate) struct Conclusion {
     /// Bytes of a hole that the peer has repaired but a device on the path has not seen: they are
     /// retransmitted.
-    newly_lost: u32,
-    refuted: Refuted,
+    pub(crate) newly_lost: u32,
+    pub(crate) refuted: Refuted,
 }
 
 /// Repairs of data that had not been lost.
@@ -645,49 +642,6 @@ pub(crate) enum Refuted {
     Some,
     /// The whole report: the reduction was spurious.
     All,
-}
-
-impl Connection {
-    /// Passes an acknowledgement to Corrective and Proactive after the scoreboard. `reported` is the end of
-    /// the SACK blocks before it. Returns the peer's reports of repairs, if the mechanisms are in use.
-    #[inline]
-    pub(crate) fn pass_ack_to_gentle(
-        &mut self,
-        segment: &Arrived<'_>,
-        ack: &mut AckOutcome,
-        reported: Option<SeqNum>,
-        now: Instant,
-    ) -> Option<RepairReport> {
-        self.gentle.active.as_ref()?;
-        let probe = self.probe_timeout();
-        let (report, may_have_repaired) =
-            self.with_gentle(|gentle, parts| gentle.on_ack(segment, ack, reported, probe, parts, now))?;
-        if may_have_repaired {
-            self.path.count_repaired(ack, reported, report.repaired);
-        }
-        Some(report)
-    }
-
-    /// Carries out the consequences of repairs once the acknowledgement has been processed.
-    pub(crate) fn conclude_repairs(&mut self, report: &RepairReport, ack: &AckOutcome, now: Instant) {
-        if !report.reported && ack.dsack.is_none() {
-            return;
-        }
-        let Conclusion { newly_lost, refuted } =
-            self.with_gentle(|gentle, parts| gentle.after_ack(report, ack, parts, now));
-        if newly_lost > 0 {
-            let cause = Some(LossCause::Mechanism);
-            self.count_loss(&LossOutcome { newly_lost, lost_again: 0, cause });
-        }
-        match refuted {
-            Refuted::Nothing => {}
-            Refuted::Some => self.path.count_refuted(),
-            Refuted::All => {
-                self.path.count_refuted();
-                self.undo_masked_loss(now);
-            }
-        }
-    }
 }
 
 impl Active {

@@ -9,7 +9,6 @@ use crate::config::{CorrectiveConfig, FecHold};
 use crate::connection::decision::{Change, Choice, Data, Step};
 use crate::connection::gentle::{Active, Gentle, Parts, Refuted};
 use crate::connection::sender::Sender;
-use crate::connection::{Connection, State};
 use crate::event::Observation;
 use crate::evidence::is_queued;
 use crate::mechanism::corrective::code::{Code, checksum, placed_pieces};
@@ -19,11 +18,10 @@ use crate::mechanism::corrective::ring::{Ring, SentParity};
 use crate::mechanism::plan::{self, Parity};
 use crate::mechanism::signal::RepairReport;
 use crate::mechanism::{Agreed, DueParity, ParityOff, Profile};
-use crate::outcome::{
-    AckOutcome, CongestionState, Delivered, Dsack, DsackOf, LossCause, LossOutcome, Origin,
-};
+use crate::outcome::{AckOutcome, CongestionState, Delivered, Dsack, DsackOf, Origin};
 use crate::path::PathFacts;
-use crate::receive::Owed;
+use crate::send::budget::Budget;
+use crate::send::queue::SendQueue;
 use crate::send::rack::RackVerdict;
 use crate::send::scoreboard::{Record, Scoreboard};
 use crate::seq_ranges::{SeqRange, SeqRanges};
@@ -96,13 +94,26 @@ impl ParityTx {
         })
     }
 
+    /// Returns the round-trip time that determines the delay of parity.
+    fn rtt(&self, tx: &Sender, known: &PathFacts) -> Option<Duration> {
+        let known = known.rtt.map(|rtt| rtt.srtt);
+        tx.rtt.srtt().map(Duration::from).or(self.config.expected_rtt).or(known)
+    }
+
+    /// Processes a round-trip sample.
+    pub(crate) fn on_rtt(&mut self, rtt: Micros, board: &Scoreboard, now: Instant) {
+        self.queue.on_sample(rtt, board.una(), board.nxt(), now);
+    }
+
     /// Returns the time at which parity is due, or a group is complete.
-    pub(crate) fn next_timeout(&self, rtt: Option<Duration>) -> Option<Instant> {
-        self.encoder.next_timeout(rtt)
+    pub(crate) fn next_timeout(&self, tx: &Sender, known: &PathFacts) -> Option<Instant> {
+        // Before the handshake is complete no round trip is known.
+        self.encoder.next_timeout(self.rtt(tx, known))
     }
 
     /// Processes timers of the encoder.
-    pub(crate) fn on_timeout(&mut self, rtt: Option<Duration>, now: Instant) {
+    pub(crate) fn on_timeout(&mut self, parts: &Parts<'_>, now: Instant) {
+        let rtt = self.rtt(parts.tx, &parts.path.known);
         self.encoder.on_timeout(rtt, now);
     }
 
@@ -122,7 +133,8 @@ impl ParityTx {
             self.encoder.close();
         } else {
             let range = SeqRange::with_len(data.range.start, data.payload_len());
-            self.encoder.on_sent(range, data.segment_size, withheld, parts.parity_rtt(), now);
+            let rtt = self.rtt(parts.tx, &parts.path.known);
+            self.encoder.on_sent(range, data.segment_size, withheld, rtt, now);
         }
     }
 
@@ -141,18 +153,18 @@ impl ParityTx {
 
 /// Ranges that the peer could not repair.
 #[derive(Debug)]
-struct Unrepaired {
+pub(crate) struct Unrepaired {
     /// The ranges that are now lost.
-    verdict: RackVerdict,
+    pub(crate) verdict: RackVerdict,
     /// True if no more parity may leave, because it does not help on this path.
-    hopeless: bool,
+    pub(crate) hopeless: bool,
 }
 
 /// The plan of parity.
 impl Gentle {
     /// Returns the forms that the planner may choose from.
     pub(crate) fn planned_parity(&self) -> Option<Parity> {
-        let tx = self.active.as_ref()?.tx.as_ref()?;
+        let tx = self.parity()?;
         Some(match tx.encoder.params().code {
             Code::Xor => Parity::Xor,
             Code::XorInterleaved => Parity::Interleaved,
@@ -176,47 +188,40 @@ impl Gentle {
 }
 
 /// Transmission.
-impl Connection {
-    /// Processes a round-trip sample.
-    pub(crate) fn watch_queue(&mut self, rtt: Micros, now: Instant) {
-        let (una, nxt) = (self.tx.scoreboard.una(), self.tx.scoreboard.nxt());
-        if let Some(tx) = self.gentle.parity_tx() {
-            tx.queue.on_sample(rtt, una, nxt, now);
-        }
+impl Gentle {
+    #[inline]
+    fn parity(&self) -> Option<&ParityTx> {
+        self.active.as_ref()?.tx.as_ref()
     }
 
-    /// Returns the round-trip time that determines the delay of parity.
-    pub(crate) fn parity_rtt(&self) -> Option<Duration> {
-        let expected = self.config.mechanisms.corrective.and_then(|corrective| corrective.expected_rtt);
-        let known = self.path.known.rtt.map(|rtt| rtt.srtt);
-        self.tx.rtt.srtt().map(Duration::from).or(expected).or(known)
-    }
-
-    /// Returns the checksum of the data that a parity covers. All parities of a group have the same one, and
-    /// leave one after the other.
-    fn parity_checksum(&self, parity: &DueParity) -> u32 {
+    /// Returns the checksum of the data in `queue` that a parity covers; the stream begins with `origin`. All
+    /// parities of a group have the same one, and leave one after the other.
+    fn parity_checksum(&self, parity: &DueParity, origin: SeqNum, queue: &SendQueue) -> u32 {
         let range = parity.layout.range();
-        let tx = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref());
-        let known = tx.and_then(|tx| tx.checksum).filter(|(of, _)| parity.row > 0 && *of == range);
-        known.map_or_else(
-            || {
-                let pieces = self.tx.queue.pieces(range);
-                checksum(&parity.layout, self.handshake.iss + 1, placed_pieces(range.start, &pieces))
-            },
+        let known = self.parity().and_then(|tx| tx.checksum);
+        known.filter(|(of, _)| parity.row > 0 && *of == range).map_or_else(
+            || checksum(&parity.layout, origin, placed_pieces(range.start, &queue.pieces(range))),
             |(_, crc32c)| crc32c,
         )
     }
 
-    /// Returns the option of a parity segment: the covered range, and in F1 the flags of every segment.
-    pub(crate) fn parity_option(&self, parity: &DueParity, flags: Option<GentleOption>) -> GentleOption {
+    /// Returns the option of a parity segment: the covered range, and in F1 the flags of every segment. The
+    /// data is in `queue`; the stream begins with `origin`.
+    pub(crate) fn parity_option(
+        &self,
+        parity: &DueParity,
+        flags: Option<GentleOption>,
+        origin: SeqNum,
+        queue: &SendQueue,
+    ) -> GentleOption {
         let range = parity.layout.range();
         let (enc_len, start_off) = (range.len(), range.start.since(parity.seq));
-        if self.gentle.is_f1() {
+        if self.is_f1() {
             let flags = flags.and_then(|option| option.flags()).unwrap_or(0);
             return GentleOption::EncF1 { flags: flags | ENC, enc_len };
         }
         let flags = ENC | if parity.fin_end { FIN_END } else { 0 };
-        let crc32c = self.parity_checksum(parity);
+        let crc32c = self.parity_checksum(parity, origin, queue);
         if parity.parities > 1 {
             let (parity, parities) = (parity.row, parity.parities);
             return GentleOption::EncRs { flags, enc_len, start_off, crc32c, parity, parities };
@@ -225,47 +230,55 @@ impl Connection {
     }
 
     /// True if a parity segment with sequence number `seq` left within the last two round trips.
-    pub(crate) fn sent_parity_at(&self, seq: SeqNum, now: Instant) -> bool {
-        let tx = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref());
-        let left = tx.and_then(|tx| tx.ring.at(seq)).map(|parity| Micros::between(parity.at, now));
-        left.zip(self.tx.rtt.srtt()).is_some_and(|(age, srtt)| age <= srtt * 2)
+    pub(crate) fn sent_parity_at(&self, seq: SeqNum, srtt: Option<Micros>, now: Instant) -> bool {
+        let left = self.parity().and_then(|tx| tx.ring.at(seq)).map(|parity| Micros::between(parity.at, now));
+        left.zip(srtt).is_some_and(|(age, srtt)| age <= srtt * 2)
     }
 }
 
 /// The parity that leaves next.
-impl Connection {
-    /// Decides whether parity leaves, before new data.
-    pub(crate) fn decide_parity(&self, now: Instant) -> Step {
-        let Some(active) = &self.gentle.active else { return Step::Skip(None) };
-        let Some(tx) = &active.tx else { return Step::Skip(None) };
-        if tx.tail_ack_due {
+impl Gentle {
+    /// Decides whether parity leaves, before new data. `owes_ack`: an acknowledgement is owed; `is_early`:
+    /// the handshake is not complete.
+    pub(crate) fn decide_parity(
+        &self,
+        tx: &Sender,
+        known: &PathFacts,
+        owes_ack: bool,
+        is_early: bool,
+        budget: impl FnOnce() -> Budget,
+        now: Instant,
+    ) -> Step {
+        let Some((active, parity)) =
+            self.active.as_ref().and_then(|active| Some((active, active.tx.as_ref()?)))
+        else {
+            return Step::Skip(None);
+        };
+        if parity.tail_ack_due {
             // A stateful device that did not see the lost tail drops the acknowledgement of its repair. A
             // bare acknowledgement at SND.NXT shows it the end of the sequence numbers; an owed one serves as
             // well.
-            let owes = self.rx.ack.owed() != Owed::Nothing;
-            return Step::Send(if owes { Choice::Ack { is_tail: true } } else { Choice::TailAck });
+            return Step::Send(if owes_ack { Choice::Ack { is_tail: true } } else { Choice::TailAck });
         }
         // A host that reflects options seems to agree to F1: it must first show that it uses the format.
-        let early = self.state == State::SynReceived;
-        if tx.profile.is_f1() && (early || !active.confirmed) {
+        if parity.profile.is_f1() && (is_early || !active.confirmed) {
             return Step::Skip(None);
         }
-        let rtt = self.parity_rtt();
-        if tx.encoder.is_open_group_over(rtt, now) {
+        let rtt = parity.rtt(tx, known);
+        if parity.encoder.is_open_group_over(rtt, now) {
             return Step::Prepare(Change::CloseGroup);
         }
-        if !tx.encoder.is_due(rtt, now) {
+        if !parity.encoder.is_due(rtt, now) {
             return Step::Skip(None);
         }
-        let una = self.tx.scoreboard.una();
-        let Some(parity) = tx.encoder.next(una, self.gentle.withholds_parity(self.tx.recovery.state()))
-        else {
+        let withheld = self.withholds_parity(tx.recovery.state());
+        let Some(due) = parity.encoder.next(tx.scoreboard.una(), withheld) else {
             return Step::Prepare(Change::TakeGroup);
         };
         // Parity waits for pacing, but is dropped if the allowance is exhausted.
-        let (len, budget) = (parity.wire().len(), self.budget(now));
+        let (len, budget) = (due.wire().len(), budget());
         if len <= budget.of(Origin::Parity) {
-            Step::Send(Choice::Parity(parity))
+            Step::Send(Choice::Parity(due))
         } else if budget.is_paced(len) {
             Step::Skip(Some(Change::PaceParity))
         } else {
@@ -273,18 +286,39 @@ impl Connection {
         }
     }
 
-    /// Decides whether parity that only waits for the end of the burst leaves.
-    pub(crate) fn decide_parity_behind_burst(&self, now: Instant) -> Step {
-        let tx = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref());
-        match tx {
+    /// Returns a decision about parity that only waits for the end of the burst; `None` if it is decided like
+    /// any other.
+    #[inline]
+    pub(crate) fn decide_open_group(&self, tx: &Sender) -> Option<Step> {
+        match self.parity() {
             // The burst continues when pacing permits.
-            Some(_) if self.tx.paced => Step::Skip(None),
+            Some(_) if tx.paced => Some(Step::Skip(None)),
             // In recovery each acknowledgement releases a segment or two: the group waits for all its data.
-            Some(_) if self.tx.recovery.in_recovery() && self.tx.unsent() > 0 => self.decide_parity(now),
-            Some(tx) if tx.encoder.ends_with_burst() => Step::Prepare(Change::CloseGroup),
-            Some(_) => self.decide_parity(now),
-            None => Step::Skip(None),
+            Some(_) if tx.recovery.in_recovery() && tx.unsent() > 0 => None,
+            Some(parity) if parity.encoder.ends_with_burst() => Some(Step::Prepare(Change::CloseGroup)),
+            Some(_) | None => None,
         }
+    }
+
+    /// Returns the bytes that were delivered above a loss while loss detection waited for a repair by parity,
+    /// and for which no new data was sent because they counted as in flight. The result is at most the number
+    /// of bytes to retransmit, less those that several parities of a group may still repair: these wait at
+    /// the receiver until no more losses than parities are left; a single parity does not wait.
+    pub(crate) fn delivered_while_held(&self, sender: &Sender) -> u32 {
+        let Some(tx) = self.parity() else { return 0 };
+        if tx.hold(self.planner.is_some()) == FecHold::Off {
+            return 0;
+        }
+        let params = tx.encoder.params();
+        let repairable = match params.code {
+            Code::ReedSolomon if params.parities > 1 => {
+                u32::from(params.parities).saturating_mul(sender.mss())
+            }
+            Code::ReedSolomon | Code::Xor | Code::XorInterleaved => 0,
+        };
+        let board = &sender.scoreboard;
+        let beyond = board.highest_sacked().map_or(0, |highest| board.nxt().since(highest));
+        board.sacked_bytes().saturating_sub(beyond).min(board.lost_bytes().saturating_sub(repairable))
     }
 }
 
@@ -317,12 +351,13 @@ impl Gentle {
 
     /// Takes the next group whose parity is due into the encoder.
     pub(crate) fn take_group(&mut self, parts: &mut Parts<'_>, now: Instant) {
-        let tx = self.active.as_ref().and_then(|active| active.tx.as_ref());
-        let Some(context) = tx.map(|tx| self.encoder_context(tx, parts.tx, parts.known, now)) else {
+        let known = &parts.path.known;
+        let Some(context) = self.parity().map(|parity| self.encoder_context(parity, parts.tx, known, now))
+        else {
             return;
         };
-        let (rtt, board) = (parts.parity_rtt(), &parts.tx.scoreboard);
         let Some(tx) = self.parity_tx() else { return };
+        let (rtt, board) = (tx.rtt(parts.tx, known), &parts.tx.scoreboard);
         if let Some(why) = tx.encoder.take_group(&context, |range| board.is_sacked(&range), rtt, now) {
             parts.count_unsent(why);
         }
@@ -345,44 +380,6 @@ impl Parts<'_> {
             Unsent::TooBig => counters.unsent_too_big += 1,
             Unsent::State => counters.unsent_state += 1,
             Unsent::Queue => counters.unsent_queue += 1,
-        }
-    }
-}
-
-/// Time passes.
-impl Connection {
-    /// Discards waiting parity and forgets parity in flight, after a retransmission timeout.
-    pub(crate) fn give_parity_up(&mut self) {
-        if self.gentle.active.is_some() {
-            self.with_gentle(|gentle, parts| gentle.on_retransmission_timeout(parts));
-        }
-    }
-
-    /// Returns the bytes that were delivered above a loss while loss detection waited for a repair by parity,
-    /// and for which no new data was sent because they counted as in flight. The result is at most the number
-    /// of bytes to retransmit, less those that several parities of a group may still repair: these wait at
-    /// the receiver until no more losses than parities are left; a single parity does not wait.
-    pub(crate) fn delivered_while_held(&self) -> u32 {
-        let Some(tx) = self.gentle.active.as_ref().and_then(|active| active.tx.as_ref()) else { return 0 };
-        if tx.hold(self.gentle.planner.is_some()) == FecHold::Off {
-            return 0;
-        }
-        let params = tx.encoder.params();
-        let repairable = match params.code {
-            Code::ReedSolomon if params.parities > 1 => {
-                u32::from(params.parities).saturating_mul(self.tx.mss())
-            }
-            Code::ReedSolomon | Code::Xor | Code::XorInterleaved => 0,
-        };
-        let board = &self.tx.scoreboard;
-        let beyond = board.highest_sacked().map_or(0, |highest| board.nxt().since(highest));
-        board.sacked_bytes().saturating_sub(beyond).min(board.lost_bytes().saturating_sub(repairable))
-    }
-
-    /// Informs loss detection of the ranges that parity may still repair.
-    pub(crate) fn refresh_holds(&mut self) {
-        if self.gentle.active.is_some() {
-            self.with_gentle(|gentle, parts| gentle.refresh_holds(parts));
         }
     }
 }
@@ -434,7 +431,8 @@ impl Gentle {
         tx.is_some_and(|tx| tx.refutable.as_ref().is_none_or(|repairs| !repairs.is_empty()))
     }
 
-    fn on_retransmission_timeout(&mut self, parts: &mut Parts<'_>) {
+    /// Discards waiting parity and forgets parity in flight, after a retransmission timeout.
+    pub(crate) fn on_retransmission_timeout(&mut self, parts: &mut Parts<'_>) {
         if let Some(tx) = self.parity_tx() {
             tx.encoder.clear();
             tx.ring.clear();
@@ -443,13 +441,15 @@ impl Gentle {
         self.refresh_holds(parts);
     }
 
-    fn refresh_holds(&mut self, parts: &mut Parts<'_>) {
+    /// Informs loss detection of the ranges that parity may still repair.
+    pub(crate) fn refresh_holds(&mut self, parts: &mut Parts<'_>) {
         let planned = self.planner.is_some();
         let Some(tx) = self.parity_tx() else { return };
         match tx.hold(planned) {
             FecHold::Off => parts.tx.rack.hold(false, []),
             hold => {
-                let covered = tx.ring.awaited().chain(tx.encoder.pending(parts.parity_rtt()));
+                let rtt = tx.rtt(parts.tx, &parts.path.known);
+                let covered = tx.ring.awaited().chain(tx.encoder.pending(rtt));
                 parts.tx.rack.hold(hold == FecHold::Full, covered);
             }
         }
@@ -457,37 +457,6 @@ impl Gentle {
 }
 
 /// Acknowledgements.
-impl Connection {
-    /// Marks data that the peer could not repair and that left before the parity as lost, unless this path is
-    /// known to reorder.
-    pub(crate) fn mark_unrepaired(
-        &mut self,
-        report: &RepairReport,
-        ack: &AckOutcome,
-        loss: &mut LossOutcome,
-        now: Instant,
-    ) {
-        if report.failed.is_none() {
-            return;
-        }
-        let unrepaired = self.with_gentle(|gentle, parts| gentle.on_failure(report, ack, parts, now));
-        let Some(Unrepaired { verdict, hopeless }) = unrepaired else { return };
-        let found = self.apply_loss_verdict(verdict, LossCause::Mechanism, now);
-        self.count_loss(&found);
-        loss.newly_lost += found.newly_lost;
-        loss.lost_again += found.lost_again;
-        loss.cause = loss.cause.or(found.cause);
-        if hopeless {
-            self.stop_parity(ParityOff::Pattern);
-        }
-    }
-
-    /// Stops parity on this connection.
-    pub(crate) fn stop_parity(&mut self, why: ParityOff) {
-        self.with_gentle(|gentle, parts| gentle.stop_parity(why, parts));
-    }
-}
-
 impl Gentle {
     /// Processes the reports about parity in an acknowledgement. `reported` is the end of the SACK blocks
     /// before it. Returns true if parity may have repaired the delivered data.
@@ -656,7 +625,7 @@ impl Gentle {
 
     /// Processes a failed repair. Data that left before the parity is lost, unless this path is known to
     /// reorder.
-    fn on_failure(
+    pub(crate) fn on_failure(
         &mut self,
         report: &RepairReport,
         ack: &AckOutcome,
@@ -683,7 +652,8 @@ impl Gentle {
         Some(Unrepaired { verdict, hopeless })
     }
 
-    fn stop_parity(&mut self, why: ParityOff, parts: &mut Parts<'_>) {
+    /// Stops parity on this connection.
+    pub(crate) fn stop_parity(&mut self, why: ParityOff, parts: &mut Parts<'_>) {
         if let Some(active) = self.active()
             && active.tx.take().is_some()
         {

@@ -22,23 +22,15 @@
 //! retransmission: no mechanism falls back, no option is withdrawn, and the timer continues. With the
 //! [planner](crate::mechanism::plan) a copy leaves only where it pays.
 
-use brisk_wire::{Flags, Options, SeqNum, TcpHeader};
-
-use crate::connection::{Connection, State};
 use crate::fast_open::FastOpenConnect;
 use crate::fast_open::client::{Mode, OpenAttempt};
-use crate::outcome::{Arrived, Origin, Sent};
-use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant, Micros, TIMESTAMP_TICK};
 
 /// Time until the copy leaves if the round-trip time is not known.
 const WAIT_UNKNOWN: Duration = Duration::from_millis(50);
 
-/// A repeated SYN that arrives less than this, or half a round trip, after our own SYN-ACK is a copy: the
-/// copy of the SYN-ACK has answered it. No retransmission timer is that short.
-const COPIES_MEET: Duration = Duration::from_millis(25);
 /// Approximate bytes of a SYN on the wire, which a copy takes from the allowance of redundancy.
-const SYN_LEN: u32 = 60;
+pub(crate) const SYN_LEN: u32 = 60;
 
 /// State of the copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -88,6 +80,42 @@ impl PlainCopy {
         wait
     }
 
+    /// Returns the time at which the copy leaves.
+    #[inline]
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        match self {
+            PlainCopy::At(at) => Some(*at),
+            PlainCopy::Off | PlainCopy::After(_) | PlainCopy::Due | PlainCopy::Left(_) => None,
+        }
+    }
+
+    /// Returns the IP bytes of a waiting copy, without its data.
+    pub(crate) fn waiting_len(&self) -> u32 {
+        match self {
+            PlainCopy::At(_) | PlainCopy::Due => SYN_LEN,
+            PlainCopy::Off | PlainCopy::After(_) | PlainCopy::Left(_) => 0,
+        }
+    }
+
+    /// True if a SYN-ACK answers the copy and not the SYN before it. `echoed`: time since the SYN whose
+    /// timestamp it echoes; `opened`: the time of the first SYN.
+    pub(crate) fn is_answered(
+        &self,
+        echoed: Option<Micros>,
+        srtt: Option<Duration>,
+        opened: Instant,
+        now: Instant,
+    ) -> bool {
+        let PlainCopy::Left(left) = *self else { return false };
+        let since = now.saturating_since(left);
+        match (echoed, srtt) {
+            (Some(echoed), _) => echoed <= Micros::from(since) + TIMESTAMP_TICK,
+            // Without timestamps: the answer belongs to the SYN to which it is nearer in time.
+            (None, Some(srtt)) => since + left.saturating_since(opened) / 2 >= srtt,
+            (None, None) => true,
+        }
+    }
+
     /// True once the copy left.
     pub(crate) fn has_left(&self) -> bool {
         matches!(self, PlainCopy::Left(_))
@@ -98,163 +126,6 @@ impl PlainCopy {
         match self {
             PlainCopy::After(_) | PlainCopy::At(_) | PlainCopy::Due => *self = PlainCopy::Off,
             PlainCopy::Off | PlainCopy::Left(_) => {}
-        }
-    }
-}
-
-impl Connection {
-    /// Returns the time at which the copy leaves.
-    pub(crate) fn plain_copy_timeout(&self) -> Option<Instant> {
-        match self.handshake.syn.copy {
-            PlainCopy::At(at) if matches!(self.state, State::SynSent | State::SynReceived) => Some(at),
-            PlainCopy::At(_) | PlainCopy::Off | PlainCopy::After(_) | PlainCopy::Due | PlainCopy::Left(_) => {
-                None
-            }
-        }
-    }
-
-    /// Starts the wait after the first SYN or SYN-ACK left with `data` bytes; returns the delay by which the
-    /// timer of a SYN starts later.
-    pub(crate) fn start_copy(&mut self, data: u32, now: Instant) -> Duration {
-        let insures = self.insures_syn_data();
-        if self.config.handshake_copies.is_some() && !insures && !self.affords_syn_copy(data) {
-            self.handshake.syn.copy.cancel();
-        }
-        if let (PlainCopy::After(wait), false) = (&self.handshake.syn.copy, insures) {
-            self.handshake.syn.copy = PlainCopy::After(*wait.max(&self.planned_syn_gap()));
-        }
-        let later = self.handshake.syn.copy.start(now);
-        if self.fast_open.opens_fast() { later } else { Duration::ZERO }
-    }
-
-    /// Returns the IP bytes of a waiting copy, without its data.
-    pub(crate) fn waiting_syn_copy(&self) -> u32 {
-        match self.handshake.syn.copy {
-            PlainCopy::At(_) | PlainCopy::Due if self.is_opening() => SYN_LEN,
-            PlainCopy::At(_) | PlainCopy::Due | PlainCopy::Off | PlainCopy::After(_) | PlainCopy::Left(_) => {
-                0
-            }
-        }
-    }
-
-    /// True if the copy guards against devices that drop SYNs with data.
-    fn insures_syn_data(&self) -> bool {
-        let of = self.fast_open.client().map(|client| PlainCopy::of(&client.attempt, &client.connect));
-        of.is_some_and(|copy| copy != PlainCopy::Off)
-    }
-
-    /// True if the allowance covers a copy of a first SYN or SYN-ACK with `data` bytes, and the planner, if
-    /// there is one, considers it useful.
-    fn affords_syn_copy(&self, data: u32) -> bool {
-        let again = data > 0 && self.repeats_syn_data();
-        let bytes = if again { SYN_LEN + data } else { SYN_LEN };
-        self.tx.redundancy_left() >= bytes && self.plans_syn_copy(bytes, data > 0 && !again)
-    }
-
-    /// True if the copy of a SYN has the data and the cookie of the first.
-    fn repeats_syn_data(&self) -> bool {
-        let permitted = self.config.handshake_copies.is_some_and(|copies| copies.with_data);
-        permitted && self.fast_open.proven_syn_data().is_some()
-    }
-
-    /// Returns the header of the copy and its data: a SYN as a stack without Fast Open would send it, the SYN
-    /// again where that is permitted, or the SYN-ACK again with every option of the first.
-    pub(crate) fn syn_copy(&self, now: Instant) -> (TcpHeader, SeqRange) {
-        let answer = self.state == State::SynReceived;
-        let (flags, ack, data) = if answer {
-            (Flags::ACK | self.ecn.syn_ack_flags(), self.rx.rcv_nxt(), 0)
-        } else {
-            (self.ecn.syn_flags(), SeqNum(0), self.copied_syn_data())
-        };
-        let gentle = if answer {
-            self.gentle.sent_option()
-        } else {
-            self.config.handshake_copies.and(self.gentle.sent_option())
-        };
-        let fast_open = match answer {
-            true => self.fast_open.server().and_then(|server| server.option()),
-            false if self.repeats_syn_data() => self.fast_open.syn_option(self.handshake.syn.sent),
-            false => None,
-        };
-        let header = TcpHeader {
-            src_port: self.tuple.local_port(),
-            dst_port: self.tuple.remote_port(),
-            seq: self.handshake.iss,
-            ack,
-            flags: Flags::SYN | flags,
-            window: self.rx.window.syn_window(),
-            urgent: 0,
-            options: Options { gentle, fast_open, ..self.syn_options(now) },
-        };
-        (header, SeqRange::with_len(self.handshake.iss + 1, data))
-    }
-
-    /// Returns the bytes of data on the copy of the SYN that left.
-    fn copied_syn_data(&self) -> u32 {
-        self.fast_open.proven_syn_data().filter(|_| self.repeats_syn_data()).unwrap_or(0)
-    }
-
-    pub(crate) fn account_syn_copy(&mut self, now: Instant) {
-        let data = if self.state == State::SynSent { self.copied_syn_data() } else { 0 };
-        self.handshake.syn.copy = PlainCopy::Left(now);
-        self.tx.spend_redundancy(SYN_LEN + data);
-        self.tx.scoreboard.on_sent(&Sent {
-            range: SeqRange::with_len(self.handshake.iss, 1 + data),
-            segment_size: data.max(1),
-            origin: Origin::Duplicate,
-            syn: true,
-            fin: false,
-            at: now,
-        });
-        self.counters.syn_copies += 1;
-    }
-
-    /// Processes a repeated SYN in SYN-RECEIVED: the SYN-ACK was lost, or this is a copy. A retransmission
-    /// has no option of Corrective and Proactive, so a SYN that has one is a copy: it is answered by an
-    /// identical SYN-ACK, and the agreement remains.
-    pub(crate) fn on_repeated_syn(&mut self, syn: &Arrived<'_>, now: Instant) {
-        let half_way = self.path.known.rtt.map_or(COPIES_MEET, |rtt| COPIES_MEET.max(rtt.srtt / 2));
-        let near = self.handshake.syn.last_sent.is_some_and(|at| now.saturating_since(at) <= half_way);
-        let answered = self.handshake.syn.copy != PlainCopy::Off || self.gentle.plans();
-        if near && answered && self.handshake.syn.timeouts == 0 || !self.allow_repeated_syn_ack(now) {
-            return;
-        }
-        if syn.options.gentle.is_some() && self.gentle.sent_option().is_some() && self.handshake.syn.sent == 1
-        {
-            self.handshake.syn.copy = PlainCopy::Due;
-        } else {
-            self.handshake.syn.due = true;
-        }
-    }
-
-    /// Processes a reset that answers the SYN. Some devices refuse data on a SYN this way, so the first reset
-    /// only makes the plain copy leave, if it has not. Returns false for a later reset, and if there is no
-    /// copy to wait for.
-    pub(crate) fn defers_reset_to_copy(&mut self) -> bool {
-        if self.fast_open.client().is_none() {
-            return false;
-        }
-        match self.handshake.syn.copy {
-            PlainCopy::Off => return false,
-            PlainCopy::After(_) | PlainCopy::At(_) => self.handshake.syn.copy = PlainCopy::Due,
-            PlainCopy::Due | PlainCopy::Left(_) => {}
-        }
-        self.fast_open.client_mut().is_some_and(|client| !core::mem::replace(&mut client.reset, true))
-    }
-
-    /// True if the SYN-ACK answers the copy and not the SYN before it.
-    pub(crate) fn answers_plain_copy(&self, syn_ack: &Arrived<'_>, now: Instant) -> bool {
-        let Some(client) = self.fast_open.client() else { return false };
-        let PlainCopy::Left(left) = self.handshake.syn.copy else { return false };
-        if self.copied_syn_data() > 0 {
-            return false;
-        }
-        let since = now.saturating_since(left);
-        match (self.echo_rtt(syn_ack, now), client.attempt.srtt) {
-            (Some(echoed), _) => echoed <= Micros::from(since) + TIMESTAMP_TICK,
-            // Without timestamps: the answer belongs to the SYN to which it is nearer in time.
-            (None, Some(srtt)) => since + left.saturating_since(self.handshake.opened) / 2 >= srtt,
-            (None, None) => true,
         }
     }
 }

@@ -192,7 +192,7 @@ impl Connection {
     /// redundancy of a flight that is not acknowledged.
     fn planned_redundancy(&self) -> u32 {
         let flight = self.unacknowledged_flight();
-        flight.map_or(0, |_| self.tx.redundancy_left()).saturating_add(self.waiting_syn_copy())
+        flight.map_or(0, |_| self.tx.redundancy_left()).saturating_add(self.handshake.syn.copy.waiting_len())
     }
 
     /// Returns the last planned flight while something of it is not acknowledged.
@@ -222,9 +222,9 @@ impl Connection {
 
     /// Records a loss, repaired or not.
     pub(crate) fn record_loss_kind(&mut self) {
-        self.sort_losses();
+        self.path.sort_losses(self.all_losses(), &self.tx);
         // A sample that may include the timer of a lost SYN-ACK is long without a queue.
-        let least = self.rtt_report().and_then(|_| self.min_rtt());
+        let least = self.path.rtt_report(&self.tx).and_then(|_| self.path.min_rtt(&self.tx));
         let is_full = self.tx.is_queue_full();
         if let Some(planner) = &mut self.gentle.planner {
             planner.kinds.on_loss(least, is_full);
@@ -329,19 +329,22 @@ impl Connection {
     /// assumption.
     pub(crate) fn expected_losses(&self) -> Losses {
         let assumed = self.planner_config().map_or(0, |config| config.assumed_loss);
-        let own = self.losses();
+        let own = self.path.random_losses(self.all_losses());
         let known = self.path.known.loss;
         let (known_segments, known_loss) = known.map_or((0, 0), |known| (known.segments, known.per_million));
         let segments = PRIOR_SEGMENTS + u64::from(known_segments) + own.sent;
         let lost = PRIOR_SEGMENTS * u64::from(assumed)
             + u64::from(known_segments) * u64::from(known_loss)
             + own.lost * 1_000_000;
-        let least = self.min_rtt();
+        let least = self.path.min_rtt(&self.tx);
         let seen = self.gentle.planner.as_ref().is_some_and(|planner| planner.kinds.is_queue(least));
         Losses {
             per_million: (lost / segments).min(500_000) as u32,
             burst_milli: known.map_or(1000, |known| known.burst_milli).max(1000),
-            queue: seen || self.path.known.is_queued || self.began_in_queue() || self.sees_queue(),
+            queue: seen
+                || self.path.known.is_queued
+                || self.path.began_in_queue(&self.tx)
+                || self.path.sees_queue(&self.tx),
         }
     }
 

@@ -1,12 +1,14 @@
 //! Proactive on one connection: the copier behind the sender and the filter in front of the receiver
 //! (Gentle Aggression section 6). The parts are in [`crate::mechanism::proactive`].
 
-use brisk_wire::{Flags, SeqNum, TcpHeader, gentle};
+use brisk_wire::{Flags, SeqNum, TcpHeader, Timestamps, gentle};
 
 use crate::config::{CopyScope, ProactiveConfig};
+use crate::connection::Tally;
 use crate::connection::decision::{Change, Choice, Data, Step};
 use crate::connection::gentle::{Active, Gentle, Parts, Refuted, SegmentVerdict};
-use crate::connection::{Connection, Env};
+use crate::connection::receiver::Receiver;
+use crate::connection::sender::Sender;
 use crate::event::Observation;
 use crate::mechanism::proactive::copies::{Copies, CopyPolicy, Original, Scope};
 use crate::mechanism::proactive::filter::{BareAck, Filter, FilterVerdict, Instance};
@@ -15,7 +17,7 @@ use crate::outcome::{Arrived, Origin, Sent};
 use crate::receive::Paws;
 use crate::send::budget::Budget;
 use crate::seq_ranges::SeqRange;
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, Micros};
 
 /// Both sides of Proactive, once it is agreed on.
 #[derive(Debug)]
@@ -56,11 +58,24 @@ pub(crate) enum CopiedRun {
     Twice(u32),
 }
 
+/// How the filter treats a segment that a device may have coalesced from several.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Coalesced {
+    /// As one segment.
+    Whole,
+    /// One by one.
+    Parts,
+    /// All are copies, and are dropped.
+    Copies,
+}
+
 impl Gentle {
+    #[inline]
     pub(crate) fn proactive(&self) -> Option<&Proactive> {
         self.active.as_ref()?.proactive.as_ref()
     }
 
+    #[inline]
     pub(crate) fn proactive_mut(&mut self) -> Option<&mut Proactive> {
         self.active.as_mut()?.proactive.as_mut()
     }
@@ -71,16 +86,17 @@ impl Gentle {
     }
 }
 
-/// Segments that leave.
-impl Connection {
+/// The next copy, and the peer's reports about copies.
+impl Gentle {
     /// Decides whether the copy that is due leaves.
-    pub(crate) fn decide_copy(&self, now: Instant) -> Step {
-        let next = self.gentle.proactive().and_then(|proactive| proactive.copies.next(now));
+    #[inline]
+    pub(crate) fn decide_copy(&self, tx: &Sender, budget: impl FnOnce() -> Budget, now: Instant) -> Step {
+        let next = self.proactive().and_then(|proactive| proactive.copies.next(now));
         let Some(range) = next.map(|copy| copy.range) else { return Step::Skip(None) };
-        if self.tx.scoreboard.is_sacked(&range) {
+        if tx.scoreboard.is_sacked(&range) {
             return Step::Prepare(Change::DropCopy);
         }
-        let budget = self.budget(now);
+        let budget = budget();
         if range.len() <= budget.of(Origin::Duplicate) {
             Step::Send(Choice::Copy(range))
         } else if budget.is_spent(range.len()) {
@@ -90,25 +106,25 @@ impl Connection {
         }
     }
 
-    /// Returns the limit that copies set to a run of new data.
-    pub(crate) fn copied_run(&self, mss: u32, budget: &Budget, env: &Env<'_>, now: Instant) -> CopiedRun {
-        let Some(proactive) = self.gentle.proactive() else { return CopiedRun::None };
-        let rto = self.tx.timeout();
-        let Some(in_scope) = proactive.copies.in_scope(rto, now) else { return CopiedRun::None };
-        // Copies are not ECN-capable, so they would differ from originals in more than the mark.
-        if !env.sends_twice
-            || !proactive.copies.follow_at_once()
-            || self.ecn.is_active()
-            || self.gentle.planner.is_some()
-        {
+    /// Returns the limit that copies set to a run of new data. `may_double`: the device may send each
+    /// segment twice.
+    #[inline]
+    pub(crate) fn copied_run(
+        &self,
+        tx: &Sender,
+        mss: u32,
+        budget: &Budget,
+        may_double: bool,
+        now: Instant,
+    ) -> CopiedRun {
+        let Some(proactive) = self.proactive() else { return CopiedRun::None };
+        let Some(in_scope) = proactive.copies.in_scope(tx.timeout(), now) else { return CopiedRun::None };
+        if !may_double || !proactive.copies.follow_at_once() || self.planner.is_some() {
             return CopiedRun::OneByOne;
         }
         CopiedRun::Twice(in_scope.div_ceil(mss).saturating_mul(mss).min(budget.twice()))
     }
-}
 
-/// The next copy, and the peer's reports about copies.
-impl Gentle {
     /// Drops the copies of data acknowledged up to `una`.
     pub(crate) fn refresh_copies(&mut self, una: SeqNum) {
         if let Some(copies) = self.copies() {
@@ -153,71 +169,6 @@ impl Gentle {
             active.change_copies(parts, |copies| copies.on_needless(range, srtt, now));
         }
         Refuted::Nothing
-    }
-}
-
-/// Segments that arrive.
-impl Connection {
-    /// Splits a segment that a device has coalesced from several; the filter decides them one by one. Returns
-    /// true if the segment was split and processed.
-    pub(crate) fn take_apart(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) -> bool {
-        let size = segment.segment_size;
-        let Some(proactive) = self.gentle.proactive().filter(|_| size > 0 && segment.payload.len() > size)
-        else {
-            return false;
-        };
-        // If no original is awaited, the filter accepts all segments that are new.
-        let new = segment.seq.ge(self.rx.rcv_nxt()) && !self.rx.assembler.has_hole();
-        if new && !is_marked(segment) && proactive.filter.awaits_nothing() {
-            return false;
-        }
-        let last = (segment.payload.len() - 1) / size;
-        if self.repeats(segment) {
-            self.counters.copies_dropped += last as u64 + 1;
-            return true;
-        }
-        for (index, payload) in segment.payload.chunks(size).enumerate() {
-            let flags =
-                if index < last { segment.flags.without(Flags::FIN | Flags::PSH) } else { segment.flags };
-            let seq = segment.seq + (index * size) as u32;
-            self.on_segment_after_syn(&Arrived { seq, flags, payload, ..*segment }, now, env);
-        }
-        true
-    }
-
-    /// True if every part of a coalesced segment is a copy that the filter drops.
-    fn repeats(&self, segment: &Arrived<'_>) -> bool {
-        let range = SeqRange::with_len(segment.seq, segment.len());
-        let (Some(proactive), Some(timestamps)) = (self.gentle.proactive(), segment.options.timestamps)
-        else {
-            return false;
-        };
-        is_marked(segment)
-            && segment.options.gentle.is_none()
-            && !segment.flags.intersects(Flags::SYN | Flags::RST)
-            && !self.rx.assembler.brings_new(&range)
-            && proactive.filter.repeats(&range, timestamps.value)
-    }
-
-    /// Records that the receiver accepted new data of this segment.
-    pub(crate) fn record_taken(&mut self, segment: &Arrived<'_>, now: Instant) {
-        if self.gentle.proactive().is_none() {
-            return;
-        }
-        let age = Filter::pend_age(self.tx.rtt.srtt());
-        let Some(timestamps) = segment.options.timestamps else { return };
-        let instance = Instance {
-            range: SeqRange::with_len(segment.seq, segment.len()),
-            marked: is_marked(segment),
-            tsval: timestamps.value,
-            new: true,
-        };
-        if instance.marked {
-            self.counters.copies_used += 1;
-        }
-        if let Some(proactive) = self.gentle.proactive_mut() {
-            proactive.filter.on_taken(&instance, age, now);
-        }
     }
 }
 
@@ -341,6 +292,53 @@ impl Active {
         if let Some(proactive) = self.proactive.as_mut().filter(|proactive| proactive.copy_acks) {
             proactive.copies.add(SeqRange::with_len(parts.tx.scoreboard.nxt(), 0), header, now);
         }
+    }
+}
+
+/// Segments that arrive.
+impl Gentle {
+    /// Decides about a segment that a device has coalesced from several.
+    #[inline]
+    pub(crate) fn on_coalesced(&self, segment: &Arrived<'_>, rx: &Receiver) -> Coalesced {
+        let size = segment.segment_size;
+        let Some(proactive) = self.proactive().filter(|_| size > 0 && segment.payload.len() > size) else {
+            return Coalesced::Whole;
+        };
+        // If no original is awaited, the filter accepts all segments that are new.
+        let new = segment.seq.ge(rx.rcv_nxt()) && !rx.assembler.has_hole();
+        if new && !is_marked(segment) && proactive.filter.awaits_nothing() {
+            return Coalesced::Whole;
+        }
+        // True if every part is a copy that the filter drops.
+        let repeats = |timestamps: Timestamps| {
+            let range = SeqRange::with_len(segment.seq, segment.len());
+            is_marked(segment)
+                && segment.options.gentle.is_none()
+                && !segment.flags.intersects(Flags::SYN | Flags::RST)
+                && !rx.assembler.brings_new(&range)
+                && proactive.filter.repeats(&range, timestamps.value)
+        };
+        if segment.options.timestamps.is_some_and(repeats) { Coalesced::Copies } else { Coalesced::Parts }
+    }
+
+    /// Records that the receiver accepted new data of this segment.
+    #[inline]
+    pub(crate) fn on_taken(
+        &mut self,
+        segment: &Arrived<'_>,
+        srtt: Option<Micros>,
+        counters: &mut Tally,
+        now: Instant,
+    ) {
+        let Some(proactive) = self.proactive_mut() else { return };
+        let Some(timestamps) = segment.options.timestamps else { return };
+        let range = SeqRange::with_len(segment.seq, segment.len());
+        let marked = is_marked(segment);
+        if marked {
+            counters.copies_used += 1;
+        }
+        let instance = Instance { range, marked, tsval: timestamps.value, new: true };
+        proactive.filter.on_taken(&instance, Filter::pend_age(srtt), now);
     }
 }
 

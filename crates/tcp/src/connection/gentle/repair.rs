@@ -2,13 +2,13 @@
 //! sees them, the data that they recover goes through it like an arrival, and the peer is notified (Gentle
 //! Aggression section 5). The [decoder](crate::mechanism::corrective::decoder) recovers the data.
 
-use brisk_wire::{Flags, Options, SeqNum};
+use brisk_wire::{Flags, SeqNum};
 
 use crate::config::{CorrectiveConfig, FecRule};
+use crate::connection::State;
 use crate::connection::gentle::proactive::is_marked;
 use crate::connection::gentle::{Active, Gentle, Parts, SegmentVerdict};
 use crate::connection::receiver::Receiver;
-use crate::connection::{Connection, State};
 use crate::event::Observation;
 use crate::mechanism::corrective::code::Code;
 use crate::mechanism::corrective::decoder::{Decoder, DecoderConfig, Failure, Outcome, Recovered};
@@ -111,7 +111,12 @@ impl Gentle {
 
     /// Retries waiting parities after data arrived, because fewer bytes are missing now. Returns the
     /// recovered data.
-    fn on_data(&mut self, segment: &Arrived<'_>, parts: &mut Parts<'_>, now: Instant) -> Option<Recovered> {
+    pub(crate) fn on_data(
+        &mut self,
+        segment: &Arrived<'_>,
+        parts: &mut Parts<'_>,
+        now: Instant,
+    ) -> Option<Recovered> {
         let edges = parts.edges();
         let rx = self.active.as_deref_mut()?.rx.as_mut()?;
         rx.history.on_arrival(now);
@@ -219,97 +224,44 @@ impl Active {
     }
 }
 
+/// Memory for repairs.
 impl Gentle {
-    fn parity_rx(&mut self) -> Option<&mut ParityRx> {
-        self.active()?.rx.as_mut()
+    /// Returns the bytes that are kept only for repairs.
+    #[inline]
+    pub(crate) fn repair_memory(&self, rx: &Receiver) -> usize {
+        let parity = self.active.as_ref().and_then(|active| active.rx.as_ref());
+        parity.map_or(0, |parity| rx.queue.retained() + parity.decoder.memory())
+    }
+
+    /// Returns the time of the last arrival of payload; `None` if no history is kept.
+    pub(crate) fn last_repair_arrival(&self) -> Option<Instant> {
+        self.active.as_ref()?.rx.as_ref()?.history.last_arrival()
+    }
+
+    /// Frees the history, because the stack is short of memory for repairs.
+    pub(crate) fn forget_history(&mut self, rx: &mut Receiver) {
+        if self.clear_history() {
+            rx.queue.forget();
+        }
+    }
+
+    /// Frees the history, because no more data arrives that it could repair.
+    pub(crate) fn end_history(&mut self, rx: &mut Receiver) {
+        if self.clear_history() {
+            rx.queue.retain(0);
+        }
+    }
+
+    /// Returns true if there is a decoder.
+    fn clear_history(&mut self) -> bool {
+        let Some(parity) = self.active().and_then(|active| active.rx.as_mut()) else { return false };
+        parity.history.clear();
+        parity.decoder.clear();
+        true
     }
 }
 
 /// Returns the part of the stream that the decoder may read.
 fn received(rx: &Receiver) -> Reception<'_> {
     Reception { queue: &rx.queue, assembler: &rx.assembler, read_next: rx.read_next }
-}
-
-impl Connection {
-    /// Retries waiting parities after data arrived, because fewer bytes are missing now.
-    pub(crate) fn retry_decoding(&mut self, segment: &Arrived<'_>, now: Instant) {
-        if self.gentle.active.is_some()
-            && let Some(recovered) = self.with_gentle(|gentle, parts| gentle.on_data(segment, parts, now))
-        {
-            self.take_repair(recovered, segment, false, now);
-        }
-    }
-
-    /// Delivers repaired data as if it had arrived. `segment` is the parity if `parity` is true, else the
-    /// data that waiting parities needed.
-    pub(crate) fn take_repair(
-        &mut self,
-        recovered: Recovered,
-        segment: &Arrived<'_>,
-        parity: bool,
-        now: Instant,
-    ) {
-        let Recovered { runs, range, parities: _ } = recovered;
-        self.counters.repaired_by_parity += runs.len() as u64;
-        self.observe(Observation::Repaired { range, runs: runs.len() as u32 });
-        let options = Options::default();
-        for Rebuilt { seq, payload, fin } in &runs {
-            self.counters.parity.repaired_bytes += payload.len() as u64;
-            if parity {
-                self.accept_repaired_timestamp(*seq, segment, now);
-            }
-            let flags = if *fin { Flags::ACK | Flags::FIN } else { Flags::ACK };
-            let repaired = Arrived {
-                seq: *seq,
-                ack: self.tx.scoreboard.una(),
-                flags,
-                window: 0,
-                urgent: 0,
-                options: &options,
-                payload,
-                ecn: brisk_wire::Ecn::NotEct,
-                segment_size: payload.len(),
-            };
-            self.take_payload(&repaired, now);
-        }
-        self.rx.ack.force();
-    }
-
-    /// Updates TS.Recent from a parity that repaired data at RCV.NXT.
-    fn accept_repaired_timestamp(&mut self, seq: SeqNum, segment: &Arrived<'_>, now: Instant) {
-        let stamps = segment.options.timestamps;
-        let rcv_nxt = self.rx.rcv_nxt();
-        if let Some(stamps) = stamps.filter(|_| self.handshake.agreed.timestamps && seq == rcv_nxt) {
-            self.rx.timestamps.on_accepted(seq, stamps.value, rcv_nxt, now);
-        }
-    }
-
-    /// Frees the history, because no more data arrives that it could repair.
-    pub(crate) fn end_history(&mut self) {
-        if let Some(rx) = self.gentle.parity_rx() {
-            rx.history.clear();
-            rx.decoder.clear();
-            self.rx.queue.retain(0);
-        }
-    }
-
-    /// Returns the bytes that are kept only for repairs.
-    pub(crate) fn repair_memory(&self) -> usize {
-        let rx = self.gentle.active.as_ref().and_then(|active| active.rx.as_ref());
-        rx.map_or(0, |rx| self.rx.queue.retained() + rx.decoder.memory())
-    }
-
-    /// Returns the time of the last arrival of payload; `None` if no history is kept.
-    pub(crate) fn last_repair_arrival(&self) -> Option<Instant> {
-        self.gentle.active.as_ref()?.rx.as_ref()?.history.last_arrival()
-    }
-
-    /// Frees the history, because the stack is short of memory for repairs.
-    pub(crate) fn forget_history(&mut self) {
-        if let Some(rx) = self.gentle.parity_rx() {
-            rx.history.clear();
-            rx.decoder.clear();
-            self.rx.queue.forget();
-        }
-    }
 }

@@ -136,17 +136,17 @@ fn a_simultaneous_open_says_nothing_about_the_option() {
     world.run_for(400);
     for who in [C, S] {
         assert_eq!(world.end(who).state(), State::Established);
-        assert_eq!(world.end(who).take_opened(), None, "no listener has judged the SYN");
+        assert_eq!(world.end(who).take_syn_report().0, None, "no listener has judged the SYN");
     }
 }
 
 #[test]
 fn removal_of_the_option_is_reported_once() {
     let mut world = World::open(with(Some(CorrectiveConfig::default()), None));
-    assert!(!world.end(C).take_spoilt(), "nothing is wrong");
-    world.end(C).stop_parity(ParityOff::Stripped);
-    assert!(world.end(C).take_spoilt());
-    assert!(!world.end(C).take_spoilt());
+    assert!(!world.end(C).take_syn_report().1, "nothing is wrong");
+    world.end(C).with_gentle(|gentle, parts| gentle.stop_parity(ParityOff::Stripped, parts));
+    assert!(world.end(C).take_syn_report().1);
+    assert!(!world.end(C).take_syn_report().1);
 }
 
 #[test]

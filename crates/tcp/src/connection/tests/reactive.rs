@@ -66,7 +66,7 @@ pub(super) struct Tail {
 impl Tail {
     pub(super) fn new(config: TcpConfig, segments: u32, lose: fn(usize, usize) -> bool) -> Tail {
         let mut world = World::open(config);
-        world.end(C).record_observations();
+        world.end(C).counters.record_observations();
         world.lose = lose;
         let begin = world.now;
         let mut tail = Tail { world, begin };
@@ -196,7 +196,7 @@ fn each_row_of_the_table_is_detected_by_its_rule() {
     for (segments, lose, cause) in rows {
         let mut tail = Tail::new(paper(), segments, lose);
         tail.until(1000);
-        let declared: Vec<_> = (tail.world.end(C).take_observations().into_iter())
+        let declared: Vec<_> = (tail.world.end(C).counters.take_observations().into_iter())
             .filter_map(
                 |probe| if let Observation::LossDeclared { by, .. } = probe { Some(by) } else { None },
             )

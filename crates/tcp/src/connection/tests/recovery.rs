@@ -10,7 +10,7 @@ use crate::event::{Observation, UndoCause};
 use crate::outcome::CongestionState;
 
 fn undone(tail: &mut Tail) -> Vec<UndoCause> {
-    let probes = tail.world.end(C).take_observations();
+    let probes = tail.world.end(C).counters.take_observations();
     probes
         .into_iter()
         .filter_map(|probe| if let Observation::Undone { why } = probe { Some(why) } else { None })
@@ -129,7 +129,7 @@ fn a_flight_is_reported_before_its_losses_are_repaired() {
         let config = TcpConfig { path_start: Some(PathStart::default()), ..rack_tlp() };
         let mut tail = Tail::new(config, 8, lose);
         tail.until(90);
-        assert!(!tail.world.end(C).owes_flight_report());
+        assert!(!tail.world.end(C).path.owes_flight_report());
         tail.until(known);
         let report = tail.world.end(C).take_flight_report().expect(if lost == 2 { "hole" } else { "tail" });
         assert_eq!((report.bytes, report.segments), (8 * P, 8), "{report:?}");
@@ -186,7 +186,7 @@ fn short_records_that_pacing_holds_back_do_not_wait_for_an_acknowledgement() {
     let begin = world.now;
     for _ in 0..80 {
         assert_eq!(world.end(C).write(&[7; 100], begin), Ok(100));
-        world.end(C).end_record();
+        world.end(C).sender_mut().queue.end_record();
     }
     world.run_for(1_000);
     let again: Vec<_> = world.log[80..]

@@ -107,19 +107,19 @@ pub enum Verdict {
 ///
 /// # Errors
 /// [`RunError`] if the store cannot be read or the plan is not valid.
-pub fn judge(plan: &Plan, store: &Store) -> Result<PlanReport, RunError> {
+pub fn evaluate(plan: &Plan, store: &Store) -> Result<PlanReport, RunError> {
     let mut cells = Vec::new();
     for cell in &plan.cells {
         let (arms, real) = (store.read(cell)?, store.real(cell)?);
         if arms.is_some() || real.is_some() {
-            cells.push(judge_cell(plan, cell, store, &arms.unwrap_or_default(), real)?);
+            cells.push(evaluate_cell(plan, cell, store, &arms.unwrap_or_default(), real)?);
         }
     }
     let Plan { name, title, source, about, claim, .. } = plan.clone();
     Ok(PlanReport { plan: name, title, source, about, claim, cells })
 }
 
-fn judge_cell(
+fn evaluate_cell(
     plan: &Plan,
     cell: &Cell,
     store: &Store,

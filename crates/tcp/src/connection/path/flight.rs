@@ -8,13 +8,13 @@
 use brisk_wire::SeqNum;
 
 use crate::congestion::sample::Train;
-use crate::connection::Connection;
-use crate::connection::path::STANDARD_WINDOW;
-use crate::connection::sender::initial_window;
+use crate::connection::path::{OnPath, STANDARD_WINDOW};
+use crate::connection::sender::{Sender, initial_window};
 use crate::evidence::{LossTimes, shows_queue};
 use crate::outcome::AckOutcome;
 use crate::path::{FlightReport, LossCount};
 use crate::send::rtt::RecentRtts;
+use crate::send::scoreboard::Scoreboard;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant, Micros};
 
@@ -110,13 +110,15 @@ impl TrainMeter {
     }
 }
 
-impl Connection {
+impl OnPath {
     /// Processes an acknowledgement and its losses. `before`: the losses before it.
-    pub(crate) fn watch_flight(&mut self, ack: &AckOutcome, before: LossCount, now: Instant) {
-        if self.flights.is_none() && ack.delivered_bytes == 0 {
-            return;
-        }
-        let nxt = self.tx.scoreboard.nxt();
+    pub(in crate::connection) fn watch_flight(
+        &mut self,
+        ack: &AckOutcome,
+        before: LossCount,
+        nxt: SeqNum,
+        now: Instant,
+    ) {
         let watch = self.flights.get_or_insert_default();
         if let Some(rtt) = ack.rtt {
             watch.recent.push(rtt);
@@ -143,26 +145,33 @@ impl Connection {
         if let Some(sent_at) = newest {
             round.train.on_ack(now, sent_at, bytes);
         }
-        self.conclude_flight(now);
     }
 
-    /// Reports the flight if each of its segments has arrived or is known to be lost.
-    pub(crate) fn conclude_flight(&mut self, now: Instant) {
-        let Some(round) = self.flights.as_ref().and_then(|watch| watch.round.as_ref()) else { return };
+    /// True if each segment of the flight has arrived or is known to be lost.
+    #[inline]
+    pub(super) fn is_flight_over(&self, board: &Scoreboard) -> bool {
+        let round = self.flights.as_ref().and_then(|watch| watch.round.as_ref());
+        round.is_some_and(|round| {
+            board.originals().next().is_none_or(|original| original.range.start.ge(round.range.end))
+        })
+    }
+
+    /// Reports the flight, which is over. `losses`: all losses until now. Returns the rate of its
+    /// acknowledgements, if they show one.
+    pub(super) fn report_flight(
+        &mut self,
+        losses: LossCount,
+        has_memory: bool,
+        tx: &Sender,
+        now: Instant,
+    ) -> Option<Train> {
+        let (una, nxt, mss) = (tx.scoreboard.una(), tx.scoreboard.nxt(), tx.mss());
+        let (waited, min_rtt) = (self.waited(tx), self.min_rtt(tx));
+        let round = self.flights.as_mut().and_then(|watch| watch.round.take())?;
         let end = round.range.end;
-        if self.tx.scoreboard.originals().next().is_some_and(|original| original.range.start.lt(end)) {
-            return;
-        }
-        let (una, nxt, mss) = (self.tx.scoreboard.una(), self.tx.scoreboard.nxt(), self.tx.mss());
-        let (waited, min_rtt) = (self.waited(), self.min_rtt());
-        let Some(round) = self.flights.as_mut().and_then(|watch| watch.round.take()) else { return };
         let train = round.train.rate(mss);
-        if let Some(train) = train {
-            self.tx.rate.congestion.on_train(&train);
-        }
-        let losses = self.all_losses();
         let lost = losses.since(round.before);
-        let granted = if self.path.is_on_trust_behind(end) { 0 } else { self.path.take_granted() };
+        let granted = if self.is_on_trust_behind(end) { 0 } else { self.take_granted() };
         let segments = round.range.len().div_ceil(mss);
         let report = FlightReport {
             began: round.began,
@@ -183,7 +192,6 @@ impl Connection {
         };
         // A SYN, a FIN or a short request says nothing about the volume.
         let is_news = report.bytes >= mss || report.lost > 0 || granted > 0;
-        let has_memory = self.config.path_start.is_some();
         if let Some(watch) = &mut self.flights {
             watch.waited = waited;
             watch.finished = Some(report).filter(|_| has_memory && is_news);
@@ -194,28 +202,30 @@ impl Connection {
                 self.flights = None;
             }
         }
+        train
     }
 
     /// True if all round trips of the flight are longer than the round trip of the path without a queue.
-    pub(crate) fn sees_queue(&self) -> bool {
-        self.min_rtt().is_some_and(|least| shows_queue(least + self.waited(), least))
+    pub(in crate::connection) fn sees_queue(&self, tx: &Sender) -> bool {
+        self.min_rtt(tx).is_some_and(|least| shows_queue(least + self.waited(tx), least))
     }
 
     /// Returns the minimum time that a segment of the flight spent in queues: its minimum round-trip time
     /// less that of the empty path. With too few samples it is the value of the flight before.
-    fn waited(&self) -> Duration {
+    fn waited(&self, tx: &Sender) -> Duration {
         let Some(watch) = &self.flights else { return Duration::ZERO };
         let enough = watch.round.as_ref().filter(|round| round.rtt_samples >= QUEUE_SAMPLES);
-        match enough.and_then(|round| round.min_rtt).zip(self.min_rtt()) {
+        match enough.and_then(|round| round.min_rtt).zip(self.min_rtt(tx)) {
             Some((rtt, least)) => Duration::from(rtt).saturating_sub(least),
             None => watch.waited,
         }
     }
 
     /// Records segments that have been declared lost.
-    pub(crate) fn watch_losses(&mut self, lost: &[SeqRange]) {
-        let least = self.min_rtt();
-        let standard = initial_window(STANDARD_WINDOW, self.tx.mss());
+    #[inline]
+    pub(in crate::connection) fn watch_losses(&mut self, lost: &[SeqRange], tx: &Sender) {
+        let least = self.min_rtt(tx);
+        let standard = initial_window(STANDARD_WINDOW, tx.mss());
         let Some(watch) = &mut self.flights else { return };
         let Some(round) = &mut watch.round else { return };
         if let Some((rtt, least)) = watch.recent.min().zip(least) {
@@ -230,16 +240,15 @@ impl Connection {
 
     /// Processes a retransmission timeout. If nothing of a whole flight has arrived, the report says that all
     /// of it was lost.
-    pub(crate) fn watch_timeout(&mut self, now: Instant) {
-        let mss = self.tx.mss();
-        let bytes = self.tx.scoreboard.outstanding();
+    pub(in crate::connection) fn watch_timeout(&mut self, tx: &Sender, now: Instant) {
+        let (mss, bytes) = (tx.mss(), tx.scoreboard.outstanding());
         let has_round = self.flights.as_ref().is_some_and(|watch| watch.round.is_some());
-        if self.config.path_start.is_none() || has_round || bytes < WHOLE_FLIGHT * mss {
+        if has_round || bytes < WHOLE_FLIGHT * mss {
             return;
         }
         let segments = bytes.div_ceil(mss);
         let report = FlightReport {
-            began: self.tx.scoreboard.head().map_or(now, |head| head.first_sent_at),
+            began: tx.scoreboard.head().map_or(now, |head| head.first_sent_at),
             sent_until: now,
             bytes,
             segments,
@@ -247,27 +256,28 @@ impl Connection {
             lost: segments,
             lost_beyond: 0,
             standard: (initial_window(STANDARD_WINDOW, mss), STANDARD_WINDOW),
-            min_rtt: self.min_rtt().unwrap_or_default(),
+            min_rtt: self.min_rtt(tx).unwrap_or_default(),
             waited: Duration::ZERO,
             waited_at_loss: Duration::ZERO,
             times: LossTimes::default(),
             has_vanished: true,
             train: None,
-            granted: self.path.take_granted(),
+            granted: self.take_granted(),
         };
         self.flights.get_or_insert_default().finished = Some(report);
     }
 
     /// True if a report about a flight is due.
+    #[inline]
     pub(crate) fn owes_flight_report(&self) -> bool {
         self.flights.as_ref().is_some_and(|watch| watch.finished.is_some())
     }
 
-    /// Takes the report about the finished flight.
-    pub(crate) fn take_flight_report(&mut self) -> Option<FlightReport> {
+    /// Takes the report about the finished flight. `is_idle`: nothing is in flight.
+    pub(super) fn take_flight_report(&mut self, is_idle: bool) -> Option<FlightReport> {
         let watch = self.flights.as_mut()?;
         let report = watch.finished.take();
-        if watch.round.is_none() && self.tx.scoreboard.is_empty() {
+        if watch.round.is_none() && is_idle {
             self.flights = None;
         }
         report
