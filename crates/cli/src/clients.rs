@@ -1,13 +1,16 @@
 //! Brisk's TCP towards unmodified clients, for `edge` and for `frontend --client-device`.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use brisk_gateway::clients::client_tcp;
+use brisk_gateway::log::{Level, Log, Value};
 use brisk_gateway::settings::{CLIENT_MECHANISMS, HopSettings, ListenerSettings};
 use brisk_gateway::{ClientSide, MechanismState};
 use brisk_runtime::attach::{AttachConfig, Queues};
 use brisk_runtime::profile::Profile;
-use brisk_runtime::{Cores, DeviceSpec, Endpoint, KernelListener, Share};
+use brisk_runtime::takeover::{Offer, Predecessor};
+use brisk_runtime::{Builder, Cores, DeviceSpec, Endpoint, KernelListener, Share};
 
 use crate::failure::Failure;
 use crate::hop_args;
@@ -16,6 +19,9 @@ use crate::hop_args;
 const MAX_PORTS: usize = 16;
 /// Number of clients whose paths are remembered.
 const PATHS: usize = 16_384;
+
+/// Pause before a process that has not handed its port over is asked again.
+const ASK_PAUSE: Duration = Duration::from_millis(100);
 
 /// The addresses at which clients connect, each with its stack.
 pub(crate) type Places = Vec<(SocketAddr, Endpoint)>;
@@ -46,7 +52,12 @@ pub(crate) struct OpenDevice {
     pub(crate) places: Places,
     /// The kernel's listeners for the clients that it serves.
     pub(crate) others: Vec<(SocketAddr, KernelListener)>,
+    /// The offers of the ports to a later process, each with the stack of the port.
+    pub(crate) offers: Vec<(Offer, Endpoint)>,
 }
+
+/// The process that hands the port of an address over, if there is one.
+pub(crate) type Predecessors = Vec<Option<Predecessor>>;
 
 impl ClientDevice {
     /// Reads the settings, which have the same fields as those of the hop. Checks everything that needs no
@@ -102,33 +113,68 @@ impl ClientDevice {
         self.attach.device.to_string()
     }
 
+    /// Returns the processes that hand these ports over to this one. Waits for them: each does so when it is
+    /// told to stop.
+    pub(crate) async fn predecessors(&self, places: &[SocketAddr], log: &Log) -> Predecessors {
+        let ask = |place: SocketAddr| AttachConfig { serve: Some(place), ..self.attach.clone() }.ask();
+        let asked: Vec<_> = places.iter().map(|place| (*place, ask(*place))).collect();
+        if asked.iter().any(|(_, candidate)| candidate.is_some()) {
+            let reason = Value::Text("another process serves this address until it stops".to_owned());
+            log.line(Level::Info, "waiting", &[("device", Value::Text(self.name())), ("reason", reason)]);
+        }
+        let mut predecessors = Vec::new();
+        for (place, mut candidate) in asked {
+            let mut predecessor = None;
+            while let (None, Some(waiting)) = (&predecessor, candidate.take()) {
+                predecessor = waiting.wait().await;
+                if predecessor.is_none() {
+                    // The other process has ended, or keeps its port.
+                    tokio::time::sleep(ASK_PAUSE).await;
+                    candidate = ask(place);
+                }
+            }
+            predecessors.push(predecessor);
+        }
+        predecessors
+    }
+
     /// Opens the device. On `tun:` one stack serves all addresses; otherwise each address has a stack, and
     /// its port is hidden from the kernel except for the clients that the kernel serves.
-    pub(crate) fn open(&self, places: &[SocketAddr], cores: &Cores) -> Result<OpenDevice, Failure> {
+    pub(crate) fn open(
+        &self,
+        places: &[SocketAddr],
+        cores: &Cores,
+        predecessors: Predecessors,
+    ) -> Result<OpenDevice, Failure> {
         let is_shared = matches!(self.attach.device, DeviceSpec::Tun { .. });
-        let mut opened: Places = Vec::new();
-        let mut others = Vec::new();
+        let mut open = OpenDevice { places: Vec::new(), others: Vec::new(), offers: Vec::new() };
+        let mut predecessors = predecessors.into_iter();
         for &place in places {
-            let endpoint = match opened.first() {
+            let predecessor = predecessors.next().flatten();
+            let endpoint = match open.places.first() {
                 Some((_, endpoint)) if is_shared => endpoint.clone(),
                 Some(_) | None => {
                     let queues = Queues::UpTo(cores.count());
                     let attach =
                         AttachConfig { serve: Some(place), local_ports: 0, queues, ..self.attach.clone() };
-                    let (builder, kernel) = match self.share {
-                        None => (attach.open()?.0, None),
-                        Some(share) => {
-                            let (builder, _, kernel) = attach.open_share(share)?;
-                            (builder, kernel)
-                        }
+                    let on = |builder: Builder| {
+                        builder.stack(|stack| stack.path.entries = PATHS).cores(cores).build()
                     };
-                    others.extend(kernel.map(|kernel| (place, kernel)));
-                    builder.stack(|stack| stack.path.entries = PATHS).cores(cores).build()?
+                    match self.share {
+                        None => on(attach.open()?.0)?,
+                        Some(share) => {
+                            let opened = attach.open_share(share, predecessor)?;
+                            let endpoint = on(opened.builder)?;
+                            open.others.extend(opened.kernel.map(|kernel| (place, kernel)));
+                            open.offers.extend(opened.offer.map(|offer| (offer, endpoint.clone())));
+                            endpoint
+                        }
+                    }
                 }
             };
-            opened.push((place, endpoint));
+            open.places.push((place, endpoint));
         }
-        Ok(OpenDevice { places: opened, others })
+        Ok(open)
     }
 
     /// Returns the state of each mechanism that needs nothing at the client.

@@ -64,13 +64,18 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     service::run_on_one_thread(async move {
         let Opened { cores, stop, admin } = Opened::by(&settings)?;
         let device = device(&settings)?;
-        let OpenDevice { places, others } = device.open(&places(&settings), &cores)?;
+        let listen = places(&settings);
+        let predecessors = tokio::select! {
+            predecessors = device.predecessors(&listen, &log) => predecessors,
+            () = stop.clone().ordered() => return stop.verdict(),
+        };
+        let OpenDevice { places, others, offers } = device.open(&listen, &cores, predecessors)?;
         let mechanisms = [device.states(), vec![exemptions(&others)]].concat();
         let metrics = Arc::<Metrics>::default();
         let usual = configured(&settings, &log, &metrics)?;
         let service = ServiceConfig { cores: cores.handles().to_vec(), ..usual.service };
         let config = EdgeConfig { service, ..usual };
-        let edge = Edge::bind(config.clone(), &places)?.with_kernel(others)?;
+        let edge = Edge::bind(config.clone(), &places)?.with_kernel(others)?.with_offers(offers);
         for (_, endpoint) in &places {
             args.cookie_keys.clone().install(endpoint, &log).await?;
         }

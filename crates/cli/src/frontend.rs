@@ -122,7 +122,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         let config = FrontendConfig { packet, service, ..usual };
         let clients = client_device(&settings)?;
         let places = match &clients {
-            Some(device) => device.open(&places(&settings), &cores)?.places,
+            Some(device) => device.open(&places(&settings), &cores, Vec::new())?.places,
             None => Vec::new(),
         };
         let frontend = match &clients {

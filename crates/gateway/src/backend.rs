@@ -196,8 +196,12 @@ impl Backend {
         let Backend { shared, listeners, local: _, kernel } = self;
         let service = shared.config().service.clone();
         let acceptors = backend_acceptors(&shared, listeners, kernel, service.cores.len().max(1));
+        let shutdown = async {
+            shutdown.await;
+            FAREWELL
+        };
         tokio::select! {
-            summary = serve_until(shutdown, service, FAREWELL, acceptors) => summary,
+            summary = serve_until(shutdown, service, acceptors) => summary,
             never = shared.run.own.expire() => match never {},
         }
     }

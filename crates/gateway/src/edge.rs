@@ -13,10 +13,12 @@ use std::time::{Duration, Instant};
 use brisk_packet_io::share::KernelListener;
 use brisk_packet_io::sockopt::TcpInfo;
 use brisk_runtime::Endpoint;
+use brisk_runtime::takeover::Offer;
 use socket2::SockRef;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
 
 use crate::access::{Access, ClientTcp, Role};
 use crate::clients::ClientSide;
@@ -28,7 +30,7 @@ use crate::hop::opening::{ClientAddresses, plain};
 use crate::hop::stream::HopStream;
 use crate::io::reset;
 use crate::listeners::{Client, Listener, Socket, Sockets, accept_any};
-use crate::log::{Level, Value};
+use crate::log::{Level, Log, Value};
 use crate::origins::{OriginName, Origins};
 use crate::proxy::ProxyVersion;
 use crate::relay::{Carry, OriginRequest, carry};
@@ -89,7 +91,13 @@ pub struct Edge {
     sockets: Sockets,
     /// The kernel's listeners; true if the device of the listener needs it while the device exists.
     kernel: Vec<(std::net::TcpListener, bool)>,
+    /// The offers of the ports to a later edge, each with the stack of the port.
+    offers: Vec<(Offer, Endpoint)>,
 }
+
+/// Time for which an edge still accepts clients after another edge has taken its port over: their handshakes
+/// have begun, and a SYN-ACK may have to be repeated.
+const HANDSHAKES: Duration = Duration::from_secs(3);
 
 impl Edge {
     /// Listens at each of these addresses on the stack of its endpoint.
@@ -101,7 +109,8 @@ impl Edge {
         config.service.metrics.expect_clients(ClientTcp::Brisk);
         let current = Mutex::new(Arc::new(config));
         let exemptions = Arc::default();
-        Ok(Edge { shared: Arc::new(EdgeShared { current, exemptions }), sockets, kernel: Vec::new() })
+        let shared = Arc::new(EdgeShared { current, exemptions });
+        Ok(Edge { shared, sockets, kernel: Vec::new(), offers: Vec::new() })
     }
 
     /// Also serves the clients that the kernel accepts at the listeners in `others`
@@ -129,6 +138,19 @@ impl Edge {
         Ok(self)
     }
 
+    /// Hands its ports over to a later edge, each with an offer
+    /// ([`AttachConfig::open_share`](brisk_runtime::attach::AttachConfig::open_share)) and the stack of the
+    /// port: at the signal to stop if another edge waits, or while this edge drains. Takes the ports over
+    /// from the edge before this one.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    #[must_use]
+    pub fn with_offers(self, mut offers: Vec<(Offer, Endpoint)>) -> Edge {
+        offers.iter_mut().for_each(|(offer, _)| offer.begin());
+        Edge { offers, ..self }
+    }
+
     /// Returns a handle to change the edge while it runs.
     pub fn control(&self) -> EdgeControl {
         EdgeControl(self.shared.clone())
@@ -136,7 +158,7 @@ impl Edge {
 
     /// Serves until `shutdown` resolves or a device fails, then drains.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Summary {
-        let Edge { shared, sockets, kernel } = self;
+        let Edge { shared, sockets, kernel, offers } = self;
         let service = shared.config().service.clone();
         let (open, mut closed) = mpsc::channel(1);
         let acceptor = |core| {
@@ -145,15 +167,93 @@ impl Edge {
         };
         let acceptors = (0..service.cores.len().max(1)).map(acceptor).collect();
         drop((sockets, open));
-        let serving = serve_until(shutdown, service, Duration::ZERO, acceptors);
-        let refusing = async {
+        let (stop, stopped) = oneshot::channel();
+        let log = service.log.clone();
+        let serving = serve_until(async { stopped.await.unwrap_or_default() }, service, acceptors);
+        let ending = async move {
+            tokio::select! {
+                () = shutdown => {}
+                // A device has failed.
+                _ = closed.recv() => {}
+            }
+            let mut handing = HandingOver::begin(offers, &log);
+            let is_taken_over = handing.awaited().await;
+            let _ = stop.send(if is_taken_over { HANDSHAKES } else { Duration::ZERO });
             closed.recv().await;
-            refuse(kernel).await
+            if !is_taken_over {
+                tokio::select! {
+                    never = refuse(kernel) => match never {},
+                    () = handing.next() => {}
+                }
+            }
+            std::future::pending::<Infallible>().await
         };
         tokio::select! {
             summary = serving => summary,
-            never = refusing => match never {},
+            never = ending => match never {},
         }
+    }
+}
+
+/// The tasks that hand ports over.
+struct HandingOver {
+    /// Their results; true if another edge has taken a port over.
+    results: mpsc::Receiver<bool>,
+    /// The number of ports for which another edge waits.
+    awaited: usize,
+    /// Ends the tasks.
+    _tasks: JoinSet<Infallible>,
+}
+
+impl HandingOver {
+    fn begin(mut offers: Vec<(Offer, Endpoint)>, log: &Log) -> HandingOver {
+        let awaited = offers.iter_mut().filter_map(|(offer, _)| offer.is_awaited().then_some(())).count();
+        let (report, results) = mpsc::channel(offers.len().max(1));
+        let mut tasks = JoinSet::new();
+        for (offer, endpoint) in offers {
+            tasks.spawn(hand_over(offer, endpoint, log.clone(), report.clone()));
+        }
+        HandingOver { results, awaited, _tasks: tasks }
+    }
+
+    /// Waits until the edges that wait have taken their ports over. Returns whether all of them have, and
+    /// there is one.
+    async fn awaited(&mut self) -> bool {
+        let mut is_taken_over = self.awaited > 0;
+        for _ in 0..self.awaited {
+            is_taken_over &= self.results.recv().await.unwrap_or(false);
+        }
+        is_taken_over
+    }
+
+    /// Waits until another edge has taken a port over.
+    async fn next(&mut self) {
+        loop {
+            match self.results.recv().await {
+                Some(true) => return,
+                Some(false) => {}
+                // There is no offer.
+                None => std::future::pending().await,
+            }
+        }
+    }
+}
+
+/// Hands a port over to the next edge, and again if that one ends before this one.
+async fn hand_over(mut offer: Offer, stack: Endpoint, log: Log, results: mpsc::Sender<bool>) -> Infallible {
+    let flows = || stack.flows().into_iter().map(|flow| (flow.local, flow.remote)).collect();
+    loop {
+        let result = offer.hand_over(flows).await;
+        match &result {
+            Ok(count) => {
+                log.line(Level::Info, "handed-over", &[("connections", Value::Count(*count as u64))])
+            }
+            Err(error) => {
+                log.line(Level::Error, "not-handed-over", &[("reason", Value::Text(error.to_string()))]);
+            }
+        }
+        let _ = results.send(result.is_ok()).await;
+        offer.report(flows).await;
     }
 }
 

@@ -212,8 +212,12 @@ impl Frontend {
         let acceptor = |core| FrontendAcceptor::new(shared.clone(), core);
         let acceptors = (0..service.cores.len().max(1)).map(acceptor).collect();
         let own = shared.current().dialling.own.clone();
+        let shutdown = async {
+            shutdown.await;
+            Duration::ZERO
+        };
         let summary = tokio::select! {
-            summary = serve_until(shutdown, service, Duration::ZERO, acceptors) => summary,
+            summary = serve_until(shutdown, service, acceptors) => summary,
             never = own.expire() => match never {},
         };
         lock(&shared.watches).abort_all();

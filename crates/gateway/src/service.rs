@@ -213,15 +213,13 @@ impl<L> OpenSocket<L> {
 }
 
 /// Serves the connections of `acceptors` until `shutdown` resolves or an acceptor fails; then drains. Each
-/// acceptor runs on a core of the configuration; there may be fewer acceptors than cores. After the signal to
-/// stop, the acceptors stay open for `farewell`, because peers do not know of the signal yet.
+/// acceptor runs on a core of the configuration; there may be fewer acceptors than cores. The result of
+/// `shutdown` is the time for which the acceptors stay open after it, because peers do not know of it yet.
 pub(crate) async fn serve_until(
-    shutdown: impl Future<Output = ()>,
+    shutdown: impl Future<Output = Duration>,
     config: ServiceConfig,
-    farewell: Duration,
     acceptors: Vec<impl Acceptor>,
 ) -> Summary {
-    let farewell = farewell.min(config.drain_timeout);
     let side = Arc::new(Service::new(config));
     let mut tasks = JoinSet::new();
     for (core, acceptor) in acceptors.into_iter().enumerate() {
@@ -230,9 +228,9 @@ pub(crate) async fn serve_until(
             None => tasks.spawn(accept_and_serve(acceptor, side.clone())),
         };
     }
-    let is_ordered = side.unless_broken(shutdown).await;
+    let farewell = side.unless_broken(shutdown).await.unwrap_or_default().min(side.config.drain_timeout);
     side.begin_to_drain();
-    if is_ordered && !farewell.is_zero() {
+    if !farewell.is_zero() {
         side.unless_broken(tokio::time::sleep(farewell)).await;
     }
     side.drain(tasks, farewell).await
@@ -338,12 +336,12 @@ impl Service {
         Service { config, slots: Arc::new(Semaphore::new(max)), max, phase, broken: Notify::new() }
     }
 
-    /// Waits for `end` and returns true; returns false if an acceptor fails first.
-    async fn unless_broken(&self, end: impl Future<Output = ()>) -> bool {
+    /// Waits for `end` and returns its result; returns `None` if an acceptor fails first.
+    async fn unless_broken<T>(&self, end: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
-            () = end => true,
-            () = self.broken.notified() => false,
+            ended = end => Some(ended),
+            () = self.broken.notified() => None,
         }
     }
 
@@ -443,7 +441,7 @@ mod tests {
     async fn served(farewell: Duration, drain_timeout: Duration) -> (u64, Duration) {
         let began = tokio::time::Instant::now();
         let config = ServiceConfig { log: Log::silent(), drain_timeout, ..ServiceConfig::default() };
-        let summary = serve_until(std::future::ready(()), config, farewell, vec![Slow]).await;
+        let summary = serve_until(std::future::ready(farewell), config, vec![Slow]).await;
         (summary.accepted, began.elapsed())
     }
 

@@ -11,6 +11,7 @@
 //! | [`interface`] | addresses, MTU and routes of a network interface |
 //! | [`realtime`] | waiting for a due time with microsecond precision |
 //! | [`share`] | the share of the clients that the stack serves, where the kernel serves the others |
+//! | [`takeover`] | a process that takes a served port over from an earlier one |
 //! | [`sockopt`] | options of the kernel's sockets, by number |
 //! | [`privileges`] | errors with advice for a user who lacks a capability |
 //!
@@ -38,6 +39,7 @@ mod routes;
 pub mod share;
 pub mod sockopt;
 pub mod spec;
+pub mod takeover;
 #[cfg(test)]
 mod testing;
 mod timer;

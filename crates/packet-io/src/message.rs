@@ -46,17 +46,21 @@ impl<'a> Message<'a> {
     }
 
     pub(crate) fn add_control(&mut self, level: i32, kind: i32, value: &[u8]) {
-        let len = size_of::<usize>() + 2 * size_of::<i32>() + value.len();
-        self.control.extend(len.to_ne_bytes());
-        self.control.extend([level.to_ne_bytes(), kind.to_ne_bytes()].concat());
-        self.control.extend(value);
-        self.control.resize(self.control.len().next_multiple_of(size_of::<usize>()), 0);
+        self.control.extend(control(level, kind, value));
     }
 
     /// Returns the kernel's header, which points into the message.
     pub(crate) fn header(&self) -> libc::msghdr {
         header(Some(&self.to), &self.control, &self.data)
     }
+}
+
+/// Returns a control message.
+pub(crate) fn control(level: i32, kind: i32, value: &[u8]) -> Vec<u8> {
+    let len = size_of::<usize>() + 2 * size_of::<i32>() + value.len();
+    let mut control = [&len.to_ne_bytes()[..], &level.to_ne_bytes(), &kind.to_ne_bytes(), value].concat();
+    control.resize(control.len().next_multiple_of(size_of::<usize>()), 0);
+    control
 }
 
 /// Returns a header that points to all of these; they are only read.

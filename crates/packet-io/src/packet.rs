@@ -36,6 +36,7 @@ use crate::interface::Interface;
 use crate::privileges::OpenError;
 use crate::reactor::Reactor;
 use crate::share::{KernelListener, Share};
+use crate::takeover::relay::RelayEnd;
 use crate::vnet::VnetHeader;
 use guard::Guards;
 use out::RawSockets;
@@ -70,7 +71,7 @@ impl Default for PacketOptions {
 #[derive(Debug)]
 pub struct PacketDevice {
     reactor: Reactor,
-    socket: Socket,
+    source: Source,
     out: RawSockets,
     guards: Arc<Guards>,
     interface: String,
@@ -81,6 +82,25 @@ pub struct PacketDevice {
     /// Segments that wait because the socket was full.
     backlog: VecDeque<Vec<u8>>,
     counters: Counters,
+}
+
+/// Where a device receives from.
+#[derive(Debug)]
+enum Source {
+    Frames(Socket),
+    /// The process that has taken over the port.
+    Relay(RelayEnd),
+    Nothing,
+}
+
+impl Source {
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Source::Frames(socket) => Some(socket.as_fd()),
+            Source::Relay(end) => Some(end.as_fd()),
+            Source::Nothing => None,
+        }
+    }
 }
 
 /// Length of the read buffer: a packet of up to 64 kB, after its `virtio_net_hdr` and its link header.
@@ -114,7 +134,19 @@ pub fn open(
     options: PacketOptions,
     count: usize,
 ) -> Result<Opened, OpenError> {
-    let guards = claim(interface, options)?;
+    open_with(interface, addresses, options, count, None).map(|(opened, _)| opened)
+}
+
+/// Like [`open`], and returns the guards too. `inherited` is the guard of the served port if another process
+/// hands the port over.
+pub(crate) fn open_with(
+    interface: &str,
+    addresses: &[IpAddr],
+    options: PacketOptions,
+    count: usize,
+    inherited: Option<&Socket>,
+) -> Result<(Opened, Arc<Guards>), OpenError> {
+    let guards = claim(interface, options, inherited)?;
     let local_ports = guards.ports();
     let failed = |error| OpenError::packet(interface, "the kernel's listener cannot be used", error);
     let kernel_listener = |guards_stack| guards.kernel_listener(guards_stack).map_err(failed);
@@ -122,20 +154,26 @@ pub fn open(
         && let Ok(queues) = RedirectDevice::open_queues(interface, addresses, &guards, count)
     {
         let kernel_listener = kernel_listener(false)?;
-        return Ok(Opened { queues: boxed(queues), local_ports, redirected: true, kernel_listener });
+        let queues = boxed(queues);
+        let opened = Opened { queues, local_ports, redirected: true, kernel_listener };
+        return Ok((opened, guards));
     }
     let kernel_listener = kernel_listener(true)?;
-    let queues = PacketDevice::queues(interface, options, guards, count)?;
-    Ok(Opened { queues: boxed(queues), local_ports, redirected: false, kernel_listener })
+    let queues = boxed(PacketDevice::queues(interface, options, guards.clone(), count)?);
+    Ok((Opened { queues, local_ports, redirected: false, kernel_listener }, guards))
 }
 
 fn boxed(queues: Vec<impl Device + 'static>) -> Vec<Box<dyn Device>> {
     queues.into_iter().map(|queue| Box::new(queue) as Box<dyn Device>).collect()
 }
 
-fn claim(interface: &str, options: PacketOptions) -> Result<Arc<Guards>, OpenError> {
+fn claim(
+    interface: &str,
+    options: PacketOptions,
+    inherited: Option<&Socket>,
+) -> Result<Arc<Guards>, OpenError> {
     let PacketOptions { serve, share, local_ports, .. } = options;
-    Guards::claim_for(&format!("packet:{interface}"), interface, serve, share, local_ports)
+    Guards::claim_for(&format!("packet:{interface}"), interface, serve, share, local_ports, inherited)
 }
 
 impl PacketDevice {
@@ -145,10 +183,10 @@ impl PacketDevice {
     /// CAP_NET_RAW is missing, there is no such interface, it is neither an Ethernet nor an IP tunnel, or
     /// another program has the port.
     pub fn open(interface: &str, options: PacketOptions) -> Result<PacketDevice, OpenError> {
-        PacketDevice::guarded(interface, options, claim(interface, options)?)
+        PacketDevice::guarded(interface, options, claim(interface, options, None)?)
     }
 
-    fn guarded(
+    pub(crate) fn guarded(
         interface: &str,
         options: PacketOptions,
         guards: Arc<Guards>,
@@ -170,7 +208,7 @@ impl PacketDevice {
         bind(&socket, found.index(), ETH_P_ALL).map_err(failed)?;
         Ok(PacketDevice {
             reactor: Reactor::default(),
-            socket,
+            source: Source::Frames(socket),
             out: RawSockets::open().map_err(failed)?,
             guards,
             interface: interface.to_owned(),
@@ -180,6 +218,39 @@ impl PacketDevice {
             backlog: VecDeque::new(),
             counters: Counters::default(),
         })
+    }
+
+    /// Returns a device that receives the packets from the process that has taken over the port; with `None`
+    /// it receives nothing.
+    ///
+    /// # Errors
+    /// CAP_NET_RAW is missing, or there is no such interface.
+    pub(crate) fn relayed(
+        interface: &str,
+        relay: Option<RelayEnd>,
+        guards: Arc<Guards>,
+    ) -> Result<PacketDevice, OpenError> {
+        let failed = |error| OpenError::packet(interface, "a raw socket cannot be opened", error);
+        Ok(PacketDevice {
+            reactor: Reactor::default(),
+            source: relay.map_or(Source::Nothing, Source::Relay),
+            out: RawSockets::open().map_err(failed)?,
+            guards,
+            interface: interface.to_owned(),
+            link: 0,
+            mtu: Interface::named(interface)?.mtu()?,
+            buffer: vec![0; READ_BUFFER],
+            backlog: VecDeque::new(),
+            counters: Counters::default(),
+        })
+    }
+
+    /// Returns the packet socket.
+    fn frames(&self) -> io::Result<BorrowedFd<'_>> {
+        match &self.source {
+            Source::Frames(socket) => Ok(socket.as_fd()),
+            Source::Relay(_) | Source::Nothing => Err(io::ErrorKind::Unsupported.into()),
+        }
     }
 
     /// Returns the ports from which the stack must open connections.
@@ -221,13 +292,21 @@ pub(crate) fn source_port(packet: &[u8]) -> Option<u16> {
 
 impl Device for PacketDevice {
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.reactor.poll_readable(self.socket.as_fd(), cx)
+        match self.source.fd() {
+            Some(fd) => self.reactor.poll_readable(fd, cx),
+            None => Poll::Pending,
+        }
     }
 
     fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(&[u8], RxMeta)) -> io::Result<usize> {
         let mut count = 0;
         while count < budget {
-            match self.reactor.read(|| read(self.socket.as_fd(), &mut self.buffer)) {
+            let found = match &mut self.source {
+                Source::Frames(socket) => self.reactor.read(|| read(socket.as_fd(), &mut self.buffer)),
+                Source::Relay(end) => self.reactor.read(|| end.read(&mut self.buffer)),
+                Source::Nothing => break,
+            };
+            match found {
                 Ok((len, meta)) => {
                     let packet = self.buffer.get(self.link..len).unwrap_or_default();
                     let packet = without_padding(packet);
@@ -236,6 +315,11 @@ impl Device for PacketDevice {
                     count += 1;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // The process that has taken over the port has ended.
+                Err(_) if matches!(self.source, Source::Relay(_)) => {
+                    self.reactor = Reactor::default();
+                    self.source = Source::Nothing;
+                }
                 // The interface is down and may come up again.
                 Err(error)
                     if error.raw_os_error() == Some(libc::ENETDOWN)
@@ -279,7 +363,8 @@ impl Device for PacketDevice {
     }
 
     fn counters(&self) -> Counters {
-        Counters { receive_overflowed: crate::sockopt::dropped(self.socket.as_fd()), ..self.counters }
+        let receive_overflowed = self.frames().map_or(0, crate::sockopt::dropped);
+        Counters { receive_overflowed, ..self.counters }
     }
 
     fn spread(&mut self, steering: &Steering) -> io::Result<()> {

@@ -60,6 +60,16 @@ impl VnetHeader {
         }
     }
 
+    /// Returns a header with the [metadata](VnetHeader::rx_meta) of a received packet.
+    pub(crate) fn received(meta: RxMeta) -> VnetHeader {
+        VnetHeader {
+            flags: if meta.checksum == ChecksumState::Trusted { F_DATA_VALID } else { 0 },
+            gso_type: if meta.segment_size.is_some() { GSO_TCPV4 } else { 0 },
+            gso_size: meta.segment_size.unwrap_or(0),
+            ..VnetHeader::default()
+        }
+    }
+
     pub(crate) fn parse(bytes: &[u8; VnetHeader::LEN]) -> VnetHeader {
         let [flags, gso_type, h0, h1, g0, g1, s0, s1, o0, o1] = *bytes;
         VnetHeader {

@@ -39,6 +39,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use brisk_device::Device;
+use socket2::Socket;
 
 use crate::bpf::extended::XdpMode;
 use crate::interface::Interface;
@@ -147,10 +148,22 @@ pub fn open(
     options: XdpOptions,
     count: usize,
 ) -> Result<Opened, OpenError> {
+    open_with(interface, addresses, options, count, None).map(|(opened, _)| opened)
+}
+
+/// Like [`open`], and returns the guards too. `inherited` is the guard of the served port if another process
+/// hands the port over.
+pub(crate) fn open_with(
+    interface: &str,
+    addresses: &[IpAddr],
+    options: XdpOptions,
+    count: usize,
+    inherited: Option<&Socket>,
+) -> Result<(Opened, Arc<Guards>), OpenError> {
     let subject = format!("xdp:{interface}");
     let unsupported = |problem: String| Err(OpenError::unsupported(subject.clone(), problem));
     let XdpOptions { serve, share, local_ports, .. } = options;
-    let guards = Guards::claim_for(&subject, interface, serve, share, local_ports)?;
+    let guards = Guards::claim_for(&subject, interface, serve, share, local_ports, inherited)?;
     let unusable = |error| OpenError::xdp(interface, "the kernel's listener cannot be used", error);
     let kernel_listener = guards.kernel_listener(false).map_err(unusable)?;
     let interface = Interface::named(interface)?;
@@ -192,7 +205,8 @@ pub fn open(
         first.listen_to(Errors::open(&host.interface).map_err(failed)?);
     }
     let queues = devices.into_iter().map(|device| Box::new(device) as Box<dyn Device>).collect();
-    Ok(Opened { queues, local_ports: guards.ports(), path, kernel_listener })
+    let local_ports = guards.ports();
+    Ok((Opened { queues, local_ports, path, kernel_listener }, guards))
 }
 
 /// Opens a socket for each queue of the interface: frames of a queue can go only to its own socket.

@@ -14,6 +14,7 @@ use std::ops::RangeInclusive;
 use brisk_packet_io::interface::Interface;
 use brisk_packet_io::packet::{self, PacketOptions};
 use brisk_packet_io::share::{KernelListener, Share};
+use brisk_packet_io::takeover::{self, Candidate, Offer, Predecessor};
 use brisk_packet_io::tun::{TunDevice, TunOptions};
 use brisk_packet_io::udp::{self, UdpDevice, UdpOptions};
 use brisk_packet_io::xdp::{self, XdpOptions};
@@ -33,14 +34,19 @@ const TUN_MTU: u16 = 1500;
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use brisk_runtime::attach::{AttachConfig, AttachError, Attached, Frames, NoRoute, Queues, UDP_SERVICE_PORT};
+/// use brisk_runtime::Share;
+/// use brisk_runtime::attach::{
+///     AttachConfig, AttachError, Attached, Frames, NoRoute, OpenShare, Queues, UDP_SERVICE_PORT,
+/// };
 ///
 /// let mut request = AttachConfig::new("udp:127.0.0.1:0".parse()?);
 /// request.queues = Queues::UpTo(4);
 /// let checked: Result<(), AttachError> = request.check();
 /// checked?;
 /// // `udp:` cannot leave a part of the clients to the kernel, as `open_share` does with `packet:`.
-/// assert!(request.check_share("10%".parse()?).is_err() && request.open_share("10%".parse()?).is_err());
+/// assert!(request.check_share("10%".parse()?).is_err() && request.open_share("10%".parse()?, None).is_err());
+/// let OpenShare { offer, .. } = request.open_share(Share::ALL, None)?;
+/// assert!(offer.is_none(), "no other process can take the port over, as with `packet:`");
 /// let (builder, attached) = request.open()?;
 /// match &attached {
 ///     Attached::Native { frames: Frames::Redirected, .. } => println!("the kernel redirects frames"),
@@ -145,6 +151,21 @@ pub enum Attached {
     },
 }
 
+/// A device that [`AttachConfig::open_share`] has opened.
+#[non_exhaustive]
+pub struct OpenShare {
+    /// A builder with the device and the addresses.
+    pub builder: Builder,
+    /// Relation between addresses outside and addresses of the stack.
+    pub attached: Attached,
+    /// The kernel's listener for the other clients, with an empty list of exceptions. `None` if the kernel
+    /// serves no client: the share is the whole, and the system has no list of exceptions.
+    pub kernel: Option<KernelListener>,
+    /// The offer of the port to later processes; `None` on `tun:` and `udp:`. The stack receives nothing
+    /// before the offer [begins](Offer::begin).
+    pub offer: Option<Offer>,
+}
+
 /// How packets to the stack's addresses get from the interface to the stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Frames {
@@ -194,13 +215,26 @@ impl AttachConfig {
     /// # Panics
     /// Outside a tokio runtime.
     pub fn open(&self) -> Result<(Builder, Attached), AttachError> {
-        self.open_for(None).map(|(builder, attached, _)| (builder, attached))
+        self.check()?;
+        let opened = match &self.device {
+            DeviceSpec::Tun { name } => return self.open_tun(name),
+            DeviceSpec::Udp { bind } => return self.open_udp(*bind),
+            DeviceSpec::Packet { interface } => {
+                let (options, count, addresses) = self.packet_options(interface, None)?;
+                self.on_packet((packet::open(interface, &addresses, options, count)?, None), addresses)
+            }
+            DeviceSpec::Xdp { interface } => {
+                let (options, count, addresses) = self.xdp_options(interface, None)?;
+                let opened = xdp::open(interface, &addresses, options, count)?;
+                self.on_xdp(interface, (opened, None), count, addresses)?
+            }
+        };
+        Ok((opened.builder, opened.attached))
     }
 
     /// Like [`open`](AttachConfig::open), but the stack serves only those clients of `serve` that are in
-    /// `share`. Also returns the kernel's listener for the other clients, with an empty list of exceptions.
-    /// It is `None` if the kernel serves no client: the share is 100 %, and the system has no list of
-    /// exceptions.
+    /// `share`, and on `packet:` and `xdp:` other processes can take the port over. With a `predecessor` this
+    /// process takes it over.
     ///
     /// # Errors
     /// Those of [`open`](AttachConfig::open) and of [`check_share`](AttachConfig::check_share).
@@ -210,22 +244,39 @@ impl AttachConfig {
     pub fn open_share(
         &self,
         share: Share,
-    ) -> Result<(Builder, Attached, Option<KernelListener>), AttachError> {
+        predecessor: Option<Predecessor>,
+    ) -> Result<OpenShare, AttachError> {
         self.check_share(share)?;
-        self.open_for(Some(share))
+        self.check()?;
+        match &self.device {
+            DeviceSpec::Packet { interface } => {
+                let (options, count, addresses) = self.packet_options(interface, Some(share))?;
+                let opened = takeover::open_packet(interface, &addresses, options, count, predecessor)?;
+                Ok(self.on_packet(opened, addresses))
+            }
+            DeviceSpec::Xdp { interface } => {
+                let (options, count, addresses) = self.xdp_options(interface, Some(share))?;
+                let opened = takeover::open_xdp(interface, &addresses, options, count, predecessor)?;
+                self.on_xdp(interface, opened, count, addresses)
+            }
+            DeviceSpec::Tun { .. } | DeviceSpec::Udp { .. } => {
+                let (builder, attached) = self.open()?;
+                Ok(OpenShare { builder, attached, kernel: None, offer: None })
+            }
+        }
     }
 
-    fn open_for(
-        &self,
-        share: Option<Share>,
-    ) -> Result<(Builder, Attached, Option<KernelListener>), AttachError> {
-        self.check()?;
-        let all = |(builder, attached)| (builder, attached, None);
+    /// Asks for the port `serve`, which another process serves on the same interface. `None` if no process
+    /// offers it.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn ask(&self) -> Option<Candidate> {
         match &self.device {
-            DeviceSpec::Tun { name } => self.open_tun(name).map(all),
-            DeviceSpec::Udp { bind } => self.open_udp(*bind).map(all),
-            DeviceSpec::Packet { interface } => self.open_packet(interface, share),
-            DeviceSpec::Xdp { interface } => self.open_xdp(interface, share),
+            DeviceSpec::Packet { interface } | DeviceSpec::Xdp { interface } => {
+                Candidate::ask(interface, self.serve?)
+            }
+            DeviceSpec::Tun { .. } | DeviceSpec::Udp { .. } => None,
         }
     }
 
@@ -324,31 +375,46 @@ impl AttachConfig {
         Ok((self.builder(boxed(queues), &[udp::LOCAL_INNER.into()], None), Attached::Udp { local }))
     }
 
-    fn open_packet(
+    fn packet_options(
         &self,
         interface: &str,
         share: Option<Share>,
-    ) -> Result<(Builder, Attached, Option<KernelListener>), AttachError> {
-        let addresses = self.host_addresses(interface)?;
+    ) -> Result<(PacketOptions, usize, Vec<IpAddr>), AttachError> {
         let AttachConfig { serve, local_ports, .. } = *self;
-        let options = PacketOptions { serve, share, local_ports, ..PacketOptions::default() };
         let (Queues::Exactly(count) | Queues::UpTo(count)) = self.queues;
-        let opened = packet::open(interface, &addresses, options, count)?;
-        let builder = self.builder(opened.queues, &addresses, opened.local_ports);
-        let frames = if opened.redirected { Frames::Redirected } else { Frames::Copied };
-        Ok((builder, Attached::Native { addresses, frames }, opened.kernel_listener))
+        let options = PacketOptions { serve, share, local_ports, ..PacketOptions::default() };
+        Ok((options, count, self.host_addresses(interface)?))
     }
 
-    fn open_xdp(
+    fn on_packet(
+        &self,
+        (opened, offer): (packet::Opened, Option<Offer>),
+        addresses: Vec<IpAddr>,
+    ) -> OpenShare {
+        let builder = self.builder(opened.queues, &addresses, opened.local_ports);
+        let frames = if opened.redirected { Frames::Redirected } else { Frames::Copied };
+        let attached = Attached::Native { addresses, frames };
+        OpenShare { builder, attached, kernel: opened.kernel_listener, offer }
+    }
+
+    fn xdp_options(
         &self,
         interface: &str,
         share: Option<Share>,
-    ) -> Result<(Builder, Attached, Option<KernelListener>), AttachError> {
-        let addresses = self.host_addresses(interface)?;
+    ) -> Result<(XdpOptions, usize, Vec<IpAddr>), AttachError> {
         let AttachConfig { serve, local_ports, .. } = *self;
-        let options = XdpOptions { serve, share, local_ports, ..XdpOptions::default() };
         let (Queues::Exactly(count) | Queues::UpTo(count)) = self.queues;
-        let opened = xdp::open(interface, &addresses, options, count)?;
+        let options = XdpOptions { serve, share, local_ports, ..XdpOptions::default() };
+        Ok((options, count, self.host_addresses(interface)?))
+    }
+
+    fn on_xdp(
+        &self,
+        interface: &str,
+        (opened, offer): (xdp::Opened, Option<Offer>),
+        count: usize,
+        addresses: Vec<IpAddr>,
+    ) -> Result<OpenShare, AttachError> {
         let there = opened.queues.len();
         if there < count && self.queues == Queues::Exactly(count) {
             return Err(AttachError::Usage(format!(
@@ -357,11 +423,8 @@ impl AttachConfig {
             )));
         }
         let builder = self.builder(opened.queues, &addresses, opened.local_ports);
-        Ok((
-            builder,
-            Attached::Native { addresses, frames: Frames::Xdp(opened.path) },
-            opened.kernel_listener,
-        ))
+        let attached = Attached::Native { addresses, frames: Frames::Xdp(opened.path) };
+        Ok(OpenShare { builder, attached, kernel: opened.kernel_listener, offer })
     }
 
     /// Returns the addresses of the host that the stack shares with the kernel.

@@ -13,7 +13,7 @@ use brisk_tcp::error::ImportError;
 use brisk_tcp::event::Observation;
 use brisk_tcp::fast_open::{KeySource, ServerLimits};
 use brisk_tcp::path::PathFacts;
-use brisk_tcp::stack::StackStats;
+use brisk_tcp::stack::{FourTuple, StackStats};
 use brisk_tcp::{ConnId, ConnectConfig, LifecycleEvent, Seed, Stack, StackConfig, TcpConfig};
 use brisk_wire::MAX_SUPER_LEN;
 use tokio::runtime::Handle;
@@ -57,7 +57,7 @@ const LAST_PACKETS_LIMIT: Duration = Duration::from_secs(1);
 /// // A socket of brisk starts from the configuration of its endpoint; so does this:
 /// let config = ConnectConfig { tcp: client.tcp_config().clone(), ..ConnectConfig::default() };
 /// let stream = client.connect_with(listener.local_addr(), &config).await?;
-/// assert_eq!((client.connections(), client.buffered_bytes()), (1, 0));
+/// assert_eq!((client.connections(), client.flows().len(), client.buffered_bytes()), (1, 1, 0));
 /// println!("{:?} {:?}", client.stats(), client.device_counters());
 ///
 /// drop(stream);
@@ -334,6 +334,11 @@ impl Endpoint {
     /// Returns the number of connections, including half-open ones and those in TIME-WAIT.
     pub fn connections(&self) -> usize {
         self.shards.sum(|inner| inner.stack.connections())
+    }
+
+    /// Returns the two ends of all connections, including half-open ones, without TIME-WAIT.
+    pub fn flows(&self) -> Vec<FourTuple> {
+        self.shards.iter().flat_map(|shared| shared.lock().stack.flows().collect::<Vec<_>>()).collect()
     }
 
     /// Returns the bytes that the buffers of all connections hold. `max_buffer_bytes` of the stack

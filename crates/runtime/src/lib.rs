@@ -62,6 +62,7 @@ pub use brisk_packet_io::{
     DeviceSpec,
     inherited::inherited_listener,
     share::{KernelListener, Share},
+    takeover,
 };
 pub use brisk_tcp::config::{CongestionAlgorithm, FastOpenConfig, KeepaliveConfig, SynCookies};
 pub use brisk_tcp::connection::ConnStats;

@@ -2,7 +2,11 @@
 //! other, next to services of the kernel on the same address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::process::Command;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use brisk_packet_io::share::Share;
 
@@ -114,6 +118,152 @@ fn open_connection_ends_in_order_after_the_order_to_stop() {
     assert!(slow.wait().expect("it ends").success());
     assert_eq!(std::fs::read(&copy).expect("a copy"), std::fs::read(&page).expect("the page"));
     assert!(ended.said.contains("event=stopped accepted=1 cut=0"), "{}", ended.said);
+}
+
+/// Begins to fetch `page` slowly; returns the running curl and its copy.
+fn slow_fetch(near: &Namespace, pages: &Pages, page: &str, name: &str) -> (Child, PathBuf) {
+    let (url, copy) = (format!("http://{AT}/{page}"), pages.path(name));
+    let mut command = curl(near, &["--limit-rate", "1M", &url, "-o"]);
+    let running = command.arg(&copy).spawn().expect("curl starts");
+    eventually("the answer has begun", || std::fs::metadata(&copy).is_ok().then_some(()));
+    (running, copy)
+}
+
+/// Checks that each of three edges leaves its port to the next one: no request fails while the second takes
+/// the place of the first, and open connections end in order.
+fn port_passes_to_the_next_edge(
+    (near, far): &(Namespace, Namespace),
+    pages: &Pages,
+    [first, second, third]: [&mut Command; 3],
+) {
+    let page = pages.write("page", 4_000_000);
+    let _nginx = nginx::serve(far, pages);
+    let next = |command: &mut Command, says: &str| {
+        let edge = Process::start("brisk edge", command);
+        edge.until_it_says(says);
+        edge
+    };
+    let has_page = |(mut running, copy): (Child, PathBuf)| {
+        assert!(running.wait().expect("it ends").success(), "{}", copy.display());
+        assert_eq!(std::fs::read(copy).expect("a copy"), std::fs::read(&page).expect("the page"));
+    };
+    let before = resets(far);
+    let first = next(first, "event=confined");
+    let slow = slow_fetch(near, pages, "page", "copy1");
+    let second = next(second, "event=waiting");
+    let is_over = AtomicBool::new(false);
+    let fetched = thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            let url = format!("http://{AT}/small");
+            let mut count = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                let ended = curl(near, &["-m", "5", "-o", "/dev/null", &url]).output().expect("curl starts");
+                assert!(ended.status.success(), "request {count}: {ended:?}");
+                count += 1;
+            }
+            count
+        });
+        thread::sleep(Duration::from_millis(200));
+        first.signal("-TERM");
+        first.until_it_says("event=handed-over");
+        second.until_it_says("event=confined");
+        second.until_it_says_again("event=access", 5);
+        is_over.store(true, Ordering::Relaxed);
+        load.join().expect("every request succeeds")
+    });
+    assert!(fetched >= 5, "{fetched} requests");
+    has_page(slow);
+    let ended = first.ended();
+    assert_eq!(ended.status, Some(0), "{}", ended.said);
+    assert!(ended.said.contains(" cut=0"), "{}", ended.said);
+    // The third edge starts only when the second one drains already.
+    let slow = slow_fetch(near, pages, "page", "copy2");
+    second.signal("-TERM");
+    second.until_it_says("event=draining");
+    let third = next(third, "event=confined");
+    fetches(&mut curl(near, &["-m", "5", &format!("http://{AT}/small")]), &pages.path("small"), 1);
+    third.until_it_says("event=access");
+    has_page(slow);
+    let ended = second.ended();
+    assert_eq!(ended.status, Some(0), "{}", ended.said);
+    assert!(ended.said.contains(" cut=0"), "{}", ended.said);
+    assert_eq!(resets(far), before, "the kernel has answered for us");
+    fetches(&mut curl(near, &["-m", "5", &format!("http://{AT}/small")]), &pages.path("small"), 1);
+    assert_eq!(third.stop().status, Some(0));
+}
+
+const NEXT: [&str; 7] = ["edge", "--listen", ":8000", "--to", "127.0.0.1:80", "--device", "packet:eth"];
+
+#[test]
+fn next_edge_takes_the_ports_of_redirected_frames_without_a_failed_request() {
+    require!("nginx", "curl");
+    let (host, pages) = (ethernet(), Pages::new());
+    let words = [&NEXT[..], &["--listener", ":8001=web", "--origin", "web=127.0.0.1:80"]].concat();
+    let [mut first, mut second, mut third] = [(); 3].map(|()| host.1.brisk(&words));
+    port_passes_to_the_next_edge(&host, &pages, [&mut first, &mut second, &mut third]);
+}
+
+#[test]
+fn next_edge_takes_the_port_of_copied_frames_without_a_failed_request() {
+    require!("nginx", "curl", "setpriv");
+    let (host, pages) = (ethernet(), Pages::new());
+    let [mut first, mut second] = [(); 2].map(|()| {
+        let mut command = host.1.command("setpriv");
+        command.args(["--bounding-set", "-bpf,-sys_admin", env!("CARGO_BIN_EXE_brisk")]).args(NEXT);
+        command
+    });
+    let device = if xdp::refusal(&host.1).is_none() { "xdp:eth" } else { "packet:eth" };
+    let mut third = host.1.brisk(&[&NEXT[..NEXT.len() - 1], &[device]].concat());
+    port_passes_to_the_next_edge(&host, &pages, [&mut first, &mut second, &mut third]);
+}
+
+#[test]
+fn next_edge_takes_the_port_of_af_xdp_without_a_failed_request() {
+    require!("nginx", "curl");
+    let (host, pages) = (ethernet(), Pages::new());
+    if let Some(why) = xdp::refusal(&host.1) {
+        return skipped(&why);
+    }
+    let words = [&NEXT[..NEXT.len() - 1], &["xdp:eth"]].concat();
+    let [mut first, mut second] = [(); 2].map(|()| host.1.brisk(&words));
+    port_passes_to_the_next_edge(&host, &pages, [&mut first, &mut second, &mut host.1.brisk(&NEXT)]);
+}
+
+#[test]
+fn waiting_edge_serves_when_the_one_before_is_killed() {
+    require!("nginx", "curl");
+    let ((near, far), pages) = (ethernet(), Pages::new());
+    let _nginx = nginx::serve(&far, &pages);
+    let first = edge(&far, &[]);
+    let second = Process::start("brisk edge", &mut far.brisk(&NEXT));
+    second.until_it_says("event=waiting");
+    fetches(&mut curl(&near, &[&format!("http://{AT}/small")]), &pages.path("small"), 1);
+    first.signal("-KILL");
+    second.until_it_says("event=confined");
+    fetches(&mut curl(&near, &[&format!("http://{AT}/small")]), &pages.path("small"), 1);
+    assert_eq!(second.stop().status, Some(0));
+}
+
+#[test]
+fn port_passes_to_the_edge_that_still_waits() {
+    require!("nginx", "curl");
+    let ((near, far), pages) = (ethernet(), Pages::new());
+    let _nginx = nginx::serve(&far, &pages);
+    let first = edge(&far, &[]);
+    let next = || {
+        let edge = Process::start("brisk edge", &mut far.brisk(&NEXT));
+        edge.until_it_says("event=waiting");
+        edge
+    };
+    let (gone, second) = (next(), next());
+    assert_eq!(gone.stop().status, Some(0));
+    let ended = first.stop();
+    assert_eq!(ended.status, Some(0), "{}", ended.said);
+    assert!(ended.said.contains("event=handed-over"), "{}", ended.said);
+    assert!(!ended.said.contains("event=not-handed-over"), "{}", ended.said);
+    second.until_it_says("event=confined");
+    fetches(&mut curl(&near, &[&format!("http://{AT}/small")]), &pages.path("small"), 1);
+    assert_eq!(second.stop().status, Some(0));
 }
 
 #[test]

@@ -56,25 +56,33 @@ impl Guards {
         served: Option<SocketAddr>,
         share: Option<Share>,
         wanted: u16,
+        inherited: Option<&Socket>,
     ) -> Result<Arc<Guards>, OpenError> {
         if let Some(problem) = name_problem(interface) {
             return Err(OpenError::bad_name(subject, problem));
         }
-        let claimed = Guards::claim(served, share, wanted);
+        let claimed = Guards::claim(served, share, wanted, inherited);
         claimed.map(Arc::new).map_err(|error| OpenError::guard(subject, served, error))
     }
 
     /// Guards the port of `served`, and claims `wanted` ports, rounded up to whole blocks. It claims fewer if
     /// other processes use the other blocks. With a `share`, the kernel serves the clients outside, and the
-    /// exceptions if the system permits a list of them.
-    pub(crate) fn claim(served: Option<SocketAddr>, share: Option<Share>, wanted: u16) -> io::Result<Guards> {
+    /// exceptions if the system permits a list of them. `inherited` is the guard of the served port if
+    /// another process hands the port over.
+    pub(crate) fn claim(
+        served: Option<SocketAddr>,
+        share: Option<Share>,
+        wanted: u16,
+        inherited: Option<&Socket>,
+    ) -> io::Result<Guards> {
+        let with_exceptions = |served, share| Guards::with_exceptions(served, share, inherited).ok();
         let mut guards = match served {
             None => Guards::default(),
-            Some(served) => match share.and_then(|share| Guards::with_exceptions(served, share).ok()) {
+            Some(served) => match share.and_then(|share| with_exceptions(served, share)) {
                 Some(guards) => guards,
                 None => {
                     let share = share.filter(|share| !share.is_all());
-                    let guard = anywhere(served, |at| listen(at, share, None))?;
+                    let guard = guard_of(served, share, None, inherited)?;
                     Guards { served: Some((served.port(), guard)), share, ..Guards::default() }
                 }
             },
@@ -100,9 +108,9 @@ impl Guards {
     }
 
     /// Guards the port of `served` with a listener for the clients outside `share` and for exceptions.
-    fn with_exceptions(served: SocketAddr, share: Share) -> io::Result<Guards> {
+    fn with_exceptions(served: SocketAddr, share: Share, inherited: Option<&Socket>) -> io::Result<Guards> {
         let exceptions = Exceptions::create()?;
-        let guard = anywhere(served, |at| listen(at, Some(share), Some(&exceptions)))?;
+        let guard = guard_of(served, Some(share), Some(&exceptions), inherited)?;
         let served = Some((served.port(), guard));
         Ok(Guards { served, share: Some(share), exceptions: Some(exceptions), ..Guards::default() })
     }
@@ -123,6 +131,17 @@ impl Guards {
         };
         let listener = listener.try_clone()?.into();
         Ok(Some(KernelListener { listener, exceptions: self.exceptions.clone(), guards }))
+    }
+
+    /// Returns the guard of the served port.
+    pub(crate) fn served(&self) -> Option<&Socket> {
+        self.served.as_ref().map(|(_, guard)| guard)
+    }
+
+    /// Makes the guard of the served port listen again if it was shut down, because only a listener keeps the
+    /// kernel from answering.
+    pub(crate) fn listen_again(&self) -> io::Result<()> {
+        self.served().map_or(Ok(()), |guard| begin(guard, self.share))
     }
 
     /// Returns the packets for the stack on a link with a header of `link` bytes: to one of `addresses` and
@@ -205,6 +224,32 @@ fn has_no_ipv6(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
 }
 
+/// Returns the guard of a served port: a new one, or the `inherited` one, with the rules of this process.
+fn guard_of(
+    served: SocketAddr,
+    share: Option<Share>,
+    list: Option<&Exceptions>,
+    inherited: Option<&Socket>,
+) -> io::Result<Socket> {
+    let Some(guard) = inherited else { return anywhere(served, |at| listen(at, share, list)) };
+    let guard = guard.try_clone()?;
+    let address = guard.local_addr()?.as_socket().ok_or(io::ErrorKind::InvalidInput)?;
+    match share {
+        None => {
+            discard_below(&guard, address, MIN_TTL)?;
+            // There may be no program.
+            let _ =
+                sockopt::set(guard.as_fd(), libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0i32.to_ne_bytes());
+        }
+        Some(share) => {
+            share::reject(guard.as_fd(), share, list)?;
+            discard_below(&guard, address, 0)?;
+        }
+    }
+    begin(&guard, share)?;
+    Ok(guard)
+}
+
 /// Opens a listener. With a `share` it discards the packets of the clients in the share except those in the
 /// list, otherwise all packets with a TTL below [`MIN_TTL`].
 fn listen(address: SocketAddr, share: Option<Share>, list: Option<&Exceptions>) -> io::Result<Socket> {
@@ -213,25 +258,33 @@ fn listen(address: SocketAddr, share: Option<Share>, list: Option<&Exceptions>) 
         socket.set_only_v6(false)?;
     }
     match share {
-        None => discard_by_ttl(&socket, address)?,
+        None => discard_below(&socket, address, MIN_TTL)?,
         Some(share) => {
             // Connections inherit the program.
             share::reject(socket.as_fd(), share, list)?;
-            socket.set_nonblocking(true)?;
         }
     }
     // Connections of an earlier process to this port do not matter.
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
-    socket.listen(if share.is_some() { BACKLOG } else { 1 })?;
+    begin(&socket, share)?;
     Ok(socket)
 }
 
-fn discard_by_ttl(socket: &Socket, address: SocketAddr) -> io::Result<()> {
-    if address.is_ipv6() {
-        sockopt::set(socket.as_fd(), libc::SOL_IPV6, libc::IPV6_MINHOPCOUNT, &MIN_TTL.to_ne_bytes())?;
+/// Begins to listen, also after a shutdown.
+fn begin(socket: &Socket, share: Option<Share>) -> io::Result<()> {
+    if share.is_some() {
+        socket.set_nonblocking(true)?;
     }
-    sockopt::set(socket.as_fd(), libc::SOL_IP, libc::IP_MINTTL, &MIN_TTL.to_ne_bytes())
+    socket.listen(if share.is_some() { BACKLOG } else { 1 })
+}
+
+/// Makes a socket discard packets with a smaller TTL.
+fn discard_below(socket: &Socket, address: SocketAddr, ttl: i32) -> io::Result<()> {
+    if address.is_ipv6() {
+        sockopt::set(socket.as_fd(), libc::SOL_IPV6, libc::IPV6_MINHOPCOUNT, &ttl.to_ne_bytes())?;
+    }
+    sockopt::set(socket.as_fd(), libc::SOL_IP, libc::IP_MINTTL, &ttl.to_ne_bytes())
 }
 
 #[cfg(test)]
@@ -251,7 +304,7 @@ mod tests {
         for address in ["127.0.0.1", "::"] {
             let free = std::net::TcpListener::bind((address, 0)).unwrap().local_addr().unwrap();
             let share: Share = "50%".parse().unwrap();
-            let guards = Guards::claim(Some(free), Some(share), 0).unwrap();
+            let guards = Guards::claim(Some(free), Some(share), 0, None).unwrap();
             let KernelListener { listener, exceptions, .. } = guards.kernel_listener(true).unwrap().unwrap();
             let server = SocketAddr::from((Ipv4Addr::LOCALHOST, free.port()));
             for client in (2..30).map(|n| Ipv4Addr::new(127, 0, 0, n)) {
@@ -286,9 +339,9 @@ mod tests {
             assert!(!connects());
         }
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        assert!(Guards::claim(Some(free), None, 0).unwrap().kernel_listener(true).unwrap().is_none());
+        assert!(Guards::claim(Some(free), None, 0, None).unwrap().kernel_listener(true).unwrap().is_none());
         assert!(
-            Guards::claim(None, Some("50%".parse().unwrap()), 0)
+            Guards::claim(None, Some("50%".parse().unwrap()), 0, None)
                 .unwrap()
                 .kernel_listener(true)
                 .unwrap()
@@ -303,19 +356,19 @@ mod tests {
             return;
         }
         let body = || {
-            let one = Guards::claim(None, None, 100).unwrap();
+            let one = Guards::claim(None, None, 100, None).unwrap();
             assert_eq!(one.ports(), Some(FIRST..=FIRST + 2 * BLOCK - 1));
             // A program with a port in the middle of a block leaves the other blocks usable.
             let busy = FIRST + 3 * BLOCK;
             let other = std::net::TcpListener::bind(("127.0.0.1", busy)).unwrap();
-            let two = Guards::claim(None, None, 2 * BLOCK).unwrap();
+            let two = Guards::claim(None, None, 2 * BLOCK, None).unwrap();
             assert_eq!(two.ports(), Some(busy + BLOCK..=busy + 3 * BLOCK - 1));
-            let rest = Guards::claim(None, None, u16::MAX).unwrap();
+            let rest = Guards::claim(None, None, u16::MAX, None).unwrap();
             assert_eq!(rest.ports(), Some(busy + 3 * BLOCK..=u16::MAX));
-            let last = Guards::claim(None, None, 1).unwrap();
+            let last = Guards::claim(None, None, 1, None).unwrap();
             assert_eq!(last.ports(), Some(FIRST + 2 * BLOCK..=busy - 1), "one block is free");
-            assert_eq!(Guards::claim(None, None, 1).unwrap_err().kind(), io::ErrorKind::AddrInUse);
-            assert!(Guards::claim(None, None, 0).unwrap().ports().is_none());
+            assert_eq!(Guards::claim(None, None, 1, None).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+            assert!(Guards::claim(None, None, 0, None).unwrap().ports().is_none());
             drop((other, two));
 
             let free = FIRST + 5;

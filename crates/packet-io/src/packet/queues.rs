@@ -4,7 +4,6 @@
 //! sockets share their guards.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use brisk_device::steering::Steering;
@@ -52,7 +51,7 @@ impl PacketDevice {
     /// Creates a fanout group that contains this socket; returns its number.
     fn create_group(&self) -> io::Result<u16> {
         self.join((PACKET_FANOUT_FLAG_UNIQUEID | PACKET_FANOUT_CBPF) << 16)?;
-        let value = sockopt::get(self.socket.as_fd(), libc::SOL_PACKET, PACKET_FANOUT, size_of::<i32>())?;
+        let value = sockopt::get(self.frames()?, libc::SOL_PACKET, PACKET_FANOUT, size_of::<i32>())?;
         let value: [u8; 4] = value.try_into().map_err(|_| io::ErrorKind::InvalidData)?;
         // The low half is the number of the group.
         Ok(u32::from_ne_bytes(value) as u16)
@@ -63,13 +62,13 @@ impl PacketDevice {
     }
 
     fn join(&self, argument: u32) -> io::Result<()> {
-        sockopt::set(self.socket.as_fd(), libc::SOL_PACKET, PACKET_FANOUT, &argument.to_ne_bytes())
+        sockopt::set(self.frames()?, libc::SOL_PACKET, PACKET_FANOUT, &argument.to_ne_bytes())
     }
 
     /// Makes the kernel choose among the queues of this device as `steering` does.
     pub(super) fn choose_queue_by(&self, steering: &Steering) -> io::Result<()> {
         let program = queue_program::for_packets(steering);
-        bpf::set_program(self.socket.as_fd(), libc::SOL_PACKET, PACKET_FANOUT_DATA, &program)
+        bpf::set_program(self.frames()?, libc::SOL_PACKET, PACKET_FANOUT_DATA, &program)
     }
 }
 
@@ -100,7 +99,7 @@ mod tests {
             link.configure("10.77.0.1".parse().unwrap(), 24, 1400).unwrap();
             let served = Some("0.0.0.0:80".parse().unwrap());
             let options = PacketOptions { serve: served, local_ports: 64, ..PacketOptions::default() };
-            let guards = claim("pioq", options).unwrap();
+            let guards = claim("pioq", options, None).unwrap();
             let mut queues = PacketDevice::queues("pioq", options, guards, 3).unwrap();
             let steering = Steering::new(3, 0x8796_a5b4_c3d2_e1f0);
             queues[0].spread(&steering).unwrap();

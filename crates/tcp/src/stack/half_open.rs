@@ -291,6 +291,11 @@ impl HalfOpenTable {
         self.deadlines.next().filter(|at| *at > self.due)
     }
 
+    /// Returns the four-tuples of all records.
+    pub(super) fn flows(&self) -> impl Iterator<Item = FourTuple> {
+        self.entries.iter().map(|(_, entry)| FourTuple::from(&entry.tuple))
+    }
+
     /// Returns the records of a listener.
     fn of(&self, listener: ListenerId) -> Vec<u32> {
         let all = self.entries.iter();

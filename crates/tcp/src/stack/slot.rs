@@ -116,6 +116,20 @@ pub(crate) fn with_env<R>(
 }
 
 impl Stack {
+    /// Returns the four-tuples of all connections, including half-open ones, without TIME-WAIT.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let stack = brisk_tcp::Stack::new(brisk_tcp::StackConfig::default(), 1)?;
+    /// assert_eq!(stack.flows().count(), 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn flows(&self) -> impl Iterator<Item = FourTuple> {
+        let reachable = self.slots.iter::<ConnId>().filter(|(_, slot)| slot.reachable);
+        reachable.map(|(_, slot)| FourTuple::from(&slot.tuple)).chain(self.half_open.flows())
+    }
+
     /// Inserts a new connection. The caller has made space, and no other owner uses its four-tuple.
     pub(super) fn insert(
         &mut self,
