@@ -184,6 +184,9 @@ impl FastOpenConnect {
         if self.plain_copy_percent > 100 {
             return refuse("plain_copy_percent", self.plain_copy_percent.to_string(), "0 to 100");
         }
+        if !(1..=4).contains(&self.syn_parts) {
+            return refuse("syn_parts", self.syn_parts.to_string(), "1 to 4 SYNs");
+        }
         if self.data_after_syn > 9 {
             return refuse("data_after_syn", self.data_after_syn.to_string(), "0 to 9 segments");
         }

@@ -89,8 +89,7 @@ pub struct FastOpenListen {
 }
 
 impl FastOpenListen {
-    /// Checks the documented ranges of the fields, except those of [`ReplayWindow`]; the error names the
-    /// first field that is out of its range.
+    /// Checks the documented ranges of the fields; the error names the first field that is out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let refuse = |key, value: String, range| Err(ConfigError { key, value, range });
         if self.max_per_ip == 0 {
@@ -99,7 +98,7 @@ impl FastOpenListen {
         if self.amp_factor > 64 {
             return refuse("amp_factor", self.amp_factor.to_string(), "0 to 64");
         }
-        Ok(())
+        self.replay_window.map_or(Ok(()), |window| window.validate())
     }
 }
 
