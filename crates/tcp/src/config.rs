@@ -714,6 +714,9 @@ mod tests {
             ConnectConfig { fast_open, ..ConnectConfig::default() }.validate().map_err(|error| error.key)
         };
         assert_eq!([0, 1, 4, 5].map(connect), [Err("syn_parts"), Ok(()), Ok(()), Err("syn_parts")]);
+        let one_time = Some(FastOpenListen { one_time: true, ..FastOpenListen::default() });
+        let one_time = ListenConfig { fast_open: one_time, ..ListenConfig::default() }.validate();
+        assert_eq!(one_time.is_ok(), cfg!(feature = "one-time-cookies"), "{one_time:?}");
         let listen = |lifetime, entries| {
             let replay_window = Some(ReplayWindow { lifetime: Duration::from_secs(lifetime), entries });
             let fast_open = Some(FastOpenListen { replay_window, ..FastOpenListen::default() });
