@@ -1,4 +1,4 @@
-//! A sort that is small: of each type that it sorts, the sort of the standard library compiles to 10 to 20 kB.
+//! A small sort. The sort of the standard library compiles to 10 to 20 kB for each type that it sorts.
 
 /// Sorts by `key`. Equal elements may change places. Sorted elements take one comparison each.
 pub(crate) fn sort_by_key<T, K: Ord>(items: &mut [T], key: impl Fn(&T) -> K) {

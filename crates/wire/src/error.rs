@@ -3,8 +3,8 @@
 //! Each reason is one small `Copy` variant, so that a receiver can count reasons in an array and a person can
 //! read them.
 
-/// Implements `Display` and `Error` by the text of each value. A procedural macro would take longer to compile
-/// than this crate.
+/// Implements `Display` and `Error` by the text of each value. A procedural macro would take longer to
+/// compile than this crate.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! impl_error {

@@ -127,8 +127,8 @@ pub enum KeySource {
         backup: Option<CookieKey>,
     },
     /// Keys derived from a secret and the time of day, so that a farm rotates without communication. The
-    /// driver sets the time with [`crate::Stack::set_unix_time`]; before that no cookie is generated. Needs the
-    /// feature `derived-keys`.
+    /// driver sets the time with [`crate::Stack::set_unix_time`]; before that no cookie is generated.
+    /// Needs the feature `derived-keys`.
     #[cfg(feature = "derived-keys")]
     Derived {
         /// The shared secret of the farm.
