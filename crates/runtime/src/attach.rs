@@ -92,15 +92,26 @@ pub enum Queues {
 }
 
 /// Reason why a device could not be attached, in one line with the remedy.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum AttachError {
     /// The options contradict each other.
-    #[error("{0}")]
     Usage(String),
     /// The device could not be opened.
-    #[error(transparent)]
-    Open(#[from] OpenError),
+    Open(OpenError),
+}
+
+brisk_wire::impl_error! {
+    AttachError {
+        Self::Usage(text) => "{text}";
+        Self::Open(error) => "{error}";
+    }
+}
+
+impl From<OpenError> for AttachError {
+    fn from(error: OpenError) -> Self {
+        AttachError::Open(error)
+    }
 }
 
 impl From<AttachError> for io::Error {
@@ -113,12 +124,18 @@ impl From<AttachError> for io::Error {
 }
 
 /// Reason why a destination cannot be reached from this device, in one line.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{destination} cannot be reached: the stack has no {family} address; {remedy}")]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NoRoute {
     destination: IpAddr,
     family: &'static str,
     remedy: &'static str,
+}
+
+brisk_wire::impl_error! {
+    NoRoute {
+        Self { destination, family, remedy } =>
+            "{destination} cannot be reached: the stack has no {family} address; {remedy}";
+    }
 }
 
 impl NoRoute {

@@ -132,7 +132,7 @@ impl Endpoint {
         data: &[u8],
         config: &ConnectConfig,
     ) -> io::Result<(TcpStream, usize)> {
-        config.tcp.validate().map_err(error::config)?;
+        config.validate().map_err(error::config)?;
         let shared = self.shards.opener(config.local, remote);
         let (connection, taken) = Connection::open(shared, remote, data, config)?;
         Ok((TcpStream::new(connection), taken))

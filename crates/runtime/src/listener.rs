@@ -78,7 +78,7 @@ impl TcpListener {
         local: SocketAddr,
         config: ListenConfig,
     ) -> io::Result<TcpListener> {
-        config.tcp.validate().map_err(error::config)?;
+        config.validate().map_err(error::config)?;
         let shards = endpoint.shards();
         let config = part_of(config, shards.count())?;
         let (mut at, mut parts) = (local, Vec::new());

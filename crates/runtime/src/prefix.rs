@@ -25,14 +25,12 @@ pub struct Prefix {
 }
 
 /// Reason why a text is not a [`Prefix`], in one line.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PrefixError {
     /// There is no address before the slash.
-    #[error("'{0}' is not an IP address; write for instance 10.7.0.2/24 or fd07::2/64")]
     Address(String),
     /// The length is missing, or the family does not permit it.
-    #[error("'{text}' needs the length of its network, 1 to {most}; write for instance {address}/{usual}")]
     Length {
         /// The whole text.
         text: String,
@@ -44,8 +42,16 @@ pub enum PrefixError {
         usual: u8,
     },
     /// A host cannot have this address.
-    #[error("{0} cannot be the address of a host; choose another of its network")]
     NotAHost(IpAddr),
+}
+
+brisk_wire::impl_error! {
+    PrefixError {
+        Self::Address(text) => "'{text}' is not an IP address; write for instance 10.7.0.2/24 or fd07::2/64";
+        Self::Length { text, address, most, usual } =>
+            "'{text}' needs the length of its network, 1 to {most}; write for instance {address}/{usual}";
+        Self::NotAHost(address) => "{address} cannot be the address of a host; choose another of its network";
+    }
 }
 
 impl Prefix {

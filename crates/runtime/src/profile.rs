@@ -10,7 +10,6 @@ use brisk_tcp::config::{
     CongestionAlgorithm, CopyScope, CorrectiveConfig, FecCode, HandshakeCopies, PathStart, PlannerConfig,
     ProactiveConfig, Reactive,
 };
-use thiserror::Error;
 
 /// A set of mechanisms with the text that it was parsed from.
 ///
@@ -115,14 +114,12 @@ pub fn parse_max_overhead(text: &str) -> Result<u32, String> {
 }
 
 /// Reason why a text is not a profile.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ProfileError {
     /// A text between two semicolons, or the whole text, is empty.
-    #[error("an empty set of mechanisms; write them like \"tcp; all\"; profiles: {}", names())]
     Empty,
     /// The word is neither a profile nor a mechanism.
-    #[error("unknown mechanism '{word}'{}; {}", in_profile(word, profile), instead_of(word))]
     Unknown {
         /// The profile.
         profile: String,
@@ -130,21 +127,16 @@ pub enum ProfileError {
         word: String,
     },
     /// `loss_cap` precedes the word that switches Proactive on.
-    #[error(
-        "profile '{profile}': loss_cap belongs to Proactive, which is not on yet; put 'proactive' before it"
-    )]
     WithoutProactive {
         /// The profile.
         profile: String,
     },
     /// Sharing a path needs BBR.
-    #[error("profile '{profile}': path=shared needs congestion=bbr")]
     SharedWithoutBbr {
         /// The profile.
         profile: String,
     },
     /// The mechanism does not permit this value.
-    #[error("profile '{profile}': {mechanism} cannot be '{value}'; use {allowed}")]
     Value {
         /// The profile.
         profile: String,
@@ -155,6 +147,20 @@ pub enum ProfileError {
         /// The permitted values.
         allowed: &'static str,
     },
+}
+
+brisk_wire::impl_error! {
+    ProfileError {
+        Self::Empty => "an empty set of mechanisms; write them like \"tcp; all\"; profiles: {}", names();
+        Self::Unknown { profile, word } =>
+            "unknown mechanism '{word}'{}; {}", in_profile(word, profile), instead_of(word);
+        Self::WithoutProactive { profile } =>
+            "profile '{profile}': loss_cap belongs to Proactive, which is not on yet; put 'proactive' \
+             before it";
+        Self::SharedWithoutBbr { profile } => "profile '{profile}': path=shared needs congestion=bbr";
+        Self::Value { profile, mechanism, value, allowed } =>
+            "profile '{profile}': {mechanism} cannot be '{value}'; use {allowed}";
+    }
 }
 
 /// The TCP that a profile's name means.

@@ -172,16 +172,16 @@ impl StackConfig {
     }
 }
 
-/// Computation of the retransmission timeout (RFC 6298). The ranges are not checked.
+/// Computation of the retransmission timeout (RFC 6298).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RtoConfig {
     /// Floor of the variance term `4*rttvar`. Linux: 200 ms. RFC 6298: 0. 0..=1 s.
     pub var_floor: Duration,
     /// Minimum timeout. Linux 200 ms, RFC 6298 1 s. 1 ms..=1 s.
     pub min: Duration,
-    /// Maximum timeout. 60..=240 s, default 120 s.
+    /// Maximum timeout. 1..=240 s, default 120 s.
     pub max: Duration,
-    /// Timeout before the first sample. Default 1 s.
+    /// Timeout before the first sample. 1 ms..=`max`, default 1 s.
     pub initial: Duration,
 }
 
@@ -200,6 +200,24 @@ impl RtoConfig {
         max: Duration::from_secs(120),
         initial: Duration::from_secs(1),
     };
+
+    /// Checks the documented ranges of the fields; the error names the first field that is out of its range.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        const SHORTEST: Duration = Duration::from_millis(1);
+        const SECOND: Duration = Duration::from_secs(1);
+        let checks = [
+            ("rto.var_floor", self.var_floor, self.var_floor <= SECOND, "0 to 1 s"),
+            ("rto.max", self.max, (SECOND..=240 * SECOND).contains(&self.max), "1 s to 240 s"),
+            ("rto.min", self.min, (SHORTEST..=SECOND).contains(&self.min), "1 ms to 1 s"),
+            ("rto.initial", self.initial, (SHORTEST..=self.max).contains(&self.initial), "1 ms to rto.max"),
+        ];
+        match checks.into_iter().find(|(_, _, is_valid, _)| !is_valid) {
+            Some((key, value, _, range)) => {
+                Err(ConfigError { key, value: alloc::format!("{value:?}"), range })
+            }
+            None => Ok(()),
+        }
+    }
 }
 
 /// Sizes of one of the two buffers of a connection, bytes.
@@ -453,13 +471,13 @@ impl Default for TcpConfig {
 }
 
 impl TcpConfig {
-    /// Checks the documented ranges of the fields, except those of [`RtoConfig`]; the error names the first
-    /// field that is out of its range.
+    /// Checks the documented ranges of the fields; the error names the first field that is out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let refuse = |key, value: alloc::string::String, range| Err(ConfigError { key, value, range });
         if !(1..=64).contains(&self.initial_window) {
             return refuse("initial_window", self.initial_window.to_string(), "1 to 64 segments");
         }
+        self.rto.validate()?;
         if self.share_path && self.congestion != CongestionAlgorithm::Bbr {
             return refuse("share_path", self.congestion.to_string(), "congestion control bbr");
         }
@@ -665,6 +683,50 @@ impl Default for ListenConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fast_open::ReplayWindow;
+
+    #[test]
+    fn timeouts_outside_their_ranges_are_refused_by_name() {
+        let refused = |rto| TcpConfig { rto, ..TcpConfig::default() }.validate().map_err(|error| error.key);
+        let (linux, ms) = (RtoConfig::LINUX, Duration::from_millis);
+        for valid in [linux, RtoConfig::RFC6298, RtoConfig { max: ms(1000), min: ms(1), ..linux }] {
+            assert_eq!(refused(valid), Ok(()), "{valid:?}");
+        }
+        for (rto, key) in [
+            (RtoConfig { var_floor: ms(1001), ..linux }, "rto.var_floor"),
+            (RtoConfig { min: Duration::ZERO, ..linux }, "rto.min"),
+            (RtoConfig { min: ms(121_000), ..linux }, "rto.min"),
+            (RtoConfig { max: ms(100), ..linux }, "rto.max"),
+            (RtoConfig { max: ms(241_000), ..linux }, "rto.max"),
+            (RtoConfig { initial: ms(121_000), ..linux }, "rto.initial"),
+        ] {
+            assert_eq!(refused(rto), Err(key), "{rto:?}");
+        }
+        let config = TcpConfig { rto: RtoConfig { min: ms(2000), ..linux }, ..TcpConfig::default() };
+        let text = config.validate().unwrap_err().to_string();
+        assert_eq!(text, "rto.min: 2s is out of range; use 1 ms to 1 s");
+    }
+
+    #[test]
+    fn fast_open_outside_its_ranges_is_refused_by_name() {
+        let connect = |syn_parts| {
+            let fast_open = Some(FastOpenConnect { syn_parts, ..FastOpenConnect::default() });
+            ConnectConfig { fast_open, ..ConnectConfig::default() }.validate().map_err(|error| error.key)
+        };
+        assert_eq!([0, 1, 4, 5].map(connect), [Err("syn_parts"), Ok(()), Ok(()), Err("syn_parts")]);
+        let one_time = Some(FastOpenListen { one_time: true, ..FastOpenListen::default() });
+        let one_time = ListenConfig { fast_open: one_time, ..ListenConfig::default() }.validate();
+        assert_eq!(one_time.is_ok(), cfg!(feature = "one-time-cookies"), "{one_time:?}");
+        let listen = |lifetime, entries| {
+            let replay_window = Some(ReplayWindow { lifetime: Duration::from_secs(lifetime), entries });
+            let fast_open = Some(FastOpenListen { replay_window, ..FastOpenListen::default() });
+            ListenConfig { fast_open, ..ListenConfig::default() }.validate().map_err(|error| error.key)
+        };
+        assert_eq!((listen(1, 1), listen(86_400, 1 << 24)), (Ok(()), Ok(())));
+        let (lifetime, entries) = (Err("replay_window.lifetime"), Err("replay_window.entries"));
+        assert_eq!((listen(0, 1), listen(86_401, 1)), (lifetime, lifetime));
+        assert_eq!((listen(1, 0), listen(1, (1 << 24) + 1)), (entries, entries));
+    }
 
     #[test]
     fn congestion_control_reads_what_it_prints() {

@@ -97,6 +97,7 @@ pub mod path;
 pub(crate) mod receive;
 pub(crate) mod send;
 pub mod seq_ranges;
+mod sort;
 pub mod stack;
 mod stored;
 pub mod time;

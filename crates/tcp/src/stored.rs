@@ -17,26 +17,32 @@ use core::fmt::Write;
 use core::str::FromStr;
 
 use siphasher::sip::SipHasher24;
-use thiserror::Error;
 
 use crate::time::{Duration, Instant};
 
 /// Reason why a stored text was refused. The memory is unchanged.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ImportError {
     /// There is no text of this kind.
-    #[error("nothing in it that was stored for this purpose; delete the file; a new one is written")]
     NotACache,
     /// The version is another one.
-    #[error("stored by another version; delete the file; a new one is written")]
     Version,
     /// The text was truncated or changed.
-    #[error("damaged since it was stored; delete the file; a new one is written")]
     Damaged,
     /// A line is not valid.
-    #[error("line {0} of what was stored cannot be read; delete the file; a new one is written")]
     Line(usize),
+}
+
+brisk_wire::impl_error! {
+    ImportError {
+        Self::NotACache =>
+            "nothing in it that was stored for this purpose; delete the file; a new one is written";
+        Self::Version => "stored by another version; delete the file; a new one is written";
+        Self::Damaged => "damaged since it was stored; delete the file; a new one is written";
+        Self::Line(number) =>
+            "line {number} of what was stored cannot be read; delete the file; a new one is written";
+    }
 }
 
 /// A kind of text.

@@ -5,8 +5,6 @@ use alloc::sync::Arc;
 use core::fmt;
 use core::str::FromStr;
 
-use thiserror::Error;
-
 use super::CongestionController;
 use super::sample::ControllerStart;
 
@@ -81,6 +79,11 @@ impl FromStr for CongestionAlgorithm {
 }
 
 /// Error for a text that names no congestion control.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[error("unknown congestion control; use {}", CongestionAlgorithm::NAMES)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnknownCongestion;
+
+brisk_wire::impl_error! {
+    UnknownCongestion {
+        Self => "unknown congestion control; use {}", CongestionAlgorithm::NAMES;
+    }
+}

@@ -10,14 +10,12 @@
 //! - The server answered but did not accept the data, three times in ten minutes. SYNs carry the cookie and
 //!   no data for 60 s and doubling, so that the client notices a server that recovers. A client whose address
 //!   changes sees this; it costs bytes and no time.
-//! - The path passed the data and then nothing more, to two destinations. Fast Open is off on this attachment
-//!   to the network, for one hour and doubling. A single destination proves nothing, because it may have
-//!   crashed.
+//! - The path passed the data and then nothing more, to two destinations. Fast Open is off for one hour and
+//!   doubling. A single destination proves nothing, because it may have crashed.
 
 use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::{String, ToString};
-use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
 use arrayvec::ArrayVec;
@@ -54,15 +52,14 @@ const REQUEST_BASE: Duration = Duration::from_secs(3600);
 const BLACK_HOLE_DESTINATIONS: usize = 2;
 /// Time within which two signs of a black hole belong together.
 const BLACK_HOLE_WINDOW: Duration = Duration::from_secs(600);
-/// If an answer followed a SYN with data within this time, the attachment is no black hole, even if single
+/// If an answer followed a SYN with data within this time, the network is no black hole, even if single
 /// destinations show signs of one: a queue of several seconds causes the same signs.
 const RECENT_SUCCESS: Duration = Duration::from_secs(60);
 /// Number of dropped SYNs in a row after which a destination and port is avoided, if it has answered SYN data
 /// before. If one of twenty-five handshakes loses a packet, chance causes two in a row every 600 connections,
 /// and six never.
 const KNOWN_SYN_FAIL_LIMIT: u8 = 6;
-/// Limit of remembered attachments and signs.
-const MAX_ATTACHMENTS: usize = 16;
+/// Limit of remembered signs of a black hole.
 const MAX_SIGNS: usize = 8;
 /// Limit of one-time cookies kept for a server.
 const MAX_ONE_TIME: usize = 8;
@@ -74,7 +71,7 @@ pub(super) const MAX_PORTS: usize = 8;
 pub struct ClientMemory {
     /// Pairs of addresses. 0 (off)..=1000000, default 1024.
     pub entries: usize,
-    /// Time for which Fast Open is off on an attachment that is a black hole, doubled each time; 0: never
+    /// Time for which Fast Open is off on a network that is a black hole, doubled each time; 0: never
     /// off. Up to 86400 s, default 3600 s.
     pub black_hole_base: Duration,
     /// Makes literals end with `..`, so that releases can add fields.
@@ -95,8 +92,6 @@ pub struct FastOpenConnect {
     /// Partition of the cookies. A server can recognise a client by its cookies, so give every privacy
     /// context its own partition. Default 0.
     pub partition: u64,
-    /// The attachment to the network that the connection uses; a black hole is remembered for it. Default 0.
-    pub attachment: u64,
     /// Send the data without a cookie, as closed networks may. Default `false`.
     pub no_cookie: bool,
     /// Assume that a destination with unknown MSS accepts as much data on a SYN as the local device, instead
@@ -143,7 +138,6 @@ impl Default for FastOpenConnect {
     fn default() -> Self {
         FastOpenConnect {
             partition: 0,
-            attachment: 0,
             no_cookie: false,
             assume_mtu: false,
             experimental: false,
@@ -184,6 +178,9 @@ impl FastOpenConnect {
         if self.plain_copy_percent > 100 {
             return refuse("plain_copy_percent", self.plain_copy_percent.to_string(), "0 to 100");
         }
+        if !(1..=4).contains(&self.syn_parts) {
+            return refuse("syn_parts", self.syn_parts.to_string(), "1 to 4 SYNs");
+        }
         if self.data_after_syn > 9 {
             return refuse("data_after_syn", self.data_after_syn.to_string(), "0 to 9 segments");
         }
@@ -210,13 +207,12 @@ pub(crate) struct PathKey {
 pub(crate) struct Asker {
     pub(crate) path: PathKey,
     pub(crate) port: u16,
-    pub(crate) attachment: u64,
 }
 
 impl Asker {
     pub(crate) fn new(local: SocketAddr, remote: SocketAddr, connect: &FastOpenConnect) -> Self {
         let path = PathKey { local: local.ip(), remote: remote.ip(), partition: connect.partition };
-        Asker { path, port: remote.port(), attachment: connect.attachment }
+        Asker { path, port: remote.port() }
     }
 }
 
@@ -335,10 +331,9 @@ pub(super) struct Port {
     pub(super) answered: bool,
 }
 
-/// State of an attachment to the network: whether it is a black hole for Fast Open.
+/// State of the network: whether it is a black hole for Fast Open.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Breaker {
-    pub(super) attachment: u64,
     pub(super) times: u8,
     pub(super) off_until: Option<Instant>,
     /// Time when an answer last followed a SYN with data.
@@ -352,23 +347,22 @@ pub(crate) struct ClientCache {
     memory: ClientMemory,
     hash: KeyedHash,
     pub(super) paths: Lru<PathKey, FastOpenPath, KeyedHash>,
-    /// The most recently used is last.
-    pub(super) breakers: Vec<Breaker>,
+    pub(super) breaker: Breaker,
 }
 
 impl ClientCache {
     /// Returns an empty cache.
     pub(crate) fn new(memory: ClientMemory, hash: KeyedHash) -> Self {
         let paths = Lru::new(memory.entries, hash.clone());
-        ClientCache { memory, hash, paths, breakers: Vec::new() }
+        ClientCache { memory, hash, paths, breaker: Breaker::default() }
     }
 
     /// Returns to the state after [`ClientCache::new`], in the same storage.
     pub(crate) fn renew(&mut self, by: ClientMemory, with: KeyedHash) {
-        let ClientCache { memory, hash, paths, breakers } = self;
+        let ClientCache { memory, hash, paths, breaker } = self;
         paths.renew(by.entries, with.clone());
         (*memory, *hash) = (by, with);
-        breakers.clear();
+        *breaker = Breaker::default();
     }
 
     /// Returns an empty cache with the same settings.
@@ -388,7 +382,7 @@ impl ClientCache {
     ) -> Result<OpenAttempt, OffReason> {
         let later = |until: Option<Instant>| until.is_some_and(|until| until > now);
         let family = usize::from(asker.path.remote.is_ipv6());
-        if self.breaker(asker.attachment).is_some_and(|breaker| later(breaker.off_until)) {
+        if later(self.breaker.off_until) {
             return Err(OffReason::BlackHole);
         }
         let none = FastOpenPath::default();
@@ -472,8 +466,7 @@ impl ClientCache {
                     (port.proven, port.answered, port.outrun) = (true, true, false);
                 }
                 if !asker.path.remote.is_loopback() && !self.memory.black_hole_base.is_zero() {
-                    let breaker = self.breaker_or_insert(asker.attachment);
-                    (breaker.times, breaker.worked) = (0, Some(now));
+                    (self.breaker.times, self.breaker.worked) = (0, Some(now));
                 }
             }
         }
@@ -483,7 +476,7 @@ impl ClientCache {
     pub(crate) fn flush(&mut self, partition: Option<u64>) {
         self.paths.retain(|key, _| partition.is_some_and(|partition| partition != key.partition));
         if partition.is_none() {
-            self.breakers.clear();
+            self.breaker = Breaker::default();
         }
     }
 
@@ -504,7 +497,7 @@ impl ClientCache {
         if asker.path.remote.is_loopback() || memory.black_hole_base.is_zero() {
             return;
         }
-        let breaker = self.breaker_or_insert(asker.attachment);
+        let breaker = &mut self.breaker;
         if breaker.worked.is_some_and(|at| now.saturating_since(at) <= RECENT_SUCCESS) {
             return;
         }
@@ -520,22 +513,6 @@ impl ClientCache {
             breaker.times = breaker.times.saturating_add(1);
             breaker.signs.clear();
         }
-    }
-
-    fn breaker(&mut self, attachment: u64) -> Option<&mut Breaker> {
-        self.breakers.iter_mut().find(|breaker| breaker.attachment == attachment)
-    }
-
-    pub(super) fn breaker_or_insert(&mut self, attachment: u64) -> &mut Breaker {
-        let known = self.breakers.iter().position(|breaker| breaker.attachment == attachment);
-        let breaker = match known {
-            Some(at) => self.breakers.remove(at),
-            None => Breaker { attachment, ..Breaker::default() },
-        };
-        if self.breakers.len() >= MAX_ATTACHMENTS {
-            self.breakers.remove(0);
-        }
-        self.breakers.push_mut(breaker)
     }
 }
 

@@ -11,26 +11,22 @@
 //! A ring holds a primary key, which generates and checks cookies, and optionally a backup key, which only
 //! checks. Keys are erased when dropped, never printed, and cannot be read back.
 
-use alloc::vec::Vec;
 use core::fmt;
 use core::net::IpAddr;
 
 use brisk_wire::Cookie;
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
 use siphasher::sip::SipHasher24;
 use subtle::{Choice, ConstantTimeEq};
-use thiserror::Error;
 use zeroize::Zeroize;
+
+#[cfg(feature = "derived-keys")]
+mod derived;
+
+#[cfg(feature = "derived-keys")]
+pub use derived::MasterSecret;
 
 /// Length of a cookie, bytes. Longer ones would not fit together with the other options of a SYN.
 pub(crate) const COOKIE_LEN: usize = 8;
-/// Permitted difference between the clocks of a farm, seconds: near the change of an epoch, cookies of the
-/// adjacent epoch are valid too.
-const CLOCK_SKEW: u64 = 60;
-/// Label for deriving the key of an epoch, in addition to the master secret and the number of the epoch.
-const DERIVATION: &[u8] = b"tfo-cookie-v1";
-
 /// A key of 16 bytes.
 #[derive(Clone)]
 pub struct CookieKey([u8; 16]);
@@ -41,6 +37,7 @@ impl CookieKey {
         CookieKey(bytes)
     }
 
+    #[cfg(feature = "one-time-cookies")]
     pub(crate) fn bytes(&self) -> &[u8; 16] {
         &self.0
     }
@@ -93,69 +90,28 @@ impl PartialEq for CookieKey {
 
 impl Eq for CookieKey {}
 
-/// A secret from which the keys of a farm are derived; 16 bytes or more.
-#[derive(Clone)]
-pub struct MasterSecret(Vec<u8>);
-
-impl MasterSecret {
-    /// Returns the secret of these bytes.
-    ///
-    /// # Errors
-    /// [`KeyError::Short`] if there are fewer than 16.
-    pub fn new(bytes: &[u8]) -> Result<Self, KeyError> {
-        if bytes.len() < 16 { Err(KeyError::Short(bytes.len())) } else { Ok(MasterSecret(bytes.to_vec())) }
-    }
-
-    /// Returns `first 16 bytes of HMAC-SHA256(master, "tfo-cookie-v1" || BE64(epoch))`.
-    fn key_of(&self, epoch: u64) -> CookieKey {
-        let mut key = [0; 16];
-        if let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&self.0) {
-            mac.update(DERIVATION);
-            mac.update(&epoch.to_be_bytes());
-            let mut digest = mac.finalize().into_bytes();
-            key.iter_mut().zip(digest.iter()).for_each(|(to, from)| *to = *from);
-            digest.as_mut_slice().zeroize();
-        }
-        CookieKey(key)
-    }
-}
-
-impl Drop for MasterSecret {
-    fn drop(&mut self) {
-        self.0.zeroize();
-    }
-}
-
-impl fmt::Debug for MasterSecret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("MasterSecret(..)")
-    }
-}
-
-impl PartialEq for MasterSecret {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.ct_eq(&other.0).into()
-    }
-}
-
-impl Eq for MasterSecret {}
-
 /// Reason why a key cannot be used.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum KeyError {
     /// There are not four words.
-    #[error("a Fast Open key has four words joined by dashes, as in a0bf63f7-ed803d81-cd641d30-cebc4a90")]
     Words,
     /// A word is not hexadecimal.
-    #[error("each word of a Fast Open key has 1 to 8 hexadecimal digits")]
     Digits,
     /// There are more than a primary and a backup key on one line.
-    #[error("a line holds one Fast Open key, or two as primary,backup")]
     CookieKeys,
-    /// The master secret is too short.
-    #[error("a master secret has at least 16 bytes; this one has {0}")]
+    /// The secret of derived keys is too short.
     Short(usize),
+}
+
+brisk_wire::impl_error! {
+    KeyError {
+        Self::Words =>
+            "a Fast Open key has four words joined by dashes, as in a0bf63f7-ed803d81-cd641d30-cebc4a90";
+        Self::Digits => "each word of a Fast Open key has 1 to 8 hexadecimal digits";
+        Self::CookieKeys => "a line holds one Fast Open key, or two as primary,backup";
+        Self::Short(number) => "a master secret has at least 16 bytes; this one has {number}";
+    }
 }
 
 /// Source of a server's keys.
@@ -172,6 +128,8 @@ pub enum KeySource {
     },
     /// Keys derived from a secret and the time of day, so that a farm rotates without communication. The
     /// driver sets the time with [`crate::Stack::set_unix_time`]; before that no cookie is generated.
+    /// Needs the feature `derived-keys`.
+    #[cfg(feature = "derived-keys")]
     Derived {
         /// The shared secret of the farm.
         master: MasterSecret,
@@ -229,17 +187,12 @@ pub(crate) struct KeyRing {
 
 #[derive(Debug)]
 enum CookieKeys {
-    Fixed { primary: CookieKey, backup: Option<CookieKey> },
-    Derived(Epochs),
-}
-
-/// Keys derived from the time of day.
-struct Epochs {
-    master: MasterSecret,
-    rotate_s: u64,
-    unix: Option<u64>,
-    /// The epoch of `keys[2]`; the keys are those of the two epochs before it, of itself and of the next.
-    turned: Option<(u64, [CookieKey; 4])>,
+    Fixed {
+        primary: CookieKey,
+        backup: Option<CookieKey>,
+    },
+    #[cfg(feature = "derived-keys")]
+    Derived(derived::Epochs),
 }
 
 impl KeyRing {
@@ -249,17 +202,16 @@ impl KeyRing {
             KeySource::Fixed { primary, backup } => {
                 CookieKeys::Fixed { primary: primary.clone(), backup: backup.clone() }
             }
-            KeySource::Derived { master, rotate_s } => CookieKeys::Derived(Epochs {
-                master: master.clone(),
-                rotate_s: (*rotate_s).max(1),
-                unix: None,
-                turned: None,
-            }),
+            #[cfg(feature = "derived-keys")]
+            KeySource::Derived { master, rotate_s } => {
+                CookieKeys::Derived(derived::Epochs::new(master.clone(), *rotate_s))
+            }
         };
         KeyRing { dst, keys }
     }
 
-    /// Sets the time of day: seconds since 1970, if the stack knows it.
+    /// Sets the time of day for derived keys: seconds since 1970, if the stack knows it.
+    #[cfg(feature = "derived-keys")]
     pub(crate) fn set_time(&mut self, unix: Option<u64>) {
         if let (CookieKeys::Derived(epochs), Some(unix)) = (&mut self.keys, unix) {
             epochs.turn(unix);
@@ -270,6 +222,7 @@ impl KeyRing {
     pub(crate) fn generate(&self, client: IpAddr, server: IpAddr) -> Option<Cookie> {
         let code = match &self.keys {
             CookieKeys::Fixed { primary, .. } => primary,
+            #[cfg(feature = "derived-keys")]
             CookieKeys::Derived(epochs) => epochs.current()?,
         };
         Cookie::new(&code.cookie_of(&AddressPair::of(client, self.bound_to(server))))
@@ -288,6 +241,7 @@ impl KeyRing {
         let none = Choice::from(0);
         let (primary, backup) = match &self.keys {
             CookieKeys::Fixed { primary, backup } => (is_of(primary), backup.as_ref().map_or(none, is_of)),
+            #[cfg(feature = "derived-keys")]
             CookieKeys::Derived(epochs) => epochs.check(is_of),
         };
         match (bool::from(primary), bool::from(backup)) {
@@ -307,43 +261,8 @@ impl KeyRing {
     }
 }
 
-impl Epochs {
-    fn turn(&mut self, unix: u64) {
-        self.unix = Some(unix);
-        let epoch = unix / self.rotate_s;
-        if self.turned.as_ref().is_none_or(|(turned, _)| *turned != epoch) {
-            let code = |epoch| self.master.key_of(epoch);
-            let before = |back| epoch.saturating_sub(back);
-            self.turned =
-                Some((epoch, [code(before(2)), code(before(1)), code(epoch), code(epoch.saturating_add(1))]));
-        }
-    }
-
-    fn current(&self) -> Option<&CookieKey> {
-        self.turned.as_ref().map(|(_, [_, _, current, _])| current)
-    }
-
-    /// Checks with the current epoch as primary and the previous one as backup. Around the change of an
-    /// epoch, a server whose clock is ahead has already generated cookies of the next epoch, and one whose
-    /// clock is behind still accepts those of the epoch before the last.
-    fn check(&self, is_of: impl Fn(&CookieKey) -> Choice) -> (Choice, Choice) {
-        let (Some((_, [oldest, last, current, next])), Some(unix)) = (&self.turned, self.unix) else {
-            return (Choice::from(0), Choice::from(0));
-        };
-        let into = unix % self.rotate_s;
-        let begun = Choice::from(u8::from(into < CLOCK_SKEW));
-        let ending = Choice::from(u8::from(into + CLOCK_SKEW >= self.rotate_s));
-        (is_of(current) | (is_of(next) & ending), is_of(last) | (is_of(oldest) & begun))
-    }
-}
-
-impl fmt::Debug for Epochs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Epochs").field("rotate_s", &self.rotate_s).finish_non_exhaustive()
-    }
-}
-
 /// Returns SipHash-2-4 over the first address and then the second, in network byte order.
+#[cfg(feature = "one-time-cookies")]
 pub(crate) fn addresses_hash(key: &[u8; 16], first: IpAddr, second: IpAddr) -> u64 {
     AddressPair::of(first, second).hash(key)
 }
@@ -439,7 +358,6 @@ mod tests {
         assert_eq!(KeySource::parse("1-2-3-4,5-6-7-8,9-0-1-2"), Err(KeyError::CookieKeys));
         let two = KeySource::Fixed { primary: parsed("1-2-3-4"), backup: Some(parsed("5-6-7-8")) };
         assert_eq!(KeySource::parse("1-2-3-4,5-6-7-8\n"), Ok(two));
-        assert_eq!(MasterSecret::new(&[1; 15]), Err(KeyError::Short(15)));
     }
 
     #[test]
@@ -518,53 +436,11 @@ mod tests {
         assert_eq!(made.as_deref(), Some("321a9835fee553ef"));
     }
 
-    fn derived(unix: u64) -> KeyRing {
-        let master = MasterSecret::new(&COUNTING).expect("long enough");
-        let source = KeySource::Derived { master, rotate_s: 1000 };
-        let mut ring = KeyRing::new(&source, CookieDst::Packet);
-        ring.set_time(Some(unix));
-        ring
-    }
-
-    #[test]
-    fn derived_keys_need_the_time_of_day() {
-        let master = MasterSecret::new(&COUNTING).expect("long enough");
-        let source = KeySource::Derived { master, rotate_s: 1000 };
-        let ring = KeyRing::new(&source, CookieDst::Packet);
-        assert_eq!(ring.generate(ip("10.0.0.1"), ip("10.0.0.2")), None);
-    }
-
-    #[test]
-    fn a_derived_cookie_lives_for_one_to_two_epochs_and_survives_clock_skew() {
-        let (client, server) = (ip("10.0.0.1"), ip("10.0.0.2"));
-        let made = derived(5500).generate(client, server).expect("the time is known");
-        let mut ring = derived(5500);
-        let mut at = |unix| {
-            ring.set_time(Some(unix));
-            ring.check(&made, client, server)
-        };
-        assert_eq!(at(5999), Check::Primary);
-        assert_eq!(at(6000), Check::Backup);
-        assert_eq!(at(6999), Check::Backup);
-        assert_eq!(at(7059), Check::Backup, "the first minute of the epoch after");
-        assert_eq!(at(7060), Check::Invalid);
-        assert_eq!(at(4940), Check::Primary, "a server whose clock is behind, in its last minute");
-        assert_eq!(at(4939), Check::Invalid);
-    }
-
-    #[test]
-    fn the_key_of_an_epoch_is_the_hmac_of_the_master() {
-        // Computed by another program: HMAC-SHA256(00..0f, "tfo-cookie-v1" || BE64(5)).
-        let key = MasterSecret::new(&COUNTING).expect("long enough").key_of(5);
-        let hex: std::string::String = key.0.iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(hex, "6f413c15dc6a0afd0674b8ae0fe3d2e3");
-    }
-
     #[test]
     fn keys_are_not_printed() {
         let source = KeySource::Fixed { primary: CookieKey::new([0xab; 16]), backup: None };
         let ring = KeyRing::new(&source, CookieDst::Packet);
-        for text in [format!("{source:?}"), format!("{ring:?}"), format!("{:?}", derived(1))] {
+        for text in [format!("{source:?}"), format!("{ring:?}")] {
             assert!(!text.contains("171") && !text.to_lowercase().contains("ab, "), "{text}");
         }
     }

@@ -38,6 +38,7 @@
 pub(crate) mod client;
 pub(crate) mod cookie;
 pub(crate) mod last_ack;
+#[cfg_attr(not(feature = "one-time-cookies"), path = "no_one_time.rs")]
 pub(crate) mod one_time;
 pub(crate) mod outcome;
 pub(crate) mod persist;
@@ -46,7 +47,9 @@ pub(crate) mod server;
 mod switches;
 
 pub use client::{ClientMemory, FastOpenConnect};
-pub use cookie::{CookieDst, CookieKey, KeyError, KeySource, MasterSecret};
+#[cfg(feature = "derived-keys")]
+pub use cookie::MasterSecret;
+pub use cookie::{CookieDst, CookieKey, KeyError, KeySource};
 pub use last_ack::LastAckHold;
 pub(crate) use outcome::BlackHoleSign;
 pub use outcome::{FastOpenOutcome, OffReason, SynAckClass};

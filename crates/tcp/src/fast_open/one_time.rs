@@ -49,13 +49,13 @@ pub(crate) struct OneTimeCookies {
 
 impl OneTimeCookies {
     /// Returns an issuer without issued cookies. `key` encrypts, `hash_key` hashes IPv6 addresses.
-    pub(crate) fn new(key: &CookieKey, hash_key: &CookieKey) -> Self {
-        OneTimeCookies {
+    pub(crate) fn new(key: &CookieKey, hash_key: &CookieKey) -> Option<Self> {
+        Some(OneTimeCookies {
             cipher: Aes128::new(&(*key.bytes()).into()),
             hash_key: *hash_key.bytes(),
             issued: 0,
             used: vec![0; WORDS].into_boxed_slice(),
-        }
+        })
     }
 
     pub(crate) fn issue(&mut self, client: IpAddr, server: IpAddr) -> Cookie {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     fn issuer() -> OneTimeCookies {
-        OneTimeCookies::new(&counting(0), &counting(16))
+        OneTimeCookies::new(&counting(0), &counting(16)).expect("the feature is on")
     }
 
     fn ip(text: &str) -> IpAddr {

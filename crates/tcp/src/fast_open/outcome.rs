@@ -61,7 +61,7 @@ pub enum OffReason {
     Disabled,
     /// The server recently gave no cookie, or the request was dropped.
     NoCookieThere,
-    /// This attachment to the network is a black hole for it.
+    /// The network is a black hole for it.
     BlackHole,
     /// Both ends opened the connection at the same time.
     Simultaneous,

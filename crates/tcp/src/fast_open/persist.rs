@@ -1,10 +1,10 @@
 //! The client's cache as text that survives a restart.
 //!
 //! ```text
-//! brisk-fast-open 3 1764000000
+//! brisk-fast-open 4 1764000000
 //! path 192.0.2.1 198.51.100.9 0 00abaaabe8e954c2 std - 0
 //! port 80 1 - 0 - 0
-//! attachment 0 1 3540000
+//! black-hole 1 3540000
 //! end 3 9f0a6c1de2b47533
 //! ```
 //!
@@ -18,11 +18,11 @@ use core::fmt::Write;
 
 use brisk_wire::{Cookie, FastOpen};
 
-use super::client::{ClientCache, PathKey, Port};
+use super::client::{Breaker, ClientCache, PathKey, Port};
 use crate::stored::{Clock, ImportError, Kind, Records, Stored, Words, left};
 use crate::time::Instant;
 
-const KIND: Kind = Kind { name: "brisk-fast-open", version: "3" };
+const KIND: Kind = Kind { name: "brisk-fast-open", version: "4" };
 
 impl ClientCache {
     /// Writes the cache. `unix`: seconds since 1970, if known.
@@ -48,10 +48,9 @@ impl ClientCache {
                 records.push(&format!("port {port} {syn_fail} {disabled} {req_fail} {request} {takes}"));
             }
         }
-        for breaker in self.breakers.iter().filter(|breaker| breaker.times > 0 || breaker.off_until.is_some())
-        {
-            let left = left(breaker.off_until, now);
-            records.push(&format!("attachment {} {} {left}", breaker.attachment, breaker.times));
+        let Breaker { times, off_until, .. } = &self.breaker;
+        if *times > 0 || off_until.is_some() {
+            records.push(&format!("black-hole {times} {}", left(*off_until, now)));
         }
     }
 
@@ -69,7 +68,7 @@ impl ClientCache {
         stored.each(|words| match words.next() {
             Some("path") => self.read_path(words, clock).map(|read| path = Some(read)),
             Some("port") => self.read_port(path, words, clock),
-            Some("attachment") => self.read_attachment(words, clock),
+            Some("black-hole") => self.read_black_hole(words, clock),
             Some(_) | None => None,
         })
     }
@@ -125,11 +124,10 @@ impl ClientCache {
         Some(())
     }
 
-    fn read_attachment(&mut self, words: &mut Words<'_>, clock: &Clock) -> Option<()> {
-        let (attachment, times, off_until) = (words.read()?, words.read()?, words.read_time(clock)?);
-        let breaker = self.breaker_or_insert(attachment);
-        breaker.times = breaker.times.max(times);
-        breaker.off_until = breaker.off_until.max(off_until);
+    fn read_black_hole(&mut self, words: &mut Words<'_>, clock: &Clock) -> Option<()> {
+        let (times, off_until) = (words.read()?, words.read_time(clock)?);
+        self.breaker.times = self.breaker.times.max(times);
+        self.breaker.off_until = self.breaker.off_until.max(off_until);
         Some(())
     }
 }
@@ -185,8 +183,7 @@ mod tests {
         cache.choose(&asker(remote), &connect, None, &known, at(now)).map(|attempt| attempt.mode)
     }
 
-    /// Returns a cache with a server that works, one that is avoided, one without Fast Open, and an
-    /// attachment that is off.
+    /// Returns a cache with a server that works, one that is avoided, one and one without Fast Open.
     fn full() -> ClientCache {
         let mut cache = cache();
         let cookie = Cookie::new(&[0xab; 8]).map(FastOpen::with_cookie);
@@ -278,8 +275,8 @@ mod tests {
         let mut import = |text: &str| cache.import(text, None, at(0));
         assert_eq!(import(""), Err(ImportError::NotACache));
         assert_eq!(import("hello\n"), Err(ImportError::NotACache));
-        assert_eq!(import("brisk-fast-open 2 -\n"), Err(ImportError::Version));
-        assert_eq!(import("brisk-fast-open 3 -\n"), Err(ImportError::Damaged));
+        assert_eq!(import("brisk-fast-open 3 -\n"), Err(ImportError::Version));
+        assert_eq!(import("brisk-fast-open 4 -\n"), Err(ImportError::Damaged));
     }
 
     #[test]

@@ -17,6 +17,8 @@
 //! configured keys, an earlier SYN can be accepted once more.
 
 use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::string::ToString;
 use core::fmt;
 use core::hash::BuildHasher;
 use core::net::IpAddr;
@@ -24,6 +26,7 @@ use core::net::IpAddr;
 use brisk_wire::SeqNum;
 use hashbrown::HashSet;
 
+use crate::error::ConfigError;
 use crate::four_tuple::KeyedHash;
 use crate::time::{Duration, Instant};
 
@@ -31,7 +34,7 @@ use crate::time::{Duration, Instant};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReplayWindow {
     /// Time for which a SYN is remembered: at least as long as the network may delay one (RFC 9293 section
-    /// 3.4.1: two minutes). Up to 86400 s, default 120 s.
+    /// 3.4.1: two minutes). Above 0, up to 86400 s, default 120 s.
     pub lifetime: Duration,
     /// Limit of remembered SYNs, 50 bytes each; further ones open an ordinary handshake. 1..=16777216,
     /// default 262144: 2,184 a second for 120 s.
@@ -41,6 +44,21 @@ pub struct ReplayWindow {
 impl Default for ReplayWindow {
     fn default() -> Self {
         ReplayWindow { lifetime: Duration::from_secs(120), entries: 1 << 18 }
+    }
+}
+
+impl ReplayWindow {
+    /// Checks the documented ranges of the fields; the error names the first field that is out of its range.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        if self.lifetime.is_zero() || self.lifetime > Duration::from_secs(86_400) {
+            let value = format!("{:?}", self.lifetime);
+            return Err(ConfigError { key: "replay_window.lifetime", value, range: "1 ns to 86400 s" });
+        }
+        if !(1..=1 << 24).contains(&self.entries) {
+            let value = self.entries.to_string();
+            return Err(ConfigError { key: "replay_window.entries", value, range: "1 to 16777216" });
+        }
+        Ok(())
     }
 }
 

@@ -74,7 +74,8 @@ pub struct FastOpenListen {
     /// the path, before the client's acknowledgement. Otherwise at most ten segments leave, because a cookie
     /// may be stolen. Default `false`.
     pub authenticated: bool,
-    /// Use cookies that open one connection each; only clients of this stack support them. Default `false`.
+    /// Use cookies that open one connection each; only clients of this stack support them. Needs the feature
+    /// `one-time-cookies`. Default `false`.
     pub one_time: bool,
     /// Accept data segments that follow a SYN with data before the handshake is complete, an initial window
     /// at most, and further SYNs with parts of the data: for hops whose clients send them
@@ -89,8 +90,7 @@ pub struct FastOpenListen {
 }
 
 impl FastOpenListen {
-    /// Checks the documented ranges of the fields, except those of [`ReplayWindow`]; the error names the
-    /// first field that is out of its range.
+    /// Checks the documented ranges of the fields; the error names the first field that is out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let refuse = |key, value: String, range| Err(ConfigError { key, value, range });
         if self.max_per_ip == 0 {
@@ -99,7 +99,10 @@ impl FastOpenListen {
         if self.amp_factor > 64 {
             return refuse("amp_factor", self.amp_factor.to_string(), "0 to 64");
         }
-        Ok(())
+        if self.one_time && !cfg!(feature = "one-time-cookies") {
+            return refuse("one_time", "true".to_string(), "false, or the feature one-time-cookies");
+        }
+        self.replay_window.map_or(Ok(()), |window| window.validate())
     }
 }
 
@@ -551,11 +554,12 @@ mod tests {
         assert!(bench.open("192.0.2.3", 0).is_ok());
     }
 
+    #[cfg(feature = "one-time-cookies")]
     #[test]
     fn a_one_time_cookie_is_refused_the_second_time() {
         let mut bench = Bench::new(8);
         let key = CookieKey::new([7; 16]);
-        let mut one_time = OneTimeCookies::new(&key, &key);
+        let mut one_time = OneTimeCookies::new(&key, &key).expect("the feature is on");
         let cookie = one_time.issue(ip("192.0.2.1"), ip(SERVER));
         let mut admit = |cookie| {
             let option = Some(FastOpen::with_cookie(cookie));

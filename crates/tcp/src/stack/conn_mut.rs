@@ -3,6 +3,7 @@
 use super::{ConnId, Stack};
 use crate::config::{KeepaliveConfig, PacingConfig, RtoConfig, WindowRules};
 use crate::connection::Connection;
+use crate::error::ConfigError;
 use crate::time::Duration;
 
 /// The options of one connection ([`Stack::conn_mut`]).
@@ -40,7 +41,7 @@ use crate::time::Duration;
 /// conn.set_user_timeout(Some(Duration::from_secs(30)));
 /// conn.set_fin_wait_2_timeout(Duration::from_secs(10));
 /// conn.set_delack_max(Duration::from_millis(10));
-/// conn.set_rto(RtoConfig::RFC6298);
+/// conn.set_rto(RtoConfig::RFC6298)?;
 /// conn.set_pacing(Some(PacingConfig::default()));
 /// conn.set_window_rules(WindowRules::default());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -106,8 +107,13 @@ impl<'a> ConnMut<'a> {
     }
 
     /// Changes the bounds of the retransmission timeout. A running timer keeps its deadline.
-    pub fn set_rto(&mut self, rto: RtoConfig) {
+    ///
+    /// # Errors
+    /// A value out of its range; then nothing changes.
+    pub fn set_rto(&mut self, rto: RtoConfig) -> Result<(), ConfigError> {
+        rto.validate()?;
         self.change(|connection| connection.set_rto(rto));
+        Ok(())
     }
 
     /// Sets the maximum delay of an acknowledgement.

@@ -198,7 +198,7 @@ impl Stack {
         at.set_keys(fast_open.keys(), &fast_open.hash);
         if at.config.one_time && fast_open.one_time.is_none() {
             let [_, key, hash_key] = fast_open.drawn();
-            fast_open.one_time = Some(OneTimeCookies::new(&key, &hash_key));
+            fast_open.one_time = OneTimeCookies::new(&key, &hash_key);
         }
     }
 
@@ -352,6 +352,7 @@ impl Stack {
         }
         let FastOpenAt { config, ring, replays } = at.fast_open.as_deref_mut()?;
         let ring = ring.as_mut()?;
+        #[cfg(feature = "derived-keys")]
         ring.set_time(fast_open.unix(now));
         let facts = SynFacts {
             client: tuple.remote.ip(),

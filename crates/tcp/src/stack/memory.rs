@@ -15,6 +15,7 @@ use crate::conn_id::ConnId;
 use crate::connection::Urgency;
 use crate::event::Event;
 use crate::mechanism::corrective::history::Pressure;
+use crate::sort::sort_by_key;
 use crate::time::{Duration, Instant};
 
 /// Buffers.
@@ -96,7 +97,7 @@ impl Stack {
             .filter(|(_, slot)| slot.repair_memory > 0)
             .map(|(id, slot): (ConnId, _)| (slot.connection.gentle.last_repair_arrival(), id))
             .collect();
-        idle.sort_unstable_by_key(|(last, id)| (*last, id.index));
+        sort_by_key(&mut idle, |(last, id)| (*last, id.index));
         for (_, id) in idle {
             if self.repair_memory.pressure() == Pressure::None {
                 return;

@@ -147,9 +147,14 @@ pub struct UnknownOptions {
 }
 
 /// Error for an option that exceeds the 40 bytes of a segment's option area.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("no room for another TCP option: all of them together have 40 bytes")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OptionSpaceFull;
+
+crate::impl_error! {
+    OptionSpaceFull {
+        Self => "no room for another TCP option: all of them together have 40 bytes";
+    }
+}
 
 impl UnknownOptions {
     /// Adds an option with this content (the bytes after kind and length). Kinds 0 (end) and 1 (NOP), which

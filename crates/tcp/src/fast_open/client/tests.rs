@@ -1,3 +1,5 @@
+use std::vec::Vec;
+
 use super::*;
 
 const C1: [u8; 8] = [1; 8];
@@ -284,31 +286,31 @@ fn after_two_swallowed_requests_the_next_waits_an_hour_and_then_two() {
 }
 
 #[test]
-fn two_black_holes_switch_the_attachment_off_and_one_does_not() {
+fn two_black_holes_switch_fast_open_off_and_one_does_not() {
     let mut cache = cache();
     let (a, b) = (asker("198.51.100.9:80"), asker("203.0.113.7:80"));
     let hole = FastOpenReport::BlackHole(BlackHoleSign::Timeouts);
-    let choose = |cache: &mut ClientCache, remote, attachment, now| {
-        let connect = FastOpenConnect { attachment, ..FastOpenConnect::default() };
-        let asker = Asker { attachment, ..asker(remote) };
-        cache.choose(&asker, &connect, None, &PathFacts::default(), at(now)).map(|attempt| attempt.mode)
+    let choose = |cache: &mut ClientCache, remote, now| {
+        let connect = FastOpenConnect::default();
+        cache
+            .choose(&asker(remote), &connect, None, &PathFacts::default(), at(now))
+            .map(|attempt| attempt.mode)
     };
     cache.on_report(&a, &hole, at(0));
     cache.on_report(&a, &hole, at(1));
-    assert_eq!(choose(&mut cache, "203.0.113.99:80", 0, 2), Ok(Mode::Request), "one destination");
-    assert_eq!(choose(&mut cache, "198.51.100.9:80", 0, 2), Err(OffReason::Disabled));
+    assert_eq!(choose(&mut cache, "203.0.113.99:80", 2), Ok(Mode::Request), "one destination");
+    assert_eq!(choose(&mut cache, "198.51.100.9:80", 2), Err(OffReason::Disabled));
     cache.on_report(&b, &hole, at(300_000));
-    assert_eq!(choose(&mut cache, "203.0.113.99:80", 0, 300_001), Err(OffReason::BlackHole));
-    assert_eq!(choose(&mut cache, "203.0.113.99:80", 1, 300_001), Ok(Mode::Request), "another network");
-    assert_eq!(choose(&mut cache, "203.0.113.99:80", 0, 3_900_000), Ok(Mode::Request));
+    assert_eq!(choose(&mut cache, "203.0.113.99:80", 300_001), Err(OffReason::BlackHole));
+    assert_eq!(choose(&mut cache, "203.0.113.99:80", 3_900_000), Ok(Mode::Request));
     cache.on_report(&a, &hole, at(3_900_000));
     cache.on_report(&b, &hole, at(3_900_001));
-    assert_eq!(choose(&mut cache, "203.0.113.99:80", 0, 11_100_000), Err(OffReason::BlackHole), "doubled");
+    assert_eq!(choose(&mut cache, "203.0.113.99:80", 11_100_000), Err(OffReason::BlackHole), "doubled");
     cache.on_report(&a, &FastOpenReport::Works, at(11_200_000));
     cache.on_report(&a, &hole, at(11_260_001));
     cache.on_report(&b, &hole, at(11_260_002));
-    assert_eq!(choose(&mut cache, "203.0.113.99:80", 0, 14_800_003), Err(OffReason::BlackHole));
-    assert_eq!(choose(&mut cache, "203.0.113.99:80", 0, 14_860_003), Ok(Mode::Request), "one hour again");
+    assert_eq!(choose(&mut cache, "203.0.113.99:80", 14_800_003), Err(OffReason::BlackHole));
+    assert_eq!(choose(&mut cache, "203.0.113.99:80", 14_860_003), Ok(Mode::Request), "one hour again");
 }
 
 #[test]
@@ -326,7 +328,7 @@ fn answers_to_others_within_a_minute_blame_the_destination() {
         assert_eq!(mode(&mut cache, &asker(remote), 60_001), Err(OffReason::Disabled));
     }
     assert_eq!(mode(&mut cache, &stranger, 60_001), Ok(Mode::Request));
-    // Loopback shows nothing about the attachment.
+    // Loopback shows nothing about the network.
     cache.on_report(&asker("127.0.0.1:80"), &FastOpenReport::Works, at(119_000));
     cache.on_report(&asker("198.51.100.10:80"), &hole, at(120_001));
     cache.on_report(&asker("198.51.100.11:80"), &hole, at(120_001));

@@ -5,6 +5,7 @@ use core::mem;
 
 use super::{Resent, Scoreboard};
 use crate::seq_ranges::SeqRange;
+use crate::sort::sort_by_key;
 
 impl Scoreboard {
     /// Declares the segments of `range` lost that are in flight. Returns the number of bytes newly declared
@@ -93,7 +94,8 @@ impl Scoreboard {
         let again = self.records.iter().filter(|record| record.in_flight() && record.transmissions > 1);
         let mut resent: Vec<Resent> =
             again.map(|record| Resent { at: record.sent_at, range: record.range }).collect();
-        resent.sort_by_key(|resent| resent.at);
+        let una = self.una;
+        sort_by_key(&mut resent, |resent| (resent.at, resent.range.start.since(una)));
         self.tags.resent = resent.into();
     }
 

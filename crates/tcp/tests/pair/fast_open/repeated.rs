@@ -98,65 +98,71 @@ fn closed_by_the_client(world: &mut World) -> TcpHeader {
     first
 }
 
-/// A second listener, and new keys for the cookies of RFC 7413, do not affect one-time cookies.
-#[test]
-fn a_one_time_cookie_outlives_a_new_listener() {
-    let one_time = FastOpenListen { one_time: true, ..FastOpenListen::default() };
-    let mut world = World::new(one_time.clone());
-    let connect = FastOpenConnect { one_time: true, ..FastOpenConnect::default() };
-    let config = ConnectConfig { fast_open: Some(connect), ..asking() };
-    world.open(&config, &pattern(100));
-    world.until(1000);
-    world.restart();
-    world.pair.listen(B, 81, serving(one_time));
-    world.pair.b.set_fast_open_keys(fixed(9, None));
-    let id = world.open(&config, &pattern(100));
-    world.until(1000);
-    assert_eq!(world.outcome(id), FastOpenOutcome::Used);
-}
+/// Cookies that open one connection each.
+#[cfg(feature = "one-time-cookies")]
+mod one_time {
+    use super::*;
 
-/// The option that requests such a cookie is on data segments and shortens them.
-#[test]
-fn full_segments_have_room_for_the_option_of_one_time_cookies() {
-    let mut world = World::new(FastOpenListen { one_time: true, ..FastOpenListen::default() });
-    let one_time = FastOpenConnect { one_time: true, ..FastOpenConnect::default() };
-    let config = ConnectConfig { fast_open: Some(one_time), ..asking() };
-    let id = world.open(&config, &pattern(5000));
-    world.until(150);
-    let at_b = world.accept();
-    world.pair.write(B, at_b, &pattern(5000)).expect("room");
-    world.until(1000);
-    let asks = |seen: &&Seen| seen.from == A && seen.len > 0 && seen.tcp.options.fast_open.is_some();
-    // 1460 bytes less 12 of timestamps and 4 of the request.
-    assert_eq!(world.pair.seen.iter().filter(asks).map(|seen| seen.len).max(), Some(1444));
-    assert_eq!(world.read(B, at_b), pattern(5000));
-    assert_eq!(world.read(A, id), pattern(5000));
-}
+    /// A second listener, and new keys for the cookies of RFC 7413, do not affect one-time cookies.
+    #[test]
+    fn a_one_time_cookie_outlives_a_new_listener() {
+        let one_time = FastOpenListen { one_time: true, ..FastOpenListen::default() };
+        let mut world = World::new(one_time.clone());
+        let connect = FastOpenConnect { one_time: true, ..FastOpenConnect::default() };
+        let config = ConnectConfig { fast_open: Some(connect), ..asking() };
+        world.open(&config, &pattern(100));
+        world.until(1000);
+        world.restart();
+        world.pair.listen(B, 81, serving(one_time));
+        world.pair.b.set_fast_open_keys(fixed(9, None));
+        let id = world.open(&config, &pattern(100));
+        world.until(1000);
+        assert_eq!(world.outcome(id), FastOpenOutcome::Used);
+    }
 
-#[test]
-fn a_one_time_cookie_opens_one_connection() {
-    let mut world = World::new(FastOpenListen { one_time: true, ..FastOpenListen::default() });
-    let one_time = FastOpenConnect { one_time: true, ..FastOpenConnect::default() };
-    let config = ConnectConfig { fast_open: Some(one_time), ..asking() };
-    world.open(&config, &pattern(100));
-    world.until(149);
-    assert_eq!(world.sent(A), [(0, "S", 0, true), (100, ".", 100, true)]);
-    assert_eq!(world.sent(B), [(50, "S.", 0, false)]);
-    world.until(200);
-    assert_eq!(world.sent(B)[1], (150, ".", 0, true));
-    let cookie = world.pair.last(B).tcp.options.fast_open.map(|option| option.cookie.len());
-    assert_eq!(cookie, Some(16));
-    world.until(1000);
-    world.restart();
-    let id = world.open(&config, &pattern(100));
-    world.until(60);
-    let first = world.pair.seen[0].tcp.clone();
-    world.until(1000);
-    assert_eq!(world.outcome(id), FastOpenOutcome::Used);
-    // The same cookie again, from another port.
-    let again = TcpHeader { src_port: 999, ..first };
-    world.pair.forge(B, &again, &pattern(100));
-    let answer = world.pair.last(B).tcp.clone();
-    assert_eq!((answer.ack.since(again.seq), answer.options.fast_open), (1, None));
-    assert_eq!(world.pair.b.stats().fast_open.one_time_reuse, 1);
+    /// The option that requests such a cookie is on data segments and shortens them.
+    #[test]
+    fn full_segments_have_room_for_the_option_of_one_time_cookies() {
+        let mut world = World::new(FastOpenListen { one_time: true, ..FastOpenListen::default() });
+        let one_time = FastOpenConnect { one_time: true, ..FastOpenConnect::default() };
+        let config = ConnectConfig { fast_open: Some(one_time), ..asking() };
+        let id = world.open(&config, &pattern(5000));
+        world.until(150);
+        let at_b = world.accept();
+        world.pair.write(B, at_b, &pattern(5000)).expect("room");
+        world.until(1000);
+        let asks = |seen: &&Seen| seen.from == A && seen.len > 0 && seen.tcp.options.fast_open.is_some();
+        // 1460 bytes less 12 of timestamps and 4 of the request.
+        assert_eq!(world.pair.seen.iter().filter(asks).map(|seen| seen.len).max(), Some(1444));
+        assert_eq!(world.read(B, at_b), pattern(5000));
+        assert_eq!(world.read(A, id), pattern(5000));
+    }
+
+    #[test]
+    fn a_one_time_cookie_opens_one_connection() {
+        let mut world = World::new(FastOpenListen { one_time: true, ..FastOpenListen::default() });
+        let one_time = FastOpenConnect { one_time: true, ..FastOpenConnect::default() };
+        let config = ConnectConfig { fast_open: Some(one_time), ..asking() };
+        world.open(&config, &pattern(100));
+        world.until(149);
+        assert_eq!(world.sent(A), [(0, "S", 0, true), (100, ".", 100, true)]);
+        assert_eq!(world.sent(B), [(50, "S.", 0, false)]);
+        world.until(200);
+        assert_eq!(world.sent(B)[1], (150, ".", 0, true));
+        let cookie = world.pair.last(B).tcp.options.fast_open.map(|option| option.cookie.len());
+        assert_eq!(cookie, Some(16));
+        world.until(1000);
+        world.restart();
+        let id = world.open(&config, &pattern(100));
+        world.until(60);
+        let first = world.pair.seen[0].tcp.clone();
+        world.until(1000);
+        assert_eq!(world.outcome(id), FastOpenOutcome::Used);
+        // The same cookie again, from another port.
+        let again = TcpHeader { src_port: 999, ..first };
+        world.pair.forge(B, &again, &pattern(100));
+        let answer = world.pair.last(B).tcp.clone();
+        assert_eq!((answer.ack.since(again.seq), answer.options.fast_open), (1, None));
+        assert_eq!(world.pair.b.stats().fast_open.one_time_reuse, 1);
+    }
 }
