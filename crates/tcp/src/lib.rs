@@ -97,7 +97,6 @@ pub mod path;
 pub(crate) mod receive;
 pub(crate) mod send;
 pub mod seq_ranges;
-mod sort;
 pub mod stack;
 mod stored;
 pub mod time;

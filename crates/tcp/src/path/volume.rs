@@ -15,7 +15,6 @@ use arrayvec::ArrayVec;
 
 use crate::congestion::sample::Train;
 use crate::evidence::{Dose, LossHistory, LossTimes, is_queued, shows_queue};
-use crate::sort::sort_by_key;
 use crate::time::{Duration, Instant};
 
 /// After this time without a flight of at least half the volume, the volume counts half (careful resume). A
@@ -254,7 +253,7 @@ impl Volume {
     pub(super) fn rate(&self) -> Option<Train> {
         let mut limited: Vec<u64> =
             self.trains.iter().filter(|train| train.is_limited).map(|train| train.rate).collect();
-        sort_by_key(&mut limited, |rate| *rate);
+        limited.sort_unstable();
         let median = limited.get(limited.len() / 2).copied();
         let reached = self
             .trains
@@ -314,7 +313,7 @@ impl Volume {
         let ends = self.own_bursts().flat_map(|burst| [burst.began, burst.until]);
         let mut times: ArrayVec<Instant, { 4 * FLIGHTS + 2 }> =
             ends.filter(|at| *at < to).chain([from, to]).collect();
-        sort_by_key(&mut times, |time| *time);
+        times.sort_unstable();
         let (mut wait, mut longest) = (Duration::ZERO, Duration::ZERO);
         let (mut last, mut sent_by_last) = (times[0], 0);
         for at in times {

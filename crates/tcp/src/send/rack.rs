@@ -13,7 +13,6 @@ use super::scoreboard::{Record, Scoreboard};
 use crate::on_demand::{Initial, OnDemand};
 use crate::outcome::{AckOutcome, Delivered, DsackOf};
 use crate::seq_ranges::SeqRange;
-use crate::sort::sort_by_key;
 use crate::time::{Duration, Instant, Micros, TIMESTAMP_TICK};
 
 /// Recoveries for which a widened reordering window persists (RFC 8985 section 6.2 step 4).
@@ -380,7 +379,7 @@ impl RackVerdict {
 
     /// Sorts the ranges by sequence number and joins adjacent ones.
     fn sort(&mut self, una: SeqNum) {
-        sort_by_key(&mut self.lost, |range| range.start.since(una));
+        self.lost.sort_unstable_by_key(|range| range.start.since(una));
         self.lost.dedup_by(|next, range| {
             let touches = range.end == next.start;
             if touches {

@@ -17,7 +17,6 @@ use smallvec::SmallVec;
 use crate::on_demand::{Initial, OnDemand};
 use crate::outcome::{AckOutcome, Delivered, Dsack, Origin, Sent};
 use crate::seq_ranges::{SeqRange, SeqRanges};
-use crate::sort::sort_by_key;
 use crate::time::{Instant, Micros};
 
 mod lost;
@@ -478,9 +477,9 @@ impl Scoreboard {
         self.count_duplicate(&mut outcome);
         self.forget_resent();
         let una_before = outcome.una_before;
-        sort_by_key(&mut outcome.delivered, |segment| {
-            (segment.sent_at, segment.range.start.since(una_before))
-        });
+        outcome
+            .delivered
+            .sort_unstable_by_key(|segment| (segment.sent_at, segment.range.start.since(una_before)));
         outcome.rtt = sample.rtt(&info, outcome.advanced > 0);
         outcome
     }

@@ -15,7 +15,6 @@ use crate::conn_id::ConnId;
 use crate::connection::Urgency;
 use crate::event::Event;
 use crate::mechanism::corrective::history::Pressure;
-use crate::sort::sort_by_key;
 use crate::time::{Duration, Instant};
 
 /// Buffers.
@@ -97,7 +96,7 @@ impl Stack {
             .filter(|(_, slot)| slot.repair_memory > 0)
             .map(|(id, slot): (ConnId, _)| (slot.connection.gentle.last_repair_arrival(), id))
             .collect();
-        sort_by_key(&mut idle, |(last, id)| (*last, id.index));
+        idle.sort_unstable_by_key(|(last, id)| (*last, id.index));
         for (_, id) in idle {
             if self.repair_memory.pressure() == Pressure::None {
                 return;

@@ -22,7 +22,6 @@ use crate::config::FecRule;
 use crate::mechanism::Profile;
 use crate::outcome::{Arrived, Rebuilt};
 use crate::seq_ranges::SeqRange;
-use crate::sort::sort_by_key;
 use crate::time::{Duration, Instant};
 
 /// Limit of parity segments that are decoded within [`RATE_SPAN`]; more are dropped unread.
@@ -399,7 +398,7 @@ impl Decoder {
             .map(|other| ReceivedParity { row: other.label.row, payload: &other.payload });
         let mut parities: ArrayVec<_, WAITING_MAX> =
             own.into_iter().chain(waiting).take(WAITING_MAX).collect();
-        sort_by_key(&mut parities, |parity| parity.row);
+        parities.sort_unstable_by_key(|parity| parity.row);
         parities
     }
 

@@ -14,7 +14,6 @@ use super::code::{self, Layout, Part, Placed, ROWS_MAX};
 use super::gf256;
 use crate::outcome::Rebuilt;
 use crate::seq_ranges::SeqRange;
-use crate::sort::sort_by_key;
 
 /// Limit of missing pieces of blocks, which bounds the work that one parity segment can cause. Honest losses
 /// are whole segments, at most two pieces each.
@@ -63,7 +62,7 @@ impl Holes {
                 cuts.extend([part.residue, part.residue + part.range.len()]);
             }
         }
-        sort_by_key(&mut cuts, |cut| *cut);
+        cuts.sort_unstable();
         cuts.dedup();
         let missed = |column: &u32| holes.iter().filter(|hole| hole.covers(*column)).count();
         let depth = cuts.iter().map(missed).max().unwrap_or(0);

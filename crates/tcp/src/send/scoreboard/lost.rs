@@ -5,7 +5,6 @@ use core::mem;
 
 use super::{Resent, Scoreboard};
 use crate::seq_ranges::SeqRange;
-use crate::sort::sort_by_key;
 
 impl Scoreboard {
     /// Declares the segments of `range` lost that are in flight. Returns the number of bytes newly declared
@@ -94,8 +93,7 @@ impl Scoreboard {
         let again = self.records.iter().filter(|record| record.in_flight() && record.transmissions > 1);
         let mut resent: Vec<Resent> =
             again.map(|record| Resent { at: record.sent_at, range: record.range }).collect();
-        let una = self.una;
-        sort_by_key(&mut resent, |resent| (resent.at, resent.range.start.since(una)));
+        resent.sort_by_key(|resent| resent.at);
         self.tags.resent = resent.into();
     }
 
