@@ -30,9 +30,8 @@ impl Rounds {
         }
     }
 
-    /// Begins a round without counting one. The acknowledgement that is being processed does not end it.
+    /// Begins a round without counting one.
     pub(super) fn restart(&mut self, delivered: u64) {
-        self.start = false;
         self.next_delivered = delivered;
     }
 }

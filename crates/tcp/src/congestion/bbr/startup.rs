@@ -108,6 +108,8 @@ impl Bbr {
             if core::mem::take(&mut self.full_pipe.by_delay) {
                 // Other flows may have built the queue, and the bandwidth may be larger than measured.
                 self.start_refill();
+                // This acknowledgement does not end the round that begins with it.
+                self.rounds.start = false;
             }
         }
     }
