@@ -216,3 +216,15 @@ fn responses_on_connections_opened_in_advance_take_one_round_trip() {
         }
     }
 }
+
+/// In these runs chance causes two excesses, so that starts have the standard window for seconds. At one
+/// window per round trip a response would take half a round trip longer.
+#[test]
+fn starts_keep_the_rate_of_the_path_while_the_brake_limits_their_window() {
+    for seed in [25, 115] {
+        let link = "--rtt 100ms --rate 20mbit --queue 200p --loss after:1%,30%";
+        let load = load(link, &gateway(25), 30_000, Duration::from_millis(50), 200, seed);
+        let late = load.times.iter().filter(|ms| (130.0..205.0).contains(*ms)).count();
+        assert!(late <= 2, "seed {seed}: {late} late responses, {:.0} ms at p95", load.at(0.95));
+    }
+}

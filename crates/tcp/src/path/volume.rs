@@ -100,7 +100,7 @@ struct Judged {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct PathVolume {
-    /// Initial size of a flight, bytes.
+    /// Initial size of a flight, bytes; 0 if only the standard window is permitted.
     pub bytes: u32,
     /// Rate of a paced start, bytes per second, if known: the rate of the path; a quarter more after flights
     /// that the path did not slow down.
@@ -198,7 +198,8 @@ impl Volume {
         Volume { carried, until, trains: train.into_iter().collect(), is_measured, ..Volume::default() }
     }
 
-    /// Returns the volume and the rate of a start; `None` if only the standard window is permitted.
+    /// Returns the volume and the rate of a start; `None` if they are unknown or a whole flight has vanished.
+    /// The brake limits the volume, not the rate: a start at the rate of the path builds no queue.
     pub(super) fn start(
         &self,
         min_rtt: Option<Duration>,
@@ -206,7 +207,7 @@ impl Volume {
         now: Instant,
     ) -> Option<PathVolume> {
         let left = self.until.saturating_since(now);
-        if self.carried == 0 || left.is_zero() || self.is_suspended || self.braked_until > now {
+        if self.carried == 0 || left.is_zero() || self.is_suspended {
             return None;
         }
         let (rate, is_rate_limited) = match self.rate() {
@@ -217,9 +218,11 @@ impl Volume {
         };
         // Without contrary evidence, half of the path's capacity is tried, as in careful resume.
         let bdp = self.bdp(min_rtt).unwrap_or(0);
-        let bytes = match left + AGED < lifetime || self.is_queued() {
-            true => self.carried / 2,
-            false => self.carried.max(bdp / 2),
+        let is_doubtful = left + AGED < lifetime || self.is_queued();
+        let bytes = match (self.braked_until > now, is_doubtful) {
+            (true, _) => 0,
+            (false, true) => self.carried / 2,
+            (false, false) => self.carried.max(bdp / 2),
         };
         Some(PathVolume { bytes, rate, is_rate_limited })
     }
@@ -524,7 +527,7 @@ mod tests {
             );
         }
         let now = at(flights.len() as u64);
-        volume.start(None, LIFETIME, now).map(|volume| volume.bytes / MSS)
+        volume.start(None, LIFETIME, now).map(|volume| volume.bytes / MSS).filter(|segments| *segments > 0)
     }
 
     #[test]
@@ -549,6 +552,18 @@ mod tests {
         let vanished = FlightReport { has_vanished: true, ..flight(40, 1, 0) };
         assert_eq!(after(&[flight(40, 0, 0), vanished]), None);
         assert_eq!(after(&[flight(40, 0, 0), vanished, flight(10, 0, 0)]), Some(20));
+    }
+
+    #[test]
+    fn brake_keeps_the_rate_of_the_path() {
+        let mut volume = Volume::default();
+        let train = Some(Train { rate: 2_500_000, is_limited: true });
+        for (second, lost) in (1..).zip([0, 12, 9]) {
+            let flight = FlightReport { train, ..flight(40, lost, second) };
+            volume.on_flight(&flight, &LossHistory::default(), LIFETIME, at(second));
+        }
+        let start = PathVolume { bytes: 0, rate: Some(2_500_000), is_rate_limited: true };
+        assert_eq!(volume.start(None, LIFETIME, at(3)), Some(start));
     }
 
     /// Returns the seconds for which starts have the standard window, after two excesses at each of these
@@ -664,7 +679,7 @@ mod tests {
         for second in 1..=8 {
             volume.on_flight(&FlightReport { began: at(second), ..policed }, &lossy, LIFETIME, at(second));
         }
-        assert_eq!(volume.start(None, LIFETIME, at(8)), None, "{volume:?}");
+        assert_eq!(volume.start(None, LIFETIME, at(8)).unwrap().bytes, 0, "{volume:?}");
     }
 
     #[test]

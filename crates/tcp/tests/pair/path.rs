@@ -461,7 +461,7 @@ fn excess_loss_lowers_the_memory_and_the_second_time_to_ten() {
     );
     assert!(after.is_some_and(|after| after < before * 3 / 4), "{after:?} of {before}");
     let (_, after) = after_losses(&mut world, 20..50);
-    assert_eq!(after, None);
+    assert_eq!(after, Some(0));
     let (_, at_b) = world.open();
     assert_eq!(begun_with(&mut world, at_b, 100_000), 10);
 }
