@@ -5,8 +5,7 @@
 //! adapts:
 //!
 //! - **quick mode**: the first acknowledgements of a connection (and those after a long gap or a duplicate)
-//!   are not delayed, so that the window of a sender in slow start grows; a peer that counts bytes needs this
-//!   only after a duplicate;
+//!   are not delayed, so that the window of a sender in slow start grows;
 //! - **ato**: the delay follows the time between arrivals, never below 40 ms;
 //! - **interactive** ("ping-pong"): once the application has responded within the delay, acknowledgements
 //!   wait for the response that carries them, even in quick mode.
@@ -103,8 +102,6 @@ pub(crate) struct AckPolicy {
     /// The owed acknowledgement is for data; only such ones use up quick mode.
     answers_data: bool,
     interactive: bool,
-    /// The peer's window grows as fast with fewer acknowledgements.
-    peer_counts_bytes: bool,
     /// Segments since the last acknowledgement that end a write of the peer, counted up to two.
     pushed: u8,
     last_data_at: Instant,
@@ -128,7 +125,6 @@ impl AckPolicy {
             quick: 0,
             answers_data: false,
             interactive: false,
-            peer_counts_bytes: false,
             pushed: 0,
             last_data_at: Instant::ZERO,
             last_ack_sent: SeqNum::default(),
@@ -150,12 +146,6 @@ impl AckPolicy {
     /// Returns the estimate of the payload of the peer's full-sized segments, bytes.
     pub(crate) fn rcv_mss(&self) -> u32 {
         self.rcv_mss
-    }
-
-    /// Omits quick mode at the start and after a long gap: the peer's window grows by the bytes that an
-    /// acknowledgement covers (RFC 3465), and its pacer does not wait for acknowledgements.
-    pub(crate) fn on_peer_that_counts_bytes(&mut self) {
-        self.peer_counts_bytes = true;
     }
 
     pub(crate) fn set_delack_max(&mut self, longest: Duration) {
@@ -374,9 +364,7 @@ impl AckPolicy {
         let gap = now.saturating_since(self.last_data_at);
         self.last_data_at = now;
         let Some(ato) = self.ato else {
-            if !self.peer_counts_bytes {
-                self.raise_quick(QUICK_MAX, segment.rcv_wnd);
-            }
+            self.raise_quick(QUICK_MAX, segment.rcv_wnd);
             self.ato = Some(ATO_MIN);
             return;
         };
@@ -384,7 +372,7 @@ impl AckPolicy {
             self.ato = Some(ato / 2 + ATO_MIN / 2);
         } else if gap < ato {
             self.ato = Some((ato / 2 + gap).min(segment.rto.into()));
-        } else if Micros::from(gap) > segment.rto && !self.peer_counts_bytes {
+        } else if Micros::from(gap) > segment.rto {
             self.raise_quick(QUICK_MAX, segment.rcv_wnd);
         }
     }
@@ -490,19 +478,6 @@ mod tests {
             receiver.ack();
         }
         assert_eq!(receiver.data(MSS, ms(16)), Owed::At(ms(56)));
-    }
-
-    #[test]
-    fn a_peer_that_counts_bytes_gets_an_acknowledgement_for_every_second_segment() {
-        let mut receiver = Receiver::with_delack_max(40);
-        receiver.policy.on_peer_that_counts_bytes();
-        for i in 0..8 {
-            assert_eq!(receiver.data(MSS, ms(i)), Owed::At(ms(i + 40)), "segment {i}");
-            assert_eq!(receiver.data(MSS, ms(i)), Owed::Now, "the segment after {i}");
-            receiver.ack();
-        }
-        receiver.policy.on_old_data(WND);
-        assert_eq!(receiver.data(MSS, ms(10)), Owed::Now, "its losses are reported at once");
     }
 
     #[test]

@@ -332,10 +332,6 @@ impl Gentle {
         let tx = corrective.map(|(code, config)| ParityTx::new(&agreed, code, config));
         let rx = corrective.map(|(code, config)| ParityRx::new(&agreed, code, &config, rmss, origin));
         parts.tx.option_reserve = tx.as_ref().map_or(0, ParityTx::option_reserve);
-        // Only brisk speaks this profile, and all of its controllers count bytes.
-        if !agreed.profile.is_f1() {
-            parts.rx.ack.on_peer_that_counts_bytes();
-        }
         parts.rx.queue.retain(rx.as_ref().map_or(0, ParityRx::history));
         self.outcome = GentleOutcome::On(agreed);
         let proactive = parts.config.mechanisms.proactive.filter(|_| agreed.proactive);
