@@ -3,14 +3,14 @@
 //! The result of parsing a client hello does not depend on the pieces in which it arrives, and its length is
 //! bounded.
 
-use brisk_gateway::client_hello::{Hello, LONGEST, parse};
+use brisk_gateway::client_hello::{Hello, MAX_LENGTH, parse};
 
 /// Runs one input.
 pub fn run(bytes: &[u8]) {
     let whole = parse(bytes);
     match &whole {
         Hello::More(needed) => {
-            assert!(*needed > bytes.len() && *needed <= LONGEST, "{needed} of {}", bytes.len())
+            assert!(*needed > bytes.len() && *needed <= MAX_LENGTH, "{needed} of {}", bytes.len())
         }
         Hello::Named(name) => assert!(!name.is_empty() && !name.contains(|c: char| c.is_ascii_uppercase())),
         Hello::Nameless | Hello::NotTls => {}

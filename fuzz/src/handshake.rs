@@ -17,7 +17,7 @@ use crate::decisions::Decisions;
 
 /// The client's first bytes in the changed message.
 const REQUEST: &[u8] = b"GET /index.html HTTP/1.1\r\nHost: origin.example\r\n\r\n";
-const STAMP: Stamp = Stamp { epoch: 1, at: 2, takes_lasting: true };
+const STAMP: Stamp = Stamp { epoch: 1, at: 2, accepts_lasting: true };
 
 /// The keys of a frontend and of its backend, and a first message between them.
 struct Gateways {

@@ -3,23 +3,23 @@
 //! The parsed header does not depend on the pieces in which it arrives, its length is bounded, and its
 //! addresses are written and read as the same, in both versions.
 
-use brisk_gateway::proxy::{LONGEST, Parsed, ProxyVersion, header, parse};
+use brisk_gateway::proxy::{MAX_LENGTH, Parsed, ProxyVersion, header, parse};
 
 /// Runs one input.
 pub fn run(bytes: &[u8]) {
     let whole = parse(bytes);
     let ends = match whole {
         Parsed::Header(_, length) => {
-            assert!(length <= bytes.len().min(LONGEST), "{length} of {} bytes", bytes.len());
+            assert!(length <= bytes.len().min(MAX_LENGTH), "{length} of {} bytes", bytes.len());
             length
         }
         Parsed::More => {
-            assert!(bytes.len() < LONGEST, "it waits for ever: {} bytes are here", bytes.len());
+            assert!(bytes.len() < MAX_LENGTH, "it waits for ever: {} bytes are here", bytes.len());
             bytes.len()
         }
         Parsed::Bad(_) => bytes.len(),
     };
-    for cut in (0..ends.min(LONGEST)).step_by(1 + ends / 64) {
+    for cut in (0..ends.min(MAX_LENGTH)).step_by(1 + ends / 64) {
         let piece = parse(&bytes[..cut]);
         match whole {
             Parsed::Bad(_) => {
