@@ -14,9 +14,9 @@
 //! From then on the new process receives all packets to the port, and relays those of the listed connections.
 //! The old process sends its packets as before, by a raw socket.
 //!
-//! No packet is lost in between. The old process receives until its device is closed. What arrives for the
-//! new device before it has the list waits in its queues. The queues of AF_XDP belong to one process, so an
-//! `xdp:` device is replaced by a packet socket before the new process opens its own.
+//! No packet is lost in between. The old process receives until its device is closed. Packets that the new
+//! device receives before it has the list wait in its queues. The queues of AF_XDP belong to one process, so
+//! an `xdp:` device is replaced by a packet socket before the new process opens its own.
 //!
 //! If the new process ends before the old one, the old one offers the port again; its connections stall until
 //! another process takes the port over. Only processes of root or of the same user hand a port over.

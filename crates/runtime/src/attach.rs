@@ -7,6 +7,7 @@
 //! identifies a service: inside, all services use [`UDP_SERVICE_PORT`]. On a `packet:` or `xdp:` device the
 //! stack has the addresses of the interface.
 
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -101,10 +102,21 @@ pub enum AttachError {
     Open(OpenError),
 }
 
-brisk_wire::impl_error! {
-    AttachError {
-        Self::Usage(text) => "{text}";
-        Self::Open(error) => "{error}";
+impl fmt::Display for AttachError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AttachError::Usage(text) => f.write_str(text),
+            AttachError::Open(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for AttachError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            AttachError::Usage(_) => None,
+            AttachError::Open(error) => error.source(),
+        }
     }
 }
 
@@ -571,6 +583,17 @@ mod tests {
             gateway: gateway.map(|text| text.parse().unwrap()),
             ..AttachConfig::new(device.parse().unwrap())
         }
+    }
+
+    #[test]
+    fn an_error_keeps_that_of_the_system() {
+        use std::error::Error;
+
+        let here = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let taken = config(&format!("udp:{}", here.local_addr().unwrap()), &[], None);
+        let error = taken.open().unwrap_err();
+        let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+        assert_eq!(source.map(io::Error::kind), Some(io::ErrorKind::AddrInUse), "{error}");
     }
 
     #[test]
