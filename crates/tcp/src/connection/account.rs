@@ -4,9 +4,10 @@ use brisk_wire::{Flags, TcpHeader};
 
 use crate::congestion::sample::Transmission;
 use crate::connection::Connection;
-use crate::connection::decision::{Change, Choice, Control, Data};
+use crate::connection::decision::{Change, Choice, Data};
 use crate::connection::gentle::SentSegment;
 use crate::connection::gentle::plain_copy::{PlainCopy, SYN_LEN};
+use crate::connection::outbox::Control;
 use crate::connection::segment::{Built, Segment};
 use crate::connection::state::State;
 use crate::event::Observation;
@@ -64,6 +65,14 @@ impl Connection {
         self.fast_open.count_sent(packet_len);
     }
 
+    /// Passes a segment that left to the mechanisms.
+    #[inline]
+    pub(crate) fn pass_sent_to_gentle(&mut self, sent: &SentSegment<'_>, now: Instant) {
+        if self.gentle.active.is_some() {
+            self.with_gentle(|gentle, parts| gentle.on_sent(sent, parts, now));
+        }
+    }
+
     /// Applies a change that a decision requested.
     pub(crate) fn change(&mut self, change: Change, now: Instant) {
         match change {
@@ -83,7 +92,7 @@ impl Connection {
             Change::RestartWindow(window) => {
                 self.tx.rate.congestion.on_idle_restart(now, window);
                 self.tx.last_sent = now;
-                self.reopen_start();
+                self.path.reopen_start(&self.config, &mut self.tx);
             }
             Change::DecayWindow(window) => {
                 self.tx.rate.congestion.on_idle_restart(now, window);
@@ -95,7 +104,11 @@ impl Connection {
                 }
             }
             Change::SearchMtu => self.tx.mtu.search_again(now),
-            Change::PlanFlight => self.plan_flight(now),
+            Change::PlanFlight => {
+                let (budget, headers) = (self.budget(now), self.header_len() as u32);
+                let flight = self.tx.next_flight(&budget, self.payload_limit(), headers);
+                self.with_gentle(|gentle, parts| gentle.plan_flight(flight, parts));
+            }
             Change::LimitNew { paced } => {
                 self.tx.set_paced(paced);
                 self.tx.send_limited = true;
@@ -168,12 +181,16 @@ impl Connection {
             // The allowance must cover it, and the planner, if there is one, must consider it useful.
             let again = data > 0 && self.fast_open.copied_syn_data(&self.config).is_some();
             let bytes = if again { SYN_LEN + data } else { SYN_LEN };
-            if self.tx.redundancy_left() < bytes || !self.plans_syn_copy(bytes, data > 0 && !again) {
+            let plain = data > 0 && !again;
+            if self.tx.redundancy_left() < bytes
+                || !self.with_gentle(|gentle, parts| gentle.plans_syn_copy(bytes, plain, parts))
+            {
                 self.handshake.syn.copy.cancel();
             }
         }
-        if let (PlainCopy::After(wait), false) = (&self.handshake.syn.copy, insures) {
-            self.handshake.syn.copy = PlainCopy::After(*wait.max(&self.planned_syn_gap()));
+        if let (PlainCopy::After(wait), false) = (self.handshake.syn.copy, insures) {
+            let gap = self.with_gentle(|gentle, parts| gentle.planned_syn_gap(parts));
+            self.handshake.syn.copy = PlainCopy::After(wait.max(gap));
         }
         let later = self.handshake.syn.copy.start(now);
         if self.fast_open.opens_fast() { later } else { Duration::ZERO }
@@ -196,6 +213,23 @@ impl Connection {
             at: now,
         });
         self.counters.syn_copies += 1;
+    }
+
+    pub(crate) fn account_after_syn(&mut self, range: SeqRange, now: Instant) {
+        if let Some(client) = self.fast_open.client_mut() {
+            client.on_after_syn_sent();
+        }
+        self.tx.scoreboard.on_sent(&Sent {
+            range,
+            segment_size: range.len(),
+            origin: Origin::New,
+            syn: false,
+            fin: false,
+            at: now,
+        });
+        self.tx.queue.on_sent(range.end);
+        self.tx.last_sent = now;
+        self.counters.data_after_syn += u64::from(range.len());
     }
 
     fn account_data(&mut self, data: &Data, segment: &Segment, now: Instant) {
@@ -266,7 +300,7 @@ impl Connection {
             || self.fast_open.client().is_some_and(|client| client.was_on_syn(data.range, first, acked));
         let partial = !data.payload_len().is_multiple_of(data.segment_size) && !was_refused();
         if data.origin == Origin::TailLossProbe {
-            self.observe(Observation::ProbeSent { range: data.range, new_data: fresh });
+            self.counters.observe(Observation::ProbeSent { range: data.range, new_data: fresh });
         }
         if fresh {
             self.tx.nagle.on_sent(data.range.end, partial);
@@ -281,7 +315,7 @@ impl Connection {
         }
         self.rx.ack.on_data_sent(now);
         self.account_ack(&segment.header);
-        self.observe(Observation::Sent { range: data.range, origin: data.origin });
+        self.counters.observe(Observation::Sent { range: data.range, origin: data.origin });
         let urgent = self.gentle.active.is_some() && self.urgent.pointer(data.range.start).is_some();
         self.pass_sent_to_gentle(&SentSegment::Data { data, header: &segment.header, fresh, urgent }, now);
         if let Some(reactive) = &mut self.reactive {
@@ -298,7 +332,7 @@ impl Connection {
         self.tx.on_redundancy(wire.len(), now);
         self.counters.redundant_bytes += u64::from(wire.len());
         self.pass_sent_to_gentle(&SentSegment::Parity(parity, segment.header.options.gentle), now);
-        self.observe(Observation::Sent { range: wire, origin: Origin::Parity });
+        self.counters.observe(Observation::Sent { range: wire, origin: Origin::Parity });
     }
 
     /// Returns the bytes of IP and TCP header of a plain data segment.

@@ -1,11 +1,11 @@
 //! Effects of an acknowledgement, part by part: round-trip time, losses, recovery and its undo, congestion
 //! window, timers.
 
-use brisk_wire::{Flags, SeqNum};
+use brisk_wire::Flags;
 
 use crate::congestion::sample::{AckSample, CongestionCause, CongestionEvent};
 use crate::connection::gentle::parity::Unrepaired;
-use crate::connection::gentle::{Conclusion, Refuted};
+use crate::connection::gentle::{Conclusion, Gentle, Refuted};
 use crate::connection::sender::Undone;
 use crate::connection::state::Input;
 use crate::connection::{Connection, Events};
@@ -17,8 +17,6 @@ use crate::outcome::{
     Reaction,
 };
 use crate::send::rack::RackVerdict;
-#[cfg(feature = "historical")]
-use crate::send::rfc6675::Situation;
 use crate::send::scoreboard::AckInfo;
 use crate::time::{Instant, Micros};
 
@@ -95,8 +93,8 @@ impl Connection {
                 self.ecn.on_undone();
             }
             self.counters.undos += 1;
-            self.observe(Observation::Undone { why });
-            self.observe_recovery();
+            self.counters.observe(Observation::Undone { why });
+            self.counters.observe_recovery(&self.tx);
         }
 
         // 3. Loss detection marks segments as lost. Losses that a mechanism has repaired reduce the window.
@@ -121,7 +119,7 @@ impl Connection {
             && (self.path.flights.is_some() || ack.delivered_bytes > 0)
         {
             self.path.watch_flight(&ack, losses, self.tx.scoreboard.nxt(), now);
-            self.conclude_flight(now);
+            self.path.conclude_flight(&self.counters, &self.handshake, &self.config, &mut self.tx, now);
         }
         if loss.newly_lost > 0 {
             self.tx.doubt_size();
@@ -182,8 +180,8 @@ impl Connection {
         }
         self.counters.masked_losses += 1;
         self.path.watch_losses(&[], &self.tx);
-        self.record_loss_kind();
-        self.observe(Observation::MaskedLoss { by });
+        self.with_gentle(Gentle::record_loss);
+        self.counters.observe(Observation::MaskedLoss { by });
         self.begin_reduction(episode, CongestionCause::Repaired(by), recover_fs, now);
         let at_once = match reaction {
             Reaction::AtOnce => true,
@@ -207,7 +205,7 @@ impl Connection {
             self.tx.rto.reset_backoff();
             self.gentle.on_rtt(rtt, &self.tx.scoreboard, now);
             if let Some(srtt) = self.tx.rtt.srtt() {
-                self.observe(Observation::RttSample { rtt: rtt.into(), srtt: srtt.into() });
+                self.counters.observe(Observation::RttSample { rtt: rtt.into(), srtt: srtt.into() });
             }
         }
         if let Some(dsack) = &ack.dsack {
@@ -228,7 +226,7 @@ impl Connection {
             return LossOutcome::default();
         }
         #[cfg(feature = "historical")]
-        let counted = self.count_losses(ack, in_recovery, now);
+        let counted = self.tx.count_losses(ack, self.handshake.agreed.sack, in_recovery, now);
         #[cfg(not(feature = "historical"))]
         let counted = None;
         let loss = if let Some((verdict, cause)) = counted {
@@ -255,19 +253,6 @@ impl Connection {
             self.count_loss(&loss);
         }
         loss
-    }
-
-    /// Detects losses by duplicate counting, if so configured.
-    #[cfg(feature = "historical")]
-    fn count_losses(
-        &mut self,
-        ack: &AckOutcome,
-        in_recovery: bool,
-        now: Instant,
-    ) -> Option<(RackVerdict, LossCause)> {
-        let may_send_new = self.tx.rfc6675.is_some() && self.tx.may_send_new(&self.tx.budget(now));
-        let counting = self.tx.rfc6675.as_mut().filter(|_| self.handshake.agreed.sack)?;
-        Some(counting.on_ack(ack, &self.tx.scoreboard, &Situation { in_recovery, may_send_new }))
     }
 
     /// Marks the segments of the verdict as lost on the scoreboard, and counts them.
@@ -334,8 +319,8 @@ impl Connection {
             self.tx.scoreboard.unmark_lost();
             self.tx.rate.on_spurious(now);
             self.counters.undos += 1;
-            self.observe(Observation::Undone { why: UndoCause::Dsack });
-            self.observe_recovery();
+            self.counters.observe(Observation::Undone { why: UndoCause::Dsack });
+            self.counters.observe_recovery(&self.tx);
         }
     }
 
@@ -344,11 +329,11 @@ impl Connection {
             let too_big = by == LossCause::TooBig;
             let segments = if too_big { 0 } else { loss.newly_lost.div_ceil(self.tx.mss()) };
             self.counters.segments_lost += u64::from(segments);
-            self.record_loss_kind();
+            self.with_gentle(Gentle::record_loss);
             self.counters.early_retransmits += u64::from(by == LossCause::EarlyRetransmit);
             self.counters.fack_losses += u64::from(by == LossCause::Fack);
             self.counters.lost_again_bytes += u64::from(loss.lost_again);
-            self.observe(Observation::LossDeclared { bytes: loss.newly_lost, by });
+            self.counters.observe(Observation::LossDeclared { bytes: loss.newly_lost, by });
         }
     }
 
@@ -450,7 +435,7 @@ impl Connection {
         {
             // ECN marks of all members within a round trip cause one reduction.
             if !others.may_answer_mark {
-                return self.observe_recovery();
+                return self.counters.observe_recovery(&self.tx);
             }
             others.has_answered_mark = true;
         }
@@ -463,7 +448,7 @@ impl Connection {
         });
         self.counters.reductions += 1;
         self.counters.recoveries += u64::from(in_recovery);
-        self.observe_recovery();
+        self.counters.observe_recovery(&self.tx);
     }
 
     fn end_reduction(&mut self, was: CongestionState) {
@@ -471,21 +456,7 @@ impl Connection {
             self.tx.rate.congestion.on_recovery_exit(was);
         }
         self.tx.rack.on_recovery_exit();
-        self.observe_recovery();
-    }
-
-    pub(crate) fn observe_recovery(&mut self) {
-        let (state, congestion) = (self.tx.recovery.state(), &self.tx.rate.congestion);
-        let ssthresh = congestion.ssthresh().unwrap_or(u32::MAX);
-        let observation = Observation::Recovery { state, cwnd: congestion.cwnd(), ssthresh };
-        self.observe(observation);
-    }
-
-    /// Frees the bytes before `una`, which the peer has acknowledged, and counts them.
-    pub(crate) fn count_acked(&mut self, una: SeqNum) {
-        let before = self.tx.queue.len();
-        self.tx.queue.advance(una);
-        self.counters.payload_bytes_acked += (before - self.tx.queue.len()) as u64;
+        self.counters.observe_recovery(&self.tx);
     }
 
     /// Processes the advance of SND.UNA: buffers, timers, our FIN.
@@ -496,7 +467,7 @@ impl Connection {
         let una = self.tx.scoreboard.una();
         self.path.confirm(&mut self.tx);
         self.tx.update_pacing(now);
-        self.count_acked(una);
+        self.counters.payload_bytes_acked += self.tx.release_acked(una);
         self.urgent.on_acked(una);
         self.tx.timeouts_in_row = 0;
         self.tx.waiting_since = (!self.tx.scoreboard.is_empty()).then_some(now);

@@ -5,27 +5,16 @@ use alloc::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::config::{KeepaliveConfig, PacingConfig, RtoConfig, TcpConfig, WindowRules};
+use crate::config::{KeepaliveConfig, TcpConfig};
 use crate::connection::Connection;
-use crate::connection::decision::Control;
-use crate::connection::sender::Sharing;
+use crate::connection::outbox::Control;
 use crate::connection::state::{Input, State};
 use crate::connection::timer::Keepalive;
-use crate::connection::urgent::AtMark;
 use crate::error::{CloseReason, ReadError, WriteError};
-use crate::outcome::Arrived;
-use crate::receive::RecvQueue;
-use crate::send::bytes::Pieces;
 use crate::send::queue::SendQueue;
-use crate::seq_ranges::SeqRange;
-use crate::time::{Duration, Instant};
+use crate::time::Instant;
 
 impl Connection {
-    /// Returns the bytes of `range` in the send queue, in the pieces in which they are stored.
-    pub(crate) fn queued(&self, range: SeqRange) -> Pieces<'_> {
-        self.tx.queue.pieces(range)
-    }
-
     /// Queues as much of `data` as fits. Data written during the handshake waits for it.
     pub(crate) fn write(&mut self, data: &[u8], now: Instant) -> Result<usize, WriteError> {
         self.write_with(data.len(), now, |queue| queue.write(data))
@@ -85,11 +74,6 @@ impl Connection {
         Ok(taken)
     }
 
-    /// Records that the program waits until it may write.
-    pub(crate) fn await_write(&mut self) {
-        self.tx.writer_waits = true;
-    }
-
     /// Returns the bytes that a write would accept now.
     pub(crate) fn writable(&self) -> usize {
         if self.closed.is_some() || self.tx.queue.fin_queued() { 0 } else { self.tx.queue.free() }
@@ -97,7 +81,7 @@ impl Connection {
 
     /// Reads bytes in order; `Ok(0)` is the end of the stream.
     pub(crate) fn read(&mut self, buffer: &mut [u8], now: Instant) -> Result<usize, ReadError> {
-        let take = self.readable_run(now);
+        let take = self.rx.readable_run(&mut self.urgent, self.tx.rtt.min_rtt(), now);
         if take == 0 {
             return self.nothing_to_read().map(|()| 0);
         }
@@ -109,7 +93,7 @@ impl Connection {
 
     /// Reads at most `most` bytes like [`Connection::read`], but without a copy.
     pub(crate) fn read_bytes(&mut self, most: usize, now: Instant) -> Result<Bytes, ReadError> {
-        let take = self.readable_run(now);
+        let take = self.rx.readable_run(&mut self.urgent, self.tx.rtt.min_rtt(), now);
         if take == 0 {
             return self.nothing_to_read().map(|()| Bytes::new());
         }
@@ -132,7 +116,7 @@ impl Connection {
 
     /// Reads like [`Connection::read`], but leaves the bytes in the receive buffer.
     pub(crate) fn peek(&mut self, buffer: &mut [u8], now: Instant) -> Result<usize, ReadError> {
-        let take = self.readable_run(now);
+        let take = self.rx.readable_run(&mut self.urgent, self.tx.rtt.min_rtt(), now);
         if take == 0 {
             return self.nothing_to_read().map(|()| 0);
         }
@@ -150,49 +134,6 @@ impl Connection {
             Some(reason) => Err(ReadError::Closed(reason)),
             None => Err(ReadError::WouldBlock),
         }
-    }
-
-    /// Returns the number of readable bytes, up to the urgent mark if one is ahead.
-    fn readable_run(&mut self, now: Instant) -> u32 {
-        loop {
-            let available = self.rx.queue.readable() as u32;
-            match self.urgent.at_mark(self.rx.read_next) {
-                AtMark::ReadUpTo(mark) => return mark.map_or(available, |mark| mark.min(available)),
-                AtMark::Skip if available == 0 => return 0,
-                AtMark::Skip => {
-                    self.rx.queue.skip(1);
-                    self.rx.consumed(1, self.tx.rtt.min_rtt(), now);
-                }
-            }
-        }
-    }
-
-    /// Returns the bytes that a read would return now, including urgent ones.
-    pub(crate) fn readable(&self) -> usize {
-        self.rx.queue.readable()
-    }
-
-    /// True if there is nothing to read and the segment brings the next byte.
-    pub(crate) fn awaits(&self, segment: &Arrived<'_>) -> bool {
-        let next = self.rx.rcv_nxt();
-        self.rx.queue.readable() == 0 && segment.seq.le(next) && segment.end().gt(next)
-    }
-
-    /// True if the receive buffer has enough storage for the segment.
-    pub(crate) fn has_storage_for(&self, segment: &Arrived<'_>) -> bool {
-        let (next, end) = (self.rx.rcv_nxt(), segment.end());
-        let beyond = if end.gt(next) { end.since(next) as usize } else { 0 };
-        self.rx.queue.has_storage_for(beyond)
-    }
-
-    /// Returns the receive buffer, to which the stack lends storage and packets.
-    pub(crate) fn receive_queue(&mut self) -> &mut RecvQueue {
-        &mut self.rx.queue
-    }
-
-    /// Takes the urgent byte, if one has arrived out of band.
-    pub(crate) fn read_urgent(&mut self) -> Result<u8, ReadError> {
-        self.urgent.take().ok_or(ReadError::WouldBlock)
     }
 
     /// Closes for writing: a FIN follows the queued data. Reading remains possible.
@@ -225,12 +166,6 @@ impl Connection {
         self.end(CloseReason::Aborted);
     }
 
-    /// Ends reading after the data that has already arrived. Later data that arrives after our FIN is
-    /// answered by a reset, as in Linux after shutdown(SHUT_RDWR): there is no reader.
-    pub(crate) fn shutdown_reading(&mut self) {
-        self.rx.refuses = true;
-    }
-
     /// Releases the connection from its owner. Unread data causes a reset, as RFC 9293 section 3.6.1
     /// requires; otherwise the connection closes normally without its owner.
     pub(crate) fn release(&mut self, now: Instant) {
@@ -254,7 +189,7 @@ impl Connection {
     /// peer that continues the handshake is reset by the stack.
     pub(crate) fn abandon(&mut self) {
         if self.closed.is_none() {
-            if self.handshake.established.is_some() || self.fast_open.is_opened_by_syn() {
+            if self.handshake.is_complete() || self.fast_open.is_opened_by_syn() {
                 self.outbox.push(Control::Abort);
             }
             self.end(CloseReason::ListenerClosed);
@@ -266,42 +201,10 @@ impl Connection {
         Arc::make_mut(&mut self.config)
     }
 
-    /// Sets the bounds of the receive window from now on.
-    pub(crate) fn set_window_rules(&mut self, rules: WindowRules) {
-        self.config_mut().window = rules;
-        self.rx.window.set_rules(rules);
-    }
-
-    /// Switches pacing on or off.
-    pub(crate) fn set_pacing(&mut self, pacing: Option<PacingConfig>) {
-        self.config_mut().pacing = pacing;
-        // A member does not change the pacing of the others.
-        if self.tx.sharing != Sharing::Member {
-            self.tx.rate.pacer.set_config(pacing);
-        }
-    }
-
     /// Switches keepalive on or off. The timer starts when the handshake is complete.
     pub(crate) fn set_keepalive(&mut self, keepalive: Option<KeepaliveConfig>, now: Instant) {
         self.config_mut().keepalive = keepalive;
-        let open = self.handshake.established.is_some() && self.closed.is_none();
+        let open = self.handshake.is_complete() && self.closed.is_none();
         self.keepalive = keepalive.filter(|_| open).map(|config| Box::new(Keepalive::new(config, now)));
-    }
-
-    /// Changes the bounds of the retransmission timeout; a running timer keeps its deadline.
-    pub(crate) fn set_rto(&mut self, rto: RtoConfig) {
-        self.config_mut().rto = rto;
-        self.tx.rtt.set_bounds(&rto);
-        self.tx.rto.set_max(rto.max);
-    }
-
-    /// Sets the maximum delay of an acknowledgement.
-    pub(crate) fn set_delack_max(&mut self, longest: Duration) {
-        self.config_mut().delack_max = longest;
-        self.rx.ack.set_delack_max(longest);
-    }
-
-    pub(crate) fn set_user_timeout(&mut self, timeout: Option<Duration>) {
-        self.user_timeout = timeout;
     }
 }

@@ -3,18 +3,24 @@
 //!
 //! Comments mark the steps that belong to Corrective, Proactive and Fast Open.
 
-use brisk_wire::{Ecn, Flags, IcmpKind, Options, SeqNum};
+use alloc::vec::Vec;
 
-use crate::connection::decision::Control;
+use brisk_wire::{Ecn, Flags, Gentle, IcmpKind, Options, SeqNum};
+
+use crate::connection::gentle::SegmentVerdict;
 use crate::connection::gentle::plain_copy::PlainCopy;
 use crate::connection::gentle::proactive::Coalesced;
-use crate::connection::path::MIN_EARLY_WAIT;
+use crate::connection::handshake::repeat_interval;
+use crate::connection::outbox::Control;
 use crate::connection::state::{Input, State};
 use crate::connection::{Aftermath, Connection, Env, Events, Urgency};
 use crate::error::CloseReason;
 use crate::event::Observation;
 use crate::mechanism::corrective::decoder::Recovered;
-use crate::outcome::{Arrived, Rebuilt};
+use crate::outcome::{Arrived, LossCause, LossOutcome, Rebuilt};
+#[cfg(feature = "historical")]
+use crate::outcome::{CongestionSignal, Reaction, Repair};
+use crate::path::LargePacket;
 use crate::receive::{ArrivalKind, Paws, Received};
 use crate::time::{Duration, Instant, Micros};
 
@@ -32,8 +38,16 @@ impl Connection {
             State::Closed => {}
             State::SynSent => {
                 self.on_segment_in_syn_sent(segment, now);
-                // Fast Open: segments that overtook the SYN-ACK.
-                self.take_early(now, env);
+                // Fast Open: segments that overtook the SYN-ACK are processed by the ordinary rules.
+                if self.state != State::SynSent
+                    && let Some(client) = self.fast_open.client_mut()
+                {
+                    for early in client.take_early() {
+                        if self.state != State::Closed {
+                            self.on_segment_after_syn(&early.arrived(), now, env);
+                        }
+                    }
+                }
             }
             State::SynReceived
             | State::Established
@@ -57,7 +71,7 @@ impl Connection {
         let acceptable = self.handshake.iss.lt(segment.ack) && segment.ack.le(self.tx.scoreboard.nxt());
         if has_ack && !(acceptable && self.echoes_our_timestamp(segment, now)) {
             if !segment.flags.contains(Flags::RST) {
-                self.reset_limited(segment.ack, now);
+                self.outbox.reset_limited(segment.ack, now);
             }
             return;
         }
@@ -65,7 +79,7 @@ impl Connection {
         // Second, check the RST bit. "If the ACK was acceptable, then signal to the user 'error: connection
         // reset' [...]. Otherwise (no ACK), drop the segment and return."
         if segment.flags.contains(Flags::RST) {
-            if has_ack && !self.defers_reset_to_copy() {
+            if has_ack && !self.fast_open.defers_reset(&mut self.handshake.syn.copy) {
                 self.end(CloseReason::Refused);
             }
             return;
@@ -137,9 +151,9 @@ impl Connection {
             self.counters.paws += 1;
             return self.answer_unacceptable(segment, now);
         }
-        if !self.rx.window.acceptable(self.rx.rcv_nxt(), segment.seq, segment.len())
-            && !self.is_tail_probe_of_peer(segment)
-        {
+        let is_acceptable = self.rx.window.acceptable(self.rx.rcv_nxt(), segment.seq, segment.len())
+            || self.state.is_synchronized() && self.rx.is_tail_probe(segment);
+        if !is_acceptable {
             self.counters.out_of_window += 1;
             // "If the RCV.WND is zero, no segments will be acceptable, but special allowance should be made
             // to accept valid ACKs, URGs, and RSTs."
@@ -147,8 +161,11 @@ impl Connection {
             if at_edge && has(Flags::ACK) && !has(Flags::SYN) && !has(Flags::RST) {
                 self.rx.ack.force();
             } else if !(at_edge && has(Flags::RST)) {
-                if self.is_syn_ack_again(segment) {
-                    self.detect_black_hole_by_syn_ack(now);
+                if self.handshake.is_syn_ack_again(segment) {
+                    let heard = self.counters.payload_bytes_received > 0 || self.rx.assembler.is_complete();
+                    if !heard && self.fast_open.on_repeated_syn_ack(&self.handshake, &self.config, now) {
+                        self.give_up(CloseReason::TimedOut);
+                    }
                 }
                 if !has(Flags::RST) {
                     self.answer_unacceptable(segment, now);
@@ -162,12 +179,12 @@ impl Connection {
         // connection"; "If [...] does not exactly match [...] MUST send an acknowledgment (challenge ACK)".
         if has(Flags::RST) {
             if segment.seq != self.rx.rcv_nxt() {
-                return self.challenge(now, env);
+                return self.outbox.challenge(self.config.challenge_interval, env, &mut self.counters, now);
             }
             self.outbox.clear();
             // The peer has received this data, and read it or discards it.
             if has(Flags::ACK) && segment.ack.le(self.tx.scoreboard.nxt()) {
-                self.count_acked(segment.ack);
+                self.counters.payload_bytes_acked += self.tx.release_acked(segment.ack);
             }
             let age = self.handshake.established.map(|at| Micros::between(at, now));
             let young = age.zip(self.tx.rtt.srtt()).is_some_and(|(age, srtt)| age <= srtt);
@@ -180,21 +197,28 @@ impl Connection {
 
         // Fourth, check the SYN bit (RFC 5961 section 4.2).
         if has(Flags::SYN) {
-            return self.challenge(now, env);
+            return self.outbox.challenge(self.config.challenge_interval, env, &mut self.counters, now);
         }
 
         // Fifth, check the ACK field.
         if !has(Flags::ACK) {
-            // Fast Open: data after the SYN that opened this connection. "If the ACK bit is off, drop the
-            // segment and return."
-            return self.take_after_syn(segment, now);
+            // "[...] if the ACK bit is off, drop the segment and return". Fast Open: data after the SYN that
+            // opened this connection is accepted.
+            let len = u32::try_from(segment.payload.len()).unwrap_or(u32::MAX);
+            if self.state == State::SynReceived
+                && !segment.flags.intersects(Flags::FIN | Flags::URG)
+                && self.fast_open.server_mut().is_some_and(|server| server.takes_after_syn(len))
+            {
+                self.take_payload(segment, now);
+            }
+            return;
         }
         let (una, nxt) = (self.tx.scoreboard.una(), self.tx.scoreboard.nxt());
         if self.state == State::SynReceived {
             // "If SND.UNA < SEG.ACK =< SND.NXT, then enter ESTABLISHED state [...]. If the segment
             // acknowledgment is not acceptable, form a reset segment <SEQ=SEG.ACK><CTL=RST>".
             if !(una.lt(segment.ack) && segment.ack.le(nxt)) {
-                return self.reset_limited(segment.ack, now);
+                return self.outbox.reset_limited(segment.ack, now);
             }
             self.fast_open.rewind_syn_data(segment.ack, self.handshake.iss, &mut self.tx.scoreboard);
             if let Some(server) = self.fast_open.server().filter(|_| self.handshake.syn.sent > 1) {
@@ -212,7 +236,7 @@ impl Connection {
         } else if segment.ack.gt(nxt) || segment.ack.lt(una - self.tx.window.max_snd_wnd()) {
             // RFC 5961 section 5.2: "The ACK value is considered acceptable only if it is in the range of
             // ((SND.UNA - MAX.SND.WND) <= SEG.ACK <= SND.NXT)."
-            return self.challenge(now, env);
+            return self.outbox.challenge(self.config.challenge_interval, env, &mut self.counters, now);
         }
         // Fast Open: a cookie outside the handshake.
         if segment.options.fast_open.is_some_and(|option| self.fast_open.on_option(option)) {
@@ -258,6 +282,39 @@ impl Connection {
             let seq = segment.seq + (index * size) as u32;
             self.on_segment_after_syn(&Arrived { seq, flags, payload, ..*segment }, now, env);
         }
+    }
+
+    /// Passes a segment to Corrective and Proactive, and carries out their decision. True if it continues to
+    /// the other steps.
+    pub(crate) fn passes_gentle(&mut self, segment: &Arrived<'_>, now: Instant) -> bool {
+        if !self.gentle.seen || !self.gentle.decides(segment) {
+            return true;
+        }
+        match self.with_gentle(|gentle, parts| gentle.on_segment(segment, parts, now)) {
+            SegmentVerdict::Process => return true,
+            SegmentVerdict::Drop => {}
+            #[cfg(feature = "historical")]
+            SegmentVerdict::Answer => self.answer_at_once(),
+            SegmentVerdict::Parity(recovered) => {
+                if let Some(recovered) = recovered {
+                    self.take_repair(recovered, segment, true, now);
+                }
+                // F1: the flags of a parity segment count like those of any other.
+                #[cfg(feature = "historical")]
+                if self.gentle.is_f1()
+                    && self
+                        .with_gentle(|gentle, parts| gentle.read_signals(segment, parts, now))
+                        .is_some_and(|report| report.repaired)
+                {
+                    let board = &self.tx.scoreboard;
+                    let undelivered = board.outstanding().saturating_sub(board.sacked_bytes());
+                    let (by, reaction) = (Repair::Parity, Reaction::Proportional);
+                    let signal = CongestionSignal { ack: segment.ack, by, reaction };
+                    self.answer_masked_loss(signal, undelivered, now);
+                }
+            }
+        }
+        false
     }
 
     /// Processes the segment text (seventh) and checks the FIN bit (eighth).
@@ -344,7 +401,7 @@ impl Connection {
     ) {
         let Recovered { runs, range, parities: _ } = recovered;
         self.counters.repaired_by_parity += runs.len() as u64;
-        self.observe(Observation::Repaired { range, runs: runs.len() as u32 });
+        self.counters.observe(Observation::Repaired { range, runs: runs.len() as u32 });
         let options = Options::default();
         for Rebuilt { seq, payload, fin } in &runs {
             self.counters.parity.repaired_bytes += payload.len() as u64;
@@ -406,31 +463,16 @@ impl Connection {
         self.rx.report_old(segment);
         if segment.is_empty() || segment.flags.contains(Flags::SYN) {
             // Prevents two confused ends from acknowledging each other for ever.
-            let interval = if self.is_syn_ack_again(segment) {
-                self.repeated_handshake_interval()
+            let interval = if self.handshake.is_syn_ack_again(segment) {
+                repeat_interval(&self.config)
             } else {
                 self.config.challenge_interval
             };
-            if !self.answers.allow(interval, now) {
+            if !self.outbox.may_answer(interval, now) {
                 return;
             }
         }
         self.answer_at_once();
-    }
-
-    /// True if all of a segment has arrived before, and it ends at or after the last acknowledgement sent. A
-    /// peer that has received no acknowledgement probes the tail of its data, and this segment may be the
-    /// only one that shows what the peer has received: its acknowledgement and timestamp are processed, as in
-    /// Linux. Older segments are ignored.
-    fn is_tail_probe_of_peer(&self, segment: &Arrived<'_>) -> bool {
-        let rcv_nxt = self.rx.rcv_nxt();
-        let end = segment.end();
-        self.state.is_synchronized()
-            && segment.flags.contains(Flags::ACK)
-            && !segment.flags.intersects(Flags::SYN | Flags::RST)
-            && segment.seq.lt(rcv_nxt)
-            && end.le(rcv_nxt)
-            && end.ge(self.rx.ack.last_ack_sent())
     }
 
     /// Processes a repeated SYN in SYN-RECEIVED: the SYN-ACK was lost, or this is a copy. A retransmission
@@ -441,7 +483,7 @@ impl Connection {
         let near = self.handshake.syn.last_sent.is_some_and(|at| now.saturating_since(at) <= half_way);
         let answered = self.handshake.syn.copy != PlainCopy::Off || self.gentle.plans();
         if near && answered && self.handshake.syn.timeouts == 0
-            || !self.answers.allow(self.repeated_handshake_interval(), now)
+            || !self.outbox.may_answer(repeat_interval(&self.config), now)
         {
             return;
         }
@@ -453,31 +495,19 @@ impl Connection {
         }
     }
 
-    /// Processes a reset that answers the SYN. Some devices refuse data on a SYN this way, so the first reset
-    /// only makes the plain copy leave, if it has not. Returns false for a later reset, and if there is no
-    /// copy to wait for.
-    pub(crate) fn defers_reset_to_copy(&mut self) -> bool {
-        if self.fast_open.client().is_none() {
+    /// Processes a SYN that repeats the one that opened this connection, with a further part of its data;
+    /// true if that is accepted.
+    pub(crate) fn take_syn_part(&mut self, segment: &Arrived<'_>, now: Instant) -> bool {
+        let Some(Gentle::Part { offset }) = segment.options.gentle else { return false };
+        let start = self.handshake.irs + 1 + offset;
+        let len = u32::try_from(segment.payload.len()).unwrap_or(u32::MAX);
+        if !self.fast_open.server_mut().is_some_and(|server| server.takes_part(start, len)) {
             return false;
         }
-        match self.handshake.syn.copy {
-            PlainCopy::Off => return false,
-            PlainCopy::After(_) | PlainCopy::At(_) => self.handshake.syn.copy = PlainCopy::Due,
-            PlainCopy::Due | PlainCopy::Left(_) => {}
-        }
-        self.fast_open.client_mut().is_some_and(|client| !core::mem::replace(&mut client.reset, true))
-    }
-
-    /// Returns the minimum time between two answers to a repeated SYN or SYN-ACK. It is shorter if the timers
-    /// of both ends may follow the known path.
-    fn repeated_handshake_interval(&self) -> Duration {
-        let interval = self.config.challenge_interval;
-        if self.config.handshake_timers { interval.min(MIN_EARLY_WAIT) } else { interval }
-    }
-
-    /// True for a repetition of the SYN-ACK that was answered before.
-    fn is_syn_ack_again(&self, segment: &Arrived<'_>) -> bool {
-        segment.flags.contains(Flags::SYN | Flags::ACK) && segment.seq == self.handshake.irs
+        self.take_payload(&Arrived { seq: start, flags: Flags::PSH, ..*segment }, now);
+        // The acknowledgement must wait until the handshake is complete.
+        self.rx.on_ack_sent();
+        true
     }
 
     /// Forces an acknowledgement at once; before the handshake is complete no other segment would carry it.
@@ -496,22 +526,6 @@ impl Connection {
             self.rx.ack.force();
         }
         self.urgency()
-    }
-
-    /// Sends a challenge ACK if the limits of this connection and of the host permit.
-    fn challenge(&mut self, now: Instant, env: &mut Env<'_>) {
-        if self.answers.allow(self.config.challenge_interval, now) && (env.challenge)(now) {
-            self.counters.challenge_acks += 1;
-            self.outbox.push(Control::ChallengeAck);
-        }
-    }
-
-    /// Answers an unacceptable acknowledgement of our SYN by a reset, at a limited rate against floods of
-    /// forged ones.
-    pub(crate) fn reset_limited(&mut self, seq: SeqNum, now: Instant) {
-        if self.resets.allow(now) {
-            self.outbox.push(Control::Reset(seq));
-        }
     }
 }
 
@@ -536,7 +550,7 @@ impl Connection {
                 if self.fast_open.opens_fast() && self.state == State::SynSent {
                     // Only the SYN itself can have been too large.
                     if seq == una {
-                        self.on_syn_too_big();
+                        self.fast_open.on_syn_too_big(&mut self.handshake.syn, &mut self.tx.rto);
                     }
                 } else if shrunk {
                     self.shrink_segments();
@@ -571,70 +585,40 @@ impl Connection {
             self.end(reason);
         }
     }
-}
 
-/// Rate limit of one connection for answers to forged or stray segments: challenge ACKs (RFC 5961 section 7),
-/// acknowledgements of empty segments outside the window, and SYN-ACKs for repeated SYNs (Linux:
-/// `tcp_invalid_ratelimit`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct AnswerInterval {
-    last: Option<Instant>,
-}
-
-impl AnswerInterval {
-    /// True if an answer may be sent at `now`, at least `interval` after the last; counts it as sent.
-    pub(crate) fn allow(&mut self, interval: Duration, now: Instant) -> bool {
-        let permitted = self.last.is_none_or(|last| now.saturating_since(last) >= interval);
-        if permitted {
-            self.last = Some(now);
+    /// Processes the newest large packet of the path that has arrived, if any: without one, a segment size
+    /// that is in doubt becomes smaller.
+    pub(crate) fn suspect_size(&mut self, arrived: Option<LargePacket>, now: Instant) {
+        if self.tx.suspect_size(arrived, now) {
+            self.shrink_segments();
         }
-        permitted
     }
-}
 
-/// Rate limit of one connection for resets that answer wrong acknowledgements before the handshake is
-/// complete.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct ResetLimit {
-    second: Instant,
-    sent: u32,
-}
-
-impl ResetLimit {
-    /// Maximum number of such resets in a second.
-    const PER_SECOND: u32 = 10;
-
-    /// True if a reset may be sent now; counts it as sent.
-    pub(crate) fn allow(&mut self, now: Instant) -> bool {
-        if now.saturating_since(self.second) >= Duration::from_secs(1) {
-            *self = ResetLimit { second: now, sent: 0 };
+    /// Limits packets to `mtu` bytes, the new maximum of the device.
+    pub(crate) fn limit_mtu(&mut self, mtu: u16) {
+        if !self.tx.mtu.limit(mtu) {
+            return;
         }
-        self.sent += 1;
-        self.sent <= Self::PER_SECOND
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_connection_answers_once_in_an_interval() {
-        let mut limit = AnswerInterval::default();
-        let interval = Duration::from_millis(500);
-        let permitted =
-            [0, 1, 499, 500, 999, 1_000].map(|at| limit.allow(interval, Instant::from_millis(at)));
-        assert_eq!(permitted, [true, false, false, true, false, true]);
-        assert!(limit.allow(Duration::ZERO, Instant::from_millis(1_000)), "no limit");
+        if self.fast_open.opens_fast() && self.state == State::SynSent {
+            self.fast_open.on_syn_too_big(&mut self.handshake.syn, &mut self.tx.rto);
+        } else {
+            self.shrink_segments();
+        }
     }
 
-    #[test]
-    fn a_connection_sends_ten_resets_a_second() {
-        let mut limit = ResetLimit::default();
-        let permitted =
-            |limit: &mut ResetLimit, at| (0..50).filter(|_| limit.allow(Instant::from_millis(at))).count();
-        assert_eq!(permitted(&mut limit, 500), 10);
-        assert_eq!(permitted(&mut limit, 999), 0);
-        assert_eq!(permitted(&mut limit, 1_500), 10);
+    /// Retransmits the data of outstanding segments that are larger than the new MSS in smaller ones, without
+    /// a congestion response (RFC 1191 section 6.4).
+    pub(crate) fn shrink_segments(&mut self) {
+        self.adopt_mss();
+        let mss = self.tx.mss();
+        let board = &mut self.tx.scoreboard;
+        let too_big: Vec<_> =
+            board.in_flight().filter(|record| record.payload() > mss).map(|record| record.range).collect();
+        let newly_lost = too_big.into_iter().map(|range| board.mark_lost(range)).sum();
+        board.resplit(mss);
+        if newly_lost > 0 {
+            self.tx.recovery.on_too_big(self.tx.scoreboard.nxt());
+        }
+        self.count_loss(&LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::TooBig) });
     }
 }

@@ -1,12 +1,10 @@
-//! The types of a decision: a [turn](Turn) names a kind of segment, a [`Step`] is the decision in a turn, a
-//! [`Choice`] has the input of build and accounting, and the [outbox](Outbox) has the waiting control
-//! segments.
+//! The types of a decision: a [turn](Turn) names a kind of segment, a [`Step`] is the decision in a turn, and
+//! a [`Choice`] has the input of build and accounting.
 
-use arrayvec::ArrayVec;
-use brisk_wire::{Gentle, SeqNum};
+use brisk_wire::Gentle;
 
+use crate::connection::outbox::Control;
 use crate::mechanism::DueParity;
-use crate::on_demand::{Initial, OnDemand};
 use crate::outcome::Origin;
 use crate::send::push::BurstPush;
 use crate::seq_ranges::SeqRange;
@@ -166,87 +164,5 @@ impl SynOption {
             SynOption::Capability(byte) => Some(Gentle::Capability(byte)),
             SynOption::None | SynOption::NoRoom | SynOption::Withdrawn => None,
         }
-    }
-}
-
-/// A segment without data that is sent outside the usual turns.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Control {
-    /// A challenge ACK (RFC 5961), or the plain answer to a segment outside the window.
-    ChallengeAck,
-    /// `<SEQ=seq><CTL=RST>`: refuses an acknowledgement of something never sent.
-    Reset(SeqNum),
-    /// `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=RST,ACK>`: aborts.
-    Abort,
-    /// An empty segment one below SND.UNA: keepalive or zero-window probe.
-    EmptyProbe,
-}
-
-/// The control segments that wait to be sent. Their number is small: a second one of the same kind would not
-/// tell the peer more.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Outbox {
-    waiting: OnDemand<WaitingControls>,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct WaitingControls(ArrayVec<Control, 4>);
-
-impl Initial for WaitingControls {
-    const INITIAL: WaitingControls = WaitingControls(ArrayVec::new_const());
-    const SHARED: &'static WaitingControls = &Self::INITIAL;
-}
-
-impl Outbox {
-    /// Queues `control` unless the same one is queued already or the outbox is full.
-    pub(crate) fn push(&mut self, control: Control) {
-        let WaitingControls(waiting) = &mut *self.waiting;
-        if !waiting.contains(&control) && !waiting.is_full() {
-            waiting.push(control);
-        }
-    }
-
-    /// Returns the oldest control segment.
-    pub(crate) fn first(&self) -> Option<Control> {
-        self.waiting.0.first().copied()
-    }
-
-    /// Removes the oldest control segment and returns it.
-    pub(crate) fn pop(&mut self) -> Option<Control> {
-        self.waiting.get_mut()?.0.pop_at(0)
-    }
-
-    /// True if nothing waits.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.0.is_empty()
-    }
-
-    pub(crate) fn release_memory(&mut self) {
-        self.waiting.release();
-    }
-
-    /// Discards all waiting control segments.
-    pub(crate) fn clear(&mut self) {
-        self.waiting = OnDemand::new();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_outbox_is_bounded_and_says_nothing_twice() {
-        let mut outbox = Outbox::default();
-        outbox.push(Control::ChallengeAck);
-        outbox.push(Control::ChallengeAck);
-        for seq in 0..10 {
-            outbox.push(Control::Reset(SeqNum(seq)));
-        }
-        assert_eq!(outbox.pop(), Some(Control::ChallengeAck));
-        assert_eq!(outbox.pop(), Some(Control::Reset(SeqNum(0))));
-        outbox.pop();
-        outbox.pop();
-        assert_eq!(outbox.pop(), None);
     }
 }

@@ -9,13 +9,16 @@ use brisk_wire::gentle::{EARLY_SHIFT_MAX, EARLY_WINDOW};
 use brisk_wire::{Flags, Options, SeqNum, Timestamps as TimestampOption};
 
 use crate::config::{EcnMode, TcpConfig};
+use crate::congestion::sample::RtoEvent;
 use crate::connection::ecn::EcnState;
 use crate::connection::gentle::plain_copy::PlainCopy;
 use crate::connection::reactive::ProbeTimer;
 use crate::connection::state::{Input, State};
 use crate::connection::timer::Keepalive;
-use crate::connection::{Connection, Env, Events, Host, Secrets};
+use crate::connection::{Connection, Env, Events, Host, Secrets, SynAnswer};
 use crate::error::CloseReason;
+use crate::fast_open::FastOpenConnect;
+use crate::fast_open::client::OpenAttempt;
 use crate::four_tuple::FourTuple;
 use crate::outcome::Arrived;
 use crate::send::rto::Rto;
@@ -28,6 +31,11 @@ const DEFAULT_MSS: [u16; 2] = [536, 1220];
 /// Limit of early retransmissions of a SYN or SYN-ACK on a known path
 /// ([`crate::config::TcpConfig::handshake_timers`]).
 const EARLY_RETRIES: u32 = 3;
+/// Minimum wait of the early timer.
+const MIN_EARLY_WAIT: Duration = Duration::from_millis(50);
+
+/// Number of timeouts of a SYN or SYN-ACK from which on a connection does not join its path.
+const MAX_TIMEOUTS: u32 = 2;
 
 /// State of the handshake, and its results.
 #[derive(Debug)]
@@ -138,6 +146,12 @@ impl Handshake {
         }
     }
 
+    /// True once it is complete.
+    #[inline]
+    pub(crate) fn is_complete(&self) -> bool {
+        self.established.is_some()
+    }
+
     fn on_peer_syn(&mut self, syn: &Arrived<'_>, config: &TcpConfig) {
         self.irs = syn.seq;
         self.agreed = Negotiated::offered(config).with(syn.options);
@@ -192,6 +206,11 @@ impl Handshake {
         self.syn.last_sent.map_or(Micros::ZERO, |at| Micros::between(at, now) + TIMESTAMP_TICK)
     }
 
+    /// True for a repetition of the SYN-ACK that was answered before.
+    pub(crate) fn is_syn_ack_again(&self, segment: &Arrived<'_>) -> bool {
+        segment.flags.contains(Flags::SYN | Flags::ACK) && segment.seq == self.irs
+    }
+
     /// Returns the timeout before backoff: the early timer's, while it applies.
     #[inline]
     pub(super) fn timer_base(&self, rtt: &RttEstimator) -> Micros {
@@ -201,6 +220,11 @@ impl Handshake {
     /// Returns the number of our SYNs or SYN-ACKs that were not answered in time.
     pub(crate) fn unanswered(&self) -> u32 {
         self.syn.timeouts + self.syn.early
+    }
+
+    /// True if the handshake timed out so often that the remembered state of the path is not used.
+    pub(crate) fn doubts_path(&self) -> bool {
+        self.syn.timeouts >= MAX_TIMEOUTS
     }
 }
 
@@ -272,6 +296,44 @@ impl Connection {
         connection
     }
 
+    /// Starts an active open with Fast Open. Must be called before any segment is sent.
+    pub(crate) fn open_fast(&mut self, attempt: OpenAttempt, connect: FastOpenConnect) {
+        self.handshake.syn.due = !connect.defer;
+        let insurance = PlainCopy::of(&attempt, &connect);
+        if self.config.handshake_copies.is_none() || (self.gentle.plans() && insurance != PlainCopy::Off) {
+            self.handshake.syn.copy = insurance;
+        }
+        self.fast_open.start_client(attempt, connect, self.handshake.iss);
+    }
+
+    /// Sends a deferred SYN: at the first write or at a close.
+    pub(crate) fn send_deferred_syn(&mut self) {
+        if self.fast_open.release_syn() {
+            self.handshake.syn.due = true;
+        }
+    }
+
+    /// Starts a passive open after the stack's decision about the SYN; takes its data if it opens the
+    /// connection.
+    pub(crate) fn start_fast_open_server(&mut self, answer: SynAnswer, syn: &Arrived<'_>, now: Instant) {
+        let accepted = answer.accepted;
+        self.fast_open.start_server(answer, syn.seq + 1);
+        if accepted {
+            // Data may be sent before another window is announced.
+            self.tx.window.count_offer();
+        }
+        if accepted && !syn.payload.is_empty() {
+            let flags = syn.flags.without(Flags::SYN | Flags::ECE | Flags::CWR);
+            self.take_payload(&Arrived { seq: syn.seq + 1, flags, ..*syn }, now);
+            self.rx.ack.on_syn_data();
+            self.fast_open.syn_data_taken = true;
+            let first_end = self.rx.rcv_nxt();
+            if let Some(server) = self.fast_open.server_mut() {
+                server.on_syn_data(first_end);
+            }
+        }
+    }
+
     /// Returns the options of our SYN, or of our SYN-ACK, which has only those that the peer's SYN offered.
     pub(crate) fn syn_options(&self, now: Instant) -> Options {
         let answers = self.state == State::SynReceived;
@@ -331,12 +393,30 @@ impl Connection {
         self.path.start_window(&self.config, &mut self.tx);
     }
 
+    /// Sets the first flight to one segment if our SYN or SYN-ACK was retransmitted more than once. RFC 5681
+    /// section 3.1: "if the SYN or SYN/ACK is lost, the initial window [...] MUST be one segment"; RFC 6928
+    /// section 2 recommends to "refrain from resetting the initial window to 1 segment, unless there have
+    /// been more than one SYN or SYN/ACK retransmissions or true loss detection has been made". If the answer
+    /// echoes an earlier SYN, the timer was too short and nothing was lost.
+    pub(crate) fn reduce_initial_window(&mut self, segment: &Arrived<'_>, now: Instant) {
+        // The plain SYN that follows one with data is a response to middleboxes, not to congestion; early
+        // retries are guesses and do not count.
+        let repeated = self.handshake.syn.timeouts.saturating_sub(self.fast_open.syns_before_plain());
+        let since = self.handshake.since_last_syn(now);
+        if repeated < 2 || self.echo_rtt(segment, now).is_some_and(|echoed| echoed > since) {
+            return;
+        }
+        self.path.end_trust(&mut self.tx);
+        let window = self.tx.mss().min(self.tx.rate.congestion.cwnd());
+        self.tx.rate.congestion.start(window, None);
+    }
+
     /// Passes the new segment size to the parts that depend on it.
     pub(crate) fn adopt_mss(&mut self) {
         let mss = self.tx.mss();
         self.tx.rate.congestion.set_mss(mss);
         self.tx.rate.pacer.set_mss(mss);
-        self.observe(crate::event::Observation::MssChanged { mss });
+        self.counters.observe(crate::event::Observation::MssChanged { mss });
     }
 
     /// Processes the peer's SYN-ACK.
@@ -355,7 +435,11 @@ impl Connection {
         self.path.rtt_in_doubt =
             self.handshake.syn.sent > 1 && self.tx.rtt.srtt().is_some_and(|srtt| srtt > since);
         self.path.suspect_longer(since.into());
-        self.on_syn_ack_acked(segment, now);
+        let echoed = self.echo_rtt(segment, now);
+        if self.fast_open.on_syn_ack(segment, echoed, &self.handshake, &self.config, now) {
+            // The SYN and its accepted data are one segment, which the scoreboard stores as two.
+            self.counters.delivered_segments = self.counters.delivered_segments.saturating_sub(1);
+        }
         self.reduce_initial_window(segment, now);
         self.establish(now);
         // Data or a FIN on the SYN-ACK is accepted like any other.
@@ -413,7 +497,7 @@ impl Connection {
         }
         self.tx.rto.reset_backoff();
         self.tx.timeouts_in_row = 0;
-        self.answers = Default::default();
+        self.outbox.reset_interval();
         self.keepalive = self.config.keepalive.map(|config| Box::new(Keepalive::new(config, now)));
         if !self.fast_open.is_opened_by_syn() {
             self.events.insert(Events::CONNECTED | Events::WRITABLE);
@@ -441,7 +525,7 @@ impl Connection {
             }
             SynTimeout::Again => {
                 self.counters.handshake_timeouts += 1;
-                if self.fall_back_to_plain_syn() {
+                if self.fast_open.fall_back_to_plain_syn(&mut self.handshake.syn, &mut self.tx.rto) {
                     return;
                 }
                 self.reduce_for_lost_syn_ack(now);
@@ -450,4 +534,48 @@ impl Connection {
             }
         }
     }
+
+    /// Reduces the window for a timeout of the SYN-ACK, as after a retransmission timeout, because data that
+    /// followed it may be lost too. There is no reduction if a repeated SYN was answered since: that SYN-ACK
+    /// may still be acknowledged.
+    pub(crate) fn reduce_for_lost_syn_ack(&mut self, now: Instant) {
+        // Timers fire at the whole microsecond in which they are due.
+        let wait = self.handshake.timer_base(&self.tx.rtt);
+        if self.handshake.syn.last_sent.is_some_and(|at| Micros::between(at, now) < wait) {
+            return;
+        }
+        if self.fast_open.on_syn_ack_timeout() {
+            // No data is known to be still in flight.
+            self.tx.rate.congestion.on_rto(&RtoEvent { now, pipe: 0, first: true, max_ssthresh: None });
+            self.counters.reductions += 1;
+        }
+    }
+
+    /// Extends a handshake timer that was derived from a shorter round-trip time than other connections of
+    /// the path have measured since (`srtt`): connections that open together queue behind each other, and all
+    /// but the first would otherwise time out.
+    pub(crate) fn on_longer_path(&mut self, srtt: Duration) {
+        let early = self.handshake.syn.early_wait.zip(early_wait(&self.config, srtt, &self.tx.rtt));
+        let longer = early.map(|(known, now)| now.saturating_sub(known));
+        self.handshake.syn.early_wait = early.map(|(known, now)| known.max(now));
+        let longer = match self.fast_open.client_mut() {
+            Some(client) if client.is_fast() => client.on_longer_path(srtt),
+            Some(_) | None => longer,
+        };
+        self.tx.rto.postpone(self.tx.rto.current(longer.unwrap_or_default().into()).into());
+    }
+}
+
+/// Returns the early timer of the handshake, if the configuration asks for one.
+pub(super) fn early_wait(config: &TcpConfig, srtt: Duration, rtt: &RttEstimator) -> Option<Duration> {
+    let wait = srtt.saturating_mul(3) / 2;
+    let wait = wait.max(MIN_EARLY_WAIT).min(rtt.rto_base().into());
+    config.handshake_timers.then_some(wait)
+}
+
+/// Returns the minimum time between two answers to a repeated SYN or SYN-ACK. It is shorter if the timers
+/// of both ends may follow the known path.
+pub(super) fn repeat_interval(config: &TcpConfig) -> Duration {
+    let interval = config.challenge_interval;
+    if config.handshake_timers { interval.min(MIN_EARLY_WAIT) } else { interval }
 }

@@ -31,6 +31,7 @@ mod ecn;
 mod fast_open;
 mod gentle;
 mod handshake;
+mod outbox;
 mod path;
 mod path_mtu;
 mod reactive;
@@ -58,12 +59,11 @@ pub(crate) use handshake::SynCookieParams;
 pub(crate) use segment::MAX_PIECES;
 pub(crate) use sender::{MemberState, SHORT_TRANSFER};
 
-use arrive::{AnswerInterval, ResetLimit};
-use decision::Outbox;
 use ecn::EcnState;
 use fast_open::FastOpenState;
-use gentle::Gentle;
+use gentle::{Gentle, Parts};
 use handshake::Handshake;
+use outbox::Outbox;
 use path::OnPath;
 use reactive::ProbeTimer;
 use receiver::Receiver;
@@ -212,28 +212,26 @@ pub(crate) struct TimeWaitState {
 #[derive(Debug)]
 pub(crate) struct Connection {
     tuple: CompactTuple,
-    config: Arc<TcpConfig>,
+    pub(crate) config: Arc<TcpConfig>,
     /// Offset of the timestamp clock at the beginning.
     ts_offset: u32,
     state: State,
-    handshake: Handshake,
+    pub(crate) handshake: Handshake,
     pub(crate) syn_report: SynReport,
     pub(crate) path: OnPath,
-    tx: Sender,
-    rx: Receiver,
+    pub(crate) tx: Sender,
+    pub(crate) rx: Receiver,
     ecn: EcnState,
-    urgent: Urgent,
+    pub(crate) urgent: Urgent,
     pub(crate) fast_open: FastOpenState,
     /// Corrective and Proactive, if the handshake agrees on them, and the planner.
     pub(crate) gentle: Gentle,
     keepalive: Option<Box<Keepalive>>,
-    user_timeout: Option<Duration>,
+    pub(crate) user_timeout: Option<Duration>,
     fin_wait_2_until: Option<Instant>,
     /// The tail loss probe timer; set once the handshake is complete, if both ends use SACK.
     reactive: Option<ProbeTimer>,
     outbox: Outbox,
-    answers: AnswerInterval,
-    resets: ResetLimit,
     events: Events,
     closed: Option<CloseReason>,
     /// ICMP error reported since the last acknowledgement arrived.
@@ -271,8 +269,6 @@ impl Connection {
             fin_wait_2_until: None,
             reactive: None,
             outbox: Outbox::default(),
-            answers: AnswerInterval::default(),
-            resets: ResetLimit::default(),
             events: Events::default(),
             closed: None,
             soft_error: None,
@@ -283,10 +279,6 @@ impl Connection {
 
     pub(crate) fn tuple(&self) -> FourTuple {
         (&self.tuple).into()
-    }
-
-    pub(crate) fn config(&self) -> Arc<TcpConfig> {
-        Arc::clone(&self.config)
     }
 
     pub(crate) fn state(&self) -> State {
@@ -331,16 +323,6 @@ impl Connection {
         }
     }
 
-    /// True if this side sent the first SYN.
-    pub(crate) fn is_active(&self) -> bool {
-        self.handshake.active
-    }
-
-    /// True once the handshake is complete.
-    pub(crate) fn has_established(&self) -> bool {
-        self.handshake.established.is_some()
-    }
-
     /// Returns the state that the stack keeps after LAST-ACK: the peer's initial sequence number, the final
     /// numbers, and whether data of the peer's SYN was delivered.
     pub(crate) fn closed_last(&self) -> Option<(SeqNum, TimeWaitState, bool)> {
@@ -359,16 +341,6 @@ impl Connection {
         self.tx.queue.allocated() + self.rx.queue.memory()
     }
 
-    /// Returns the bytes that are kept only for repairs.
-    pub(crate) fn repair_memory(&self) -> usize {
-        self.gentle.repair_memory(&self.rx)
-    }
-
-    /// Frees the bytes that are kept only for repairs.
-    pub(crate) fn forget_history(&mut self) {
-        self.gentle.forget_history(&mut self.rx);
-    }
-
     /// True if nothing is in flight and nothing waits to be sent or read.
     pub(crate) fn is_idle(&self) -> bool {
         // A half-open connection has its SYN-ACK in flight and may wait a minute for the answer.
@@ -377,7 +349,7 @@ impl Connection {
             State::SynReceived => self.fast_open.client().is_none_or(|client| !client.has_early()),
             _ => self.tx.scoreboard.is_empty(),
         };
-        waits && self.tx.queue.is_empty() && self.readable() == 0 && !self.has_events()
+        waits && self.tx.queue.is_empty() && self.rx.queue.readable() == 0 && !self.has_events()
     }
 
     /// True if the connection is idle and holds no buffers, is unobserved, and is without Corrective,
@@ -397,14 +369,10 @@ impl Connection {
         self.rx.release_memory();
     }
 
-    fn observe(&mut self, observation: Observation) {
-        self.counters.observe(observation);
-    }
-
     fn enter(&mut self, state: State) {
         if self.state != state {
             self.state = state;
-            self.observe(Observation::State(state));
+            self.counters.observe(Observation::State(state));
         }
     }
 
@@ -437,6 +405,21 @@ impl Connection {
         (result, self.aftermath(Urgency::Normal, now))
     }
 
+    /// Calls a method of Corrective and Proactive with the parts that it uses.
+    #[inline]
+    pub(crate) fn with_gentle<R>(&mut self, call: impl FnOnce(&mut Gentle, &mut Parts<'_>) -> R) -> R {
+        let mut parts = Parts {
+            tx: &mut self.tx,
+            rx: &mut self.rx,
+            path: &mut self.path,
+            counters: &mut self.counters,
+            config: &self.config,
+            handshake: &self.handshake,
+            state: self.state,
+        };
+        call(&mut self.gentle, &mut parts)
+    }
+
     /// Returns the work left to the stack, including the events.
     #[inline(always)]
     pub(crate) fn aftermath(&mut self, urgency: Urgency, now: Instant) -> Aftermath {
@@ -445,14 +428,14 @@ impl Connection {
             urgency,
             events: core::mem::take(&mut self.events),
             memory: self.memory(),
-            repair_memory: self.repair_memory(),
+            repair_memory: self.gentle.repair_memory(&self.rx),
             has_drained_storage: self.rx.queue.is_drained() || self.tx.queue.is_drained(),
             has_gentle_report: self.owes_syn_report(),
-            has_path_report: self.owes_path_report(now)
+            has_path_report: self.path.owes_report(&self.handshake, &self.tx, self.closed.is_some(), now)
                 || self.path.owes_flight_report()
                 || self.tx.mtu.asks_path(),
             wants_one_time_cookie: self.fast_open.wants_one_time_cookie(),
-            asks_to_join: self.asks_to_join(),
+            asks_to_join: self.path.asks_to_join(&self.tx) && self.handshake.is_complete(),
             is_over: self.closed.is_some() && self.is_done(),
         }
     }

@@ -25,17 +25,17 @@ use brisk_wire::SeqNum;
 use crate::config::{PrrBound, TcpConfig};
 use crate::congestion::Controller;
 use crate::congestion::sample::ControllerStart;
-use crate::connection::handshake::Handshake;
+use crate::connection::handshake::{Handshake, early_wait};
 use crate::connection::sender::{SHORT_TRANSFER, Sender, Sharing, initial_window};
 use crate::connection::{Connection, State, Tally};
 use crate::error::CloseReason;
 use crate::evidence::{LossHistory, is_queued, shows_queue};
 use crate::mechanism::plan::PARITIES_MAX;
 use crate::on_demand::{Initial, OnDemand};
-use crate::outcome::{AckOutcome, Arrived, CongestionState, Delivered};
+use crate::outcome::{AckOutcome, CongestionState, Delivered};
 use crate::path::{
-    FlightReport, HandshakeResult, LossCount, MtuReport, PathFacts, PathReport, PathRtt, PathVolume,
-    REPORT_INTERVAL, StartRequest,
+    HandshakeResult, LossCount, MtuReport, PathFacts, PathReport, PathRtt, PathVolume, REPORT_INTERVAL,
+    StartRequest,
 };
 use crate::send::pacer::Pacer;
 use crate::send::rate::RateControl;
@@ -55,13 +55,8 @@ const UNMEASURED_WINDOW: u32 = 64;
 const BURST_SEGMENTS: u32 = 4;
 /// An answer within this percentage of the remembered round-trip time does not show a longer path.
 const ALIKE_PERCENT: u32 = 125;
-/// Minimum wait of the early timer of the handshake.
-pub(super) const MIN_EARLY_WAIT: Duration = Duration::from_millis(50);
 /// Number of samples after which a first sample that includes a timer no longer distorts the estimate.
 const SAMPLES: u32 = 8;
-
-/// Number of timeouts of a SYN or SYN-ACK from which on a connection does not join its path.
-const MAX_HANDSHAKE_TIMEOUTS: u32 = 2;
 
 /// Knowledge of a connection about its path, and its reports so far.
 #[derive(Debug, Default)]
@@ -296,6 +291,14 @@ impl OnPath {
         self.start = Start::Over;
         tx.rate.pacer.end_spread();
     }
+
+    /// Permits another request after the window restarted because of an idle time.
+    pub(crate) fn reopen_start(&mut self, config: &TcpConfig, tx: &mut Sender) {
+        if self.may_ask(config) {
+            self.end_trust(tx);
+            self.start = Start::Open;
+        }
+    }
 }
 
 /// Round-trip times and queues.
@@ -384,7 +387,183 @@ impl OnPath {
     }
 }
 
-/// The exchange with the memory of paths.
+/// Reports and requests to the memory of paths.
+impl OnPath {
+    /// Returns the request for a larger window at the start on a path with these facts; `None` if the
+    /// connection keeps its current window. `is_authenticated` is set in SYN-RECEIVED: true if the
+    /// application answers only authenticated requests.
+    pub(crate) fn request_start(
+        &mut self,
+        known: &PathFacts,
+        config: &TcpConfig,
+        handshake: &Handshake,
+        tx: &Sender,
+        is_authenticated: Option<bool>,
+    ) -> Option<StartRequest> {
+        self.asked = tx.offered();
+        let rtt = known.rtt?;
+        let is_whole = handshake.syn.timeouts == 0 && tx.recovery.state() == CongestionState::Open;
+        let of_path = |segments| initial_window(segments, tx.mss());
+        let configured = of_path(config.initial_window);
+        let remembered = known.volume.map_or(0, |volume| remembered_window(&volume, known, config, tx.mss()));
+        let window = if let Some(is_authenticated) = is_authenticated {
+            // Nothing is acknowledged: no round trip is measured, and a cookie may be stolen.
+            let is_free = !shows_queue(rtt.min_rtt, known.min_rtt?);
+            if is_free && is_authenticated { remembered.max(configured) } else { 0 }
+        } else {
+            let (own, smoothed) = (tx.rtt.min_rtt()?.into(), tx.rtt.srtt()?.into());
+            let least = known.min_rtt.map_or(own, |least| least.min(own));
+            let is_alike = own >= rtt.srtt / 2;
+            // Neither this connection nor the last one began in a queue. Their own data may have filled one
+            // since. That does not matter to a volume that the path has carried; a configured window also
+            // requires that the smoothed round-trip time shows no queue.
+            match is_alike && !shows_queue(own.max(rtt.min_rtt), least) {
+                true if shows_queue(smoothed, least) => remembered,
+                true => remembered.max(configured),
+                false => 0,
+            }
+        };
+        // A larger window than the connection has data for would be withheld from other connections.
+        let window = window.min(tx.offered());
+        let has = tx.rate.congestion.cwnd();
+        let (granted, at_once) = (self.granted, self.starts_at_once(known, tx));
+        let request = StartRequest { window, has, granted, at_once, rtt: rtt.srtt };
+        (is_whole && window > has).then_some(request)
+    }
+
+    /// True if [`OnPath::take_report`] may return a report now.
+    #[inline]
+    pub(crate) fn owes_report(
+        &self,
+        handshake: &Handshake,
+        tx: &Sender,
+        is_over: bool,
+        now: Instant,
+    ) -> bool {
+        if self.over || !handshake.is_complete() && !is_over {
+            return false;
+        }
+        let due = self.report_at.is_none_or(|at| at <= now);
+        due || is_over || tx.mtu.report() != self.reported_mtu
+    }
+
+    /// Returns the report that is due to the memory of paths, if any: at the handshake, periodically, and at
+    /// the end. Before the handshake there is only the report of a failed active open.
+    pub(crate) fn take_report(
+        &mut self,
+        counters: &Tally,
+        handshake: &Handshake,
+        tx: &Sender,
+        closed: Option<CloseReason>,
+        now: Instant,
+    ) -> Option<PathReport> {
+        if !self.owes_report(handshake, tx, closed.is_some(), now) {
+            return None;
+        }
+        self.over = closed.is_some();
+        if !handshake.is_complete() {
+            let failed = matches!(
+                closed,
+                Some(
+                    CloseReason::HandshakeTimeout
+                        | CloseReason::Unreachable
+                        | CloseReason::NetworkUnreachable
+                )
+            );
+            let report = PathReport { handshake: Some(HandshakeResult::Failed), ..PathReport::default() };
+            return (failed && handshake.active).then_some(report);
+        }
+        let mtu = tx.mtu.report();
+        let first = self.report_at.is_none();
+        let losses = self.sort_losses(self.all_losses(counters, handshake, tx), tx);
+        let rtt = self.rtt_report(tx);
+        // Every round trip of this connection was longer than that of the path without a queue.
+        let least = rtt.map(|(rtt, _)| rtt.min_rtt).zip(self.known.min_rtt);
+        let report = PathReport {
+            rtt,
+            doubtful_rtt: tx.rtt.srtt().filter(|_| first && self.seems_longer).map(Duration::from),
+            flight: None,
+            losses: losses.since(self.reported),
+            mss: handshake.peer_mss,
+            mtu: if mtu == self.reported_mtu { MtuReport::Silent } else { mtu },
+            saw_queue: least.is_some_and(|(own, least)| shows_queue(own, least)),
+            handshake: first.then_some(HandshakeResult::Completed),
+        };
+        self.report_at = Some(now + REPORT_INTERVAL);
+        (self.reported, self.reported_mtu) = (losses, mtu);
+        Some(report)
+    }
+
+    /// Reports the flight if each of its segments has arrived or is known to be lost.
+    pub(crate) fn conclude_flight(
+        &mut self,
+        counters: &Tally,
+        handshake: &Handshake,
+        config: &TcpConfig,
+        tx: &mut Sender,
+        now: Instant,
+    ) {
+        if !self.is_flight_over(&tx.scoreboard) {
+            return;
+        }
+        let (losses, has_memory) = (self.all_losses(counters, handshake, tx), config.path_start.is_some());
+        if let Some(train) = self.report_flight(losses, has_memory, tx, now) {
+            tx.rate.congestion.on_train(&train);
+        }
+    }
+}
+
+/// Membership of a shared path.
+impl OnPath {
+    /// True if the stack must decide whether this connection becomes a member, once its handshake is
+    /// complete.
+    #[inline]
+    pub(crate) fn asks_to_join(&self, tx: &Sender) -> bool {
+        match tx.sharing {
+            Sharing::Off | Sharing::Member => false,
+            Sharing::Apart { asks } => asks || self.is_long(tx),
+        }
+    }
+
+    /// True if the current transfer is no longer short. The flight of a start leaves at the rate that the
+    /// path granted to it: it counts when all of it has arrived, or a loss has begun recovery.
+    pub(crate) fn is_long(&self, tx: &Sender) -> bool {
+        let is_starting = self.is_on_trust() && !tx.recovery.in_recovery();
+        tx.transfer_len() > SHORT_TRANSFER && !is_starting
+    }
+
+    /// Makes the connection a member. Returns its rate control; `is_taken_over`: the path will use it.
+    pub(crate) fn join(&mut self, tx: &mut Sender, is_taken_over: bool) -> RateControl {
+        tx.sharing = Sharing::Member;
+        self.end_trust(tx);
+        if !is_taken_over && let Some(snapshots) = &mut tx.snapshots {
+            // The snapshots refer to the rate control that is given away.
+            **snapshots = Default::default();
+        }
+        core::mem::replace(&mut tx.rate, RateControl::placeholder())
+    }
+
+    /// Returns rate control for a path whose state is unknown.
+    pub(crate) fn fresh_rate(
+        &self,
+        config: &TcpConfig,
+        iss: SeqNum,
+        tx: &Sender,
+        now: Instant,
+    ) -> RateControl {
+        let start = ControllerStart {
+            now,
+            mss: tx.mss(),
+            initial_window: self.unasked_window(config, tx.mss()),
+            paced: config.pacing.is_some(),
+            seed: iss.0.into(),
+        };
+        let congestion = Controller::new(&config.congestion, PrrBound::Rfc9937, &start);
+        RateControl::new(congestion, Pacer::new(config.pacing))
+    }
+}
+
+/// The exchange of a connection with the memory of paths.
 impl Connection {
     /// Takes over the facts of the path. Must be called before the first segment leaves.
     pub(crate) fn start_from(&mut self, known: PathFacts, now: Instant) {
@@ -408,68 +587,11 @@ impl Connection {
         }
     }
 
-    /// Extends a handshake timer that was derived from a shorter round-trip time than other connections of
-    /// the path have measured since (`srtt`): connections that open together queue behind each other, and all
-    /// but the first would otherwise time out.
-    pub(crate) fn on_longer_path(&mut self, srtt: Duration) {
-        let early = self.handshake.syn.early_wait.zip(early_wait(&self.config, srtt, &self.tx.rtt));
-        let longer = early.map(|(known, now)| now.saturating_sub(known));
-        self.handshake.syn.early_wait = early.map(|(known, now)| known.max(now));
-        let longer = match self.fast_open.client_mut() {
-            Some(client) if client.is_fast() => client.on_longer_path(srtt),
-            Some(_) | None => longer,
-        };
-        self.tx.rto.postpone(self.tx.rto.current(longer.unwrap_or_default().into()).into());
-    }
-
-    /// Permits another request after the window restarted because of an idle time.
-    pub(crate) fn reopen_start(&mut self) {
-        if self.path.may_ask(&self.config) {
-            self.path.end_trust(&mut self.tx);
-            self.path.start = Start::Open;
-        }
-    }
-
     /// True if the window holds data back and the connection may request the window of its path.
     #[inline]
     pub(crate) fn wants_path_window(&self) -> bool {
         let sends_early = || self.state == State::SynReceived && self.fast_open.sends_early();
         self.path.wants_window(&self.tx) && (self.state.sends() || sends_early())
-    }
-
-    /// Returns the request for a larger window at the start on a path with these facts; `None` if the
-    /// connection keeps its current window.
-    pub(crate) fn request_start(&mut self, known: &PathFacts) -> Option<StartRequest> {
-        self.path.asked = self.tx.offered();
-        let rtt = known.rtt?;
-        let is_whole = self.handshake.syn.timeouts == 0 && self.tx.recovery.state() == CongestionState::Open;
-        let of_path = |segments| initial_window(segments, self.tx.mss());
-        let configured = of_path(self.config.initial_window);
-        let remembered =
-            known.volume.map_or(0, |volume| remembered_window(&volume, known, &self.config, self.tx.mss()));
-        let window = if self.state == State::SynReceived {
-            // Nothing is acknowledged: no round trip is measured, and a cookie may be stolen.
-            let is_free = !shows_queue(rtt.min_rtt, known.min_rtt?);
-            if is_free && self.fast_open.is_authenticated() { remembered.max(configured) } else { 0 }
-        } else {
-            let (own, smoothed) = (self.tx.rtt.min_rtt()?.into(), self.tx.rtt.srtt()?.into());
-            let least = known.min_rtt.map_or(own, |least| least.min(own));
-            let is_alike = own >= rtt.srtt / 2;
-            // Neither this connection nor the last one began in a queue. Their own data may have filled one
-            // since. That does not matter to a volume that the path has carried; a configured window also
-            // requires that the smoothed round-trip time shows no queue.
-            match is_alike && !shows_queue(own.max(rtt.min_rtt), least) {
-                true if shows_queue(smoothed, least) => remembered,
-                true => remembered.max(configured),
-                false => 0,
-            }
-        };
-        // A larger window than the connection has data for would be withheld from other connections.
-        let window = window.min(self.tx.offered());
-        let has = self.tx.rate.congestion.cwnd();
-        let (granted, at_once) = (self.path.granted, self.path.starts_at_once(known, &self.tx));
-        let request = StartRequest { window, has, granted, at_once, rtt: rtt.srtt };
-        (is_whole && window > has).then_some(request)
     }
 
     /// Starts with `window` bytes, at the rate of the path if it is known, else at one window per round trip.
@@ -487,28 +609,10 @@ impl Connection {
         self.path.before_trust = self.all_losses();
         self.tx.last_sent = now;
         // If the window counts redundancy, the redundancy of a flight must not delay the end of its data.
-        let percent = self.planner_config().filter(|_| self.tx.rate.delivery.is_some());
+        let percent = self.gentle.planner_config().filter(|_| self.tx.rate.delivery.is_some());
         let redundancy = percent.map_or(0, |config| u64::from(window) * u64::from(config.max_overhead) / 100);
         self.tx.rate.congestion.start(window.saturating_add(redundancy as u32), None);
         self.tx.rate.pacer.spread(rate, rtt.into(), mss, at_once, now);
-    }
-
-    /// Sets the first flight to one segment if our SYN or SYN-ACK was retransmitted more than once. RFC 5681
-    /// section 3.1: "if the SYN or SYN/ACK is lost, the initial window [...] MUST be one segment"; RFC 6928
-    /// section 2 recommends to "refrain from resetting the initial window to 1 segment, unless there have
-    /// been more than one SYN or SYN/ACK retransmissions or true loss detection has been made". If the answer
-    /// echoes an earlier SYN, the timer was too short and nothing was lost.
-    pub(crate) fn reduce_initial_window(&mut self, segment: &Arrived<'_>, now: Instant) {
-        // The plain SYN that follows one with data is a response to middleboxes, not to congestion; early
-        // retries are guesses and do not count.
-        let repeated = self.handshake.syn.timeouts.saturating_sub(self.fast_open.syns_before_plain());
-        let since = self.handshake.since_last_syn(now);
-        if repeated < 2 || self.echo_rtt(segment, now).is_some_and(|echoed| echoed > since) {
-            return;
-        }
-        self.path.end_trust(&mut self.tx);
-        let window = self.tx.mss().min(self.tx.rate.congestion.cwnd());
-        self.tx.rate.congestion.start(window, None);
     }
 
     /// Resets the state of the path after the address of one side has changed. Data sent since then is lost,
@@ -520,7 +624,7 @@ impl Connection {
             return;
         }
         self.path.end_trust(&mut self.tx);
-        self.tx.rate = self.fresh_rate(now);
+        self.tx.rate = self.path.fresh_rate(&self.config, self.handshake.iss, &self.tx, now);
         if let Some(snapshots) = &mut self.tx.snapshots {
             **snapshots = Default::default();
         }
@@ -535,142 +639,10 @@ impl Connection {
         }
     }
 
-    /// True if [`Connection::take_path_report`] may return a report now.
-    #[inline]
-    pub(crate) fn owes_path_report(&self, now: Instant) -> bool {
-        if self.path.over || self.handshake.established.is_none() && self.closed.is_none() {
-            return false;
-        }
-        let due = self.path.report_at.is_none_or(|at| at <= now);
-        due || self.closed.is_some() || self.tx.mtu.report() != self.path.reported_mtu
-    }
-
-    /// Returns the report that is due to the memory of paths, if any: at the handshake, periodically, and at
-    /// the end. Before the handshake there is only the report of a failed active open.
-    pub(crate) fn take_path_report(&mut self, now: Instant) -> Option<PathReport> {
-        if !self.owes_path_report(now) {
-            return None;
-        }
-        self.path.over = self.closed.is_some();
-        if self.handshake.established.is_none() {
-            let failed = matches!(
-                self.closed,
-                Some(
-                    CloseReason::HandshakeTimeout
-                        | CloseReason::Unreachable
-                        | CloseReason::NetworkUnreachable
-                )
-            );
-            let report = PathReport { handshake: Some(HandshakeResult::Failed), ..PathReport::default() };
-            return (failed && self.handshake.active).then_some(report);
-        }
-        let mtu = self.tx.mtu.report();
-        let first = self.path.report_at.is_none();
-        let losses = self.path.sort_losses(self.all_losses(), &self.tx);
-        let rtt = self.path.rtt_report(&self.tx);
-        // Every round trip of this connection was longer than that of the path without a queue.
-        let least = rtt.map(|(rtt, _)| rtt.min_rtt).zip(self.path.known.min_rtt);
-        let report = PathReport {
-            rtt,
-            doubtful_rtt: self.tx.rtt.srtt().filter(|_| first && self.path.seems_longer).map(Duration::from),
-            flight: None,
-            losses: losses.since(self.path.reported),
-            mss: self.handshake.peer_mss,
-            mtu: if mtu == self.path.reported_mtu { MtuReport::Silent } else { mtu },
-            saw_queue: least.is_some_and(|(own, least)| shows_queue(own, least)),
-            handshake: first.then_some(HandshakeResult::Completed),
-        };
-        self.path.report_at = Some(now + REPORT_INTERVAL);
-        (self.path.reported, self.path.reported_mtu) = (losses, mtu);
-        Some(report)
-    }
-
-    /// Reports the flight if each of its segments has arrived or is known to be lost.
-    pub(crate) fn conclude_flight(&mut self, now: Instant) {
-        if !self.path.is_flight_over(&self.tx.scoreboard) {
-            return;
-        }
-        let (losses, has_memory) = (self.all_losses(), self.config.path_start.is_some());
-        if let Some(train) = self.path.report_flight(losses, has_memory, &self.tx, now) {
-            self.tx.rate.congestion.on_train(&train);
-        }
-    }
-
-    /// Takes the report about the finished flight.
-    pub(crate) fn take_flight_report(&mut self) -> Option<FlightReport> {
-        self.path.take_flight_report(self.tx.scoreboard.is_empty())
-    }
-
     /// Returns the segments sent and lost so far.
     pub(crate) fn all_losses(&self) -> LossCount {
         self.path.all_losses(&self.counters, &self.handshake, &self.tx)
     }
-}
-
-/// Membership of a shared path.
-impl Connection {
-    /// Returns the sender, for the control of its path.
-    #[inline]
-    pub(crate) fn sender(&self) -> &Sender {
-        &self.tx
-    }
-
-    #[inline]
-    pub(crate) fn sender_mut(&mut self) -> &mut Sender {
-        &mut self.tx
-    }
-
-    /// True if the handshake timed out so often that the remembered state of the path is not used.
-    pub(crate) fn stays_alone(&self) -> bool {
-        self.handshake.syn.timeouts >= MAX_HANDSHAKE_TIMEOUTS
-    }
-
-    /// True if the stack must decide whether this connection becomes a member.
-    #[inline]
-    pub(crate) fn asks_to_join(&self) -> bool {
-        match self.tx.sharing {
-            Sharing::Off | Sharing::Member => false,
-            Sharing::Apart { asks } => (asks || self.is_long()) && self.handshake.established.is_some(),
-        }
-    }
-
-    /// True if the current transfer is no longer short. The flight of a start leaves at the rate that the
-    /// path granted to it: it counts when all of it has arrived, or a loss has begun recovery.
-    pub(crate) fn is_long(&self) -> bool {
-        let is_starting = self.path.is_on_trust() && !self.tx.recovery.in_recovery();
-        self.tx.transfer_len() > SHORT_TRANSFER && !is_starting
-    }
-
-    /// Makes the connection a member. Returns its rate control; `is_taken_over`: the path will use it.
-    pub(crate) fn join(&mut self, is_taken_over: bool) -> RateControl {
-        self.tx.sharing = Sharing::Member;
-        self.path.end_trust(&mut self.tx);
-        if !is_taken_over && let Some(snapshots) = &mut self.tx.snapshots {
-            // The snapshots refer to the rate control that is given away.
-            **snapshots = Default::default();
-        }
-        core::mem::replace(&mut self.tx.rate, RateControl::placeholder())
-    }
-
-    /// Returns rate control for a path whose state is unknown.
-    pub(crate) fn fresh_rate(&self, now: Instant) -> RateControl {
-        let start = ControllerStart {
-            now,
-            mss: self.tx.mss(),
-            initial_window: self.path.unasked_window(&self.config, self.tx.mss()),
-            paced: self.config.pacing.is_some(),
-            seed: self.handshake.iss.0.into(),
-        };
-        let congestion = Controller::new(&self.config.congestion, PrrBound::Rfc9937, &start);
-        RateControl::new(congestion, Pacer::new(self.config.pacing))
-    }
-}
-
-/// Returns the early timer of the handshake, if the configuration asks for one.
-fn early_wait(config: &TcpConfig, srtt: Duration, rtt: &RttEstimator) -> Option<Duration> {
-    let wait = srtt.saturating_mul(3) / 2;
-    let wait = wait.max(MIN_EARLY_WAIT).min(rtt.rto_base().into());
-    config.handshake_timers.then_some(wait)
 }
 
 /// Returns the bytes of a flight that the path has carried and that a start may use at once: the

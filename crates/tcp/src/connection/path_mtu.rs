@@ -12,11 +12,8 @@
 //! the same time as its own or later. Each connection reports the arrival of large packets to the memory of
 //! the path, and asks that memory before it suspects the size.
 
-use alloc::vec::Vec;
-
 use crate::connection::sender::Sender;
-use crate::connection::{Connection, State};
-use crate::outcome::{CongestionState, LossCause, LossOutcome, Origin};
+use crate::outcome::{CongestionState, Origin};
 use crate::path::LargePacket;
 use crate::send::budget::Budget;
 use crate::seq_ranges::SeqRange;
@@ -92,7 +89,7 @@ impl Sender {
 
     /// Suspects the segment size if it is in doubt and no large packet of another connection has arrived;
     /// `arrived`: the newest one that has. Returns true if segments become smaller.
-    fn suspect_size(&mut self, arrived: Option<LargePacket>, now: Instant) -> bool {
+    pub(super) fn suspect_size(&mut self, arrived: Option<LargePacket>, now: Instant) -> bool {
         self.mtu.on_arrival(arrived);
         if !self.mtu.take_doubt() || !self.suspects_size(UNANSWERED) {
             return false;
@@ -115,43 +112,5 @@ impl Sender {
         }
         let range = self.scoreboard.next_lost(size)?;
         (range.len() > self.mss() && range.len() <= budget.of(Origin::Retransmit)).then_some(range)
-    }
-}
-
-impl Connection {
-    /// Processes the newest large packet of the path that has arrived, if any: without one, a segment size
-    /// that is in doubt becomes smaller.
-    pub(crate) fn suspect_size(&mut self, arrived: Option<LargePacket>, now: Instant) {
-        if self.tx.suspect_size(arrived, now) {
-            self.shrink_segments();
-        }
-    }
-
-    /// Limits packets to `mtu` bytes, the new maximum of the device.
-    pub(crate) fn limit_mtu(&mut self, mtu: u16) {
-        if !self.tx.mtu.limit(mtu) {
-            return;
-        }
-        if self.fast_open.opens_fast() && self.state == State::SynSent {
-            self.on_syn_too_big();
-        } else {
-            self.shrink_segments();
-        }
-    }
-
-    /// Retransmits the data of outstanding segments that are larger than the new MSS in smaller ones, without
-    /// a congestion response (RFC 1191 section 6.4).
-    pub(crate) fn shrink_segments(&mut self) {
-        self.adopt_mss();
-        let mss = self.tx.mss();
-        let board = &mut self.tx.scoreboard;
-        let too_big: Vec<_> =
-            board.in_flight().filter(|record| record.payload() > mss).map(|record| record.range).collect();
-        let newly_lost = too_big.into_iter().map(|range| board.mark_lost(range)).sum();
-        board.resplit(mss);
-        if newly_lost > 0 {
-            self.tx.recovery.on_too_big(self.tx.scoreboard.nxt());
-        }
-        self.count_loss(&LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::TooBig) });
     }
 }

@@ -3,6 +3,7 @@
 use brisk_wire::{Flags, SeqNum};
 
 use crate::config::TcpConfig;
+use crate::connection::urgent::{AtMark, Urgent};
 use crate::outcome::Arrived;
 use crate::receive::{
     AckPolicy, Arrival, ArrivalKind, Assembler, RecvQueue, RecvWindow, SackReporter, Timestamps,
@@ -82,6 +83,21 @@ impl Receiver {
         self.assembler.is_complete() && self.queue.readable() == 0
     }
 
+    /// Returns the number of readable bytes, up to the urgent mark if one is ahead.
+    pub(crate) fn readable_run(&mut self, urgent: &mut Urgent, min_rtt: Option<Micros>, now: Instant) -> u32 {
+        loop {
+            let available = self.queue.readable() as u32;
+            match urgent.at_mark(self.read_next) {
+                AtMark::ReadUpTo(mark) => return mark.map_or(available, |mark| mark.min(available)),
+                AtMark::Skip if available == 0 => return 0,
+                AtMark::Skip => {
+                    self.queue.skip(1);
+                    self.consumed(1, min_rtt, now);
+                }
+            }
+        }
+    }
+
     /// Returns the part of a segment left of the window's right edge, and whether its FIN lies there too.
     pub(crate) fn trim<'a>(&self, segment: &Arrived<'a>) -> (SeqRange, &'a [u8], bool) {
         let edge = self.window.right_edge(self.rcv_nxt());
@@ -119,6 +135,20 @@ impl Receiver {
         }
     }
 
+    /// True if all of a segment has arrived before, and it ends at or after the last acknowledgement sent. A
+    /// peer that has received no acknowledgement probes the tail of its data, and this segment may be the
+    /// only one that shows what the peer has received: its acknowledgement and timestamp are processed, as in
+    /// Linux. Older segments are ignored.
+    pub(crate) fn is_tail_probe(&self, segment: &Arrived<'_>) -> bool {
+        let rcv_nxt = self.rcv_nxt();
+        let end = segment.end();
+        segment.flags.contains(Flags::ACK)
+            && !segment.flags.intersects(Flags::SYN | Flags::RST)
+            && segment.seq.lt(rcv_nxt)
+            && end.le(rcv_nxt)
+            && end.ge(self.ack.last_ack_sent())
+    }
+
     /// Records a segment from a peer without SACK. RFC 5681 section 4.2: "A TCP receiver SHOULD send an
     /// immediate duplicate ACK when an out-of-order segment arrives."
     pub(crate) fn owe_duplicates(&mut self, arrival: &Arrival, segments: u32) {
@@ -129,6 +159,19 @@ impl Receiver {
             ArrivalKind::InOrder | ArrivalKind::FillsHole => self.duplicates_owed = 0,
             ArrivalKind::Empty | ArrivalKind::Duplicate => {}
         }
+    }
+
+    /// True if there is nothing to read and the segment brings the next byte.
+    pub(crate) fn awaits(&self, segment: &Arrived<'_>) -> bool {
+        let next = self.rcv_nxt();
+        self.queue.readable() == 0 && segment.seq.le(next) && segment.end().gt(next)
+    }
+
+    /// True if the receive buffer has enough storage for the segment.
+    pub(crate) fn has_storage_for(&self, segment: &Arrived<'_>) -> bool {
+        let (next, end) = (self.rcv_nxt(), segment.end());
+        let beyond = if end.gt(next) { end.since(next) as usize } else { 0 };
+        self.queue.has_storage_for(beyond)
     }
 
     /// Records that an acknowledgement left; a peer that counts duplicates may need another.

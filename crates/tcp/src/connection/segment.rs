@@ -3,9 +3,10 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use brisk_wire::{ChecksumFill, Ecn, Flags, IpMeta, Options, SackBlocks, SeqNum, TcpHeader};
+use brisk_wire::{ChecksumFill, Ecn, Flags, Gentle, IpMeta, Options, SackBlocks, SeqNum, TcpHeader};
 
-use crate::connection::decision::{Choice, Control, Data, SynOption};
+use crate::connection::decision::{Choice, Data, SynOption};
+use crate::connection::outbox::Control;
 use crate::connection::state::State;
 use crate::connection::{Connection, Env};
 use crate::mechanism::corrective::code::{parity, placed_pieces};
@@ -191,6 +192,30 @@ impl Connection {
             options: Options { gentle, fast_open, ..self.syn_options(now) },
         };
         (header, SeqRange::with_len(self.handshake.iss + 1, data))
+    }
+
+    /// Returns the header of a segment that follows the SYN before its answer.
+    pub(crate) fn after_syn_header(&self, range: SeqRange, now: Instant) -> TcpHeader {
+        let in_parts = self.fast_open.client().is_some_and(|client| client.connect.in_parts());
+        let (seq, flags, options) = if in_parts {
+            let offset = range.start.since(self.handshake.iss + 1);
+            let options = Options { gentle: Some(Gentle::Part { offset }), ..self.syn_options(now) };
+            (self.handshake.iss, Flags::SYN | self.ecn.syn_flags(), options)
+        } else {
+            let flags = if self.tx.queue.push_at(range) { Flags::PSH } else { Flags::default() };
+            let timestamps = self.config.timestamps.then(|| self.rx.timestamps.option(now));
+            (range.start, flags, Options { timestamps, ..Options::default() })
+        };
+        TcpHeader {
+            src_port: self.tuple.local_port(),
+            dst_port: self.tuple.remote_port(),
+            seq,
+            ack: SeqNum(0),
+            flags,
+            window: self.rx.window.syn_window(),
+            urgent: 0,
+            options,
+        }
     }
 
     #[inline]

@@ -10,7 +10,7 @@ use alloc::boxed::Box;
 use brisk_wire::SeqNum;
 
 use crate::auto_tuning::{self, SendSizing};
-use crate::config::{LossDetection, PrrBound, TcpConfig};
+use crate::config::{LossDetection, PacingConfig, PrrBound, TcpConfig};
 use crate::congestion::Controller;
 use crate::congestion::sample::{ControllerStart, LostPacket};
 use crate::connection::Host;
@@ -23,10 +23,12 @@ use crate::send::pacer::Pacer;
 use crate::send::push::{BurstPush, Pace};
 use crate::send::queue::SendQueue;
 use crate::send::rack::Rack;
+#[cfg(feature = "historical")]
+use crate::send::rack::RackVerdict;
 use crate::send::rate::RateControl;
 use crate::send::recovery::Recovery;
 #[cfg(feature = "historical")]
-use crate::send::rfc6675::Rfc6675;
+use crate::send::rfc6675::{Rfc6675, Situation};
 use crate::send::rto::Rto;
 use crate::send::rtt::RttEstimator;
 use crate::send::scoreboard::Scoreboard;
@@ -422,6 +424,14 @@ impl Sender {
         self.nagle.overridden |= nodelay && self.unsent() > 0;
     }
 
+    /// Switches pacing on or off.
+    pub(crate) fn set_pacing(&mut self, pacing: Option<PacingConfig>) {
+        // A member does not change the pacing of the others.
+        if self.sharing != Sharing::Member {
+            self.rate.pacer.set_config(pacing);
+        }
+    }
+
     /// Returns the bytes of data that are in flight or wait.
     pub(crate) fn offered(&self) -> u32 {
         self.scoreboard.pipe().saturating_add(self.unsent())
@@ -462,6 +472,13 @@ impl Sender {
     /// True once our FIN is acknowledged.
     pub(crate) fn fin_acked(&self) -> bool {
         self.queue.fin_queued() && self.scoreboard.una().gt(self.queue.end())
+    }
+
+    /// Frees the bytes before `una`, which the peer has acknowledged; returns their number.
+    pub(crate) fn release_acked(&mut self, una: SeqNum) -> u64 {
+        let before = self.queue.len();
+        self.queue.advance(una);
+        (before - self.queue.len()) as u64
     }
 
     #[inline]
@@ -689,6 +706,20 @@ impl Sender {
         };
         let newly_lost = self.scoreboard.mark_head_lost(self.mss());
         LossOutcome { newly_lost, lost_again: 0, cause: Some(cause) }
+    }
+
+    /// Detects losses by duplicate counting, if so configured.
+    #[cfg(feature = "historical")]
+    pub(crate) fn count_losses(
+        &mut self,
+        ack: &AckOutcome,
+        has_sack: bool,
+        in_recovery: bool,
+        now: Instant,
+    ) -> Option<(RackVerdict, LossCause)> {
+        let may_send_new = self.rfc6675.is_some() && self.may_send_new(&self.budget(now));
+        let counting = self.rfc6675.as_mut().filter(|_| has_sack)?;
+        Some(counting.on_ack(ack, &self.scoreboard, &Situation { in_recovery, may_send_new }))
     }
 
     /// Undoes a reduction that an acknowledgement shows to be spurious (RFC 3522, 3708, 4015, 5682).

@@ -5,6 +5,7 @@ use core::ops::{Deref, DerefMut};
 
 use crate::connection::decision::Data;
 use crate::connection::segment::Built;
+use crate::connection::sender::Sender;
 use crate::connection::{Connection, State};
 use crate::event::Observation;
 use crate::fast_open::{FastOpenOutcome, SynAckClass};
@@ -246,6 +247,13 @@ impl Tally {
         if let Some(observations) = &mut self.observations {
             observations.push(observation);
         }
+    }
+
+    /// Reports the state of recovery to observers.
+    pub(crate) fn observe_recovery(&mut self, tx: &Sender) {
+        let (state, congestion) = (tx.recovery.state(), &tx.rate.congestion);
+        let ssthresh = congestion.ssthresh().unwrap_or(u32::MAX);
+        self.observe(Observation::Recovery { state, cwnd: congestion.cwnd(), ssthresh });
     }
 
     pub(crate) fn release_memory(&mut self) {
@@ -495,7 +503,7 @@ impl Connection {
             rcv_wnd: self.rx.rcv_wnd(),
             recovery: self.tx.recovery.state(),
             send_queue: self.tx.queue.len(),
-            receive_queue: self.readable(),
+            receive_queue: self.rx.queue.readable(),
             reordering_seen: self.tx.reordering_seen(),
             congestion: self.tx.rate.congestion.name(),
             fast_open: self.fast_open.outcome,
@@ -512,7 +520,7 @@ impl Connection {
     pub(crate) fn info(&self) -> ConnInfo {
         let board = &self.tx.scoreboard;
         // Data of a SYN that was not taken counts as lost, and as retransmitted once it has left again.
-        let client = self.fast_open.client().filter(|_| self.handshake.established.is_some());
+        let client = self.fast_open.client().filter(|_| self.handshake.is_complete());
         let (first, followed) = (self.handshake.iss + 1, self.counters.data_after_syn as u32);
         let refused = client.map_or(SeqRange::default(), |client| client.refused_data(first, followed));
         // The sequence numbers of a long connection wrap.

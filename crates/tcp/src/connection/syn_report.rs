@@ -23,7 +23,7 @@ impl Connection {
     pub(crate) fn opened(&self) -> Option<Opened> {
         let by_us = matches!(self.closed, Some(CloseReason::Aborted | CloseReason::ListenerClosed));
         let (syn, gentle) = (&self.handshake.syn, &self.gentle);
-        let unanswered = self.handshake.established.is_none();
+        let unanswered = !self.handshake.is_complete();
         if !self.handshake.active || syn.sent == 0 || unanswered && (self.closed.is_none() || by_us) {
             return None;
         }
@@ -61,7 +61,7 @@ impl Connection {
     /// False if [`Connection::take_syn_report`] has certainly nothing to report.
     #[inline]
     pub(crate) fn owes_syn_report(&self) -> bool {
-        let answered = self.handshake.established.is_some() || self.closed.is_some();
+        let answered = self.handshake.is_complete() || self.closed.is_some();
         let SynReport { opened, interference, .. } = self.syn_report;
         self.handshake.active && (!opened && answered || !interference && self.gentle.answered)
     }

@@ -248,7 +248,7 @@ fn handshake_takes_one_round_trip() {
     let times: Vec<_> =
         world.log.iter().map(|(at, who, flags, ..)| (at.as_micros() / 1000, *who, *flags)).collect();
     assert_eq!(times, [(0, C, Flags::SYN), (50, S, Flags::SYN | Flags::ACK), (100, C, Flags::ACK)]);
-    assert!(world.end(C).has_established());
+    assert!(world.end(C).handshake.is_complete());
     assert_eq!(world.end(C).stats().srtt, Some(Duration::from_millis(100)));
 }
 
@@ -361,7 +361,7 @@ fn a_zero_window_is_probed_and_opens_again() {
         written += world.end(C).write(&[1; 10_000], now).unwrap_or(0);
         world.run_for(20);
     }
-    let full = world.end(S).readable();
+    let full = world.end(S).rx.queue.readable();
     assert!(full < written);
     assert_eq!(world.end(C).stats().snd_wnd, 0);
     world.run_for(3_000);
@@ -409,7 +409,7 @@ fn urgent_data_is_read_apart() {
     world.end(C).write_urgent(b"!", now).unwrap();
     world.end(C).write(b"after", now).unwrap();
     world.run_for(100);
-    assert_eq!(world.end(S).read_urgent(), Ok(b'!'));
+    assert_eq!(world.end(S).urgent.take(), Some(b'!'));
     let mut all = world.read_all(S);
     all.extend(world.read_all(S));
     assert_eq!(all, b"beforeafter");

@@ -5,8 +5,8 @@
 
 use crate::config::KeepaliveConfig;
 use crate::congestion::sample::{CongestionCause, CongestionEvent, RtoEvent};
-use crate::connection::decision::Control;
 use crate::connection::gentle::plain_copy::PlainCopy;
+use crate::connection::outbox::Control;
 use crate::connection::reactive::ProbeTimer;
 use crate::connection::state::State;
 use crate::connection::{Aftermath, Connection, Urgency};
@@ -123,7 +123,7 @@ impl Connection {
             }
             self.tx.follow_rate(now);
         }
-        self.conclude_flight(now);
+        self.path.conclude_flight(&self.counters, &self.handshake, &self.config, &mut self.tx, now);
     }
 
     /// Processes a retransmission timeout (RFC 6298 section 5.4 to 5.7).
@@ -140,7 +140,7 @@ impl Connection {
         if self.gentle.active.is_some() {
             self.with_gentle(|gentle, parts| gentle.on_retransmission_timeout(parts));
         }
-        if self.is_over_user_timeout(now) {
+        if self.is_given_up(self.tx.timeouts_in_row, now) {
             return self.give_up(CloseReason::TimedOut);
         }
         // RFC 2018 section 8: "after a retransmit timeout the data sender SHOULD turn off all of the
@@ -189,8 +189,8 @@ impl Connection {
         if self.tx.suspect_size_at_timeout(now) {
             self.shrink_segments();
         }
-        self.observe(Observation::Timeout { rto: self.tx.timeout().into() });
-        self.observe_recovery();
+        self.counters.observe(Observation::Timeout { rto: self.tx.timeout().into() });
+        self.counters.observe_recovery(&self.tx);
     }
 
     /// Returns the time at which the user timeout (RFC 5482) ends the connection, once a timer has expired:
@@ -205,18 +205,16 @@ impl Connection {
         since.map(|since| since + limit)
     }
 
-    /// True if R2 of RFC 9293 section 3.8.3, or the user timeout of RFC 5482, is exceeded.
-    fn is_over_user_timeout(&self, now: Instant) -> bool {
-        match self.user_timeout {
-            Some(limit) => self.tx.waiting_since.is_some_and(|since| now.saturating_since(since) >= limit),
-            None => self.tx.timeouts_in_row > self.retries(),
+    /// True if R2 of RFC 9293 section 3.8.3, or the user timeout of RFC 5482, is exceeded after this number
+    /// of transmissions without an answer.
+    fn is_given_up(&self, unanswered: u32, now: Instant) -> bool {
+        if let Some(limit) = self.user_timeout {
+            let waiting_since = self.tx.waiting_since.filter(|_| unanswered > 0);
+            return waiting_since.is_some_and(|since| now.saturating_since(since) >= limit);
         }
-    }
-
-    /// Returns R2 as a number of retransmissions; it is lower for a connection without an owner.
-    pub(crate) fn retries(&self) -> u32 {
+        // A connection without an owner gives up sooner.
         let orphan = self.config.orphan_retries.filter(|_| self.released);
-        orphan.unwrap_or(self.config.retries)
+        unanswered > orphan.unwrap_or(self.config.retries)
     }
 
     /// Ends the connection silently, because the peer does not answer. The reason is the soft error reported
@@ -234,20 +232,13 @@ impl Connection {
             self.tx.window.disarm_persist();
             return;
         }
-        let given_up = match self.user_timeout {
-            Some(limit) => {
-                self.tx.window.unanswered_probes() > 0
-                    && self.tx.waiting_since.is_some_and(|since| now.saturating_since(since) >= limit)
-            }
-            None => self.tx.window.unanswered_probes() > self.retries(),
-        };
-        if given_up {
+        if self.is_given_up(self.tx.window.unanswered_probes(), now) {
             return self.give_up(CloseReason::TimedOut);
         }
         self.counters.window_probes += 1;
         self.outbox.push(Control::EmptyProbe);
         self.tx.window.on_persist(now, self.tx.rtt.rto_base());
-        self.observe(Observation::WindowProbe);
+        self.counters.observe(Observation::WindowProbe);
     }
 
     fn on_keepalive_timeout(&mut self, now: Instant) {
@@ -258,7 +249,7 @@ impl Connection {
             KeepaliveVerdict::Wait => {}
             KeepaliveVerdict::Probe => {
                 self.outbox.push(Control::EmptyProbe);
-                self.observe(Observation::KeepaliveProbe);
+                self.counters.observe(Observation::KeepaliveProbe);
             }
             KeepaliveVerdict::Dead => {
                 self.outbox.push(Control::Abort);

@@ -255,7 +255,7 @@ impl Connection {
             let in_flight = !self.tx.scoreboard.is_empty();
             return Step::Skip(in_flight.then_some(Change::EndBurst { corked: false }));
         }
-        if self.needs_plan() {
+        if self.gentle.needs_plan(&self.tx) {
             return Step::Prepare(Change::PlanFlight);
         }
         let budget = self.budget(now);

@@ -31,8 +31,8 @@ impl Slot {
     /// Keeps the storage of data that was read or acknowledged for other connections.
     fn give_storage(&mut self, spares: &mut Spares, all: &mut usize) {
         let connection = &mut *self.connection;
-        let received = connection.receive_queue().take_storage();
-        let sent = connection.sender_mut().queue.take_storage();
+        let received = connection.rx.queue.take_storage();
+        let sent = connection.tx.queue.take_storage();
         let bytes = connection.memory();
         spares.put(received);
         spares.put_sent(sent);
@@ -147,7 +147,7 @@ impl Stack {
         let Some(slot) = self.slots.at(id) else { return };
         let (before, connection) = (slot.reported, &slot.connection);
         let reported = ReportedLifecycle {
-            established: connection.has_established(),
+            established: connection.handshake.is_complete(),
             end: connection.close_reason().is_some(),
         };
         if reported == before {
@@ -155,14 +155,14 @@ impl Stack {
         }
         let is_new = reported.established && !before.established;
         let end = connection.close_reason().filter(|_| !before.end).and_then(|reason| {
-            let is_known = connection.is_active() || connection.fast_open.is_opened_by_syn();
+            let is_known = connection.handshake.active || connection.fast_open.is_opened_by_syn();
             match reported.established {
                 true => Some(Lifecycle::Closed(reason)),
                 false => is_known.then_some(Lifecycle::Failed(reason)),
             }
         });
         let changes = is_new.then_some(Lifecycle::Established).into_iter().chain(end);
-        let (ends, is_active, stats) = (connection.tuple(), connection.is_active(), self.stats_of(slot));
+        let (ends, is_active, stats) = (connection.tuple(), connection.handshake.active, self.stats_of(slot));
         for change in changes {
             if self.lifecycle.len() < MAX_REPORTS {
                 let stats = Box::new(stats);

@@ -104,7 +104,7 @@ impl Stack {
     /// ```
     pub fn await_write(&mut self, id: ConnId) {
         if let Some(slot) = self.slots.at_mut(id).filter(|slot| slot.phase == Ownership::Owned) {
-            slot.connection.await_write();
+            slot.connection.tx.writer_waits = true;
         }
     }
 
@@ -118,7 +118,7 @@ impl Stack {
         write: impl FnOnce(&mut Connection, &[u8], Instant) -> Result<usize, WriteError>,
     ) -> Result<usize, WriteError> {
         self.write_within_memory(id, data.len(), now, |connection, spares, most| {
-            let queue = &mut connection.sender_mut().queue;
+            let queue = &mut connection.tx.queue;
             if let Some(storage) = spares.take_to_send(queue.wanted(most)) {
                 queue.lend(storage);
             }
@@ -190,7 +190,7 @@ impl Stack {
         let slot = self.owned_mut(id).ok_or(ReadError::NoConnection)?;
         let connection = &mut slot.connection;
         // A read without data changes nothing.
-        if connection.readable() == 0 {
+        if connection.rx.queue.readable() == 0 {
             return read(connection);
         }
         let (taken, aftermath) = connection.act(now, read);
@@ -212,11 +212,16 @@ impl Stack {
     /// # Errors
     /// [`ReadError::WouldBlock`] if there is none.
     pub fn read_urgent(&mut self, id: ConnId) -> Result<u8, ReadError> {
-        self.owned_mut(id).ok_or(ReadError::NoConnection)?.connection.read_urgent()
+        self.owned_mut(id)
+            .ok_or(ReadError::NoConnection)?
+            .connection
+            .urgent
+            .take()
+            .ok_or(ReadError::WouldBlock)
     }
 
     /// Returns the bytes that [`Stack::read`] would return now.
     pub fn readable(&self, id: ConnId) -> usize {
-        self.owned(id).map_or(0, |slot| slot.connection.readable())
+        self.owned(id).map_or(0, |slot| slot.connection.rx.queue.readable())
     }
 }

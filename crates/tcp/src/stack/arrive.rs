@@ -211,13 +211,13 @@ impl Stack {
         // before data that uses up the memory, or come from a peer that is as full of unsent data as this
         // stack (Linux: sk_forced_mem_schedule).
         let connection = &mut *slot.connection;
-        let takes_memory = !arrived.payload.is_empty() && !connection.has_storage_for(arrived);
-        let no_memory = takes_memory && memory_left == 0 && !connection.awaits(arrived);
+        let takes_memory = !arrived.payload.is_empty() && !connection.rx.has_storage_for(arrived);
+        let no_memory = takes_memory && memory_left == 0 && !connection.rx.awaits(arrived);
         let is_lent = self.lent.as_ref().is_some_and(|packet| 2 * packet.len() <= memory_left);
         if is_lent {
-            connection.receive_queue().lend_packet(self.lent.take());
+            connection.rx.queue.lend_packet(self.lent.take());
         } else if takes_memory && !no_memory {
-            self.spares.lend(connection.receive_queue());
+            self.spares.lend(&mut connection.rx.queue);
         }
         let bare;
         let taken = if no_memory {
@@ -235,7 +235,7 @@ impl Stack {
             aftermath.urgency = connection.answer_refused_data();
         }
         if is_lent {
-            connection.receive_queue().lend_packet(None);
+            connection.rx.queue.lend_packet(None);
         }
         slot.half_open = None;
         self.after(id, aftermath, now);

@@ -62,17 +62,17 @@ impl<'a> ConnMut<'a> {
     /// Holds a partial segment back for data that is about to be written, but only until an acknowledgement
     /// arrives (Linux: MSG_MORE).
     pub fn set_more(&mut self, more: bool) {
-        self.act(|connection| connection.sender_mut().nagle.set_more(more));
+        self.act(|connection| connection.tx.nagle.set_more(more));
     }
 
     /// Switches Nagle's algorithm off (`true`) or on.
     pub fn set_nodelay(&mut self, nodelay: bool) {
-        self.act(|connection| connection.sender_mut().set_nodelay(nodelay));
+        self.act(|connection| connection.tx.set_nodelay(nodelay));
     }
 
     /// Holds back partial segments (`true`), or releases them.
     pub fn set_cork(&mut self, cork: bool) {
-        self.act(|connection| connection.sender_mut().nagle.set_cork(cork));
+        self.act(|connection| connection.tx.nagle.set_cork(cork));
     }
 
     /// Changes the DSCP of packets sent from now on. 0..=63.
@@ -87,12 +87,18 @@ impl<'a> ConnMut<'a> {
 
     /// Changes the bounds of the receive window. The scale of the SYN remains.
     pub fn set_window_rules(&mut self, rules: WindowRules) {
-        self.change(|connection| connection.set_window_rules(rules));
+        self.change(|connection| {
+            connection.config_mut().window = rules;
+            connection.rx.window.set_rules(rules);
+        });
     }
 
     /// Changes the pacing, or ends it.
     pub fn set_pacing(&mut self, pacing: Option<PacingConfig>) {
-        self.act(|connection| connection.set_pacing(pacing));
+        self.act(|connection| {
+            connection.config_mut().pacing = pacing;
+            connection.tx.set_pacing(pacing);
+        });
     }
 
     /// Changes or ends keepalive. Silence is counted from the most recent time that was passed to the stack.
@@ -112,18 +118,25 @@ impl<'a> ConnMut<'a> {
     /// A value out of its range; then nothing changes.
     pub fn set_rto(&mut self, rto: RtoConfig) -> Result<(), ConfigError> {
         rto.validate()?;
-        self.change(|connection| connection.set_rto(rto));
+        self.change(|connection| {
+            connection.config_mut().rto = rto;
+            connection.tx.rtt.set_bounds(&rto);
+            connection.tx.rto.set_max(rto.max);
+        });
         Ok(())
     }
 
     /// Sets the maximum delay of an acknowledgement.
     pub fn set_delack_max(&mut self, longest: Duration) {
-        self.change(|connection| connection.set_delack_max(longest));
+        self.change(|connection| {
+            connection.config_mut().delack_max = longest;
+            connection.rx.ack.set_delack_max(longest);
+        });
     }
 
     /// Changes or removes the user timeout.
     pub fn set_user_timeout(&mut self, timeout: Option<Duration>) {
-        self.act(|connection| connection.set_user_timeout(timeout));
+        self.act(|connection| connection.user_timeout = timeout);
     }
 
     /// Applies a change that may permit a transmission or move a timer.

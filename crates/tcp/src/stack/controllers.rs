@@ -404,16 +404,21 @@ impl Controllers {
     /// Lends a member the rate control of its path.
     pub(super) fn lend(&mut self, id: ConnId, member: &Member, connection: &mut Connection, now: Instant) {
         let Some(path) = self.path(member.path) else { return };
-        if path.rate.others.is_some() || connection.sender().is_lent() {
+        if path.rate.others.is_some() || connection.tx.is_lent() {
             return;
         }
         path.release_departed(now);
         let silence = Micros::between(path.delivered_at, now);
         if path.is_empty() {
             if silence > LIFETIME {
-                path.rate = connection.fresh_rate(now);
+                path.rate = connection.path.fresh_rate(
+                    &connection.config,
+                    connection.handshake.iss,
+                    &connection.tx,
+                    now,
+                );
                 path.delivered_at = now;
-                connection.reopen_start();
+                connection.path.reopen_start(&connection.config, &mut connection.tx);
             } else if silence > SHORT_TERM.max(Micros(4 * path.srtt.0)) {
                 path.rate.congestion.forget_short_term();
             }
@@ -421,14 +426,14 @@ impl Controllers {
         path.rate.others = Some(path.others(id, member, now));
         // Members on narrower paths have shorter segments, so their quantum may be smaller than that of this
         // member.
-        path.rate.pacer.set_mss(connection.sender().mss());
-        connection.sender_mut().exchange_rate(&mut path.rate);
+        path.rate.pacer.set_mss(connection.tx.mss());
+        connection.tx.exchange_rate(&mut path.rate);
     }
 
     /// Takes the rate control back after a call that changed nothing.
     pub(super) fn take_back_unchanged(&mut self, member: &Member, connection: &mut Connection) {
         if let Some(path) = self.path(member.path) {
-            connection.sender_mut().exchange_rate(&mut path.rate);
+            connection.tx.exchange_rate(&mut path.rate);
             path.rate.others = None;
         }
     }
@@ -444,9 +449,9 @@ impl Controllers {
         now: Instant,
     ) {
         let Some(path) = self.path(member.path) else { return };
-        connection.sender_mut().exchange_rate(&mut path.rate);
+        connection.tx.exchange_rate(&mut path.rate);
         let Some(others) = path.rate.others.take() else { return };
-        let is = connection.sender().member_state();
+        let is = connection.tx.member_state();
         if is.is_recovering && !member.state.is_recovering {
             path.loser = Some(id).filter(|_| !path.has_losers || path.loser == Some(id));
             path.has_losers = true;
@@ -456,11 +461,11 @@ impl Controllers {
         if path.recovering == 0 {
             (path.loser, path.has_losers) = (None, false);
         }
-        path.mss = connection.sender().mss();
+        path.mss = connection.tx.mss();
         if others.has_delivered {
             path.newest_delivered = others.newest_delivered;
             path.delivered_at = now;
-            if let Some((srtt, _, min_rtt)) = connection.sender().round_trip() {
+            if let Some((srtt, _, min_rtt)) = connection.tx.round_trip() {
                 path.srtt = srtt;
                 path.min_rtt = Some(path.min_rtt.map_or(min_rtt, |min| min.min(min_rtt)));
             }
@@ -483,7 +488,7 @@ impl Controllers {
                 }
             }
         }
-        let has_sent_all = connection.sender().has_sent_all();
+        let has_sent_all = connection.tx.has_sent_all();
         if !has_sent_all && member.idle_since.take().is_some_and(|since| since + path.srtt <= now) {
             member.attained = 0;
         } else if has_sent_all {
@@ -495,7 +500,7 @@ impl Controllers {
         }
         if let Some(grant) = path.grant.take_if(|grant| grant.id == id) {
             path.dequeue(member);
-            if !grant.is_used && connection.sender().is_send_limited() {
+            if !grant.is_used && connection.tx.is_send_limited() {
                 path.fruitless += 1;
                 if path.fruitless >= MAX_FRUITLESS {
                     path.fruitless = 0;
@@ -503,8 +508,8 @@ impl Controllers {
                 }
             }
         }
-        if connection.sender().is_send_limited() {
-            path.enqueue(id, member, connection.sender().scoreboard.has_lost(), now);
+        if connection.tx.is_send_limited() {
+            path.enqueue(id, member, connection.tx.scoreboard.has_lost(), now);
         } else {
             path.dequeue(member);
         }
@@ -515,15 +520,15 @@ impl Controllers {
     fn join(&mut self, id: ConnId, connection: &mut Connection, now: Instant) -> Option<Box<Member>> {
         let tuple = connection.tuple();
         let ends = (tuple.local.ip(), tuple.remote.ip());
-        let round_trip = connection.sender().round_trip();
-        if connection.stays_alone() {
-            connection.sender_mut().decline_sharing();
+        let round_trip = connection.tx.round_trip();
+        if connection.handshake.doubts_path() {
+            connection.tx.decline_sharing();
             return None;
         }
         let index = self.by_ends.get(&ends).copied();
         let has_long = index.and_then(|index| self.path(index)).is_some_and(|path| path.long > 0);
-        if !has_long && !connection.is_long() {
-            connection.sender_mut().stay_apart();
+        if !has_long && !connection.path.is_long(&connection.tx) {
+            connection.tx.stay_apart();
             return None;
         }
         let index = match index {
@@ -533,21 +538,21 @@ impl Controllers {
                 if known.is_some_and(|(min, (_, _, own))| {
                     own < Micros(min.0 / 2) || own > path.srtt.max(min) * 10
                 }) {
-                    connection.sender_mut().decline_sharing();
+                    connection.tx.decline_sharing();
                     return None;
                 }
                 path.release_departed(now);
-                let window = connection.sender().rate.congestion.cwnd();
+                let window = connection.tx.rate.congestion.cwnd();
                 if path.is_empty() && path.waiting == 0 && window >= path.rate.congestion.cwnd() {
                     // Its start has just measured the path. The window of the path is older, and losses of
                     // application-limited transfers have lowered it.
-                    path.rate = connection.join(true);
+                    path.rate = connection.path.join(&mut connection.tx, true);
                     path.srtt = round_trip.map_or(path.srtt, |(srtt, ..)| srtt);
                     path.delivered_at = now;
                     (path.paused_until, path.mark_answered) = (None, None);
                     (path.loser, path.has_losers) = (Some(id), false);
                 } else {
-                    connection.join(false);
+                    connection.path.join(&mut connection.tx, false);
                     if path.rate.congestion.knows_path() {
                         connection.path.start_as_unknown();
                     }
@@ -555,7 +560,7 @@ impl Controllers {
                 index
             }
             None => {
-                let mut path = PathController::new(ends, connection.join(true), now);
+                let mut path = PathController::new(ends, connection.path.join(&mut connection.tx, true), now);
                 path.srtt = round_trip.map_or(UNKNOWN_RTT, |(srtt, ..)| srtt);
                 path.min_rtt = round_trip.map(|(.., min)| min);
                 let path = Some(Box::new(path));
@@ -576,11 +581,11 @@ impl Controllers {
         let path = self.path(index)?;
         path.members += 1;
         path.ends_at = None;
-        path.mss = connection.sender().mss();
-        let state = connection.sender().member_state();
+        path.mss = connection.tx.mss();
+        let state = connection.tx.member_state();
         path.count(&MemberState::default(), &state);
         path.has_losers |= state.is_recovering;
-        let sent = connection.sender().transfer_len().into();
+        let sent = connection.tx.transfer_len().into();
         let mut member = Member {
             path: index,
             state,
@@ -610,7 +615,7 @@ impl Controllers {
         path.long = path.long.saturating_sub(u32::from(member.is_long));
         if member.state.pipe > 0 {
             let wait =
-                connection.sender().round_trip().map_or(path.srtt * 3, |(srtt, rttvar, _)| srtt + rttvar * 4);
+                connection.tx.round_trip().map_or(path.srtt * 3, |(srtt, rttvar, _)| srtt + rttvar * 4);
             let last = path.departed.back().map_or(now, |(at, _)| *at);
             path.departed.push_back(((now + wait).max(last), member.state.pipe));
             path.departed_bytes += u64::from(member.state.pipe);
@@ -699,7 +704,7 @@ impl Stack {
         let Some(slot) = self.slots.at_mut(id) else { return };
         let Some(member) = &mut slot.member else { return };
         let connection = &mut slot.connection;
-        if connection.sender().is_lent() {
+        if connection.tx.is_lent() {
             self.controllers.take_back(id, member, connection, urgency == Urgency::Idle, now);
         }
         let path = member.path;
@@ -728,7 +733,7 @@ impl Stack {
         let Some(slot) = self.slots.at_mut(id) else { return };
         let Some(mut member) = slot.member.take() else { return };
         let connection = &mut slot.connection;
-        if connection.sender().is_lent() {
+        if connection.tx.is_lent() {
             self.controllers.take_back(id, &mut member, connection, false, now);
         }
         let path = member.path;

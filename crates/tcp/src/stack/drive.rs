@@ -28,7 +28,9 @@ enum Which {
 
 /// Reserves the planned redundancy of this connection in the allowance of its destination.
 fn reserve(allowances: &mut Allowances, connection: &mut Connection, now: Instant) {
-    let Some(change) = connection.take_reservation(now) else { return };
+    let Some(change) = connection.with_gentle(|gentle, parts| gentle.take_reservation(parts, now)) else {
+        return;
+    };
     let ReservationChange { released, since, reserved } = change;
     let remote = connection.tuple().remote.ip();
     allowances.release(remote, released, since);
@@ -148,7 +150,8 @@ impl Stack {
     /// ```
     pub fn payload(&self, transmit: &Transmit) -> [&[u8]; 2] {
         let connection = transmit.conn.and_then(|id| self.slots.at(id)).map(|slot| &slot.connection);
-        let pieces = transmit.in_place.zip(connection).map(|(range, connection)| connection.queued(range));
+        let pieces =
+            transmit.in_place.zip(connection).map(|(range, connection)| connection.tx.queue.pieces(range));
         let mut pieces = pieces.into_iter().flatten();
         [(); MAX_PIECES].map(|()| pieces.next().unwrap_or_default())
     }
@@ -231,7 +234,7 @@ impl Stack {
             self.controllers.lend(id, member, connection, now);
         }
         if connection.wants_path_window() {
-            match connection.sender().may_jump() {
+            match connection.tx.may_jump() {
                 true => self.paths.start(connection, now),
                 false => connection.path.start_as_unknown(),
             }
@@ -251,12 +254,12 @@ impl Stack {
             }
             return None;
         }
-        let planned = connection.planner_config().map(|planner| {
+        let planned = connection.gentle.planner_config().map(|planner| {
             let remote = connection.tuple().remote.ip();
             (remote, self.allowances.available(remote, planner, now))
         });
         if let Some((_, allowance)) = planned {
-            connection.set_allowance(allowance);
+            connection.gentle.set_allowance(allowance);
         }
         let built = with_env(&self.config, &mut self.challenges, &mut self.stats, |env| {
             env.payload_in_place = payload_in_place;

@@ -460,7 +460,7 @@ impl Stack {
 
     fn return_ticket(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id).filter(|slot| slot.ticket.is_some()) else { return };
-        let established = slot.connection.has_established();
+        let established = slot.connection.handshake.is_complete();
         let closed = slot.connection.close_reason();
         if !established && closed.is_none() {
             return;
@@ -488,7 +488,7 @@ impl Stack {
     fn hand_out_one_time_cookie(&mut self, id: ConnId) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         if slot.connection.fast_open.wants_one_time_cookie()
-            && slot.connection.has_established()
+            && slot.connection.handshake.is_complete()
             && let Some(one_time) = &mut self.fast_open.one_time
         {
             let tuple = slot.connection.tuple();

@@ -11,6 +11,7 @@
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use brisk_wire::{Ecn, Flags, Options, SeqNum, Timestamps, UnknownOptions};
@@ -375,7 +376,7 @@ impl Stack {
             return None;
         };
         let deadline = connection.next_timeout();
-        let tcp = connection.config();
+        let tcp = Arc::clone(&connection.config);
         let id = self.insert_slot(connection, &tcp, Ownership::HalfOpen(listener), now);
         self.deadlines.set(id.index, deadline);
         self.demux.point(&tuple, Some(Target::HalfOpen(index)), Target::Connection(id.index));

@@ -346,7 +346,7 @@ impl Stack {
         let mut connection = Connection::accept(tuple, &tcp, secrets, host, syn, now);
         self.start_on_path(&mut connection, now);
         if matches!(verdict, Some(Verdict::Accept { .. })) && !syn.payload.is_empty() {
-            self.spares.lend(connection.receive_queue());
+            self.spares.lend(&mut connection.rx.queue);
         }
         let ticket = verdict.and_then(|verdict| {
             self.answer_fast_open(listener, &mut connection, verdict, syn, wire_len, now)

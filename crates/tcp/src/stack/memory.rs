@@ -63,7 +63,10 @@ impl Stack {
     /// Counts the bytes that a changed connection keeps for repairs, and frees some if there are too many.
     pub(super) fn count_repair_memory(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        let before = core::mem::replace(&mut slot.repair_memory, slot.connection.repair_memory());
+        let before = core::mem::replace(
+            &mut slot.repair_memory,
+            slot.connection.gentle.repair_memory(&slot.connection.rx),
+        );
         let after = slot.repair_memory;
         if (before, after) == (0, 0) {
             return;
@@ -78,8 +81,11 @@ impl Stack {
 
     fn forget_history(&mut self, id: ConnId) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        slot.connection.forget_history();
-        let before = core::mem::replace(&mut slot.repair_memory, slot.connection.repair_memory());
+        slot.connection.gentle.forget_history(&mut slot.connection.rx);
+        let before = core::mem::replace(
+            &mut slot.repair_memory,
+            slot.connection.gentle.repair_memory(&slot.connection.rx),
+        );
         let after = slot.repair_memory;
         self.repair_memory.account(before, after);
     }

@@ -322,7 +322,7 @@ impl Stack {
     /// answered by a reset, as in Linux after shutdown(SHUT_RDWR).
     pub fn shutdown_reading(&mut self, id: ConnId) {
         if let Some(slot) = self.owned_mut(id) {
-            slot.connection.shutdown_reading();
+            slot.connection.rx.refuses = true;
         }
     }
 
@@ -330,7 +330,7 @@ impl Stack {
     /// retransmission (Linux: MSG_EOR).
     pub fn end_record(&mut self, id: ConnId) {
         if let Some(slot) = self.owned_mut(id) {
-            slot.connection.sender_mut().queue.end_record();
+            slot.connection.tx.queue.end_record();
         }
     }
 
@@ -453,7 +453,9 @@ impl Stack {
     /// Records that the request of this connection was answered on another one that began later. After the
     /// second time in a row its destination counts as a black hole for Fast Open.
     pub fn report_outrun(&mut self, id: ConnId, now: Instant) {
-        self.act(id, now, |connection| connection.on_outrun());
+        self.act(id, now, |connection| {
+            connection.fast_open.on_outrun(connection.counters.payload_bytes_received > 0)
+        });
     }
 
     /// Returns the details of one connection, for a diagnosis.

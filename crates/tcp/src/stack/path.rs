@@ -9,7 +9,7 @@ use super::Stack;
 use super::shard::Fact;
 use crate::config::ConnectConfig;
 use crate::conn_id::ConnId;
-use crate::connection::Connection;
+use crate::connection::{Connection, State};
 use crate::error::ImportError;
 use crate::four_tuple::FourTuple;
 use crate::mechanism::GentleOff;
@@ -94,7 +94,11 @@ impl PathMemory {
     pub(super) fn start(&mut self, connection: &mut Connection, now: Instant) {
         let ends = ends(&connection.tuple());
         let facts = self.facts(&ends, now);
-        let request = connection.request_start(&facts);
+        let is_half_open = connection.state() == State::SynReceived;
+        let is_authenticated = is_half_open.then(|| connection.fast_open.is_authenticated());
+        let (config, handshake) = (&connection.config, &connection.handshake);
+        let request =
+            connection.path.request_start(&facts, config, handshake, &connection.tx, is_authenticated);
         let granted = request.and_then(|request| Some((self.grant(&ends, &request, now)?, request.rtt)));
         match granted {
             Some((window, rtt)) => connection.start_on_trust(window, &facts, rtt, now),
@@ -123,7 +127,7 @@ impl Stack {
             slot.connection.on_longer_path(rtt);
             slot.half_open = None;
         }
-        if !is_opening && slot.connection.sender().is_size_at_stake(now) {
+        if !is_opening && slot.connection.tx.is_size_at_stake(now) {
             let arrived = self.paths.large_packet(&ends(&slot.connection.tuple()));
             slot.connection.suspect_size(arrived, now);
         }
@@ -135,9 +139,11 @@ impl Stack {
         self.lend(id, now);
         let Some(slot) = self.slots.at_mut(id) else { return };
         let connection = &mut *slot.connection;
-        let report = connection.take_path_report(now);
+        let (counters, handshake, closed) =
+            (&connection.counters, &connection.handshake, connection.close_reason());
+        let report = connection.path.take_report(counters, handshake, &connection.tx, closed, now);
         let to = ends(&connection.tuple());
-        let large = connection.sender_mut().mtu.take_report();
+        let large = connection.tx.mtu.take_report();
         let is_large_new = large.is_some_and(|packet| self.paths.on_large_packet(to, packet));
         connection.suspect_size(self.paths.large_packet(&to), now);
         if let Some(member) = &slot.member {
@@ -151,7 +157,7 @@ impl Stack {
             self.paths.on_report(to, report, now);
             self.shard.publish(|| Fact::Path(to, Box::new(*report)));
         }
-        if let Some(flight) = connection.take_flight_report() {
+        if let Some(flight) = connection.path.take_flight_report(connection.tx.scoreboard.is_empty()) {
             let report = PathReport { flight: Some(flight), ..PathReport::default() };
             self.paths.on_report(to, &report, now);
             self.shard.publish(|| Fact::Path(to, Box::new(report)));
@@ -185,7 +191,7 @@ impl Stack {
     pub(super) fn apply_syn_options(&mut self, connection: &mut Connection, options: SynOptions) {
         let why = match options {
             SynOptions::NoGentle => GentleOff::Remembered,
-            SynOptions::Plain if connection.gentle.would_offer(connection.config().timestamps) => {
+            SynOptions::Plain if connection.gentle.would_offer(connection.config.timestamps) => {
                 GentleOff::OnTrial
             }
             SynOptions::FastOpen if connection.fast_open.opens_fast() => GentleOff::OnTrial,

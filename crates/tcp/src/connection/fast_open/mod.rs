@@ -8,19 +8,17 @@
 use alloc::boxed::Box;
 
 use arrayvec::ArrayVec;
-use brisk_wire::{Cookie, FastOpen, Flags, SeqNum};
+use brisk_wire::{Cookie, FastOpen, SeqNum};
 
 use crate::config::TcpConfig;
-use crate::congestion::sample::RtoEvent;
 use crate::connection::gentle::plain_copy::PlainCopy;
-use crate::connection::handshake::Handshake;
+use crate::connection::handshake::{Handshake, OwnSyn};
 use crate::connection::path::STANDARD_WINDOW;
 use crate::connection::sender::{Sender, initial_window};
-use crate::connection::{Connection, Env, State};
-use crate::error::CloseReason;
 use crate::fast_open::client::{FastOpenReport, Mode, OpenAttempt};
 use crate::fast_open::{BlackHoleSign, FastOpenConnect, FastOpenOutcome, OffReason, SynAckClass};
 use crate::outcome::Arrived;
+use crate::send::rto::Rto;
 use crate::send::scoreboard::Scoreboard;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant, Micros};
@@ -76,6 +74,18 @@ impl FastOpenState {
             outcome: FastOpenOutcome::Off(OffReason::NotAsked),
             syn_data_taken: false,
         }
+    }
+
+    /// Starts an active open.
+    pub(super) fn start_client(&mut self, attempt: OpenAttempt, connect: FastOpenConnect, iss: SeqNum) {
+        self.outcome = FastOpenOutcome::Pending;
+        self.role = Some(Box::new(Role::Client(Client::new(attempt, connect, iss))));
+    }
+
+    /// Starts a passive open. `first` is the sequence number of the first byte after the SYN.
+    pub(super) fn start_server(&mut self, answer: SynAnswer, first: SeqNum) {
+        self.outcome = answer.outcome;
+        self.role = Some(Box::new(Role::Server(Server::new(answer, first))));
     }
 
     #[inline]
@@ -190,6 +200,11 @@ impl FastOpenState {
         SeqRange::with_len(iss + 1, len)
     }
 
+    /// Lets a deferred SYN leave. Returns true if it is due now.
+    pub(super) fn release_syn(&mut self) -> bool {
+        self.client_mut().is_some_and(Client::release)
+    }
+
     /// Returns the bytes that a deferred SYN would carry; `None` if it would carry none.
     pub(super) fn deferred_syn_capacity(&self, tx: &Sender) -> Option<u32> {
         let client = self.client().filter(|client| client.is_deferred() && client.takes_data())?;
@@ -221,6 +236,82 @@ impl FastOpenState {
         if rewinds && scoreboard.una() == iss {
             scoreboard.rewind(ack);
         }
+    }
+
+    /// Falls back to a plain SYN because the first was not answered in time; the ordinary schedule begins
+    /// with it. Returns false if there is no Fast Open to fall back from.
+    pub(super) fn fall_back_to_plain_syn(&mut self, syn: &mut OwnSyn, rto: &mut Rto) -> bool {
+        if !self.client_mut().is_some_and(Client::fall_back) {
+            return false;
+        }
+        syn.copy.cancel();
+        rto.disarm();
+        syn.due = true;
+        true
+    }
+
+    /// Sends a plain SYN at once after ICMP reported that the first was too large for the path.
+    pub(super) fn on_syn_too_big(&mut self, syn: &mut OwnSyn, rto: &mut Rto) {
+        if self.fall_back_to_plain_syn(syn, rto)
+            && let Some(client) = self.client_mut()
+        {
+            client.on_too_big();
+        }
+    }
+
+    /// Processes a reset that answers the SYN. Some devices refuse data on a SYN this way, so the first reset
+    /// only makes the plain copy leave, if it has not. Returns false for a later reset, and if there is no
+    /// copy to wait for.
+    pub(super) fn defers_reset(&mut self, copy: &mut PlainCopy) -> bool {
+        let Some(client) = self.client_mut() else { return false };
+        match *copy {
+            PlainCopy::Off => return false,
+            PlainCopy::After(_) | PlainCopy::At(_) => *copy = PlainCopy::Due,
+            PlainCopy::Due | PlainCopy::Left(_) => {}
+        }
+        !core::mem::replace(&mut client.reset, true)
+    }
+
+    /// Evaluates the SYN-ACK after its acknowledgement has been processed. `echoed`: the round-trip time by
+    /// its timestamp. Returns true if it acknowledges data of the SYN.
+    pub(super) fn on_syn_ack(
+        &mut self,
+        segment: &Arrived<'_>,
+        echoed: Option<Micros>,
+        handshake: &Handshake,
+        config: &TcpConfig,
+        now: Instant,
+    ) -> bool {
+        let acked = segment.ack.since(handshake.iss + 1);
+        let repeats_data = self.copied_syn_data(config).is_some_and(|data| data > 0);
+        let Some(client) = self.client_mut() else { return false };
+        let Handshake { syn, opened, .. } = handshake;
+        let by_copy = !repeats_data && syn.copy.is_answered(echoed, client.attempt.srtt, *opened, now);
+        let outcome = client.on_syn_ack(segment, acked, by_copy);
+        let takes_data = client.data() > 0 && acked > 0;
+        self.outcome = outcome;
+        takes_data
+    }
+
+    /// Evaluates a repeated SYN-ACK: our acknowledgement did not arrive. Several over some seconds, without
+    /// any other segment, show that the path passes SYNs but no later segments. The request is acknowledged,
+    /// so none of our timers would detect it. Returns true if the connection must be given up.
+    pub(super) fn on_repeated_syn_ack(
+        &mut self,
+        handshake: &Handshake,
+        config: &TcpConfig,
+        now: Instant,
+    ) -> bool {
+        let since = handshake.established.map_or(Duration::ZERO, |at| now.saturating_since(at));
+        // A peer that receives two SYNs answers twice, and may send each SYN-ACK twice as we do.
+        let copies = u8::from(config.handshake_copies.is_some());
+        let explained = u8::from(handshake.syn.copy.has_left()) + copies;
+        let Some(client) = self.client_mut() else { return false };
+        let verdict = client.on_repeated_syn_ack(RepeatedSynAck { since, explained });
+        if verdict.black_hole {
+            self.on_black_hole(BlackHoleSign::RepeatedSynAck);
+        }
+        verdict.give_up
     }
 
     /// Processes a simultaneous open: no listener has agreed to anything.
@@ -260,7 +351,7 @@ impl FastOpenState {
     /// Evaluates that the request was answered on another connection, which began later, and that no data has
     /// arrived here (`heard` is false): either the response was lost, or the path passes no segments after
     /// such a SYN.
-    pub(super) fn on_outrun(&mut self, heard: bool) {
+    pub(crate) fn on_outrun(&mut self, heard: bool) {
         if !heard && self.syn_ack_class() == Some(SynAckClass::Accepted) {
             self.on_black_hole(BlackHoleSign::Outrun);
         }
@@ -299,6 +390,11 @@ impl FastOpenState {
 
 /// The server.
 impl FastOpenState {
+    /// Processes a timeout of the SYN-ACK. Returns true if data that followed it may be lost.
+    pub(super) fn on_syn_ack_timeout(&mut self) -> bool {
+        self.server_mut().is_some_and(Server::on_syn_ack_timeout)
+    }
+
     /// True if the SYN opened the connection: it belongs to the application already.
     pub(crate) fn is_opened_by_syn(&self) -> bool {
         self.server().is_some_and(Server::is_accepted)
@@ -310,7 +406,7 @@ impl FastOpenState {
     }
 
     /// True if the application answers only authenticated requests.
-    pub(super) fn is_authenticated(&self) -> bool {
+    pub(crate) fn is_authenticated(&self) -> bool {
         self.server().is_some_and(Server::is_authenticated)
     }
 
@@ -364,145 +460,6 @@ impl FastOpenState {
     pub(crate) fn give_one_time_cookie(&mut self, cookie: Cookie) {
         if let Some(server) = self.server_mut() {
             server.give_cookie(cookie);
-        }
-    }
-}
-
-/// Start of a connection.
-impl Connection {
-    /// Starts an active open with Fast Open. Must be called before any segment is sent.
-    pub(crate) fn open_fast(&mut self, attempt: OpenAttempt, connect: FastOpenConnect) {
-        self.fast_open.outcome = FastOpenOutcome::Pending;
-        self.handshake.syn.due = !connect.defer;
-        let insurance = PlainCopy::of(&attempt, &connect);
-        if self.config.handshake_copies.is_none() || (self.gentle.plans() && insurance != PlainCopy::Off) {
-            self.handshake.syn.copy = insurance;
-        }
-        let client = Client::new(attempt, connect, self.handshake.iss);
-        self.fast_open.role = Some(Box::new(Role::Client(client)));
-    }
-
-    /// Sends a deferred SYN: at the first write or at a close.
-    pub(crate) fn send_deferred_syn(&mut self) {
-        if self.fast_open.client_mut().is_some_and(Client::release) {
-            self.handshake.syn.due = true;
-        }
-    }
-
-    /// Starts a passive open after the stack's decision about the SYN; takes its data if it opens the
-    /// connection.
-    pub(crate) fn start_fast_open_server(&mut self, answer: SynAnswer, syn: &Arrived<'_>, now: Instant) {
-        self.fast_open.outcome = answer.outcome;
-        self.fast_open.role = Some(Box::new(Role::Server(Server::new(answer, syn.seq + 1))));
-        if answer.accepted {
-            // Data may be sent before another window is announced.
-            self.tx.window.count_offer();
-        }
-        if answer.accepted && !syn.payload.is_empty() {
-            let flags = syn.flags.without(Flags::SYN | Flags::ECE | Flags::CWR);
-            self.take_payload(&Arrived { seq: syn.seq + 1, flags, ..*syn }, now);
-            self.rx.ack.on_syn_data();
-            self.fast_open.syn_data_taken = true;
-            let first_end = self.rx.rcv_nxt();
-            if let Some(server) = self.fast_open.server_mut() {
-                server.on_syn_data(first_end);
-            }
-        }
-    }
-}
-
-/// The client.
-impl Connection {
-    /// Falls back to a plain SYN because the first was not answered in time; the ordinary schedule begins
-    /// with it. Returns false if there is no Fast Open to fall back from.
-    pub(crate) fn fall_back_to_plain_syn(&mut self) -> bool {
-        if !self.fast_open.client_mut().is_some_and(Client::fall_back) {
-            return false;
-        }
-        self.handshake.syn.copy.cancel();
-        self.tx.rto.disarm();
-        self.handshake.syn.due = true;
-        true
-    }
-
-    /// Sends a plain SYN at once after ICMP reported that the first was too large for the path.
-    pub(crate) fn on_syn_too_big(&mut self) {
-        if self.fall_back_to_plain_syn()
-            && let Some(client) = self.fast_open.client_mut()
-        {
-            client.on_too_big();
-        }
-    }
-
-    /// Processes the segments that arrived before the SYN-ACK, by the ordinary rules.
-    pub(crate) fn take_early(&mut self, now: Instant, env: &mut Env<'_>) {
-        let answered = self.state != State::SynSent;
-        let Some(client) = self.fast_open.client_mut().filter(|_| answered) else { return };
-        for early in client.take_early() {
-            if self.state != State::Closed {
-                self.on_segment_after_syn(&early.arrived(), now, env);
-            }
-        }
-    }
-
-    /// Evaluates the SYN-ACK after its acknowledgement has been processed.
-    pub(crate) fn on_syn_ack_acked(&mut self, segment: &Arrived<'_>, now: Instant) {
-        let acked = segment.ack.since(self.handshake.iss + 1);
-        let echoed = self.echo_rtt(segment, now);
-        let repeats_data = self.fast_open.copied_syn_data(&self.config).is_some_and(|data| data > 0);
-        let Some(client) = self.fast_open.client_mut() else { return };
-        let Handshake { syn, opened, .. } = &self.handshake;
-        let by_copy = !repeats_data && syn.copy.is_answered(echoed, client.attempt.srtt, *opened, now);
-        let outcome = client.on_syn_ack(segment, acked, by_copy);
-        // The SYN and its accepted data are one segment, which the scoreboard stores as two.
-        let as_one = u64::from(client.data() > 0 && acked > 0);
-        self.counters.delivered_segments = self.counters.delivered_segments.saturating_sub(as_one);
-        self.fast_open.outcome = outcome;
-    }
-
-    /// Evaluates a repeated SYN-ACK: our acknowledgement did not arrive. Several over some seconds, without
-    /// any other segment, show that the path passes SYNs but no later segments. The request is acknowledged,
-    /// so none of our timers would detect it.
-    pub(crate) fn detect_black_hole_by_syn_ack(&mut self, now: Instant) {
-        let since = self.handshake.established.map_or(Duration::ZERO, |at| now.saturating_since(at));
-        let heard = self.counters.payload_bytes_received > 0 || self.rx.assembler.is_complete();
-        if heard {
-            return;
-        }
-        // A peer that receives two SYNs answers twice, and may send each SYN-ACK twice as we do.
-        let copies = u8::from(self.config.handshake_copies.is_some());
-        let explained = u8::from(self.handshake.syn.copy.has_left()) + copies;
-        let Some(client) = self.fast_open.client_mut() else { return };
-        let verdict = client.on_repeated_syn_ack(RepeatedSynAck { since, explained });
-        if verdict.black_hole {
-            self.fast_open.on_black_hole(BlackHoleSign::RepeatedSynAck);
-        }
-        if verdict.give_up {
-            self.give_up(CloseReason::TimedOut);
-        }
-    }
-
-    /// Records that the request was answered on another connection, which began later.
-    pub(crate) fn on_outrun(&mut self) {
-        self.fast_open.on_outrun(self.counters.payload_bytes_received > 0);
-    }
-}
-
-/// The server.
-impl Connection {
-    /// Reduces the window for a timeout of the SYN-ACK, as after a retransmission timeout, because data that
-    /// followed it may be lost too. There is no reduction if a repeated SYN was answered since: that SYN-ACK
-    /// may still be acknowledged.
-    pub(crate) fn reduce_for_lost_syn_ack(&mut self, now: Instant) {
-        // Timers fire at the whole microsecond in which they are due.
-        let wait = self.handshake.timer_base(&self.tx.rtt);
-        if self.handshake.syn.last_sent.is_some_and(|at| Micros::between(at, now) < wait) {
-            return;
-        }
-        if self.fast_open.server_mut().is_some_and(Server::on_syn_ack_timeout) {
-            // No data is known to be still in flight.
-            self.tx.rate.congestion.on_rto(&RtoEvent { now, pipe: 0, first: true, max_ssthresh: None });
-            self.counters.reductions += 1;
         }
     }
 }

@@ -19,11 +19,11 @@ use crate::connection::gentle::parity::ParityTx;
 use crate::connection::gentle::planner::Planner;
 use crate::connection::gentle::proactive::Proactive;
 use crate::connection::gentle::repair::ParityRx;
-use crate::connection::handshake::Negotiated;
+use crate::connection::handshake::Handshake;
 use crate::connection::path::OnPath;
 use crate::connection::receiver::Receiver;
 use crate::connection::sender::Sender;
-use crate::connection::{Connection, State, Tally};
+use crate::connection::{State, Tally};
 use crate::event::Observation;
 use crate::mechanism::corrective::code::Code;
 use crate::mechanism::corrective::decoder::{Edges, Recovered};
@@ -31,9 +31,7 @@ use crate::mechanism::proactive::copies::Copies;
 use crate::mechanism::signal::{RepairReport, Signals};
 use crate::mechanism::{Agreed, Capabilities, DueParity, GentleOff, GentleOutcome, accept};
 use crate::outcome::{AckOutcome, Arrived, Dsack, DsackOf, Repair};
-#[cfg(feature = "historical")]
-use crate::outcome::{CongestionSignal, Reaction};
-use crate::path::PathFacts;
+use crate::path::{LossCount, PathFacts};
 use crate::send::scoreboard::Scoreboard;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
@@ -59,7 +57,7 @@ pub(crate) struct Gentle {
     /// Capability byte of this end's first SYN or SYN-ACK.
     sent_option: Option<u8>,
     /// An option was sent or received in the handshake.
-    seen: bool,
+    pub(in crate::connection) seen: bool,
     /// This end's first SYN had the option.
     pub(in crate::connection) offered: bool,
     /// The peer's SYN or SYN-ACK had it.
@@ -104,9 +102,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) path: &'a mut OnPath,
     pub(crate) counters: &'a mut Tally,
     pub(crate) config: &'a TcpConfig,
-    pub(crate) negotiated: &'a Negotiated,
+    pub(crate) handshake: &'a Handshake,
     pub(crate) state: State,
-    irs: SeqNum,
 }
 
 /// A segment that left, as input of the mechanisms.
@@ -163,6 +160,11 @@ impl Parts<'_> {
         self.counters.observe(observation);
     }
 
+    /// Returns the segments sent and lost so far.
+    pub(crate) fn all_losses(&self) -> LossCount {
+        self.path.all_losses(self.counters, self.handshake, self.tx)
+    }
+
     /// Returns RCV.NXT, RCV.WND, and whether the FIN is known.
     pub(crate) fn edges(&self) -> Edges {
         Edges {
@@ -170,24 +172,6 @@ impl Parts<'_> {
             rcv_wnd: self.rx.rcv_wnd(),
             fin_known: self.rx.assembler.fin_known(),
         }
-    }
-}
-
-impl Connection {
-    /// Calls a method of Corrective and Proactive with the parts that it uses.
-    #[inline]
-    pub(crate) fn with_gentle<R>(&mut self, call: impl FnOnce(&mut Gentle, &mut Parts<'_>) -> R) -> R {
-        let mut parts = Parts {
-            tx: &mut self.tx,
-            rx: &mut self.rx,
-            path: &mut self.path,
-            counters: &mut self.counters,
-            config: &self.config,
-            negotiated: &self.handshake.agreed,
-            state: self.state,
-            irs: self.handshake.irs,
-        };
-        call(&mut self.gentle, &mut parts)
     }
 }
 
@@ -302,8 +286,8 @@ impl Gentle {
         let Some(capabilities) = self.capabilities else { return };
         let signed = syn.options.unknown.contains(kind::MD5) || syn.options.unknown.contains(kind::AO);
         let (answers, opens) = (syn.flags.contains(Flags::ACK), parts.state == State::SynSent);
-        let usable = parts.negotiated.sack && !signed;
-        let timestamps = parts.negotiated.timestamps;
+        let usable = parts.handshake.agreed.sack && !signed;
+        let timestamps = parts.handshake.agreed.timestamps;
         match (opens, byte.filter(|_| usable)) {
             (true, _) if !answers => self.switch_off(GentleOff::Simultaneous),
             (_, None) => self.switch_off(GentleOff::NotAnswered),
@@ -328,7 +312,7 @@ impl Gentle {
         let code = Code::from_encoding(agreed.encoding);
         let corrective = code.zip(parts.config.mechanisms.corrective);
         let rmss = u32::from(parts.tx.advertised_mss());
-        let origin = parts.irs + 1;
+        let origin = parts.handshake.irs + 1;
         let tx = corrective.map(|(code, config)| ParityTx::new(&agreed, code, config));
         let rx = corrective.map(|(code, config)| ParityRx::new(&agreed, code, &config, rmss, origin));
         parts.tx.option_reserve = tx.as_ref().map_or(0, ParityTx::option_reserve);
@@ -423,19 +407,9 @@ impl Gentle {
     }
 }
 
-impl Connection {
-    /// Passes a segment that left to the mechanisms.
-    #[inline]
-    pub(crate) fn pass_sent_to_gentle(&mut self, sent: &SentSegment<'_>, now: Instant) {
-        if self.gentle.active.is_some() {
-            self.with_gentle(|gentle, parts| gentle.on_sent(sent, parts, now));
-        }
-    }
-}
-
 impl Gentle {
     /// Records a segment that left: its signals need not be repeated, and its data may be copied and encoded.
-    fn on_sent(&mut self, sent: &SentSegment<'_>, parts: &mut Parts<'_>, now: Instant) {
+    pub(crate) fn on_sent(&mut self, sent: &SentSegment<'_>, parts: &mut Parts<'_>, now: Instant) {
         let named = self
             .planner
             .as_ref()
@@ -491,7 +465,7 @@ impl Gentle {
     }
 
     /// True if [`Gentle::on_segment`] has to decide: there is an agreement, or the segment has the option.
-    fn decides(&self, segment: &Arrived<'_>) -> bool {
+    pub(crate) fn decides(&self, segment: &Arrived<'_>) -> bool {
         let options = segment.options;
         #[cfg(feature = "historical")]
         if self.f1_hold.is_some() {
@@ -501,54 +475,21 @@ impl Gentle {
     }
 }
 
-impl Connection {
-    /// Passes a segment to Corrective and Proactive, and carries out their decision. True if it continues to
-    /// the other steps.
-    pub(crate) fn passes_gentle(&mut self, segment: &Arrived<'_>, now: Instant) -> bool {
-        if !self.gentle.seen || !self.gentle.decides(segment) {
-            return true;
-        }
-        match self.with_gentle(|gentle, parts| gentle.on_segment(segment, parts, now)) {
-            SegmentVerdict::Process => return true,
-            SegmentVerdict::Drop => {}
-            #[cfg(feature = "historical")]
-            SegmentVerdict::Answer => self.answer_at_once(),
-            SegmentVerdict::Parity(recovered) => {
-                if let Some(recovered) = recovered {
-                    self.take_repair(recovered, segment, true, now);
-                }
-                // F1: the flags of a parity segment count like those of any other.
-                #[cfg(feature = "historical")]
-                if self.gentle.is_f1()
-                    && self
-                        .with_gentle(|gentle, parts| gentle.read_signals(segment, parts, now))
-                        .is_some_and(|report| report.repaired)
-                {
-                    let board = &self.tx.scoreboard;
-                    let undelivered = board.outstanding().saturating_sub(board.sacked_bytes());
-                    let (by, reaction) = (Repair::Parity, Reaction::Proportional);
-                    let signal = CongestionSignal { ack: segment.ack, by, reaction };
-                    self.answer_masked_loss(signal, undelivered, now);
-                }
-            }
-        }
-        false
-    }
-}
-
 /// Acknowledgements.
 impl Gentle {
     /// Processes a round-trip sample.
     #[inline]
     pub(crate) fn on_rtt(&mut self, rtt: Micros, board: &Scoreboard, now: Instant) {
-        self.add_planner_rtt(rtt);
+        if let Some(planner) = &mut self.planner {
+            planner.kinds.recent.push(rtt);
+        }
         if let Some(parity) = self.active.as_deref_mut().and_then(|active| active.tx.as_mut()) {
             parity.on_rtt(rtt, board, now);
         }
     }
 
     /// Reads the flags of an acceptable segment.
-    fn read_signals(
+    pub(crate) fn read_signals(
         &mut self,
         segment: &Arrived<'_>,
         parts: &mut Parts<'_>,

@@ -8,8 +8,9 @@
 use brisk_wire::SeqNum;
 
 use crate::config::PlannerConfig;
-use crate::connection::gentle::Gentle;
-use crate::connection::{Connection, State};
+use crate::connection::State;
+use crate::connection::gentle::{Gentle, Parts};
+use crate::connection::sender::Sender;
 use crate::event::Observation;
 use crate::evidence::is_queued;
 use crate::mechanism::plan::{self, Flight, Losses, Means, Plan, Protection};
@@ -43,7 +44,7 @@ pub(crate) struct Planner {
     /// Part of the allowance reserved for flights planned here, and the time of the reservation.
     reserved: (u32, Instant),
     flight: Option<Planned>,
-    kinds: LossKinds,
+    pub(super) kinds: LossKinds,
     /// True if the latest plan or loss found a full queue on the path.
     sees_queue: bool,
 }
@@ -67,10 +68,10 @@ struct Planned {
 
 /// Causes of the last losses: one bit each, set if there was a queue on the path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct LossKinds {
+pub(super) struct LossKinds {
     seen: u32,
     queue: u32,
-    recent: RecentRtts,
+    pub(super) recent: RecentRtts,
 }
 
 impl LossKinds {
@@ -104,9 +105,7 @@ impl Planner {
             sees_queue: false,
         }
     }
-}
 
-impl Planner {
     /// Returns how long the copy of this segment waits; `None` if the plan does not copy it.
     pub(crate) fn copy_delay(&self, segment: &SeqRange, srtt: Option<Micros>) -> Option<Duration> {
         let Planned { range, plan } = self.flight?;
@@ -116,20 +115,58 @@ impl Planner {
         let wait = if pause { Duration::from(srtt.unwrap_or_default()) / 4 } else { Duration::ZERO };
         (segment.end.gt(named) && segment.start.lt(range.end)).then_some(wait)
     }
+
+    /// Returns the allowance that the flight itself earns.
+    fn earned_by(&self, flight: &Flight) -> u32 {
+        let bytes = u64::from(flight.bytes) + u64::from(flight.segments() * flight.headers);
+        (bytes * u64::from(self.config.max_overhead) / 100) as u32
+    }
+
+    /// Returns the last planned flight while something of it is not acknowledged.
+    fn unacknowledged(&self, parts: &Parts<'_>) -> Option<Planned> {
+        let una = parts.tx.scoreboard.una();
+        self.flight.filter(|flight| parts.state != State::Closed && una.lt(flight.range.end))
+    }
+
+    /// Returns the expected losses, from the memory of the path and this connection; without either, from an
+    /// assumption.
+    pub(crate) fn expected_losses(&self, parts: &Parts<'_>) -> Losses {
+        let Parts { path, tx, .. } = parts;
+        let own = path.random_losses(parts.all_losses());
+        let known = path.known.loss;
+        let (known_segments, known_loss) = known.map_or((0, 0), |known| (known.segments, known.per_million));
+        let segments = PRIOR_SEGMENTS + u64::from(known_segments) + own.sent;
+        let lost = PRIOR_SEGMENTS * u64::from(self.config.assumed_loss)
+            + u64::from(known_segments) * u64::from(known_loss)
+            + own.lost * 1_000_000;
+        Losses {
+            per_million: (lost / segments).min(500_000) as u32,
+            burst_milli: known.map_or(1000, |known| known.burst_milli).max(1000),
+            queue: self.kinds.is_queue(path.min_rtt(tx))
+                || path.known.is_queued
+                || path.began_in_queue(tx)
+                || path.sees_queue(tx),
+        }
+    }
 }
 
 /// The plan in force.
 impl Gentle {
-    /// Processes a round-trip sample.
-    pub(crate) fn add_planner_rtt(&mut self, rtt: Micros) {
-        if let Some(planner) = &mut self.planner {
-            planner.kinds.recent.push(rtt);
-        }
-    }
-
     /// True if a planner decides about redundancy.
     pub(crate) fn plans(&self) -> bool {
         self.planner.is_some()
+    }
+
+    /// Returns the configuration of the planner, if there is one.
+    pub(crate) fn planner_config(&self) -> Option<&PlannerConfig> {
+        self.planner.as_ref().map(|planner| &planner.config)
+    }
+
+    /// Sets the redundancy that the allowance of the destination permits now, bytes.
+    pub(crate) fn set_allowance(&mut self, bytes: u32) {
+        if let Some(planner) = &mut self.planner {
+            planner.allowance = bytes;
+        }
     }
 
     /// True if no parity may leave now. Recovery mostly follows a queue that overflowed, and parity would
@@ -143,71 +180,37 @@ impl Gentle {
         }
     }
 
-    /// Returns the allowance that the flight itself earns.
-    fn earned_by(&self, flight: &Flight) -> u32 {
-        let percent = self.planner.as_ref().map_or(0, |planner| planner.config.max_overhead);
-        let bytes = u64::from(flight.bytes) + u64::from(flight.segments() * flight.headers);
-        (bytes * u64::from(percent) / 100) as u32
-    }
-
-    fn means(&self) -> Means {
-        Means { parity: self.planned_parity(), copies: self.sends_copies() }
+    fn planned_flight(&self) -> Option<Planned> {
+        self.planner.as_ref().and_then(|planner| planner.flight)
     }
 
     /// True if segments of the current flight are copied.
     pub(crate) fn plans_copies(&self) -> bool {
-        let flight = self.planner.as_ref().and_then(|planner| planner.flight);
+        let flight = self.planned_flight();
         flight.is_some_and(|flight| matches!(flight.plan.protection, Protection::Copies { .. }))
     }
 
     /// Returns the bytes, in whole segments, to the end of the current flight: later data has its own plan.
     pub(crate) fn planned_run(&self, nxt: SeqNum, mss: u32) -> u32 {
-        let flight = self.planner.as_ref().and_then(|planner| planner.flight);
-        let left = flight.map(|flight| flight.range.end).filter(|end| nxt.lt(*end)).map(|end| end.since(nxt));
-        left.map_or(u32::MAX, |left| left.div_ceil(mss).saturating_mul(mss))
+        let end = self.planned_flight().map(|flight| flight.range.end).filter(|end| nxt.lt(*end));
+        end.map_or(u32::MAX, |end| end.since(nxt).div_ceil(mss).saturating_mul(mss))
     }
 
     /// Returns the largest payload of a segment that begins at `seq`, if the plan splits the flight.
     pub(crate) fn planned_segment(&self, seq: SeqNum) -> u32 {
-        let flight = self.planner.as_ref().and_then(|planner| planner.flight);
-        flight.filter(|flight| flight.range.contains(seq)).map_or(u32::MAX, |flight| flight.plan.segment)
-    }
-}
-
-/// Input of the planner.
-impl Connection {
-    /// Returns the configuration of the planner, if there is one.
-    pub(crate) fn planner_config(&self) -> Option<&PlannerConfig> {
-        self.gentle.planner.as_ref().map(|planner| &planner.config)
-    }
-
-    /// Sets the redundancy that the allowance of the destination permits now, bytes.
-    pub(crate) fn set_allowance(&mut self, bytes: u32) {
-        if let Some(planner) = &mut self.gentle.planner {
-            planner.allowance = bytes;
-        }
-    }
-
-    /// Returns the IP bytes that are planned and may still leave: the copy of a SYN or SYN-ACK, and
-    /// redundancy of a flight that is not acknowledged.
-    fn planned_redundancy(&self) -> u32 {
-        let flight = self.unacknowledged_flight();
-        flight.map_or(0, |_| self.tx.redundancy_left()).saturating_add(self.handshake.syn.copy.waiting_len())
-    }
-
-    /// Returns the last planned flight while something of it is not acknowledged.
-    fn unacknowledged_flight(&self) -> Option<Planned> {
-        let una = self.tx.scoreboard.una();
-        let flight = self.gentle.planner.as_ref().and_then(|planner| planner.flight);
-        flight.filter(|flight| self.closed.is_none() && una.lt(flight.range.end))
+        let flight = self.planned_flight().filter(|flight| flight.range.contains(seq));
+        flight.map_or(u32::MAX, |flight| flight.plan.segment)
     }
 
     /// Returns a change of the reservation in the allowance of the destination; usually `None`, and always
     /// without a planner.
-    pub(crate) fn take_reservation(&mut self, now: Instant) -> Option<ReservationChange> {
-        self.gentle.planner.as_ref()?;
-        let planned = self.planned_redundancy();
-        let planner = self.gentle.planner.as_mut()?;
+    #[inline]
+    pub(crate) fn take_reservation(&mut self, parts: &Parts<'_>, now: Instant) -> Option<ReservationChange> {
+        let planner = self.planner.as_mut()?;
+        // IP bytes that are planned and may still leave: the copy of a SYN or SYN-ACK, and redundancy of a
+        // flight that is not acknowledged.
+        let redundancy = planner.unacknowledged(parts).map_or(0, |_| parts.tx.redundancy_left());
+        let planned = redundancy.saturating_add(parts.handshake.syn.copy.waiting_len());
         let (reserved, since) = planner.reserved;
         if planned == reserved {
             return None;
@@ -219,93 +222,93 @@ impl Connection {
         planner.reserved = (planned, now);
         Some(ReservationChange { released: reserved, since, reserved: planned })
     }
+}
 
-    /// Records a loss, repaired or not.
-    pub(crate) fn record_loss_kind(&mut self) {
-        self.path.sort_losses(self.all_losses(), &self.tx);
+/// Losses: the memory of the path and the planner learn of them.
+impl Gentle {
+    /// Records the cause of a loss, repaired or not.
+    pub(crate) fn record_loss(&mut self, parts: &mut Parts<'_>) {
+        parts.path.sort_losses(parts.all_losses(), parts.tx);
+        let Some(planner) = &mut self.planner else { return };
         // A sample that may include the timer of a lost SYN-ACK is long without a queue.
-        let least = self.path.rtt_report(&self.tx).and_then(|_| self.path.min_rtt(&self.tx));
-        let is_full = self.tx.is_queue_full();
-        if let Some(planner) = &mut self.gentle.planner {
-            planner.kinds.on_loss(least, is_full);
-        }
-        let sees_queue = self.gentle.plans() && self.expected_losses().queue;
-        if let Some(planner) = &mut self.gentle.planner {
-            planner.sees_queue = sees_queue;
-        }
+        let least = parts.path.rtt_report(parts.tx).and_then(|_| parts.path.min_rtt(parts.tx));
+        planner.kinds.on_loss(least, parts.tx.is_queue_full());
+        planner.sees_queue = planner.expected_losses(parts).queue;
     }
 }
 
 /// The handshake, which is protected first: without it redundancy of the data is useless.
-impl Connection {
+impl Gentle {
     /// True if the planner considers a copy of the first SYN or SYN-ACK useful: of `bytes` bytes, and, if it
     /// is `plain`, without the data that the SYN had. Always true without a planner.
-    pub(crate) fn plans_syn_copy(&self, bytes: u32, plain: bool) -> bool {
-        let Some(Planner { allowance, .. }) = self.gentle.planner.as_deref() else { return true };
+    pub(crate) fn plans_syn_copy(&self, bytes: u32, plain: bool, parts: &Parts<'_>) -> bool {
         let late = if plain { LATE_HANDSHAKE - LATE_REQUEST } else { LATE_HANDSHAKE };
-        plan::doubles_handshake(bytes, late, &self.expected_losses(), *allowance)
+        self.planner.as_ref().is_none_or(|planner| {
+            plan::doubles_handshake(bytes, late, &planner.expected_losses(parts), planner.allowance)
+        })
     }
 
     /// Returns the minimum delay of the copy of a SYN: until a run of losses is over, if losses come in runs.
     /// The copy of a SYN-ACK does not wait: the response follows it, and would arrive before the handshake is
     /// complete.
-    pub(crate) fn planned_syn_gap(&self) -> Duration {
-        let runs =
-            self.state == State::SynSent && self.gentle.plans() && self.expected_losses().burst_milli >= RUNS;
-        let srtt = self.path.known.rtt.map_or(Duration::ZERO, |rtt| rtt.srtt);
+    pub(crate) fn planned_syn_gap(&self, parts: &Parts<'_>) -> Duration {
+        let planner = self.planner.as_ref().filter(|_| parts.state == State::SynSent);
+        let runs = planner.is_some_and(|planner| planner.expected_losses(parts).burst_milli >= RUNS);
+        let srtt = parts.path.known.rtt.map_or(Duration::ZERO, |rtt| rtt.srtt);
         if runs { (srtt / 4).min(GAP_MAX) } else { Duration::ZERO }
     }
 }
 
 /// Decisions of the planner.
-impl Connection {
+impl Gentle {
     /// True if a flight begins with the next new data, and has no plan.
-    pub(crate) fn needs_plan(&self) -> bool {
-        let nxt = self.tx.scoreboard.nxt();
-        let Some(planner) = &self.gentle.planner else { return false };
-        let under_way = planner.flight.is_some_and(|flight| nxt.lt(flight.range.end));
-        self.tx.unsent() > 0 && !under_way
+    pub(crate) fn needs_plan(&self, tx: &Sender) -> bool {
+        let Some(planner) = &self.planner else { return false };
+        let under_way = planner.flight.is_some_and(|flight| tx.scoreboard.nxt().lt(flight.range.end));
+        tx.unsent() > 0 && !under_way
     }
 
-    /// Plans how the flight that begins is protected.
-    pub(crate) fn plan_flight(&mut self, now: Instant) {
-        let (nxt, unsent) = (self.tx.scoreboard.nxt(), self.tx.unsent());
-        let flight = self.next_flight(&self.budget(now), unsent);
-        let losses = self.expected_losses();
-        let means = self.gentle.means();
-        let earned = self.gentle.earned_by(&flight);
+    /// Plans how the flight that begins is protected, and applies the plan to the mechanisms.
+    pub(crate) fn plan_flight(&mut self, flight: Flight, parts: &mut Parts<'_>) {
+        let means = Means { parity: self.planned_parity(), copies: self.sends_copies() };
+        let Some(planner) = &mut self.planner else { return };
+        let losses = planner.expected_losses(parts);
         // Pacing may have held back redundancy of the flight before.
-        let owed =
-            self.unacknowledged_flight().map_or(0, |last| self.tx.redundancy_left().min(last.plan.cost));
-        let Some(planner) = &mut self.gentle.planner else { return };
+        let left = parts.tx.redundancy_left();
+        let owed = planner.unacknowledged(parts).map_or(0, |last| left.min(last.plan.cost));
+        let allowance = planner.allowance.saturating_add(planner.earned_by(&flight));
         let plan = match planner.config.form {
             Some(form) => form.weigh(&flight, &losses),
-            None => plan::plan(&flight, &losses, &means, planner.allowance.saturating_add(earned)),
+            None => plan::plan(&flight, &losses, &means, allowance),
         };
         planner.sees_queue = losses.queue;
-        planner.flight = Some(Planned { range: SeqRange::with_len(nxt, flight.bytes), plan });
-        self.follow(&plan, owed);
-        self.counters.planned += 1;
-        self.counters.planned_protected += u64::from(plan.protection != Protection::Nothing);
-        self.observe(Observation::Planned { flight, losses, plan });
+        let range = SeqRange::with_len(parts.tx.scoreboard.nxt(), flight.bytes);
+        planner.flight = Some(Planned { range, plan });
+        let (parities, group, pause) = match plan.protection {
+            Protection::Parity { parities, group, pause } => (parities, group, pause),
+            Protection::Nothing | Protection::Copies { .. } => (0, 2, false),
+        };
+        self.plan_parity(parities, group, pause);
+        parts.tx.allow_redundancy(plan.cost.saturating_add(owed));
+        parts.counters.planned += 1;
+        parts.counters.planned_protected += u64::from(plan.protection != Protection::Nothing);
+        parts.observe(Observation::Planned { flight, losses, plan });
     }
+}
 
-    /// Returns the next flight: all written data if the window takes it within a round trip, else the part
-    /// that the window admits now.
-    pub(crate) fn next_flight(&self, budget: &Budget, unsent: u32) -> Flight {
-        let mss = self.payload_limit();
+/// Input of the planner.
+impl Sender {
+    /// Returns the next flight, in segments of `mss` bytes of payload and `headers` bytes of headers: all
+    /// written data if the window takes it within a round trip, else the part that the window admits now.
+    pub(crate) fn next_flight(&self, budget: &Budget, mss: u32, headers: u32) -> Flight {
+        let unsent = self.unsent();
         let by_window = budget.unpaced().max(mss);
         let bytes = if unsent <= budget.cwnd { unsent } else { by_window.min(unsent) };
         // A full buffer makes the application wait with more data; the best guess is as much again.
-        let is_full = self.tx.queue.free() == 0 && !self.tx.queue.fin_queued();
+        let is_full = self.queue.free() == 0 && !self.queue.fin_queued();
         let waiting = if is_full { unsent.max(budget.pipe) } else { 0 };
-        Flight {
-            bytes,
-            mss,
-            headers: self.header_len() as u32,
-            followed: self.followed(bytes, (unsent - bytes).saturating_add(waiting), budget),
-            at_once: bytes <= by_window,
-        }
+        let followed = self.followed(bytes, (unsent - bytes).saturating_add(waiting), budget);
+        Flight { bytes, mss, headers, followed, at_once: bytes <= by_window }
     }
 
     /// Returns the time by which the `rest` bytes after a flight of `bytes` end later than the flight, in
@@ -316,46 +319,13 @@ impl Connection {
         if rest == 0 {
             return 0;
         }
-        let paced = self.tx.rate.pacer.rate().zip(self.tx.rtt.srtt());
+        let paced = self.rate.pacer.rate().zip(self.rtt.srtt());
         let per_round_trip = paced.map(|(rate, srtt)| u128::from(rate) * u128::from(srtt.0) / 1_000_000);
         let spread =
             per_round_trip.map_or(0, |most| (1000 * u128::from(bytes) / most.max(1)).min(1000) as u32);
         let window = budget.cwnd.saturating_sub(budget.others).max(budget.mss).max(1);
         let left = 1000 * u64::from(rest) / u64::from(window);
         (1000 - spread / 2).saturating_add(u32::try_from(left).unwrap_or(u32::MAX))
-    }
-
-    /// Returns the expected losses, from the memory of the path and this connection; without either, from an
-    /// assumption.
-    pub(crate) fn expected_losses(&self) -> Losses {
-        let assumed = self.planner_config().map_or(0, |config| config.assumed_loss);
-        let own = self.path.random_losses(self.all_losses());
-        let known = self.path.known.loss;
-        let (known_segments, known_loss) = known.map_or((0, 0), |known| (known.segments, known.per_million));
-        let segments = PRIOR_SEGMENTS + u64::from(known_segments) + own.sent;
-        let lost = PRIOR_SEGMENTS * u64::from(assumed)
-            + u64::from(known_segments) * u64::from(known_loss)
-            + own.lost * 1_000_000;
-        let least = self.path.min_rtt(&self.tx);
-        let seen = self.gentle.planner.as_ref().is_some_and(|planner| planner.kinds.is_queue(least));
-        Losses {
-            per_million: (lost / segments).min(500_000) as u32,
-            burst_milli: known.map_or(1000, |known| known.burst_milli).max(1000),
-            queue: seen
-                || self.path.known.is_queued
-                || self.path.began_in_queue(&self.tx)
-                || self.path.sees_queue(&self.tx),
-        }
-    }
-
-    /// Applies a plan to the mechanisms. `owed`: bytes that the plan before may still use.
-    fn follow(&mut self, plan: &Plan, owed: u32) {
-        let (parities, group, pause) = match plan.protection {
-            Protection::Parity { parities, group, pause } => (parities, group, pause),
-            Protection::Nothing | Protection::Copies { .. } => (0, 2, false),
-        };
-        self.gentle.plan_parity(parities, group, pause);
-        self.tx.allow_redundancy(plan.cost.saturating_add(owed));
     }
 }
 

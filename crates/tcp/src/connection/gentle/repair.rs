@@ -63,7 +63,7 @@ impl ParityRx {
 impl Parts<'_> {
     /// True if a segment passes PAWS and has a plausible acknowledgement number.
     pub(crate) fn is_believable(&self, segment: &Arrived<'_>, now: Instant) -> bool {
-        let stamps = segment.options.timestamps.filter(|_| self.negotiated.timestamps);
+        let stamps = segment.options.timestamps.filter(|_| self.handshake.agreed.timestamps);
         let fresh = stamps.is_none_or(|stamps| self.rx.timestamps.paws(stamps.value, now) == Paws::Accept);
         fresh && self.acknowledges_plausibly(segment)
     }
@@ -184,7 +184,9 @@ impl Active {
         if segment.payload.is_empty() || is_marked(segment) || !parts.acknowledges_plausibly(segment) {
             return;
         }
-        let Some(stamps) = segment.options.timestamps.filter(|_| parts.negotiated.timestamps) else { return };
+        let Some(stamps) = segment.options.timestamps.filter(|_| parts.handshake.agreed.timestamps) else {
+            return;
+        };
         let range = SeqRange::with_len(segment.seq, segment.payload.len() as u32);
         if rx.overtaken.on_original(range, stamps.value) {
             self.signals.on_refuted();
@@ -195,7 +197,7 @@ impl Active {
     /// the reordering window.
     fn report_repair(&mut self, runs: &[Rebuilt], segment: &Arrived<'_>, parts: &Parts<'_>, now: Instant) {
         let rtt = parts.tx.rtt.min_rtt().zip(parts.tx.rtt.srtt());
-        let stamps = segment.options.timestamps.filter(|_| parts.negotiated.timestamps);
+        let stamps = segment.options.timestamps.filter(|_| parts.handshake.agreed.timestamps);
         let Some(rx) = self.rx.as_mut() else { return };
         if !self.signals.is_reporting() {
             rx.overtaken.on_confirmed();

@@ -274,7 +274,7 @@ impl OnPath {
     }
 
     /// Takes the report about the finished flight. `is_idle`: nothing is in flight.
-    pub(super) fn take_flight_report(&mut self, is_idle: bool) -> Option<FlightReport> {
+    pub(crate) fn take_flight_report(&mut self, is_idle: bool) -> Option<FlightReport> {
         let watch = self.flights.as_mut()?;
         let report = watch.finished.take();
         if watch.round.is_none() && is_idle {

@@ -4,7 +4,10 @@ use super::*;
 #[cfg(feature = "historical")]
 use crate::config::FecProfile;
 use crate::config::{CorrectiveConfig, MechanismConfig, PlannerConfig, ProactiveConfig};
+use crate::connection::gentle::Gentle;
+use crate::mechanism::plan::Losses;
 use crate::mechanism::{Agreed, GentleOff, GentleOutcome, ParityOff, Profile};
+use crate::outcome::CongestionState;
 use crate::send::budget::Budget;
 
 fn with(corrective: Option<CorrectiveConfig>, proactive: Option<ProactiveConfig>) -> TcpConfig {
@@ -20,12 +23,18 @@ fn outcomes(client: TcpConfig, server: TcpConfig) -> [GentleOutcome; 2] {
     [C, S].map(|who| world.end(who).stats().gentle)
 }
 
+fn expected_losses(connection: &mut Connection) -> Losses {
+    connection.with_gentle(|gentle, parts| {
+        gentle.planner.as_ref().expect("there is a planner").expected_losses(parts)
+    })
+}
+
 #[test]
 fn an_unknown_path_has_the_assumed_loss() {
     for assumed_loss in [0, 10_000, 200_000] {
         let mut config = TcpConfig::planned(5);
         config.mechanisms.planner = Some(PlannerConfig { assumed_loss, ..PlannerConfig::default() });
-        let losses = World::new(config).end(C).expected_losses();
+        let losses = expected_losses(World::new(config).end(C));
         // Five segments of the assumed loss, and the SYN, which is not lost so far.
         let of_six = assumed_loss * 5 / 6;
         assert_eq!((losses.per_million, losses.burst_milli, losses.queue), (of_six, 1000, false));
@@ -34,27 +43,32 @@ fn an_unknown_path_has_the_assumed_loss() {
 
 #[test]
 fn a_flight_leaves_at_once_unless_the_peer_s_window_holds_its_end_back() {
-    let mut world = World::new(TcpConfig::planned(5));
-    let client = world.end(C);
-    let mss = client.payload_limit();
-    let budget = Budget {
-        cwnd: 10 * mss,
-        pipe: 0,
-        others: 0,
-        redundancy_in_flight: 0,
-        peer: 20 * mss,
-        paced: u32::MAX,
-        redundancy: 0,
-        mss,
-    };
-    let flight = |budget: &Budget, segments: u32| {
-        let flight = client.next_flight(budget, segments * mss);
+    let flight = |peer: u32, segments: u32| {
+        let mut world = World::new(TcpConfig::planned(5));
+        let client = world.end(C);
+        let mss = client.payload_limit();
+        let data = [0; 20 * 1460];
+        assert_eq!(
+            client.write(&data[..(segments * mss) as usize], Instant::ZERO),
+            Ok((segments * mss) as usize)
+        );
+        let budget = Budget {
+            cwnd: 10 * mss,
+            pipe: 0,
+            others: 0,
+            redundancy_in_flight: 0,
+            peer: peer * mss,
+            paced: u32::MAX,
+            redundancy: 0,
+            mss,
+        };
+        let flight = client.tx.next_flight(&budget, mss, 0);
         (flight.bytes / mss, flight.followed, flight.at_once)
     };
-    assert_eq!(flight(&budget, 5), (5, 0, true));
-    assert_eq!(flight(&Budget { peer: 3 * mss, ..budget }, 5), (5, 0, false));
+    assert_eq!(flight(20, 5), (5, 0, true));
+    assert_eq!(flight(3, 5), (5, 0, false));
     // Data beyond the congestion window follows a round trip later, and is planned then.
-    assert_eq!(flight(&budget, 15), (10, 1_500, true));
+    assert_eq!(flight(20, 15), (10, 1_500, true));
 }
 
 /// Nothing more can be written to a closed stream, as to one with a full buffer.
@@ -64,7 +78,7 @@ fn no_data_follows_the_end_of_the_stream() {
     let client = world.end(C);
     client.write(&[0; 5_000], Instant::ZERO).unwrap();
     client.shutdown(Instant::ZERO).unwrap();
-    assert_eq!(client.next_flight(&client.budget(Instant::ZERO), 5_000).followed, 0);
+    assert_eq!(client.tx.next_flight(&client.budget(Instant::ZERO), client.payload_limit(), 0).followed, 0);
 }
 
 #[test]
@@ -73,7 +87,7 @@ fn a_full_buffer_is_a_sign_of_more_data() {
     let client = world.end(C);
     let written = client.write(&[0; 1 << 20], Instant::ZERO).unwrap() as u32;
     let budget = Budget { cwnd: 1 << 20, ..client.budget(Instant::ZERO) };
-    let flight = client.next_flight(&budget, written);
+    let flight = client.tx.next_flight(&budget, client.payload_limit(), 0);
     assert_eq!(flight.bytes, written);
     assert!(flight.followed >= 1_000, "{flight:?}");
 }
@@ -160,8 +174,25 @@ fn losses_in_a_queue_are_expected_to_go_on() {
         world.transfer(100_000);
         world.hold_from(C, Duration::ZERO);
         world.lose = |_, _| false;
-        world.end(C).expected_losses().queue
+        expected_losses(world.end(C)).queue
     };
     assert!(!queue_after_loss_at(0), "the path itself loses");
     assert!(queue_after_loss_at(150), "what was lost had waited");
+}
+
+#[test]
+fn parity_leaves_in_recovery_after_a_loss_without_a_queue() {
+    let mut world = World::new(TcpConfig::planned(25));
+    let client = world.end(C);
+    let mut withholds_after_loss_with_queue = |is_queued: bool| {
+        client.path.known.is_queued = is_queued;
+        client.with_gentle(Gentle::record_loss);
+        client.gentle.withholds_parity(CongestionState::Recovery)
+    };
+    assert!(!withholds_after_loss_with_queue(false));
+    assert!(withholds_after_loss_with_queue(true));
+    assert!(!withholds_after_loss_with_queue(false));
+    let mut unplanned = World::new(TcpConfig::default());
+    unplanned.end(C).with_gentle(Gentle::record_loss);
+    assert!(unplanned.end(C).gentle.withholds_parity(CongestionState::Recovery));
 }

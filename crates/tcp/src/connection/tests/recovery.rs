@@ -8,6 +8,7 @@ use super::*;
 use crate::config::{MtuProbing, PacingConfig, PathStart, Reactive};
 use crate::event::{Observation, UndoCause};
 use crate::outcome::CongestionState;
+use crate::path::FlightReport;
 
 fn undone(tail: &mut Tail) -> Vec<UndoCause> {
     let probes = tail.world.end(C).counters.take_observations();
@@ -119,6 +120,11 @@ fn a_lost_retransmission_is_noticed_without_a_timeout() {
     assert_eq!(tail.world.read_all(S).len() as u32, 30 * P);
 }
 
+fn flight_report(world: &mut World) -> Option<FlightReport> {
+    let client = world.end(C);
+    client.path.take_flight_report(client.tx.scoreboard.is_empty())
+}
+
 #[test]
 fn a_flight_is_reported_before_its_losses_are_repaired() {
     // RTT 100 ms: the second of eight is declared lost at 100 ms, and its repair arrives at 200 ms. The last
@@ -131,13 +137,13 @@ fn a_flight_is_reported_before_its_losses_are_repaired() {
         tail.until(90);
         assert!(!tail.world.end(C).path.owes_flight_report());
         tail.until(known);
-        let report = tail.world.end(C).take_flight_report().expect(if lost == 2 { "hole" } else { "tail" });
+        let report = flight_report(&mut tail.world).expect(if lost == 2 { "hole" } else { "tail" });
         assert_eq!((report.bytes, report.segments), (8 * P, 8), "{report:?}");
         if lost == 2 {
             assert_eq!(report.lost, 1);
         }
         tail.until(3_000);
-        assert_eq!(tail.world.end(C).take_flight_report(), None, "a repair is no flight");
+        assert_eq!(flight_report(&mut tail.world), None, "a repair is no flight");
     }
 }
 
@@ -186,7 +192,7 @@ fn short_records_that_pacing_holds_back_do_not_wait_for_an_acknowledgement() {
     let begin = world.now;
     for _ in 0..80 {
         assert_eq!(world.end(C).write(&[7; 100], begin), Ok(100));
-        world.end(C).sender_mut().queue.end_record();
+        world.end(C).tx.queue.end_record();
     }
     world.run_for(1_000);
     let again: Vec<_> = world.log[80..]
