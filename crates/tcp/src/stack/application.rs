@@ -134,21 +134,22 @@ impl Stack {
         now: Instant,
         write: impl FnOnce(&mut Connection, &mut Spares, usize) -> Result<usize, WriteError>,
     ) -> Result<usize, WriteError> {
-        let left = self.memory_left_to_writes();
+        let left = self.memory.left_to_writes();
         self.lend(id, now);
         let owned = self.slots.at_mut(id).filter(|slot| slot.phase == Ownership::Owned);
-        let connection = &mut owned.ok_or(WriteError::NoConnection)?.connection;
+        let slot = owned.ok_or(WriteError::NoConnection)?;
+        let connection = &mut slot.connection;
         if left == 0 && len > 0 && connection.writable() > 0 {
-            self.wait_for_memory(id);
+            self.memory.wait(id, slot);
             return Err(WriteError::WouldBlock);
         }
         // Without memory the connection accepts nothing: its buffer is full, or it is closed. The call with
         // one byte shows which.
-        let (written, aftermath) =
-            connection.act(now, |connection| write(connection, &mut self.spares, len.min(left.max(1))));
+        let (written, aftermath) = connection
+            .act(now, |connection| write(connection, &mut self.memory.spares, len.min(left.max(1))));
         if written == Ok(left) && left < len {
             // The memory ended before the data did.
-            self.wait_for_memory(id);
+            self.memory.wait(id, slot);
         }
         self.after(id, aftermath, now);
         written

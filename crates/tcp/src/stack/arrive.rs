@@ -189,7 +189,7 @@ impl Stack {
         wire_len: usize,
         now: Instant,
     ) -> Result<(), Refusal> {
-        let memory_left = self.memory_left();
+        let memory_left = self.memory.left();
         let slot = self.slots.at_mut(id).ok_or(Refusal::NoListener)?;
         if let Ownership::HalfOpen(listener) = slot.phase
             && ends_handshake(arrived)
@@ -217,7 +217,7 @@ impl Stack {
         if is_lent {
             connection.rx.queue.lend_packet(self.lent.take());
         } else if takes_memory && !no_memory {
-            self.spares.lend(&mut connection.rx.queue);
+            self.memory.spares.lend(&mut connection.rx.queue);
         }
         let bare;
         let taken = if no_memory {

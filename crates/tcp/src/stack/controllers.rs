@@ -27,7 +27,7 @@ use super::Stack;
 use super::deadlines::Deadlines;
 use super::slot::{Member, Slot};
 use crate::conn_id::{ConnId, Slots};
-use crate::connection::{Connection, MemberState, SHORT_TRANSFER, Urgency};
+use crate::connection::{ConnStats, Connection, MemberState, SHORT_TRANSFER, Urgency};
 use crate::send::rate::{Others, RateControl};
 use crate::time::{Instant, Micros};
 
@@ -399,6 +399,16 @@ impl Controllers {
 
     pub(super) fn rate(&self, member: &Member) -> Option<&RateControl> {
         Some(&self.paths.get(member.path as usize)?.as_ref()?.rate)
+    }
+
+    /// Returns the statistics of a connection, with the window of the path that it shares.
+    #[inline]
+    pub(super) fn stats_of(&self, slot: &Slot) -> ConnStats {
+        let mut stats = slot.connection.stats();
+        if let Some(rate) = slot.member.as_ref().and_then(|member| self.rate(member)) {
+            (stats.cwnd, stats.congestion) = (rate.congestion.cwnd(), rate.congestion.name());
+        }
+        stats
     }
 
     /// Lends a member the rate control of its path.

@@ -316,7 +316,7 @@ impl Stack {
 
     /// Returns the next observation, if [`StackConfig::observe`](crate::config::StackConfig::observe) is set.
     pub fn poll_observation(&mut self) -> Option<(ConnId, Instant, Observation)> {
-        self.observations.pop_front()
+        self.reports.observations.pop_front()
     }
 
     /// Returns the next change in the life of a connection, in chronological order, if
@@ -341,7 +341,7 @@ impl Stack {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn poll_lifecycle(&mut self) -> Option<LifecycleEvent> {
-        self.lifecycle.pop_front()
+        self.reports.lifecycle.pop_front()
     }
 
     /// Returns the time of the next call of [`Stack::on_timeout`].
@@ -349,7 +349,7 @@ impl Stack {
         let noted = [
             self.deadlines.next(),
             self.time_wait.next_timeout(),
-            self.idle.next_timeout(),
+            self.memory.next_timeout(),
             self.half_open.next_timeout(),
             self.controllers.next_timeout(),
         ];
@@ -375,7 +375,7 @@ impl Stack {
         }
         self.serve_paths(now);
         self.half_open.on_timeout(now);
-        self.release_idle(now);
+        self.memory.on_timeout(&mut self.slots, &mut self.events, now);
     }
 
     /// Processes the timer of a connection.

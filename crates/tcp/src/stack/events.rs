@@ -1,14 +1,20 @@
-//! Events that the application has not read yet, each once.
+//! Events that the application has not read yet, each once, and reports that an observer has not read yet.
 //!
 //! If a connection becomes readable a thousand times before the application reads its events, there is one
 //! event. The queue holds at most one event of each kind per connection and one per listener, which bounds
 //! it.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use super::controllers::Controllers;
+use super::slot::{ReportedLifecycle, Slot};
+use super::stats::StackStats;
 use crate::conn_id::{ConnId, ListenerId};
-use crate::event::Event;
+use crate::connection::Events;
+use crate::event::{Event, Lifecycle, LifecycleEvent, Observation};
+use crate::time::Instant;
 
 /// Kinds of events, one bit each.
 const CONNECTED: u8 = 1;
@@ -87,6 +93,16 @@ impl EventQueue {
         }
     }
 
+    /// Adds events for the owner of a connection: data to read, or space to write.
+    pub(super) fn push_all(&mut self, id: ConnId, events: Events) {
+        if events.contains(Events::READABLE) {
+            self.push(Event::Readable(id));
+        }
+        if events.contains(Events::WRITABLE) {
+            self.push(Event::Writable(id));
+        }
+    }
+
     /// True if there is no event.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
@@ -101,6 +117,67 @@ impl EventQueue {
             EventKey::Listener(id, kind) => self.listeners.remove(id.index, id.generation, kind),
         }
         Some(event)
+    }
+}
+
+/// Maximum number of observations, and of lifecycle changes, that wait for the observer.
+const MAX_REPORTS: usize = 65_536;
+
+/// Reports for an observer.
+#[derive(Debug, Default)]
+pub(super) struct Reports {
+    pub(super) observations: VecDeque<(ConnId, Instant, Observation)>,
+    pub(super) lifecycle: VecDeque<LifecycleEvent>,
+}
+
+impl Reports {
+    /// Takes the observations of a connection.
+    pub(super) fn observe(&mut self, id: ConnId, slot: &mut Slot, counters: &mut StackStats, now: Instant) {
+        for observation in slot.connection.counters.take_observations() {
+            if self.observations.len() < MAX_REPORTS {
+                self.observations.push_back((id, now, observation));
+            } else {
+                counters.observations_dropped += 1;
+            }
+        }
+    }
+
+    /// Records the changes in the life of a connection since the last call.
+    pub(super) fn report_lifecycle(
+        &mut self,
+        id: ConnId,
+        slot: &mut Slot,
+        controllers: &Controllers,
+        counters: &mut StackStats,
+    ) {
+        let (before, connection) = (slot.reported, &slot.connection);
+        let reported = ReportedLifecycle {
+            established: connection.handshake.is_complete(),
+            end: connection.close_reason().is_some(),
+        };
+        if reported == before {
+            return;
+        }
+        let is_new = reported.established && !before.established;
+        let end = connection.close_reason().filter(|_| !before.end).and_then(|reason| {
+            let is_known = connection.handshake.active || connection.fast_open.is_opened_by_syn();
+            match reported.established {
+                true => Some(Lifecycle::Closed(reason)),
+                false => is_known.then_some(Lifecycle::Failed(reason)),
+            }
+        });
+        let changes = is_new.then_some(Lifecycle::Established).into_iter().chain(end);
+        let (ends, is_active, stats) =
+            (connection.tuple(), connection.handshake.active, controllers.stats_of(slot));
+        for change in changes {
+            if self.lifecycle.len() < MAX_REPORTS {
+                let stats = Box::new(stats);
+                self.lifecycle.push_back(LifecycleEvent { conn: id, ends, is_active, change, stats });
+            } else {
+                counters.lifecycle_dropped += 1;
+            }
+        }
+        slot.reported = reported;
     }
 }
 

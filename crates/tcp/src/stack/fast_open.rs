@@ -344,7 +344,7 @@ impl Stack {
             // A part of the data without the first SYN: it does not contain the beginning.
             return None;
         }
-        let memory_left = self.memory_left();
+        let memory_left = self.memory.left();
         let Stack { listeners, fast_open, stats, .. } = self;
         let at = listeners.at_mut(listener)?;
         if at.is_full() || at.syn_cookies() == SynCookies::Always {

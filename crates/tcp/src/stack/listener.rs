@@ -264,7 +264,7 @@ impl Stack {
             let remote = slot.connection.tuple().remote;
             let deferred = core::mem::take(&mut slot.deferred);
             let closed = slot.connection.close_reason();
-            self.push_events(id, deferred);
+            self.events.push_all(id, deferred);
             if let Some(reason) = closed {
                 self.events.push(Event::Closed(id, reason));
             }
@@ -346,7 +346,7 @@ impl Stack {
         let mut connection = Connection::accept(tuple, &tcp, secrets, host, syn, now);
         self.start_on_path(&mut connection, now);
         if matches!(verdict, Some(Verdict::Accept { .. })) && !syn.payload.is_empty() {
-            self.spares.lend(&mut connection.rx.queue);
+            self.memory.spares.lend(&mut connection.rx.queue);
         }
         let ticket = verdict.and_then(|verdict| {
             self.answer_fast_open(listener, &mut connection, verdict, syn, wire_len, now)

@@ -43,8 +43,6 @@ use bytes::Bytes;
 use crate::config::{ConnectConfig, StackConfig, TcpConfig};
 use crate::connection::{ConnInfo, ConnStats, Host, State};
 use crate::error::{ConfigError, ConnectError, ImportError, WriteError};
-use crate::event::{LifecycleEvent, Observation};
-use crate::mechanism::corrective::history::{FecMemory, Pressure};
 use crate::mechanism::memory::GentleMemory;
 use crate::outcome::Origin;
 use crate::path::PathMemory;
@@ -102,19 +100,18 @@ use challenge::AnswerLimit;
 use controllers::Controllers;
 use deadlines::Deadlines;
 use demux::Demux;
-use events::EventQueue;
+use events::{EventQueue, Reports};
 use fast_open::FastOpen;
 use half_open::HalfOpenTable;
 use isn::SecretSource;
 use listener::Listener;
-use memory::Idle;
+use memory::Memory;
 use moves::Moves;
 use ports::Ports;
 use ready::Ready;
 use request::Requests;
 use shard::Shard;
 use slot::{Ownership, Slot};
-use spares::Spares;
 use syn_cookie::CookieJar;
 use time_wait::TimeWaitTable;
 
@@ -179,24 +176,16 @@ pub struct Stack {
     /// Four-tuples of connections and TIME-WAITs.
     demux: Demux,
     deadlines: Deadlines,
-    idle: Idle,
     /// Connections that may have something to send.
     ready: Ready,
     answers: Answers,
     /// Packets that connections had to send before they processed their next segment.
     early: VecDeque<(Vec<u8>, Transmit)>,
     events: EventQueue,
-    observations: VecDeque<(ConnId, Instant, Observation)>,
-    lifecycle: VecDeque<LifecycleEvent>,
-    /// Bytes held by all buffers.
-    memory: usize,
-    spares: Spares,
+    reports: Reports,
+    memory: Memory,
     /// The packet that is being processed, if its buffer may be kept.
     lent: Option<Bytes>,
-    /// Repair memory of the connections, and the time of the last search for idle ones.
-    repair_memory: FecMemory,
-    repair_memory_swept: Option<Instant>,
-    memory_waiters: Vec<ConnId>,
     /// The configuration of the last active open.
     latest_tcp: Option<Arc<TcpConfig>>,
     secrets: SecretSource,
@@ -241,7 +230,6 @@ impl Stack {
             time_wait: TimeWaitTable::new(config.msl),
             demux: Demux::new(hash.clone()),
             deadlines: Deadlines::default(),
-            idle: Idle::default(),
             ready: Ready::default(),
             answers: Answers::default(),
             early: VecDeque::new(),
@@ -249,14 +237,9 @@ impl Stack {
             fast_open: FastOpen::new(&config, seed, hash.clone()),
             gentle_memory: GentleMemory::new(config.path.entries, hash.clone()),
             paths: PathMemory::new(config.path, hash),
-            observations: VecDeque::new(),
-            lifecycle: VecDeque::new(),
-            memory: 0,
-            spares: Spares::new(config.max_buffer_bytes),
+            reports: Reports::default(),
+            memory: Memory::new(&config),
             lent: None,
-            repair_memory: FecMemory::new(config.fec_mem_total),
-            repair_memory_swept: None,
-            memory_waiters: Vec::new(),
             latest_tcp: None,
             secrets: SecretSource::new(seed),
             ports: Ports::new(&config.ephemeral_ports, seed),
@@ -430,16 +413,7 @@ impl Stack {
     /// Returns the statistics of one connection.
     #[inline]
     pub fn conn_stats(&self, id: ConnId) -> Option<ConnStats> {
-        self.owned(id).map(|slot| self.stats_of(slot))
-    }
-
-    #[inline]
-    fn stats_of(&self, slot: &Slot) -> ConnStats {
-        let mut stats = slot.connection.stats();
-        if let Some(rate) = slot.member.as_ref().and_then(|member| self.controllers.rate(member)) {
-            (stats.cwnd, stats.congestion) = (rate.congestion.cwnd(), rate.congestion.name());
-        }
-        stats
+        self.owned(id).map(|slot| self.controllers.stats_of(slot))
     }
 
     /// Returns the time after its SYN at which a second, plain connection for the same request should follow
@@ -470,7 +444,7 @@ impl Stack {
 
     /// Returns the bytes that [`Stack::write`] would accept now.
     pub fn writable(&self, id: ConnId) -> usize {
-        self.owned(id).map_or(0, |slot| slot.connection.writable().min(self.memory_left_to_writes()))
+        self.owned(id).map_or(0, |slot| slot.connection.writable().min(self.memory.left_to_writes()))
     }
 
     /// Returns the counters over all connections.
@@ -500,12 +474,12 @@ impl Stack {
 
     /// Returns the bytes that all connections keep for repairs; part of [`Stack::memory`].
     pub fn repair_memory(&self) -> usize {
-        self.repair_memory.used()
+        self.memory.used_for_repairs()
     }
 
     /// Returns the bytes held by the send and receive buffers of all connections.
     pub fn memory(&self) -> usize {
-        self.memory
+        self.memory.used()
     }
 
     /// Returns the connection if the application owns this handle.
@@ -519,8 +493,11 @@ impl Stack {
 
     /// Returns the properties of the host for a connection.
     fn host(&self) -> Host {
-        let accepts_parity = self.repair_memory.pressure() != Pressure::Full;
-        Host { mtu: self.config.mtu, granularity: self.config.granularity, accepts_parity }
+        Host {
+            mtu: self.config.mtu,
+            granularity: self.config.granularity,
+            accepts_parity: self.memory.accepts_parity(),
+        }
     }
 
     fn partial_checksum(&self) -> bool {

@@ -87,11 +87,7 @@ impl Stack {
         if slot.half_open.is_some() {
             return self.keep_warm(id);
         }
-        slot.touched = now;
-        if !slot.is_idle && slot.connection.is_bare() {
-            slot.is_idle = true;
-            self.queue_idle(id, now);
-        }
+        self.memory.on_nothing_to_send(id, slot, now);
     }
 
     /// Removes the next connection that may have something to send from the queue and returns it. Half-open

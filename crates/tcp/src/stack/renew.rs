@@ -3,20 +3,17 @@
 //! A simulation creates new stacks for every short transfer, so that only the seed determines the result, and
 //! may run a hundred thousand of them a second. Each would have to grow its lists again.
 
-use alloc::collections::VecDeque;
-
 use super::challenge::AnswerLimit;
 use super::isn::SecretSource;
 use super::moves::Moves;
 use super::reset::RESETS_PER_SECOND;
 use super::syn_cookie::CookieJar;
-use super::{Allowances, Answers, Shard, Stack, StackStats};
+use super::{Allowances, Answers, Reports, Shard, Stack, StackStats};
 use crate::config::StackConfig;
 use crate::conn_id::first_generation;
 use crate::error::ConfigError;
 use crate::four_tuple::KeyedHash;
 use crate::keys::{Purpose, Seed};
-use crate::mechanism::corrective::history::FecMemory;
 use crate::time::Instant;
 
 impl Stack {
@@ -44,73 +41,76 @@ impl Stack {
     fn reseed(&mut self, config: StackConfig, seed: &Seed) -> Result<(), ConfigError> {
         config.validate()?;
         let hash = KeyedHash::new(seed);
-        self.renew_lists(&config, &hash);
-        self.renew_memories(&config, seed, hash);
-        let Stack { secrets, ports, cookies, challenges, resets, .. } = self;
-        *secrets = SecretSource::new(seed);
-        ports.renew(&config.ephemeral_ports, seed);
-        *cookies = CookieJar::new(seed);
-        let per_second = config.challenge_acks_per_second;
-        *challenges = AnswerLimit::new(per_second, seed, Purpose::ChallengeLimit);
-        *resets = AnswerLimit::new(RESETS_PER_SECOND, seed, Purpose::ResetLimit);
-        self.config = config;
-        Ok(())
-    }
-
-    /// Empties the tables of connections, and the queues.
-    fn renew_lists(&mut self, config: &StackConfig, hash: &KeyedHash) {
-        let Stack { slots, listeners, listening, half_open, time_wait, deadlines, idle, spares, .. } = self;
-        let first = first_generation(hash);
-        slots.renew(first);
-        listeners.renew(first);
-        listening.clear();
-        half_open.clear();
-        time_wait.renew(config.msl);
-        deadlines.clear();
-        idle.clear();
-        spares.renew(config.max_buffer_bytes);
+        let first = first_generation(&hash);
         let Stack {
+            config: old_config,
+            stats,
+            clock,
+            slots,
+            listeners,
+            listening,
             requests,
+            half_open,
+            time_wait,
+            demux,
+            deadlines,
             ready,
             answers,
             early,
             events,
-            observations,
-            lifecycle,
+            reports,
+            memory,
             lent,
-            memory_waiters,
-            ..
+            latest_tcp,
+            secrets,
+            ports,
+            cookies,
+            challenges,
+            resets,
+            allowances,
+            fast_open,
+            paths,
+            gentle_memory,
+            controllers,
+            shard,
+            moves,
         } = self;
+        // Connections, listeners and TIME-WAITs.
+        slots.renew(first);
+        listeners.renew(first);
+        listening.clear();
         *requests = None;
+        half_open.clear();
+        time_wait.renew(config.msl);
+        demux.renew(hash.clone());
+        // Queues.
+        deadlines.clear();
         ready.clear();
         *answers = Answers::default();
         early.clear();
         events.clear();
-        *observations = VecDeque::new();
-        *lifecycle = VecDeque::new();
+        *reports = Reports::default();
         *lent = None;
-        memory_waiters.clear();
-    }
-
-    /// Clears the memories and the counters.
-    fn renew_memories(&mut self, config: &StackConfig, seed: &Seed, hash: KeyedHash) {
-        let Stack { demux, fast_open, gentle_memory, paths, allowances, controllers, shard, moves, .. } =
-            self;
-        demux.renew(hash.clone());
-        fast_open.renew(config, seed, &hash);
+        // Memories and counters.
+        memory.renew(&config);
+        fast_open.renew(&config, seed, &hash);
         gentle_memory.renew(config.path.entries, hash.clone());
         paths.renew(config.path, hash);
         *allowances = Allowances::default();
         controllers.clear();
         *shard = Shard::default();
         *moves = Moves::default();
-        let Stack { stats, clock, memory, repair_memory, repair_memory_swept, latest_tcp, .. } = self;
         *stats = StackStats::default();
         *clock = Instant::ZERO;
-        *memory = 0;
-        *repair_memory = FecMemory::new(config.fec_mem_total);
-        *repair_memory_swept = None;
         *latest_tcp = None;
+        // Random values.
+        *secrets = SecretSource::new(seed);
+        ports.renew(&config.ephemeral_ports, seed);
+        *cookies = CookieJar::new(seed);
+        *challenges = AnswerLimit::new(config.challenge_acks_per_second, seed, Purpose::ChallengeLimit);
+        *resets = AnswerLimit::new(RESETS_PER_SECOND, seed, Purpose::ResetLimit);
+        *old_config = config;
+        Ok(())
     }
 }
 

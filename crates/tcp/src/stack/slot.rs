@@ -243,9 +243,7 @@ impl Stack {
     /// Removes a connection from its slot.
     pub(super) fn free(&mut self, id: ConnId) {
         let gone: Option<Slot> = self.slots.remove(id);
-        let (memory, repair_memory) = gone.map_or((0, 0), |gone| (gone.memory, gone.repair_memory));
-        self.memory = self.memory.saturating_sub(memory);
-        self.repair_memory.account(repair_memory, 0);
-        self.wake_memory_waiters();
+        self.memory.remove(gone.as_ref());
+        self.memory.wake_waiters(&mut self.slots, &mut self.events);
     }
 }
