@@ -84,11 +84,15 @@ impl Stack {
             segment_size: segment_size.map_or(segment.payload.len(), usize::from),
         };
         let owner = match self.owner_of(&tuple, now) {
-            None => match self.find_moved(&tuple, tcp.flags) {
-                Earlier::Here(earlier) => self.owner_of(&earlier, now),
-                Earlier::Elsewhere => return Ok(()),
-                Earlier::Nobody => None,
-            },
+            None => {
+                let Stack { moves, shard, demux, slots, half_open, time_wait, .. } = self;
+                let owners = Owners { demux, slots, half_open, time_wait };
+                match moves.find(&tuple, tcp.flags, shard, |earlier| owners.of(earlier).is_some()) {
+                    Earlier::Here(earlier) => self.owner_of(&earlier, now),
+                    Earlier::Elsewhere => return Ok(()),
+                    Earlier::Nobody => None,
+                }
+            }
             owner => owner,
         };
         match owner {
@@ -259,9 +263,9 @@ impl Stack {
             TimeWaitVerdict::Ignore | TimeWaitVerdict::Reset => return Err(Refusal::InTimeWait),
             TimeWaitVerdict::AckAndRestart => {
                 self.time_wait.restart(index, now);
-                self.acknowledge_in_time_wait(index, now);
+                self.answer_in_time_wait(index, false, now);
             }
-            TimeWaitVerdict::Ack => self.challenge_in_time_wait(index, now),
+            TimeWaitVerdict::Ack => self.answer_in_time_wait(index, true, now),
             TimeWaitVerdict::Reopen(floor) => match self.listener_for(tuple.local) {
                 Some(listener) => {
                     self.on_syn(listener, tuple, arrived, wire_len, Some(floor), now)?;
@@ -273,35 +277,31 @@ impl Stack {
                 }
                 None => match self.queue_request(tuple, arrived, wire_len, Some(floor)) {
                     Some(queued) => return queued,
-                    None => self.challenge_in_time_wait(index, now),
+                    None => self.answer_in_time_wait(index, true, now),
                 },
             },
         }
         Ok(())
     }
 
-    /// Checks the limit of the entry before that of the host, so that a flood on one TIME-WAIT does not use
-    /// up the challenge ACKs of every connection.
-    fn challenge_in_time_wait(&mut self, index: u32, now: Instant) {
+    /// Answers a segment in TIME-WAIT by an acknowledgement. A challenge ACK needs the permission of the
+    /// entry before that of the host, so that a flood on one TIME-WAIT does not use up the challenge ACKs of
+    /// every connection.
+    fn answer_in_time_wait(&mut self, index: u32, is_challenge: bool, now: Instant) {
         let Some(entry) = self.time_wait.entry_mut(index) else { return };
         if !entry.may_answer(now) {
             return;
         }
         let (ip, tcp) = time_wait_ack(entry, now);
-        let allowed = self.challenges.allows(now);
-        self.stats.challenge_acks_sent += u64::from(allowed);
-        self.stats.challenge_acks_suppressed += u64::from(!allowed);
-        if allowed {
-            self.answer(&ip, &tcp);
+        if is_challenge {
+            let allowed = self.challenges.allows(now);
+            self.stats.challenge_acks_sent += u64::from(allowed);
+            self.stats.challenge_acks_suppressed += u64::from(!allowed);
+            if !allowed {
+                return;
+            }
         }
-    }
-
-    fn acknowledge_in_time_wait(&mut self, index: u32, now: Instant) {
-        let Some(entry) = self.time_wait.entry_mut(index) else { return };
-        if entry.may_answer(now) {
-            let (ip, tcp) = time_wait_ack(entry, now);
-            self.answer(&ip, &tcp);
-        }
+        self.answer(&ip, &tcp);
     }
 
     /// Rejects a segment for `reason` and answers it with a reset, unless it is one.
@@ -312,7 +312,7 @@ impl Stack {
         now: Instant,
     ) -> Result<(), Refusal> {
         let (ip, tcp) = reset::reset_for(segment).ok_or(Refusal::StrayReset)?;
-        let is_withheld = self.withholds_reset(segment.ip.src, segment.tcp.flags, now);
+        let is_withheld = self.moves.withholds_reset(segment.ip.src, segment.tcp.flags, now);
         if !is_withheld && self.resets.allows(now) {
             self.stats.resets_sent += 1;
             self.answer(&ip, &tcp);

@@ -162,7 +162,7 @@ impl Stack {
         self.ready.is_empty()
             && self.early.is_empty()
             && !self.answers.are_waiting()
-            && self.half_open_is_idle(now)
+            && self.half_open.is_idle(now)
     }
 
     #[inline]
@@ -354,7 +354,7 @@ impl Stack {
             self.controllers.next_timeout(),
         ];
         let first = noted.into_iter().fold(None, Instant::earlier);
-        self.moved_deadlines().fold(first, Instant::earlier)
+        self.ready.moved_deadlines(&self.slots).fold(first, Instant::earlier)
     }
 
     /// Runs every timer that is due, each connection once.

@@ -10,6 +10,8 @@ use brisk_wire::{Flags, Gentle, IpMeta, TcpHeader, Timestamps as TimestampOption
 
 use super::Stack;
 use super::shard::Fact;
+use super::slot::Slot;
+use super::stats::{FastOpenStats, StackStats};
 use crate::config::{ConnectConfig, StackConfig, SynCookies};
 use crate::conn_id::{ConnId, ListenerId};
 use crate::connection::{Connection, MAX_EARLY_BYTES, SynAnswer};
@@ -74,6 +76,46 @@ impl FastOpenAt {
             self.replays = replay_window.map(replays);
         }
         self.ring = Some(KeyRing::new(keys.as_ref().unwrap_or(common), *dst));
+    }
+
+    /// True if the decision has no effect.
+    pub(super) fn has_no_effect(&self, verdict: &Verdict) -> bool {
+        *verdict == Verdict::Plain { why: Plain::NotAsked, option: None } && !self.config.one_time
+    }
+
+    /// Applies the decision to the connection; returns the ticket if the SYN opens it.
+    pub(super) fn answer(
+        &self,
+        connection: &mut Connection,
+        verdict: Verdict,
+        syn: &Arrived<'_>,
+        wire_len: usize,
+        now: Instant,
+    ) -> Option<Box<Ticket>> {
+        let config = &self.config;
+        let (option, outcome, ticket) = match verdict {
+            Verdict::Accept { ticket, option, key: _ } => (option, FastOpenOutcome::Used, Some(ticket)),
+            Verdict::Plain { why, option } => (option, outcome_of(why), None),
+        };
+        let answer = SynAnswer {
+            accepted: ticket.is_some(),
+            outcome,
+            option,
+            hold_response: config.hold_response,
+            allowance: (config.amp_factor > 0).then(|| wire_len * usize::from(config.amp_factor)),
+            authenticated: config.authenticated,
+            one_time: config.one_time,
+            after_syn: match (config.data_after_syn, ticket.is_some()) {
+                (true, true) => MAX_EARLY_BYTES as u32,
+                (true | false, _) => 0,
+            },
+        };
+        if answer.accepted || answer.option.is_some() || answer.one_time {
+            connection.start_fast_open_server(answer, syn, now);
+        } else if outcome != FastOpenOutcome::Off(OffReason::NotAsked) {
+            connection.fast_open.outcome = outcome;
+        }
+        ticket.map(Box::new)
     }
 
     /// Replaces the memory of SYNs; returns the old one.
@@ -187,6 +229,63 @@ impl FastOpen {
     pub(super) fn pending(&mut self, listener: ListenerId, now: Instant) -> usize {
         self.admission.pending(listener, now)
     }
+
+    /// Undoes a decision that cannot be applied, because there is no space for another connection.
+    pub(super) fn undo(&mut self, verdict: Option<Verdict>) {
+        if let Some(Verdict::Accept { ticket, .. }) = verdict {
+            self.admission.release(ticket);
+        }
+    }
+
+    /// Frees the place of a connection in the limits, once it is open or over.
+    fn return_ticket(&mut self, slot: &mut Slot, stats: &mut StackStats, now: Instant) {
+        let established = slot.connection.handshake.is_complete();
+        let closed = slot.connection.close_reason();
+        let Some(ticket) = slot.ticket.take_if(|_| established || closed.is_some()) else { return };
+        let penalised = match closed {
+            Some(
+                CloseReason::Reset
+                | CloseReason::Refused
+                | CloseReason::Unreachable
+                | CloseReason::NetworkUnreachable,
+            ) => !established,
+            Some(_) | None => false,
+        };
+        if penalised {
+            self.admission.penalise(*ticket, now);
+        } else {
+            self.admission.release(*ticket);
+        }
+        stats.fast_open.rst_penalties += u64::from(penalised);
+        stats.handshakes_completed += u64::from(established);
+        stats.handshakes_failed += u64::from(!established);
+    }
+
+    /// Hands out a one-time cookie if the client waits for one.
+    fn hand_out_cookie(&mut self, connection: &mut Connection) {
+        if connection.fast_open.wants_one_time_cookie()
+            && connection.handshake.is_complete()
+            && let Some(one_time) = &mut self.one_time
+        {
+            let tuple = connection.tuple();
+            let cookie = one_time.issue(tuple.remote.ip(), tuple.local.ip());
+            connection.fast_open.give_one_time_cookie(cookie);
+        }
+    }
+
+    /// Remembers a connection that leaves LAST-ACK, if a duplicate of its SYN could arrive.
+    pub(super) fn remember_closed(&mut self, slot: &Slot, now: Instant) {
+        let Some((irs, numbers, syn_data)) = slot.connection.closed_last() else { return };
+        let wanted = match self.which {
+            LastAckHold::Off => false,
+            LastAckHold::FastOpened => syn_data,
+            LastAckHold::All => true,
+        };
+        if wanted {
+            let (tuple, hop_limit, dscp) = (slot.connection.tuple(), slot.hop_limit, slot.dscp);
+            self.last_ack.insert(tuple, irs, numbers, hop_limit, dscp, now);
+        }
+    }
 }
 
 /// Keys.
@@ -296,38 +395,6 @@ impl Stack {
             }
         }
     }
-
-    fn count_report(&mut self, report: &FastOpenReport, sent: Option<(Mode, u32)>) {
-        let stats = &mut self.stats.fast_open;
-        if let (FastOpenReport::SynAck { .. } | FastOpenReport::Failed(_), Some((mode, data))) =
-            (report, sent)
-        {
-            stats.requests_sent += u64::from(mode == Mode::Request);
-            stats.data_sent += u64::from(data > 0);
-        }
-        match *report {
-            FastOpenReport::SynAck { class, .. } => {
-                let counter = match class {
-                    SynAckClass::Accepted => &mut stats.accepted,
-                    SynAckClass::Partial => &mut stats.partial,
-                    SynAckClass::SoftReject => &mut stats.soft_reject,
-                    SynAckClass::SoftNegative => &mut stats.soft_negative,
-                    SynAckClass::LateReject => &mut stats.late_reject,
-                    SynAckClass::SynDrop => &mut stats.syn_drop,
-                    SynAckClass::Granted => &mut stats.granted,
-                    SynAckClass::ReqDrop => &mut stats.req_drop,
-                    SynAckClass::NotSupported | SynAckClass::NoData => return,
-                };
-                *counter += 1;
-            }
-            FastOpenReport::Failed(Mode::Request) => stats.req_drop += 1,
-            FastOpenReport::Failed(Mode::Data | Mode::CookieOnly | Mode::DataNoCookie) => {
-                stats.syn_drop += u64::from(sent.is_some_and(|(_, data)| data > 0));
-            }
-            FastOpenReport::BlackHole(_) => stats.black_holes += 1,
-            FastOpenReport::OneTime(_) | FastOpenReport::Works | FastOpenReport::Doubted => {}
-        }
-    }
 }
 
 /// The server.
@@ -367,75 +434,8 @@ impl Stack {
         let one_time = fast_open.one_time.as_mut().filter(|_| config.one_time);
         let verdict = fast_open.admission.admit(listener, config, ring, one_time, &facts, now);
         let verdict = fast_open.unless_replayed(verdict, replays.as_mut(), tuple, syn, now);
-        let stats = &mut stats.fast_open;
-        match verdict {
-            Verdict::Accept { key, .. } => {
-                stats.served += 1;
-                stats.served_backup_key += u64::from(key == Check::Backup);
-            }
-            Verdict::Plain { why, .. } => match why {
-                Plain::NotAsked | Plain::NoCookie => {}
-                Plain::Request => stats.requests += 1,
-                Plain::Invalid => stats.cookie_invalid += 1,
-                Plain::Reused => stats.one_time_reuse += 1,
-                Plain::Overflow => stats.overflow += 1,
-                Plain::PerIp => stats.per_ip_refused += 1,
-                Plain::Memory => stats.memory_refused += 1,
-                Plain::Replayed => stats.replay_blocked += 1,
-                Plain::WindowFull => stats.replay_window_full += 1,
-            },
-        }
+        stats.fast_open.count_verdict(&verdict);
         Some(verdict)
-    }
-
-    /// Undoes a decision that cannot be applied, because there is no space for another connection.
-    pub(super) fn refuse_fast_open(&mut self, verdict: Option<Verdict>) {
-        if let Some(Verdict::Accept { ticket, .. }) = verdict {
-            self.fast_open.admission.release(ticket);
-        }
-    }
-
-    /// True if the decision has no effect.
-    pub(super) fn has_no_effect(&self, listener: ListenerId, verdict: &Verdict) -> bool {
-        let at = self.listeners.at(listener).and_then(|at| at.fast_open.as_deref());
-        let one_time = at.is_some_and(|at| at.config.one_time);
-        *verdict == Verdict::Plain { why: Plain::NotAsked, option: None } && !one_time
-    }
-
-    /// Applies the decision to the connection; returns the ticket if the SYN opens it.
-    pub(super) fn answer_fast_open(
-        &self,
-        listener: ListenerId,
-        connection: &mut Connection,
-        verdict: Verdict,
-        syn: &Arrived<'_>,
-        wire_len: usize,
-        now: Instant,
-    ) -> Option<Box<Ticket>> {
-        let config = &self.listeners.at(listener)?.fast_open.as_deref()?.config;
-        let (option, outcome, ticket) = match verdict {
-            Verdict::Accept { ticket, option, key: _ } => (option, FastOpenOutcome::Used, Some(ticket)),
-            Verdict::Plain { why, option } => (option, outcome_of(why), None),
-        };
-        let answer = SynAnswer {
-            accepted: ticket.is_some(),
-            outcome,
-            option,
-            hold_response: config.hold_response,
-            allowance: (config.amp_factor > 0).then(|| wire_len * usize::from(config.amp_factor)),
-            authenticated: config.authenticated,
-            one_time: config.one_time,
-            after_syn: match (config.data_after_syn, ticket.is_some()) {
-                (true, true) => MAX_EARLY_BYTES as u32,
-                (true | false, _) => 0,
-            },
-        };
-        if answer.accepted || answer.option.is_some() || answer.one_time {
-            connection.start_fast_open_server(answer, syn, now);
-        } else if outcome != FastOpenOutcome::Off(OffReason::NotAsked) {
-            connection.fast_open.outcome = outcome;
-        }
-        ticket.map(Box::new)
     }
 
     /// Reports the results of Fast Open after a handshake, and frees the connection's place in the limits.
@@ -445,7 +445,7 @@ impl Stack {
             let sent = slot.connection.fast_open.first_syn();
             let shared = slot.connection.opened().is_some_and(|opened| opened.is_cause_ambiguous());
             for report in slot.connection.fast_open.take_reports() {
-                self.count_report(&report, sent);
+                self.stats.fast_open.count_report(&report, sent);
                 // The next connection shows if Fast Open is the reason: see `learn_gentle`.
                 if !matches!(report, FastOpenReport::Failed(_)) {
                     let heard = if shared { report.doubted() } else { report };
@@ -454,46 +454,9 @@ impl Stack {
                 }
             }
         }
-        self.return_ticket(id, now);
-        self.hand_out_one_time_cookie(id);
-    }
-
-    fn return_ticket(&mut self, id: ConnId, now: Instant) {
-        let Some(slot) = self.slots.at_mut(id).filter(|slot| slot.ticket.is_some()) else { return };
-        let established = slot.connection.handshake.is_complete();
-        let closed = slot.connection.close_reason();
-        if !established && closed.is_none() {
-            return;
-        }
-        let Some(ticket) = slot.ticket.take() else { return };
-        let penalised = match closed {
-            Some(
-                CloseReason::Reset
-                | CloseReason::Refused
-                | CloseReason::Unreachable
-                | CloseReason::NetworkUnreachable,
-            ) => !established,
-            Some(_) | None => false,
-        };
-        if penalised {
-            self.fast_open.admission.penalise(*ticket, now);
-        } else {
-            self.fast_open.admission.release(*ticket);
-        }
-        self.stats.fast_open.rst_penalties += u64::from(penalised);
-        self.stats.handshakes_completed += u64::from(established);
-        self.stats.handshakes_failed += u64::from(!established);
-    }
-
-    fn hand_out_one_time_cookie(&mut self, id: ConnId) {
-        let Some(slot) = self.slots.at_mut(id) else { return };
-        if slot.connection.fast_open.wants_one_time_cookie()
-            && slot.connection.handshake.is_complete()
-            && let Some(one_time) = &mut self.fast_open.one_time
-        {
-            let tuple = slot.connection.tuple();
-            let cookie = one_time.issue(tuple.remote.ip(), tuple.local.ip());
-            slot.connection.fast_open.give_one_time_cookie(cookie);
+        if let Some(slot) = self.slots.at_mut(id) {
+            self.fast_open.return_ticket(slot, &mut self.stats, now);
+            self.fast_open.hand_out_cookie(&mut slot.connection);
         }
     }
 }
@@ -513,23 +476,63 @@ fn outcome_of(why: Plain) -> FastOpenOutcome {
     }
 }
 
-/// Connections that have ended.
-impl Stack {
-    /// Remembers a connection that leaves LAST-ACK, if a duplicate of its SYN could arrive.
-    pub(super) fn remember_closed(&mut self, id: ConnId, now: Instant) {
-        let Some(slot) = self.slots.at(id) else { return };
-        let Some((irs, numbers, syn_data)) = slot.connection.closed_last() else { return };
-        let wanted = match self.fast_open.which {
-            LastAckHold::Off => false,
-            LastAckHold::FastOpened => syn_data,
-            LastAckHold::All => true,
-        };
-        if wanted {
-            let (tuple, hop_limit, dscp) = (slot.connection.tuple(), slot.hop_limit, slot.dscp);
-            self.fast_open.last_ack.insert(tuple, irs, numbers, hop_limit, dscp, now);
+impl FastOpenStats {
+    /// Counts a report of a client whose first SYN had this mode and this many bytes of data.
+    fn count_report(&mut self, report: &FastOpenReport, sent: Option<(Mode, u32)>) {
+        if let (FastOpenReport::SynAck { .. } | FastOpenReport::Failed(_), Some((mode, data))) =
+            (report, sent)
+        {
+            self.requests_sent += u64::from(mode == Mode::Request);
+            self.data_sent += u64::from(data > 0);
+        }
+        match *report {
+            FastOpenReport::SynAck { class, .. } => {
+                let counter = match class {
+                    SynAckClass::Accepted => &mut self.accepted,
+                    SynAckClass::Partial => &mut self.partial,
+                    SynAckClass::SoftReject => &mut self.soft_reject,
+                    SynAckClass::SoftNegative => &mut self.soft_negative,
+                    SynAckClass::LateReject => &mut self.late_reject,
+                    SynAckClass::SynDrop => &mut self.syn_drop,
+                    SynAckClass::Granted => &mut self.granted,
+                    SynAckClass::ReqDrop => &mut self.req_drop,
+                    SynAckClass::NotSupported | SynAckClass::NoData => return,
+                };
+                *counter += 1;
+            }
+            FastOpenReport::Failed(Mode::Request) => self.req_drop += 1,
+            FastOpenReport::Failed(Mode::Data | Mode::CookieOnly | Mode::DataNoCookie) => {
+                self.syn_drop += u64::from(sent.is_some_and(|(_, data)| data > 0));
+            }
+            FastOpenReport::BlackHole(_) => self.black_holes += 1,
+            FastOpenReport::OneTime(_) | FastOpenReport::Works | FastOpenReport::Doubted => {}
         }
     }
 
+    /// Counts a decision about a SYN.
+    fn count_verdict(&mut self, verdict: &Verdict) {
+        match *verdict {
+            Verdict::Accept { key, .. } => {
+                self.served += 1;
+                self.served_backup_key += u64::from(key == Check::Backup);
+            }
+            Verdict::Plain { why, .. } => match why {
+                Plain::NotAsked | Plain::NoCookie => {}
+                Plain::Request => self.requests += 1,
+                Plain::Invalid => self.cookie_invalid += 1,
+                Plain::Reused => self.one_time_reuse += 1,
+                Plain::Overflow => self.overflow += 1,
+                Plain::PerIp => self.per_ip_refused += 1,
+                Plain::Memory => self.memory_refused += 1,
+                Plain::Replayed => self.replay_blocked += 1,
+                Plain::WindowFull => self.replay_window_full += 1,
+            },
+        }
+    }
+}
+
+/// Connections that have ended.
+impl Stack {
     /// True if the SYN is an old one of a connection that has ended; it is answered, if at all, by the last
     /// acknowledgement.
     pub(super) fn is_replay(&mut self, tuple: &FourTuple, syn: &Arrived<'_>, now: Instant) -> bool {

@@ -21,6 +21,7 @@ use super::deadlines::Deadlines;
 use super::demux::Target;
 use super::slab::Slab;
 use super::slot::{Ownership, Slot};
+use crate::config::StackConfig;
 use crate::conn_id::{ConnId, ListenerId};
 use crate::connection::{Connection, Env, Host, Secrets, Urgency};
 use crate::fast_open::server::Verdict;
@@ -215,6 +216,37 @@ impl HalfOpen {
         self.stage = Stage::TimedOut;
         Some(())
     }
+
+    /// Repeats the transmissions, whose packets are discarded, and the timeouts. A connection depends on the
+    /// exact time only of its last retransmission.
+    fn relive(&self, connection: &mut Connection, config: &StackConfig) {
+        discard_transmissions(connection, config, self.at(self.answered));
+        let last = self.at(self.timed_out);
+        for timeout in 1..=self.timeouts {
+            let is_last = timeout == self.timeouts;
+            let timed_out = connection.next_timeout().filter(|_| !is_last).unwrap_or(last);
+            // The events were handed over at the original timeout.
+            let _ = connection.on_timeout(timed_out);
+            let late = Duration::from_micros(self.repeated_after.into());
+            let repeated = if is_last { last + late } else { timed_out };
+            discard_transmissions(connection, config, repeated);
+        }
+    }
+}
+
+/// Polls a connection for packets and discards them.
+fn discard_transmissions(connection: &mut Connection, config: &StackConfig, at: Instant) {
+    let env = Env {
+        challenge: &mut |_| false,
+        super_segment: config.max_super_segment,
+        sends_twice: false,
+        partial_checksum: config.max_super_segment > 0,
+        payload_in_place: false,
+    };
+    let mut packet = Vec::new();
+    while connection.poll_transmit(at, &env, &mut packet).is_some() {
+        packet.clear();
+    }
 }
 
 /// True if these options of a SYN fit the record itself.
@@ -276,6 +308,12 @@ impl HalfOpenTable {
     /// Permits timers up to `now` to fire.
     pub(super) fn on_timeout(&mut self, now: Instant) {
         self.due = self.due.max(now);
+    }
+
+    /// True if no timer is due.
+    #[inline]
+    pub(super) fn is_idle(&self, now: Instant) -> bool {
+        self.deadlines.next().is_none_or(|at| at > self.due.min(now))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -393,12 +431,6 @@ impl Stack {
         }
     }
 
-    /// True if no timer is due.
-    #[inline]
-    pub(super) fn half_open_is_idle(&self, now: Instant) -> bool {
-        self.half_open.deadlines.next().is_none_or(|at| at > self.half_open.due.min(now))
-    }
-
     /// Fires the next due timer: one at a time, and only when nothing else is to be sent, so that few
     /// connections are whole at once.
     pub(super) fn fire_half_open(&mut self, now: Instant) -> bool {
@@ -435,41 +467,12 @@ impl Stack {
         connection.start_from(known, half_open.opened);
         let (wire_len, payload_len) = (half_open.wire_len.into(), half_open.payload_len.into());
         if let Some(verdict) = verdict {
-            self.answer_fast_open(listener, &mut connection, verdict, &syn, wire_len, half_open.opened);
+            let fast_open = self.listeners.at(listener)?.fast_open.as_deref();
+            fast_open.and_then(|at| at.answer(&mut connection, verdict, &syn, wire_len, half_open.opened));
         }
         connection.counters.count_arrival(wire_len, payload_len, payload_len);
-        self.relive(&mut connection, half_open);
+        half_open.relive(&mut connection, &self.config);
         Some(connection)
-    }
-
-    /// Repeats the transmissions, whose packets are discarded, and the timeouts. A connection depends on the
-    /// exact time only of its last retransmission.
-    fn relive(&self, connection: &mut Connection, half_open: &HalfOpen) {
-        self.discard_transmissions(connection, half_open.at(half_open.answered));
-        let last = half_open.at(half_open.timed_out);
-        for timeout in 1..=half_open.timeouts {
-            let is_last = timeout == half_open.timeouts;
-            let timed_out = connection.next_timeout().filter(|_| !is_last).unwrap_or(last);
-            // The events were handed over at the original timeout.
-            let _ = connection.on_timeout(timed_out);
-            let late = Duration::from_micros(half_open.repeated_after.into());
-            let repeated = if is_last { last + late } else { timed_out };
-            self.discard_transmissions(connection, repeated);
-        }
-    }
-
-    fn discard_transmissions(&self, connection: &mut Connection, at: Instant) {
-        let env = Env {
-            challenge: &mut |_| false,
-            super_segment: self.config.max_super_segment,
-            sends_twice: false,
-            partial_checksum: self.partial_checksum(),
-            payload_in_place: false,
-        };
-        let mut packet = Vec::new();
-        while connection.poll_transmit(at, &env, &mut packet).is_some() {
-            packet.clear();
-        }
     }
 }
 

@@ -337,7 +337,7 @@ impl Stack {
         }
         let tcp = Arc::clone(&at.tcp);
         if !self.evict_if_full() {
-            self.refuse_fast_open(verdict);
+            self.fast_open.undo(verdict);
             return Err(Refusal::TooManyConnections);
         }
         let mut secrets = self.secrets.secrets(&tuple, now);
@@ -348,14 +348,15 @@ impl Stack {
         if matches!(verdict, Some(Verdict::Accept { .. })) && !syn.payload.is_empty() {
             self.memory.spares.lend(&mut connection.rx.queue);
         }
-        let ticket = verdict.and_then(|verdict| {
-            self.answer_fast_open(listener, &mut connection, verdict, syn, wire_len, now)
-        });
+        let fast_open = self.listeners.at(listener).and_then(|at| at.fast_open.as_deref());
+        let answer = fast_open.zip(verdict);
+        let ticket = answer.and_then(|(at, verdict)| at.answer(&mut connection, verdict, syn, wire_len, now));
+        let has_no_effect = answer.is_some_and(|(at, verdict)| at.has_no_effect(&verdict));
         match ticket {
             Some(ticket) => self.admit_opened(listener, connection, &tcp, ticket, now),
             None => {
                 let id = self.admit(listener, connection, &tcp, now);
-                let verdict = verdict.filter(|verdict| !self.has_no_effect(listener, verdict));
+                let verdict = verdict.filter(|_| !has_no_effect);
                 let beginning =
                     Beginning { tuple, listener, syn, wire_len, secrets, host, verdict, opened: now };
                 if let Some(slot) = self.slots.at_mut(id).filter(|_| !self.config.observe) {

@@ -17,6 +17,7 @@ use core::net::{IpAddr, SocketAddr};
 use brisk_wire::Flags;
 
 use super::Stack;
+use super::shard::Shard;
 use crate::conn_id::ConnId;
 use crate::connection::Connection;
 use crate::four_tuple::FourTuple;
@@ -86,6 +87,42 @@ impl Moves {
                 has_room
             }
         }
+    }
+
+    /// Looks up the owner of a segment that has none at its source address.
+    pub(super) fn find(
+        &mut self,
+        tuple: &FourTuple,
+        flags: Flags,
+        shard: &Shard,
+        has_owner: impl Fn(&FourTuple) -> bool,
+    ) -> Earlier {
+        // A new connection begins at the present address.
+        if self.earlier.is_empty() || flags.contains(Flags::SYN) && !flags.contains(Flags::ACK) {
+            return Earlier::Nobody;
+        }
+        let found = self.before(tuple.remote.ip()).find_map(|before| {
+            let remote = SocketAddr::new(before, tuple.remote.port());
+            let earlier = FourTuple { local: tuple.local, remote };
+            match shard.has(&earlier) {
+                true => has_owner(&earlier).then_some(Ok(earlier)),
+                false => Some(Err(before)),
+            }
+        });
+        match found {
+            Some(Ok(earlier)) => Earlier::Here(earlier),
+            Some(Err(before)) => {
+                self.stray = Some(before);
+                Earlier::Elsewhere
+            }
+            None => Earlier::Nobody,
+        }
+    }
+
+    /// True if no reset may answer an unknown segment from this address, because its connection may be about
+    /// to move.
+    pub(super) fn withholds_reset(&mut self, address: IpAddr, flags: Flags, now: Instant) -> bool {
+        !flags.contains(Flags::SYN) && self.is_awaited(address, now)
     }
 }
 
@@ -166,35 +203,5 @@ impl Stack {
                 slot.connection.act(now, |connection| connection.on_path_change(is_other_path, now));
             self.after(id, aftermath, now);
         }
-    }
-
-    /// Looks up the owner of a segment that has none at its source address.
-    pub(super) fn find_moved(&mut self, tuple: &FourTuple, flags: Flags) -> Earlier {
-        // A new connection begins at the present address.
-        if self.moves.earlier.is_empty() || flags.contains(Flags::SYN) && !flags.contains(Flags::ACK) {
-            return Earlier::Nobody;
-        }
-        let found = self.moves.before(tuple.remote.ip()).find_map(|before| {
-            let remote = SocketAddr::new(before, tuple.remote.port());
-            let earlier = FourTuple { local: tuple.local, remote };
-            match self.shard.has(&earlier) {
-                true => self.owners().of(&earlier).map(|_| Ok(earlier)),
-                false => Some(Err(before)),
-            }
-        });
-        match found {
-            Some(Ok(earlier)) => Earlier::Here(earlier),
-            Some(Err(before)) => {
-                self.moves.stray = Some(before);
-                Earlier::Elsewhere
-            }
-            None => Earlier::Nobody,
-        }
-    }
-
-    /// True if no reset may answer an unknown segment from this address, because its connection may be about
-    /// to move.
-    pub(super) fn withholds_reset(&mut self, address: IpAddr, flags: Flags, now: Instant) -> bool {
-        !flags.contains(Flags::SYN) && self.moves.is_awaited(address, now)
     }
 }

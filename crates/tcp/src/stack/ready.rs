@@ -10,7 +10,7 @@ use alloc::collections::VecDeque;
 
 use super::Stack;
 use super::slot::Slot;
-use crate::conn_id::ConnId;
+use crate::conn_id::{ConnId, Slots};
 use crate::connection::Urgency;
 use crate::time::Instant;
 
@@ -62,6 +62,14 @@ impl Ready {
         let id = self.all.pop_front()?;
         self.urgent.pop_front_if(|first| *first == id);
         Some(id)
+    }
+
+    /// Returns the deadlines that may have moved since they were entered.
+    pub(super) fn moved_deadlines(&self, slots: &Slots<Slot>) -> impl Iterator<Item = Option<Instant>> {
+        let ready = self.all.iter().filter_map(|id| slots.at(*id));
+        ready
+            .filter(|slot| slot.deadline_moved && !slot.connection.is_done())
+            .map(|slot| slot.connection.next_timeout())
     }
 }
 
@@ -122,14 +130,6 @@ impl Stack {
                 return None;
             }
         }
-    }
-
-    /// Returns the deadlines that may have moved since they were entered.
-    pub(super) fn moved_deadlines(&self) -> impl Iterator<Item = Option<Instant>> {
-        let ready = self.ready.all.iter().filter_map(|id| self.slots.at(*id));
-        ready
-            .filter(|slot| slot.deadline_moved && !slot.connection.is_done())
-            .map(|slot| slot.connection.next_timeout())
     }
 
     /// Enters the deadlines that may have moved, so that [`Stack::next_timeout`] need not check each of them

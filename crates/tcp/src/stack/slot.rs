@@ -230,7 +230,7 @@ impl Stack {
                 }
                 None => {
                     self.demux.remove(&tuple, here);
-                    self.remember_closed(id, now);
+                    self.fast_open.remember_closed(slot, now);
                 }
             }
         }
