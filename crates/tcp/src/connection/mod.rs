@@ -1,9 +1,13 @@
 //! A connection. This module only connects its parts.
 //!
-//! `arrive` processes an arriving segment (the steps of RFC 9293 section 3.10.7). `transmit` selects a
-//! leaving segment, `segment` writes it, and `account` accounts for it. `handshake` opens the connection,
-//! `timer` handles deadlines, and `application` has the methods that the program calls. The parts themselves
-//! (queue, scoreboard, RACK, assembler, ...) are in `send` and `receive`; they take values and return values.
+//! The methods of [`Connection`] are in the files of the steps of a segment's life. `handshake` opens the
+//! connection, and `syn_report` reports how its SYN was answered. `arrive` processes an arriving segment (the
+//! steps of RFC 9293 section 3.10.7), and `acknowledge` its acknowledgement. `transmit` selects a leaving
+//! segment, `segment` writes it, and `account` accounts for it. `timer` handles deadlines, `path` exchanges
+//! facts with the memory of paths, `application` has the calls of the program, and `stats` the snapshots.
+//!
+//! All other files describe parts of a connection, which own their state. They and the parts in `send` and
+//! `receive` (queue, scoreboard, RACK, assembler, ...) take values and return values.
 //!
 //! Every call that may change a connection returns an `Aftermath`: the work that it leaves to the stack.
 //!

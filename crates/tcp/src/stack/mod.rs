@@ -24,7 +24,7 @@
 //! | `time_wait` | TIME-WAIT in a few bytes (RFC 6191, RFC 1337) |
 //! | `reset`, `challenge`, `answers` | answers of the stack itself, and their limits (RFC 5961) |
 //! | `deadlines` | the next deadlines |
-//! | `events`, `stats` | events for the application; counters |
+//! | `events`, `stats` | events for the application, reports for an observer; counters |
 //! | `application`, `conn_mut` | reads and writes of the application; options of an open connection |
 //! | `moves` | peers whose address changes while they have connections |
 //! | `renew` | a new stack in the storage of an old one |
