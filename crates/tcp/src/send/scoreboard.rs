@@ -155,6 +155,9 @@ struct Sample {
     cumulative: Option<Instant>,
     selective: Option<Instant>,
     retransmitted: bool,
+    /// A FIN that was sent twice is acknowledged: the answer may come from TIME-WAIT, where some hosts echo the
+    /// timestamp of the first one (Linux).
+    repeated_fin: bool,
 }
 
 impl Scoreboard {
@@ -543,6 +546,7 @@ impl Scoreboard {
     fn deliver(&mut self, record: Record, outcome: &mut AckOutcome, sample: &mut Sample) {
         if record.transmissions > 1 || record.taken_back {
             sample.retransmitted = true;
+            sample.repeated_fin |= record.fin;
         } else if !record.sacked {
             sample.cumulative.get_or_insert(record.sent_at);
         }
@@ -766,7 +770,7 @@ impl Sample {
         let cumulative = self.cumulative.filter(|_| !self.retransmitted);
         match cumulative.or(self.selective) {
             Some(sent_at) => Some(Micros::between(sent_at, info.now)),
-            None => info.ts_echo_rtt.filter(|_| advanced),
+            None => info.ts_echo_rtt.filter(|_| advanced && !self.repeated_fin),
         }
     }
 }

@@ -262,7 +262,7 @@ impl Stack {
             }
             TimeWaitVerdict::Ignore | TimeWaitVerdict::Reset => return Err(Refusal::InTimeWait),
             TimeWaitVerdict::AckAndRestart => {
-                self.time_wait.restart(index, now);
+                self.time_wait.restart(index, arrived.options.timestamps.map(|stamps| stamps.value), now);
                 self.answer_in_time_wait(index, false, now);
             }
             TimeWaitVerdict::Ack => self.answer_in_time_wait(index, true, now),

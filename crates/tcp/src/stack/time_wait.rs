@@ -250,12 +250,15 @@ impl TimeWaitTable {
         self.entries.get(index)
     }
 
-    /// Restarts the wait of an entry.
-    pub(crate) fn restart(&mut self, index: u32, now: Instant) {
-        if self.entry(index).is_some() {
-            self.unlink(index);
-            self.append(index, now);
+    /// Restarts the wait of an entry, because the peer has repeated its FIN. RFC 7323 section 4.3 takes the
+    /// timestamp of such a segment, and its echo measures the round trip without the peer's timer.
+    pub(crate) fn restart(&mut self, index: u32, timestamp: Option<u32>, now: Instant) {
+        let Some(entry) = self.entry_mut(index) else { return };
+        if let Some(value) = timestamp.filter(|value| is_later(*value, entry.ts_recent)) {
+            entry.ts_recent = value;
         }
+        self.unlink(index);
+        self.append(index, now);
     }
 
     /// Removes an entry.
@@ -435,7 +438,7 @@ mod tests {
     fn entries_leave_after_two_segment_lifetimes_from_their_last_restart() {
         let mut table = table();
         let index = table.insert(tuple(), numbers(None), 64, 0, Instant::ZERO);
-        table.restart(index, Instant::from_millis(10_000));
+        table.restart(index, None, Instant::from_millis(10_000));
         assert_eq!(table.next_timeout(), Some(Instant::from_millis(70_000)));
         assert_eq!(table.pop_expired(Instant::from_millis(69_999)), None);
         assert!(table.pop_expired(Instant::from_millis(70_000)).is_some());
@@ -458,7 +461,7 @@ mod tests {
                 match (what, known) {
                     (0 | 1, _) => model.push((table.insert(tuple(), numbers(None), 64, 0, now), now)),
                     (2, Some(at)) => {
-                        table.restart(index, now);
+                        table.restart(index, None, now);
                         model.remove(at);
                         model.push((index, now));
                     }
@@ -467,7 +470,7 @@ mod tests {
                         model.remove(at);
                     }
                     (_, None) => {
-                        table.restart(index, now);
+                        table.restart(index, None, now);
                         prop_assert!(table.remove(index).is_none());
                     }
                 }

@@ -213,9 +213,22 @@ fn time_wait_acknowledges_a_repeated_fin_and_starts_again() {
     let fin = pair.seen.iter().find(|seen| seen.is(B, FIN_ACK)).expect("sent").tcp.clone();
     pair.run(Duration::from_secs(50));
     let before = pair.seen.len();
-    pair.forge(A, &fin, &[]);
+    // RFC 7323 section 4.3: the answer echoes the last FIN, and so measures no timer.
+    let mut again = fin.clone();
+    let value = again.options.timestamps.as_mut().map(|timestamps| {
+        timestamps.value += 50_000;
+        timestamps.value
+    });
+    pair.forge(A, &again, &[]);
     assert_eq!((pair.seen.len() - before, pair.last(A).tcp.ack), (1, fin.seq + 1));
-    assert!(pair.last(A).tcp.options.timestamps.is_some());
+    assert_eq!(pair.last(A).tcp.options.timestamps.map(|timestamps| timestamps.echo), value);
+    pair.run(Duration::from_secs(1));
+    pair.forge(A, &fin, &[]);
+    assert_eq!(
+        pair.last(A).tcp.options.timestamps.map(|timestamps| timestamps.echo),
+        value,
+        "not an older one"
+    );
     pair.run(Duration::from_secs(50));
     assert_eq!(pair.a.connections(), 1, "the wait started again");
     pair.run(Duration::from_secs(11));

@@ -204,6 +204,17 @@ fn a_retransmitted_segment_gives_no_sample_unless_timestamps_do() {
     assert_eq!(outcome.echoed_rtt, Some(Micros::from_millis(10)));
 }
 
+/// Linux in TIME-WAIT answers a repeated FIN with the timestamp of the first.
+#[test]
+fn a_repeated_fin_gives_no_sample() {
+    let mut board = board(1, true);
+    let fin = |origin, at| Sent { fin: true, ..sent(origin, 1000, 1001, at) };
+    board.on_sent(&fin(Origin::New, ms(10)));
+    board.on_sent(&fin(Origin::Retransmit, ms(300)));
+    let echo = AckInfo { ts_echo_rtt: Some(Micros::from_millis(390)), ..info(ms(400)) };
+    assert_eq!(board.on_ack(ISS + 1001, &blocks(&[]), echo).rtt, None);
+}
+
 #[test]
 fn deliveries_come_in_the_order_of_transmission() {
     let mut board = board(3, true);
