@@ -67,6 +67,8 @@ pub(crate) struct Sender {
     pub(crate) rtt: RttEstimator,
     pub(crate) rto: Rto,
     pub(crate) rack: Rack,
+    /// Maximum delay of the peer's acknowledgements, if it is known.
+    pub(crate) ack_delay: Option<Micros>,
     /// Detects losses in place of RACK if so configured.
     #[cfg(feature = "historical")]
     pub(crate) rfc6675: Option<Box<Rfc6675>>,
@@ -318,6 +320,7 @@ impl Sender {
             rtt: RttEstimator::new(&config.rto, host.granularity),
             rto: Rto::new(&config.rto),
             rack: Rack::new(host.granularity, config.dup_thresh),
+            ack_delay: None,
             recovery: Recovery::new(iss, config.frto),
             #[cfg(feature = "historical")]
             rfc6675,

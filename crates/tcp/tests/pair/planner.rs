@@ -5,6 +5,8 @@ use std::time::Duration;
 use brisk_tcp::ConnId;
 use brisk_tcp::config::{ConnectConfig, ListenConfig, PacingConfig, PlannerConfig, TcpConfig};
 
+use brisk_wire::Segment;
+
 use crate::harness::{A, B, Pair, pattern};
 
 const CONNECTIONS: u64 = 40;
@@ -114,4 +116,33 @@ fn duplicated_handshakes_and_fins_do_not_count_as_losses() {
     pair.run(Duration::from_secs(100));
     let facts: Vec<_> = pair.a.paths(pair.now).map(|(_, _, facts)| facts.loss).collect();
     assert_eq!(facts, [None], "nothing is known");
+}
+
+/// The peer's acknowledgements are known to come within 40 ms. The probe for a lost tail leaves a round trip,
+/// a quarter of one and these 40 ms after the tail, not two round trips after the acknowledgement of the rest.
+#[test]
+fn a_probe_of_a_planned_flight_counts_from_its_last_segment() {
+    let at_once = |tcp| TcpConfig { delack_max: Duration::ZERO, ..tcp };
+    let mut planned = TcpConfig { handshake_copies: None, ..at_once(TcpConfig::planned(1)) };
+    planned.mechanisms.planner = Some(PlannerConfig { max_overhead: 0, ..PlannerConfig::default() });
+    for (tcp, after) in [(planned, 165), (at_once(TcpConfig::default()), 400)] {
+        let mut pair = Pair::new(1);
+        pair.channel.delay = Duration::from_millis(50);
+        let listener = pair.listen(B, 80, ListenConfig { tcp: tcp.clone(), ..ListenConfig::default() });
+        let (at_a, _) = pair.established_at(listener, &ConnectConfig { tcp, ..ConnectConfig::default() });
+        for _ in 0..20 {
+            pair.write(A, at_a, &pattern(SEGMENT)).expect("taken");
+            pair.run(Duration::from_millis(300));
+        }
+        let is_tail = |len: usize| (1..200).contains(&len);
+        pair.tap =
+            Some(Box::new(move |from, segment: &Segment<'_>| from == A && is_tail(segment.payload.len())));
+        let written = pair.now;
+        pair.seen.clear();
+        pair.write(A, at_a, &pattern(1_550)).expect("taken");
+        pair.run(Duration::from_secs(1));
+        let tails = pair.seen.iter().filter(|seen| seen.from == A && is_tail(seen.len));
+        let left: Vec<_> = tails.map(|seen| seen.at.saturating_since(written).as_millis()).take(2).collect();
+        assert_eq!(left, [0, after]);
+    }
 }

@@ -46,6 +46,8 @@ pub(crate) mod repair;
 
 /// Bytes that a set of flags occupies in a data segment, padding included.
 const FLAGS_LEN: u32 = 8;
+/// Maximum delay of the acknowledgements of a peer that uses Corrective or Proactive (wire format, W-7.12).
+const ACK_DELAY: Micros = Micros::from_millis(40);
 
 /// Corrective, Proactive and the planner of one connection; a mechanism that is off is `None`.
 ///
@@ -316,6 +318,7 @@ impl Gentle {
         let tx = corrective.map(|(code, config)| ParityTx::new(&agreed, code, config));
         let rx = corrective.map(|(code, config)| ParityRx::new(&agreed, code, &config, rmss, origin));
         parts.tx.option_reserve = tx.as_ref().map_or(0, ParityTx::option_reserve);
+        parts.tx.ack_delay = self.planner.is_some().then_some(ACK_DELAY);
         parts.rx.queue.retain(rx.as_ref().map_or(0, ParityRx::history));
         self.outcome = GentleOutcome::On(agreed);
         let proactive = parts.config.mechanisms.proactive.filter(|_| agreed.proactive);
@@ -334,6 +337,7 @@ impl Gentle {
     pub(crate) fn stop(&mut self, why: GentleOff, parts: &mut Parts<'_>) {
         self.switch_off(why);
         parts.tx.option_reserve = 0;
+        parts.tx.ack_delay = None;
         parts.rx.queue.retain(0);
         parts.tx.rack.hold(false, []);
     }

@@ -54,19 +54,26 @@ impl TailLossProbe {
 
     /// Implements TLP_calc_PTO of RFC 8985 section 7.2.
     ///
-    /// `rto_at`: deadline of the retransmission timer.
-    fn schedule(&mut self, tx: &Sender, rto_at: Option<Instant>, now: Instant) {
+    /// If the delay of the peer's acknowledgements is known, the timer is like that of QUIC (RFC 9002 section
+    /// 6.2.1): it counts from the last transmission, and not from the last acknowledgement, by a round trip,
+    /// its variation and this delay.
+    ///
+    /// `last_sent`: time of the last transmission. `rto_at`: deadline of the retransmission timer.
+    fn schedule(&mut self, tx: &Sender, last_sent: Instant, rto_at: Option<Instant>, now: Instant) {
         self.deadline = None;
         if !TailLossProbe::may_probe(tx) {
             return;
         }
-        let pto = match tx.rtt.srtt().map(|srtt| srtt * 2) {
+        let at = match (tx.rtt.srtt(), tx.ack_delay) {
+            (Some(srtt), Some(ack_delay)) => {
+                let variation = tx.rtt.rttvar().map_or(Micros::ZERO, |rttvar| rttvar * 4).max(srtt / 4);
+                (last_sent + (srtt + variation + ack_delay)).max(now + variation)
+            }
             // "If FlightSize is one segment: PTO = 2 * SRTT + TLP.max_ack_delay".
-            Some(twice) if tx.scoreboard.segments() == 1 => twice + MAX_ACK_DELAY,
-            Some(twice) => twice,
-            None => PTO_WITHOUT_SAMPLE,
+            (Some(srtt), None) if tx.scoreboard.segments() == 1 => now + (srtt * 2 + MAX_ACK_DELAY),
+            (Some(srtt), None) => now + (srtt * 2).max(tx.rtt.granularity()),
+            (None, _) => now + PTO_WITHOUT_SAMPLE,
         };
-        let at = now + pto.max(tx.rtt.granularity());
         // "If Now() + PTO > TCP_RTO_expiration(): PTO = TCP_RTO_expiration() - Now()".
         self.deadline = Some(rto_at.map_or(at, |rto| at.min(rto)));
     }
@@ -106,7 +113,7 @@ impl TailLossProbe {
             // if that is ahead (Linux: the same).
             let from_head = tx.scoreboard.head().map(|head| head.sent_at + tx.timeout());
             let rto_at = from_head.filter(|at| *at > now).or(tx.rto.deadline());
-            self.schedule(tx, rto_at, now);
+            self.schedule(tx, now, rto_at, now);
         } else if sent.origin == Origin::TailLossProbe {
             self.due = false;
             self.probe = Some(Outstanding { end_seq: tx.scoreboard.nxt(), is_retrans: !fresh });
@@ -122,7 +129,7 @@ impl TailLossProbe {
         }
         if ack.advanced > 0 || !TailLossProbe::may_probe(tx) {
             self.due = false;
-            self.schedule(tx, tx.rto.deadline(), now);
+            self.schedule(tx, tx.last_sent, tx.rto.deadline(), now);
         }
     }
 
