@@ -430,10 +430,9 @@ impl Connection {
         }
         self.fast_open.rewind_syn_data(segment.ack, self.handshake.iss, &mut self.tx.scoreboard);
         self.acknowledge(segment, now);
-        // A retransmitted SYN-ACK may echo the first SYN, so that the measured time includes a timer.
+        // A SYN-ACK may echo a SYN before the last, so that the measured time includes a timer.
         let since = self.handshake.since_last_syn(now);
-        self.path.rtt_in_doubt =
-            self.handshake.syn.sent > 1 && self.tx.rtt.srtt().is_some_and(|srtt| srtt > since);
+        self.path.rtt_in_doubt = self.tx.rtt.srtt().is_some_and(|srtt| srtt > since);
         self.path.suspect_longer(since.into());
         let echoed = self.echo_rtt(segment, now);
         if self.fast_open.on_syn_ack(segment, echoed, &self.handshake, &self.config, now) {
@@ -525,7 +524,10 @@ impl Connection {
             }
             SynTimeout::Again => {
                 self.counters.handshake_timeouts += 1;
-                if self.fast_open.fall_back_to_plain_syn(&mut self.handshake.syn, &mut self.tx.rto) {
+                let Handshake { syn, .. } = &mut self.handshake;
+                if self.fast_open.copy_syn_again(syn, &mut self.tx.rto, &self.config, now)
+                    || self.fast_open.fall_back_to_plain_syn(syn, &mut self.tx.rto)
+                {
                     return;
                 }
                 self.reduce_for_lost_syn_ack(now);

@@ -56,7 +56,7 @@ pub use state::State;
 pub(crate) use stats::Tally;
 pub use stats::{ConnInfo, ConnStats, Counters, ParityCounters};
 
-pub(crate) use fast_open::{MAX_EARLY_BYTES, SynAnswer};
+pub(crate) use fast_open::{MAX_AFTER_SYN, SynAnswer};
 pub(crate) use gentle::planner::ReservationChange;
 pub(crate) use gentle::proactive::is_marked;
 pub(crate) use handshake::SynCookieParams;

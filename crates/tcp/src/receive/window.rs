@@ -89,6 +89,11 @@ impl RecvWindow {
         self.early = EARLY_WINDOW << shift;
     }
 
+    /// Returns the window of the SYN, bytes.
+    pub(crate) fn announced_on_syn(&self) -> u32 {
+        self.initial.max(self.early)
+    }
+
     /// Scales windows from now on, because both ends sent the option (RFC 7323 section 2.2).
     pub(crate) fn agree_scaling(&mut self) {
         self.shift = self.offered_scale();
@@ -101,7 +106,7 @@ impl RecvWindow {
 
     /// Starts once the peer's ISN is known: the window of the SYN begins at `rcv_nxt` (IRS + 1).
     pub(crate) fn start(&mut self, rcv_nxt: SeqNum, now: Instant) {
-        self.edge = rcv_nxt + self.initial.max(self.early);
+        self.edge = rcv_nxt + self.announced_on_syn();
         self.sizing.start(now);
     }
 

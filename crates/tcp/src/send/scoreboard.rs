@@ -155,8 +155,8 @@ struct Sample {
     cumulative: Option<Instant>,
     selective: Option<Instant>,
     retransmitted: bool,
-    /// A FIN that was sent twice is acknowledged: the answer may come from TIME-WAIT, where some hosts echo the
-    /// timestamp of the first one (Linux).
+    /// A FIN that was sent twice is acknowledged: the answer may come from TIME-WAIT, where some hosts echo
+    /// the timestamp of the first one (Linux).
     repeated_fin: bool,
 }
 

@@ -14,7 +14,7 @@ use super::slot::Slot;
 use super::stats::{FastOpenStats, StackStats};
 use crate::config::{ConnectConfig, StackConfig, SynCookies};
 use crate::conn_id::{ConnId, ListenerId};
-use crate::connection::{Connection, MAX_EARLY_BYTES, SynAnswer};
+use crate::connection::{Connection, MAX_AFTER_SYN, SynAnswer};
 use crate::error::{CloseReason, ImportError};
 use crate::fast_open::client::{Asker, ClientCache, FastOpenReport, Mode};
 use crate::fast_open::cookie::{Check, KeyRing};
@@ -106,7 +106,7 @@ impl FastOpenAt {
             authenticated: config.authenticated,
             one_time: config.one_time,
             after_syn: match (config.data_after_syn, ticket.is_some()) {
-                (true, true) => MAX_EARLY_BYTES as u32,
+                (true, true) => MAX_AFTER_SYN,
                 (true | false, _) => 0,
             },
         };

@@ -19,8 +19,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use brisk_tcp::config::{
-    ConnectConfig, FastOpenConfig, HandshakeCopies, ListenConfig, PlannerConfig, StackConfig, SynCookies,
-    TcpConfig,
+    BufferConfig, ConnectConfig, FastOpenConfig, HandshakeCopies, ListenConfig, PlannerConfig, StackConfig,
+    SynCookies, TcpConfig,
 };
 use brisk_tcp::connection::State;
 use brisk_tcp::error::{CloseReason, ReadError};

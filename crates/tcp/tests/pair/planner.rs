@@ -119,7 +119,8 @@ fn duplicated_handshakes_and_fins_do_not_count_as_losses() {
 }
 
 /// The peer's acknowledgements are known to come within 40 ms. The probe for a lost tail leaves a round trip,
-/// a quarter of one and these 40 ms after the tail, not two round trips after the acknowledgement of the rest.
+/// a quarter of one and these 40 ms after the tail, not two round trips after the acknowledgement of the
+/// rest.
 #[test]
 fn a_probe_of_a_planned_flight_counts_from_its_last_segment() {
     let at_once = |tcp| TcpConfig { delack_max: Duration::ZERO, ..tcp };

@@ -18,9 +18,8 @@ use crate::connection::sender::Sender;
 
 /// Timeout of a SYN without a known round-trip time (RFC 6298 section 2.1).
 const SYN_TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum number and bytes of segments that are kept until the SYN-ACK arrives: an initial window.
-const MAX_EARLY: usize = 16;
-pub(crate) const MAX_EARLY_BYTES: usize = 14_600;
+/// Maximum bytes that a server keeps of the segments after a SYN: an initial window of ten segments.
+pub(crate) const MAX_AFTER_SYN: u32 = 14_600;
 /// Maximum bytes of options in a SYN.
 const OPTION_SPACE: u32 = 40;
 /// Number of segments that request a one-time cookie.
@@ -65,6 +64,8 @@ pub(crate) struct Client {
     plain: bool,
     /// True if the plain SYN followed because the first was too large, which is not a failure of Fast Open.
     too_big: bool,
+    /// True if a further copy of the first SYN left because the first was not answered in time.
+    repeated: bool,
     early: Vec<Early>,
     early_bytes: usize,
     class: Option<SynAckClass>,
@@ -94,13 +95,15 @@ pub(crate) struct Early {
 }
 
 impl Early {
+    /// The timestamp is left out: the SYN-ACK may be a later one, and PAWS (RFC 7323 section 5) would drop
+    /// this older segment.
     fn of(segment: &Arrived<'_>) -> Self {
         Early {
             seq: segment.seq,
             ack: segment.ack,
             flags: segment.flags,
             window: segment.window,
-            options: segment.options.clone(),
+            options: Options { timestamps: None, ..segment.options.clone() },
             payload: segment.payload.to_vec(),
             ecn: segment.ecn,
             segment_size: segment.segment_size,
@@ -153,6 +156,7 @@ impl Client {
             data: 0,
             plain: false,
             too_big: false,
+            repeated: false,
             early: Vec::new(),
             early_bytes: 0,
             class: None,
@@ -242,8 +246,23 @@ impl Client {
             return false;
         }
         self.plain = true;
-        self.early = Vec::new();
         true
+    }
+
+    /// Returns the number of SYNs before the plain one.
+    pub(crate) fn syns_before_plain(&self) -> u32 {
+        1 + u32::from(self.repeated)
+    }
+
+    /// Returns the time that a further copy of the first SYN waits for its answer; `None` if one has left.
+    pub(crate) fn repeat(&mut self) -> Option<Duration> {
+        let repeats = self.is_fast() && !core::mem::replace(&mut self.repeated, true);
+        repeats.then(|| self.wait())
+    }
+
+    /// True if the first SYN was not repeated in any form.
+    pub(crate) fn awaits_first_answer(&self) -> bool {
+        !self.plain && !self.repeated
     }
 
     /// Records that the first SYN was too large for the path, so that a plain one follows.
@@ -263,14 +282,16 @@ impl Client {
         !self.early.is_empty()
     }
 
-    pub(crate) fn queue_early(&mut self, segment: &Arrived<'_>) {
-        let parity = segment.options.gentle.is_some_and(|option| option.is_encoded());
-        let held = self.connect.hold_early && self.data > 0 && !self.plain && !parity;
-        let bytes = self.early_bytes + segment.payload.len();
-        if held && self.early.len() < MAX_EARLY && bytes <= MAX_EARLY_BYTES {
+    /// Keeps a segment that has overtaken the SYN-ACK, if all kept ones take no more than `limit` bytes of
+    /// memory. Returns true if it was kept.
+    pub(crate) fn queue_early(&mut self, segment: &Arrived<'_>, limit: usize) -> bool {
+        let bytes = self.early_bytes + segment.payload.len() + size_of::<Early>();
+        let keeps = self.connect.hold_early && self.data > 0 && bytes <= limit;
+        if keeps {
             self.early_bytes = bytes;
             self.early.push(Early::of(segment));
         }
+        keeps
     }
 
     /// Takes the segments that arrived before the SYN-ACK.

@@ -27,7 +27,7 @@ mod after_syn;
 mod client;
 mod server;
 
-pub(crate) use client::MAX_EARLY_BYTES;
+pub(crate) use client::MAX_AFTER_SYN;
 pub(crate) use server::SynAnswer;
 
 use client::{Client, RepeatedSynAck};
@@ -189,7 +189,7 @@ impl FastOpenState {
 
     /// Returns the number of SYNs that left before the ordinary schedule began.
     pub(super) fn syns_before_plain(&self) -> u32 {
-        u32::from(self.client().is_some())
+        self.client().map_or(0, Client::syns_before_plain)
     }
 
     /// Returns the range of data in the next SYN, which has the sequence number `iss`; empty without Fast
@@ -238,6 +238,25 @@ impl FastOpenState {
         }
     }
 
+    /// Sends a further copy of the SYN with its data because the first was not answered in time: once, and
+    /// only if the path is known to pass such data, so that a loss is the likely reason. Returns false if a
+    /// plain SYN must follow.
+    pub(super) fn copy_syn_again(
+        &mut self,
+        syn: &mut OwnSyn,
+        rto: &mut Rto,
+        config: &TcpConfig,
+        now: Instant,
+    ) -> bool {
+        let passes = self.copied_syn_data(config).is_some_and(|data| data > 0);
+        let client = self.client_mut().filter(|_| passes);
+        let Some(wait) = client.and_then(Client::repeat) else { return false };
+        (syn.due, syn.copy, syn.last_sent) = (false, PlainCopy::Due, Some(now));
+        rto.disarm();
+        rto.arm(now, wait.into());
+        true
+    }
+
     /// Falls back to a plain SYN because the first was not answered in time; the ordinary schedule begins
     /// with it. Returns false if there is no Fast Open to fall back from.
     pub(super) fn fall_back_to_plain_syn(&mut self, syn: &mut OwnSyn, rto: &mut Rto) -> bool {
@@ -256,6 +275,25 @@ impl FastOpenState {
             && let Some(client) = self.client_mut()
         {
             client.on_too_big();
+        }
+    }
+
+    /// Keeps a segment that has overtaken the SYN-ACK, if all kept ones take no more than `limit` bytes. It
+    /// answers the data of the SYN, so the SYN-ACK is lost or reordered: the SYN leaves again after the
+    /// reordering window of RACK, a quarter of the round-trip time (RFC 8985 section 6.2), and the server
+    /// repeats the SYN-ACK. `since`: time since the SYN left.
+    pub(super) fn queue_early(
+        &mut self,
+        segment: &Arrived<'_>,
+        limit: usize,
+        since: Micros,
+        rto: &mut Rto,
+        now: Instant,
+    ) {
+        let Some(client) = self.client_mut() else { return };
+        if client.queue_early(segment, limit) && client.awaits_first_answer() {
+            let at = now + since / 4;
+            rto.fire_at(rto.deadline().map_or(at, |deadline| deadline.min(at)));
         }
     }
 

@@ -209,11 +209,11 @@ fn an_unanswered_syn_ack_no_longer_counts_against_the_limit() {
     assert_eq!(sent.iter().filter(|&&len| len == 0).count(), 6);
 }
 
-/// Runs until `until` ms with a client that repeats its SYN after `syn_rto` ms, and a response of `len`
-/// bytes; returns the statistics of the server's connection.
+/// Runs until `until` ms with a client that drops data before the SYN-ACK and repeats its SYN after `syn_rto`
+/// ms, and a response of `len` bytes; returns the statistics of the server's connection.
 fn answered(world: &mut World, syn_rto: u64, len: usize, until: u64) -> brisk_tcp::connection::ConnStats {
-    let fast_open =
-        FastOpenConnect { syn_rto_floor: Duration::from_millis(syn_rto), ..FastOpenConnect::default() };
+    let syn_rto_floor = Duration::from_millis(syn_rto);
+    let fast_open = FastOpenConnect { syn_rto_floor, hold_early: false, ..FastOpenConnect::default() };
     let id = world.open(&ConnectConfig { fast_open: Some(fast_open), ..asking() }, &pattern(100));
     world.until(50);
     let at_b = world.accept();

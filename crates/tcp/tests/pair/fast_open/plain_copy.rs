@@ -57,30 +57,34 @@ fn the_plain_copy_needs_no_allowance() {
     assert_eq!(world.sent(A), [(0, "S", 100, true), (50, "S", 0, false)]);
 }
 
+/// Returns the configuration of a client that sends its SYN twice, with the data.
+fn doubled(redundancy_percent: Option<u32>) -> ConnectConfig {
+    let gap = Duration::from_millis(5);
+    let handshake_copies = Some(HandshakeCopies { gap, with_data: true, ..HandshakeCopies::default() });
+    ConnectConfig { tcp: TcpConfig { handshake_copies, redundancy_percent, ..quick() }, ..asking() }
+}
+
+/// Returns a world whose path has passed data on a SYN.
+fn proven() -> World {
+    let mut world = World::known(FastOpenListen::default());
+    let first = world.open(&asking(), &pattern(100));
+    world.until(1000);
+    let at_b = world.accept();
+    for (side, id) in [(A, first), (B, at_b)] {
+        world.pair.abort(side, id);
+        world.pair.release(side, id);
+    }
+    world.until(2000);
+    world.restart();
+    world
+}
+
 /// If the path has passed data on a SYN before, the copy may repeat the SYN with data: the data arrives even
 /// if the first SYN was lost, and is delivered once if both arrive. Its bytes count against the allowance.
 #[test]
 fn on_a_proven_path_the_copy_may_have_the_data() {
-    let handshake_copies = Some(HandshakeCopies {
-        gap: Duration::from_millis(5),
-        with_data: true,
-        ..HandshakeCopies::default()
-    });
-    let doubled = |percent| {
-        let tcp = TcpConfig { handshake_copies, redundancy_percent: percent, ..quick() };
-        ConnectConfig { tcp, ..asking() }
-    };
     for lost in [false, true] {
-        let mut world = World::known(FastOpenListen::default());
-        let first = world.open(&asking(), &pattern(100));
-        world.until(1000);
-        let at_b = world.accept();
-        for (side, id) in [(A, first), (B, at_b)] {
-            world.pair.abort(side, id);
-            world.pair.release(side, id);
-        }
-        world.until(2000);
-        world.restart();
+        let mut world = proven();
         if lost {
             world.pair.tap = Some(Box::new(lose_first(A, Flags::SYN)));
         }
@@ -97,6 +101,29 @@ fn on_a_proven_path_the_copy_may_have_the_data() {
         world.open(&doubled(Some(0)), &pattern(100));
         world.until(20);
         assert_eq!(world.sent(A), [(0, "S", 100, true)], "without an allowance there is no copy");
+    }
+}
+
+/// Both were lost: after the timer of the SYN a further copy has the data, and a plain SYN follows only after
+/// that.
+#[test]
+fn on_a_proven_path_the_timer_repeats_the_data_before_the_plain_syn() {
+    for (lost, answered) in [(2, 255), (3, 455)] {
+        let mut world = proven();
+        let mut syns = 0;
+        world.pair.tap = Some(Box::new(move |from, segment: &Segment<'_>| {
+            syns += u32::from(from == A && segment.tcp.flags == Flags::SYN);
+            from == A && segment.tcp.flags == Flags::SYN && syns <= lost
+        }));
+        let id = world.open(&doubled(None), &pattern(100));
+        world.until(answered + 50);
+        let at_b = world.accept();
+        assert_eq!(world.sent(A)[..3], [(0, "S", 100, true), (5, "S", 100, true), (155, "S", 100, true)]);
+        let plain = lost == 3;
+        assert_eq!(world.sent(A)[3] == (305, "S", 0, false), plain, "{:?}", world.sent(A));
+        let class = if plain { SynAckClass::SynDrop } else { SynAckClass::Accepted };
+        assert_eq!(world.class(id), Some(class));
+        assert_eq!(world.read(B, at_b), pattern(100));
     }
 }
 
