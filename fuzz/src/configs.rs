@@ -6,7 +6,7 @@ use brisk_tcp::config::{
     BufferConfig, CongestionAlgorithm, ConnectConfig, EcnMode, FastOpenConfig, KeepaliveConfig, ListenConfig,
     MtuProbing, PacingConfig, Reactive, RtoConfig, StackConfig, SynCookies, TcpConfig, UrgentPolicy,
 };
-use brisk_tcp::fast_open::{ClientMemory, FastOpenConnect, FastOpenListen, LastAckHold, ServerLimits};
+use brisk_tcp::fast_open::{ClientCookie, EarlyResponse, FastOpenConnect, FastOpenListen, LastAckHold};
 use brisk_wire::Duration;
 
 use crate::decisions::Decisions;
@@ -23,6 +23,7 @@ pub fn stack(decisions: &mut Decisions<'_>, addresses: Vec<IpAddr>) -> StackConf
         granularity: Duration::from_micros(decisions.pick(&[1, 1000, 10_000])),
         challenge_acks_per_second: decisions.pick(&[1000, 1, 0]),
         observe: decisions.one_in(2),
+        path_entries: decisions.pick(&[1024, 0, 1]),
         fast_open: fast_open(decisions),
         ..StackConfig::default()
     }
@@ -31,11 +32,7 @@ pub fn stack(decisions: &mut Decisions<'_>, addresses: Vec<IpAddr>) -> StackConf
 /// Returns the Fast Open configuration of a stack.
 fn fast_open(decisions: &mut Decisions<'_>) -> FastOpenConfig {
     FastOpenConfig {
-        memory: ClientMemory { entries: decisions.pick(&[1024, 0, 1]), ..ClientMemory::default() },
-        limits: ServerLimits {
-            max_pending_bytes: decisions.pick(&[1 << 20, 0, 600]),
-            ..ServerLimits::default()
-        },
+        max_pending_bytes: decisions.pick(&[1 << 20, 0, 600]),
         last_ack_hold: decisions.pick(&[LastAckHold::FastOpened, LastAckHold::All, LastAckHold::Off]),
         ..FastOpenConfig::default()
     }
@@ -96,9 +93,12 @@ pub fn connect(decisions: &mut Decisions<'_>) -> ConnectConfig {
     let choice = decisions.byte();
     let on = |bit: u8| choice >> bit & 1 == 1;
     let fast_open = FastOpenConnect {
-        no_cookie: on(1),
-        experimental: on(2),
-        one_time: on(3),
+        cookie: match (on(1), on(2), on(3)) {
+            (true, _, _) => ClientCookie::None,
+            (_, _, true) => ClientCookie::OneTime,
+            (_, true, _) => ClientCookie::Experimental,
+            _ => ClientCookie::Standard,
+        },
         hold_early: !on(4),
         defer: on(5),
         ..FastOpenConnect::default()
@@ -128,8 +128,11 @@ fn fast_open_listen(decisions: &mut Decisions<'_>) -> Option<FastOpenListen> {
     on(0).then(|| FastOpenListen {
         max_pending: if on(1) { 1 } else { 256 },
         require_cookie: !on(2),
-        hold_response: on(3),
-        amp_factor: if on(4) { 3 } else { 0 },
+        early_response: match (on(3), on(4)) {
+            (true, _) => EarlyResponse::Held,
+            (false, true) => EarlyResponse::Multiple(3),
+            (false, false) => EarlyResponse::Standard,
+        },
         one_time: on(5),
         ..FastOpenListen::default()
     })

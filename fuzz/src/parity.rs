@@ -5,7 +5,6 @@
 //! exactly the missing range; with the checksum of the true bytes it must bring the true bytes; and the
 //! number of waiting segments stays bounded.
 
-use brisk_tcp::config::FecRule;
 use brisk_tcp::mechanism::Profile;
 use brisk_tcp::mechanism::corrective::code::{Code, Layout, ROWS_MAX, checksum, parity, placed};
 use brisk_tcp::mechanism::corrective::decoder::{
@@ -88,13 +87,9 @@ pub fn run(bytes: &[u8]) {
     let decisions = &mut Decisions::new(bytes);
     let code = decisions.pick(&[Code::Xor, Code::XorInterleaved, Code::ReedSolomon]);
     let receiver = &mut Receiver::new(SeqNum(decisions.pick(&[1, 0, u32::MAX - 1000])));
-    let config = DecoderConfig {
-        code,
-        profile: Profile::F2,
-        rule: decisions.pick(&[FecRule::Residue, FecRule::Contiguous]),
-        rmss: RMSS,
-        origin: receiver.first,
-    };
+    // Existing corpora have a byte here.
+    decisions.byte();
+    let config = DecoderConfig { code, profile: Profile::F2, rmss: RMSS, origin: receiver.first };
     let decoder = &mut Decoder::new(config);
     let mut now = Instant::ZERO;
     let mut last = None;

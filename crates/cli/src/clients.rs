@@ -158,7 +158,7 @@ impl ClientDevice {
                     let attach =
                         AttachConfig { serve: Some(place), local_ports: 0, queues, ..self.attach.clone() };
                     let on = |builder: Builder| {
-                        builder.stack(|stack| stack.path.entries = PATHS).cores(cores).build()
+                        builder.stack(|stack| stack.path_entries = PATHS).cores(cores).build()
                     };
                     match self.share {
                         None => on(attach.open()?.0)?,
@@ -183,7 +183,7 @@ impl ClientDevice {
         let source = if self.settings.mechanisms.is_some() { "by configuration" } else { "default" };
         let path = |state: MechanismState| match state.name {
             "path" => MechanismState {
-                state: if tcp.path_start.is_some() { "on" } else { "off" },
+                state: if tcp.path_start { "on" } else { "off" },
                 reason: source.to_owned(),
                 ..state
             },

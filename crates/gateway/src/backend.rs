@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use brisk_packet_io::udp::UdpDevice;
 use brisk_runtime::attach::Attached;
-use brisk_runtime::fast_open::ReplayWindow;
+use brisk_runtime::fast_open::{EarlyResponse, ReplayWindow};
 use brisk_runtime::{Endpoint, FastOpenListen, ListenConfig, TcpConfig, TcpListener};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
@@ -121,7 +121,11 @@ impl BackendConfig {
                 max_pending: PENDING,
                 max_per_ip: PENDING,
                 data_after_syn: true,
-                authenticated,
+                early_response: if authenticated {
+                    EarlyResponse::Authenticated
+                } else {
+                    EarlyResponse::Standard
+                },
                 replay_window,
                 ..FastOpenListen::default()
             }),

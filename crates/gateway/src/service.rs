@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use brisk_runtime::TcpConfig;
-use brisk_tcp::config::{BufferConfig, KeepaliveConfig, MtuProbing, PathStart};
+use brisk_tcp::config::{BufferConfig, KeepaliveConfig, MtuProbing};
 use socket2::{Socket, Type};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
@@ -37,7 +37,7 @@ pub fn hop_tcp(tcp: TcpConfig) -> TcpConfig {
     TcpConfig {
         nodelay: true,
         keepalive: Some(alive),
-        path_start: Some(PathStart::default()),
+        path_start: true,
         handshake_timers: true,
         mtu_probing: MtuProbing::Early,
         send_buffer: hop_buffer(tcp.send_buffer),

@@ -11,7 +11,7 @@ use brisk_device::{Counters, Device};
 use brisk_tcp::config::FastOpenConfig;
 use brisk_tcp::error::ImportError;
 use brisk_tcp::event::Observation;
-use brisk_tcp::fast_open::{KeySource, ServerLimits};
+use brisk_tcp::fast_open::KeySource;
 use brisk_tcp::path::PathFacts;
 use brisk_tcp::stack::{FourTuple, StackStats};
 use brisk_tcp::{ConnId, ConnectConfig, LifecycleEvent, Seed, Stack, StackConfig, TcpConfig};
@@ -664,18 +664,13 @@ fn stacks(
 /// Returns the limits of one of `count` stacks. Together the stacks keep the limits of `config`, except for
 /// the remainder of a division.
 fn part_of(config: StackConfig, count: usize) -> StackConfig {
-    let limits = config.fast_open.limits;
-    let limits = ServerLimits {
-        max_pending: limits.max_pending.div_ceil(count),
-        max_pending_bytes: limits.max_pending_bytes.div_ceil(count),
-        ..limits
-    };
+    let max_pending_bytes = config.fast_open.max_pending_bytes.div_ceil(count);
     StackConfig {
         max_connections: config.max_connections.div_ceil(count),
         max_buffer_bytes: config.max_buffer_bytes.div_ceil(count),
         fec_mem_total: config.fec_mem_total.div_ceil(count),
         warm_half_open: config.warm_half_open.div_ceil(count),
-        fast_open: FastOpenConfig { limits, ..config.fast_open },
+        fast_open: FastOpenConfig { max_pending_bytes, ..config.fast_open },
         ..config
     }
 }

@@ -70,7 +70,7 @@ pub use brisk_tcp::error::CloseReason;
 pub use brisk_tcp::error::ImportError;
 pub use brisk_tcp::event::{Lifecycle, LifecycleEvent, Observation};
 pub use brisk_tcp::fast_open::{self, FastOpenConnect, FastOpenListen, FastOpenOutcome, KeySource};
-pub use brisk_tcp::path::{PathFacts, PathMemoryConfig};
+pub use brisk_tcp::path::PathFacts;
 pub use brisk_tcp::stack::{ConnId, FourTuple, StackStats};
 pub use brisk_tcp::{self as tcp, time};
 pub use brisk_tcp::{ConnectConfig, ListenConfig, Seed, StackConfig, TcpConfig};

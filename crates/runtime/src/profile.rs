@@ -7,7 +7,7 @@
 use brisk_link::units::{parse_duration, parse_proportion};
 use brisk_tcp::TcpConfig;
 use brisk_tcp::config::{
-    CongestionAlgorithm, CopyScope, CorrectiveConfig, FecCode, HandshakeCopies, PathStart, PlannerConfig,
+    CongestionAlgorithm, CopyScope, CorrectiveConfig, FecCode, HandshakeCopies, PlannerConfig,
     ProactiveConfig, Reactive,
 };
 
@@ -91,7 +91,7 @@ impl Profile {
     /// True if connections of the profile begin with facts that earlier connections learnt about the path, in
     /// addition to the round-trip time.
     pub fn starts_from_path(&self) -> bool {
-        self.tcp.path_start.is_some() || self.tcp.handshake_timers
+        self.tcp.path_start || self.tcp.handshake_timers
     }
 }
 
@@ -203,7 +203,7 @@ fn proactive() -> TcpConfig {
 fn all() -> TcpConfig {
     TcpConfig {
         initial_window: 32,
-        path_start: Some(PathStart::default()),
+        path_start: true,
         handshake_timers: true,
         handshake_copies: Some(HandshakeCopies { with_data: true, ..HandshakeCopies::default() }),
         congestion: CongestionAlgorithm::Bbr,
@@ -295,7 +295,7 @@ fn mechanism(word: &str, asked: &mut Profile) -> Result<(), ProfileError> {
         ("path", value) => {
             let on = value != "off";
             tcp.share_path = value == "shared";
-            tcp.path_start = on.then(PathStart::default);
+            tcp.path_start = on;
             tcp.handshake_timers = on;
             *memory |= on;
         }

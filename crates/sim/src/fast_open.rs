@@ -13,7 +13,7 @@ use brisk_link::{DirectionSpec, LinkSpec};
 use brisk_tcp::TcpConfig;
 use brisk_tcp::config::{ConnectConfig, FastOpenConfig, ListenConfig, StackConfig};
 use brisk_tcp::error::ConfigError;
-use brisk_tcp::fast_open::{CookieKey, FastOpenConnect, FastOpenListen, KeySource};
+use brisk_tcp::fast_open::{CookieKey, EarlyResponse, FastOpenConnect, FastOpenListen, KeySource};
 use brisk_tcp::stack::Stack;
 use brisk_wire::Instant;
 
@@ -35,8 +35,11 @@ pub(crate) fn keys() -> FastOpenConfig {
 /// Returns the Fast Open configuration of a listener with this TCP. An initial window above the standard is
 /// for the servers of a gateway pair, which respond only to authenticated requests.
 pub fn listening(tcp: &TcpConfig) -> FastOpenListen {
-    let standard = TcpConfig::default().initial_window;
-    FastOpenListen { authenticated: tcp.initial_window > standard, ..FastOpenListen::default() }
+    let early_response = match tcp.initial_window > TcpConfig::default().initial_window {
+        true => EarlyResponse::Authenticated,
+        false => EarlyResponse::Standard,
+    };
+    FastOpenListen { early_response, ..FastOpenListen::default() }
 }
 
 /// A client's memory of servers and paths, and a server's memory of the path to the client.

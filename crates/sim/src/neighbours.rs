@@ -146,7 +146,7 @@ fn sender(to: IpAddr, tcp: &TcpConfig, end: Instant) -> BulkSender {
 
 #[cfg(test)]
 mod tests {
-    use brisk_tcp::config::{CongestionAlgorithm, PathStart};
+    use brisk_tcp::config::CongestionAlgorithm;
 
     use super::*;
 
@@ -204,7 +204,7 @@ mod tests {
     fn bbr_starts_on_a_path_known_for_full_queues_take_little_more_than_cubic() {
         let link = LinkSpec::parse("--rtt 80ms --rate 10mbit --queue 30kB").unwrap();
         let short = Some(Exchange { pause: Duration::from_secs(1), ..Exchange::of(90_000) });
-        let path_start = Some(PathStart::default());
+        let path_start = true;
         let [cubic, bbr] = [CongestionAlgorithm::Cubic, CongestionAlgorithm::Bbr].map(|congestion| {
             let tcp = TcpConfig { congestion, path_start, ..TcpConfig::default() };
             let takes = Duration::from_secs(30);

@@ -9,7 +9,7 @@ use brisk_link::LinkSpec;
 use brisk_sim::application::{Client, ClientPlan, Connections, Exchange, Server};
 use brisk_sim::world::{Side, World};
 use brisk_tcp::config::{ConnectConfig, ListenConfig, StackConfig};
-use brisk_tcp::fast_open::{FastOpenConnect, FastOpenListen};
+use brisk_tcp::fast_open::{ClientCookie, FastOpenConnect, FastOpenListen};
 use brisk_wire::Instant;
 
 const RTT: Duration = Duration::from_millis(100);
@@ -131,7 +131,7 @@ fn without_the_copy_a_swallowed_syn_costs_a_round_trip_and_a_half() {
 /// window of zero.
 #[test]
 fn data_on_a_syn_that_a_proxy_answers_costs_nothing() {
-    let connect = FastOpenConnect { no_cookie: true, ..FastOpenConnect::insured() };
+    let connect = FastOpenConnect { cookie: ClientCookie::None, ..FastOpenConnect::insured() };
     assert_eq!(extra("--middlebox synproxy", connect), [(0, "stripped"); TRANSACTIONS]);
 }
 

@@ -11,7 +11,7 @@ use brisk_link::LinkSpec;
 use brisk_sim::application::{Client, ClientPlan, Connections, Exchange, Server};
 use brisk_sim::world::{Side, World};
 use brisk_tcp::config::{
-    CongestionAlgorithm, ConnectConfig, ListenConfig, MtuProbing, PathStart, StackConfig, TcpConfig,
+    CongestionAlgorithm, ConnectConfig, ListenConfig, MtuProbing, StackConfig, TcpConfig,
 };
 use brisk_wire::Instant;
 
@@ -19,7 +19,7 @@ use brisk_wire::Instant;
 fn hop(congestion: CongestionAlgorithm) -> TcpConfig {
     TcpConfig {
         nodelay: true,
-        path_start: Some(PathStart::default()),
+        path_start: true,
         handshake_timers: true,
         mtu_probing: MtuProbing::Early,
         congestion,

@@ -6,7 +6,7 @@ use brisk_sim::fast_open::PriorKnowledge;
 use brisk_sim::transaction::{TransactionSpec, transaction};
 use brisk_tcp::TcpConfig;
 use brisk_tcp::config::{
-    CongestionAlgorithm, CopyScope, CorrectiveConfig, FecCode, PathStart, PlannerConfig, ProactiveConfig,
+    CongestionAlgorithm, CopyScope, CorrectiveConfig, FecCode, PlannerConfig, ProactiveConfig,
 };
 
 /// Share of packets that are late, and their delay.
@@ -58,7 +58,7 @@ fn reordering_slows_no_profile_by_more_than_three_percent() {
             "a pair as installed",
             TcpConfig {
                 initial_window: 32,
-                path_start: Some(PathStart::default()),
+                path_start: true,
                 congestion: CongestionAlgorithm::Bbr,
                 ..TcpConfig::planned(PlannerConfig::default().max_overhead)
             },

@@ -11,7 +11,7 @@ use brisk_sim::world::{Side, World};
 use brisk_tcp::TcpConfig;
 use brisk_tcp::config::{
     BufferConfig, CongestionAlgorithm, ConnectConfig, FastOpenConfig, HandshakeCopies, ListenConfig,
-    PathStart, StackConfig,
+    StackConfig,
 };
 use brisk_tcp::fast_open::{CookieKey, FastOpenConnect, FastOpenListen, KeySource};
 use brisk_wire::Instant;
@@ -27,7 +27,7 @@ fn gateway(max_overhead: u32) -> TcpConfig {
     TcpConfig {
         initial_window: 32,
         nodelay: true,
-        path_start: Some(PathStart::default()),
+        path_start: true,
         handshake_timers: true,
         handshake_copies,
         congestion: CongestionAlgorithm::Bbr,

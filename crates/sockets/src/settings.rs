@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use brisk_tcp::config::{
     BufferConfig, CongestionAlgorithm, EarlyRetransmit, EcnMode, HandshakeCopies, KeepaliveConfig,
-    LossDetection, MtuProbing, PacingConfig, PaperConfig, PathStart, PrrBound, Reactive, Rfc6675Config,
-    RtoConfig, SynCookies, UrgentPolicy,
+    LossDetection, MtuProbing, PacingConfig, PaperConfig, PrrBound, Reactive, Rfc6675Config, RtoConfig,
+    SynCookies, UrgentPolicy,
 };
-use brisk_tcp::fast_open::{FastOpenConnect, FastOpenListen, KeySource, LastAckHold, ReplayWindow};
+use brisk_tcp::fast_open::{
+    ClientCookie, EarlyResponse, FastOpenConnect, FastOpenListen, KeySource, LastAckHold, ReplayWindow,
+};
 use brisk_tcp::{ListenConfig, StackConfig, TcpConfig};
 
 mod corrective;
@@ -58,7 +60,7 @@ const KEYS: &[(&str, &str)] = &[
     ("user_timeout", "off or a time"),
     ("syn_retries", "a number"),
     ("share_path", "on or off; on only with congestion=bbr"),
-    ("path_start", "off, or the largest initial window in segments"),
+    ("path_start", "on or off: start a connection over a known path with the remembered facts"),
     ("handshake_timers", "on or off: early retries on a known path"),
     (
         "handshake_copies",
@@ -73,7 +75,6 @@ const KEYS: &[(&str, &str)] = &[
     ("push_bursts", "on or off: PSH at the end of every burst, as in Linux with segmentation offload"),
     ("hop_limit", "a number"),
     ("dscp", "a number"),
-    ("redundancy_percent", "percent of the bytes sent, or off: no limit beyond that of each mechanism"),
     (
         "fast_open",
         "off, client, server, or both as in client,server: a client offers the option with every connect and send",
@@ -261,19 +262,29 @@ impl Settings {
             "fast_open_max_pending" => listen.max_pending = number(key, value)?,
             "fast_open_max_per_ip" => listen.max_per_ip = number(key, value)?,
             "fast_open_require_cookie" => listen.require_cookie = on_off(key, value)?,
-            "fast_open_hold_response" => listen.hold_response = on_off(key, value)?,
+            "fast_open_hold_response" => {
+                let is_held = on_off(key, value)?;
+                listen.early_response = if is_held { EarlyResponse::Held } else { EarlyResponse::Standard };
+            }
             "fast_open_replay_window" => {
                 let lifetime = span(key, value)?;
                 let window = ReplayWindow { lifetime, ..ReplayWindow::default() };
                 listen.replay_window = (!lifetime.is_zero()).then_some(window);
             }
-            "fast_open_amp_factor" => listen.amp_factor = number(key, value)?,
+            "fast_open_amp_factor" => {
+                listen.early_response = match number(key, value)? {
+                    0 => EarlyResponse::Standard,
+                    multiple => EarlyResponse::Multiple(multiple),
+                }
+            }
             "fast_open_one_time" => {
                 listen.one_time = on_off(key, value)?;
-                connect.one_time = listen.one_time;
+                use_cookie(connect, ClientCookie::OneTime, listen.one_time);
             }
-            "fast_open_no_cookie" => connect.no_cookie = on_off(key, value)?,
-            "fast_open_experimental" => connect.experimental = on_off(key, value)?,
+            "fast_open_no_cookie" => use_cookie(connect, ClientCookie::None, on_off(key, value)?),
+            "fast_open_experimental" => {
+                use_cookie(connect, ClientCookie::Experimental, on_off(key, value)?);
+            }
             "fast_open_hold_early" => connect.hold_early = on_off(key, value)?,
             "fast_open_syn_rto_floor" => connect.syn_rto_floor = span(key, value)?,
             "fast_open_syn_parts" => {
@@ -285,7 +296,7 @@ impl Settings {
                 listen.data_after_syn = connect.data_after_syn > 0;
             }
             "fast_open_plain_copy_percent" => connect.plain_copy_percent = number(key, value)?,
-            "fast_open_black_hole_base" => self.stack.fast_open.memory.black_hole_base = span(key, value)?,
+            "fast_open_black_hole_base" => self.stack.fast_open.black_hole_base = span(key, value)?,
             "fast_open_last_ack_hold" => {
                 self.stack.fast_open.last_ack_hold = match value {
                     "off" => LastAckHold::Off,
@@ -343,11 +354,7 @@ impl Settings {
             "keepalive" => tcp.keepalive = keepalive(key, value)?,
             "user_timeout" => tcp.user_timeout = if value == "off" { None } else { Some(span(key, value)?) },
             "share_path" => tcp.share_path = on_off(key, value)?,
-            "path_start" => {
-                tcp.path_start = off_or(value, || {
-                    Ok(PathStart { max_window: number(key, value)?, ..PathStart::default() })
-                })?;
-            }
+            "path_start" => tcp.path_start = on_off(key, value)?,
             "handshake_timers" => tcp.handshake_timers = on_off(key, value)?,
             "handshake_copies" => {
                 tcp.handshake_copies = off_or(value, || {
@@ -380,15 +387,21 @@ impl Settings {
             "push_bursts" => tcp.push_bursts = on_off(key, value)?,
             "hop_limit" => tcp.hop_limit = number(key, value)?,
             "dscp" => tcp.dscp = number(key, value)?,
-            "redundancy_percent" => {
-                tcp.redundancy_percent = if value == "off" { None } else { Some(number(key, value)?) };
-            }
             "proactive" => tcp.mechanisms.proactive = proactive::read(value)?,
             "reactive" => tcp.mechanisms.reactive = reactive(value)?,
             "loss_detection" => tcp.loss_detection = loss_detection(value)?,
             _ => return Ok(false),
         }
         Ok(true)
+    }
+}
+
+/// Switches this cookie of a client on, or off if it is on.
+fn use_cookie(connect: &mut FastOpenConnect, cookie: ClientCookie, is_on: bool) {
+    if is_on {
+        connect.cookie = cookie;
+    } else if connect.cookie == cookie {
+        connect.cookie = ClientCookie::Standard;
     }
 }
 

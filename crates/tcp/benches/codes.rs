@@ -8,7 +8,6 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use brisk_tcp::config::FecRule;
 use brisk_tcp::mechanism::Profile;
 use brisk_tcp::mechanism::corrective::code::{Code, Layout, checksum, parity, placed};
 use brisk_tcp::mechanism::corrective::decoder::{Decoder, DecoderConfig, Edges, Outcome, ReceivedBytes};
@@ -110,13 +109,8 @@ fn decoding() {
         arrived.insert(layout.range());
         arrived.remove(SeqRange::with_len(SeqNum(1), u32::from(lost) * SEGMENT));
         let edges = Edges { rcv_nxt: SeqNum(1), rcv_wnd: 1 << 20, fin_known: false };
-        let config = DecoderConfig {
-            code: Code::ReedSolomon,
-            profile: Profile::F2,
-            rule: FecRule::Residue,
-            rmss: SEGMENT,
-            origin: SeqNum(1),
-        };
+        let config =
+            DecoderConfig { code: Code::ReedSolomon, profile: Profile::F2, rmss: SEGMENT, origin: SeqNum(1) };
         let mut index = 0;
         report(&format!("repair {lost} of {blocks} segments, checksum included"), blocks, |group| {
             let mut decoder = Decoder::new(config);

@@ -13,10 +13,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::ops::RangeInclusive;
 
 use crate::error::ConfigError;
-use crate::fast_open::{
-    ClientMemory, FastOpenConnect, FastOpenListen, FastOpenSwitches, KeySource, LastAckHold, ServerLimits,
-};
-use crate::path::PathMemoryConfig;
+use crate::fast_open::{FastOpenConnect, FastOpenListen, KeySource, LastAckHold};
 use crate::time::Duration;
 
 mod gentle;
@@ -27,7 +24,7 @@ mod planner;
 
 pub use crate::congestion::{CongestionAlgorithm, ControllerFactory, UnknownCongestion};
 pub use gentle::{
-    CopyMark, CopyRule, CopyScope, CorrectiveConfig, FecCode, FecHold, FecProfile, FecRule, ProactiveConfig,
+    CopyMark, CopyRule, CopyScope, CorrectiveConfig, FecCode, FecHold, FecProfile, ProactiveConfig,
 };
 #[cfg(feature = "historical")]
 pub use historical::{EarlyRetransmit, PaperConfig, Rfc6675Config};
@@ -80,11 +77,11 @@ pub struct StackConfig {
     pub observe: bool,
     /// Record [`crate::event::LifecycleEvent`]s. Default off.
     pub lifecycle: bool,
-    /// Fast Open: its memory and the limits of pending connections. Connections and listeners that enable
-    /// Fast Open use it.
+    /// Fast Open. Connections and listeners that enable it use these settings.
     pub fast_open: FastOpenConfig,
-    /// Memory of paths from one connection to the next.
-    pub path: PathMemoryConfig,
+    /// Paths (pairs of addresses) that are remembered from one connection to the next, with the cookies of
+    /// Fast Open. 0 (off)..=1000000, default 1024.
+    pub path_entries: usize,
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]
     pub non_exhaustive: (),
@@ -93,12 +90,12 @@ pub struct StackConfig {
 /// Settings of Fast Open for a whole stack.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FastOpenConfig {
-    /// Host-wide switches for connections and listeners.
-    pub switches: FastOpenSwitches,
-    /// The client's memory.
-    pub memory: ClientMemory,
-    /// The limits of the server.
-    pub limits: ServerLimits,
+    /// Time for which a client does not use Fast Open on a network that is a black hole, doubled each time;
+    /// 0: always used. Up to 86400 s, default 3600 s.
+    pub black_hole_base: Duration,
+    /// Limit of the bytes of SYN data of all pending connections of a server: opened by their SYN and not
+    /// acknowledged yet. Default 1 MiB.
+    pub max_pending_bytes: usize,
     /// The keys of listeners without their own; `None`: a key from the seed of the stack.
     pub keys: Option<KeySource>,
     /// The closed connections that are remembered, up to 10,000, to recognise a duplicate of their SYN.
@@ -111,9 +108,8 @@ pub struct FastOpenConfig {
 impl Default for FastOpenConfig {
     fn default() -> Self {
         FastOpenConfig {
-            switches: FastOpenSwitches::default(),
-            memory: ClientMemory::default(),
-            limits: ServerLimits::default(),
+            black_hole_base: Duration::from_secs(3600),
+            max_pending_bytes: 1 << 20,
             keys: None,
             last_ack_hold: LastAckHold::FastOpened,
             non_exhaustive: (),
@@ -141,7 +137,7 @@ impl Default for StackConfig {
             observe: false,
             lifecycle: false,
             fast_open: FastOpenConfig::default(),
-            path: PathMemoryConfig::default(),
+            path_entries: 1024,
             non_exhaustive: (),
         }
     }
@@ -167,8 +163,14 @@ impl StackConfig {
         if !(Duration::from_secs(1)..=Duration::from_secs(120)).contains(&self.msl) {
             return refuse("msl", alloc::format!("{:?}", self.msl), "1 s to 120 s");
         }
-        self.fast_open.memory.validate()?;
-        self.path.validate()
+        if self.path_entries > 1_000_000 {
+            return refuse("path_entries", self.path_entries.to_string(), "0 to 1000000");
+        }
+        let base = self.fast_open.black_hole_base;
+        if base > Duration::from_secs(86_400) {
+            return refuse("black_hole_base", alloc::format!("{base:?}"), "0 to 86400 s");
+        }
+        Ok(())
     }
 }
 
@@ -402,11 +404,14 @@ pub struct TcpConfig {
     pub thin_stream: bool,
     /// Algorithm of loss detection. Default `Rack`.
     pub loss_detection: LossDetection,
-    /// Limit of copies and parity, percent of the bytes sent. Default `None`: only each mechanism's own
-    /// limits.
-    pub redundancy_percent: Option<u32>,
-    /// Begin a connection over a known path with the remembered facts. Default `None`.
-    pub path_start: Option<PathStart>,
+    /// Begin a connection over a known path with the remembered facts (RFC 9040). Default off.
+    ///
+    /// The connection uses the remembered variation of the round-trip time, and begins with a window of the
+    /// bytes that one flight has carried, or of half of what the path holds without a queue if that is more;
+    /// above 64 segments the window is limited to what the path holds. All connections of the path share this
+    /// window. It is paced, and reduced if its losses exceed what chance explains. An `initial_window` above
+    /// ten follows the same rules on a known path.
+    pub path_start: bool,
     /// Early retransmissions of a SYN or SYN-ACK on a path with a remembered round-trip time: at most three,
     /// the first after one and a half times that time and at least 50 ms, each after twice the previous wait,
     /// while that is shorter than the ordinary timeout. They do not count as retries; after them the ordinary
@@ -460,8 +465,7 @@ impl Default for TcpConfig {
             dscp: 0,
             thin_stream: false,
             loss_detection: LossDetection::Rack,
-            redundancy_percent: None,
-            path_start: None,
+            path_start: false,
             handshake_timers: false,
             handshake_copies: None,
             mechanisms: MechanismConfig::default(),
@@ -486,9 +490,6 @@ impl TcpConfig {
         }
         if self.syn_linear_retries > 10 {
             return refuse("syn_linear_retries", self.syn_linear_retries.to_string(), "0 to 10");
-        }
-        if let Some(start) = self.path_start.filter(|start| !(1..=1024).contains(&start.max_window)) {
-            return refuse("max_window", start.max_window.to_string(), "1 to 1024 segments");
         }
         if let Some(gap) = self.handshake_copies.map(|copies| copies.gap).filter(|gap| gap.as_secs() > 0) {
             return refuse("gap", alloc::format!("{gap:?}"), "0 to 999 ms");
@@ -527,31 +528,9 @@ impl TcpConfig {
     }
 }
 
-/// Start of a connection over a known path (RFC 9040). The connection uses the remembered variation of the
-/// round-trip time, and begins with a window of the bytes that one flight has carried; all connections of the
-/// path share this window. It is paced, and reduced if its losses exceed what chance explains. A larger
-/// [`TcpConfig::initial_window`] follows the same rules on a known path.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PathStart {
-    /// Maximum initial window, segments. It is limited to the volume of one flight, or to half of what the
-    /// path holds without a queue if that is more; above 64 segments it is limited to what the path holds.
-    /// 1..=1024, default 1024.
-    pub max_window: u32,
-    /// Makes literals end with `..`, so that releases can add fields.
-    #[doc(hidden)]
-    pub non_exhaustive: (),
-}
-
-impl Default for PathStart {
-    fn default() -> Self {
-        PathStart { max_window: 1024, non_exhaustive: () }
-    }
-}
-
 /// A copy of every SYN and SYN-ACK (Gentle Aggression section 8.4.1): a loss in the handshake costs a timeout
 /// of a second, a copy 60 bytes. The copy of a SYN carries neither data nor a cookie, so that it delivers no
-/// request twice. With [`TcpConfig::redundancy_percent`] the allowance limits copies; a planner sends them
-/// only if the gain is worth it.
+/// request twice. A planner sends copies only if the gain is worth it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HandshakeCopies {
     /// Time between original and copy. 0..=999 ms, default 0.

@@ -3,8 +3,8 @@
 //! A path is a pair of addresses. Its connections report their measurements when they open, every
 //! `REPORT_INTERVAL` while they are busy, and at their end. The memory merges the reports and lets them
 //! age; a new connection receives the [`PathFacts`] as a value. The memory knows no connection and decides
-//! nothing: [`crate::config::PathStart`] and `handshake_timers` of [`crate::TcpConfig`] decide how a
-//! connection uses the facts.
+//! nothing: `path_start` and `handshake_timers` of [`crate::TcpConfig`] decide how a connection uses the
+//! facts.
 //!
 //! Only this module has facts of the *path*: round-trip time, window, loss, and segment size.
 //! `fast_open::client` has the facts of a *server* about Fast Open (cookies, refusals).
@@ -20,11 +20,9 @@
 //! | MTU | as path-MTU discovery left it | ten minutes (RFC 8201 section 4) |
 //! | MSS of the peer, handshakes that failed | the last | until the path is evicted |
 
-use alloc::string::ToString;
 use core::hash::{Hash, Hasher};
 use core::net::IpAddr;
 
-use crate::error::ConfigError;
 use crate::evidence::LossHistory;
 use crate::four_tuple::{KeyedHash, hash_addresses};
 use crate::lru::Lru;
@@ -52,33 +50,6 @@ pub(crate) const LARGE_PACKET_INTERVAL: Duration = Duration::from_millis(50);
 const LOSS_SEGMENTS: u64 = 1 << 14;
 /// Units of the counts per segment, so that a single loss does not vanish when the counts are halved.
 const FRACTION: u64 = 1 << 10;
-
-/// Limits of the memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PathMemoryConfig {
-    /// Pairs of addresses. 0 (off)..=1000000, default 1024.
-    pub entries: usize,
-    /// Makes literals end with `..`, so that releases can add fields.
-    #[doc(hidden)]
-    pub non_exhaustive: (),
-}
-
-impl Default for PathMemoryConfig {
-    fn default() -> Self {
-        PathMemoryConfig { entries: 1024, non_exhaustive: () }
-    }
-}
-
-impl PathMemoryConfig {
-    /// Checks the documented ranges of the fields; the error names the first field that is out of its range.
-    pub fn validate(&self) -> Result<(), ConfigError> {
-        if self.entries > 1_000_000 {
-            let value = self.entries.to_string();
-            return Err(ConfigError { key: "path.entries", value, range: "0 to 1000000" });
-        }
-        Ok(())
-    }
-}
 
 /// Current facts of a path; unknown or outdated ones are absent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -283,25 +254,26 @@ struct DecayingLosses {
 /// The memory of a stack.
 #[derive(Debug)]
 pub(crate) struct PathMemory {
-    config: PathMemoryConfig,
+    entries: usize,
     hash: KeyedHash,
     paths: Lru<Ends, Path, KeyedHash>,
 }
 
 impl PathMemory {
-    pub(crate) fn new(config: PathMemoryConfig, hash: KeyedHash) -> Self {
-        PathMemory { config, paths: Lru::new(config.entries, hash.clone()), hash }
+    /// Returns a memory of at most `entries` paths.
+    pub(crate) fn new(entries: usize, hash: KeyedHash) -> Self {
+        PathMemory { entries, paths: Lru::new(entries, hash.clone()), hash }
     }
 
     /// Returns to the state after [`PathMemory::new`], in the same storage.
-    pub(crate) fn renew(&mut self, by: PathMemoryConfig, with: KeyedHash) {
-        let PathMemory { config, hash, paths } = self;
-        paths.renew(by.entries, with.clone());
-        (*config, *hash) = (by, with);
+    pub(crate) fn renew(&mut self, by: usize, with: KeyedHash) {
+        let PathMemory { entries, hash, paths } = self;
+        paths.renew(by, with.clone());
+        (*entries, *hash) = (by, with);
     }
 
     fn emptied(&self) -> Self {
-        PathMemory::new(self.config, self.hash.clone())
+        PathMemory::new(self.entries, self.hash.clone())
     }
 
     /// Returns the facts of a path; none for a path without reports.
@@ -516,10 +488,7 @@ mod tests {
     }
 
     fn memory(entries: usize) -> PathMemory {
-        PathMemory::new(
-            PathMemoryConfig { entries, ..PathMemoryConfig::default() },
-            KeyedHash::new(&1.into()),
-        )
+        PathMemory::new(entries, KeyedHash::new(&1.into()))
     }
 
     fn rtt(srtt: u64, rttvar: u64) -> PathRtt {

@@ -1,7 +1,7 @@
 //! The keys of Corrective.
 
 use brisk_tcp::TcpConfig;
-use brisk_tcp::config::{CorrectiveConfig, FecCode, FecHold, FecProfile, FecRule};
+use brisk_tcp::config::{CorrectiveConfig, FecCode, FecHold, FecProfile};
 
 use super::{Refused, number, on_off, refused, span};
 
@@ -11,7 +11,6 @@ pub(super) const KEYS: &[(&str, &str)] = &[
     ("enc_type", "xor, interleaved, or rs:PARITIES"),
     ("fec_blocks", "blocks of a group"),
     ("fec_delay_div", "divisor of the round-trip time for the delay of parity"),
-    ("fec_rule", "contiguous or residue"),
     ("fec_hold", "off, reo or full"),
     ("fec_rtt", "off, or the round-trip time before the first sample"),
     ("enc_tail_ack", "on or off"),
@@ -57,8 +56,6 @@ fn apply(config: &mut CorrectiveConfig, key: &str, value: &str) -> Result<(), Re
         }
         ("fec_blocks", _) => config.blocks = number(key, value)?,
         ("fec_delay_div", _) => config.delay_divisor = number(key, value)?,
-        ("fec_rule", "contiguous") => config.rule = Some(FecRule::Contiguous),
-        ("fec_rule", "residue") => config.rule = Some(FecRule::Residue),
         ("fec_hold", "off") => config.hold = Some(FecHold::Off),
         ("fec_hold", "reo") => config.hold = Some(FecHold::Reordering),
         ("fec_hold", "full") => config.hold = Some(FecHold::Full),

@@ -5,8 +5,9 @@ use std::time::Duration;
 use brisk_tcp::config::{
     BufferConfig, EcnMode, LossDetection, MtuProbing, Reactive, Rfc6675Config, SynCookies,
 };
+use brisk_tcp::fast_open::ClientCookie;
 
-use super::{Refused, Settings, number, refused};
+use super::{Refused, Settings, number, refused, use_cookie};
 
 impl Settings {
     /// Applies Linux's bits: 1 client, 2 server, 4 client without cookie, 0x200 server without, 0x400 all
@@ -16,7 +17,7 @@ impl Settings {
             Some(digits) => u32::from_str_radix(digits, 16).map_err(|_| refused(key, value))?,
             None => number(key, value)?,
         };
-        self.fast_open_connect.no_cookie = bits & 4 != 0;
+        use_cookie(&mut self.fast_open_connect, ClientCookie::None, bits & 4 != 0);
         self.fast_open_client_allowed = bits & 1 != 0;
         self.fast_open_server_allowed = bits & 2 != 0;
         self.fast_open_listen.require_cookie = bits & 0x200 == 0;
@@ -98,7 +99,7 @@ impl Settings {
             "tcp_keepalive_intvl" => self.keepalive.interval = seconds(key, value)?,
             "tcp_keepalive_probes" => self.keepalive.count = number(key, value)?,
             "tcp_fastopen_blackhole_timeout_sec" => {
-                self.stack.fast_open.memory.black_hole_base = seconds(key, value)?;
+                self.stack.fast_open.black_hole_base = seconds(key, value)?;
             }
             "tcp_notsent_lowat" => self.notsent_lowat = number(key, value)?,
             "tcp_syncookies" => self.listen.syn_cookies = syn_cookies(value),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::settings::{Settings, linux_syn_retries};
 use brisk_tcp::config::ConnectConfig;
-use brisk_tcp::fast_open::FastOpenConnect;
+use brisk_tcp::fast_open::{ClientCookie, FastOpenConnect};
 use brisk_tcp::{ConnId, ListenConfig, Stack};
 use brisk_wire::Instant;
 
@@ -287,15 +287,15 @@ impl Socket {
 
     fn fast_open_connect(&self, settings: &Settings) -> FastOpenConnect {
         let asked = settings.fast_open_connect;
-        let no_cookie = asked.no_cookie || self.options.fast_open_no_cookie;
+        let cookie = if self.options.fast_open_no_cookie { ClientCookie::None } else { asked.cookie };
         if !settings.like_linux {
-            return FastOpenConnect { defer: self.options.fast_open_connect, no_cookie, ..asked };
+            return FastOpenConnect { defer: self.options.fast_open_connect, cookie, ..asked };
         }
         // Linux waits a second for the answer to a SYN with data, independently of its path memory.
         FastOpenConnect {
             defer: true,
             syn_rto_floor: Duration::from_secs(1),
-            no_cookie,
+            cookie,
             assume_mtu: true,
             ..asked
         }

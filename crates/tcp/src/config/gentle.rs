@@ -24,8 +24,6 @@ pub struct CorrectiveConfig {
     /// counted from its last segment (at most twice the time after its first), in F1 from the first.
     /// 1..=16, default 4.
     pub delay_divisor: u32,
-    /// Losses that are rebuilt; `None`: `Residue`, and `Contiguous` in F1. Default `None`.
-    pub rule: Option<FecRule>,
     /// Time that loss detection waits for a repair by parity; `None`: `Full` with [`FecCode::ReedSolomon`]
     /// and no planner, because it repairs several losses together; otherwise `Reordering`. Default `None`.
     pub hold: Option<FecHold>,
@@ -49,7 +47,6 @@ impl Default for CorrectiveConfig {
             parities: 1,
             expected_rtt: None,
             delay_divisor: 4,
-            rule: None,
             hold: None,
             tail_ack: true,
             non_exhaustive: (),
@@ -135,16 +132,6 @@ pub enum FecCode {
     XorInterleaved,
     /// Up to 8 parity segments, each of which repairs one lost block.
     ReedSolomon,
-}
-
-/// Losses that the receiver rebuilds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum FecRule {
-    /// One run of at most a block.
-    Contiguous,
-    /// All losses in which no two bytes have the same position in their blocks.
-    Residue,
 }
 
 /// Time that loss detection waits for the answer to parity.

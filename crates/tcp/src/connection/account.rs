@@ -310,9 +310,6 @@ impl Connection {
             self.tx.mtu.on_probe_sent(data.range, self.tx.option_len);
         }
         self.counters.count_data(data, fresh);
-        if data.origin == Origin::New {
-            self.tx.earn_redundancy(data.payload_len(), self.config.redundancy_percent);
-        }
         self.rx.ack.on_data_sent(now);
         self.account_ack(&segment.header);
         self.counters.observe(Observation::Sent { range: data.range, origin: data.origin });

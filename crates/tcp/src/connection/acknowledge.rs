@@ -63,7 +63,7 @@ impl Connection {
                 ts_echo_rtt: self.echo_rtt(segment, now),
             },
         );
-        let watched = self.config.path_start.is_some() || self.tx.rate.delivery.is_some();
+        let watched = self.config.path_start || self.tx.rate.delivery.is_some();
         let losses = watched.then(|| self.all_losses());
         let report = if self.gentle.active.is_some() {
             let probe = self.probe_timeout();

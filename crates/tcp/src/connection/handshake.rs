@@ -343,7 +343,7 @@ impl Connection {
         let early_window = self.rx.window.early_shift().filter(|_| {
             let client = self.fast_open.client();
             client.is_some_and(|client| client.connect.early_window)
-                && self.config.path_start.is_some()
+                && self.config.path_start
                 && !self.fast_open.syn_data(self.handshake.iss, &self.tx).is_empty()
         });
         Options {
@@ -373,7 +373,7 @@ impl Connection {
         self.tx.window.start(syn.seq, self.handshake.iss, syn.window);
         self.tx.window.set_scale(shift);
         // Fast Open: a window above the 16 bits of the SYN.
-        let takes_early_window = self.state == State::SynReceived && self.config.path_start.is_some();
+        let takes_early_window = self.state == State::SynReceived && self.config.path_start;
         if let Some(early) = syn.options.early_window.filter(|_| takes_early_window) {
             self.tx.window.widen(EARLY_WINDOW << early.min(EARLY_SHIFT_MAX));
         }

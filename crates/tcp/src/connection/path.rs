@@ -4,7 +4,7 @@
 //! variation of the round-trip time, the slow-start threshold, a larger initial window, and handshake timers
 //! that follow the path's round-trip time.
 //!
-//! **The window** ([`PathStart`](crate::config::PathStart)). RFC 9040 lets connections share what they know
+//! **The window** ([`TcpConfig::path_start`]). RFC 9040 lets connections share what they know
 //! of a path; RFC 6928 permits ten segments on an unknown path. A larger window is one that the path has
 //! carried before ([`PathVolume`](crate::path::PathVolume)), or one that the configuration sets. In both
 //! cases careful resume (draft-ietf-tsvwg-careful-resume) bounds it:
@@ -13,7 +13,7 @@
 //!   the volume of one flight, and more if simultaneous flights arrive whole;
 //! - it is not used before the handshake has shown that the client exists;
 //! - the round-trip time must be similar: at least half of the remembered one, and without a queue;
-//! - no packet of the handshake may have been lost;
+//! - no packet of the handshake may have been lost, unless an early retry repaired the loss;
 //! - it leaves at the rate of the path, if that is known, otherwise within a round trip after the first ten;
 //! - the window does not grow until all of it has arrived;
 //! - more loss than chance explains reduces it to half of the data that has arrived.
@@ -51,6 +51,8 @@ use flight::FlightWatch;
 pub(crate) const STANDARD_WINDOW: u32 = 10;
 /// Segments with which a connection may begin on a path whose rate is not known, whatever it has carried.
 const UNMEASURED_WINDOW: u32 = 64;
+/// Limit of the window at the start, segments.
+const MAX_START_WINDOW: u32 = 1024;
 /// Segments that leave at once where the rate of the path is known.
 const BURST_SEGMENTS: u32 = 4;
 /// An answer within this percentage of the remembered round-trip time does not show a longer path.
@@ -214,7 +216,7 @@ impl OnPath {
     /// True if connections of this path may request more than ten segments. Without a request they then start
     /// with at most ten.
     fn may_ask(&self, config: &TcpConfig) -> bool {
-        config.path_start.is_some() && self.known.rtt.is_some()
+        config.path_start && self.known.rtt.is_some()
     }
 
     /// Returns the window that a start, or a restart after an idle time, has without a request.
@@ -506,7 +508,7 @@ impl OnPath {
         if !self.is_flight_over(&tx.scoreboard) {
             return;
         }
-        let (losses, has_memory) = (self.all_losses(counters, handshake, tx), config.path_start.is_some());
+        let (losses, has_memory) = (self.all_losses(counters, handshake, tx), config.path_start);
         if let Some(train) = self.report_flight(losses, has_memory, tx, now) {
             tx.rate.congestion.on_train(&train);
         }
@@ -578,7 +580,7 @@ impl Connection {
             let wait = early_wait(&self.config, known.handshake_rtt().unwrap_or(srtt), &self.tx.rtt);
             self.handshake.syn.early_wait = wait;
         }
-        if self.config.path_start.is_some() {
+        if self.config.path_start {
             self.tx.rtt.recall(srtt, rttvar);
         }
         // The client learns the peer's parameters with the SYN-ACK.
@@ -652,7 +654,7 @@ fn remembered_window(volume: &PathVolume, known: &PathFacts, config: &TcpConfig,
     let rate = volume.rate.filter(|_| volume.is_rate_limited).unwrap_or(0);
     let bdp = u128::from(rate) * known.min_rtt.unwrap_or_default().as_micros() / 1_000_000;
     let bdp = u32::try_from(bdp).unwrap_or(u32::MAX).max(of_path(UNMEASURED_WINDOW));
-    let most = config.path_start.map_or(0, |start| of_path(start.max_window));
+    let most = if config.path_start { of_path(MAX_START_WINDOW) } else { 0 };
     volume.bytes.min(bdp).min(most)
 }
 

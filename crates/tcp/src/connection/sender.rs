@@ -350,7 +350,7 @@ impl Sender {
             burst_push: BurstPush::default(),
             paced: false,
             queued_from: None,
-            redundancy_left: config.redundancy_percent.map(|_| 0),
+            redundancy_left: None,
             fin_copied: false,
             option_reserve: 0,
             sizing: SendSizing::default(),
@@ -514,14 +514,6 @@ impl Sender {
     /// Returns the bytes that copies and parity may still use; `u32::MAX` without a limit.
     pub(crate) fn redundancy_left(&self) -> u32 {
         self.redundancy_left.unwrap_or(u32::MAX)
-    }
-
-    /// Raises the allowance of copies and parity by a share of new data.
-    pub(crate) fn earn_redundancy(&mut self, len: u32, percent: Option<u32>) {
-        if let (Some(left), Some(percent)) = (&mut self.redundancy_left, percent) {
-            let earned = u64::from(len) * u64::from(percent) / 100;
-            *left = left.saturating_add(u32::try_from(earned).unwrap_or(u32::MAX));
-        }
     }
 
     /// Returns the bytes in flight: of data (RFC 6675 pipe) and, if the controller uses the delivery rate, of
@@ -1059,20 +1051,5 @@ mod tests {
         assert!(usage.is_limited(100_000, false), "an acknowledgement without new data ends no round");
         usage.on_burst(at(10_000), at(12_000), false);
         assert!(!usage.is_limited(100_000, false));
-    }
-
-    #[test]
-    fn new_data_earns_its_percentage_of_redundancy() {
-        let host = Host { mtu: 1500, granularity: Duration::ZERO, accepts_parity: true };
-        let mut sender = Sender::new(&TcpConfig::default(), SeqNum(0), host, false, Instant::ZERO);
-        sender.earn_redundancy(1_000, Some(25));
-        assert_eq!(sender.redundancy_left(), u32::MAX, "nothing limits it yet");
-        sender.allow_redundancy(100);
-        sender.earn_redundancy(1_000, Some(25));
-        sender.earn_redundancy(1_000, None);
-        assert_eq!(sender.redundancy_left(), 350);
-        sender.spend_redundancy(300);
-        sender.spend_redundancy(300);
-        assert_eq!(sender.redundancy_left(), 0);
     }
 }

@@ -162,7 +162,7 @@ impl Connection {
         };
         self.count_loss(&LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::Rto) });
         let first = self.tx.recovery.on_timeout(self.tx.scoreboard.nxt());
-        if first && self.config.path_start.is_some() {
+        if first && self.config.path_start {
             self.path.watch_timeout(&self.tx, now);
         }
         let max_ssthresh = self.path.retreat(&self.counters, &self.handshake, &self.config, &mut self.tx);

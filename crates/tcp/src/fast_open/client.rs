@@ -66,25 +66,6 @@ const MAX_ONE_TIME: usize = 8;
 /// Limit of a server's ports whose failures are remembered.
 pub(super) const MAX_PORTS: usize = 8;
 
-/// Limits of the client's memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ClientMemory {
-    /// Pairs of addresses. 0 (off)..=1000000, default 1024.
-    pub entries: usize,
-    /// Time for which Fast Open is off on a network that is a black hole, doubled each time; 0: never
-    /// off. Up to 86400 s, default 3600 s.
-    pub black_hole_base: Duration,
-    /// Makes literals end with `..`, so that releases can add fields.
-    #[doc(hidden)]
-    pub non_exhaustive: (),
-}
-
-impl Default for ClientMemory {
-    fn default() -> Self {
-        ClientMemory { entries: 1024, black_hole_base: Duration::from_secs(3600), non_exhaustive: () }
-    }
-}
-
 /// Fast Open for one active open. Data of the SYN can reach the server's application **more than once** (RFC
 /// 7413 section 6.1): use it only for requests that may be repeated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,15 +73,11 @@ pub struct FastOpenConnect {
     /// Partition of the cookies. A server can recognise a client by its cookies, so give every privacy
     /// context its own partition. Default 0.
     pub partition: u64,
-    /// Send the data without a cookie, as closed networks may. Default `false`.
-    pub no_cookie: bool,
+    /// Cookie of the SYN. Default `Standard`.
+    pub cookie: ClientCookie,
     /// Assume that a destination with unknown MSS accepts as much data on a SYN as the local device, instead
     /// of the default MSS (RFC 7413 section 4.1.3) less options. Default `false`.
     pub assume_mtu: bool,
-    /// Use the experimental form of the option, for older servers. Default `false`.
-    pub experimental: bool,
-    /// Request one-time cookies outside the handshake; only servers of this stack know them. Default `false`.
-    pub one_time: bool,
     /// Minimum time between the first SYN and a plain one, which follows after one and a half remembered
     /// round-trip times. 0..=1 s, default 50 ms.
     pub syn_rto_floor: Duration,
@@ -134,14 +111,27 @@ pub struct FastOpenConnect {
     pub non_exhaustive: (),
 }
 
+/// Cookie with which a client opens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum ClientCookie {
+    /// The cookie that the server gave in an earlier handshake (RFC 7413).
+    #[default]
+    Standard,
+    /// The same in the experimental form of the option, for older servers.
+    Experimental,
+    /// A cookie for one connection, requested outside the handshake; only servers of this stack know them.
+    OneTime,
+    /// None: closed networks may accept the data without a cookie.
+    None,
+}
+
 impl Default for FastOpenConnect {
     fn default() -> Self {
         FastOpenConnect {
             partition: 0,
-            no_cookie: false,
+            cookie: ClientCookie::Standard,
             assume_mtu: false,
-            experimental: false,
-            one_time: false,
             syn_rto_floor: Duration::from_millis(50),
             plain_copy_percent: 0,
             hold_early: true,
@@ -151,20 +141,6 @@ impl Default for FastOpenConnect {
             defer: false,
             non_exhaustive: (),
         }
-    }
-}
-
-impl ClientMemory {
-    /// Checks the documented ranges of the fields; the error names the first field that is out of its range.
-    pub fn validate(&self) -> Result<(), ConfigError> {
-        let refuse = |key, value: String, range| Err(ConfigError { key, value, range });
-        if self.entries > 1_000_000 {
-            return refuse("fast_open.entries", self.entries.to_string(), "0 to 1000000");
-        }
-        if self.black_hole_base > Duration::from_secs(86_400) {
-            return refuse("black_hole_base", format!("{:?}", self.black_hole_base), "0 to 86400 s");
-        }
-        Ok(())
     }
 }
 
@@ -344,30 +320,32 @@ pub(super) struct Breaker {
 /// The memory of a client.
 #[derive(Debug)]
 pub(crate) struct ClientCache {
-    memory: ClientMemory,
+    entries: usize,
+    /// Time for which Fast Open is off on a network that is a black hole, doubled each time; 0: never off.
+    black_hole_base: Duration,
     hash: KeyedHash,
     pub(super) paths: Lru<PathKey, FastOpenPath, KeyedHash>,
     pub(super) breaker: Breaker,
 }
 
 impl ClientCache {
-    /// Returns an empty cache.
-    pub(crate) fn new(memory: ClientMemory, hash: KeyedHash) -> Self {
-        let paths = Lru::new(memory.entries, hash.clone());
-        ClientCache { memory, hash, paths, breaker: Breaker::default() }
+    /// Returns an empty cache for at most `entries` paths.
+    pub(crate) fn new(entries: usize, black_hole_base: Duration, hash: KeyedHash) -> Self {
+        let paths = Lru::new(entries, hash.clone());
+        ClientCache { entries, black_hole_base, hash, paths, breaker: Breaker::default() }
     }
 
     /// Returns to the state after [`ClientCache::new`], in the same storage.
-    pub(crate) fn renew(&mut self, by: ClientMemory, with: KeyedHash) {
-        let ClientCache { memory, hash, paths, breaker } = self;
-        paths.renew(by.entries, with.clone());
-        (*memory, *hash) = (by, with);
+    pub(crate) fn renew(&mut self, size: usize, base: Duration, with: KeyedHash) {
+        let ClientCache { entries, black_hole_base, hash, paths, breaker } = self;
+        paths.renew(size, with.clone());
+        (*entries, *black_hole_base, *hash) = (size, base, with);
         *breaker = Breaker::default();
     }
 
     /// Returns an empty cache with the same settings.
     pub(super) fn emptied(&self) -> Self {
-        ClientCache::new(self.memory, self.hash.clone())
+        ClientCache::new(self.entries, self.black_hole_base, self.hash.clone())
     }
 
     /// Returns how this connection should open, or the reason to open it without Fast Open. `known`: the
@@ -394,10 +372,12 @@ impl ClientCache {
         let assumed = if connect.assume_mtu { u16::MAX } else { DEFAULT_MSS[family] };
         let mss = known.mss.unwrap_or(assumed).min(MSS_CAP[family]).min(user_mss.unwrap_or(u16::MAX));
         let srtt = known.handshake_rtt();
-        let form = |cookie| FastOpen { cookie, experimental: connect.experimental };
-        let cookie = path.one_time.front().copied().filter(|_| connect.one_time).map(form);
+        let experimental = connect.cookie == ClientCookie::Experimental;
+        let form = |cookie| FastOpen { cookie, experimental };
+        let is_one_time = connect.cookie == ClientCookie::OneTime;
+        let cookie = path.one_time.front().copied().filter(|_| is_one_time).map(form);
         let (mode, option) = match cookie.or(path.cookie) {
-            _ if connect.no_cookie => (Mode::DataNoCookie, None),
+            _ if connect.cookie == ClientCookie::None => (Mode::DataNoCookie, None),
             Some(option) if later(path.soft_until) => (Mode::CookieOnly, Some(option)),
             Some(option) => (Mode::Data, Some(option)),
             None if later(port.request_after) => return Err(OffReason::NoCookieThere),
@@ -465,7 +445,7 @@ impl ClientCache {
                     let port = path.port_mut(asker.port);
                     (port.proven, port.answered, port.outrun) = (true, true, false);
                 }
-                if !asker.path.remote.is_loopback() && !self.memory.black_hole_base.is_zero() {
+                if !asker.path.remote.is_loopback() && !self.black_hole_base.is_zero() {
                     (self.breaker.times, self.breaker.worked) = (0, Some(now));
                 }
             }
@@ -487,14 +467,14 @@ impl ClientCache {
     }
 
     fn on_black_hole(&mut self, asker: &Asker, sign: BlackHoleSign, now: Instant) {
-        let memory = self.memory;
+        let base = self.black_hole_base;
         if let Some((_, path)) = self.paths.touch_or_insert(asker.path, FastOpenPath::default) {
             if sign == BlackHoleSign::Outrun && !path.was_outrun_before(asker.port) {
                 return;
             }
             path.record_black_hole(asker.port, now);
         }
-        if asker.path.remote.is_loopback() || memory.black_hole_base.is_zero() {
+        if asker.path.remote.is_loopback() || base.is_zero() {
             return;
         }
         let breaker = &mut self.breaker;
@@ -509,7 +489,7 @@ impl ClientCache {
         }
         breaker.signs.push((asker.path.remote, now));
         if breaker.signs.len() >= BLACK_HOLE_DESTINATIONS {
-            breaker.off_until = Some(now + doubled(memory.black_hole_base, breaker.times.min(6)));
+            breaker.off_until = Some(now + doubled(base, breaker.times.min(6)));
             breaker.times = breaker.times.saturating_add(1);
             breaker.signs.clear();
         }

@@ -29,7 +29,6 @@
 //! | `replay` | SYNs whose data was accepted before |
 //! | `client` | the content of the first SYN, and the conclusions from the answer |
 //! | `outcome` | the meaning of the answer |
-//! | `switches` | the permissions of the host, in Linux's bits |
 //! | `persist` | the cache as text that survives a restart |
 //!
 //! The parts know no connections (`server` uses `cookie`, `one_time` and `replay`; `client` uses `outcome`);
@@ -44,9 +43,8 @@ pub(crate) mod outcome;
 pub(crate) mod persist;
 pub(crate) mod replay;
 pub(crate) mod server;
-mod switches;
 
-pub use client::{ClientMemory, FastOpenConnect};
+pub use client::{ClientCookie, FastOpenConnect};
 #[cfg(feature = "derived-keys")]
 pub use cookie::MasterSecret;
 pub use cookie::{CookieDst, CookieKey, KeyError, KeySource};
@@ -54,5 +52,4 @@ pub use last_ack::LastAckHold;
 pub(crate) use outcome::BlackHoleSign;
 pub use outcome::{FastOpenOutcome, OffReason, SynAckClass};
 pub use replay::{FirstData, ReplayMemory, ReplayVerdict, ReplayWindow};
-pub use server::{FastOpenListen, ServerLimits};
-pub use switches::FastOpenSwitches;
+pub use server::{EarlyResponse, FastOpenListen};

@@ -68,8 +68,6 @@ pub enum OffReason {
     /// A SYN with this option and that of Corrective and Proactive was dropped recently: this one carries
     /// only the other option.
     OnTrial,
-    /// The host's settings do not permit it.
-    NotAllowed,
 }
 
 impl OffReason {
@@ -84,7 +82,6 @@ impl OffReason {
             OffReason::BlackHole => "off(black-hole)",
             OffReason::Simultaneous => "off(simultaneous)",
             OffReason::OnTrial => "off(on-trial)",
-            OffReason::NotAllowed => "off(not-allowed)",
         }
     }
 }

@@ -153,7 +153,7 @@ fn unhex(text: &str) -> Option<Cookie> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::client::{Asker, ClientMemory, Failures, FastOpenConnect, FastOpenReport, Mode};
+    use super::super::client::{Asker, Failures, FastOpenConnect, FastOpenReport, Mode};
     use super::super::outcome::{BlackHoleSign, SynAckClass};
     use super::*;
     use crate::fast_open::OffReason;
@@ -169,7 +169,7 @@ mod tests {
     }
 
     fn cache() -> ClientCache {
-        ClientCache::new(ClientMemory::default(), KeyedHash::new(&1.into()))
+        ClientCache::new(1024, core::time::Duration::from_secs(3600), KeyedHash::new(&1.into()))
     }
 
     fn asker(remote: &str) -> Asker {

@@ -31,23 +31,8 @@ const PER_IP_ENTRIES: usize = 10_000;
 /// Time for which a slot stays occupied after a reset.
 const RST_PENALTY: Duration = Duration::from_secs(60);
 
-/// Limits of Fast Open for a whole stack.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ServerLimits {
-    /// Pending connections of all listeners: opened by their SYN and not acknowledged yet. Default 65535.
-    pub max_pending: usize,
-    /// Bytes of SYN data of pending connections. Default 1 MiB.
-    pub max_pending_bytes: usize,
-    /// Makes literals end with `..`, so that releases can add fields.
-    #[doc(hidden)]
-    pub non_exhaustive: (),
-}
-
-impl Default for ServerLimits {
-    fn default() -> Self {
-        ServerLimits { max_pending: 65_535, max_pending_bytes: 1 << 20, non_exhaustive: () }
-    }
-}
+/// Limit of the pending connections of all listeners of a stack.
+const MAX_PENDING: usize = 65_535;
 
 /// Fast Open at a listener. The application can receive the data of a SYN **more than once** (a duplicated
 /// SYN, RFC 7413 section 6.1): use it only for requests that may be repeated.
@@ -63,17 +48,8 @@ pub struct FastOpenListen {
     pub dst: CookieDst,
     /// Require cookies. `false` accepts data from any client: for closed networks only. Default `true`.
     pub require_cookie: bool,
-    /// Send only the SYN-ACK until the client has acknowledged it. This prevents reflection of data; the
-    /// response is later by a round trip, less the time to compute it. Default `false`.
-    pub hold_response: bool,
-    /// Before the client's acknowledgement send at most this multiple of the bytes of the SYN's packet; 0:
-    /// the window decides. 0..=64, default 0.
-    pub amp_factor: u8,
-    /// The application responds only to requests whose sender it has authenticated, and to each of them once.
-    /// Then a response may use the whole [`crate::TcpConfig::initial_window`], and the volume of a flight of
-    /// the path, before the client's acknowledgement. Otherwise at most ten segments leave, because a cookie
-    /// may be stolen. Default `false`.
-    pub authenticated: bool,
+    /// Limit of the response before the client's acknowledgement. Default `Standard`.
+    pub early_response: EarlyResponse,
     /// Use cookies that open one connection each; only clients of this stack support them. Needs the feature
     /// `one-time-cookies`. Default `false`.
     pub one_time: bool,
@@ -89,6 +65,24 @@ pub struct FastOpenListen {
     pub non_exhaustive: (),
 }
 
+/// Data that a server may send before the client has acknowledged the SYN-ACK. An attacker who has a cookie
+/// can send SYNs with the address of its owner, who then receives this data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum EarlyResponse {
+    /// At most ten segments.
+    #[default]
+    Standard,
+    /// At most ten segments, and at most this multiple of the bytes of the SYN's packet. 1..=64.
+    Multiple(u8),
+    /// None. The response is later by a round trip, less the time to compute it.
+    Held,
+    /// The whole [`crate::TcpConfig::initial_window`], or the volume of a flight of the path. Only for an
+    /// application that responds only to requests whose sender it has authenticated, and to each of them
+    /// once.
+    Authenticated,
+}
+
 impl FastOpenListen {
     /// Checks the documented ranges of the fields; the error names the first field that is out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
@@ -96,8 +90,10 @@ impl FastOpenListen {
         if self.max_per_ip == 0 {
             return refuse("max_per_ip", "0".to_string(), "1 to 65535");
         }
-        if self.amp_factor > 64 {
-            return refuse("amp_factor", self.amp_factor.to_string(), "0 to 64");
+        if let EarlyResponse::Multiple(multiple) = self.early_response
+            && !(1..=64).contains(&multiple)
+        {
+            return refuse("early_response", multiple.to_string(), "1 to 64");
         }
         if self.one_time && !cfg!(feature = "one-time-cookies") {
             return refuse("one_time", "true".to_string(), "false, or the feature one-time-cookies");
@@ -114,9 +110,7 @@ impl Default for FastOpenListen {
             keys: None,
             dst: CookieDst::Packet,
             require_cookie: true,
-            hold_response: false,
-            amp_factor: 0,
-            authenticated: false,
+            early_response: EarlyResponse::Standard,
             one_time: false,
             data_after_syn: false,
             replay_window: None,
@@ -188,7 +182,8 @@ struct Penalty {
 /// The SYNs with data that the listeners of a stack have admitted, within the limits.
 #[derive(Debug)]
 pub(crate) struct Admission {
-    limits: ServerLimits,
+    /// Limit of the bytes of SYN data of pending connections.
+    max_bytes: usize,
     /// Pending connections of each listener, including penalties.
     pending: HashMap<ListenerId, usize, KeyedHash>,
     total: usize,
@@ -200,9 +195,9 @@ pub(crate) struct Admission {
 
 impl Admission {
     /// Returns the state without admitted SYNs.
-    pub(crate) fn new(limits: ServerLimits, hash: KeyedHash) -> Self {
+    pub(crate) fn new(max_bytes: usize, hash: KeyedHash) -> Self {
         Admission {
-            limits,
+            max_bytes,
             pending: HashMap::with_hasher(hash.clone()),
             total: 0,
             bytes: 0,
@@ -212,9 +207,9 @@ impl Admission {
     }
 
     /// Returns to the state after [`Admission::new`], in the same storage.
-    pub(crate) fn renew(&mut self, by: ServerLimits, hash: KeyedHash) {
-        let Admission { limits, pending, total, bytes, penalties, per_ip } = self;
-        *limits = by;
+    pub(crate) fn renew(&mut self, limit: usize, hash: KeyedHash) {
+        let Admission { max_bytes, pending, total, bytes, penalties, per_ip } = self;
+        *max_bytes = limit;
         *pending = HashMap::with_hasher(hash.clone());
         (*total, *bytes) = (0, 0);
         penalties.clear();
@@ -272,14 +267,14 @@ impl Admission {
 
     fn is_full(&mut self, listener: ListenerId, config: &FastOpenListen, syn: &SynFacts) -> Option<Plain> {
         let pending = self.pending.get(&listener).copied().unwrap_or(0);
-        if pending >= usize::from(config.max_pending) || self.total >= self.limits.max_pending {
+        if pending >= usize::from(config.max_pending) || self.total >= MAX_PENDING {
             return Some(Plain::Overflow);
         }
         let of_client = self.per_ip.touch(&client_key(syn.client)).copied().unwrap_or(0);
         if of_client >= u32::from(config.max_per_ip) {
             return Some(Plain::PerIp);
         }
-        (self.bytes.saturating_add(syn.payload) > self.limits.max_pending_bytes).then_some(Plain::Memory)
+        (self.bytes.saturating_add(syn.payload) > self.max_bytes).then_some(Plain::Memory)
     }
 
     fn accept(
@@ -388,14 +383,14 @@ mod tests {
 
     impl Bench {
         fn new(max_pending: u16) -> Self {
-            Bench::with_limits(max_pending, ServerLimits::default())
+            Bench::with_limits(max_pending, 1 << 20)
         }
 
-        fn with_limits(max_pending: u16, limits: ServerLimits) -> Self {
+        fn with_limits(max_pending: u16, max_bytes: usize) -> Self {
             let source =
                 KeySource::Fixed { primary: CookieKey::new([2; 16]), backup: Some(CookieKey::new([1; 16])) };
             Bench {
-                server: Admission::new(limits, KeyedHash::new(&1.into())),
+                server: Admission::new(max_bytes, KeyedHash::new(&1.into())),
                 keys: KeyRing::new(&source, CookieDst::Packet),
                 config: FastOpenListen { max_pending, ..FastOpenListen::default() },
             }
@@ -545,8 +540,7 @@ mod tests {
 
     #[test]
     fn the_data_of_syns_has_a_bound_of_its_own() {
-        let limits = ServerLimits { max_pending_bytes: 250, ..ServerLimits::default() };
-        let mut bench = Bench::with_limits(100, limits);
+        let mut bench = Bench::with_limits(100, 250);
         let first = bench.open("192.0.2.1", 0).expect("room");
         bench.open("192.0.2.2", 0).expect("room");
         assert_eq!(bench.open("192.0.2.3", 0), Err(Plain::Memory));

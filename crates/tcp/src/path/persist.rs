@@ -128,7 +128,7 @@ fn none() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{FlightReport, HandshakeResult, MtuReport, PathFacts, PathMemoryConfig, PathReport};
+    use super::super::{FlightReport, HandshakeResult, MtuReport, PathFacts, PathReport};
     use super::*;
     use crate::evidence::LossTimes;
     use crate::four_tuple::KeyedHash;
@@ -139,7 +139,7 @@ mod tests {
     }
 
     fn memory() -> PathMemory {
-        PathMemory::new(PathMemoryConfig::default(), KeyedHash::new(&1.into()))
+        PathMemory::new(1024, KeyedHash::new(&1.into()))
     }
 
     fn ends(last: u8) -> Ends {

@@ -747,7 +747,7 @@ impl Stack {
             self.controllers.take_back(id, &mut member, connection, false, now);
         }
         let path = member.path;
-        self.controllers.leave(id, &mut member, connection, self.config.path.entries, now);
+        self.controllers.leave(id, &mut member, connection, self.config.path_entries, now);
         self.serve_path(path, now);
     }
 

@@ -23,8 +23,7 @@ use crate::fast_open::one_time::OneTimeCookies;
 use crate::fast_open::replay::{FirstData, ReplayMemory, ReplayVerdict, Replays};
 use crate::fast_open::server::{Admission, Plain, SynFacts, Ticket, Verdict};
 use crate::fast_open::{
-    CookieKey, FastOpenListen, FastOpenOutcome, FastOpenSwitches, KeySource, LastAckHold, OffReason,
-    SynAckClass,
+    CookieKey, EarlyResponse, FastOpenListen, FastOpenOutcome, KeySource, LastAckHold, OffReason, SynAckClass,
 };
 use crate::four_tuple::{FourTuple, KeyedHash};
 use crate::keys::{Chance, Purpose, Seed};
@@ -46,7 +45,6 @@ pub(crate) struct FastOpen {
     keys: OnceCell<KeySource>,
     last_ack: LastAckTable,
     which: LastAckHold,
-    pub(super) switches: FastOpenSwitches,
     hash: KeyedHash,
     /// Allocated when the first listener needs it: it has a bitmap of 128 KiB.
     one_time: Option<OneTimeCookies>,
@@ -101,9 +99,12 @@ impl FastOpenAt {
             accepted: ticket.is_some(),
             outcome,
             option,
-            hold_response: config.hold_response,
-            allowance: (config.amp_factor > 0).then(|| wire_len * usize::from(config.amp_factor)),
-            authenticated: config.authenticated,
+            hold_response: config.early_response == EarlyResponse::Held,
+            allowance: match config.early_response {
+                EarlyResponse::Multiple(multiple) => Some(wire_len * usize::from(multiple)),
+                EarlyResponse::Standard | EarlyResponse::Held | EarlyResponse::Authenticated => None,
+            },
+            authenticated: config.early_response == EarlyResponse::Authenticated,
             one_time: config.one_time,
             after_syn: match (config.data_after_syn, ticket.is_some()) {
                 (true, true) => MAX_AFTER_SYN,
@@ -133,13 +134,12 @@ impl FastOpen {
         let of = &config.fast_open;
         FastOpen {
             seed: seed.clone(),
-            cache: ClientCache::new(of.memory, hash.clone()),
-            admission: Admission::new(of.limits, hash.clone()),
+            cache: ClientCache::new(config.path_entries, of.black_hole_base, hash.clone()),
+            admission: Admission::new(of.max_pending_bytes, hash.clone()),
             keys: of.keys.clone().map_or_else(OnceCell::new, OnceCell::from),
             last_ack: LastAckTable::new(LAST_ACK_ENTRIES, config.msl, hash.clone()),
             hash,
             which: of.last_ack_hold,
-            switches: of.switches,
             one_time: None,
             unix: None,
         }
@@ -148,13 +148,13 @@ impl FastOpen {
     /// Returns to the state after [`FastOpen::new`], in the same storage.
     pub(crate) fn renew(&mut self, config: &StackConfig, by: &Seed, with: &KeyedHash) {
         let of = &config.fast_open;
-        let FastOpen { seed, cache, admission, keys, last_ack, which, switches, hash, one_time, unix } = self;
+        let FastOpen { seed, cache, admission, keys, last_ack, which, hash, one_time, unix } = self;
         *seed = by.clone();
-        cache.renew(of.memory, with.clone());
-        admission.renew(of.limits, with.clone());
+        cache.renew(config.path_entries, of.black_hole_base, with.clone());
+        admission.renew(of.max_pending_bytes, with.clone());
         *keys = of.keys.clone().map_or_else(OnceCell::new, OnceCell::from);
         *last_ack = LastAckTable::new(LAST_ACK_ENTRIES, config.msl, with.clone());
-        (*which, *switches, *hash) = (of.last_ack_hold, of.switches, with.clone());
+        (*which, *hash) = (of.last_ack_hold, with.clone());
         (*one_time, *unix) = (None, None);
     }
 
@@ -371,10 +371,7 @@ impl Stack {
         options: SynOptions,
         now: Instant,
     ) -> Option<Box<Asker>> {
-        let Some(connect) = self.fast_open.switches.connect(config.fast_open?) else {
-            connection.fast_open.outcome = FastOpenOutcome::Off(OffReason::NotAllowed);
-            return None;
-        };
+        let connect = config.fast_open?;
         let tuple = connection.tuple();
         let asker = Asker::new(tuple.local, tuple.remote, &connect);
         if matches!(options, SynOptions::Gentle | SynOptions::Plain) {

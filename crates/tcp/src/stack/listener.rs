@@ -175,8 +175,6 @@ impl Stack {
         if self.listening.contains_key(&addr) {
             return Err(ListenError::InUse(addr));
         }
-        let fast_open = self.fast_open.switches.listen(config.fast_open);
-        let config = ListenConfig { fast_open, ..config };
         let id: ListenerId = self.listeners.insert(Listener::new(addr, config));
         self.listening.insert(addr, id);
         self.set_listener_keys(id);

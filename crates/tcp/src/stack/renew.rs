@@ -94,8 +94,8 @@ impl Stack {
         // Memories and counters.
         memory.renew(&config);
         fast_open.renew(&config, seed, &hash);
-        gentle_memory.renew(config.path.entries, hash.clone());
-        paths.renew(config.path, hash);
+        gentle_memory.renew(config.path_entries, hash.clone());
+        paths.renew(config.path_entries, hash);
         *allowances = Allowances::default();
         controllers.clear();
         *shard = Shard::default();

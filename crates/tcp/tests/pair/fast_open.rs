@@ -25,8 +25,8 @@ use brisk_tcp::config::{
 use brisk_tcp::connection::State;
 use brisk_tcp::error::{CloseReason, ReadError};
 use brisk_tcp::fast_open::{
-    CookieKey, FastOpenConnect, FastOpenListen, FastOpenOutcome, FastOpenSwitches, KeySource, LastAckHold,
-    OffReason, ReplayWindow, ServerLimits, SynAckClass,
+    ClientCookie, CookieKey, EarlyResponse, FastOpenConnect, FastOpenListen, FastOpenOutcome, KeySource,
+    LastAckHold, OffReason, ReplayWindow, SynAckClass,
 };
 use brisk_tcp::{ConnId, Event, ListenerId};
 use brisk_wire::{

@@ -165,8 +165,8 @@ fn destinations_and_addresses_that_make_no_sense_are_refused() {
 
 #[test]
 fn a_configuration_out_of_range_opens_nothing() {
-    use brisk_tcp::config::StackConfig;
-    use brisk_tcp::fast_open::{ClientMemory, FastOpenConnect, FastOpenListen};
+    use brisk_tcp::config::{FastOpenConfig, StackConfig};
+    use brisk_tcp::fast_open::{EarlyResponse, FastOpenConnect, FastOpenListen};
     let mut pair = Pair::new(1);
     let now = pair.now;
     let mut connect = |config: ConnectConfig| match pair.a.connect(B.addr(80), &config, now) {
@@ -179,18 +179,22 @@ fn a_configuration_out_of_range_opens_nothing() {
     let fast_open =
         Some(FastOpenConnect { syn_rto_floor: Duration::from_secs(2), ..FastOpenConnect::default() });
     assert_eq!(connect(ConnectConfig { fast_open, ..ConnectConfig::default() }).0, "syn_rto_floor");
-    let fast_open = Some(FastOpenListen { amp_factor: 65, ..FastOpenListen::default() });
+    let early_response = EarlyResponse::Multiple(65);
+    let fast_open = Some(FastOpenListen { early_response, ..FastOpenListen::default() });
     let refused = pair.b.listen(B.addr(80), ListenConfig { fast_open, ..ListenConfig::default() });
     assert_eq!(
         refused.map_err(|error| error.to_string()),
-        Err("amp_factor is out of range; use 0 to 64".into())
+        Err("early_response is out of range; use 1 to 64".into())
     );
-    let mut config = StackConfig::default();
-    config.fast_open.memory = ClientMemory { entries: 1_000_001, ..ClientMemory::default() };
-    assert_eq!(
-        brisk_tcp::Stack::new(config, 1).map(|_| ()).map_err(|error| error.key),
-        Err("fast_open.entries")
-    );
+    let stack = |config: StackConfig| brisk_tcp::Stack::new(config, 1).map(|_| ()).map_err(|error| error.key);
+    let remembering = |path_entries| stack(StackConfig { path_entries, ..StackConfig::default() });
+    assert_eq!([remembering(1_000_000), remembering(1_000_001)], [Ok(()), Err("path_entries")]);
+    let off_for = |seconds| {
+        let black_hole_base = Duration::from_secs(seconds);
+        let fast_open = FastOpenConfig { black_hole_base, ..FastOpenConfig::default() };
+        stack(StackConfig { fast_open, ..StackConfig::default() })
+    };
+    assert_eq!([off_for(0), off_for(86_400), off_for(86_401)], [Ok(()), Ok(()), Err("black_hole_base")]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! One way takes 50 ms; B sends, and both ends know the path.
 
-use brisk_tcp::config::{MtuProbing, PathStart, TcpConfig};
+use brisk_tcp::config::{MtuProbing, TcpConfig};
 use brisk_tcp::path::PathFacts;
 
 use crate::harness::{A, B, pattern};
@@ -12,7 +12,7 @@ use crate::path::{World, tcp};
 fn early() -> TcpConfig {
     TcpConfig {
         nodelay: true,
-        path_start: Some(PathStart::default()),
+        path_start: true,
         handshake_timers: true,
         mtu_probing: MtuProbing::Early,
         ..tcp()

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use brisk_tcp::config::{
-    ConnectConfig, CorrectiveConfig, ListenConfig, MechanismConfig, PathStart, StackConfig, TcpConfig,
+    ConnectConfig, CorrectiveConfig, ListenConfig, MechanismConfig, StackConfig, TcpConfig,
 };
 use brisk_tcp::error::CloseReason;
-use brisk_tcp::path::{PathFacts, PathMemoryConfig};
+use brisk_tcp::path::PathFacts;
 use brisk_tcp::{ConnId, Event, ListenerId};
 use brisk_wire::{ChecksumFill, Flags, Instant, emit};
 
@@ -32,11 +32,11 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(tcp: TcpConfig) -> World {
-        World::with(tcp, PathMemoryConfig::default())
+        World::with(tcp, StackConfig::default().path_entries)
     }
 
-    fn with(tcp: TcpConfig, path: PathMemoryConfig) -> World {
-        let config = |side| StackConfig { path, ..stack_config(side) };
+    fn with(tcp: TcpConfig, path_entries: usize) -> World {
+        let config = |side| StackConfig { path_entries, ..stack_config(side) };
         let mut pair = Pair::with_configs(1, config(A), config(B));
         pair.channel.delay = Duration::from_millis(50);
         let listener = pair.listen(B, 80, ListenConfig { tcp: tcp.clone(), ..ListenConfig::default() });
@@ -250,7 +250,7 @@ fn an_open_that_fails_is_remembered_and_a_refusal_is_no_failure() {
 
 #[test]
 fn without_a_memory_nothing_is_remembered() {
-    let mut world = World::with(tcp(), PathMemoryConfig { entries: 0, ..PathMemoryConfig::default() });
+    let mut world = World::with(tcp(), 0);
     world.fetch(100_000);
     assert_eq!(world.facts(B), PathFacts::default());
 }
@@ -306,7 +306,7 @@ fn a_black_hole_is_found_by_a_connection_with_corrective() {
 }
 
 fn from_memory() -> TcpConfig {
-    TcpConfig { path_start: Some(PathStart::default()), ..tcp() }
+    TcpConfig { path_start: true, ..tcp() }
 }
 
 #[test]
@@ -331,18 +331,6 @@ fn begun_with(world: &mut World, at_b: ConnId, bytes: usize) -> u32 {
     world.pair.write(B, at_b, &pattern(bytes)).expect("room");
     world.pair.run_ms(1);
     world.pair.b.conn_stats(at_b).expect("held").cwnd / MSS
-}
-
-#[test]
-fn a_window_larger_than_what_is_configured_is_never_begun_with() {
-    let mut world = World::new(TcpConfig {
-        path_start: Some(PathStart { max_window: 20, ..PathStart::default() }),
-        ..tcp()
-    });
-    world.fetch(500_000);
-    let (_, at_b) = world.open();
-    assert_eq!(begun_with(&mut world, at_b, 10 * MSS as usize), 10, "ten segments ask for nothing");
-    assert_eq!(begun_with(&mut world, at_b, 100_000), 20);
 }
 
 #[test]

@@ -8,7 +8,9 @@ use brisk_wire::{Cookie, Ecn, FastOpen, Flags, Options, SeqNum};
 
 use crate::fast_open::client::{FastOpenReport, Mode, OpenAttempt};
 use crate::fast_open::outcome::SynSent;
-use crate::fast_open::{BlackHoleSign, FastOpenConnect, FastOpenOutcome, OffReason, SynAckClass};
+use crate::fast_open::{
+    BlackHoleSign, ClientCookie, FastOpenConnect, FastOpenOutcome, OffReason, SynAckClass,
+};
 use crate::outcome::Arrived;
 use crate::seq_ranges::SeqRange;
 use crate::time::Duration;
@@ -163,7 +165,7 @@ impl Client {
             una: iss,
             fin_early: false,
             judged: false,
-            requests_left: if connect.one_time { ONE_TIME_REQUESTS } else { 0 },
+            requests_left: if connect.cookie == ClientCookie::OneTime { ONE_TIME_REQUESTS } else { 0 },
             reports: ArrayVec::new(),
         }
     }

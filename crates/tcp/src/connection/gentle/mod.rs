@@ -316,7 +316,7 @@ impl Gentle {
         let rmss = u32::from(parts.tx.advertised_mss());
         let origin = parts.handshake.irs + 1;
         let tx = corrective.map(|(code, config)| ParityTx::new(&agreed, code, config));
-        let rx = corrective.map(|(code, config)| ParityRx::new(&agreed, code, &config, rmss, origin));
+        let rx = corrective.map(|(code, _)| ParityRx::new(&agreed, code, rmss, origin));
         parts.tx.option_reserve = tx.as_ref().map_or(0, ParityTx::option_reserve);
         parts.tx.ack_delay = self.planner.is_some().then_some(ACK_DELAY);
         parts.rx.queue.retain(rx.as_ref().map_or(0, ParityRx::history));

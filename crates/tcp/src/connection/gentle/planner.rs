@@ -3,7 +3,7 @@
 //!
 //! A plan is made when a flight begins: when there is data to send and the flight of the last plan has left.
 //! It determines the groups of the encoder, the segments that the copier selects, and the size of segments.
-//! Its cost limits the redundancy until the next plan (`redundancy_percent`, if set, adds to it).
+//! Its cost limits the redundancy until the next plan.
 
 use brisk_wire::SeqNum;
 

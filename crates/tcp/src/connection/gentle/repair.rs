@@ -4,7 +4,6 @@
 
 use brisk_wire::{Flags, SeqNum};
 
-use crate::config::{CorrectiveConfig, FecRule};
 use crate::connection::State;
 use crate::connection::gentle::proactive::is_marked;
 use crate::connection::gentle::{Active, Gentle, Parts, SegmentVerdict};
@@ -31,18 +30,8 @@ pub(crate) struct ParityRx {
 impl ParityRx {
     /// Returns the state of a receiver that announced an MSS of `rmss` bytes. `origin` is the sequence number
     /// of the first stream byte.
-    pub(crate) fn new(
-        agreed: &Agreed,
-        code: Code,
-        config: &CorrectiveConfig,
-        rmss: u32,
-        origin: SeqNum,
-    ) -> Self {
-        let rule = config.rule.unwrap_or(match agreed.profile.is_f1() {
-            true => FecRule::Contiguous,
-            false => FecRule::Residue,
-        });
-        let decoder = Decoder::new(DecoderConfig { code, profile: agreed.profile, rule, rmss, origin });
+    pub(crate) fn new(agreed: &Agreed, code: Code, rmss: u32, origin: SeqNum) -> Self {
+        let decoder = Decoder::new(DecoderConfig { code, profile: agreed.profile, rmss, origin });
         ParityRx { decoder, history: History::new(), overtaken: Overtaken::default() }
     }
 

@@ -5,7 +5,7 @@ use brisk_wire::{Options, SackBlock};
 
 use super::reactive::{ISS, P, Tail, rack_tlp, segment, setting};
 use super::*;
-use crate::config::{MtuProbing, PacingConfig, PathStart, Reactive};
+use crate::config::{MtuProbing, PacingConfig, Reactive};
 use crate::event::{Observation, UndoCause};
 use crate::outcome::CongestionState;
 use crate::path::FlightReport;
@@ -132,7 +132,7 @@ fn a_flight_is_reported_before_its_losses_are_repaired() {
     for (lost, known) in [(2, 130), (8, 750)] {
         let lose: fn(usize, usize) -> bool =
             if lost == 2 { |who, n| who == C && n == 2 } else { |who, n| who == C && n == 8 };
-        let config = TcpConfig { path_start: Some(PathStart::default()), ..rack_tlp() };
+        let config = TcpConfig { path_start: true, ..rack_tlp() };
         let mut tail = Tail::new(config, 8, lose);
         tail.until(90);
         assert!(!tail.world.end(C).path.owes_flight_report());

@@ -18,7 +18,7 @@ fn asker(remote: &str) -> Asker {
 }
 
 fn cache() -> ClientCache {
-    ClientCache::new(ClientMemory::default(), KeyedHash::new(&1.into()))
+    ClientCache::new(1024, Duration::from_secs(3600), KeyedHash::new(&1.into()))
 }
 
 struct Bench(ClientCache, Asker);
@@ -351,7 +351,7 @@ fn loopback_and_old_signs_switch_nothing_off() {
 #[test]
 fn a_one_time_cookie_is_taken_out_when_it_is_used() {
     let mut bench = Bench::new();
-    let one_time = FastOpenConnect { one_time: true, ..FastOpenConnect::default() };
+    let one_time = FastOpenConnect { cookie: ClientCookie::OneTime, ..FastOpenConnect::default() };
     let cookies: Vec<FastOpen> = (0..10).map(|n| cookie(&[n; 16])).collect();
     cookies.iter().for_each(|option| bench.report(&FastOpenReport::OneTime(option.cookie), 0));
     let known = PathFacts::default();
@@ -363,23 +363,9 @@ fn a_one_time_cookie_is_taken_out_when_it_is_used() {
 }
 
 #[test]
-fn value_out_of_range_is_refused_by_name() {
-    let refused = |change: fn(&mut ClientMemory)| {
-        let mut memory = ClientMemory::default();
-        change(&mut memory);
-        memory.validate().err().map(|error| error.key)
-    };
-    assert_eq!(refused(|_| ()), None);
-    assert_eq!(refused(|memory| memory.entries = 1_000_001), Some("fast_open.entries"));
-    assert_eq!(refused(|memory| memory.black_hole_base = Duration::MAX), Some("black_hole_base"));
-    assert_eq!(refused(|memory| memory.black_hole_base = Duration::ZERO), None);
-    assert_eq!(refused(|memory| memory.black_hole_base = Duration::from_secs(86_400)), None);
-}
-
-#[test]
 fn a_cache_without_entries_remembers_nothing() {
-    let memory = ClientMemory { entries: 0, ..ClientMemory::default() };
-    let mut bench = Bench(ClientCache::new(memory, KeyedHash::new(&1.into())), asker("198.51.100.9:80"));
+    let cache = ClientCache::new(0, Duration::ZERO, KeyedHash::new(&1.into()));
+    let mut bench = Bench(cache, asker("198.51.100.9:80"));
     bench.answer(SynAckClass::Granted, Some(cookie(&C1)), 0);
     assert_eq!(bench.mode(1), Ok(Mode::Request));
 }

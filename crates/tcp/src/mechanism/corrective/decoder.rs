@@ -18,7 +18,6 @@ use brisk_wire::{Flags, Gentle, SeqNum, gentle};
 
 use super::code::{self, Code, Layout, Placed, ROWS_MAX};
 use super::repair::{HOLES_MAX, Holes, ReceivedParity};
-use crate::config::FecRule;
 use crate::mechanism::Profile;
 use crate::outcome::{Arrived, Rebuilt};
 use crate::seq_ranges::SeqRange;
@@ -46,8 +45,6 @@ pub struct DecoderConfig {
     pub code: Code,
     /// The agreed profile.
     pub profile: Profile,
-    /// The losses to repair.
-    pub rule: FecRule,
     /// RMSS: the MSS that this end announced, bytes.
     pub rmss: u32,
     /// Sequence number of the peer's first stream byte: IRS + 1.
@@ -289,7 +286,7 @@ impl Decoder {
         if len == 0 || forbidden.iter().any(|flag| segment.flags.contains(*flag)) {
             return Err(Unfit::Form);
         }
-        let DecoderConfig { code, profile, rule: _, rmss, origin: _ } = self.config;
+        let DecoderConfig { code, profile, rmss, origin: _ } = self.config;
         let (flags, start, enc_len, crc32c, row, rows) = match (segment.options.gentle, profile.is_f1(), code)
         {
             (Some(Gentle::EncF1 { flags, enc_len }), true, _) => (flags, segment.seq, enc_len, None, 0, 1),
@@ -336,8 +333,9 @@ impl Decoder {
         if range.start.lt(received.oldest()) && range.start.lt(edges.rcv_nxt) {
             return Attempt::Failed(Failure::History);
         }
-        let contiguous = missing.len() <= 1 && missing.iter().all(|run| run.len() <= layout.block());
-        if self.config.rule == FecRule::Contiguous && !contiguous {
+        // The form of F1 has no checksum (W-5.17).
+        let is_one_run = missing.len() <= 1 && missing.iter().all(|run| run.len() <= layout.block());
+        if self.config.profile.is_f1() && !is_one_run {
             return Attempt::Failed(Failure::TooMuchLost);
         }
         let Some(holes) = Holes::new(layout, missing) else {

@@ -222,7 +222,8 @@ fn a_part_without_its_first_syn_is_not_the_beginning() {
         count += u32::from(from == A);
         from == A && count == 1
     }));
-    let fast_open = FastOpenConnect { syn_parts: 2, no_cookie: true, ..FastOpenConnect::default() };
+    let fast_open =
+        FastOpenConnect { syn_parts: 2, cookie: ClientCookie::None, ..FastOpenConnect::default() };
     world.open(&ConnectConfig { fast_open: Some(fast_open), ..asking() }, &pattern(2000));
     world.until(60);
     assert!(world.pair.b.accept(world.listener).is_none(), "an ordinary handshake");

@@ -228,7 +228,7 @@ fn a_black_hole_behind_the_handshake_switches_fast_open_off() {
     world.pair.tap = Some(Box::new(|_, _| true));
     let broken = |world: &mut World, remote: [u8; 4]| {
         let (now, remote) = (world.pair.now, (remote, 80).into());
-        let no_cookie = FastOpenConnect { no_cookie: true, ..FastOpenConnect::default() };
+        let no_cookie = FastOpenConnect { cookie: ClientCookie::None, ..FastOpenConnect::default() };
         let config = ConnectConfig { tcp: bare(), fast_open: Some(no_cookie), ..ConnectConfig::default() };
         let (id, _) = world.pair.a.connect_with_data(remote, &pattern(100), &config, now).expect("possible");
         world.pair.run_ms(1);

@@ -6,7 +6,8 @@ use super::*;
 /// No data is sent before the client has proven that it receives packets.
 #[test]
 fn a_held_response_waits_for_the_acknowledgement() {
-    let mut world = World::known(FastOpenListen { hold_response: true, ..FastOpenListen::default() });
+    let mut world =
+        World::known(FastOpenListen { early_response: EarlyResponse::Held, ..FastOpenListen::default() });
     let id = world.open(&asking(), &pattern(100));
     world.until(50);
     let at_b = world.accept();
@@ -22,7 +23,8 @@ fn a_held_response_waits_for_the_acknowledgement() {
 /// The response before the acknowledgement is limited by the bytes of the SYN.
 #[test]
 fn the_amplification_is_bounded() {
-    let mut world = World::known(FastOpenListen { amp_factor: 3, ..FastOpenListen::default() });
+    let early_response = EarlyResponse::Multiple(3);
+    let mut world = World::known(FastOpenListen { early_response, ..FastOpenListen::default() });
     world.open(&asking(), &pattern(1420));
     world.until(50);
     let at_b = world.accept();
@@ -275,9 +277,10 @@ fn data_after_a_lost_syn_ack_is_repeated_when_a_syn_was_answered() {
 
 #[test]
 fn pending_bytes_of_the_stack_are_bounded() {
-    let limits = ServerLimits { max_pending_bytes: 15, ..ServerLimits::default() };
-    let change =
-        |config| StackConfig { fast_open: FastOpenConfig { limits, ..FastOpenConfig::default() }, ..config };
+    let change = |config| {
+        let fast_open = FastOpenConfig { max_pending_bytes: 15, ..FastOpenConfig::default() };
+        StackConfig { fast_open, ..config }
+    };
     let mut world = World::with(serving(FastOpenListen::default()), change);
     let client = SimulatedClient::new(&mut world, 1);
     assert_eq!(client.open(&mut world, 1001), 10);

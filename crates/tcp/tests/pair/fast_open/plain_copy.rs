@@ -58,10 +58,10 @@ fn the_plain_copy_needs_no_allowance() {
 }
 
 /// Returns the configuration of a client that sends its SYN twice, with the data.
-fn doubled(redundancy_percent: Option<u32>) -> ConnectConfig {
+fn doubled() -> ConnectConfig {
     let gap = Duration::from_millis(5);
     let handshake_copies = Some(HandshakeCopies { gap, with_data: true, ..HandshakeCopies::default() });
-    ConnectConfig { tcp: TcpConfig { handshake_copies, redundancy_percent, ..quick() }, ..asking() }
+    ConnectConfig { tcp: TcpConfig { handshake_copies, ..quick() }, ..asking() }
 }
 
 /// Returns a world whose path has passed data on a SYN.
@@ -80,7 +80,7 @@ fn proven() -> World {
 }
 
 /// If the path has passed data on a SYN before, the copy may repeat the SYN with data: the data arrives even
-/// if the first SYN was lost, and is delivered once if both arrive. Its bytes count against the allowance.
+/// if the first SYN was lost, and is delivered once if both arrive.
 #[test]
 fn on_a_proven_path_the_copy_may_have_the_data() {
     for lost in [false, true] {
@@ -88,7 +88,7 @@ fn on_a_proven_path_the_copy_may_have_the_data() {
         if lost {
             world.pair.tap = Some(Box::new(lose_first(A, Flags::SYN)));
         }
-        let id = world.open(&doubled(None), &pattern(100));
+        let id = world.open(&doubled(), &pattern(100));
         world.until(1000);
         assert_eq!(world.sent(A)[..2], [(0, "S", 100, true), (5, "S", 100, true)]);
         assert_eq!(world.outcome(id), FastOpenOutcome::Used);
@@ -97,10 +97,6 @@ fn on_a_proven_path_the_copy_may_have_the_data() {
         assert_eq!(world.pair.b.connections(), 1);
         let counters = world.pair.a.conn_stats(id).expect("held").counters;
         assert_eq!((counters.syn_copies, counters.handshake_retransmits), (1, 0));
-        world.restart();
-        world.open(&doubled(Some(0)), &pattern(100));
-        world.until(20);
-        assert_eq!(world.sent(A), [(0, "S", 100, true)], "without an allowance there is no copy");
     }
 }
 
@@ -115,7 +111,7 @@ fn on_a_proven_path_the_timer_repeats_the_data_before_the_plain_syn() {
             syns += u32::from(from == A && segment.tcp.flags == Flags::SYN);
             from == A && segment.tcp.flags == Flags::SYN && syns <= lost
         }));
-        let id = world.open(&doubled(None), &pattern(100));
+        let id = world.open(&doubled(), &pattern(100));
         world.until(answered + 50);
         let at_b = world.accept();
         assert_eq!(world.sent(A)[..3], [(0, "S", 100, true), (5, "S", 100, true), (155, "S", 100, true)]);

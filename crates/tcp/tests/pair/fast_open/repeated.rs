@@ -108,7 +108,7 @@ mod one_time {
     fn a_one_time_cookie_outlives_a_new_listener() {
         let one_time = FastOpenListen { one_time: true, ..FastOpenListen::default() };
         let mut world = World::new(one_time.clone());
-        let connect = FastOpenConnect { one_time: true, ..FastOpenConnect::default() };
+        let connect = FastOpenConnect { cookie: ClientCookie::OneTime, ..FastOpenConnect::default() };
         let config = ConnectConfig { fast_open: Some(connect), ..asking() };
         world.open(&config, &pattern(100));
         world.until(1000);
@@ -124,7 +124,7 @@ mod one_time {
     #[test]
     fn full_segments_have_room_for_the_option_of_one_time_cookies() {
         let mut world = World::new(FastOpenListen { one_time: true, ..FastOpenListen::default() });
-        let one_time = FastOpenConnect { one_time: true, ..FastOpenConnect::default() };
+        let one_time = FastOpenConnect { cookie: ClientCookie::OneTime, ..FastOpenConnect::default() };
         let config = ConnectConfig { fast_open: Some(one_time), ..asking() };
         let id = world.open(&config, &pattern(5000));
         world.until(150);
@@ -141,7 +141,7 @@ mod one_time {
     #[test]
     fn a_one_time_cookie_opens_one_connection() {
         let mut world = World::new(FastOpenListen { one_time: true, ..FastOpenListen::default() });
-        let one_time = FastOpenConnect { one_time: true, ..FastOpenConnect::default() };
+        let one_time = FastOpenConnect { cookie: ClientCookie::OneTime, ..FastOpenConnect::default() };
         let config = ConnectConfig { fast_open: Some(one_time), ..asking() };
         world.open(&config, &pattern(100));
         world.until(149);

@@ -1,7 +1,7 @@
 //! Fast Open and Corrective on one SYN, over paths that drop one of the two options, or both together: the
 //! options that each connection tries. Times as in the parent module.
 
-use brisk_tcp::config::{CorrectiveConfig, MechanismConfig, PathStart};
+use brisk_tcp::config::{CorrectiveConfig, MechanismConfig};
 use brisk_tcp::mechanism::{GentleOff, GentleOutcome};
 
 use super::*;
@@ -98,7 +98,9 @@ fn a_path_that_passes_each_option_alone_keeps_fast_open() {
 fn a_response_fills_the_early_window_before_the_handshake_is_over() {
     let before_the_acknowledgement = |early_window, authenticated, path_start| {
         let tcp = TcpConfig { path_start, initial_window: 32, ..corrective() };
-        let fast_open = FastOpenListen { authenticated, ..FastOpenListen::default() };
+        let early_response =
+            if authenticated { EarlyResponse::Authenticated } else { EarlyResponse::Standard };
+        let fast_open = FastOpenListen { early_response, ..FastOpenListen::default() };
         let listen = ListenConfig { tcp: tcp.clone(), ..serving(fast_open) };
         let mut world = World::with(listen, |config| config);
         world.learn();
@@ -129,15 +131,14 @@ fn a_response_fills_the_early_window_before_the_handshake_is_over() {
         }
         sent
     };
-    let memory = Some(PathStart::default());
-    let early = before_the_acknowledgement(true, true, memory);
+    let early = before_the_acknowledgement(true, true, true);
     assert!(early > 70_000, "what a flight of the first one has carried: {early}");
-    let field = before_the_acknowledgement(false, true, memory);
+    let field = before_the_acknowledgement(false, true, true);
     assert!((64_000..=65_535).contains(&field), "the window field: {field}");
-    for path_start in [memory, None] {
+    for path_start in [true, false] {
         let unproven = before_the_acknowledgement(true, false, path_start);
         assert!((13_000..=14_480).contains(&unproven), "a cookie alone: {unproven}");
     }
-    let configured = before_the_acknowledgement(true, true, None);
+    let configured = before_the_acknowledgement(true, true, false);
     assert!((40_000..=46_336).contains(&configured), "the configured window: {configured}");
 }

@@ -342,13 +342,7 @@ fn run(seed: u64, hostile: bool) -> Tally {
     };
     let stream: Vec<u8> = (0..1 + below(rng, 3000)).map(|_| rng.next_u32() as u8).collect();
     let first = SeqNum(rng.next_u32());
-    let config = DecoderConfig {
-        code: sender.code,
-        profile: Profile::F2,
-        rule: if chance(rng, 100) { FecRule::Contiguous } else { FecRule::Residue },
-        rmss: 60,
-        origin: first,
-    };
+    let config = DecoderConfig { code: sender.code, profile: Profile::F2, rmss: 60, origin: first };
     let mut queue = RecvQueue::new(4096);
     queue.retain(config.history() as usize);
     let mut run = Run {

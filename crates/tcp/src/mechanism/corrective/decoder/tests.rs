@@ -100,7 +100,7 @@ struct Sent {
 }
 
 fn config(code: Code) -> DecoderConfig {
-    DecoderConfig { code, profile: Profile::F2, rule: FecRule::Residue, rmss: RMSS, origin: FIRST }
+    DecoderConfig { code, profile: Profile::F2, rmss: RMSS, origin: FIRST }
 }
 
 fn decode(decoder: &mut Decoder, peer: &Peer, sent: &Sent) -> Outcome {
@@ -167,18 +167,28 @@ fn a_short_tail_and_segments_across_blocks_are_rebuilt() {
 /// Payloads of 300, 1000, 300 and 1000 bytes, the first and third lost: no two missing bytes share a
 /// column.
 #[test]
-fn one_parity_rebuilds_losses_in_two_columns_except_by_paper_rule() {
+fn one_parity_rebuilds_losses_in_two_columns() {
     let peer = Peer::new(2600).without(&[(0, 300), (1300, 1600)]);
     let sent = peer.sent(layout(Code::Xor, 2600, 1000), FIRST, 0, 1);
     let outcome = decode(&mut Decoder::new(config(Code::Xor)), &peer, &sent);
     assert_eq!(runs(&peer, &outcome), [(0, 300, false), (1300, 1600, false)]);
-    let paper = DecoderConfig { rule: FecRule::Contiguous, ..config(Code::Xor) };
-    let outcome = decode(&mut Decoder::new(paper), &peer, &sent);
+}
+
+#[cfg(feature = "historical")]
+#[test]
+fn profile_f1_rebuilds_one_run_of_at_most_a_block() {
+    let decoded = |missing: &[(u32, u32)]| {
+        let peer = Peer::new(2600).without(missing);
+        let f2 = peer.sent(layout(Code::Xor, 2600, 1000), FIRST, 0, 1);
+        let f1 = Sent { seq: FIRST, option: Gentle::EncF1 { flags: gentle::ENC, enc_len: 2600 }, ..f2 };
+        let config = DecoderConfig { profile: Profile::F1, ..config(Code::Xor) };
+        (decode(&mut Decoder::new(config), &peer, &f1), peer)
+    };
+    let (outcome, _) = decoded(&[(0, 300), (1300, 1600)]);
     assert_eq!(outcome, Outcome::Failed { lost_len: 2600, why: Failure::TooMuchLost });
     // Adjacent small losses form one run of less than a block.
-    let peer = Peer::new(2700).without(&[(1000, 1700)]);
-    let sent = peer.sent(layout(Code::Xor, 2700, 1000), FIRST, 0, 1);
-    assert_eq!(runs(&peer, &decode(&mut Decoder::new(paper), &peer, &sent)), [(1000, 1700, false)]);
+    let (outcome, peer) = decoded(&[(1000, 1700)]);
+    assert_eq!(runs(&peer, &outcome), [(1000, 1700, false)]);
 }
 
 /// At most 32 runs of missing bytes are repaired, even if no two share a column.
@@ -382,7 +392,7 @@ fn profile_f1_lies_at_the_first_encoded_byte_and_has_no_checksum() {
     let peer = Peer::new(3000).without(&[(1000, 2000)]);
     let f2 = peer.sent(layout(Code::Xor, 3000, 1000), FIRST, 0, 1);
     let f1 = Sent { seq: FIRST, option: Gentle::EncF1 { flags: gentle::ENC, enc_len: 3000 }, ..f2.clone() };
-    let config = DecoderConfig { profile: Profile::F1, rule: FecRule::Contiguous, ..config(Code::Xor) };
+    let config = DecoderConfig { profile: Profile::F1, ..config(Code::Xor) };
     let mut decoder = Decoder::new(config);
     assert_eq!(runs(&peer, &decode(&mut decoder, &peer, &f1)), [(1000, 2000, false)]);
     assert_eq!(decode(&mut decoder, &peer, &f2), Outcome::Dropped(Unfit::Form));
@@ -482,7 +492,7 @@ fn flags_that_a_profile_does_not_have_change_nothing() {
     {
         let f1 = Gentle::EncF1 { flags: foreign | gentle::FIN_END, enc_len };
         let f1 = Sent { seq: FIRST, option: f1, ..sent.clone() };
-        let config = DecoderConfig { profile: Profile::F1, rule: FecRule::Contiguous, ..config(Code::Xor) };
+        let config = DecoderConfig { profile: Profile::F1, ..config(Code::Xor) };
         let outcome = decode(&mut Decoder::new(config), &peer, &f1);
         assert_eq!(runs(&peer, &outcome), [(1000, 2000, false)], "no FIN");
     }
