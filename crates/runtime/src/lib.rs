@@ -88,6 +88,8 @@ pub use stream::{StreamHandle, TcpStream};
 /// Runs the code of the guide to the library as tests.
 #[cfg(doctest)]
 mod guide {
+    #[doc = include_str!("../../../docs/library/README.md")]
+    struct ChooseALayer;
     #[doc = include_str!("../../../docs/library/first-program.md")]
     struct FirstProgram;
     #[doc = include_str!("../../../docs/library/own-device.md")]
