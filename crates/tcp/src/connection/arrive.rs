@@ -481,10 +481,6 @@ impl Connection {
     /// has no option of Corrective and Proactive, so a SYN that has one is a copy: it is answered by an
     /// identical SYN-ACK, and the agreement remains.
     pub(crate) fn on_repeated_syn(&mut self, syn: &Arrived<'_>, now: Instant) {
-        // The SYN-ACK echoes the last SYN, so that it measures the round trip without the peer's timer.
-        if let Some(timestamps) = syn.options.timestamps.filter(|_| self.handshake.agreed.timestamps) {
-            self.rx.timestamps.on_accepted(syn.seq, timestamps.value, syn.seq + 1, now);
-        }
         let half_way = self.path.known.rtt.map_or(COPIES_MEET, |rtt| COPIES_MEET.max(rtt.srtt / 2));
         let near = self.handshake.syn.last_sent.is_some_and(|at| now.saturating_since(at) <= half_way);
         let answered = self.handshake.syn.copy != PlainCopy::Off || self.gentle.plans();

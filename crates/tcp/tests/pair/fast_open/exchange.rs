@@ -162,8 +162,6 @@ fn a_response_without_its_syn_ack_brings_the_syn_forward() {
     world.until(226);
     assert_eq!(world.read(A, id), pattern(4000));
     assert_eq!(world.class(id), Some(SynAckClass::Accepted));
-    let srtt = world.pair.a.conn_stats(id).expect("held").srtt.expect("measured");
-    assert!(srtt.abs_diff(Duration::from_millis(100)) <= Duration::from_millis(2), "{srtt:?}");
     world.until(1000);
     assert_eq!(world.pair.b.conn_stats(at_b).expect("held").counters.retransmits, 0);
 }
