@@ -1,6 +1,6 @@
 //! A connection. This module only connects its parts.
 //!
-//! The methods of [`Connection`] are in the files of the steps of a segment's life. `handshake` opens the
+//! The methods of `Connection` are in the files of the steps of a segment's life. `handshake` opens the
 //! connection, and `syn_report` reports how its SYN was answered. `arrive` processes an arriving segment (the
 //! steps of RFC 9293 section 3.10.7), and `acknowledge` its acknowledgement. `transmit` selects a leaving
 //! segment, `segment` writes it, and `account` accounts for it. `timer` handles deadlines, `path` exchanges
