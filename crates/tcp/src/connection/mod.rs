@@ -340,9 +340,10 @@ impl Connection {
         self.events != Events::default()
     }
 
-    /// Returns the bytes allocated by both buffers.
+    /// Returns the bytes allocated by both buffers, and by segments that have overtaken a SYN-ACK.
     pub(crate) fn memory(&self) -> usize {
-        self.tx.queue.allocated() + self.rx.queue.memory()
+        let early = self.fast_open.client().map_or(0, |client| client.early_bytes());
+        self.tx.queue.allocated() + self.rx.queue.memory() + early
     }
 
     /// True if nothing is in flight and nothing waits to be sent or read.

@@ -274,7 +274,7 @@ impl Client {
 
     pub(crate) fn on_simultaneous_open(&mut self) -> FastOpenOutcome {
         self.plain = true;
-        self.early = Vec::new();
+        self.take_early();
         self.requests_left = 0;
         self.class = Some(SynAckClass::NoData);
         FastOpenOutcome::Off(OffReason::Simultaneous)
@@ -296,8 +296,14 @@ impl Client {
         keeps
     }
 
+    /// Returns the bytes of memory of the segments that arrived before the SYN-ACK.
+    pub(crate) fn early_bytes(&self) -> usize {
+        self.early_bytes
+    }
+
     /// Takes the segments that arrived before the SYN-ACK.
     pub(crate) fn take_early(&mut self) -> Vec<Early> {
+        self.early_bytes = 0;
         core::mem::take(&mut self.early)
     }
 }

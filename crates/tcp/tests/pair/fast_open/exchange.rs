@@ -166,17 +166,20 @@ fn a_response_without_its_syn_ack_brings_the_syn_forward() {
     assert_eq!(world.pair.b.conn_stats(at_b).expect("held").counters.retransmits, 0);
 }
 
-/// What is kept takes no more memory than the window of the SYN.
+/// What is kept takes no more memory than the window of the SYN, and counts as memory of the stack.
 #[test]
 fn data_before_the_syn_ack_is_kept_up_to_the_window() {
     let receive_buffer = BufferConfig { initial: 8_000, ..TcpConfig::default().receive_buffer };
     let mut peer = Peer::known(TcpConfig { receive_buffer, ..quick() }, 1460);
     let id = peer.open(&pattern(100));
     let header = peer.header(Flags::ACK, 101, None);
+    let before = peer.world.pair.a.memory();
     for n in 0..8 {
         let data = TcpHeader { seq: header.seq + 1 + n * 1_000, ..header.clone() };
         peer.world.pair.forge(A, &data, &pattern(1_000));
     }
+    let held = peer.world.pair.a.memory() - before;
+    assert!((5_000..=8_000).contains(&held), "{held} bytes");
     peer.answer(101, &[], 1460, &[]);
     let kept = peer.world.read(A, id).len();
     assert!((5_000..8_000).contains(&kept), "{kept} bytes");
