@@ -263,8 +263,11 @@ impl Settings {
             "fast_open_max_per_ip" => listen.max_per_ip = number(key, value)?,
             "fast_open_require_cookie" => listen.require_cookie = on_off(key, value)?,
             "fast_open_hold_response" => {
-                let is_held = on_off(key, value)?;
-                listen.early_response = if is_held { EarlyResponse::Held } else { EarlyResponse::Standard };
+                if on_off(key, value)? {
+                    listen.early_response = EarlyResponse::Held;
+                } else if listen.early_response == EarlyResponse::Held {
+                    listen.early_response = EarlyResponse::Standard;
+                }
             }
             "fast_open_replay_window" => {
                 let lifetime = span(key, value)?;
@@ -272,9 +275,10 @@ impl Settings {
                 listen.replay_window = (!lifetime.is_zero()).then_some(window);
             }
             "fast_open_amp_factor" => {
-                listen.early_response = match number(key, value)? {
-                    0 => EarlyResponse::Standard,
-                    multiple => EarlyResponse::Multiple(multiple),
+                listen.early_response = match (number(key, value)?, listen.early_response) {
+                    (0, EarlyResponse::Multiple(_)) => EarlyResponse::Standard,
+                    (0, other) => other,
+                    (multiple, _) => EarlyResponse::Multiple(multiple),
                 }
             }
             "fast_open_one_time" => {

@@ -26,7 +26,7 @@ use crate::time::{Duration, Instant, Micros};
 
 /// A repeated SYN that arrives less than this, or half a round trip, after our own SYN-ACK is a copy: the
 /// copy of the SYN-ACK has answered it. No retransmission timer is that short.
-const COPIES_MEET: Duration = Duration::from_millis(25);
+pub(crate) const COPIES_MEET: Duration = Duration::from_millis(25);
 
 impl Connection {
     /// Processes a segment of this connection (RFC 9293 section 3.10.7).
@@ -42,7 +42,11 @@ impl Connection {
                 if self.state != State::SynSent
                     && let Some(client) = self.fast_open.client_mut()
                 {
-                    for early in client.take_early() {
+                    for mut early in client.take_early() {
+                        let is_old = |value| self.rx.timestamps.paws(value, now) == Paws::Old;
+                        if early.timestamp().is_some_and(is_old) {
+                            early.remove_timestamp();
+                        }
                         if self.state != State::Closed {
                             self.on_segment_after_syn(&early.arrived(), now, env);
                         }

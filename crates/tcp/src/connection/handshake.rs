@@ -432,7 +432,7 @@ impl Connection {
         self.acknowledge(segment, now);
         // A SYN-ACK may echo a SYN before the last, so that the measured time includes a timer.
         let since = self.handshake.since_last_syn(now);
-        self.path.rtt_in_doubt = self.tx.rtt.srtt().is_some_and(|srtt| srtt > since);
+        self.path.rtt_in_doubt = self.tx.rtt.latest().is_some_and(|rtt| rtt > since);
         self.path.suspect_longer(since.into());
         let echoed = self.echo_rtt(segment, now);
         if self.fast_open.on_syn_ack(segment, echoed, &self.handshake, &self.config, now) {

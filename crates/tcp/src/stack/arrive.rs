@@ -18,7 +18,7 @@ use super::stats::Refusal;
 use super::time_wait::{TimeWaitEntry, TimeWaitTable, TimeWaitVerdict};
 use super::{Rx, Stack, reset};
 use crate::conn_id::{ConnId, Slots};
-use crate::connection::Urgency;
+use crate::connection::{State, Urgency};
 use crate::four_tuple::{self, FourTuple};
 use crate::mechanism::ParityOff;
 use crate::outcome::Arrived;
@@ -215,12 +215,15 @@ impl Stack {
         // before data that uses up the memory, or come from a peer that is as full of unsent data as this
         // stack (Linux: sk_forced_mem_schedule).
         let connection = &mut *slot.connection;
-        let takes_memory = !arrived.payload.is_empty() && !connection.rx.has_storage_for(arrived);
-        let no_memory = takes_memory && memory_left == 0 && !connection.rx.awaits(arrived);
+        // Before the SYN-ACK data has no place in the buffer: the connection may keep it elsewhere.
+        let is_early = connection.state() == State::SynSent;
+        let takes_memory =
+            !arrived.payload.is_empty() && (is_early || !connection.rx.has_storage_for(arrived));
+        let no_memory = takes_memory && memory_left == 0 && (is_early || !connection.rx.awaits(arrived));
         let is_lent = self.lent.as_ref().is_some_and(|packet| 2 * packet.len() <= memory_left);
         if is_lent {
             connection.rx.queue.lend_packet(self.lent.take());
-        } else if takes_memory && !no_memory {
+        } else if takes_memory && !no_memory && !is_early {
             self.memory.spares.lend(&mut connection.rx.queue);
         }
         let bare;
@@ -235,7 +238,7 @@ impl Stack {
         let mut aftermath = with_env(&self.config, &mut self.challenges, &mut self.stats, |env| {
             connection.on_segment(taken, now, env)
         });
-        if no_memory {
+        if no_memory && !is_early {
             aftermath.urgency = connection.answer_refused_data();
         }
         if is_lent {

@@ -147,3 +147,26 @@ fn a_probe_of_a_planned_flight_counts_from_its_last_segment() {
         assert_eq!(left, [0, after]);
     }
 }
+
+/// Before the variation of the round-trip time is known, the probe leaves as early as without a planner.
+#[test]
+fn a_probe_of_a_planned_flight_is_never_later_than_without_a_planner() {
+    let mut planned = TcpConfig { handshake_copies: None, ..TcpConfig::planned(1) };
+    planned.mechanisms.planner = Some(PlannerConfig { max_overhead: 0, ..PlannerConfig::default() });
+    for delay in [5, 50] {
+        let probes = [&planned, &TcpConfig::default()].map(|tcp| {
+            let mut pair = Pair::new(1);
+            pair.channel.delay = Duration::from_millis(delay);
+            let listener = pair.listen(B, 80, ListenConfig { tcp: tcp.clone(), ..ListenConfig::default() });
+            let connect = ConnectConfig { tcp: tcp.clone(), ..ConnectConfig::default() };
+            let (at_a, _) = pair.established_at(listener, &connect);
+            pair.tap = Some(Box::new(|from, segment: &Segment<'_>| from == A && !segment.payload.is_empty()));
+            pair.write(A, at_a, &pattern(3 * SEGMENT)).expect("taken");
+            let written = pair.now;
+            pair.run(Duration::from_secs(2));
+            let sent = pair.seen.iter().filter(|seen| seen.from == A && seen.len > 0 && seen.at > written);
+            sent.map(|seen| seen.at.saturating_since(written)).next().expect("a probe")
+        });
+        assert!(probes[0] <= probes[1], "{probes:?}");
+    }
+}

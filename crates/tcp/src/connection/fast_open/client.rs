@@ -97,19 +97,28 @@ pub(crate) struct Early {
 }
 
 impl Early {
-    /// The timestamp is left out: the SYN-ACK may be a later one, and PAWS (RFC 7323 section 5) would drop
-    /// this older segment.
     fn of(segment: &Arrived<'_>) -> Self {
         Early {
             seq: segment.seq,
             ack: segment.ack,
             flags: segment.flags,
             window: segment.window,
-            options: Options { timestamps: None, ..segment.options.clone() },
+            options: segment.options.clone(),
             payload: segment.payload.to_vec(),
             ecn: segment.ecn,
             segment_size: segment.segment_size,
         }
+    }
+
+    /// Returns the value of its timestamp.
+    pub(crate) fn timestamp(&self) -> Option<u32> {
+        self.options.timestamps.map(|timestamps| timestamps.value)
+    }
+
+    /// Removes the timestamp of a segment that is older than the SYN-ACK, which was repeated: PAWS (RFC 7323
+    /// section 5) would drop it.
+    pub(crate) fn remove_timestamp(&mut self) {
+        self.options.timestamps = None;
     }
 
     pub(crate) fn arrived(&self) -> Arrived<'_> {
@@ -251,11 +260,6 @@ impl Client {
         true
     }
 
-    /// Returns the number of SYNs before the plain one.
-    pub(crate) fn syns_before_plain(&self) -> u32 {
-        1 + u32::from(self.repeated)
-    }
-
     /// Returns the time that a further copy of the first SYN waits for its answer; `None` if one has left.
     pub(crate) fn repeat(&mut self) -> Option<Duration> {
         let repeats = self.is_fast() && !core::mem::replace(&mut self.repeated, true);
@@ -288,7 +292,7 @@ impl Client {
     /// memory. Returns true if it was kept.
     pub(crate) fn queue_early(&mut self, segment: &Arrived<'_>, limit: usize) -> bool {
         let bytes = self.early_bytes + segment.payload.len() + size_of::<Early>();
-        let keeps = self.connect.hold_early && self.data > 0 && bytes <= limit;
+        let keeps = self.connect.hold_early && self.data > 0 && !segment.is_empty() && bytes <= limit;
         if keeps {
             self.early_bytes = bytes;
             self.early.push(Early::of(segment));

@@ -11,6 +11,7 @@ use arrayvec::ArrayVec;
 use brisk_wire::{Cookie, FastOpen, SeqNum};
 
 use crate::config::TcpConfig;
+use crate::connection::arrive::COPIES_MEET;
 use crate::connection::gentle::plain_copy::PlainCopy;
 use crate::connection::handshake::{Handshake, OwnSyn};
 use crate::connection::path::STANDARD_WINDOW;
@@ -189,7 +190,7 @@ impl FastOpenState {
 
     /// Returns the number of SYNs that left before the ordinary schedule began.
     pub(super) fn syns_before_plain(&self) -> u32 {
-        self.client().map_or(0, Client::syns_before_plain)
+        u32::from(self.client().is_some())
     }
 
     /// Returns the range of data in the next SYN, which has the sequence number `iss`; empty without Fast
@@ -239,8 +240,8 @@ impl FastOpenState {
     }
 
     /// Sends a further copy of the SYN with its data because the first was not answered in time: once, and
-    /// only if the path is known to pass such data, so that a loss is the likely reason. Returns false if a
-    /// plain SYN must follow.
+    /// only if the path is known to pass such data, so that a loss is the likely reason. It is no retry.
+    /// Returns false if a plain SYN must follow.
     pub(super) fn copy_syn_again(
         &mut self,
         syn: &mut OwnSyn,
@@ -252,6 +253,7 @@ impl FastOpenState {
         let client = self.client_mut().filter(|_| passes);
         let Some(wait) = client.and_then(Client::repeat) else { return false };
         (syn.due, syn.copy, syn.last_sent) = (false, PlainCopy::Due, Some(now));
+        syn.timeouts -= 1;
         rto.disarm();
         rto.arm(now, wait.into());
         true
@@ -281,7 +283,9 @@ impl FastOpenState {
     /// Keeps a segment that has overtaken the SYN-ACK, if all kept ones take no more than `limit` bytes. It
     /// answers the data of the SYN, so the SYN-ACK is lost or reordered: the SYN leaves again after the
     /// reordering window of RACK, a quarter of the round-trip time (RFC 8985 section 6.2), and the server
-    /// repeats the SYN-ACK. `since`: time since the SYN left.
+    /// repeats the SYN-ACK. The server takes a SYN that comes sooner than [`COPIES_MEET`] for a copy.
+    ///
+    /// `since`: time since the SYN left.
     pub(super) fn queue_early(
         &mut self,
         segment: &Arrived<'_>,
@@ -292,7 +296,7 @@ impl FastOpenState {
     ) {
         let Some(client) = self.client_mut() else { return };
         if client.queue_early(segment, limit) && client.awaits_first_answer() {
-            let at = now + since / 4;
+            let at = now + (since / 4).max(COPIES_MEET.into());
             rto.fire_at(rto.deadline().map_or(at, |deadline| deadline.min(at)));
         }
     }
@@ -363,6 +367,7 @@ impl FastOpenState {
     /// (`only_fin`: nothing but a FIN has arrived).
     pub(super) fn on_end(&mut self, lost: bool, only_fin: bool) {
         let Some(client) = self.client_mut() else { return };
+        client.take_early();
         match client.class() {
             None if lost => self.outcome = client.on_syn_lost(),
             Some(_) if client.saw_early_fin() && only_fin => self.on_black_hole(BlackHoleSign::FinOnly),

@@ -54,9 +54,9 @@ impl TailLossProbe {
 
     /// Implements TLP_calc_PTO of RFC 8985 section 7.2.
     ///
-    /// If the delay of the peer's acknowledgements is known, the timer is like that of QUIC (RFC 9002 section
-    /// 6.2.1): it counts from the last transmission, and not from the last acknowledgement, by a round trip,
-    /// its variation and this delay.
+    /// If the delay of the peer's acknowledgements is known, the probe leaves at the time that QUIC would
+    /// take (RFC 9002 section 6.2.1), if that is sooner: a round trip, its variation and this delay after the
+    /// last transmission, and at least the variation after the last acknowledgement.
     ///
     /// `last_sent`: time of the last transmission. `rto_at`: deadline of the retransmission timer.
     fn schedule(&mut self, tx: &Sender, last_sent: Instant, rto_at: Option<Instant>, now: Instant) {
@@ -64,15 +64,19 @@ impl TailLossProbe {
         if !TailLossProbe::may_probe(tx) {
             return;
         }
+        let pto = match tx.rtt.srtt().map(|srtt| srtt * 2) {
+            // "If FlightSize is one segment: PTO = 2 * SRTT + TLP.max_ack_delay".
+            Some(twice) if tx.scoreboard.segments() == 1 => twice + MAX_ACK_DELAY,
+            Some(twice) => twice,
+            None => PTO_WITHOUT_SAMPLE,
+        };
+        let at = now + pto.max(tx.rtt.granularity());
         let at = match (tx.rtt.srtt(), tx.ack_delay) {
             (Some(srtt), Some(ack_delay)) => {
                 let variation = tx.rtt.rttvar().map_or(Micros::ZERO, |rttvar| rttvar * 4).max(srtt / 4);
-                (last_sent + (srtt + variation + ack_delay)).max(now + variation)
+                at.min((last_sent + (srtt + variation + ack_delay)).max(now + variation))
             }
-            // "If FlightSize is one segment: PTO = 2 * SRTT + TLP.max_ack_delay".
-            (Some(srtt), None) if tx.scoreboard.segments() == 1 => now + (srtt * 2 + MAX_ACK_DELAY),
-            (Some(srtt), None) => now + (srtt * 2).max(tx.rtt.granularity()),
-            (None, _) => now + PTO_WITHOUT_SAMPLE,
+            _ => at,
         };
         // "If Now() + PTO > TCP_RTO_expiration(): PTO = TCP_RTO_expiration() - Now()".
         self.deadline = Some(rto_at.map_or(at, |rto| at.min(rto)));

@@ -166,6 +166,60 @@ fn a_response_without_its_syn_ack_brings_the_syn_forward() {
     assert_eq!(world.pair.b.conn_stats(at_b).expect("held").counters.retransmits, 0);
 }
 
+/// The time of a SYN-ACK whose SYN was repeated is doubtful; that of any other is not, also if it is shorter
+/// than the remembered one.
+#[test]
+fn the_remembered_round_trip_time_falls_and_contains_no_timer() {
+    let mut world = World::new(FastOpenListen::default());
+    world.pair.channel.delay = Duration::from_millis(70);
+    world.learn();
+    let remembered = |world: &mut World| {
+        let now = world.pair.now;
+        world.pair.a.path(A.ip(), B.ip(), now).rtt.expect("measured").srtt
+    };
+    assert!(remembered(&mut world) >= Duration::from_millis(140));
+    world.pair.channel.delay = Duration::from_millis(50);
+    let config = ConnectConfig { tcp: TcpConfig { path_start: true, ..quick() }, ..asking() };
+    let exchange = |world: &mut World| {
+        let id = world.open(&config, &pattern(100));
+        world.pair.run_ms(60);
+        let at_b = world.accept();
+        world.pair.write(B, at_b, &pattern(1000)).expect("room");
+        world.pair.run_ms(400);
+        assert_eq!(world.read(A, id), pattern(1000));
+        for (side, id) in [(A, id), (B, at_b)] {
+            world.pair.abort(side, id);
+            world.pair.release(side, id);
+        }
+        world.pair.run_ms(100);
+    };
+    (0..12).for_each(|_| exchange(&mut world));
+    let fallen = remembered(&mut world);
+    assert!(fallen < Duration::from_millis(130), "{fallen:?}");
+    world.pair.tap = Some(Box::new(lose_first(B, SYN_ACK)));
+    exchange(&mut world);
+    assert!(remembered(&mut world) <= fallen);
+}
+
+/// Without free memory nothing more is kept before the SYN-ACK, and a failed connection frees its memory.
+#[test]
+fn data_before_the_syn_ack_respects_the_memory_of_the_stack() {
+    for (max_buffer_bytes, both) in [(1 << 20, true), (1_000, false)] {
+        let mut peer = Peer::known_with(quick(), 1460, |config| StackConfig { max_buffer_bytes, ..config });
+        let id = peer.open(&pattern(100));
+        let header = peer.header(Flags::ACK, 101, None);
+        let before = peer.world.pair.a.memory();
+        let kept = [1, 1_001].map(|at| {
+            let data = TcpHeader { seq: header.seq + at, ..header.clone() };
+            peer.world.pair.forge(A, &data, &pattern(1_000));
+            peer.world.pair.a.memory() - before
+        });
+        assert_eq!((kept[0] > 1_000, kept[1] > kept[0]), (true, both), "{kept:?}");
+        peer.world.pair.abort(A, id);
+        assert!(peer.world.pair.a.memory() <= before);
+    }
+}
+
 /// What is kept takes no more memory than the window of the SYN, and counts as memory of the stack.
 #[test]
 fn data_before_the_syn_ack_is_kept_up_to_the_window() {

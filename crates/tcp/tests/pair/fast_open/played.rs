@@ -53,7 +53,12 @@ pub(super) struct Peer {
 
 impl Peer {
     pub(super) fn new(tcp: TcpConfig) -> Peer {
-        let mut world = World::new(FastOpenListen::default());
+        Peer::with(tcp, |config| config)
+    }
+
+    /// Does the work of `new` with changed stacks.
+    fn with(tcp: TcpConfig, change: impl Fn(StackConfig) -> StackConfig) -> Peer {
+        let mut world = World::with(serving(FastOpenListen::default()), change);
         world.pair.tap = Some(Box::new(|_, _| true));
         let fast_open = Some(FastOpenConnect::default());
         Peer { world, config: ConnectConfig { tcp, fast_open, ..ConnectConfig::default() } }
@@ -61,7 +66,12 @@ impl Peer {
 
     /// Does the work of `new`; the client has the cookie of eight ones and the MSS of the server.
     pub(super) fn known(tcp: TcpConfig, mss: u16) -> Peer {
-        let mut peer = Peer::new(tcp);
+        Peer::known_with(tcp, mss, |config| config)
+    }
+
+    /// Does the work of `known` with changed stacks.
+    pub(super) fn known_with(tcp: TcpConfig, mss: u16, change: impl Fn(StackConfig) -> StackConfig) -> Peer {
+        let mut peer = Peer::with(tcp, change);
         let id = peer.open(&[]);
         peer.world.pair.run_ms(100);
         peer.answer(1, &[1; 8], mss, &[]);
