@@ -525,9 +525,7 @@ impl Connection {
             SynTimeout::Again => {
                 self.counters.handshake_timeouts += 1;
                 let Handshake { syn, .. } = &mut self.handshake;
-                if self.fast_open.copy_syn_again(syn, &mut self.tx.rto, &self.config, now)
-                    || self.fast_open.fall_back_to_plain_syn(syn, &mut self.tx.rto)
-                {
+                if self.fast_open.fall_back_to_plain_syn(syn, &mut self.tx.rto) {
                     return;
                 }
                 self.reduce_for_lost_syn_ack(now);

@@ -66,8 +66,6 @@ pub(crate) struct Client {
     plain: bool,
     /// True if the plain SYN followed because the first was too large, which is not a failure of Fast Open.
     too_big: bool,
-    /// True if a further copy of the first SYN left because the first was not answered in time.
-    repeated: bool,
     early: Vec<Early>,
     early_bytes: usize,
     class: Option<SynAckClass>,
@@ -167,7 +165,6 @@ impl Client {
             data: 0,
             plain: false,
             too_big: false,
-            repeated: false,
             early: Vec::new(),
             early_bytes: 0,
             class: None,
@@ -258,17 +255,6 @@ impl Client {
         }
         self.plain = true;
         true
-    }
-
-    /// Returns the time that a further copy of the first SYN waits for its answer; `None` if one has left.
-    pub(crate) fn repeat(&mut self) -> Option<Duration> {
-        let repeats = self.is_fast() && !core::mem::replace(&mut self.repeated, true);
-        repeats.then(|| self.wait())
-    }
-
-    /// True if the first SYN was not repeated in any form.
-    pub(crate) fn awaits_first_answer(&self) -> bool {
-        !self.plain && !self.repeated
     }
 
     /// Records that the first SYN was too large for the path, so that a plain one follows.

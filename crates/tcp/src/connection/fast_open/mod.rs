@@ -239,26 +239,6 @@ impl FastOpenState {
         }
     }
 
-    /// Sends a further copy of the SYN with its data because the first was not answered in time: once, and
-    /// only if the path is known to pass such data, so that a loss is the likely reason. It is no retry.
-    /// Returns false if a plain SYN must follow.
-    pub(super) fn copy_syn_again(
-        &mut self,
-        syn: &mut OwnSyn,
-        rto: &mut Rto,
-        config: &TcpConfig,
-        now: Instant,
-    ) -> bool {
-        let passes = self.copied_syn_data(config).is_some_and(|data| data > 0);
-        let client = self.client_mut().filter(|_| passes);
-        let Some(wait) = client.and_then(Client::repeat) else { return false };
-        (syn.due, syn.copy, syn.last_sent) = (false, PlainCopy::Due, Some(now));
-        syn.timeouts -= 1;
-        rto.disarm();
-        rto.arm(now, wait.into());
-        true
-    }
-
     /// Falls back to a plain SYN because the first was not answered in time; the ordinary schedule begins
     /// with it. Returns false if there is no Fast Open to fall back from.
     pub(super) fn fall_back_to_plain_syn(&mut self, syn: &mut OwnSyn, rto: &mut Rto) -> bool {
@@ -295,7 +275,7 @@ impl FastOpenState {
         now: Instant,
     ) {
         let Some(client) = self.client_mut() else { return };
-        if client.queue_early(segment, limit) && client.awaits_first_answer() {
+        if client.queue_early(segment, limit) && client.is_fast() {
             let at = now + (since / 4).max(COPIES_MEET.into());
             rto.fire_at(rto.deadline().map_or(at, |deadline| deadline.min(at)));
         }

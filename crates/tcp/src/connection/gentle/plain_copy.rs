@@ -19,8 +19,7 @@
 //! SYN has no data and no cookie, since it must not deliver a request a second time, but keeps the option of
 //! Corrective and Proactive. It carries the data only if the configuration permits that and the path has
 //! passed data on a SYN before. The copy of a SYN-ACK is identical to the SYN-ACK. Neither copy is a
-//! retransmission: no mechanism falls back, no option is withdrawn, and the timer continues. One
-//! more copy of a SYN with data leaves at the first timeout, and starts the timer again. With the
+//! retransmission: no mechanism falls back, no option is withdrawn, and the timer continues. With the
 //! [planner](crate::mechanism::plan) a copy leaves only where it pays.
 
 use crate::fast_open::FastOpenConnect;

@@ -100,29 +100,6 @@ fn on_a_proven_path_the_copy_may_have_the_data() {
     }
 }
 
-/// Both were lost: after the timer of the SYN a further copy has the data, and a plain SYN follows only after
-/// that.
-#[test]
-fn on_a_proven_path_the_timer_repeats_the_data_before_the_plain_syn() {
-    for (lost, answered) in [(2, 255), (3, 455)] {
-        let mut world = proven();
-        let mut syns = 0;
-        world.pair.tap = Some(Box::new(move |from, segment: &Segment<'_>| {
-            syns += u32::from(from == A && segment.tcp.flags == Flags::SYN);
-            from == A && segment.tcp.flags == Flags::SYN && syns <= lost
-        }));
-        let id = world.open(&doubled(), &pattern(100));
-        world.until(answered + 50);
-        let at_b = world.accept();
-        assert_eq!(world.sent(A)[..3], [(0, "S", 100, true), (5, "S", 100, true), (155, "S", 100, true)]);
-        let plain = lost == 3;
-        assert_eq!(world.sent(A)[3] == (305, "S", 0, false), plain, "{:?}", world.sent(A));
-        let class = if plain { SynAckClass::SynDrop } else { SynAckClass::Accepted };
-        assert_eq!(world.class(id), Some(class));
-        assert_eq!(world.read(B, at_b), pattern(100));
-    }
-}
-
 #[test]
 fn a_swallowed_syn_costs_half_a_round_trip_and_teaches_the_right_one() {
     let mut world = World::known(FastOpenListen::default());
