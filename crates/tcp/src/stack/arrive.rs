@@ -207,6 +207,11 @@ impl Stack {
                 return Err(Refusal::Deferred);
             }
         }
+        // Data that has overtaken its SYN-ACK has no place in the buffer; it is kept only if there is memory.
+        let is_early = slot.connection.state() == State::SynSent && !arrived.flags.contains(Flags::SYN);
+        if is_early && !arrived.payload.is_empty() && memory_left == 0 {
+            return Err(Refusal::OutOfMemory);
+        }
         if let Some(member) = &slot.member {
             self.controllers.lend(id, member, &mut slot.connection, now);
         }
@@ -215,15 +220,12 @@ impl Stack {
         // before data that uses up the memory, or come from a peer that is as full of unsent data as this
         // stack (Linux: sk_forced_mem_schedule).
         let connection = &mut *slot.connection;
-        // Before the SYN-ACK data has no place in the buffer: the connection may keep it elsewhere.
-        let is_early = connection.state() == State::SynSent;
-        let takes_memory =
-            !arrived.payload.is_empty() && (is_early || !connection.rx.has_storage_for(arrived));
-        let no_memory = takes_memory && memory_left == 0 && (is_early || !connection.rx.awaits(arrived));
+        let takes_memory = !arrived.payload.is_empty() && !connection.rx.has_storage_for(arrived);
+        let no_memory = takes_memory && memory_left == 0 && !connection.rx.awaits(arrived);
         let is_lent = self.lent.as_ref().is_some_and(|packet| 2 * packet.len() <= memory_left);
         if is_lent {
             connection.rx.queue.lend_packet(self.lent.take());
-        } else if takes_memory && !no_memory && !is_early {
+        } else if takes_memory && !no_memory {
             self.memory.spares.lend(&mut connection.rx.queue);
         }
         let bare;
@@ -238,7 +240,7 @@ impl Stack {
         let mut aftermath = with_env(&self.config, &mut self.challenges, &mut self.stats, |env| {
             connection.on_segment(taken, now, env)
         });
-        if no_memory && !is_early {
+        if no_memory {
             aftermath.urgency = connection.answer_refused_data();
         }
         if is_lent {

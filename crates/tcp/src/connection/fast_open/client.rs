@@ -20,8 +20,6 @@ use crate::connection::sender::Sender;
 
 /// Timeout of a SYN without a known round-trip time (RFC 6298 section 2.1).
 const SYN_TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum bytes that a server keeps of the segments after a SYN: an initial window of ten segments.
-pub(crate) const MAX_AFTER_SYN: u32 = 14_600;
 /// Maximum bytes of options in a SYN.
 const OPTION_SPACE: u32 = 40;
 /// Number of segments that request a one-time cookie.

@@ -28,8 +28,7 @@ mod after_syn;
 mod client;
 mod server;
 
-pub(crate) use client::MAX_AFTER_SYN;
-pub(crate) use server::SynAnswer;
+pub(crate) use server::{MAX_AFTER_SYN, SynAnswer};
 
 use client::{Client, RepeatedSynAck};
 use server::Server;

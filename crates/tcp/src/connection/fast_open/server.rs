@@ -13,6 +13,9 @@ use crate::time::{Instant, Micros, TIMESTAMP_TICK};
 /// Number of segments that carry a one-time cookie.
 const ONE_TIME_ANSWERS: u8 = 3;
 
+/// Maximum bytes that may follow a SYN before the handshake is complete: an initial window of ten segments.
+pub(crate) const MAX_AFTER_SYN: u32 = 14_600;
+
 /// The decision of the stack about a SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SynAnswer {

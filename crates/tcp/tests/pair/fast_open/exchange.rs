@@ -125,15 +125,22 @@ fn a_lost_syn_ack_is_sent_again_and_the_answer_with_it() {
     assert_eq!(world.read(B, at_b), [], "not twice");
 }
 
-/// The response overtakes the SYN-ACK.
-#[test]
-fn data_before_the_syn_ack_is_kept() {
+/// Returns a world whose first SYN-ACK is lost, and the connection at both ends. B has answered with 4,000
+/// bytes.
+fn answered_without_syn_ack() -> (World, ConnId, ConnId) {
     let mut world = World::known(FastOpenListen::default());
     world.pair.tap = Some(Box::new(lose_first(B, SYN_ACK)));
     let id = world.open(&asking(), &pattern(100));
     world.until(50);
     let at_b = world.accept();
     world.pair.write(B, at_b, &pattern(4000)).expect("room");
+    (world, id, at_b)
+}
+
+/// The response overtakes the SYN-ACK.
+#[test]
+fn data_before_the_syn_ack_is_kept() {
+    let (mut world, id, at_b) = answered_without_syn_ack();
     world.until(101);
     assert_eq!(world.sent(A).len(), 1, "nothing is acknowledged before the SYN-ACK");
     let syn_ack = world.pair.seen.iter().find(|seen| seen.is(B, SYN_ACK)).expect("was sent").tcp.clone();
@@ -150,12 +157,7 @@ fn data_before_the_syn_ack_is_kept() {
 /// the response, which is older than the second SYN-ACK, needs no retransmission.
 #[test]
 fn a_response_without_its_syn_ack_brings_the_syn_forward() {
-    let mut world = World::known(FastOpenListen::default());
-    world.pair.tap = Some(Box::new(lose_first(B, SYN_ACK)));
-    let id = world.open(&asking(), &pattern(100));
-    world.until(50);
-    let at_b = world.accept();
-    world.pair.write(B, at_b, &pattern(4000)).expect("room");
+    let (mut world, id, at_b) = answered_without_syn_ack();
     world.until(224);
     assert_eq!(world.sent(A), [(0, "S", 100, true), (125, "S", 0, false)]);
     assert_eq!(world.read(A, id), []);
@@ -220,7 +222,7 @@ fn data_before_the_syn_ack_respects_the_memory_of_the_stack() {
     }
 }
 
-/// What is kept takes no more memory than the window of the SYN, and counts as memory of the stack.
+/// Kept segments take no more memory than the window of the SYN, and count as memory of the stack.
 #[test]
 fn data_before_the_syn_ack_is_kept_up_to_the_window() {
     let receive_buffer = BufferConfig { initial: 8_000, ..TcpConfig::default().receive_buffer };
