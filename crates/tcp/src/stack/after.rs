@@ -1,9 +1,8 @@
 //! The steps of the stack after a call has changed a connection.
 //!
 //! After every event (a segment, a call, a timer, a transmission) the connection returns an [`Aftermath`],
-//! and [`Stack::after`] carries it out: it counts memory, queues events, updates the memories of the stack,
-//! and retires a connection that has ended. Then the connection is in the queue of ready connections, or
-//! idle.
+//! and [`Stack::after`] processes it: it counts memory, queues events, updates the memories of the stack, and
+//! retires a connection that has ended. Then the connection is in the queue of ready connections, or idle.
 
 use super::Stack;
 use super::slot::Ownership;
@@ -13,7 +12,7 @@ use crate::event::Event;
 use crate::time::Instant;
 
 impl Stack {
-    /// Calls `act` on a connection of the application, and carries out the aftermath.
+    /// Calls `act` on a connection of the application, and processes the aftermath.
     pub(super) fn act<R>(
         &mut self,
         id: ConnId,
@@ -26,7 +25,7 @@ impl Stack {
         Some(result)
     }
 
-    /// Carries out the work after a change that returned no aftermath, like [`Stack::after`].
+    /// Asks a connection for its aftermath, after a change that returned none, and processes it.
     pub(super) fn after_change(&mut self, id: ConnId, now: Instant) {
         self.lend(id, now);
         let Some(slot) = self.slots.at_mut(id) else { return };
@@ -34,7 +33,7 @@ impl Stack {
         self.after(id, aftermath, now);
     }
 
-    /// Carries out the work that a call on a connection left.
+    /// Processes the aftermath of a call on a connection.
     #[inline]
     pub(super) fn after(&mut self, id: ConnId, aftermath: Aftermath, now: Instant) {
         self.clock = self.clock.max(now);

@@ -1,7 +1,7 @@
-//! Allowance of redundancy per destination: a share of the bytes sent there in the last ten seconds by all
-//! connections, and the same share of [`PlannerConfig::QUIET`]. A plan is charged when it is made, so that
-//! connections that plan at the same time share the allowance; the unused part is credited back. A
-//! reservation that is not released expires with its second.
+//! The allowance of redundancy per destination: a share of the bytes that all connections have sent there in
+//! the last ten seconds, and the same share of [`PlannerConfig::QUIET`]. A plan is charged when it is made,
+//! so that connections that plan at the same time share the allowance; the unused part is credited back. A
+//! reservation that is not released expires after ten seconds.
 
 use alloc::collections::BTreeMap;
 use core::net::IpAddr;
@@ -12,7 +12,7 @@ use crate::time::Instant;
 
 /// Length of the history, seconds.
 const SECONDS: u64 = 10;
-/// Maximum number of destinations. One that was silent for ten seconds needs no entry.
+/// Maximum number of destinations. A destination that was silent for ten seconds needs no entry.
 const DESTINATIONS_MAX: usize = 4096;
 
 /// Bytes sent to one destination, one page per second.
@@ -87,7 +87,7 @@ impl Allowances {
         self.enter(remote, 0, u64::from(bytes), now);
     }
 
-    /// Releases reserved bytes that were sent, and recorded, or are not needed.
+    /// Releases reserved bytes that were sent and recorded, or that are not needed.
     pub(super) fn release(&mut self, remote: IpAddr, bytes: u32, reserved_at: Instant) {
         if let Some(ledger) = self.ledgers.get_mut(&remote) {
             ledger.release(u64::from(bytes), second(reserved_at));
@@ -106,7 +106,7 @@ impl Allowances {
     }
 }
 
-/// Returns the second; the first is 1, so that an empty page belongs to no second.
+/// Returns the number of the current second. The first is 1, so that an empty page belongs to no second.
 fn second(now: Instant) -> u64 {
     now.as_micros() / 1_000_000 + 1
 }

@@ -22,7 +22,7 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    /// Queues a finished packet; false if there is no room.
+    /// Queues a finished packet; false if the queue is full.
     pub(crate) fn push(&mut self, packet: Vec<u8>) -> bool {
         if self.waiting.len() >= CAPACITY || packet.is_empty() {
             self.recycle(packet);
@@ -32,7 +32,7 @@ impl Answers {
         true
     }
 
-    /// Writes and queues a segment without payload; false if there is no room.
+    /// Writes and queues a segment without payload; false if the queue is full.
     pub(crate) fn push_header(&mut self, ip: &IpMeta, tcp: &TcpHeader, fill: ChecksumFill) -> bool {
         let mut packet = self.buffer();
         let written = brisk_wire::emit(ip, tcp, &[], fill, &mut packet);
@@ -45,7 +45,6 @@ impl Answers {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// True if a packet waits.
     pub(crate) fn are_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }

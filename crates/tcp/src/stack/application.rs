@@ -88,8 +88,8 @@ impl Stack {
         self.copy(id, data, now, Connection::write_urgent)
     }
 
-    /// Records that the program waits for the end of the handshake with data to write: the acknowledgement of
-    /// the SYN-ACK waits for that data, at most as long as a delayed one.
+    /// Records that the program will write as soon as the handshake is complete. The acknowledgement of the
+    /// SYN-ACK waits for this data, at most as long as a delayed acknowledgement.
     ///
     /// ```
     /// # use brisk_tcp::time::Instant;
@@ -108,8 +108,8 @@ impl Stack {
         }
     }
 
-    /// Copies as much of `data` as the memory permits to the storage of a connection, which may be reused
-    /// storage.
+    /// Copies as much of `data` as the memory permits to the send buffer of a connection, which may get
+    /// reused storage.
     fn copy(
         &mut self,
         id: ConnId,
@@ -143,8 +143,8 @@ impl Stack {
             self.memory.wait(id, slot);
             return Err(WriteError::WouldBlock);
         }
-        // Without memory the connection accepts nothing: its buffer is full, or it is closed. The call with
-        // one byte shows which.
+        // With `left` = 0 the connection accepts nothing here: its buffer is full, or it is closed. A call
+        // with one byte returns the right error.
         let (written, aftermath) = connection
             .act(now, |connection| write(connection, &mut self.memory.spares, len.min(left.max(1))));
         if written == Ok(left) && left < len {
@@ -166,15 +166,15 @@ impl Stack {
         self.take(id, now, |connection| connection.read(buffer, now))
     }
 
-    /// Reads received bytes, at most `most`, without a copy if they are in a packet that was [passed by
-    /// reference](Stack::on_packet_shared); others are copied. Returns one contiguous piece, which may be
-    /// shorter than the available data. An empty piece is the end of the stream, or the result for a `most`
-    /// of 0.
+    /// Reads received bytes, at most `most`. Bytes in a packet that was [passed by
+    /// reference](Stack::on_packet_shared) are not copied; others are. Returns one contiguous piece, which
+    /// may be shorter than the available data. An empty piece is the end of the stream, or the result for a
+    /// `most` of 0.
     ///
-    /// The caller's piece keeps its whole buffer allocated, which the stack no longer counts:
-    /// [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes) bounds only unread data. The buffer is that
-    /// of a packet, some 64 kB, or, for data that arrived before a long packet, the receive buffer of the
-    /// connection.
+    /// The piece keeps its whole buffer allocated, but the stack no longer counts it:
+    /// [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes) bounds only unread data. This buffer is
+    /// that of a packet, some 64 kB, or, for data that arrived before a long packet, the receive buffer of
+    /// the connection.
     ///
     /// # Errors
     /// As [`Stack::read`].

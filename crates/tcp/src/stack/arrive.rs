@@ -110,7 +110,7 @@ impl Stack {
                 self.on_segment(id, &arrived, wire_len, now)
             }
             Some(Target::TimeWait(index)) => self.on_segment_in_time_wait(index, &arrived, wire_len, now),
-            // The ends of an unknown four-tuple are checked; those of a known one were.
+            // The ends of a known four-tuple were checked when its entry was created.
             None => match self.check_ends(&tuple).map(|()| self.listener_for(tuple.local))? {
                 Some(listener) => {
                     self.on_segment_in_listen(listener, tuple, segment, &arrived, wire_len, now)?;
@@ -125,8 +125,8 @@ impl Stack {
         }
     }
 
-    /// Returns the owner of a segment. A connection that must send before it processes another segment sends
-    /// first, and may end by that.
+    /// Returns the owner of a segment. If that is a connection that must send before it processes another
+    /// segment, it sends now, and may end by that.
     #[inline(always)]
     fn owner_of(&mut self, tuple: &FourTuple, now: Instant) -> Option<Target> {
         // A segment whose two ends are equal has no owner.
@@ -207,7 +207,8 @@ impl Stack {
                 return Err(Refusal::Deferred);
             }
         }
-        // Data that has overtaken its SYN-ACK has no place in the buffer; it is kept only if there is memory.
+        // Data that arrives before its SYN-ACK cannot enter the buffer yet; it is kept only if there is
+        // memory.
         let is_early = slot.connection.state() == State::SynSent && !arrived.flags.contains(Flags::SYN);
         if is_early && !arrived.payload.is_empty() && memory_left == 0 {
             return Err(Refusal::OutOfMemory);
@@ -215,10 +216,10 @@ impl Stack {
         if let Some(member) = &slot.member {
             self.controllers.lend(id, member, &mut slot.connection, now);
         }
-        // Without memory for data the acknowledgement is still processed, because it may free some. The next
-        // in-order bytes of an application that has nothing to read are accepted too: they may fill the hole
-        // before data that uses up the memory, or come from a peer that is as full of unsent data as this
-        // stack (Linux: sk_forced_mem_schedule).
+        // Without memory for data the acknowledgement is still processed, because it may free some. If the
+        // application has nothing to read, the next bytes in order are accepted too (Linux:
+        // sk_forced_mem_schedule): they may fill the gap before data that uses up the memory, or both ends
+        // may have filled their memory with unsent data.
         let connection = &mut *slot.connection;
         let takes_memory = !arrived.payload.is_empty() && !connection.rx.has_storage_for(arrived);
         let no_memory = takes_memory && memory_left == 0 && !connection.rx.awaits(arrived);
@@ -309,7 +310,7 @@ impl Stack {
         self.answer(&ip, &tcp);
     }
 
-    /// Rejects a segment for `reason` and answers it with a reset, unless it is one.
+    /// Rejects a segment for `reason` and answers it with a reset, unless the segment is a reset.
     pub(super) fn answer_with_reset(
         &mut self,
         segment: &Segment<'_>,
@@ -335,7 +336,7 @@ impl Stack {
     }
 }
 
-/// True if the segment may complete a handshake; it is refused while the accept queue is full.
+/// True if the segment may complete a handshake. Such a segment is refused while the accept queue is full.
 fn ends_handshake(arrived: &Arrived<'_>) -> bool {
     arrived.flags.contains(Flags::ACK) && !arrived.flags.intersects(Flags::RST | Flags::SYN)
 }
@@ -366,8 +367,8 @@ fn time_wait_ack(entry: &TimeWaitEntry, now: Instant) -> (IpMeta, TcpHeader) {
 impl Stack {
     /// Processes an ICMP error (RFC 9293 section 3.9.2.2, RFC 5927), which quotes the packet that caused it.
     /// The quoted ends must be those of a connection, and the quoted sequence number must be outstanding
-    /// there: an attacker who cannot see the traffic cannot forge that. The connection decides about the
-    /// error by its state.
+    /// there; an attacker who cannot see the traffic cannot guess them. The reaction of the connection
+    /// depends on its state.
     fn on_icmp(&mut self, error: &IcmpError, now: Instant) -> Result<(), Refusal> {
         let tuple = FourTuple { local: error.src, remote: error.dst };
         let id = match self.owners().of(&tuple) {

@@ -31,7 +31,7 @@ use crate::connection::{ConnStats, Connection, MemberState, SHORT_TRANSFER, Urge
 use crate::send::rate::{Others, RateControl};
 use crate::time::{Instant, Micros};
 
-/// Bytes sent since the last idle time from which on a member belongs to the next level.
+/// A member that has sent this many bytes since it was last idle belongs to the next level.
 const LEVELS: [u64; 3] = [64 << 10, 256 << 10, 1 << 20];
 /// Number of queues of waiting members: retransmissions of the two lower levels, new data of each of them,
 /// and the same for the two upper levels.
@@ -44,8 +44,7 @@ const LIFETIME: Micros = Micros::from_millis(10_000);
 const SHORT_TERM: Micros = Micros::from_millis(1_000);
 /// Assumed round trip of a path without a measurement.
 const UNKNOWN_RTT: Micros = Micros::from_millis(100);
-/// Number of segments that a member may have in flight at its beginning, regardless of the others, while the
-/// path is unknown.
+/// Number of segments that a new member may send regardless of the others while the path is unknown.
 const OWN_SEGMENTS: u32 = 4;
 /// Number of successive grants without a transmission after which the path pauses.
 const MAX_FRUITLESS: u32 = 4;
@@ -85,7 +84,8 @@ struct PathController {
     long: u32,
     recovering: u32,
     wanting: u32,
-    /// The member with losses in the current recovery episode; `None` with `has_losers`: several.
+    /// The member with losses in the current recovery episode. `None` although `has_losers`: there are
+    /// several.
     loser: Option<ConnId>,
     has_losers: bool,
     newest_delivered: Instant,
@@ -125,11 +125,10 @@ pub struct SharedPath {
     pub cwnd: u32,
     /// Bytes per second.
     pub pacing_rate: Option<u64>,
-    /// True if the controller has found how much the path carries.
+    /// True if the controller has measured the capacity of the path.
     pub is_known: bool,
 }
 
-/// The controllers of a stack.
 #[derive(Debug, Default)]
 pub(super) struct Controllers {
     paths: Vec<Option<Box<PathController>>>,
@@ -187,7 +186,6 @@ impl PathController {
         self.rate.delivery.as_ref().map_or(0, |delivery| delivery.redundancy_in_flight()).into()
     }
 
-    /// Returns the bytes in flight on the path.
     fn in_flight(&self) -> u64 {
         self.pipe + self.departed_bytes + self.redundancy()
     }
@@ -361,7 +359,6 @@ impl PathController {
         self.queues.iter().filter_map(VecDeque::front).filter(is_idle).min_by_key(|front| front.since)
     }
 
-    /// Returns the next time at which the path must be served.
     fn next_timeout(&self, slots: &Slots<Slot>, now: Instant) -> Option<Instant> {
         let waits = self.waiting > 0 && self.grant.is_none();
         let release = waits.then(|| {
@@ -383,7 +380,6 @@ impl PathController {
 }
 
 impl Controllers {
-    /// Removes all controllers.
     pub(super) fn clear(&mut self) {
         *self = Controllers::default();
     }
@@ -392,7 +388,6 @@ impl Controllers {
         self.paths.get_mut(index as usize)?.as_deref_mut()
     }
 
-    /// Returns the next time at which a path must be served.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         self.deadlines.next()
     }
@@ -434,8 +429,8 @@ impl Controllers {
             }
         }
         path.rate.others = Some(path.others(id, member, now));
-        // Members on narrower paths have shorter segments, so their quantum may be smaller than that of this
-        // member.
+        // Segments of members with a smaller path MTU are shorter, so their quantum may be smaller than this
+        // one's.
         path.rate.pacer.set_mss(connection.tx.mss());
         connection.tx.exchange_rate(&mut path.rate);
     }
@@ -493,7 +488,7 @@ impl Controllers {
                 grant.is_used = true;
                 if grant.left == 0 {
                     path.grant = None;
-                    // It waits again after the others of its level.
+                    // The member gets its next grant after the others of its level.
                     path.dequeue(member);
                 }
             }
@@ -554,8 +549,8 @@ impl Controllers {
                 path.release_departed(now);
                 let window = connection.tx.rate.congestion.cwnd();
                 if path.is_empty() && path.waiting == 0 && window >= path.rate.congestion.cwnd() {
-                    // Its start has just measured the path. The window of the path is older, and losses of
-                    // application-limited transfers have lowered it.
+                    // The start of this connection has just measured the path. The window of the path is
+                    // older, and losses of application-limited transfers may have lowered it.
                     path.rate = connection.path.join(&mut connection.tx, true);
                     path.srtt = round_trip.map_or(path.srtt, |(srtt, ..)| srtt);
                     path.delivered_at = now;
@@ -665,7 +660,7 @@ impl Controllers {
         }
     }
 
-    /// Grants to the next waiting member of a path, and updates the path's deadline.
+    /// Gives the next waiting member of a path a grant, and updates the path's deadline.
     fn serve(&mut self, index: u32, slots: &Slots<Slot>, now: Instant) -> Option<ConnId> {
         let Controllers { paths, deadlines, .. } = self;
         let path = paths.get_mut(index as usize)?.as_deref_mut()?;
@@ -674,7 +669,6 @@ impl Controllers {
         next
     }
 
-    /// Returns the state of the path between these addresses.
     fn state(&self, ends: (IpAddr, IpAddr)) -> Option<SharedPath> {
         let index = *self.by_ends.get(&ends)?;
         let path = self.paths.get(index as usize)?.as_ref()?;
@@ -729,7 +723,6 @@ impl Stack {
         }
     }
 
-    /// Makes a connection a member of its path.
     pub(super) fn join_path(&mut self, id: ConnId, now: Instant) {
         if let Some(slot) = self.slots.at_mut(id)
             && slot.member.is_none()
@@ -738,7 +731,6 @@ impl Stack {
         }
     }
 
-    /// Removes a connection that has ended from its path.
     pub(super) fn leave_path(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         let Some(mut member) = slot.member.take() else { return };
@@ -751,7 +743,6 @@ impl Stack {
         self.serve_path(path, now);
     }
 
-    /// Serves the timers of paths.
     pub(super) fn serve_paths(&mut self, now: Instant) {
         while let Some(index) = self.controllers.deadlines.pop_due(now) {
             let Some(path) = self.controllers.path(index) else { continue };

@@ -44,7 +44,6 @@ impl Deadlines {
         }
     }
 
-    /// Returns the earliest deadline.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.heap.first().map(|&(at, _)| at)
     }

@@ -55,8 +55,8 @@ impl Target {
 #[derive(Debug)]
 pub(crate) struct Demux {
     hash: KeyedHash,
-    /// The last IPv4 four-tuple: a packet that opens or ends a connection uses the table several times, and
-    /// packets of one connection arrive in a row.
+    /// The last lookup of an IPv4 four-tuple: a packet that opens or ends a connection uses the table several
+    /// times, and packets of one connection arrive in a row.
     last: Cell<Option<Last>>,
     entries: HashTable<TupleEntry>,
 }
@@ -90,7 +90,7 @@ impl Demux {
         Demux { hash, last: Cell::new(None), entries: HashTable::new() }
     }
 
-    /// Returns to the state after [`Demux::new`], in the same storage.
+    /// Resets the table to the state after [`Demux::new`], and keeps its storage.
     pub(super) fn renew(&mut self, by: KeyedHash) {
         let Demux { hash, last, entries } = self;
         *hash = by;
@@ -98,7 +98,6 @@ impl Demux {
         entries.clear();
     }
 
-    /// Returns the number of four-tuples.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -113,7 +112,7 @@ impl Demux {
         self.known(v4).hash
     }
 
-    /// Returns the known facts of an IPv4 four-tuple: its hash, and perhaps more.
+    /// Returns the cached lookup of an IPv4 four-tuple, or starts a new one that has only the hash.
     fn known(&self, tuple: V4) -> Last {
         if let Some(last) = self.last.get().filter(|last| last.tuple == tuple) {
             return last;

@@ -14,13 +14,13 @@ use crate::event::{Event, LifecycleEvent, Observation};
 use crate::outcome::Origin;
 use crate::time::Instant;
 
-/// Maximum number of packets that wait because their connections processed further segments.
+/// Maximum number of packets in `Stack::early`.
 const EARLY: usize = 64;
 
 /// Selection of packets to send.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Which {
-    /// All packets; the payload of super-packets stays where it is on request.
+    /// All packets; with `payload_in_place` the payload of a super-packet stays in the send queue.
     All { payload_in_place: bool },
     /// Packets that must leave before applications run, or before another segment is processed.
     Urgent,
@@ -121,7 +121,7 @@ impl Stack {
         self.transmit(now, out, Which::Urgent)
     }
 
-    /// Writes the next packet like [`Stack::poll_transmit`], but of a super-packet only the headers: its
+    /// Writes the next packet like [`Stack::poll_transmit`], but only the headers of a super-packet: its
     /// payload remains in the send buffer, and a device that gathers it reads it with [`Stack::payload`]. For
     /// devices with super-segments.
     #[inline]
@@ -344,7 +344,7 @@ impl Stack {
         self.reports.lifecycle.pop_front()
     }
 
-    /// Returns the time of the next call of [`Stack::on_timeout`].
+    /// Returns the time at which [`Stack::on_timeout`] is to be called next.
     pub fn next_timeout(&self) -> Option<Instant> {
         let noted = [
             self.deadlines.next(),

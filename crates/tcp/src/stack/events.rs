@@ -23,7 +23,6 @@ const WRITABLE: u8 = 4;
 const CLOSED: u8 = 8;
 const INCOMING: u8 = 1;
 
-/// The queue of events.
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
     order: VecDeque<Event>,
@@ -31,7 +30,7 @@ pub(crate) struct EventQueue {
     listeners: PendingEvents,
 }
 
-/// The kinds of waiting events of each slot, with its generation.
+/// The kinds of waiting events of each slot, with the slot's generation.
 #[derive(Debug, Default)]
 struct PendingEvents(Vec<(u32, u8)>);
 
@@ -75,7 +74,7 @@ fn key_of(event: &Event) -> EventKey {
 }
 
 impl EventQueue {
-    /// Returns to the initial state, in the same storage.
+    /// Resets the queue to its initial state, and keeps its storage.
     pub(crate) fn clear(&mut self) {
         self.order.clear();
         self.connections.0.clear();
@@ -103,13 +102,11 @@ impl EventQueue {
         }
     }
 
-    /// True if there is no event.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
 
-    /// Removes the oldest event and returns it.
     pub(crate) fn pop(&mut self) -> Option<Event> {
         let event = self.order.pop_front()?;
         match key_of(&event) {

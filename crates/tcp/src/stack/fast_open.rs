@@ -34,7 +34,6 @@ use crate::time::Instant;
 /// Limit of closed connections that are remembered to recognise a duplicate of their SYN.
 const LAST_ACK_ENTRIES: usize = 10_000;
 
-/// Fast Open of a stack.
 #[derive(Debug)]
 pub(crate) struct FastOpen {
     cache: ClientCache,
@@ -145,7 +144,7 @@ impl FastOpen {
         }
     }
 
-    /// Returns to the state after [`FastOpen::new`], in the same storage.
+    /// Resets to the state after [`FastOpen::new`], and keeps the storage.
     pub(crate) fn renew(&mut self, config: &StackConfig, by: &Seed, with: &KeyedHash) {
         let of = &config.fast_open;
         let FastOpen { seed, cache, admission, keys, last_ack, which, hash, one_time, unix } = self;
@@ -405,7 +404,7 @@ impl Stack {
         now: Instant,
     ) -> Option<Verdict> {
         if matches!(syn.options.gentle, Some(Gentle::Part { .. })) {
-            // A part of the data without the first SYN: it does not contain the beginning.
+            // This SYN repeats a part of the data without its beginning, so it cannot open the connection.
             return None;
         }
         let memory_left = self.memory.left();
@@ -458,7 +457,7 @@ impl Stack {
     }
 }
 
-/// Returns the outcome for a server's application of a SYN that did not open its connection.
+/// Returns the outcome that a server's application sees if the SYN did not open its connection.
 fn outcome_of(why: Plain) -> FastOpenOutcome {
     match why {
         Plain::NotAsked => FastOpenOutcome::Off(OffReason::NotAsked),
@@ -506,7 +505,6 @@ impl FastOpenStats {
         }
     }
 
-    /// Counts a decision about a SYN.
     fn count_verdict(&mut self, verdict: &Verdict) {
         match *verdict {
             Verdict::Accept { key, .. } => {
@@ -530,8 +528,8 @@ impl FastOpenStats {
 
 /// Connections that have ended.
 impl Stack {
-    /// True if the SYN is an old one of a connection that has ended; it is answered, if at all, by the last
-    /// acknowledgement.
+    /// True if the SYN is a duplicate from a connection that has ended. It is answered by the last
+    /// acknowledgement of that connection, or not at all.
     pub(super) fn is_replay(&mut self, tuple: &FourTuple, syn: &Arrived<'_>, now: Instant) -> bool {
         let timestamp = syn.options.timestamps.map(|timestamps| timestamps.value);
         match self.fast_open.last_ack.check(tuple, syn.seq, timestamp, now) {

@@ -70,7 +70,7 @@ impl Has {
     const WINDOW_SCALE: u8 = 2;
     const SACK: u8 = 4;
     const TIMESTAMPS: u8 = 8;
-    /// Not of the SYN: there was memory for repairs by parity.
+    /// Not a property of the SYN: there was memory for repairs by parity.
     const ACCEPTS_PARITY: u8 = 16;
 
     fn all(bits: [(u8, bool); 5]) -> Has {
@@ -160,12 +160,10 @@ impl HalfOpen {
         Some(Box::new(half_open))
     }
 
-    /// True if the record has these ends.
     pub(crate) fn is_of(&self, tuple: &FourTuple) -> bool {
         self.tuple.is(tuple)
     }
 
-    /// Returns the slot of the listener.
     pub(crate) fn listener(&self) -> u32 {
         self.listener
     }
@@ -249,7 +247,7 @@ fn discard_transmissions(connection: &mut Connection, config: &StackConfig, at: 
     }
 }
 
-/// True if these options of a SYN fit the record itself.
+/// True if these options of a SYN fit into the record without [`Rare`].
 fn is_usual(options: &Options) -> bool {
     let Options {
         mss: _,
@@ -278,9 +276,9 @@ fn is_usual(options: &Options) -> bool {
 pub(crate) struct HalfOpenTable {
     entries: Slab<HalfOpen>,
     deadlines: Deadlines,
-    /// Timers up to this time fire in the next polls for packets.
+    /// Timers up to this time fire when packets are polled next.
     due: Instant,
-    /// Whole connections that have answered and wait; some are no longer in this state.
+    /// Whole connections that have answered and wait. Some may have left this state.
     warm: VecDeque<ConnId>,
 }
 
@@ -296,7 +294,7 @@ impl Default for HalfOpenTable {
 }
 
 impl HalfOpenTable {
-    /// Returns to the initial state, in the same storage.
+    /// Resets the table to its initial state, and keeps its storage.
     pub(super) fn clear(&mut self) {
         let HalfOpenTable { entries, deadlines, due, warm } = self;
         entries.clear();
@@ -320,7 +318,6 @@ impl HalfOpenTable {
         self.entries.len()
     }
 
-    /// Returns the record at `index`.
     pub(crate) fn entry(&self, index: u32) -> Option<&HalfOpen> {
         self.entries.get(index)
     }
@@ -335,7 +332,6 @@ impl HalfOpenTable {
         self.entries.iter().map(|(_, entry)| FourTuple::from(&entry.tuple))
     }
 
-    /// Returns the records of a listener.
     fn of(&self, listener: ListenerId) -> Vec<u32> {
         let all = self.entries.iter();
         all.filter(|(_, entry)| entry.listener == listener.index).map(|(index, _)| index).collect()

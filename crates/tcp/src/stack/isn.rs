@@ -23,7 +23,6 @@ pub(crate) struct SecretSource {
 }
 
 impl SecretSource {
-    /// Returns the source of a stack with this seed.
     pub(crate) fn new(seed: &Seed) -> Self {
         SecretSource {
             isn_key: Chance::new(seed, Purpose::InitialSequence).key(),

@@ -27,7 +27,7 @@ impl Stack {
     /// client.set_mtu(1280, now)?;
     /// assert_eq!(client.config().mtu, 1280);
     ///
-    /// // The host goes down: in order, and then without waiting for peers.
+    /// // The host goes down: first it closes its connections in order, then it aborts the rest.
     /// client.close_all(now);
     /// client.abort_all(now);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

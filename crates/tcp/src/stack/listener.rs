@@ -30,13 +30,12 @@ use crate::time::Instant;
 /// Default MSS of a peer without the option: 536 over IPv4, 1220 over IPv6 (RFC 9293 section 3.7.1).
 const DEFAULT_MSS: [u16; 2] = [536, 1220];
 
-/// A listener.
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub(crate) addr: SocketAddr,
     tcp: Arc<TcpConfig>,
-    /// The configuration without mechanisms, whose agreement a cookie cannot store. It is created for the
-    /// first cookie: most listeners never send one.
+    /// The configuration for connections from a cookie. It has no mechanisms, because a cookie cannot store
+    /// their negotiation. It is created for the first cookie: most listeners never send one.
     syn_cookie_config: OnceCell<Arc<TcpConfig>>,
     backlog: usize,
     max_half_open: usize,
@@ -97,12 +96,10 @@ impl Listener {
         }
     }
 
-    /// Returns the configuration of its connections.
     pub(super) fn tcp(&self) -> &Arc<TcpConfig> {
         &self.tcp
     }
 
-    /// Returns the configuration of connections from a cookie.
     fn syn_cookie_config(&self) -> Arc<TcpConfig> {
         let plain = || TcpConfig { mechanisms: MechanismConfig::default(), ..(*self.tcp).clone() };
         Arc::clone(self.syn_cookie_config.get_or_init(|| Arc::new(plain())))
@@ -112,12 +109,10 @@ impl Listener {
         self.syn_cookies
     }
 
-    /// Returns the number of incomplete handshakes.
     pub(super) fn half_open(&self) -> usize {
         self.half_open
     }
 
-    /// True while the accept queue is full.
     pub(crate) fn is_full(&self) -> bool {
         self.queue.len() >= self.backlog
     }
@@ -127,7 +122,7 @@ impl Listener {
         self.half_open = self.half_open.saturating_sub(1);
     }
 
-    /// Queues a connection that its SYN opened.
+    /// Queues a connection that was opened by its SYN (Fast Open).
     pub(crate) fn on_opened(&mut self, id: ConnId) {
         self.queue.push_back(id);
     }
@@ -207,8 +202,8 @@ impl Stack {
         }
     }
 
-    /// Takes the oldest connection that waits at the listener, with the address of its peer. Events report
-    /// again if data can be read already, or if the connection has already ended.
+    /// Takes the oldest connection that waits at the listener, with the address of its peer. Events follow if
+    /// data can be read already, or if the connection has already ended.
     ///
     /// ```
     /// # use brisk_tcp::stack::Rx;
@@ -271,8 +266,8 @@ impl Stack {
         None
     }
 
-    /// Returns the listener for a local address: that of the address itself before one on all addresses of
-    /// the family.
+    /// Returns the listener for a local address. A listener on the address itself takes precedence over one
+    /// on all addresses of the family.
     pub(super) fn listener_for(&self, local: SocketAddr) -> Option<ListenerId> {
         let everywhere = match local.ip() {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -312,8 +307,8 @@ impl Stack {
         self.on_syn(listener, tuple, arrived, wire_len, None, now)
     }
 
-    /// Processes a SYN for a listener. `floor`: it replaces a TIME-WAIT, and the new initial sequence number
-    /// must not be below this.
+    /// Processes a SYN for a listener. `floor` is set if the SYN replaces a TIME-WAIT: it is the minimum of
+    /// the new initial sequence number.
     pub(super) fn on_syn(
         &mut self,
         listener: ListenerId,
@@ -366,7 +361,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Moves a connection that its SYN opened directly to the accept queue.
+    /// Puts a connection that was opened by its SYN into the accept queue.
     fn admit_opened(
         &mut self,
         listener: ListenerId,

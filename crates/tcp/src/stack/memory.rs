@@ -1,11 +1,12 @@
 //! Bounds on the memory of all connections together, and the release of memory that nothing needs.
 //!
-//! Buffers: received data may use all of the memory, written data three quarters. Bytes that are kept for
-//! repairs: above nine tenths of their limit, the connections that have been idle longest free theirs; at the
-//! limit no more are kept and no new connection agrees on Corrective. Idle connections: a connection frees
-//! its empty lists and the parts that have their initial value again (`Connection::release_memory`) if it has
-//! had nothing in flight, to send or to read for [`RELEASE_AFTER`], and no mechanism that keeps bytes
-//! (`Connection::is_bare`). The next segment or call allocates the memory that it needs.
+//! - Buffers: received data may use all of the memory, written data three quarters.
+//! - Bytes that are kept for repairs: above nine tenths of their limit, the connections that have been idle
+//!   longest free theirs. At the limit no more are kept, and no new connection agrees on Corrective.
+//! - Idle connections: a connection frees its empty lists and the parts that have their initial value again
+//!   (`Connection::release_memory`) if for [`RELEASE_AFTER`] it had nothing in flight, to send or to read,
+//!   and no mechanism that keeps bytes (`Connection::is_bare`). The next segment or call allocates the memory
+//!   that it needs.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -58,7 +59,7 @@ impl Memory {
         }
     }
 
-    /// Returns to the initial state, in the same storage.
+    /// Resets to the initial state, and keeps the storage.
     pub(super) fn renew(&mut self, config: &StackConfig) {
         (self.max, self.used, self.swept) = (config.max_buffer_bytes, 0, None);
         self.spares.renew(config.max_buffer_bytes);
@@ -77,7 +78,6 @@ impl Memory {
 
 /// Buffers.
 impl Memory {
-    /// Returns the bytes held by all buffers.
     pub(super) fn used(&self) -> usize {
         self.used
     }
@@ -102,7 +102,7 @@ impl Memory {
         }
     }
 
-    /// Keeps the storage of data that was read or acknowledged for other connections.
+    /// Keeps storage that is empty, because its data was read or acknowledged, for other connections.
     pub(super) fn take_storage(&mut self, slot: &mut Slot) {
         let connection = &mut *slot.connection;
         let received = connection.rx.queue.take_storage();
@@ -121,7 +121,6 @@ impl Memory {
         }
     }
 
-    /// True if a writer waits for memory.
     pub(super) fn has_waiters(&self) -> bool {
         !self.waiters.is_empty()
     }
@@ -142,7 +141,6 @@ impl Memory {
 
 /// Bytes that are kept for repairs.
 impl Memory {
-    /// Returns their number.
     pub(super) fn used_for_repairs(&self) -> usize {
         self.repairs.used()
     }
@@ -201,8 +199,8 @@ impl Memory {
 
 /// Idle connections.
 impl Memory {
-    /// Records that a connection has nothing to send. If it is idle, it is examined when it may have been so
-    /// for long enough; until then its slot only records its last activity.
+    /// Records that a connection has nothing to send. An idle connection is examined [`RELEASE_AFTER`] later;
+    /// until then its slot only records its last activity.
     pub(super) fn on_nothing_to_send(&mut self, id: ConnId, slot: &mut Slot, now: Instant) {
         slot.touched = now;
         if !slot.is_idle && slot.connection.is_bare() {

@@ -296,13 +296,13 @@ impl Stack {
     /// Closes for writing: a FIN follows the queued data. Reading remains possible (half close).
     ///
     /// # Errors
-    /// If the connection is over or the handle names none.
+    /// If the connection has ended, or there is none with this handle.
     pub fn shutdown(&mut self, id: ConnId, now: Instant) -> Result<(), WriteError> {
         self.act(id, now, |connection| connection.shutdown(now)).ok_or(WriteError::NoConnection)?
     }
 
-    /// Ends reading after the data that has already arrived: later data that arrives after our FIN is
-    /// answered by a reset, as in Linux after shutdown(SHUT_RDWR).
+    /// Ends reading after the data that has already arrived. Data that arrives after our FIN is answered by a
+    /// reset, as in Linux after shutdown(SHUT_RDWR).
     pub fn shutdown_reading(&mut self, id: ConnId) {
         if let Some(slot) = self.owned_mut(id) {
             slot.connection.rx.refuses = true;
@@ -416,16 +416,16 @@ impl Stack {
         self.owned(id).map(|slot| self.controllers.stats_of(slot))
     }
 
-    /// Returns the time after its SYN at which a second, plain connection for the same request should follow
-    /// a Fast Open connection: some paths accept data on a SYN and then pass nothing more. `None` if there is
+    /// Returns the time between the SYN of a Fast Open connection and the start of a second, plain connection
+    /// for the same request: some paths accept data on a SYN and then pass nothing more. `None` if there is
     /// no such risk. The connection that is answered first is kept; if it is the second one, call
     /// [`Stack::report_outrun`] and abort the first.
     pub fn hedge_wait(&self, id: ConnId) -> Option<Duration> {
         self.owned(id)?.connection.fast_open.hedge_wait()
     }
 
-    /// Records that the request of this connection was answered on another one that began later. After the
-    /// second time in a row its destination counts as a black hole for Fast Open.
+    /// Records that the request of this connection was answered on another connection, which began later.
+    /// After the second time in a row its destination counts as a black hole for Fast Open.
     pub fn report_outrun(&mut self, id: ConnId, now: Instant) {
         self.act(id, now, |connection| {
             connection.fast_open.on_outrun(connection.counters.payload_bytes_received > 0)

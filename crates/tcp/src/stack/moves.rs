@@ -137,7 +137,7 @@ impl Stack {
         waiting.retain(|(waiting, _)| *waiting != address);
     }
 
-    /// Moves a peer from the address `from` to `to`: its connections continue. `is_other_path`: more has
+    /// Moves a peer from the address `from` to `to`: its connections continue. With `is_other_path` more has
     /// changed than the peer's port behind a NAT, so that the round-trip time is unknown (RFC 9000 section
     /// 9.4).
     ///

@@ -26,7 +26,7 @@ const PREFER_FREE: u32 = 64;
 enum Availability {
     /// It is not used.
     Free,
-    /// A TIME-WAIT uses it that may be replaced, with an initial sequence number not below this one.
+    /// A TIME-WAIT uses it that may be replaced. The new initial sequence number must not be below this one.
     Reusable(SeqNum),
     Taken,
 }
@@ -124,7 +124,6 @@ impl Stack {
         remote: SocketAddr,
         now: Instant,
     ) -> Result<(FourTuple, Option<SeqNum>), ConnectError> {
-        // The search for a port reads the other parts of the stack.
         let tuple_of = |port| FourTuple::new(SocketAddr::new(ip, port), remote);
         let Stack { ports, demux, slots, half_open, time_wait, listening, shard, .. } = self;
         let owners = Owners { demux, slots, half_open, time_wait };

@@ -1,6 +1,6 @@
-//! Memories of the stack that outlive connections: facts about paths, and destinations that do not accept the
-//! option of Corrective and Proactive. The driver may read and change the first. A new connection gets the
-//! facts of both, and reports to them.
+//! Two memories of the stack that outlive connections: facts about paths, and destinations that do not accept
+//! the option of Corrective and Proactive. The driver may read and change the facts about paths. A new
+//! connection gets the facts of both memories, and reports to both.
 
 use alloc::boxed::Box;
 use core::net::IpAddr;
@@ -29,7 +29,8 @@ impl Stack {
         self.paths.iter(now).map(|(ends, facts)| (ends.local, ends.remote, facts))
     }
 
-    /// Forgets every path, and the options that did not pass on it. Must be called when the network changes.
+    /// Forgets every path, and the failures of the option of Corrective and Proactive. Must be called when
+    /// the network changes.
     pub fn flush_paths(&mut self) {
         self.paths.flush();
         self.gentle_memory.flush();
@@ -186,8 +187,8 @@ impl Stack {
         if wants_gentle || options == SynOptions::Plain { options } else { SynOptions::Together }
     }
 
-    /// Omits the option of Corrective and Proactive if `options` excludes it. That of Fast Open is decided
-    /// elsewhere.
+    /// Omits the option of Corrective and Proactive if `options` excludes it. `choose_fast_open` decides
+    /// about the option of Fast Open.
     pub(super) fn apply_syn_options(&mut self, connection: &mut Connection, options: SynOptions) {
         let why = match options {
             SynOptions::NoGentle => GentleOff::Remembered,

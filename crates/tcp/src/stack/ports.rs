@@ -12,12 +12,11 @@ use siphasher::sip::SipHasher24;
 
 use crate::keys::{Chance, Key, Purpose, Seed};
 
-/// Number of counters: RFC 6056 recommends at least ten; more separate destinations better.
+/// Number of counters. RFC 6056 recommends at least ten; more of them separate destinations better.
 const COUNTERS: usize = 256;
 /// Largest random increment.
 const MAX_STEP: u32 = 8;
 
-/// Chooses ephemeral ports.
 #[derive(Debug)]
 pub(crate) struct Ports {
     first: u16,
@@ -54,7 +53,7 @@ impl Ports {
         }
     }
 
-    /// Returns to the state after [`Ports::new`].
+    /// Resets to the state after [`Ports::new`].
     pub(crate) fn renew(&mut self, range: &RangeInclusive<u16>, seed: &Seed) {
         // Without a choice of ports nothing was counted.
         if self.secrets.is_some() {
@@ -98,7 +97,6 @@ impl Ports {
     }
 }
 
-/// Returns the number of ports of a range that is not empty.
 fn count(range: &RangeInclusive<u16>) -> u32 {
     u32::from(range.end().saturating_sub(*range.start())) + 1
 }

@@ -42,7 +42,7 @@ struct PendingSyn {
     options: Options,
     ecn: Ecn,
     wire_len: usize,
-    /// Set if it replaces a TIME-WAIT: the initial sequence number must not be below this.
+    /// Set if it replaces a TIME-WAIT: the minimum of the new initial sequence number.
     floor: Option<SeqNum>,
 }
 

@@ -126,7 +126,7 @@ impl Stack {
     }
 
     /// Takes the memory of a listener with a [replay window](crate::fast_open::ReplayWindow), so that it can
-    /// be shared; until it has one again ([`Stack::set_replays`]) it accepts any copy.
+    /// be shared. Until the listener has a memory again ([`Stack::set_replays`]), it accepts any copy.
     pub fn take_replays(&mut self, listener: ListenerId) -> Option<Box<dyn ReplayMemory>> {
         self.listeners.at_mut(listener)?.fast_open.as_deref_mut()?.replace_replays(None)
     }

@@ -36,24 +36,20 @@ impl<T> Slab<T> {
         free.unwrap_or(self.entries.len().saturating_sub(1) as u32)
     }
 
-    /// Removes the value at `index`.
     pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
         let value = self.entries.get_mut(index as usize)?.take()?;
         self.free.push(index);
         Some(value)
     }
 
-    /// Returns the value at `index`.
     pub(crate) fn get(&self, index: u32) -> Option<&T> {
         self.entries.get(index as usize)?.as_ref()
     }
 
-    /// Returns the value at `index`, mutable.
     pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
         self.entries.get_mut(index as usize)?.as_mut()
     }
 
-    /// Returns all values with their indices.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         (0..).zip(self.entries.iter()).filter_map(|(index, entry)| Some((index, entry.as_ref()?)))
     }

@@ -31,7 +31,6 @@ pub(crate) enum Ownership {
 /// A connection and the stack's state of it.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    /// Its ends.
     pub(crate) tuple: CompactTuple,
     pub(crate) connection: Box<Connection>,
     pub(crate) phase: Ownership,
@@ -43,7 +42,7 @@ pub(crate) struct Slot {
     pub(super) memory: usize,
     /// Of these, bytes kept for repairs.
     pub(super) repair_memory: usize,
-    /// Urgency of the packets that it may have.
+    /// Urgency of the packets that it may have to send.
     pub(super) urgency: Urgency,
     /// True if its deadline may have moved since it was entered into the table of deadlines.
     pub(super) deadline_moved: bool,
@@ -57,7 +56,7 @@ pub(crate) struct Slot {
     pub(super) waits_for_memory: bool,
     /// Set if it was opened with Fast Open, and reports to the client's memory.
     pub(crate) asker: Option<Box<Asker>>,
-    /// Set if its SYN opened it, and is not acknowledged yet.
+    /// Set if its SYN opened it, until the handshake is complete.
     pub(crate) ticket: Option<Box<Ticket>>,
     /// Set if it is a member of its path.
     pub(super) member: Option<Box<Member>>,
@@ -192,7 +191,6 @@ impl Stack {
         true
     }
 
-    /// Returns the number of connections of any kind.
     fn count(&self) -> usize {
         self.slots.len() + self.half_open.len() + self.time_wait.len()
     }
@@ -240,7 +238,6 @@ impl Stack {
         while self.count() > self.config.max_connections && self.evict_time_wait() {}
     }
 
-    /// Removes a connection from its slot.
     pub(super) fn free(&mut self, id: ConnId) {
         let gone: Option<Slot> = self.slots.remove(id);
         self.memory.remove(gone.as_ref());

@@ -56,7 +56,6 @@ struct SynCookieKeys {
 }
 
 impl CookieJar {
-    /// Returns the jar of a stack with this seed.
     pub(crate) fn new(seed: &Seed) -> Self {
         CookieJar { seed: seed.clone(), keys: OnceCell::new() }
     }
@@ -119,8 +118,8 @@ impl CookieJar {
     }
 }
 
-/// Returns the timestamp offset with which the clock has `params` in its low bits now: the clock is set back
-/// by at most 63 ms, so that later timestamps of the plain `offset` are never smaller.
+/// Returns the timestamp offset with which the present timestamp has `params` in its low bits. The clock is
+/// set back by at most 63 ms, so that later timestamps of the plain `offset` are never smaller.
 pub(crate) fn fold_into_offset(params: &SynCookieParams, offset: u32, now: Instant) -> u32 {
     let Some(bits) = timestamp_bits(params) else { return offset };
     let value = ((now.as_micros() / 1000) as u32).wrapping_add(offset);

@@ -25,7 +25,6 @@ const SEQUENCE_GAP: u32 = 65_537;
 /// A connection in TIME-WAIT. There may be many, so optional values are kept small: a bit and a word each.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct TimeWaitEntry {
-    /// Its ends.
     tuple: CompactTuple,
     entered: Instant,
     expires: Instant,
@@ -40,9 +39,7 @@ pub(crate) struct TimeWaitEntry {
     window: u16,
     has_timestamps: bool,
     copies: bool,
-    /// IP hop limit of its packets.
     pub(crate) hop_limit: u8,
-    /// DSCP of its packets.
     pub(crate) dscp: u8,
 }
 
@@ -62,17 +59,14 @@ pub(crate) enum TimeWaitVerdict {
 }
 
 impl TimeWaitEntry {
-    /// Returns the ends.
     pub(crate) fn tuple(&self) -> FourTuple {
         FourTuple::from(&self.tuple)
     }
 
-    /// True if the entry has these ends.
     pub(crate) fn is_of(&self, tuple: &FourTuple) -> bool {
         self.tuple.is(tuple)
     }
 
-    /// Returns the final sequence numbers.
     pub(crate) fn numbers(&self) -> TimeWaitState {
         TimeWaitState {
             snd_nxt: self.snd_nxt,
@@ -113,8 +107,8 @@ impl TimeWaitEntry {
         }
         let later = ts_recent.zip(value).is_some_and(|(recent, value)| is_later(value, recent));
         if copies && is_marked(segment) && !later {
-            // A copy of the last FIN is as old as the FIN itself; a retransmission marked by a device on the
-            // path is not.
+            // A copy of the last FIN has the timestamp of the FIN. A retransmission that a device on the path
+            // has marked has a later one.
             return TimeWaitVerdict::Ignore;
         }
         if segment.flags.contains(Flags::FIN) && segment.end() == rcv_nxt {
@@ -250,8 +244,8 @@ impl TimeWaitTable {
         self.entries.get(index)
     }
 
-    /// Restarts the wait of an entry, because the peer has repeated its FIN. RFC 7323 section 4.3 takes the
-    /// timestamp of such a segment, and its echo measures the round trip without the peer's timer.
+    /// Restarts the wait of an entry, because the peer has repeated its FIN. As RFC 7323 section 4.3
+    /// requires, the timestamp of that segment is stored: its echo lets the peer measure the round trip.
     pub(crate) fn restart(&mut self, index: u32, timestamp: Option<u32>, now: Instant) {
         let Some(entry) = self.entry_mut(index) else { return };
         if let Some(value) = timestamp.filter(|value| is_later(*value, entry.ts_recent)) {
@@ -261,7 +255,6 @@ impl TimeWaitTable {
         self.append(index, now);
     }
 
-    /// Removes an entry.
     pub(crate) fn remove(&mut self, index: u32) -> Option<TimeWaitEntry> {
         self.unlink(index);
         self.entries.remove(index)
