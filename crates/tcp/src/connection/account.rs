@@ -136,8 +136,8 @@ impl Connection {
         self.update_timers(now);
     }
 
-    /// Accounts for a segment that carries the owed acknowledgement. Parity, resets and empty probes do not:
-    /// their receiver ignores it.
+    /// Accounts for a segment that carries the owed acknowledgement. Parity, resets and empty probes are
+    /// none: their receiver ignores the acknowledgement.
     #[inline]
     fn account_ack(&mut self, header: &TcpHeader) {
         self.account_header(header);
@@ -173,12 +173,12 @@ impl Connection {
         self.tx.rto.arm(now, wait);
     }
 
-    /// Starts the wait after the first SYN or SYN-ACK left with `data` bytes; returns the delay by which the
-    /// timer of a SYN starts later.
+    /// Starts the wait for the copy after the first SYN or SYN-ACK left with `data` bytes. Returns the delay
+    /// by which the timer of a SYN starts later.
     fn start_copy(&mut self, data: u32, now: Instant) -> Duration {
         let insures = self.fast_open.insures_syn_data();
         if self.config.handshake_copies.is_some() && !insures {
-            // The allowance must cover it, and the planner, if there is one, must consider it useful.
+            // The allowance must cover the copy, and the planner, if there is one, must consider it useful.
             let again = data > 0 && self.fast_open.copied_syn_data(&self.config).is_some();
             let bytes = if again { SYN_LEN + data } else { SYN_LEN };
             let plain = data > 0 && !again;

@@ -305,8 +305,8 @@ impl Connection {
         }
     }
 
-    /// Completes the peer's reports of repairs, and undoes the reduction for repairs of data that had not
-    /// been lost.
+    /// Processes the end of the peer's reports of repairs, and undoes the reduction for repairs of data that
+    /// had not been lost.
     fn conclude_repairs(&mut self, report: &RepairReport, ack: &AckOutcome, now: Instant) {
         let Conclusion { newly_lost, refuted } =
             self.with_gentle(|gentle, parts| gentle.after_ack(report, ack, parts, now));

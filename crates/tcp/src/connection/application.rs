@@ -102,7 +102,6 @@ impl Connection {
         Ok(bytes)
     }
 
-    /// Updates the receiver after the application read this many bytes.
     fn on_read(&mut self, read: usize, now: Instant) {
         self.rx.consumed(read, self.tx.rtt.min_rtt(), now);
         self.rx.ack.on_read(read, self.rx.queue.readable() == 0, self.rx.rcv_nxt());

@@ -24,8 +24,8 @@ use crate::path::LargePacket;
 use crate::receive::{ArrivalKind, Paws, Received};
 use crate::time::{Duration, Instant, Micros};
 
-/// A repeated SYN that arrives less than this, or half a round trip, after our own SYN-ACK is a copy: the
-/// copy of the SYN-ACK has answered it. No retransmission timer is that short.
+/// A SYN that is repeated within this time of our SYN-ACK, or within half a round trip if that is longer, is
+/// a copy: our copy of the SYN-ACK has answered it. No retransmission timer is that short.
 pub(crate) const COPIES_MEET: Duration = Duration::from_millis(25);
 
 impl Connection {

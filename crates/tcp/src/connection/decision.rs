@@ -1,5 +1,5 @@
 //! The types of a decision: a [turn](Turn) names a kind of segment, a [`Step`] is the decision in a turn, and
-//! a [`Choice`] has the input of build and accounting.
+//! a [`Choice`] describes the segment for building and accounting.
 
 use brisk_wire::Gentle;
 
@@ -104,7 +104,7 @@ pub(crate) enum Choice {
     AfterSyn(SeqRange),
     /// Data, a FIN, or both.
     Data(Data),
-    /// The next of the copies that wait, of this range.
+    /// The next waiting copy, which repeats this range.
     Copy(SeqRange),
     /// A parity segment.
     Parity(DueParity),

@@ -25,7 +25,6 @@ pub(crate) struct EcnState {
 }
 
 impl EcnState {
-    /// Returns the state before the handshake.
     pub(crate) fn new(offered: bool) -> Self {
         EcnState { offered, ..EcnState::default() }
     }
@@ -80,7 +79,6 @@ impl EcnState {
         begins || again
     }
 
-    /// True if both ends agreed to use ECN.
     pub(crate) fn is_active(&self) -> bool {
         self.active
     }
@@ -113,7 +111,6 @@ impl EcnState {
         (flags, if fresh { Ecn::Ect0 } else { Ecn::NotEct })
     }
 
-    /// Records that a segment with CWR left.
     pub(crate) fn on_cwr_sent(&mut self) {
         self.reduced = false;
     }

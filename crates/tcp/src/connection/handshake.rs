@@ -40,7 +40,6 @@ const MAX_TIMEOUTS: u32 = 2;
 /// State of the handshake, and its results.
 #[derive(Debug)]
 pub(crate) struct Handshake {
-    /// Our initial sequence number (RFC 6528).
     pub(crate) iss: SeqNum,
     /// The peer's initial sequence number, once its SYN has arrived.
     pub(crate) irs: SeqNum,
@@ -146,7 +145,6 @@ impl Handshake {
         }
     }
 
-    /// True once it is complete.
     #[inline]
     pub(crate) fn is_complete(&self) -> bool {
         self.established.is_some()
@@ -419,7 +417,6 @@ impl Connection {
         self.counters.observe(crate::event::Observation::MssChanged { mss });
     }
 
-    /// Processes the peer's SYN-ACK.
     pub(super) fn on_syn_ack(&mut self, segment: &Arrived<'_>, now: Instant) {
         self.ecn.on_syn_ack(segment.flags);
         self.learn_peer(segment, now);
@@ -469,7 +466,6 @@ impl Connection {
         defers
     }
 
-    /// Completes the handshake.
     pub(crate) fn establish(&mut self, now: Instant) {
         // A close that was asked for during the handshake takes effect now.
         let closing = self.tx.queue.fin_queued();

@@ -115,20 +115,16 @@ pub(crate) struct Env<'a> {
 pub(crate) struct Events(u8);
 
 impl Events {
-    /// The handshake completed.
     pub(crate) const CONNECTED: Events = Events(1);
-    /// There is something to read.
     pub(crate) const READABLE: Events = Events(2);
     /// A write that was refused is possible again.
     pub(crate) const WRITABLE: Events = Events(4);
-    /// The connection is over.
     pub(crate) const CLOSED: Events = Events(8);
 
     pub(crate) fn insert(&mut self, other: Events) {
         self.0 |= other.0;
     }
 
-    /// True if all events of `other` are in the set.
     pub(crate) fn contains(self, other: Events) -> bool {
         self.0 & other.0 == other.0
     }
@@ -212,7 +208,6 @@ pub(crate) struct TimeWaitState {
     pub(crate) copies: bool,
 }
 
-/// One connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     tuple: CompactTuple,

@@ -79,17 +79,14 @@ impl Outbox {
         }
     }
 
-    /// Returns the oldest control segment.
     pub(crate) fn first(&self) -> Option<Control> {
         self.waiting.0.first().copied()
     }
 
-    /// Removes the oldest control segment and returns it.
     pub(crate) fn pop(&mut self) -> Option<Control> {
         self.waiting.get_mut()?.0.pop_at(0)
     }
 
-    /// True if nothing waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.0.is_empty()
     }
@@ -98,7 +95,6 @@ impl Outbox {
         self.waiting.release();
     }
 
-    /// Discards all waiting control segments.
     pub(crate) fn clear(&mut self) {
         self.waiting = OnDemand::new();
     }

@@ -14,7 +14,8 @@
 //! - it is not used before the handshake has shown that the client exists;
 //! - the round-trip time must be similar: at least half of the remembered one, and without a queue;
 //! - no packet of the handshake may have been lost, unless an early retry repaired the loss;
-//! - it leaves at the rate of the path, if that is known, otherwise within a round trip after the first ten;
+//! - its data leaves at the rate of the path, if that is known, otherwise within a round trip after the first
+//!   ten segments;
 //! - the window does not grow until all of it has arrived;
 //! - more loss than chance explains reduces it to half of the data that has arrived.
 
@@ -373,9 +374,9 @@ impl OnPath {
     pub(super) fn all_losses(&self, of: &Tally, handshake: &Handshake, tx: &Sender) -> LossCount {
         let (more, more_runs) = self.losses.repaired;
         let masked = of.repaired_by_probe.max(of.masked_losses);
-        // A SYN or SYN-ACK that was not answered in time was lost, or its answer was. A copied one says
-        // nothing: an answer does not show whether both arrived. The peer's report of a FIN whose copy it
-        // used would arrive after the end of the connection.
+        // A SYN or SYN-ACK that was not answered in time was lost, or its answer was. A copied one is not
+        // counted: an answer does not show whether both arrived. A copied FIN is not counted either: the
+        // peer's report would arrive after the end of the connection.
         let copied = u64::from(handshake.syn.copy.has_left());
         let unanswered = u64::from(handshake.unanswered());
         let handshake = unanswered.saturating_sub(copied);
@@ -409,23 +410,23 @@ impl OnPath {
         let configured = of_path(config.initial_window);
         let remembered = known.volume.map_or(0, |volume| remembered_window(&volume, known, config, tx.mss()));
         let window = if let Some(is_authenticated) = is_authenticated {
-            // Nothing is acknowledged: no round trip is measured, and a cookie may be stolen.
+            // In SYN-RECEIVED no round trip is measured, and a cookie may be stolen.
             let is_free = !shows_queue(rtt.min_rtt, known.min_rtt?);
             if is_free && is_authenticated { remembered.max(configured) } else { 0 }
         } else {
             let (own, smoothed) = (tx.rtt.min_rtt()?.into(), tx.rtt.srtt()?.into());
             let least = known.min_rtt.map_or(own, |least| least.min(own));
             let is_alike = own >= rtt.srtt / 2;
-            // Neither this connection nor the last one began in a queue. Their own data may have filled one
-            // since. That does not matter to a volume that the path has carried; a configured window also
-            // requires that the smoothed round-trip time shows no queue.
+            // A larger window requires that neither this connection nor the last one began in a queue. Their
+            // own data may have filled a queue since: a volume that the path has carried is used anyway, a
+            // configured window only if the smoothed round-trip time shows no queue.
             match is_alike && !shows_queue(own.max(rtt.min_rtt), least) {
                 true if shows_queue(smoothed, least) => remembered,
                 true => remembered.max(configured),
                 false => 0,
             }
         };
-        // A larger window than the connection has data for would be withheld from other connections.
+        // A window larger than the connection's data would take volume from other connections.
         let window = window.min(tx.offered());
         let has = tx.rate.congestion.cwnd();
         let (granted, at_once) = (self.granted, self.starts_at_once(known, tx));
@@ -527,8 +528,8 @@ impl OnPath {
         }
     }
 
-    /// True if the current transfer is no longer short. The flight of a start leaves at the rate that the
-    /// path granted to it: it counts when all of it has arrived, or a loss has begun recovery.
+    /// True if the current transfer is no longer short. The data of a start on trust leaves at the rate that
+    /// the path granted, so it counts only when all of it has arrived or recovery has begun.
     pub(crate) fn is_long(&self, tx: &Sender) -> bool {
         let is_starting = self.is_on_trust() && !tx.recovery.in_recovery();
         tx.transfer_len() > SHORT_TRANSFER && !is_starting

@@ -106,7 +106,7 @@ impl Sender {
     /// flight. `limit`: the payload of a segment with the present options.
     pub(super) fn size_retest(&self, budget: &Budget, limit: u32) -> Option<SeqRange> {
         let size = self.mtu.retest(self.option_len)?;
-        // Our own SACK blocks would make it larger than intended.
+        // With our own SACK blocks the segment would not have that size.
         if budget.pipe < budget.mss || limit < self.full_payload() {
             return None;
         }

@@ -247,7 +247,6 @@ impl Connection {
         }
     }
 
-    /// Returns the header of an acknowledgement alone.
     #[inline]
     fn ack_header(&self, now: Instant) -> TcpHeader {
         let (ecn_flags, _) = self.ecn.mark(Origin::Ack, false);

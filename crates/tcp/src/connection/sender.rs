@@ -213,7 +213,6 @@ impl Nagle {
         }
     }
 
-    /// Records a data segment that left.
     pub(crate) fn on_sent(&mut self, end: SeqNum, partial: bool) {
         self.overridden = false;
         self.cork_until = None;
@@ -412,7 +411,6 @@ impl Sender {
         self.mss().saturating_sub(self.option_reserve)
     }
 
-    /// Returns the bytes that were written and never sent.
     #[inline]
     pub(crate) fn unsent(&self) -> u32 {
         let nxt = self.scoreboard.nxt();
@@ -467,12 +465,10 @@ impl Sender {
         self.queue.fin_queued() && self.scoreboard.nxt().le(self.queue.end())
     }
 
-    /// True if the range includes our FIN.
     pub(crate) fn is_fin_in(&self, range: SeqRange) -> bool {
         self.queue.fin_queued() && range.end.gt(self.queue.end())
     }
 
-    /// True once our FIN is acknowledged.
     pub(crate) fn fin_acked(&self) -> bool {
         self.queue.fin_queued() && self.scoreboard.una().gt(self.queue.end())
     }
@@ -919,12 +915,12 @@ impl Sender {
         self.scoreboard.nxt().since(self.transfer_start)
     }
 
-    /// Keeps its own controller while the transfer is short.
+    /// Keeps the connection's own controller while the transfer is short.
     pub(crate) fn stay_apart(&mut self) {
         self.sharing = Sharing::Apart { asks: false };
     }
 
-    /// Keeps its own controller for good.
+    /// Keeps the connection's own controller for good.
     pub(crate) fn decline_sharing(&mut self) {
         self.sharing = Sharing::Off;
     }

@@ -45,7 +45,6 @@ pub(crate) enum Input {
 }
 
 impl State {
-    /// Returns the next state.
     pub(crate) fn after(self, input: Input) -> State {
         use State::*;
         match (input, self) {

@@ -54,13 +54,13 @@ pub struct Counters {
     pub handshake_retransmits: u64,
     /// Of these, those that a timer sent; the others answer a SYN that came again.
     pub handshake_timeouts: u64,
-    /// Copies of the SYN that left before an answer could be there.
+    /// Copies of the SYN that left before an answer could arrive.
     pub syn_copies: u64,
-    /// Payload bytes that left behind the SYN, before its answer.
+    /// Payload bytes that left after the SYN, before its answer.
     pub data_after_syn: u64,
     /// Tail loss probes.
     pub probes: u64,
-    /// Payload bytes that probes sent again.
+    /// Payload bytes that probes repeated.
     pub probe_bytes_again: u64,
     /// Tail loss probes that carried new data.
     pub probes_of_new_data: u64,
@@ -326,7 +326,6 @@ impl Tally {
         }
     }
 
-    /// Returns all counters.
     pub(crate) fn snapshot(&self) -> Counters {
         Counters {
             wire_bytes_out: self.wire_bytes_out,
@@ -458,7 +457,7 @@ pub struct ConnInfo {
     pub unanswered_probes: u32,
     /// Estimate of the payload of the peer's segments, bytes.
     pub rcv_mss: u32,
-    /// How long an acknowledgement is held back; `None` before data has arrived.
+    /// Delay of an acknowledgement; `None` before data has arrived.
     pub ack_delay: Option<Duration>,
     /// MSS that this end announced, bytes.
     pub advertised_mss: u32,
@@ -477,7 +476,7 @@ pub struct ConnInfo {
     /// Bytes that a deferred SYN would carry if they were written now; `None` if it would carry none, or
     /// there is no SYN waiting.
     pub syn_room: Option<u32>,
-    /// When data last left.
+    /// Time at which data last left.
     pub last_sent: Instant,
     /// Rate of the pacer, bytes per second; `None` without pacing.
     pub pacing_rate: Option<u64>,
@@ -516,7 +515,6 @@ impl Connection {
         }
     }
 
-    /// Returns a snapshot of the details.
     pub(crate) fn info(&self) -> ConnInfo {
         let board = &self.tx.scoreboard;
         // Data of a SYN that was not taken counts as lost, and as retransmitted once it has left again.

@@ -12,9 +12,9 @@ use crate::mechanism::{GentleOff, GentleOutcome, ParityOff};
 pub(crate) struct SynReport {
     /// Number of dropped SYNs in a row, as the memory of destinations knew when this connection was opened.
     pub(crate) known_drops: u8,
-    /// True if it was reported how the SYN was answered.
+    /// True if the answer to the SYN was reported.
     opened: bool,
-    /// True if it was reported that the path changes later segments.
+    /// True if damage by the path to later segments was reported.
     interference: bool,
 }
 

@@ -96,7 +96,6 @@ impl Connection {
         self.aftermath(Urgency::BeforeApp, now)
     }
 
-    /// Returns the deadline of the probe timer.
     pub(crate) fn probe_timeout(&self) -> Option<Instant> {
         self.reactive.as_ref().and_then(ProbeTimer::deadline)
     }
@@ -321,12 +320,10 @@ impl Keepalive {
         self.deadline = now + self.config.idle;
     }
 
-    /// Returns the number of unanswered probes.
     pub(crate) fn unanswered(&self) -> u32 {
         self.unanswered
     }
 
-    /// Returns the time at which the next probe is due.
     pub(crate) fn next_timeout(&self) -> Instant {
         self.deadline
     }

@@ -205,7 +205,6 @@ impl Connection {
         self.gentle.decide_parity(&self.tx, &self.path.known, owes_ack, is_early, budget, now)
     }
 
-    /// Returns the limits of transmissions now.
     #[inline]
     pub(crate) fn budget(&self, now: Instant) -> Budget {
         let mut budget = self.tx.budget(now);

@@ -86,7 +86,6 @@ impl Urgent {
         self.mark.filter(|mark| mark.ge(read_next)).map(|mark| mark.since(read_next))
     }
 
-    /// Takes the urgent byte, if one has arrived.
     pub(crate) fn take(&mut self) -> Option<u8> {
         self.byte.take()
     }

@@ -106,13 +106,12 @@ impl Early {
         }
     }
 
-    /// Returns the value of its timestamp.
     pub(crate) fn timestamp(&self) -> Option<u32> {
         self.options.timestamps.map(|timestamps| timestamps.value)
     }
 
-    /// Removes the timestamp of a segment that is older than the SYN-ACK, which was repeated: PAWS (RFC 7323
-    /// section 5) would drop it.
+    /// Removes the timestamp of a segment that left before the SYN-ACK was sent again. PAWS (RFC 7323 section
+    /// 5) would drop the segment because of it.
     pub(crate) fn remove_timestamp(&mut self) {
         self.options.timestamps = None;
     }
@@ -137,7 +136,7 @@ impl Early {
 pub(crate) struct RepeatedSynAck {
     /// Time since the connection opened.
     pub(super) since: Duration,
-    /// SYN-ACKs that copies of the handshake explain.
+    /// Number of SYN-ACKs that copies of handshake segments explain.
     pub(super) explained: u8,
 }
 
@@ -284,12 +283,10 @@ impl Client {
         keeps
     }
 
-    /// Returns the bytes of memory of the segments that arrived before the SYN-ACK.
     pub(crate) fn early_bytes(&self) -> usize {
         self.early_bytes
     }
 
-    /// Takes the segments that arrived before the SYN-ACK.
     pub(crate) fn take_early(&mut self) -> Vec<Early> {
         self.early_bytes = 0;
         core::mem::take(&mut self.early)
@@ -405,7 +402,6 @@ impl Client {
         }
     }
 
-    /// Takes the reports that are due to the cache.
     pub(crate) fn take_reports(&mut self) -> ArrayVec<FastOpenReport, 4> {
         core::mem::take(&mut self.reports)
     }
@@ -423,7 +419,6 @@ impl Client {
         self.requests_left > 0
     }
 
-    /// Records that a segment with the request left.
     pub(crate) fn on_request_sent(&mut self) {
         self.requests_left = self.requests_left.saturating_sub(1);
     }

@@ -66,7 +66,6 @@ pub(crate) enum EarlyBudget {
     Parity,
 }
 
-/// The two roles.
 impl FastOpenState {
     pub(super) fn new() -> Self {
         FastOpenState {
@@ -76,7 +75,6 @@ impl FastOpenState {
         }
     }
 
-    /// Starts an active open.
     pub(super) fn start_client(&mut self, attempt: OpenAttempt, connect: FastOpenConnect, iss: SeqNum) {
         self.outcome = FastOpenOutcome::Pending;
         self.role = Some(Box::new(Role::Client(Client::new(attempt, connect, iss))));
@@ -141,7 +139,7 @@ impl FastOpenState {
         }
     }
 
-    /// Returns the bytes of this option in the next segment.
+    /// Returns the length of this option in the next segment, bytes.
     pub(super) fn option_len(&self) -> u32 {
         match self.option() {
             Some(option) if option.cookie.is_empty() => 4,
@@ -259,10 +257,11 @@ impl FastOpenState {
         }
     }
 
-    /// Keeps a segment that has overtaken the SYN-ACK, if all kept ones take no more than `limit` bytes. It
-    /// answers the data of the SYN, so the SYN-ACK is lost or reordered: the SYN leaves again after the
-    /// reordering window of RACK, a quarter of the round-trip time (RFC 8985 section 6.2), and the server
-    /// repeats the SYN-ACK. The server takes a SYN that comes sooner than [`COPIES_MEET`] for a copy.
+    /// Keeps a segment that has overtaken the SYN-ACK, if all kept ones take no more than `limit` bytes. Such
+    /// a segment answers the data of the SYN, so the SYN-ACK is lost or reordered. Therefore the SYN leaves
+    /// again after the reordering window of RACK, a quarter of the round-trip time (RFC 8985 section 6.2),
+    /// and the server repeats the SYN-ACK. The server takes a SYN that comes sooner than [`COPIES_MEET`] for
+    /// a copy.
     ///
     /// `since`: time since the SYN left.
     pub(super) fn queue_early(
@@ -393,7 +392,6 @@ impl FastOpenState {
         }
     }
 
-    /// Takes the reports that the cache has not received yet.
     pub(crate) fn take_reports(&mut self) -> ArrayVec<FastOpenReport, 4> {
         self.client_mut().map(Client::take_reports).unwrap_or_default()
     }
@@ -404,7 +402,6 @@ impl FastOpenState {
         self.client()?.hedge_wait()
     }
 
-    /// Returns the class of the first SYN-ACK.
     pub(super) fn syn_ack_class(&self) -> Option<SynAckClass> {
         self.client()?.class()
     }

@@ -21,7 +21,6 @@ pub(crate) const MAX_AFTER_SYN: u32 = 14_600;
 pub(crate) struct SynAnswer {
     /// True if the SYN opens the connection.
     pub(crate) accepted: bool,
-    /// The outcome that the application sees.
     pub(crate) outcome: FastOpenOutcome,
     /// The option of the SYN-ACK.
     pub(crate) option: Option<FastOpen>,
@@ -103,7 +102,6 @@ impl Server {
         self.answer.authenticated
     }
 
-    /// Deducts IP bytes that left.
     pub(crate) fn spend(&mut self, bytes: usize) {
         if let Some(allowance) = &mut self.answer.allowance {
             *allowance = allowance.saturating_sub(bytes);
@@ -116,11 +114,12 @@ impl Server {
         self.answer.accepted && !core::mem::replace(&mut self.reduced, true)
     }
 
-    /// Evaluates the acknowledgement `ack` of a SYN-ACK that was sent several times. If it answers a
-    /// retransmission, the client was in SYN-SENT when earlier data arrived and dropped it: the data is sent
-    /// again at once, which is no sign of congestion. If it answers the original, the timeout was spurious:
-    /// returns true if it has reduced the window. The echoed timestamp shows which one was answered (it left
-    /// `echoed` ago): there may be several, since a repeated SYN is answered independently of the timer.
+    /// Evaluates the acknowledgement `ack` of a SYN-ACK that was sent several times. The echoed timestamp (of
+    /// a SYN-ACK that left `echoed` ago) shows which one was answered; there may be several, since a repeated
+    /// SYN is answered independently of the timer. If it was a retransmission, the client was in SYN-SENT
+    /// when earlier data arrived and dropped that data: it is sent again at once, which is no sign of
+    /// congestion. If it was the original, the timeout was spurious. Returns true if such a timeout has
+    /// reduced the window.
     pub(crate) fn resend_dropped_data(
         &self,
         ack: SeqNum,
@@ -207,7 +206,6 @@ impl Server {
         }
     }
 
-    /// Records that a segment with the cookie left.
     pub(crate) fn on_cookie_sent(&mut self) {
         if let OneTime::Given(_, left) = &mut self.one_time {
             *left = left.saturating_sub(1);

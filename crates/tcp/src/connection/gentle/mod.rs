@@ -205,7 +205,6 @@ impl Gentle {
         self.active.as_ref().map(|active| active.agreed)
     }
 
-    /// True if the agreement is on profile F1.
     pub(crate) fn is_f1(&self) -> bool {
         self.agreed().is_some_and(|agreed| agreed.profile.is_f1())
     }
@@ -247,7 +246,6 @@ impl Gentle {
         }
     }
 
-    /// Records that a SYN or SYN-ACK left.
     pub(crate) fn on_syn_sent(&mut self, option: SynOption, parts: &mut Parts<'_>) {
         match option {
             SynOption::None => {}
@@ -309,7 +307,6 @@ impl Gentle {
         }
     }
 
-    /// Starts the mechanisms that both ends agreed on.
     fn start(&mut self, agreed: Agreed, parts: &mut Parts<'_>) {
         let code = Code::from_encoding(agreed.encoding);
         let corrective = code.zip(parts.config.mechanisms.corrective);
@@ -481,7 +478,6 @@ impl Gentle {
 
 /// Acknowledgements.
 impl Gentle {
-    /// Processes a round-trip sample.
     #[inline]
     pub(crate) fn on_rtt(&mut self, rtt: Micros, board: &Scoreboard, now: Instant) {
         if let Some(planner) = &mut self.planner {
@@ -524,7 +520,8 @@ impl Gentle {
     ) -> Option<RepairReport> {
         let report = self.read_signals(segment, parts, now)?;
         if report.repaired {
-            // The acknowledgement of a retransmission could have arrived only this much later.
+            // Without the repair one of these timers would have sent the data again, a round trip before its
+            // answer.
             let timers = [parts.tx.reordering_timeout(), parts.tx.rto.deadline(), probe];
             if let (Some(at), Some(srtt)) = (timers.into_iter().flatten().min(), parts.tx.rtt.srtt()) {
                 parts.counters.parity.saved += (at.max(now) + srtt).saturating_since(now);

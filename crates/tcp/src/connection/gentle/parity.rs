@@ -100,7 +100,6 @@ impl ParityTx {
         tx.rtt.srtt().map(Duration::from).or(self.config.expected_rtt).or(known)
     }
 
-    /// Processes a round-trip sample.
     pub(crate) fn on_rtt(&mut self, rtt: Micros, board: &Scoreboard, now: Instant) {
         self.queue.on_sample(rtt, board.una(), board.nxt(), now);
     }
@@ -111,7 +110,6 @@ impl ParityTx {
         self.encoder.next_timeout(self.rtt(tx, known))
     }
 
-    /// Processes timers of the encoder.
     pub(crate) fn on_timeout(&mut self, parts: &Parts<'_>, now: Instant) {
         let rtt = self.rtt(parts.tx, &parts.path.known);
         self.encoder.on_timeout(rtt, now);
@@ -138,7 +136,7 @@ impl ParityTx {
         }
     }
 
-    /// True if there is a queue on the path that parity would make longer; F1 never looks.
+    /// True if there is a queue on the path that parity would make longer. Always false in F1.
     fn sees_standing_queue(&self, tx: &Sender, known: &PathFacts, now: Instant) -> bool {
         let Some(srtt) = tx.rtt.srtt().filter(|_| !self.profile.is_f1()) else { return false };
         let min_rtt = || known.min_with(tx.rtt.min_rtt());
@@ -195,7 +193,7 @@ impl Gentle {
     }
 
     /// Returns the checksum of the data in `queue` that a parity covers; the stream begins with `origin`. All
-    /// parities of a group have the same one, and leave one after the other.
+    /// parities of a group have the same checksum and leave in a row, so that of the last group is kept.
     fn parity_checksum(&self, parity: &DueParity, origin: SeqNum, queue: &SendQueue) -> u32 {
         let range = parity.layout.range();
         let known = self.parity().and_then(|tx| tx.checksum);
@@ -342,7 +340,6 @@ impl Gentle {
         }
     }
 
-    /// Closes the open group.
     pub(crate) fn close_group(&mut self) {
         if let Some(tx) = self.parity_tx() {
             tx.encoder.close();
@@ -652,7 +649,6 @@ impl Gentle {
         Some(Unrepaired { verdict, hopeless })
     }
 
-    /// Stops parity on this connection.
     pub(crate) fn stop_parity(&mut self, why: ParityOff, parts: &mut Parts<'_>) {
         if let Some(active) = self.active()
             && active.tx.take().is_some()

@@ -80,7 +80,6 @@ impl PlainCopy {
         wait
     }
 
-    /// Returns the time at which the copy leaves.
     #[inline]
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         match self {
@@ -116,7 +115,6 @@ impl PlainCopy {
         }
     }
 
-    /// True once the copy left.
     pub(crate) fn has_left(&self) -> bool {
         matches!(self, PlainCopy::Left(_))
     }

@@ -152,12 +152,10 @@ impl Planner {
 
 /// The plan in force.
 impl Gentle {
-    /// True if a planner decides about redundancy.
     pub(crate) fn plans(&self) -> bool {
         self.planner.is_some()
     }
 
-    /// Returns the configuration of the planner, if there is one.
     pub(crate) fn planner_config(&self) -> Option<&PlannerConfig> {
         self.planner.as_ref().map(|planner| &planner.config)
     }
@@ -170,8 +168,8 @@ impl Gentle {
     }
 
     /// True if no parity may leave now. Recovery mostly follows a queue that overflowed, and parity would
-    /// lengthen it. A planner distinguishes random losses: a flight that takes longer than a round trip
-    /// would otherwise lose the protection of its end with its first random loss.
+    /// lengthen it. A planner distinguishes random losses, after which parity may leave: otherwise a flight
+    /// that takes longer than a round trip would lose the protection of its end with its first random loss.
     pub(crate) fn withholds_parity(&self, state: CongestionState) -> bool {
         match state {
             CongestionState::Open | CongestionState::Disorder | CongestionState::Cwr => false,
@@ -304,7 +302,7 @@ impl Sender {
         let unsent = self.unsent();
         let by_window = budget.unpaced().max(mss);
         let bytes = if unsent <= budget.cwnd { unsent } else { by_window.min(unsent) };
-        // A full buffer makes the application wait with more data; the best guess is as much again.
+        // If the buffer is full, the application waits with more data: by estimate, as much again.
         let is_full = self.queue.free() == 0 && !self.queue.fin_queued();
         let waiting = if is_full { unsent.max(budget.pipe) } else { 0 };
         let followed = self.followed(bytes, (unsent - bytes).saturating_add(waiting), budget);

@@ -80,7 +80,6 @@ impl Gentle {
         self.active.as_mut()?.proactive.as_mut()
     }
 
-    /// True if segments may be copied.
     pub(crate) fn sends_copies(&self) -> bool {
         self.proactive().is_some_and(|proactive| proactive.copies.is_on())
     }
@@ -125,7 +124,6 @@ impl Gentle {
         CopiedRun::Twice(in_scope.div_ceil(mss).saturating_mul(mss).min(budget.twice()))
     }
 
-    /// Drops the copies of data acknowledged up to `una`.
     pub(crate) fn refresh_copies(&mut self, una: SeqNum) {
         if let Some(copies) = self.copies() {
             copies.refresh(una);
@@ -228,7 +226,6 @@ impl Active {
         }
     }
 
-    /// Records a copy that left.
     pub(crate) fn on_copy_sent(&mut self, range: SeqRange, parts: &mut Parts<'_>, now: Instant) {
         if let Some(proactive) = &mut self.proactive {
             proactive.copies.on_copy_sent(now);
@@ -257,8 +254,8 @@ impl Active {
         parts.observe(Observation::Sent { range, origin: Origin::Duplicate });
     }
 
-    /// Queues a copy of a data segment that left with this header, if the mode copies the segment or the plan
-    /// does after the delay `named`. Returns true if the mode copies it.
+    /// Queues a copy of a data segment that left with this header, if the segment is in the scope of copies,
+    /// or after the delay `named` if the plan copies it. Returns true if it is in the scope.
     pub(crate) fn copy(
         &mut self,
         data: &Data,

@@ -54,8 +54,9 @@ struct Round {
     lost_beyond: u32,
     /// Maximum time in queues that round-trip times around a loss showed.
     waited_at_loss: Duration,
-    /// Its minimum round-trip time, and the number of samples. A queue of other traffic delays all of them;
-    /// the flight's own queue delays only the later ones, and a late process some.
+    /// Its minimum round-trip time, and the number of samples. A queue of other traffic delays all segments
+    /// of the flight. The flight's own queue delays only the later ones, and a process that runs late only
+    /// some.
     min_rtt: Option<Micros>,
     rtt_samples: u32,
     train: TrainMeter,
@@ -111,7 +112,7 @@ impl TrainMeter {
 }
 
 impl OnPath {
-    /// Processes an acknowledgement and its losses. `before`: the losses before it.
+    /// Processes an acknowledgement. `before`: the losses before it.
     pub(in crate::connection) fn watch_flight(
         &mut self,
         ack: &AckOutcome,
@@ -157,7 +158,7 @@ impl OnPath {
     }
 
     /// Reports the flight, which is over. `losses`: all losses until now. Returns the rate of its
-    /// acknowledgements, if they show one.
+    /// acknowledgements, if they are enough for one.
     pub(super) fn report_flight(
         &mut self,
         losses: LossCount,

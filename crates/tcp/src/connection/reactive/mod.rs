@@ -92,7 +92,6 @@ impl ProbeTimer {
         }
     }
 
-    /// Updates the timer after an acknowledgement.
     pub(crate) fn on_ack(&mut self, ack: &AckOutcome, tx: &Sender, now: Instant) {
         match self {
             ProbeTimer::Tlp(probe) => probe.on_ack(ack, tx, now),

@@ -16,7 +16,7 @@ use crate::outcome::{
 use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
 
-/// Before the first round-trip sample (draft-dukkipati-tcpm-tcp-loss-probe).
+/// Probe timeout before the first round-trip sample (draft-dukkipati-tcpm-tcp-loss-probe).
 const PTO_WITHOUT_SAMPLE: Micros = Micros::from_millis(1000);
 /// The worst-case delayed acknowledgement.
 const WDT: Micros = Micros::from_millis(200);
@@ -46,7 +46,6 @@ struct ProbeEpisode {
 }
 
 impl PaperProbe {
-    /// Returns a stopped probe timer.
     pub(crate) fn new(config: &PaperConfig) -> Self {
         PaperProbe { config: *config, deadline: None, due: false, npto: 0, episode: None }
     }

@@ -23,7 +23,7 @@ pub(crate) struct TailLossProbe {
     deadline: Option<Instant>,
     /// The timer fired and a probe must be sent.
     due: bool,
-    /// The probe without a verdict yet: TLP.end_seq and TLP.is_retrans.
+    /// The outstanding probe: TLP.end_seq and TLP.is_retrans.
     probe: Option<Outstanding>,
     /// A round-trip sample was taken since the last probe.
     rtt_since_probe: bool,
@@ -36,7 +36,6 @@ struct Outstanding {
 }
 
 impl TailLossProbe {
-    /// Returns a stopped probe timer.
     pub(crate) fn new() -> Self {
         TailLossProbe { deadline: None, due: false, probe: None, rtt_since_probe: true }
     }

@@ -217,14 +217,15 @@ fn repaired_losses_reduce_a_window_once() {
 
 #[test]
 fn no_reduction_is_undone_without_reordering_or_delay() {
-    // 353: the segment at SND.UNA was retransmitted in the recovery before.
+    // Seed 353: the segment at SND.UNA was retransmitted in the recovery before.
     (0..60).chain([353]).for_each(only_loss);
 }
 
 #[test]
 fn every_reduction_is_undone_without_loss() {
-    // 3521: a recovery begins with half a segment of space below ssthresh. 11200: a delay spike begins before
-    // the evidence that the first reduction was spurious arrives; the timeout causes a second reduction.
+    // Seed 3521: a recovery begins with half a segment of space below ssthresh. Seed 11200: a delay spike
+    // begins before the evidence that the first reduction was spurious arrives; the timeout causes a second
+    // reduction.
     (0..60).chain([3521, 11_200]).for_each(no_loss);
 }
 
