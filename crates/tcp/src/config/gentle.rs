@@ -20,9 +20,9 @@ pub struct CorrectiveConfig {
     /// Parity segments of a group; other codes than [`FecCode::ReedSolomon`] have a fixed number. 1..=8,
     /// default 1.
     pub parities: u8,
-    /// The parity leaves, and the group ends, after the smoothed round-trip time divided by this,
-    /// counted from its last segment (at most twice the time after its first), in F1 from the first.
-    /// 1..=16, default 4.
+    /// Divisor of the smoothed round-trip time for two delays: a group ends this long after its first
+    /// segment, and its parity leaves this long after its last segment, but at most twice as long after its
+    /// first (in F1: after its first segment). 1..=16, default 4.
     pub delay_divisor: u32,
     /// Time that loss detection waits for a repair by parity; `None`: `Full` with [`FecCode::ReedSolomon`]
     /// and no planner, because it repairs several losses together; otherwise `Reordering`. Default `None`.
@@ -140,7 +140,8 @@ pub enum FecCode {
 pub enum FecHold {
     /// Not at all.
     Off,
-    /// The reordering timer waits; three segments reported above a hole do not.
+    /// Only while the reordering window of RFC 8985 is not zero. It becomes zero when three segments above a
+    /// hole are reported and no reordering was seen.
     Reordering,
     /// Always.
     Full,

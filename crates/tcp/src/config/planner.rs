@@ -9,8 +9,8 @@ use super::{
 use crate::error::ConfigError;
 use crate::mechanism::plan::Form;
 
-/// The planner spends redundancy where it is worth its cost: for each flight it chooses among nothing, parity
-/// and copies, so that the expected delay of the flight is minimal.
+/// Configuration of the planner, which chooses for each flight among no redundancy, parity and copies, so
+/// that the expected delay of the flight is minimal and its gain is worth the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlannerConfig {
     /// Limit of added redundancy, percent of the bytes sent to a destination within ten seconds and of
@@ -30,8 +30,8 @@ impl PlannerConfig {
     pub const DEFAULT: PlannerConfig =
         PlannerConfig { max_overhead: 5, assumed_loss: 10_000, form: None, non_exhaustive: () };
 
-    /// Bytes that count as sent to each destination within ten seconds, in addition to the real ones: a quiet
-    /// path has free capacity, and small exchanges need copies of more bytes than they send.
+    /// Bytes that count as sent to each destination within ten seconds, in addition to the real ones. A quiet
+    /// path has free capacity, and a few percent of a small exchange are less than one copy.
     pub const QUIET: u32 = 1_000_000;
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
@@ -61,7 +61,7 @@ impl TcpConfig {
             return TcpConfig::default();
         }
         let mechanisms = MechanismConfig {
-            // Parity leaves directly after the data, so its repairs make retransmissions unnecessary.
+            // Parity leaves directly after the data, so loss detection waits for it.
             corrective: Some(CorrectiveConfig {
                 code: FecCode::ReedSolomon,
                 hold: Some(FecHold::Full),

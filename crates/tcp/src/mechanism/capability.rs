@@ -32,7 +32,7 @@ impl Profile {
     }
 }
 
-/// Result of a negotiation that agreed on at least one of the two.
+/// Result of a negotiation that agreed on Corrective, Proactive or both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Agreed {
@@ -116,9 +116,7 @@ pub enum ParityOff {
 /// Capabilities of this end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Capabilities {
-    /// Corrective in profile F1.
     pub(crate) f1: bool,
-    /// Corrective in profile F2.
     pub(crate) f2: bool,
     /// The encoding type to offer.
     pub(crate) encoding: u8,

@@ -2,9 +2,9 @@
 //! "the option", or that of Fast Open.
 //!
 //! A dropped SYN shows that the path rejects something in it, but not what. If the SYN had both options, the
-//! next connections carry one of the two each, in turn; an option that is dropped alone is treated by its own
-//! rule. When both have passed alone, they are sent together once more. If that SYN is dropped too, their
-//! combination does not pass, and the option is left out for a day. So the cause is found within two
+//! next connections carry one of the two each, in turn. An option that is dropped alone is left out by the
+//! rule below. When both have passed alone, they are sent together once more. If that SYN is dropped too,
+//! their combination does not pass, and the option is left out for a day. So the cause is found within two
 //! connections, and the other option stays in use.
 //!
 //! After the second dropped SYN in a row the option is left out for an hour, doubled each time. A device that
@@ -18,8 +18,8 @@
 //! connection without one of them is slower, and six before the option is left out.
 //!
 //! "In a row" means that each of these connections was opened when the drop before it was known. SYNs that
-//! leave together count as one, because a moment without a link drops all of them; and the answers to those
-//! that were dropped by chance arrive together too, a second later, when the others have been answered.
+//! leave together count as one: a moment without a link drops all of them. If chance drops some, these are
+//! answered last, after a retransmission, and would otherwise look like drops in a row.
 //!
 //! A connection on which no SYN is answered, not even the plain ones that follow the first, shows nothing by
 //! itself: the server may be down, or started later than its client. The next connection has neither option.
@@ -150,7 +150,7 @@ impl GentleMemory {
         GentleMemory { records: Lru::new(entries, hash) }
     }
 
-    /// Returns to the state after [`GentleMemory::new`], in the same storage.
+    /// Resets to the state after [`GentleMemory::new`], and keeps the storage.
     pub(crate) fn renew(&mut self, entries: usize, hash: KeyedHash) {
         self.records.renew(entries, hash);
     }
@@ -250,7 +250,6 @@ impl OptionRecord {
         }
     }
 
-    /// True if the option has passed often enough.
     fn is_known(&self) -> bool {
         self.passed >= KNOWN
     }

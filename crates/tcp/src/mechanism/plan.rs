@@ -27,19 +27,19 @@ const CUT_MAX: u32 = 8;
 /// Maximum number of segments that cutting adds to a flight.
 const CUTS: u32 = 3;
 
-/// Later packets reveal a loss inside the flight: a round trip, and the reordering window.
+/// Delay of a loss inside the flight, which later packets reveal: a round trip, and the reordering window.
 const LATE_HOLE: u64 = 1_250;
-/// A lost tail waits for a probe: two round trips.
+/// Delay of a lost tail, which waits for a probe: two round trips.
 const LATE_TAIL: u64 = 2_000;
-/// A lost flight of one segment waits for the probe, whose timer allows for a delayed acknowledgement.
+/// Delay of a lost flight of one segment. The timer of its probe allows for a delayed acknowledgement.
 const LATE_SINGLE: u64 = 3_000;
-/// A failure of parity is reported at once: a round trip.
+/// Delay after a failure of parity, which is reported at once: a round trip.
 const LATE_FAILURE: u64 = 1_000;
 /// Delay of parity after a pause.
 const AFTER_PAUSE: u64 = 250;
 /// Delay of parity directly after the data.
 const AFTER_DATA: u64 = 20;
-/// Divisor of the delay of a flight that enough later data follows: the later data may be late as well.
+/// Divisor of the delay of a flight that is followed by enough later data, which may be late as well.
 const MORE_FOLLOWS_DIVISOR: u64 = 100;
 /// Minimum gain of a thousand additional bytes, in millionths of a round trip.
 const PRICE: u64 = 3_000;
@@ -162,7 +162,7 @@ pub struct Plan {
     pub segment: u32,
     /// Protection of the flight.
     pub protection: Protection,
-    /// Reason.
+    /// Reason of the decision.
     pub reason: Reason,
     /// Additional bytes, headers included.
     pub cost: u32,
@@ -186,7 +186,7 @@ pub fn plan(flight: &Flight, losses: &Losses, means: &Means, allowance: u32) -> 
     let (mut best, mut best_value) = (without(Reason::RareLoss), value(&plain));
     for form in forms(flight, means) {
         if price(form.cost(flight)) >= best_value {
-            // Even without any delay it would cost more.
+            // Even with no delay this form would cost more.
             continue;
         }
         let plan = form.possible().weighed(flight, &mut tally);
@@ -228,7 +228,7 @@ pub struct Form {
     pub segments: u32,
     /// Payload of each segment but the last.
     pub segment: u32,
-    /// Protection.
+    /// Protection of the flight.
     pub protection: Protection,
 }
 
@@ -245,7 +245,7 @@ impl Form {
         }
     }
 
-    /// Returns the bytes that it adds to the flight without protection.
+    /// Returns the bytes that this form adds to the unprotected flight.
     fn cost(&self, flight: &Flight) -> u32 {
         let more = self.segments.saturating_sub(flight.segments());
         let payload = self.segment.min(flight.bytes);

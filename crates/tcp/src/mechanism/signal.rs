@@ -1,9 +1,9 @@
 //! The report of a repaired loss and its answer: R_SUCC, R_ACK, R_FAIL and STOP.
 //!
 //! The end that repaired a loss sets R_SUCC on every segment until the other end has reduced its window and
-//! answers with R_ACK, once per round trip, like the ECN-Echo of RFC 3168. In F2 each episode has a parity,
-//! an alternating bit: a repeated R_SUCC causes no second reduction, and a stale R_ACK ends no later episode.
-//! Corrective and Proactive share this state.
+//! answers with R_ACK, once per round trip, like the ECN-Echo of RFC 3168. In F2 each episode has an *episode
+//! parity*, an alternating bit that has nothing to do with parity segments: a repeated R_SUCC causes no
+//! second reduction, and a stale R_ACK ends no later episode. Corrective and Proactive share this state.
 
 use brisk_wire::gentle::{A_PAR, R_ACK, R_SUCC, S_PAR, STOP};
 use brisk_wire::{Gentle, SeqNum};
@@ -32,7 +32,7 @@ pub(crate) struct RepairReport {
 #[derive(Clone, Debug)]
 pub(crate) struct Signals {
     profile: Profile,
-    /// As the receiver: an episode that the peer has not confirmed, and its parity.
+    /// As the receiver: an episode that the peer has not confirmed, and its episode parity.
     succ: bool,
     s_par: bool,
     /// As the receiver: no reported range of the episode had been lost.
@@ -40,7 +40,8 @@ pub(crate) struct Signals {
     /// As the receiver: a failure to report with an acknowledgement, bytes from RCV.NXT.
     fail: Option<u32>,
     stops: u8,
-    /// As the sender: parity of the last answered episode, and whether the answer is still to be sent.
+    /// As the sender: episode parity of the last answered episode, and whether the answer is still to be
+    /// sent.
     last_par: bool,
     r_ack_pending: bool,
     /// The newest segment since the first R_SUCC.
@@ -73,7 +74,6 @@ impl Stamp {
 }
 
 impl Signals {
-    /// Returns the state without signals.
     pub(crate) fn new(profile: Profile) -> Self {
         Signals {
             profile,
@@ -363,7 +363,7 @@ mod tests {
         assert_eq!(receiver.failure(), None);
     }
 
-    /// In F2 a confirmation contains the parity of the episode that it confirms, even if the parity is 0.
+    /// In F2 a confirmation contains the episode parity of the episode that it confirms, even if that is 0.
     #[test]
     fn a_confirmation_repeats_the_parity_of_the_report() {
         let mut sender = Signals::new(Profile::F2);

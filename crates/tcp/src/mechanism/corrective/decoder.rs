@@ -94,7 +94,7 @@ pub enum Unfit {
     BeyondWindow,
     /// The encoded range begins before any history.
     TooOld,
-    /// There were more than `RATE_LIMIT` within `RATE_SPAN`.
+    /// More than `RATE_LIMIT` parity segments arrived within `RATE_SPAN`.
     Rate,
 }
 
@@ -126,7 +126,7 @@ pub enum Outcome {
     Failed {
         /// Bytes from RCV.NXT to the end of the encoded range.
         lost_len: u32,
-        /// Reason.
+        /// Reason of the failure.
         why: Failure,
     },
     /// The path rewrites payload: switch the decoder off and send STOP.
@@ -198,7 +198,7 @@ impl Decoder {
         }
     }
 
-    /// Returns its configuration.
+    /// Returns the configuration.
     pub fn config(&self) -> &DecoderConfig {
         &self.config
     }

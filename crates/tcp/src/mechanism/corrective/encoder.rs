@@ -24,8 +24,8 @@ const MAX_CLOSED: usize = 8;
 const DELAY_WITHOUT_SAMPLE: Duration = Duration::from_millis(250);
 /// `start_off` has 24 bits.
 const MAX_OFFSET: u32 = 1 << 24;
-/// Number of failures in a row, without a repair, after which parity pauses; the second time it does not suit
-/// this path.
+/// Number of failures in a row, without a repair, after which parity pauses. The second time, parity ends for
+/// this connection.
 const FAILURES_IN_A_ROW: u32 = 8;
 /// Number of groups without parity in a pause.
 const PAUSE_GROUPS: u32 = 16;
@@ -54,7 +54,6 @@ pub(crate) struct DueParity {
     pub(crate) row: u8,
     /// Parities of the group.
     pub(crate) parities: u8,
-    /// SEG.SEQ.
     pub(crate) seq: SeqNum,
     /// A FIN follows the last encoded byte.
     pub(crate) fin_end: bool,
@@ -189,7 +188,6 @@ impl Encoder {
         self.params = params;
     }
 
-    /// Returns the current parameters.
     pub(crate) fn params(&self) -> GroupParams {
         self.params
     }
@@ -281,7 +279,7 @@ impl Encoder {
         closes.into_iter().chain(due).filter(ahead).min()
     }
 
-    /// Moves its clock to `now`.
+    /// Advances the encoder's clock to `now`, and closes the open group if its time is over.
     pub(crate) fn on_timeout(&mut self, rtt: Option<Duration>, now: Instant) {
         self.woken = Some(now);
         self.close_by_time(rtt, now);
@@ -406,7 +404,7 @@ impl Encoder {
         self.failures_in_row = 0;
     }
 
-    /// Returns the ranges of the groups whose parity has not left yet, with the time when it will.
+    /// Returns the ranges of the groups whose parity has not left yet, with the time at which it will leave.
     pub(crate) fn pending(&self, rtt: Option<Duration>) -> impl Iterator<Item = (SeqRange, Instant)> {
         let ready = self.ready.as_ref().map(|ready| ready.group);
         let open = self.open.filter(|_| self.paused == 0);

@@ -19,7 +19,6 @@ const IDLE: Micros = Micros::from_millis(1000);
 /// All held bytes of the stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reception<'a> {
-    /// The bytes.
     pub(crate) queue: &'a RecvQueue,
     /// The ranges that have arrived.
     pub(crate) assembler: &'a Assembler,
@@ -112,7 +111,6 @@ impl FecMemory {
         self.used = self.used.saturating_sub(before).saturating_add(after);
     }
 
-    /// Returns the bytes in use.
     pub(crate) fn used(&self) -> usize {
         self.used
     }

@@ -21,8 +21,8 @@ const WINDOW_WITHOUT_SAMPLE: Micros = Micros::from_millis(10);
 struct PendingRepair {
     /// The part whose original has not arrived.
     range: SeqRange,
-    /// TSval of the segment that made the repair possible: the original left no later, a retransmission
-    /// later.
+    /// TSval of the segment that made the repair possible. An original has no later TSval, a retransmission
+    /// has.
     tsval: u32,
     /// Time of its report; `None` after that.
     report_at: Option<Instant>,
@@ -53,7 +53,8 @@ impl Overtaken {
         report_at.is_none() || oldest.is_some_and(|oldest| oldest.report_at.is_some())
     }
 
-    /// Returns the window: a quarter of the minimum round-trip time, widened, at most the smoothed one.
+    /// Returns the window: a quarter of the minimum round-trip time, multiplied if it was too short, but at
+    /// most the smoothed round-trip time.
     fn window(&self, rtt: Option<(Micros, Micros)>) -> Micros {
         rtt.map_or(WINDOW_WITHOUT_SAMPLE, |(min_rtt, srtt)| {
             (min_rtt * self.widened.saturating_add(1) / 4).min(srtt)
@@ -98,7 +99,6 @@ impl Overtaken {
         })
     }
 
-    /// True if nothing is remembered.
     pub(crate) fn is_empty(&self) -> bool {
         self.repairs.is_empty()
     }

@@ -2,8 +2,8 @@
 //! and mostly protects against drops by that queue.
 //!
 //! The measure is the smallest sample of a whole round trip. A queue that a burst itself causes drains within
-//! one, so some segment finds no queue. Every segment finds a standing queue (the idea of CoDel, RFC 8289
-//! section 3.2, with the round trip as the interval).
+//! a round trip, so that some segment finds no queue. Every segment finds a standing queue (the idea of
+//! CoDel, RFC 8289 section 3.2, with the round trip as the interval).
 
 use brisk_wire::SeqNum;
 

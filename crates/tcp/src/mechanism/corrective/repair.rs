@@ -69,7 +69,6 @@ impl Holes {
         Some(Holes { holes, cuts, depth })
     }
 
-    /// Returns the number of parities that the repair needs.
     pub(super) fn depth(&self) -> usize {
         self.depth
     }

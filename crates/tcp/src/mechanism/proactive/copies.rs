@@ -83,11 +83,8 @@ pub(crate) struct Original {
     pub(crate) range: SeqRange,
     /// Number of segments: one if it is to be copied.
     pub(crate) segments: u32,
-    /// Reason of its transmission.
     pub(crate) origin: Origin,
-    /// Time of its transmission.
     pub(crate) at: Instant,
-    /// The smoothed round-trip time.
     pub(crate) srtt: Option<Micros>,
     /// The retransmission timeout: a pause of this length ends a burst.
     pub(crate) rto: Micros,
@@ -144,7 +141,6 @@ impl Copies {
         }
     }
 
-    /// Returns the reason why copying ended, if it has.
     pub(crate) fn off(&self) -> Option<CopiesOff> {
         self.off
     }
@@ -157,7 +153,6 @@ impl Copies {
         }
     }
 
-    /// True if segments may be copied.
     pub(crate) fn is_on(&self) -> bool {
         self.off.is_none()
     }
@@ -214,7 +209,7 @@ impl Copies {
         }
     }
 
-    /// Removes the copies of data acknowledged up to `una`, and ends the delay of the next one until it is
+    /// Removes the copies of data acknowledged up to `una`. A copy that was [deferred](Copies::defer) is
     /// tried again.
     pub(crate) fn refresh(&mut self, una: SeqNum) {
         self.deferred = false;
@@ -234,7 +229,6 @@ impl Copies {
         !self.waiting.is_empty()
     }
 
-    /// Returns the first waiting copy.
     pub(crate) fn front(&self) -> Option<&Copy> {
         self.waiting.front()
     }

@@ -1,5 +1,5 @@
-//! The receiving side of Proactive: of two instances of a segment it accepts one and drops the other without
-//! an acknowledgement.
+//! The receiving side of Proactive. Of two instances of a segment the filter accepts one and drops the other
+//! without an acknowledgement.
 //!
 //! The filter keeps a ledger of ranges that a **copy** delivered first and whose original has not arrived.
 //! The original of an entry is dropped silently; any other unmarked segment without new data is a
@@ -44,7 +44,6 @@ pub(crate) struct Instance {
 /// Fields of an acknowledgement without data that are equal in its two instances.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct BareAck {
-    /// SEG.ACK.
     pub(crate) ack: SeqNum,
     /// SEG.WND, unscaled.
     pub(crate) window: u16,
@@ -109,7 +108,6 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    /// Returns an empty ledger.
     pub(crate) fn new(rule: CopyRule) -> Self {
         Filter {
             rule,
@@ -220,7 +218,6 @@ impl Filter {
         self.reported.clear();
     }
 
-    /// Returns the number of awaited originals.
     #[cfg(test)]
     pub(crate) fn awaited(&self) -> usize {
         self.pending.len()

@@ -276,7 +276,8 @@ fn rewrite(code: Code, mut packet: Packet, rng: &mut ChaCha8Rng) -> Vec<Packet> 
     match below(rng, 5) {
         0 if len > 0 => packet.payload[below(rng, len) as usize] ^= 1 << below(rng, 8),
         1 => packet.option = packet.option.map(|option| rewrite_option(code, option, rng)),
-        // Only its position protects a parity without its option.
+        // Without its option a parity segment looks like data; only its position left of the window shows
+        // that it is none.
         2 => packet.option = None,
         3 if len > 1 => {
             let at = 1 + below(rng, len - 1);
