@@ -52,7 +52,6 @@ pub(crate) struct LossBased<W> {
 }
 
 impl<W: Window> LossBased<W> {
-    /// Returns a controller with this window.
     pub(crate) fn new(window: W, bound: PrrBound) -> Self {
         LossBased { window, prr: Prr::new(bound) }
     }

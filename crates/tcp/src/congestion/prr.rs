@@ -38,7 +38,6 @@ struct PrrEpisode {
 }
 
 impl Prr {
-    /// Returns an inactive PRR.
     pub(crate) fn new(bound: PrrBound) -> Self {
         Prr { bound, episode: None }
     }
@@ -65,7 +64,6 @@ impl Prr {
         self.episode.is_some()
     }
 
-    /// Ends the reduction.
     pub(crate) fn exit(&mut self) {
         self.episode = None;
     }

@@ -12,7 +12,6 @@ use crate::time::Instant;
 /// acknowledges that much at once, and a smaller limit would end exponential growth there.
 pub(super) const SLOW_START_BURST: u32 = 64 << 10;
 
-/// Reno's window.
 #[derive(Clone, Debug)]
 pub(crate) struct Reno {
     mss: u32,

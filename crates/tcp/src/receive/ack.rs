@@ -42,9 +42,9 @@ const FIN_WAIT: Duration = Duration::from_millis(1);
 /// Maximum number of packets of a batch that one acknowledgement covers. A super-segment is one packet.
 const BATCH_MAX: u32 = 4;
 
-/// Length, bytes, from which on the packets of a batch need no additional acknowledgement. Such
-/// super-segments come at a rate at which a whole round of a driver takes some 50 us, and the end of the
-/// round has an acknowledgement anyway, with the window that reading opens.
+/// Length, bytes, from which on the packets of a batch need no additional acknowledgement. At the rate at
+/// which such super-segments arrive, a round of a driver takes some 50 us, and the acknowledgement at its end
+/// also announces the window that reads have opened.
 const LONG_PACKET: u32 = 32 << 10;
 
 /// Maximum number of bytes of such packets that one acknowledgement covers.
@@ -193,7 +193,6 @@ impl AckPolicy {
         self.owed == Owed::Now && rcv_nxt == self.last_ack_sent && self.unanswered > 0
     }
 
-    /// Returns the deadline of a delayed acknowledgement.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         match self.owed {
             Owed::At(deadline) => Some(deadline),

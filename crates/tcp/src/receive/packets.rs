@@ -40,7 +40,6 @@ impl Initial for Packets {
 }
 
 impl Packets {
-    /// Returns the bytes of payload.
     pub(super) fn len(&self) -> usize {
         self.len
     }

@@ -31,8 +31,8 @@ pub(crate) const FIRST_STORAGE: usize = 2048;
 /// Maximum size of storage that is allocated because of past needs, bytes.
 const EXPECTED_MAX: usize = 256 << 10;
 
-/// Content up to this length is copied when the ring is sealed, so that the ring keeps its storage; longer
-/// content takes the storage along.
+/// Content up to this length is copied when the ring is sealed, so that the ring keeps its storage. Longer
+/// content is not copied: the storage leaves the ring with it.
 const COPIED: usize = 16 << 10;
 
 #[derive(Debug)]

@@ -35,7 +35,6 @@ impl Initial for PendingSack {
 }
 
 impl SackReporter {
-    /// Returns a reporter with nothing to report.
     pub(crate) fn new() -> Self {
         SackReporter { reports_duplicates: true, ..SackReporter::default() }
     }
@@ -73,7 +72,6 @@ impl SackReporter {
         self.pending.release();
     }
 
-    /// True if there is nothing to report.
     pub(crate) fn is_empty(&self) -> bool {
         self.pending.dsack.is_none() && self.pending.recent.is_empty()
     }

@@ -99,7 +99,6 @@ impl RecvWindow {
         self.shift = self.offered_scale();
     }
 
-    /// Returns the shift in use.
     pub(crate) fn shift(&self) -> u8 {
         self.shift
     }
@@ -225,7 +224,7 @@ struct RightSizing {
     rtt: Option<Duration>,
     /// Without timestamps: the sequence number that ends the measurement, and its start.
     measure: Option<(SeqNum, Instant)>,
-    /// Timestamps give better samples than filled windows.
+    /// True if timestamps measure the round trip: they give better samples than filled windows.
     by_timestamps: bool,
     /// Tries windows larger than a LAN or loopback path needs and measures their benefit.
     trial: Trial,
@@ -299,8 +298,8 @@ impl RightSizing {
 }
 
 /// Returns the buffer for a peer, from the bytes read in this round trip (`copied`) and in the previous one
-/// (`before`). Twice the bytes read survives a lost round trip; the growth of a sender that doubles its
-/// window is extrapolated in addition.
+/// (`before`). Twice the bytes read covers a round trip in which a loss is repaired; in addition, the growth
+/// of a sender that doubles its window is extrapolated.
 fn wanted(copied: u64, before: u64, mss: u32) -> u64 {
     let steady = 2 * u128::from(copied) + 16 * u128::from(mss);
     let growth = steady * u128::from(copied.saturating_sub(before)) / u128::from(before.max(1));

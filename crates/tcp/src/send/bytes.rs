@@ -29,8 +29,8 @@ struct Runs {
     runs: VecDeque<Given>,
     /// Bytes of the runs.
     len: usize,
-    /// Bytes removed from the stream since there was last no run, and (`ring_gone`) from the ring. Positions
-    /// in the stream and in the ring count from that time.
+    /// Bytes removed from the stream (`gone`) and from the ring (`ring_gone`) since there last were no runs.
+    /// Positions in the stream and in the ring count from that time.
     gone: u64,
     ring_gone: u64,
 }

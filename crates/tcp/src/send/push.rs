@@ -33,7 +33,6 @@ pub(crate) struct Pace {
     pub(crate) min_rtt: Option<Micros>,
 }
 
-/// The current burst.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct BurstPush {
     /// Segments of the burst that have left.

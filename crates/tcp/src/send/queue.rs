@@ -21,7 +21,6 @@ const IDLE_BYTES: usize = 1024;
 /// Largest number of push marks; a further one replaces the oldest.
 const MAX_PUSH_MARKS: usize = 128;
 
-/// The send buffer of one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct SendQueue {
     bytes: SendBytes,
@@ -289,12 +288,10 @@ impl SendQueue {
         self.fin = true;
     }
 
-    /// True if a FIN follows the last byte.
     pub(crate) fn fin_queued(&self) -> bool {
         self.fin
     }
 
-    /// Returns the maximum number of bytes.
     pub(crate) fn limit(&self) -> usize {
         self.limit
     }

@@ -1,8 +1,8 @@
 //! RACK: loss detection by time (RFC 8985 section 6), without its tail loss probe.
 //!
 //! A segment is lost if one that was sent sufficiently later has been delivered. "Sufficiently" is the
-//! reordering window, zero until reordering has been seen. The same rule covers lost tails of a burst, lost
-//! retransmissions and reordering, unlike counting duplicates.
+//! reordering window, zero until reordering has been seen. Unlike a count of duplicates, this rule also
+//! covers lost tails of a burst, lost retransmissions and reordering.
 
 use alloc::vec::Vec;
 
@@ -277,19 +277,17 @@ impl Rack {
         verdict
     }
 
-    /// Performs step 5 when the reordering timer fires. A timer that is served late judges as of its own
-    /// deadline: acknowledgements may be unread, and their absence is no evidence.
+    /// Performs step 5 when the reordering timer fires. A timer that is served late is evaluated as of its
+    /// deadline: acknowledgements may be unread, so their absence since then is no evidence.
     pub(crate) fn on_timeout(&mut self, board: &Scoreboard, now: Instant) -> RackVerdict {
         let as_of = self.deadline.map_or(now, |deadline| deadline.min(now));
         self.detect(board, as_of)
     }
 
-    /// Returns the deadline of the reordering timer.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// Stops the reordering timer.
     pub(crate) fn disarm(&mut self) {
         self.deadline = None;
     }

@@ -102,7 +102,7 @@ impl RateControl {
         }
     }
 
-    /// Returns the congestion window for a member with `pipe` bytes in flight.
+    /// Returns the congestion window; for a member, at least the bytes in flight of the others and its floor.
     #[inline]
     pub(crate) fn window(&self) -> u32 {
         let cwnd = self.congestion.cwnd();

@@ -1,9 +1,9 @@
 //! The recovery state of the sender (RFC 5681, RFC 6582, RFC 6675; names as in Linux), and the detection of
 //! mistaken reductions of the window (RFC 3522, RFC 3708, RFC 5682).
 //!
-//! It decides when a reduction begins and ends, not its size. It guarantees at most one reduction per window
-//! of data, for any cause (loss detection, ECN or a mechanism that repaired a loss), and one more if a
-//! retransmission is lost after a timeout (RFC 5681 section 4.3).
+//! This module decides when a reduction begins and ends; the congestion controller decides its size. There is
+//! at most one reduction per window of data, for any cause (loss detection, ECN or a mechanism that repaired
+//! a loss), and one more if a retransmission is lost after a timeout (RFC 5681 section 4.3).
 
 use brisk_wire::SeqNum;
 

@@ -15,7 +15,6 @@ pub(crate) struct Rto {
 }
 
 impl Rto {
-    /// Returns a timer that is not running.
     pub(crate) fn new(config: &RtoConfig) -> Self {
         Rto { max: config.max.into(), deadline: None, backoffs: 0 }
     }
@@ -82,7 +81,6 @@ impl Rto {
         (base * factor).min(self.max)
     }
 
-    /// Sets the largest timeout.
     pub(crate) fn set_max(&mut self, max: Duration) {
         self.max = max.into();
     }

@@ -72,7 +72,6 @@ impl RttEstimator {
         }
     }
 
-    /// Returns the newest sample.
     pub(crate) fn latest(&self) -> Option<Micros> {
         self.latest
     }
@@ -131,12 +130,10 @@ impl RttEstimator {
         self.samples
     }
 
-    /// Returns SRTT; `None` before the first sample.
     pub(crate) fn srtt(&self) -> Option<Micros> {
         self.srtt
     }
 
-    /// Returns RTTVAR; `None` before the first sample.
     pub(crate) fn rttvar(&self) -> Option<Micros> {
         self.srtt.map(|_| Micros::from_micros(self.rttvar4 / 4))
     }

@@ -212,7 +212,6 @@ impl Scoreboard {
         self.nxt.since(self.una)
     }
 
-    /// True if nothing is outstanding.
     pub(crate) fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
@@ -263,7 +262,6 @@ impl Scoreboard {
         self.sack && blocks.iter().any(|block| is_new(SeqRange::new(block.start, block.end)))
     }
 
-    /// Returns the number of outstanding segments.
     pub(crate) fn segments(&self) -> u32 {
         self.records.len() as u32
     }
@@ -293,12 +291,10 @@ impl Scoreboard {
         self.dupacks
     }
 
-    /// Returns the first outstanding segment.
     pub(crate) fn head(&self) -> Option<&Record> {
         self.records.front()
     }
 
-    /// Returns the last outstanding segment.
     pub(crate) fn tail(&self) -> Option<&Record> {
         self.records.back()
     }

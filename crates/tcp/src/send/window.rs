@@ -101,7 +101,6 @@ impl SendWindow {
         self.scale = shift.min(14);
     }
 
-    /// Returns Snd.Wind.Shift.
     pub(crate) fn scale(&self) -> u8 {
         self.scale
     }
@@ -202,7 +201,6 @@ impl SendWindow {
         self.unanswered = 0;
     }
 
-    /// Returns the time of the next zero-window probe.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.persist
     }

@@ -195,7 +195,8 @@ impl Bbr {
                 self.bounds.inflight_longterm =
                     self.bdp(self.max_bw.get(), (1, 1)).max(self.bounds.inflight_latest);
                 self.start_drain();
-                // Data that left since the last acknowledgement has the same count as data that leaves now.
+                // `C.delivered` cannot tell data that left since the last acknowledgement from data that
+                // leaves now.
                 self.loss_round.counts_from += 1;
             }
             BbrState::ProbeBw(CyclePhase::Up) => {

@@ -48,7 +48,6 @@ mod startup;
 /// Smallest window, segments.
 const MIN_PIPE_SEGMENTS: u64 = 4;
 
-/// A BBR flow.
 #[derive(Clone, Debug)]
 pub(crate) struct Bbr {
     mss: u32,
@@ -129,7 +128,6 @@ struct Undo {
 }
 
 impl Bbr {
-    /// Returns a new flow.
     pub(crate) fn new(start: &ControllerStart) -> Self {
         let now = start.now;
         let mss = start.mss.max(1);
