@@ -106,7 +106,7 @@ impl<T> Slots<T> {
         self.slots.len() - self.free.len()
     }
 
-    /// Returns to the state after [`Slots::new`], in the same storage.
+    /// Resets to the state after [`Slots::new`], and keeps the storage.
     pub(crate) fn renew(&mut self, first: u32) {
         self.slots.clear();
         self.free.clear();
@@ -149,7 +149,6 @@ impl<T> Slots<T> {
         if slot.generation == key.generation() { slot.tenant.as_mut() } else { None }
     }
 
-    /// Returns the value in slot `index`.
     pub(crate) fn at_index(&self, index: u32) -> Option<&T> {
         self.slots.get(index as usize)?.tenant.as_ref()
     }

@@ -60,7 +60,7 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
         self.index.len()
     }
 
-    /// Returns to the state after [`Lru::new`], in the same storage.
+    /// Resets to the state after [`Lru::new`], and keeps the storage.
     pub(crate) fn renew(&mut self, most: usize, by: S) {
         let Lru { hash, index, entries, free, oldest, newest, capacity, generations } = self;
         index.clear();
@@ -96,7 +96,6 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
         Some((EntryId { index: at, generation: entry.generation }, &mut entry.value))
     }
 
-    /// Returns the index of the entry of this key.
     #[inline]
     fn find(&self, key: &K) -> Option<u32> {
         // A table that is not empty has a latest entry.
@@ -111,7 +110,6 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
         self.index.find(self.hash.hash_one(key), is_of).copied()
     }
 
-    /// Makes the entry at `at` the latest.
     #[inline]
     fn make_newest(&mut self, at: u32) {
         if at != self.newest {

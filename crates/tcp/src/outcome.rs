@@ -120,7 +120,7 @@ pub(crate) struct Delivered {
     pub(crate) origin: Origin,
 }
 
-/// Cause of a DSACK block (RFC 2883), judged by the retransmissions on the scoreboard.
+/// Cause of a DSACK block (RFC 2883), derived from the retransmissions on the scoreboard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum DsackOf {
     /// A range that was retransmitted: the retransmission was not needed.

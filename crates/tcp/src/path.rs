@@ -143,7 +143,6 @@ pub(crate) struct LargePacket {
     pub(crate) sent_at: Instant,
 }
 
-/// The ends of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ends {
     pub(crate) local: IpAddr,
@@ -251,7 +250,6 @@ struct DecayingLosses {
     halved: Instant,
 }
 
-/// The memory of a stack.
 #[derive(Debug)]
 pub(crate) struct PathMemory {
     entries: usize,
@@ -265,7 +263,7 @@ impl PathMemory {
         PathMemory { entries, paths: Lru::new(entries, hash.clone()), hash }
     }
 
-    /// Returns to the state after [`PathMemory::new`], in the same storage.
+    /// Resets to the state after [`PathMemory::new`], and keeps the storage.
     pub(crate) fn renew(&mut self, by: usize, with: KeyedHash) {
         let PathMemory { entries, hash, paths } = self;
         paths.renew(by, with.clone());

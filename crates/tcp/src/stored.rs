@@ -45,7 +45,6 @@ brisk_wire::impl_error! {
     }
 }
 
-/// A kind of text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Kind {
     pub(crate) name: &'static str,

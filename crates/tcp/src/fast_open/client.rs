@@ -8,8 +8,8 @@
 //! - A SYN with data (or with the option) was dropped. After the second time the client uses no Fast Open to
 //!   this destination and port, for 240 s and doubling.
 //! - The server answered but did not accept the data, three times in ten minutes. SYNs carry the cookie and
-//!   no data for 60 s and doubling, so that the client notices a server that recovers. A client whose address
-//!   changes sees this; it costs bytes and no time.
+//!   no data for 60 s and doubling, so that the client notices a server that recovers. This also happens to a
+//!   client whose address changes; it costs bytes and no time.
 //! - The path passed the data and then nothing more, to two destinations. Fast Open is off for one hour and
 //!   doubling. A single destination proves nothing, because it may have crashed.
 
@@ -205,7 +205,7 @@ pub(crate) enum Mode {
     DataNoCookie,
 }
 
-/// How to open a connection.
+/// The form in which a connection opens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct OpenAttempt {
     pub(crate) mode: Mode,
@@ -252,8 +252,8 @@ pub(crate) enum FastOpenReport {
     },
     /// A one-time cookie arrived outside the handshake.
     OneTime(Cookie),
-    /// There was no SYN-ACK: a timeout, a reset or an ICMP error. The memory learns it when a plain
-    /// connection has opened since.
+    /// There was no SYN-ACK: a timeout, a reset or an ICMP error. It is reported only when a plain connection
+    /// has opened later.
     Failed(Mode),
     /// The SYN was dropped, perhaps because of another option.
     Doubted,
@@ -317,7 +317,6 @@ pub(super) struct Breaker {
     signs: ArrayVec<(IpAddr, Instant), MAX_SIGNS>,
 }
 
-/// The memory of a client.
 #[derive(Debug)]
 pub(crate) struct ClientCache {
     entries: usize,
@@ -403,7 +402,6 @@ impl ClientCache {
         Ok(attempt)
     }
 
-    /// Records a connection's report.
     pub(crate) fn on_report(&mut self, asker: &Asker, report: &FastOpenReport, now: Instant) {
         match *report {
             FastOpenReport::SynAck { class, cookie, known } => {

@@ -196,7 +196,6 @@ enum CookieKeys {
 }
 
 impl KeyRing {
-    /// Returns the ring of these keys.
     pub(crate) fn new(source: &KeySource, dst: CookieDst) -> Self {
         let keys = match source {
             KeySource::Fixed { primary, backup } => {

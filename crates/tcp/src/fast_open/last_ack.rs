@@ -1,4 +1,4 @@
-//! Memory of a closed connection that its SYN opened (TCP Fast Open, CoNEXT 2011, section 3.5).
+//! Memory of closed connections that were opened by their SYN (TCP Fast Open, CoNEXT 2011, section 3.5).
 //!
 //! A server that closes last keeps no state after LAST-ACK. If the network then delivers the SYN with data a
 //! second time, the cookie is still valid and the request would be processed again. An entry held for twice
@@ -37,9 +37,7 @@ pub(crate) struct LastAckEntry {
     pub(crate) irs: SeqNum,
     /// Its final sequence numbers.
     pub(crate) numbers: TimeWaitState,
-    /// IP hop limit of its segments.
     pub(crate) hop_limit: u8,
-    /// DSCP of its segments.
     pub(crate) dscp: u8,
     expiry: Instant,
     answered: Option<Instant>,
@@ -56,7 +54,6 @@ pub(crate) enum LastAckVerdict {
     Duplicate { answer: Option<LastAckEntry> },
 }
 
-/// The held connections.
 #[derive(Debug)]
 pub(crate) struct LastAckTable {
     entries: HashMap<FourTuple, LastAckEntry, KeyedHash>,

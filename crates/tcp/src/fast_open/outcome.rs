@@ -128,7 +128,7 @@ pub enum SynAckClass {
     NoData,
 }
 
-/// The sent SYNs, as far as the judgement of a SYN-ACK needs them.
+/// Properties of the sent SYNs that determine the class of a SYN-ACK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SynSent {
     /// The first one requested a cookie.
@@ -140,7 +140,7 @@ pub(crate) struct SynSent {
 }
 
 impl SynAckClass {
-    /// Judges the SYN-ACK. `acked` is `SEG.ACK - (ISS + 1)`, at most `sent.data`.
+    /// Classifies a SYN-ACK. `acked` is `SEG.ACK - (ISS + 1)`, at most `sent.data`.
     pub(crate) fn of(sent: &SynSent, acked: u32, option: Option<&FastOpen>) -> Self {
         let cookie = option.is_some_and(|option| !option.cookie.is_empty());
         match (sent.request, sent.data, acked) {

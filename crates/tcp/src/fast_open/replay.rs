@@ -102,7 +102,6 @@ pub(crate) struct Replays {
 }
 
 impl Replays {
-    /// Returns an empty memory.
     pub(crate) fn new(window: ReplayWindow, hash: KeyedHash) -> Self {
         let seen = HashSet::with_hasher(hash.clone());
         Replays { window, hash, seen, order: VecDeque::new() }

@@ -206,7 +206,7 @@ impl Admission {
         }
     }
 
-    /// Returns to the state after [`Admission::new`], in the same storage.
+    /// Resets to the state after [`Admission::new`], and keeps the storage.
     pub(crate) fn renew(&mut self, limit: usize, hash: KeyedHash) {
         let Admission { max_bytes, pending, total, bytes, penalties, per_ip } = self;
         *max_bytes = limit;

@@ -109,7 +109,6 @@ pub struct PathVolume {
     pub is_rate_limited: bool,
 }
 
-/// Volume and rate of one path.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Volume {
     /// Bytes that one flight has carried.
@@ -131,8 +130,8 @@ pub(super) struct Volume {
     dose: Dose,
     dose_until: Instant,
     grants: VecDeque<TrustedBurst>,
-    /// Two round trips after a refused request. Then the outcome of the data on trust is known, and more may
-    /// be granted.
+    /// Time two round trips after a refused request: then the outcome of the data on trust is known, and more
+    /// may be granted.
     refused: Option<Instant>,
     /// A bit for each of the latest flights of at least [`QUEUE_SEGMENTS`], the newest lowest: other hosts
     /// kept a queue during it.
