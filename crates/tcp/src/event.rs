@@ -43,7 +43,7 @@ pub enum Event {
 pub struct LifecycleEvent {
     /// The connection. The handle is invalid once the program has released it.
     pub conn: ConnId,
-    /// Its ends.
+    /// Ends of the connection.
     pub ends: FourTuple,
     /// This side sent the first SYN.
     pub is_active: bool,
@@ -86,7 +86,7 @@ pub enum Observation {
     State(crate::connection::State),
     /// A segment left.
     Sent {
-        /// Its sequence range.
+        /// Sequence range of the segment.
         range: SeqRange,
         /// Reason of the transmission.
         origin: Origin,
@@ -100,9 +100,9 @@ pub enum Observation {
     },
     /// A tail loss probe left because an acknowledgement was overdue.
     ProbeSent {
-        /// Its sequence range.
+        /// Sequence range of the segment.
         range: SeqRange,
-        /// It carries new data; otherwise it repeats the last segment.
+        /// True if the probe carries new data; otherwise it repeats the last segment.
         new_data: bool,
     },
     /// A loss was repaired before loss detection found it; the window is reduced once for it.

@@ -99,7 +99,7 @@ impl PathFacts {
 pub struct PathRtt {
     /// Smoothed round-trip time.
     pub srtt: Duration,
-    /// Its variation.
+    /// Variation of the round-trip time.
     pub rttvar: Duration,
     /// Minimum of the last connection.
     pub min_rtt: Duration,
@@ -159,12 +159,12 @@ impl Hash for Ends {
 /// A connection's report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct PathReport {
-    /// Its estimate, and the number of samples.
+    /// Estimate of the connection, and the number of its samples.
     pub(crate) rtt: Option<(PathRtt, u32)>,
-    /// Duration of its handshake, if doubtful.
+    /// Duration of the handshake, if doubtful.
     pub(crate) doubtful_rtt: Option<Duration>,
     pub(crate) flight: Option<FlightReport>,
-    /// Segments sent since its last report, and losses among them, without losses of a queue.
+    /// Segments sent since the connection's last report, and losses among them, without losses of a queue.
     pub(crate) losses: LossCount,
     /// The peer's MSS option.
     pub(crate) mss: Option<u16>,

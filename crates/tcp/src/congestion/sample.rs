@@ -122,9 +122,9 @@ pub struct RateSample {
     pub tx_in_flight: u32,
     /// True if the application limited sending when it was sent.
     pub app_limited: bool,
-    /// True if it is a tail loss probe that repeated data.
+    /// True if the transmission is a tail loss probe that repeated data.
     pub is_probe: bool,
-    /// Its round-trip time, if unambiguous.
+    /// Round-trip time of the transmission, if unambiguous.
     pub rtt: Option<Micros>,
     /// Delivery rate, bytes per second, rounded up; `None` if the interval is zero, or shorter than the
     /// minimum round-trip time.

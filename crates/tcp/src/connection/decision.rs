@@ -123,9 +123,9 @@ pub(crate) struct Data {
     pub(crate) segment_size: u32,
     /// Reason of the transmission.
     pub(crate) origin: Origin,
-    /// The range ends with our FIN.
+    /// True if the range ends with our FIN.
     pub(crate) fin: bool,
-    /// It is a path-MTU probe: larger than the MSS in force.
+    /// True for a path-MTU probe, which is larger than the MSS in force.
     pub(crate) mtu_probe: bool,
     /// True if each of several segments is followed by its copy.
     pub(crate) twice: bool,

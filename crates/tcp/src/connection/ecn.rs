@@ -14,9 +14,9 @@ use crate::outcome::Origin;
 pub(crate) struct EcnState {
     /// True if we want ECN: an active open asks for it, a passive one agrees to it.
     offered: bool,
-    /// Both ends agreed.
+    /// True if both ends agreed.
     active: bool,
-    /// A CE mark arrived and the peer has not answered with CWR.
+    /// True if a CE mark arrived and the peer has not answered with CWR.
     echo: bool,
     /// True if we reduced the window and must send CWR.
     reduced: bool,

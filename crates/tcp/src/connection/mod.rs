@@ -141,14 +141,15 @@ impl core::ops::BitOr for Events {
 /// How soon the next packet of a connection must leave.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Urgency {
-    /// It has nothing to send.
+    /// The connection has nothing to send.
     Idle,
-    /// It may have a packet, which waits for its turn.
+    /// The connection may have a packet, which waits for its turn.
     Normal,
-    /// It has a packet that must leave before the next segment is processed: each segment of a batch is
-    /// answered on its own.
+    /// The connection has a packet that must leave before the next segment is processed: each segment of a
+    /// batch is answered on its own.
     BeforeNextRx,
-    /// It has a packet that must leave before the application runs and before the next segment is processed.
+    /// The connection has a packet that must leave before the application runs and before the next segment is
+    /// processed.
     BeforeApp,
 }
 

@@ -121,12 +121,12 @@ pub(crate) struct Sender {
 /// Relation of a connection to the shared control of its path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sharing {
-    /// None: it has its own controller.
+    /// The connection has its own controller.
     Off,
-    /// It has its own controller, and becomes a member when its transfer, or another one of the path, is
-    /// long. `asks`: the stack has to decide about that.
+    /// The connection has its own controller, and becomes a member when its transfer, or another one of the
+    /// path, is long. With `asks` the stack must decide about that.
     Apart { asks: bool },
-    /// It is a member: the stack lends it the controller of the path.
+    /// The connection is a member: the stack lends it the controller of the path.
     Member,
 }
 
@@ -528,7 +528,7 @@ impl Sender {
     /// Records that a copy of data, or a parity segment, left.
     pub(crate) fn on_redundancy(&mut self, len: u32, now: Instant) {
         if let Some(delivery) = &mut self.rate.delivery {
-            // It counts as in flight for a round trip and RACK's reordering window.
+            // Redundancy counts as in flight for a round trip and RACK's reordering window.
             let srtt = self.rtt.srtt().unwrap_or(self.rtt.rto_base());
             delivery.on_redundancy(len, now, now + srtt + srtt / 4);
         }

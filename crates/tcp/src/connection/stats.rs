@@ -34,7 +34,7 @@ pub struct Counters {
     pub payload_bytes_received: u64,
     /// Segments that the peer reported as arrived, the SYN or SYN-ACK and the FIN included.
     pub delivered_segments: u64,
-    /// Of these, those whose acknowledgement echoed a congestion mark.
+    /// Of these, segments whose acknowledgement echoed a congestion mark.
     pub delivered_segments_ce: u64,
     /// Segments with data or a FIN sent, whether for the first time or again.
     pub data_segments_out: u64,
@@ -46,13 +46,13 @@ pub struct Counters {
     pub retransmits_spurious: u64,
     /// Segments sent again because they were declared lost.
     pub retransmits: u64,
-    /// Bytes of these.
+    /// Payload bytes of retransmissions.
     pub retransmitted_bytes: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
     /// SYN or SYN-ACK retransmissions.
     pub handshake_retransmits: u64,
-    /// Of these, those that a timer sent; the others answer a SYN that came again.
+    /// Of these, retransmissions that a timer sent; the others answer a repeated SYN.
     pub handshake_timeouts: u64,
     /// Copies of the SYN that left before an answer could arrive.
     pub syn_copies: u64,
@@ -131,7 +131,7 @@ pub struct Counters {
 pub struct ParityCounters {
     /// Parity segments sent.
     pub sent: u64,
-    /// Their payload bytes.
+    /// Payload bytes of these segments.
     pub sent_bytes: u64,
     /// Groups for which no parity was sent because they had been delivered.
     pub unsent_delivered: u64,
@@ -155,9 +155,9 @@ pub struct ParityCounters {
     pub saved: Duration,
     /// Parity segments received.
     pub received: u64,
-    /// Of these, those that arrived when nothing was missing.
+    /// Of these, parity segments that arrived when nothing was missing.
     pub needless: u64,
-    /// Of these, those that were dropped without a response.
+    /// Of these, parity segments that were dropped without a response.
     pub dropped: u64,
     /// Payload bytes rebuilt.
     pub repaired_bytes: u64,
@@ -430,12 +430,12 @@ pub struct ConnInfo {
     pub scales: Option<(u8, u8)>,
     /// Segments outstanding, the SYN and the FIN included.
     pub unacked: u32,
-    /// Of these, reported by SACK; without it, by duplicate acknowledgements.
+    /// Of these, segments reported by SACK; without SACK, by duplicate acknowledgements.
     pub sacked: u32,
-    /// Of these, declared lost and not reported by SACK; those that were sent again still count until
-    /// they are acknowledged.
+    /// Of these, segments declared lost and not reported by SACK. They count until they are acknowledged,
+    /// even if they were sent again.
     pub lost: u32,
-    /// Of these, sent again.
+    /// Of these, segments sent again.
     pub retransmitted: u32,
     /// Payload bytes that left with the SYN, were not taken there, and were sent again.
     pub syn_data_again: u32,

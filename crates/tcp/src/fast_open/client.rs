@@ -118,11 +118,11 @@ pub enum ClientCookie {
     /// The cookie that the server gave in an earlier handshake (RFC 7413).
     #[default]
     Standard,
-    /// The same in the experimental form of the option, for older servers.
+    /// That cookie in the experimental form of the option, for older servers.
     Experimental,
     /// A cookie for one connection, requested outside the handshake; only servers of this stack know them.
     OneTime,
-    /// None: closed networks may accept the data without a cookie.
+    /// No cookie: closed networks may accept the data without one.
     None,
 }
 
@@ -245,7 +245,7 @@ pub(crate) enum FastOpenReport {
     /// The first acceptable SYN-ACK.
     SynAck {
         class: SynAckClass,
-        /// Its Fast Open option, if the SYN had one too.
+        /// The Fast Open option of the SYN-ACK, if the SYN had one too.
         cookie: Option<FastOpen>,
         /// [`OpenAttempt::known`] of the connection.
         known: Failures,

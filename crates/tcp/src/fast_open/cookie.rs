@@ -161,7 +161,7 @@ pub enum CookieDst {
     /// The destination of the packet.
     #[default]
     Packet,
-    /// None: the unspecified address is used instead.
+    /// No server address: the unspecified address is used instead.
     Unbound,
     /// This address, which clients see if a load balancer translates it.
     Fixed(IpAddr),

@@ -21,21 +21,21 @@ const ANSWER_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum LastAckHold {
-    /// None.
+    /// No connections.
     Off,
-    /// Those whose SYN data was accepted.
+    /// Connections whose SYN data was accepted.
     #[default]
     FastOpened,
-    /// All that leave LAST-ACK.
+    /// All connections that leave LAST-ACK.
     All,
 }
 
 /// A connection that has left LAST-ACK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LastAckEntry {
-    /// Its initial receive sequence number.
+    /// Initial receive sequence number.
     pub(crate) irs: SeqNum,
-    /// Its final sequence numbers.
+    /// Final sequence numbers.
     pub(crate) numbers: TimeWaitState,
     pub(crate) hop_limit: u8,
     pub(crate) dscp: u8,
@@ -46,7 +46,7 @@ pub(crate) struct LastAckEntry {
 /// Decision on a SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LastAckVerdict {
-    /// Nothing is held: process it like any other.
+    /// No connection is held: process the SYN like any other.
     Unknown,
     /// A new connection: the entry has been removed.
     Fresh,

@@ -27,7 +27,7 @@ pub enum FastOpenOutcome {
     SynLost,
     /// The path passed the SYN and dropped all later packets.
     Blackholed,
-    /// It was not tried.
+    /// Fast Open was not tried.
     Off(OffReason),
 }
 
@@ -61,7 +61,7 @@ pub enum OffReason {
     Disabled,
     /// The server recently gave no cookie, or the request was dropped.
     NoCookieThere,
-    /// The network is a black hole for it.
+    /// The network is a black hole for Fast Open.
     BlackHole,
     /// Both ends opened the connection at the same time.
     Simultaneous,
@@ -106,23 +106,25 @@ pub(crate) enum BlackHoleSign {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum SynAckClass {
-    /// It acknowledges all data of the SYN.
+    /// The SYN-ACK acknowledges all data of the SYN.
     Accepted,
-    /// It acknowledges a part of it.
+    /// The SYN-ACK acknowledges a part of the data.
     Partial,
-    /// It acknowledges none, and has a new cookie.
+    /// The SYN-ACK acknowledges no data, and has a new cookie.
     SoftReject,
-    /// It acknowledges none, and has no cookie.
+    /// The SYN-ACK acknowledges no data, and has no cookie.
     SoftNegative,
-    /// It acknowledges none, and has a cookie although the plain SYN had left too: the first SYN arrived.
+    /// The SYN-ACK acknowledges no data, and has a cookie although the plain SYN had left too: the first SYN
+    /// arrived.
     LateReject,
-    /// It acknowledges none and has no cookie, and the plain SYN had left too: the first SYN was dropped.
+    /// The SYN-ACK acknowledges no data and has no cookie, and the plain SYN had left too: the first SYN was
+    /// dropped.
     SynDrop,
-    /// It has the requested cookie.
+    /// The SYN-ACK has the requested cookie.
     Granted,
-    /// It lacks the requested cookie.
+    /// The SYN-ACK lacks the requested cookie.
     NotSupported,
-    /// It has no cookie, and the plain SYN had left too: the request was dropped.
+    /// The SYN-ACK has no cookie, and the plain SYN had left too: the request was dropped.
     ReqDrop,
     /// The SYN carried a cookie and no data: the answer shows nothing.
     NoData,
@@ -131,11 +133,11 @@ pub enum SynAckClass {
 /// Properties of the sent SYNs that determine the class of a SYN-ACK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SynSent {
-    /// The first one requested a cookie.
+    /// True if the first SYN requested a cookie.
     pub(crate) request: bool,
-    /// Bytes of data of the first one.
+    /// Bytes of data of the first SYN.
     pub(crate) data: u32,
-    /// A plain one followed.
+    /// True if a plain SYN followed.
     pub(crate) plain: bool,
 }
 

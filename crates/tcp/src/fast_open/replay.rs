@@ -66,9 +66,9 @@ impl ReplayWindow {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub struct FirstData<'a> {
-    /// Its source address.
+    /// Source address of the SYN.
     pub client: IpAddr,
-    /// Its sequence number.
+    /// Sequence number of the SYN.
     pub isn: SeqNum,
     /// Data of the SYN.
     pub data: &'a [u8],
@@ -77,11 +77,11 @@ pub struct FirstData<'a> {
 /// Decision on a SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReplayVerdict {
-    /// It was not seen within the window, and is remembered now.
+    /// The SYN was not seen within the window, and is remembered now.
     Fresh,
-    /// It was seen before.
+    /// The SYN was seen before.
     Replayed,
-    /// There is no space to remember it.
+    /// There is no space to remember the SYN.
     Full,
 }
 

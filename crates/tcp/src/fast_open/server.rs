@@ -75,7 +75,7 @@ pub enum EarlyResponse {
     Standard,
     /// At most ten segments, and at most this multiple of the bytes of the SYN's packet. 1..=64.
     Multiple(u8),
-    /// None. The response is later by a round trip, less the time to compute it.
+    /// No data. The response is later by a round trip, less the time to compute it.
     Held,
     /// The whole [`crate::TcpConfig::initial_window`], or the volume of a flight of the path. Only for an
     /// application that responds only to requests whose sender it has authenticated, and to each of them
@@ -140,15 +140,15 @@ pub(crate) enum Verdict {
 /// Reason why a SYN opens an ordinary handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Plain {
-    /// It has neither data nor the option.
+    /// The SYN has neither data nor the option.
     NotAsked,
-    /// It requests a cookie.
+    /// The SYN requests a cookie.
     Request,
-    /// It has data and no cookie.
+    /// The SYN has data and no cookie.
     NoCookie,
-    /// Its cookie is not valid.
+    /// The cookie is not valid.
     Invalid,
-    /// Its cookie was used before.
+    /// The cookie was used before.
     Reused,
     /// The listener or the stack has reached its limit of pending connections.
     Overflow,
@@ -156,9 +156,9 @@ pub(crate) enum Plain {
     PerIp,
     /// There is no space for the data.
     Memory,
-    /// Its data was accepted before.
+    /// The data was accepted before.
     Replayed,
-    /// There is no space to remember it.
+    /// There is no space to remember the SYN.
     WindowFull,
 }
 

@@ -33,7 +33,7 @@ use crate::time::{Duration, Instant};
 
 /// Number of dropped SYNs in a row after which the option is left out.
 const LIMIT: u8 = 2;
-/// The same for a destination that has passed the option before. If one open in ten is not answered by
+/// This number for a destination that has passed the option before. If one open in ten is not answered by
 /// chance, six in a row have a probability of one in a million.
 const LIMIT_OF_KNOWN: u8 = 6;
 /// Number of SYNs with both options that are dropped although each option passes alone, after which their
@@ -58,15 +58,15 @@ pub(crate) struct Destination {
 /// The options that a SYN may carry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SynOptions {
-    /// Both.
+    /// Both options.
     Together,
     /// Only that of Fast Open.
     FastOpen,
     /// Only that of Corrective and Proactive.
     Gentle,
-    /// Not that of Corrective and Proactive; any other.
+    /// Any option except that of Corrective and Proactive.
     NoGentle,
-    /// Neither.
+    /// Neither option.
     Plain,
 }
 
@@ -74,18 +74,18 @@ pub(crate) enum SynOptions {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
     First,
-    /// A later, plain one: the first was dropped.
+    /// The SYN-ACK answers a later, plain SYN: the first was dropped.
     Later,
-    /// None: the connection failed.
+    /// There was no SYN-ACK: the connection failed.
     Never,
 }
 
 /// A connection's report on its first SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Opened {
-    /// It carried the option of Fast Open, or data.
+    /// Set if the SYN carried the option of Fast Open, or data.
     pub(crate) fast_open: Option<Mode>,
-    /// It carried the option of Corrective and Proactive.
+    /// True if the SYN carried the option of Corrective and Proactive.
     pub(crate) gentle: bool,
     pub(crate) answer: Answer,
     /// Number of dropped SYNs in a row, as known when the connection was opened.

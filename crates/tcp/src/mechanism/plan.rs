@@ -131,7 +131,7 @@ pub enum Protection {
     },
     /// The last segments leave twice.
     Copies {
-        /// Their number.
+        /// Number of these segments.
         last: u32,
         /// The copies leave after a pause.
         pause: bool,
@@ -142,7 +142,7 @@ pub enum Protection {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Reason {
-    /// It has the smallest expected delay within the allowance.
+    /// The plan has the smallest expected delay within the allowance.
     Pays,
     /// Losses are so rare that redundancy is not worth its bytes.
     RareLoss,

@@ -64,7 +64,7 @@ pub(crate) struct FlightReport {
     pub(crate) waited: Duration,
     /// Longest time in queues, from round-trip times around one of its losses.
     pub(crate) waited_at_loss: Duration,
-    /// Its round-trip times, and those around its losses.
+    /// Round-trip times of the flight, and those around its losses.
     pub(crate) times: LossTimes,
     /// The retransmission timer fired before any of it arrived.
     pub(crate) has_vanished: bool,
@@ -81,9 +81,9 @@ enum FlightVerdict {
     Whole,
     /// Chance explains its losses.
     Random,
-    /// It had losses while a queue existed, or more than chance causes in one of a hundred flights.
+    /// The flight had losses while a queue existed, or more than chance causes in one of a hundred flights.
     Suspect,
-    /// Its volume was too large.
+    /// The volume of the flight was too large.
     Excess,
 }
 
@@ -173,7 +173,7 @@ impl Burst {
 pub(crate) struct StartRequest {
     /// The requested window, bytes.
     pub(crate) window: u32,
-    /// Its current window, bytes.
+    /// The current window of the connection, bytes.
     pub(crate) has: u32,
     /// Bytes of the current window that it was granted before.
     pub(crate) granted: u32,

@@ -59,11 +59,11 @@ const MSS_MIN: u32 = 88;
 /// State of the owed acknowledgement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Owed {
-    /// None is owed.
+    /// No acknowledgement is owed.
     Nothing,
-    /// One is owed by this time; any segment that leaves before carries it.
+    /// An acknowledgement is owed by this time; any segment that leaves before carries it.
     At(Instant),
-    /// One must leave at the next opportunity.
+    /// An acknowledgement must leave at the next opportunity.
     Now,
 }
 
@@ -72,9 +72,10 @@ pub(crate) enum Owed {
 pub(crate) struct Received {
     /// Payload bytes of each wire segment: a super-segment counts as its segments.
     pub(crate) segment_size: u32,
-    /// Its FIN is the first of the two: the program will respond with its own, and perhaps with data.
+    /// True if the segment has a FIN and this end has sent none yet: the program will respond with its own
+    /// FIN, and perhaps with data.
     pub(crate) half_closes: bool,
-    /// PSH was set.
+    /// True if PSH was set.
     pub(crate) push: bool,
     /// RCV.NXT after the segment.
     pub(crate) rcv_nxt: SeqNum,

@@ -18,16 +18,16 @@ const RANGES_MAX: usize = 4096;
 /// Relation of a segment to earlier arrivals.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ArrivalKind {
-    /// It has no sequence space.
+    /// The segment has no sequence space.
     Empty,
-    /// It starts at or below RCV.NXT and has new data, and no data waits above it.
+    /// The segment starts at or below RCV.NXT and has new data, and no data waits above it.
     InOrder,
-    /// It moved RCV.NXT while out-of-order data waited: it filled a hole or a part of one (RFC 5681 section
-    /// 4.2: acknowledge at once).
+    /// The segment moved RCV.NXT while out-of-order data waited: it filled a hole or a part of one (RFC 5681
+    /// section 4.2: acknowledge at once).
     FillsHole,
-    /// It is above RCV.NXT and has new data.
+    /// The segment is above RCV.NXT and has new data.
     OutOfOrder,
-    /// It has no new data.
+    /// The segment has no new data.
     Duplicate,
 }
 

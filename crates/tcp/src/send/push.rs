@@ -37,9 +37,9 @@ pub(crate) struct Pace {
 pub(crate) struct BurstPush {
     /// Segments of the burst that have left.
     sent: u32,
-    /// Its maximum number of segments.
+    /// Maximum number of segments of the burst.
     most: u32,
-    /// Another full segment could not follow the last one at once.
+    /// True if another full segment could not follow the last one at once.
     stalled: bool,
 }
 

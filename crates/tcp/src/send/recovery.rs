@@ -30,26 +30,26 @@ pub(crate) struct Recovery {
     undo_retrans: u32,
     /// Time when the first retransmission of the episode left.
     first_retransmit: Option<Instant>,
-    /// Both ends use SACK.
+    /// True if both ends use SACK.
     sack: bool,
-    /// F-RTO is judging a timeout.
+    /// True while F-RTO examines a timeout.
     frto: bool,
-    /// F-RTO is used.
+    /// True if F-RTO is used.
     uses_frto: bool,
-    /// It is the first timeout in a row, so new data may reveal a mistake.
+    /// True for the first timeout in a row: new data may then reveal a mistake.
     first_timeout: bool,
-    /// SND.UNA moved since the last timeout.
+    /// True if SND.UNA moved since the last timeout.
     progressed: bool,
-    /// The reduction that may be undone is a fast recovery, not a timeout.
+    /// True if the reduction that may be undone is a fast recovery, not a timeout.
     fast: bool,
-    /// The last reduction has a masked loss as its only cause.
+    /// True if a masked loss is the only cause of the last reduction.
     masked: bool,
-    /// A masked loss was reported during a reduction that may be undone: the undo waits until the report is
-    /// refuted.
+    /// True if a masked loss was reported during a reduction that may be undone: the undo waits until the
+    /// report is refuted.
     has_masked_loss: bool,
-    /// An undo was due during that time and is withheld.
+    /// True if an undo was due during that time and is withheld.
     withheld: bool,
-    /// Nothing is retransmitted until the next acknowledgement.
+    /// True if nothing is retransmitted until the next acknowledgement.
     suspended: bool,
     /// Length of the tail loss probe in flight that repeats data, with SND.NXT when it left.
     probe: Option<(u32, SeqNum)>,

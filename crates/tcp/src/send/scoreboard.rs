@@ -31,28 +31,29 @@ const MAX_SACK_SPLITS: u32 = 1024;
 /// Record of one sent segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Record {
-    /// Its sequence range, including SYN and FIN. Never empty.
+    /// Sequence range, including SYN and FIN. Never empty.
     pub(crate) range: SeqRange,
-    /// Time of its last transmission.
+    /// Time of the last transmission.
     pub(crate) sent_at: Instant,
-    /// Time of its first transmission.
+    /// Time of the first transmission.
     pub(crate) first_sent_at: Instant,
     /// Number of transmissions, without copies; at least 1.
     pub(crate) transmissions: u32,
-    /// Reason of its last transmission.
+    /// Reason of the last transmission.
     pub(crate) origin: Origin,
-    /// Reported by SACK.
+    /// True if SACK reports the segment.
     pub(crate) sacked: bool,
-    /// Declared lost and not retransmitted since. Never together with `sacked`.
+    /// True if the segment was declared lost and not retransmitted since. Never together with `sacked`.
     pub(crate) lost: bool,
-    /// Declared lost, and neither sacked nor restored since, whether or not it was retransmitted.
+    /// True if the segment was declared lost, and neither sacked nor restored since, whether or not it was
+    /// retransmitted.
     pub(crate) missing: bool,
-    /// The receiver reported it by SACK and reneged: the time of its arrival shows nothing about its
-    /// transmission.
+    /// True if the receiver reported the segment by SACK and reneged: the time of its arrival shows nothing
+    /// about its transmission.
     pub(crate) taken_back: bool,
-    /// It is the SYN; such a record contains nothing else.
+    /// True for the SYN; such a record contains nothing else.
     pub(crate) syn: bool,
-    /// Its last sequence number is the FIN.
+    /// True if the last sequence number is the FIN.
     pub(crate) fin: bool,
 }
 
@@ -71,9 +72,9 @@ impl Record {
 pub(crate) struct AckInfo {
     /// Arrival time.
     pub(crate) now: Instant,
-    /// ECE is set and reports congestion.
+    /// True if ECE is set and reports congestion.
     pub(crate) ece: bool,
-    /// The segment changes SND.WND.
+    /// True if the segment changes SND.WND.
     pub(crate) window_changed: bool,
     /// SEG.LEN.
     pub(crate) len: u32,

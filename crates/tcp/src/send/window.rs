@@ -20,11 +20,11 @@ pub(crate) enum Changed {
     Stale,
     /// The window is unchanged.
     Same,
-    /// It was closed and is open now.
+    /// The window was closed and is open now.
     Opened,
-    /// It is larger.
+    /// The window is larger.
     Grew,
-    /// It is smaller, or closed.
+    /// The window is smaller, or closed.
     Shrank,
 }
 

@@ -66,7 +66,7 @@ pub(crate) struct Demux {
 struct Last {
     tuple: V4,
     hash: u32,
-    /// Its target, if it was looked up since the last change.
+    /// The target of the tuple, if it was looked up since the last change.
     target: Option<Target>,
 }
 

@@ -85,11 +85,11 @@ impl Has {
 /// The last action of a half-open connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
-    /// None: the answer is due.
+    /// The connection was created: its answer is due.
     Made,
-    /// It sent its answer.
+    /// The answer was sent.
     Answered,
-    /// Its timer fired: the answer is due again.
+    /// The timer fired: the answer is due again.
     TimedOut,
 }
 

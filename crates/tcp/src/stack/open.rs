@@ -24,9 +24,10 @@ const PREFER_FREE: u32 = 64;
 /// Availability of a four-tuple.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Availability {
-    /// It is not used.
+    /// No connection uses the four-tuple.
     Free,
-    /// A TIME-WAIT uses it that may be replaced. The new initial sequence number must not be below this one.
+    /// A TIME-WAIT that may be replaced uses the four-tuple. The new initial sequence number must not be
+    /// below this one.
     Reusable(SeqNum),
     Taken,
 }

@@ -76,7 +76,7 @@ impl fmt::Debug for Shard {
     }
 }
 
-/// One of several stacks.
+/// Methods of a stack that is one of several.
 impl Stack {
     /// Makes this stack one of several with the same addresses: from now on it opens connections only over
     /// four-tuples for which `is_ours` returns true, if it chooses the port itself, and returns facts.

@@ -24,7 +24,7 @@ pub(crate) enum Ownership {
     Queued(ListenerId),
     /// The application.
     Owned,
-    /// None: the connection ends by itself.
+    /// No owner: the connection ends by itself.
     Released,
 }
 

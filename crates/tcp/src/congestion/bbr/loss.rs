@@ -91,7 +91,7 @@ pub(super) struct Evidence {
     history: LossHistory,
     /// The last four lossy rounds, the newest in the lowest bit: 1 if the round trip was long (a queue).
     queued: u8,
-    /// The same rounds: 1 if their losses exceed what random loss explains.
+    /// One bit for each of the same rounds: 1 if its losses exceed what random loss explains.
     excess: u8,
     /// Bytes delivered when this round began.
     pub(super) round_delivered: u64,

@@ -48,7 +48,7 @@ impl Gentle {
         if segment.is_empty() {
             return SegmentVerdict::Process;
         }
-        // It may be parity: it is ignored, including its acknowledgement.
+        // The segment may be parity: it is ignored, including its acknowledgement.
         parts.counters.gentle_dropped += 1;
         SegmentVerdict::Drop
     }

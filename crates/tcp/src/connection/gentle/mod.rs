@@ -58,11 +58,11 @@ pub(crate) struct Gentle {
     capabilities: Option<Capabilities>,
     /// Capability byte of this end's first SYN or SYN-ACK.
     sent_option: Option<u8>,
-    /// An option was sent or received in the handshake.
+    /// True if an option was sent or received in the handshake.
     pub(in crate::connection) seen: bool,
-    /// This end's first SYN had the option.
+    /// True if this end's first SYN had the option.
     pub(in crate::connection) offered: bool,
-    /// The peer's SYN or SYN-ACK had it.
+    /// True if the peer's SYN or SYN-ACK had the option.
     pub(in crate::connection) answered: bool,
     outcome: GentleOutcome,
     pub(crate) active: Option<Box<Active>>,
@@ -90,9 +90,9 @@ pub(crate) struct Active {
 /// A SYN or SYN-ACK that leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LeavingSyn {
-    /// It has left before.
+    /// True if the SYN or SYN-ACK has left before.
     pub(crate) again: bool,
-    /// It responds to a SYN.
+    /// True for a SYN-ACK.
     pub(crate) answers: bool,
     pub(crate) timestamps: bool,
 }
@@ -118,7 +118,7 @@ pub(crate) enum SentSegment<'a> {
         header: &'a TcpHeader,
         /// True if a part of the data was sent for the first time.
         fresh: bool,
-        /// It has an urgent pointer.
+        /// True if the segment has an urgent pointer.
         urgent: bool,
     },
     /// The next copy, of this range.
@@ -152,7 +152,7 @@ pub(crate) enum SegmentVerdict {
     /// Drop it, and send an acknowledgement at once.
     #[cfg(feature = "historical")]
     Answer,
-    /// It was parity, which is never data, and may have repaired lost data.
+    /// The segment was parity, which is never data, and may have repaired lost data.
     Parity(Option<Recovered>),
 }
 

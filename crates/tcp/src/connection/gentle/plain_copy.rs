@@ -38,13 +38,13 @@ pub(crate) enum PlainCopy {
     /// There is no copy.
     #[default]
     Off,
-    /// It leaves this time after the SYN.
+    /// The copy leaves this time after the SYN.
     After(Duration),
-    /// It leaves at this time, unless the answer arrives before.
+    /// The copy leaves at this time, unless the answer arrives before.
     At(Instant),
-    /// It leaves now.
+    /// The copy leaves now.
     Due,
-    /// It left at this time.
+    /// The copy left at this time.
     Left(Instant),
 }
 

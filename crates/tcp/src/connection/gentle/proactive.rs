@@ -61,9 +61,9 @@ pub(crate) enum CopiedRun {
 /// How the filter treats a segment that a device may have coalesced from several.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Coalesced {
-    /// As one segment.
+    /// The filter treats it as one segment.
     Whole,
-    /// One by one.
+    /// The filter treats the parts one by one.
     Parts,
     /// All are copies, and are dropped.
     Copies,

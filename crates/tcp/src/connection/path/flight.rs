@@ -54,9 +54,9 @@ struct Round {
     lost_beyond: u32,
     /// Maximum time in queues that round-trip times around a loss showed.
     waited_at_loss: Duration,
-    /// Its minimum round-trip time, and the number of samples. A queue of other traffic delays all segments
-    /// of the flight. The flight's own queue delays only the later ones, and a process that runs late only
-    /// some.
+    /// Minimum round-trip time of the flight, and the number of its samples. A queue of other traffic delays
+    /// all segments of the flight. The flight's own queue delays only the later ones, and a process that runs
+    /// late only some.
     min_rtt: Option<Micros>,
     rtt_samples: u32,
     train: TrainMeter,

@@ -198,7 +198,7 @@ pub(super) struct Part {
     pub(super) block: u32,
     /// Residue of the first byte.
     pub(super) residue: u32,
-    /// Their range in the stream.
+    /// Range of the bytes in the stream.
     pub(super) range: SeqRange,
 }
 

@@ -84,9 +84,9 @@ pub trait ReceivedBytes {
 /// Reason why a parity segment was dropped without an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Unfit {
-    /// It is not a parity segment of the agreed profile and code, or has SYN, FIN, RST or URG.
+    /// The segment is not parity of the agreed profile and code, or has SYN, FIN, RST or URG.
     Form,
-    /// Profile F2: it is not left of the window.
+    /// Profile F2: the segment is not left of the window.
     NotLeft,
     /// The length of the payload contradicts that of the encoded range, RMSS or the code.
     Shape,

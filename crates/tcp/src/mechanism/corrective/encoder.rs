@@ -71,7 +71,7 @@ impl DueParity {
 pub(crate) enum Unsent {
     /// The group is acknowledged or completely reported by SACK.
     Delivered,
-    /// Its segments do not fit the path any more.
+    /// The segments of the group do not fit the path any more.
     TooBig,
     /// Losses are being repaired, the peer's window is closed, or the allowance for parity is exhausted.
     State,

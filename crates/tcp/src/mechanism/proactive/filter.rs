@@ -34,10 +34,10 @@ const AGE_WITHOUT_SAMPLE: Duration = Duration::from_millis(10);
 pub(crate) struct Instance {
     /// The range that it occupies, including the FIN.
     pub(crate) range: SeqRange,
-    /// It is marked as a copy.
+    /// True if the segment is marked as a copy.
     pub(crate) marked: bool,
     pub(crate) tsval: u32,
-    /// A part of it has not arrived before.
+    /// True if a part of the segment has not arrived before.
     pub(crate) new: bool,
 }
 
@@ -56,11 +56,12 @@ pub(crate) struct BareAck {
 pub(crate) enum FilterVerdict {
     /// Process it like any segment.
     Process,
-    /// It is a copy of data that has arrived: drop it without effect.
+    /// The segment is a copy of data that has arrived: drop it without effect.
     DropCopy,
-    /// It is the original of data that a copy has delivered: drop it without effect.
+    /// The segment is the original of data that a copy has delivered: drop it without effect.
     DropOriginal,
-    /// It is the original of the last reported loss: process it like any segment; the DSACK informs the peer.
+    /// The segment is the original of the last reported loss: process it like any segment; the DSACK informs
+    /// the peer.
     Refute,
 }
 
