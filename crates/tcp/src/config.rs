@@ -47,7 +47,7 @@ pub struct StackConfig {
     /// ([`Transmit::twice`](crate::stack::Transmit::twice)): copies of Proactive then leave in runs. Default
     /// false: the driver sets it according to its device.
     pub sends_twice: bool,
-    /// Limit of simultaneous connections, including half-open ones and those in TIME-WAIT. 1 or more, default
+    /// Limit of simultaneous connections, including half-open connections and TIME-WAITs. 1 or more, default
     /// 65536.
     pub max_connections: usize,
     /// Limit of bytes in all send and receive buffers together. Writes use at most three quarters of it, so
@@ -96,7 +96,7 @@ pub struct FastOpenConfig {
     /// Limit of the bytes of SYN data of all pending connections of a server: opened by their SYN and not
     /// acknowledged yet. Default 1 MiB.
     pub max_pending_bytes: usize,
-    /// The keys of listeners without their own; `None`: a key from the seed of the stack.
+    /// The keys of listeners without keys of their own. `None`: the stack uses a key derived from its seed.
     pub keys: Option<KeySource>,
     /// The closed connections that are remembered, up to 10,000, to recognise a duplicate of their SYN.
     pub last_ack_hold: LastAckHold,
@@ -322,8 +322,9 @@ pub struct TcpConfig {
     /// Congestion control.
     pub congestion: CongestionAlgorithm,
     /// Long transfers between the same two addresses share one controller, one pacer and one response to
-    /// losses. Short transfers, up to 128 KiB, have their own, unless a long one is in progress; then they
-    /// take precedence over it. Only with [`CongestionAlgorithm::Bbr`]. Default off.
+    /// losses. Short transfers, up to 128 KiB, have their own controller. While a long transfer is in
+    /// progress they share its controller and take precedence over it. Only with
+    /// [`CongestionAlgorithm::Bbr`]. Default off.
     pub share_path: bool,
     /// Initial window in segments (RFC 6928). 1..=64, default 10.
     pub initial_window: u32,
@@ -414,8 +415,8 @@ pub struct TcpConfig {
     pub path_start: bool,
     /// Early retransmissions of a SYN or SYN-ACK on a path with a remembered round-trip time: at most three,
     /// the first after one and a half times that time and at least 50 ms, each after twice the previous wait,
-    /// while that is shorter than the ordinary timeout. They do not count as retries; after them the ordinary
-    /// schedule begins, which is the only one on an unknown path. Default off.
+    /// while that wait is shorter than the ordinary timeout. They do not count as retries. After them the
+    /// ordinary schedule begins; on an unknown path there is only the ordinary schedule. Default off.
     pub handshake_timers: bool,
     /// Send every SYN and SYN-ACK twice. Default `None`.
     pub handshake_copies: Option<HandshakeCopies>,

@@ -49,7 +49,7 @@ pub struct LifecycleEvent {
     pub is_active: bool,
     /// The change.
     pub change: Lifecycle,
-    /// Statistics of the connection just after the change: at its end, the final ones.
+    /// Statistics of the connection just after the change: at its end, the final statistics.
     pub stats: Box<ConnStats>,
 }
 
@@ -61,8 +61,7 @@ pub enum Lifecycle {
     Established,
     /// An established connection has ended. If both sides have closed, that is when it enters TIME-WAIT.
     Closed(CloseReason),
-    /// The connection ended before its handshake was complete: one that this side opened, or one that data of
-    /// a SYN had opened.
+    /// The connection ended before its handshake was complete. This side had opened it, or data of a SYN had.
     Failed(CloseReason),
 }
 

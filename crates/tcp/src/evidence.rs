@@ -5,7 +5,8 @@
 //! Poisson distribution of the expected number. Losses are *excess* if random loss causes as many in less
 //! than one flight of a hundred.
 //!
-//! The ratio of random loss does not depend on the volume of a flight; that of congestion does ([`Dose`]).
+//! The ratio of random loss does not depend on the volume of a flight; the ratio of loss by congestion does
+//! ([`Dose`]).
 //!
 //! A queue shows in round-trip times: [`shows_queue`] evaluates all of a flight, [`is_queued`] those around a
 //! loss. [`LossTimes`] learns the round-trip time of a full queue.
@@ -207,7 +208,8 @@ pub(crate) struct Dose {
 }
 
 impl Dose {
-    /// Adds a flight: segments, and lost ones, within the standard window and beyond it.
+    /// Adds a flight: the numbers of its segments and of its lost segments, within the standard window and
+    /// beyond it.
     pub(crate) fn learn(&mut self, head: (u64, u64), beyond: (u64, u64)) {
         for (count, new) in [(&mut self.head, head), (&mut self.beyond, beyond)] {
             count.0 += new.0;

@@ -1,7 +1,7 @@
 //! The secrets of a stack, all derived from its seed.
 //!
 //! Each purpose has its own random stream, so that a change in the number of draws for one purpose does not
-//! change those of another, and the draws of one purpose reveal nothing about the others. A stream is
+//! change the draws of another, and the draws of one purpose reveal nothing about the others. A stream is
 //! SipHash-2-4 of a counter, under the two halves of the seed in turn, each combined with the purpose. This
 //! is a pseudorandom function without set-up cost, which matters if a stack lives for one transaction. A
 //! drawn key depends on the whole seed.
@@ -29,7 +29,8 @@ pub(crate) type Key = [u8; 16];
 pub struct Seed([[u64; 2]; 2]);
 
 impl Seed {
-    /// Returns the `n`th seed derived from this one. It reveals neither this one nor the others.
+    /// Returns the `n`th seed derived from this seed. It reveals neither this seed nor the other derived
+    /// ones.
     #[must_use]
     pub fn derive(&self, n: u64) -> Seed {
         let mut chance = Chance::new(self, Purpose::DerivedSeeds);

@@ -1,8 +1,8 @@
 //! A table of bounded size that evicts the least recently used entry.
 //!
 //! Entries are in one vector and linked in order of use. A hash table of their indices finds them, except the
-//! latest one, which is checked first. Every entry has a generation, so that the holder of an [`EntryId`]
-//! notices that its entry was evicted and the index reused.
+//! latest one, which is checked first. Every entry has a generation, which shows the holder of an [`EntryId`]
+//! that its entry was evicted and the index reused.
 
 use alloc::vec::Vec;
 use core::hash::{BuildHasher, Hash};

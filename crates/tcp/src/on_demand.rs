@@ -1,8 +1,8 @@
 //! A part of a connection that allocates memory only when it differs from its initial value.
 //!
 //! Most connections never lose a segment, are never paced and have no gap. The state for these cases is in
-//! [`OnDemand`] parts, which take one pointer each until a value is written. An idle connection frees those
-//! that have their initial value again ([`OnDemand::release`]).
+//! [`OnDemand`] parts, which take one pointer each until a value is written. An idle connection frees the
+//! parts that have their initial value again ([`OnDemand::release`]).
 
 use alloc::boxed::Box;
 use core::fmt;

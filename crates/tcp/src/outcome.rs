@@ -165,11 +165,11 @@ pub(crate) struct AckOutcome {
     /// Bytes newly known to be delivered: cumulatively acknowledged and not sacked before, plus
     /// newly sacked.
     pub(crate) delivered_bytes: u32,
-    /// Number of segments in `delivered_bytes`. Without SACK each duplicate acknowledgement counts as one,
-    /// which is not counted again when it is acknowledged.
+    /// Number of segments in `delivered_bytes`. Without SACK each duplicate acknowledgement counts as one
+    /// segment, which is not counted again when it is acknowledged.
     pub(crate) delivered_segments: u32,
     /// Segments in `delivered_bytes`, in the order in which they were last sent; without SACK only
-    /// acknowledged ones.
+    /// acknowledged segments.
     pub(crate) delivered: SmallVec<[Delivered; 8]>,
     /// Bytes in flight (RFC 6675 pipe) before the acknowledgement was processed.
     pub(crate) pipe_before: u32,
@@ -221,13 +221,13 @@ impl AckOutcome {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum LossCause {
-    /// RACK: sent sufficiently before something that was delivered (RFC 8985 section 6.2).
+    /// RACK: the data was sent sufficiently before data that was delivered (RFC 8985 section 6.2).
     Rack,
-    /// Three segments above it were reported by SACK (RFC 6675).
+    /// SACK reported three segments above the lost data (RFC 6675).
     DupThresh,
-    /// More than three segments lie between it and the highest one reported by SACK (FACK).
+    /// More than three segments lie between the lost data and the highest segment reported by SACK (FACK).
     Fack,
-    /// Few segments are outstanding and one above it was reported by SACK (RFC 5827).
+    /// Few segments are outstanding, and SACK reported a segment above the lost data (RFC 5827).
     EarlyRetransmit,
     /// Three duplicate acknowledgements on a connection without SACK (RFC 5681).
     DupAcks,
@@ -294,7 +294,7 @@ pub enum Repair {
 pub(crate) enum Reaction {
     /// In proportion to the delivered data, by PRR.
     Proportional,
-    /// In one step (Linux: tcp_process_tlp_ack; the draft of the tail loss probe of 2013 too).
+    /// In one step (Linux: tcp_process_tlp_ack; also the draft of the tail loss probe of 2013).
     AtOnce,
 }
 

@@ -134,7 +134,7 @@ pub struct NarrowPath {
     pub high: u16,
 }
 
-/// A packet that has arrived and is larger than those that are sent into a black hole.
+/// A packet that has arrived and is larger than the packets that are sent into a black hole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LargePacket {
     /// Bytes of IP packet.
@@ -386,8 +386,8 @@ impl Path {
         };
         let until = now + lifetime;
         self.rtt = Some(Aging { fact: rtt, until });
-        // A longer time does not refresh the stored one: a path that became longer is adopted when the stored
-        // time expires.
+        // A longer time does not refresh the stored time: a path that became longer is adopted when the
+        // stored time expires.
         if Aging::at(self.min_rtt, now).is_none_or(|least| new.min_rtt <= least) {
             self.min_rtt = Some(Aging { fact: new.min_rtt, until });
         }

@@ -27,8 +27,8 @@ pub struct CorrectiveConfig {
     /// Time that loss detection waits for a repair by parity; `None`: `Full` with [`FecCode::ReedSolomon`]
     /// and no planner, because it repairs several losses together; otherwise `Reordering`. Default `None`.
     pub hold: Option<FecHold>,
-    /// Round-trip time before the first sample; `None`: that of the path memory, otherwise parity waits 250
-    /// ms. Default `None`.
+    /// Round-trip time before the first sample. `None`: the time in the path memory; if it is unknown, parity
+    /// waits 250 ms. Default `None`.
     pub expected_rtt: Option<Duration>,
     /// Send an acknowledgement after the parity of a tail, which shows the end of the sequence numbers to
     /// stateful devices. Default on.

@@ -42,12 +42,12 @@ impl Default for PaperConfig {
 /// Loss detection of the years around 2012.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rfc6675Config {
-    /// Count the segments below the highest one that SACK reports, instead of the reported ones (forward
-    /// acknowledgement). Default on.
+    /// Count all segments below the highest segment that SACK reports, instead of the reported segments
+    /// (forward acknowledgement). Default on.
     pub fack: bool,
     /// The substitute for three duplicates if fewer than four segments are outstanding.
     pub early_retransmit: EarlyRetransmit,
-    /// The proportional rate reduction. Default `Rfc9937`; the TCP of 2012 had the older one.
+    /// The proportional rate reduction. Default `Rfc9937`; the TCP of 2012 had `Rfc6937`.
     pub prr: PrrBound,
 }
 

@@ -30,8 +30,8 @@ impl PlannerConfig {
     pub const DEFAULT: PlannerConfig =
         PlannerConfig { max_overhead: 5, assumed_loss: 10_000, form: None, non_exhaustive: () };
 
-    /// Bytes that count as sent to each destination within ten seconds, in addition to the real ones. A quiet
-    /// path has free capacity, and a few percent of a small exchange are less than one copy.
+    /// Bytes that count as sent to each destination within ten seconds, in addition to the bytes really sent.
+    /// A quiet path has free capacity, and a few percent of a small exchange are less than one copy.
     pub const QUIET: u32 = 1_000_000;
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {

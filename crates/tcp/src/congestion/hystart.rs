@@ -91,7 +91,7 @@ impl HyStart {
         self.phase
     }
 
-    /// Compares the current round with the previous one, once it has enough samples.
+    /// Compares the current round with the previous round, once the current one has enough samples.
     fn compare_rounds(&mut self) {
         let Some(current) = self.current_round_min.filter(|_| self.samples >= N_RTT_SAMPLE) else {
             return;

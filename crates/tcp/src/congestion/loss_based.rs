@@ -130,7 +130,8 @@ impl<W: Window> CongestionController for LossBased<W> {
         self.prr.exit();
     }
 
-    /// Recomputes the window of PRR as if a segment had been delivered: no acknowledgement will report one.
+    /// Recomputes the window of PRR as if a segment had been delivered, because the timer comes without an
+    /// acknowledgement.
     fn on_reordering_timeout(&mut self, pipe: u32) {
         if self.prr.is_active() {
             let mss = self.window.mss();

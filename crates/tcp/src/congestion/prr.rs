@@ -117,7 +117,7 @@ impl PrrEpisode {
         let snd = if pipe > ssthresh {
             let sum = self.prr_delivered.saturating_mul(u64::from(self.ssthresh));
             let share = i64::try_from(sum.div_ceil(u64::from(self.recover_fs))).unwrap_or(i64::MAX);
-            // A part of a segment releases a whole one, as if counted in segments.
+            // A part of a segment releases a whole segment, as if bytes were counted in segments.
             share.saturating_add(mss - 1) / mss * mss - prr_out
         } else {
             // "PRR-SSRB": makes up for bytes that were not sent before; one segment more per good ACK.

@@ -353,7 +353,7 @@ impl Connection {
         let has_gaps = self.tx.scoreboard.has_gaps();
         let episode = self.tx.recovery.on_ack(ack, loss, lost_present, has_gaps, nxt);
         if episode == Episode::Entered && matches!(was, CongestionState::Recovery | CongestionState::Cwr) {
-            // The next reduction starts from the window at which the one before ends.
+            // The next reduction starts from the window at which the previous reduction ends.
             self.end_reduction(was);
         }
         self.begin_reduction(episode, CongestionCause::Loss, ack.undelivered_before, now);

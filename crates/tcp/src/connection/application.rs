@@ -184,8 +184,8 @@ impl Connection {
         }
     }
 
-    /// Ends a connection whose listener was closed: an open one with a reset, a half-open one silently. A
-    /// peer that continues the handshake is reset by the stack.
+    /// Ends a connection whose listener was closed. An open connection ends with a reset, a half-open one
+    /// silently: the stack resets a peer that continues the handshake.
     pub(crate) fn abandon(&mut self) {
         if self.closed.is_none() {
             if self.handshake.is_complete() || self.fast_open.is_opened_by_syn() {

@@ -305,7 +305,7 @@ impl Connection {
                 if let Some(recovered) = recovered {
                     self.take_repair(recovered, segment, true, now);
                 }
-                // F1: the flags of a parity segment count like those of any other.
+                // F1: the flags of a parity segment count like the flags of any other segment.
                 #[cfg(feature = "historical")]
                 if self.gentle.is_f1()
                     && self
@@ -578,8 +578,8 @@ impl Connection {
     }
 
     /// Processes a hard error. RFC 5927 section 5.2 and RFC 5461: it ends a connection that is being opened.
-    /// An open connection treats it as soft and relies on its timers, and so does one that has delivered data
-    /// of the SYN (as Linux does with Fast Open).
+    /// An open connection treats the error as soft and relies on its timers. A connection that has delivered
+    /// data of the SYN does the same (as Linux with Fast Open).
     fn on_hard_error(&mut self, reason: CloseReason) {
         let is_opening = match self.state {
             State::SynSent => true,
@@ -592,8 +592,8 @@ impl Connection {
         }
     }
 
-    /// Processes the newest large packet of the path that has arrived, if any: without one, a segment size
-    /// that is in doubt becomes smaller.
+    /// Processes the newest large packet of the path that has arrived, if any. Without such a packet, a
+    /// segment size that is in doubt becomes smaller.
     pub(crate) fn suspect_size(&mut self, arrived: Option<LargePacket>, now: Instant) {
         if self.tx.suspect_size(arrived, now) {
             self.shrink_segments();

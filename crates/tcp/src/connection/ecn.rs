@@ -12,7 +12,7 @@ use crate::outcome::Origin;
 /// The ECN state of one connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct EcnState {
-    /// True if we want ECN: an active open asks for it, a passive one agrees to it.
+    /// True if we want ECN: an active open asks for it, a passive open agrees to it.
     offered: bool,
     /// True if both ends agreed.
     active: bool,

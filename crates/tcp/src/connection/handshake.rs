@@ -332,7 +332,7 @@ impl Connection {
         }
     }
 
-    /// Returns the options of our SYN, or of our SYN-ACK, which has only those that the peer's SYN offered.
+    /// Returns the options of our SYN, or of our SYN-ACK, which has only options that the peer's SYN offered.
     pub(crate) fn syn_options(&self, now: Instant) -> Options {
         let answers = self.state == State::SynReceived;
         let offered = if answers { self.handshake.agreed } else { Negotiated::offered(&self.config) };
@@ -354,7 +354,7 @@ impl Connection {
         }
     }
 
-    /// Returns the options of the next SYN or SYN-ACK, except that of Corrective and Proactive.
+    /// Returns the options of the next SYN or SYN-ACK, without the option of Corrective and Proactive.
     pub(crate) fn syn_options_with_fast_open(&self, now: Instant) -> Options {
         Options { fast_open: self.fast_open.syn_option(self.handshake.syn.sent), ..self.syn_options(now) }
     }

@@ -71,8 +71,8 @@ impl Outbox {
         self.answers = AnswerInterval::default();
     }
 
-    /// Answers an unacceptable acknowledgement of our SYN by a reset, at a limited rate against floods of
-    /// forged ones.
+    /// Answers an unacceptable acknowledgement of our SYN by a reset, at a limited rate, because such
+    /// acknowledgements can be forged in floods.
     pub(crate) fn reset_limited(&mut self, seq: SeqNum, now: Instant) {
         if self.resets.allow(now) {
             self.push(Control::Reset(seq));

@@ -4,10 +4,10 @@
 //! variation of the round-trip time, the slow-start threshold, a larger initial window, and handshake timers
 //! that follow the path's round-trip time.
 //!
-//! **The window** ([`TcpConfig::path_start`]). RFC 9040 lets connections share what they know
-//! of a path; RFC 6928 permits ten segments on an unknown path. A larger window is one that the path has
-//! carried before ([`PathVolume`](crate::path::PathVolume)), or one that the configuration sets. In both
-//! cases careful resume (draft-ietf-tsvwg-careful-resume) bounds it:
+//! **The window** ([`TcpConfig::path_start`]). RFC 9040 lets connections share what they know of a path; RFC
+//! 6928 permits ten segments on an unknown path. A larger window is either a window that the path has carried
+//! before ([`PathVolume`](crate::path::PathVolume)), or the window that the configuration sets. In both cases
+//! careful resume (draft-ietf-tsvwg-careful-resume) bounds it:
 //!
 //! - the connection asks for it when ten segments are not enough; all connections of a path that ask share
 //!   the volume of one flight, and more if simultaneous flights arrive whole;
@@ -180,8 +180,8 @@ impl OnPath {
         }
     }
 
-    /// Counts a repair after the window was already reduced for an earlier loss of the same flight: this one
-    /// is not among the masked losses.
+    /// Counts a repair that needs no response, because the window was already reduced for an earlier loss of
+    /// the same flight. It is not among the masked losses.
     pub(crate) fn count_unanswered_repair(&mut self) {
         self.losses.repaired.0 += 1;
         self.losses.repaired.1 += 1;
@@ -192,7 +192,7 @@ impl OnPath {
         self.losses.refuted += 1;
     }
 
-    /// Returns the number of runs of lost segments: consecutive ones are one run, also across calls.
+    /// Returns the number of runs of lost segments. Consecutive segments are one run, also across calls.
     pub(super) fn count_loss_runs(&mut self, lost: &[SeqRange]) -> u64 {
         let mut runs = 0;
         for range in lost {
@@ -315,15 +315,15 @@ impl OnPath {
             .then(|| (PathRtt { srtt: srtt.into(), rttvar: rttvar.into(), min_rtt: min_rtt.into() }, samples))
     }
 
-    /// Returns the minimum round-trip time of this connection and of earlier ones: if it began in a queue,
-    /// only others have measured the empty path.
+    /// Returns the minimum round-trip time of this connection and of earlier ones: if this connection began
+    /// in a queue, only others have measured the empty path.
     #[inline]
     pub(super) fn min_rtt(&self, tx: &Sender) -> Option<Duration> {
         self.known.min_with(tx.rtt.min_rtt())
     }
 
-    /// True if this connection began in a queue: all of its round trips, and those of the connection before
-    /// it, were longer than that of the empty path. A single long round trip may be jitter.
+    /// True if this connection began in a queue: all of its round trips, and all of the previous connection,
+    /// were longer than the round trip of the empty path. A single long round trip may be jitter.
     pub(super) fn began_in_queue(&self, tx: &Sender) -> bool {
         let is_long = |rtt: &PathRtt| is_queued(rtt.min_rtt, self.min_rtt(tx));
         self.known.rtt.is_some_and(|rtt| is_long(&rtt))
@@ -345,9 +345,9 @@ impl OnPath {
 
 /// Losses by their cause.
 impl OnPath {
-    /// Attributes the losses since the last call to a queue if there is one now: they say nothing about
-    /// random loss on an idle path. A sample that includes a lost acknowledgement shows no queue. `all`: all
-    /// losses until now. Returns those that no queue caused.
+    /// Attributes the losses since the last call to a queue if there is a queue now: such losses say nothing
+    /// about random loss on an idle path. A sample that includes a lost acknowledgement shows no queue.
+    /// `all`: all losses until now. Returns those that no queue caused.
     pub(super) fn sort_losses(&mut self, all: LossCount, tx: &Sender) -> LossCount {
         let LossCount { lost, runs, .. } = all.since(self.sorted);
         self.sorted = all;
@@ -374,9 +374,9 @@ impl OnPath {
     pub(super) fn all_losses(&self, of: &Tally, handshake: &Handshake, tx: &Sender) -> LossCount {
         let (more, more_runs) = self.losses.repaired;
         let masked = of.repaired_by_probe.max(of.masked_losses);
-        // A SYN or SYN-ACK that was not answered in time was lost, or its answer was. A copied one is not
-        // counted: an answer does not show whether both arrived. A copied FIN is not counted either: the
-        // peer's report would arrive after the end of the connection.
+        // A SYN or SYN-ACK that was not answered in time was lost, or its answer was. A copied SYN or SYN-ACK
+        // is not counted: an answer does not show whether both instances arrived. A copied FIN is not counted
+        // either: the peer's report would arrive after the end of the connection.
         let copied = u64::from(handshake.syn.copy.has_left());
         let unanswered = u64::from(handshake.unanswered());
         let handshake = unanswered.saturating_sub(copied);
@@ -480,7 +480,7 @@ impl OnPath {
         let first = self.report_at.is_none();
         let losses = self.sort_losses(self.all_losses(counters, handshake, tx), tx);
         let rtt = self.rtt_report(tx);
-        // Every round trip of this connection was longer than that of the path without a queue.
+        // Every round trip of this connection was longer than a round trip of the path without a queue.
         let least = rtt.map(|(rtt, _)| rtt.min_rtt).zip(self.known.min_rtt);
         let report = PathReport {
             rtt,

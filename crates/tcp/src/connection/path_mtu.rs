@@ -88,7 +88,7 @@ impl Sender {
     }
 
     /// Suspects the segment size if it is in doubt and no large packet of another connection has arrived;
-    /// `arrived`: the newest one that has. Returns true if segments become smaller.
+    /// `arrived` is the newest such packet. Returns true if segments become smaller.
     pub(super) fn suspect_size(&mut self, arrived: Option<LargePacket>, now: Instant) -> bool {
         self.mtu.on_arrival(arrived);
         if !self.mtu.take_doubt() || !self.suspects_size(UNANSWERED) {

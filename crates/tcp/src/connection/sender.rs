@@ -44,7 +44,7 @@ const CLOCKED_WINDOW: u32 = 64;
 const CORK_MIN: Micros = Micros::from_millis(200);
 
 /// Smallest MSS of a peer that is accepted (Linux: tcp_min_snd_mss): all options and 8 bytes of data fit.
-/// With a smaller one a peer could make the sender build a packet and a record for almost every byte.
+/// With a smaller MSS a peer could make the sender build a packet and a record for almost every byte.
 const MIN_MSS: u32 = 48;
 
 /// A timestamp option with the two NOPs that align it (RFC 7323 appendix A).
@@ -579,8 +579,8 @@ impl Sender {
         self.rto.current(self.rtt.rto_base())
     }
 
-    /// Sets the pacer to the controller's rate, if it has one; to no rate while acknowledgements clock the
-    /// start.
+    /// Sets the pacer to the controller's rate, if the controller has a rate. While acknowledgements clock
+    /// the start, the pacer has no limit.
     pub(crate) fn follow_rate(&mut self, now: Instant) {
         if let Some(rate) = self.rate.congestion.pacing_rate() {
             let rate = if self.is_clocked_by_acks(now) { UNPACED } else { rate };
@@ -629,7 +629,7 @@ impl Sender {
     }
 
     /// True if the path drops segments at a full queue, and the last round trip was as long as with a full
-    /// one.
+    /// queue.
     pub(crate) fn is_queue_full(&self) -> bool {
         self.rtt.latest().zip(self.queued_from).is_some_and(|(rtt, from)| rtt >= from)
     }
@@ -861,7 +861,7 @@ impl Sender {
 
 /// Methods for a member of a shared path.
 impl Sender {
-    /// Swaps the member's rate control with that of the path; a second call swaps them back.
+    /// Swaps the member's rate control with the path's; a second call swaps them back.
     #[inline]
     pub(crate) fn exchange_rate(&mut self, rate: &mut RateControl) {
         core::mem::swap(&mut self.rate, rate);

@@ -2,7 +2,7 @@
 //!
 //! LISTEN belongs to the listener, TIME-WAIT to a compact table of the stack; a connection reports TIME-WAIT
 //! and is then replaced by an entry there. An [`Input`] moves a connection from one state to the next; an
-//! input that a state has no arrow for leaves it as it is.
+//! input without an arrow from a state does not change that state.
 
 /// The state of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

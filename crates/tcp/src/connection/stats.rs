@@ -111,7 +111,7 @@ pub struct Counters {
     pub parity: ParityCounters,
     /// DSACK blocks received.
     pub dsacks: u64,
-    /// Segments that arrived out of order, those that repeated others included.
+    /// Segments that arrived out of order, including segments that repeated others.
     pub out_of_order: u64,
     /// Segments refused: outside the window.
     pub out_of_window: u64,
@@ -407,7 +407,7 @@ pub struct ConnStats {
     pub gentle: GentleOutcome,
     /// Reason why copies are no longer sent, if they were.
     pub copies_off: Option<CopiesOff>,
-    /// Sent segments that were lost, SYNs included: those that were retransmitted, and those that a probe,
+    /// Sent segments that were lost, including SYNs: segments that were retransmitted, or that a probe,
     /// parity or a copy repaired. Segments that turned out to be only late are not counted.
     pub lost_segments: u64,
     /// The counters.
@@ -415,8 +415,8 @@ pub struct ConnStats {
 }
 
 /// A snapshot of the details beyond [`ConnStats`]: negotiated options, the outstanding segments by their
-/// state, and the positions in both streams. The meanings are those of Linux's TCP_INFO, so that a program
-/// which reads that structure can be served.
+/// state, and the positions in both streams. The fields mean the same as in Linux's TCP_INFO, so that the
+/// structure can be filled from them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ConnInfo {
@@ -439,7 +439,7 @@ pub struct ConnInfo {
     pub retransmitted: u32,
     /// Payload bytes that left with the SYN, were not taken there, and were sent again.
     pub syn_data_again: u32,
-    /// Acknowledgements that showed that a segment was overtaken by one sent later.
+    /// Acknowledgements that showed that a later segment had overtaken an earlier one.
     pub reorderings: u32,
     /// Maximum number of segments by which a segment was overtaken; 0 if none was.
     pub reordering_degree: u32,
@@ -449,7 +449,7 @@ pub struct ConnInfo {
     pub urgent: bool,
     /// Bytes that can be read before the urgent mark of the peer; `None` if no mark is ahead.
     pub before_mark: Option<u32>,
-    /// Retransmission timeouts in a row, those of the handshake included.
+    /// Retransmission timeouts in a row, including timeouts of the handshake.
     pub timeouts_in_row: u32,
     /// Number of times that the retransmission timeout, or the interval of window probes, was doubled.
     pub backoffs: u32,

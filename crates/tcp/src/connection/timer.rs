@@ -1,7 +1,7 @@
 //! The next deadline of a connection, and the actions at each deadline.
 //!
-//! Every part owns its deadline; no two share a timer. When several expire at one instant, the order is user
-//! timeout, parity, reordering timer, probe timer, retransmission timer, all others.
+//! Every part owns its deadline; no two share a timer. If several deadlines expire at one instant, the order
+//! is user timeout, parity, reordering timer, probe timer, retransmission timer, all others.
 
 use crate::config::KeepaliveConfig;
 use crate::congestion::sample::{CongestionCause, CongestionEvent, RtoEvent};

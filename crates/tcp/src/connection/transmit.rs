@@ -158,8 +158,8 @@ impl Connection {
         }
     }
 
-    /// Decides whether a segment of this kind leaves now. Changes no state: a [`Change`] names the necessary
-    /// one.
+    /// Decides whether a segment of this kind leaves now. Changes no state; the returned [`Change`] names the
+    /// necessary change.
     fn decide(&self, turn: Turn, now: Instant, env: &Env<'_>) -> Step {
         match turn {
             Turn::Control => Step::send(self.outbox.first().map(Choice::Control)),
@@ -419,7 +419,7 @@ impl Sender {
 
     /// Returns the new data that may leave now: segments of `mss` bytes, `max` bytes at most. A partial
     /// segment waits for the sender's silly window avoidance (RFC 9293 section 3.8.6.2.1) and Nagle's
-    /// algorithm; `urgent` data does not wait for the latter (Linux: the same).
+    /// algorithm; `urgent` data does not wait for Nagle's algorithm (Linux: the same).
     #[inline]
     fn new_data(&self, budget: &Budget, mss: u32, max: u32, urgent: bool, now: Instant) -> NewData {
         let nxt = self.scoreboard.nxt();

@@ -30,9 +30,9 @@ use crate::time::{Duration, Instant};
 
 /// Bytes of a SYN reserved for options, including those that a middlebox may add (Linux: 40).
 const OPTION_SPACE: u16 = 40;
-/// MSS of a server that has not announced one: IPv4, IPv6 (RFC 9293 section 3.7.1).
+/// MSS of a server that has not announced its MSS: IPv4, IPv6 (RFC 9293 section 3.7.1).
 const DEFAULT_MSS: [u16; 2] = [536, 1220];
-/// Largest MSS that a SYN with data may assume, that of Ethernet: IPv4, IPv6.
+/// Largest MSS that a SYN with data may assume, as on Ethernet: IPv4, IPv6.
 const MSS_CAP: [u16; 2] = [1460, 1440];
 /// Number of dropped SYNs in a row after which a destination and port is avoided. Of dropped requests for a
 /// cookie, the number after which requests pause.
@@ -221,13 +221,13 @@ pub(crate) struct OpenAttempt {
     pub(crate) known: Failures,
 }
 
-/// Failures in a row, as known when a connection was opened. Those of connections that were opened together
-/// count as one, because none of them knew of the others.
+/// Failures in a row, as known when a connection was opened. Failures of connections that were opened
+/// together count as one, because none of these connections knew of the others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Failures {
     /// Answers without the data.
     pub(crate) refusals: u8,
-    /// Dropped SYNs: those that request a cookie if this one does, otherwise those with a cookie or data.
+    /// Dropped SYNs: if this SYN requests a cookie, SYNs with requests; otherwise SYNs with a cookie or data.
     pub(crate) drops: u8,
 }
 
@@ -576,8 +576,8 @@ impl FastOpenPath {
         port.avoid_after(SYN_FAIL_LIMIT, now);
     }
 
-    /// True if another connection was answered first for the second time in a row; after one such answer,
-    /// this connection's own may only have been lost.
+    /// True if another connection was answered first for the second time in a row; after the first time, this
+    /// connection's own answer may only have been lost.
     fn was_outrun_before(&mut self, port: u16) -> bool {
         let port = self.port_mut(port);
         (port.takes_data, port.proven) = (false, false);

@@ -6,9 +6,9 @@
 //! the listener, initial sequence number and data. The client's port is left out, so that a copy from another
 //! port is recognised too.
 //!
-//! The window forgets nothing too early. When it is full, SYNs count as ones without Fast Open until there is
-//! space again. A known SYN opens an ordinary handshake, which an old duplicate never completes. Entries are
-//! keyed hashes; a collision costs the second SYN a round trip.
+//! The window forgets nothing too early. When it is full, SYNs are treated as without Fast Open until there
+//! is space again. A known SYN opens an ordinary handshake, which an old duplicate never completes. Entries
+//! are keyed hashes; a collision costs the second SYN a round trip.
 //!
 //! If several stacks share the addresses of a host, a copy may reach another stack, so their driver makes
 //! them share the window ([`ReplayMemory`]).
@@ -33,7 +33,7 @@ use crate::time::{Duration, Instant};
 /// Lifetime and size of the window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReplayWindow {
-    /// Time for which a SYN is remembered: at least as long as the network may delay one (RFC 9293 section
+    /// Time for which a SYN is remembered: at least as long as the network may delay a SYN (RFC 9293 section
     /// 3.4.1: two minutes). Above 0, up to 86400 s, default 120 s.
     pub lifetime: Duration,
     /// Limit of remembered SYNs, 50 bytes each; further ones open an ordinary handshake. 1..=16777216,
@@ -85,7 +85,7 @@ pub enum ReplayVerdict {
     Full,
 }
 
-/// Memory of the SYNs of a listener: its own, or one for several stacks.
+/// Memory of the SYNs of a listener, of one stack or of several.
 pub trait ReplayMemory: fmt::Debug + Send {
     /// Checks a SYN whose data is about to be accepted, and remembers it if it is fresh.
     fn check(&mut self, syn: &FirstData<'_>, now: Instant) -> ReplayVerdict;

@@ -2,9 +2,9 @@
 //! sections 3.4 and 3.5; RFC 7413 section 5).
 //!
 //! A SYN with a valid cookie opens a connection before its sender has proved that it still receives packets
-//! at its address. Three limits bound an attacker with valid cookies: the pending connections of a listener,
-//! those of each client address, and the bytes of their data in the whole stack. Above these limits a SYN
-//! counts as one without Fast Open.
+//! at its address. Three limits bound an attacker with valid cookies: the number of pending connections of a
+//! listener, the number for each client address, and the bytes of their data in the whole stack. Above these
+//! limits a SYN is treated as without Fast Open.
 //!
 //! A reset of a pending connection frees the connection but not its slot. An attacker who floods with forged
 //! addresses causes resets from their hosts, and would otherwise regain the slots at once. The slot is free
@@ -42,9 +42,9 @@ pub struct FastOpenListen {
     pub max_pending: u16,
     /// Pending connections per client: an IPv4 address, an IPv6 /64. 1..=65535, default 16.
     pub max_per_ip: u16,
-    /// Keys of this listener only; `None`: those of the stack.
+    /// Keys of this listener only. `None`: the stack's keys.
     pub keys: Option<KeySource>,
-    /// The server address in its cookies. Default that of the packet.
+    /// The server address in the listener's cookies. Default: the destination of the packet.
     pub dst: CookieDst,
     /// Require cookies. `false` accepts data from any client: for closed networks only. Default `true`.
     pub require_cookie: bool,

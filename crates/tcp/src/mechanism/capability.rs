@@ -81,7 +81,7 @@ pub enum GentleOff {
     NoRoom,
     /// This path has failed before.
     Remembered,
-    /// A SYN with this option was dropped recently: this one omits it, to find the reason.
+    /// A SYN with this option was dropped recently. This SYN omits the option, to find the reason.
     OnTrial,
     /// The peer did not offer, or did not answer.
     NotAnswered,
@@ -167,7 +167,7 @@ impl Capabilities {
         let encoding = encoding_type(offered);
         match offered & CAP_VERSION_MASK {
             CAP_VERSION_F1 => {
-                // Only the type may be set, and only to one that F1 has.
+                // Only the type may be set, and only to a type that F1 has.
                 let legal =
                     offered == encoding && matches!(encoding, ENCODING_XOR | ENCODING_XOR_INTERLEAVED);
                 let agreed = Agreed::on_f1(encoding).filter(|_| legal && self.f1 && timestamps)?;
@@ -195,7 +195,7 @@ pub(crate) fn accept(offered: u8, answered: u8, timestamps: bool) -> Option<Agre
     let granted = answered & !(CAP_VERSION_F2 | CAP_ANSWER);
     let head = answered & (CAP_VERSION_MASK | CAP_ANSWER);
     let (encoding, proactive) = (granted & !CAP_PROACTIVE, granted & CAP_PROACTIVE != 0);
-    // A peer may grant the XOR, which is Reed-Solomon with one parity.
+    // A peer may grant the XOR if Reed-Solomon was offered, because the XOR is Reed-Solomon with one parity.
     let offered_type = encoding_type(offered);
     let lesser = offered_type == ENCODING_REED_SOLOMON && encoding == ENCODING_XOR;
     let as_offered = (encoding == ENCODING_NONE || encoding == offered_type || lesser)

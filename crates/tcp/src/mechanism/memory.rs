@@ -1,5 +1,5 @@
 //! Memory of destinations to which a SYN option does not pass: the option of Corrective and Proactive, here
-//! "the option", or that of Fast Open.
+//! "the option", or the option of Fast Open.
 //!
 //! A dropped SYN shows that the path rejects something in it, but not what. If the SYN had both options, the
 //! next connections carry one of the two each, in turn. An option that is dropped alone is left out by the
@@ -40,7 +40,8 @@ const LIMIT_OF_KNOWN: u8 = 6;
 /// combination counts as blocked; [`ROUNDS_OF_KNOWN`] is for destinations that have passed the option before.
 const ROUNDS: u8 = 1;
 const ROUNDS_OF_KNOWN: u8 = 3;
-/// Number of answered SYNs with the option after which a destination counts as one that passes it.
+/// Number of answered SYNs with the option after which the path to a destination counts as passing the
+/// option.
 const KNOWN: u8 = 4;
 /// Time for which the option is left out; it doubles each time, up to 32 times this value.
 const SUSPENSION: Duration = Duration::from_secs(3600);
@@ -60,11 +61,11 @@ pub(crate) struct Destination {
 pub(crate) enum SynOptions {
     /// Both options.
     Together,
-    /// Only that of Fast Open.
+    /// Only the option of Fast Open.
     FastOpen,
-    /// Only that of Corrective and Proactive.
+    /// Only the option of Corrective and Proactive.
     Gentle,
-    /// Any option except that of Corrective and Proactive.
+    /// All options except the one of Corrective and Proactive.
     NoGentle,
     /// Neither option.
     Plain,
@@ -116,11 +117,11 @@ enum OptionSearch {
     /// No search: both options are sent together.
     #[default]
     Idle,
-    /// A SYN with both was dropped: the next has only that of Fast Open.
+    /// A SYN with both options was dropped: the next SYN has only the option of Fast Open.
     FastOpenNext,
-    /// The one after that has only that of Corrective and Proactive.
+    /// The SYN after that has only the option of Corrective and Proactive.
     GentleNext { fast_open_passed: bool },
-    /// Each has passed alone: both are sent together once more.
+    /// Each option has passed alone: both are sent together once more.
     OnceMore,
 }
 

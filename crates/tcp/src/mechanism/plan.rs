@@ -3,8 +3,8 @@
 //!
 //! It computes the expected delay of every form of the flight that fits the allowance, and takes the one with
 //! the smallest delay, if the gain is worth its bytes. Losses follow a chain of two states (Gilbert): a
-//! packet after a lost one is lost with probability `1 - 1/burst`, and a pause ends a burst. Losses in a full
-//! queue get no redundancy.
+//! packet after a lost packet is lost with probability `1 - 1/burst`, and a pause ends a burst. Losses in a
+//! full queue get no redundancy.
 //!
 //! The module is public because events report a [`Plan`], and because the simulator compares its decisions
 //! with measured transfers. Releases may change its functions without a new major version.
@@ -439,7 +439,8 @@ struct TailOdds {
 }
 
 /// Probabilities of the number of losses among consecutive packets. The forms of a flight use the same few
-/// numbers of packets repeatedly, and each number is computed from the one before.
+/// numbers of packets repeatedly, and the probabilities for each number are computed from those for the
+/// number before.
 #[derive(Clone, Debug)]
 struct LossOdds {
     chain: Chain,

@@ -81,7 +81,7 @@ fn read_path(words: &mut Words<'_>, clock: &Clock, now: Instant) -> Option<Path>
     let mut micros = || words.read().map(Duration::from_micros);
     let rtt = PathRtt { srtt: micros()?, rttvar: micros()?, min_rtt: micros()? };
     let rtt = words.read_time(clock)?.map(|until| Aging { fact: rtt, until });
-    // The minimum over all connections is learnt again, starting from that of the last one.
+    // The minimum over all connections is learnt again, starting from the minimum of the last connection.
     let min_rtt = rtt.map(|Aging { fact, until }| Aging { fact: fact.min_rtt, until });
     // Skips the congestion window of older releases, which shows only the effect of the last loss.
     for _ in 0..3 {

@@ -6,7 +6,8 @@
 //! spacing of a flight's acknowledgements (a *train*), because a flight that ends before the first
 //! acknowledgement arrives measures only volume per round trip.
 //!
-//! Data is *on trust* if it leaves in a window above the standard one and its arrival is not known yet.
+//! Data is *on trust* if it leaves in a window larger than the standard window and its arrival is not known
+//! yet.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -168,7 +169,7 @@ impl Burst {
     }
 }
 
-/// The request of a connection for a window above the standard one.
+/// The request of a connection for a window larger than the standard window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct StartRequest {
     /// The requested window, bytes.

@@ -100,7 +100,7 @@ pub(crate) struct AckPolicy {
     ato: Option<Duration>,
     /// Undelayed acknowledgements left.
     quick: u32,
-    /// The owed acknowledgement is for data; only such ones use up quick mode.
+    /// True if the owed acknowledgement is for data; only such acknowledgements use up quick mode.
     answers_data: bool,
     interactive: bool,
     /// Segments since the last acknowledgement that end a write of the peer, counted up to two.
@@ -179,9 +179,9 @@ impl AckPolicy {
     }
 
     /// True if the owed acknowledgement should leave before the next packet of a batch is processed. RFC 5681
-    /// section 4.2 asks for one for "at least every second full-sized segment"; a batch may stretch that, as
-    /// Linux's own receive offload does, but not for a sender in slow start, and not while each duplicate
-    /// acknowledgement reports another segment. `rcv_nxt` is RCV.NXT.
+    /// section 4.2 asks for an acknowledgement of "at least every second full-sized segment". A batch may
+    /// have fewer, as with Linux's receive offload, but not for a sender in slow start, and not while each
+    /// duplicate acknowledgement reports another segment. `rcv_nxt` is RCV.NXT.
     pub(crate) fn is_urgent(&self, rcv_nxt: SeqNum) -> bool {
         let unacknowledged = rcv_nxt.since(self.last_ack_sent);
         let are_long = unacknowledged / LONG_PACKET >= self.unanswered && unacknowledged < BATCH_BYTES;
@@ -189,7 +189,7 @@ impl AckPolicy {
         self.reports_gap(rcv_nxt) || (self.owed == Owed::Now && is_due)
     }
 
-    /// True if the owed acknowledgement repeats the last one, because data is missing.
+    /// True if the owed acknowledgement repeats the last acknowledgement, because data is missing.
     pub(crate) fn reports_gap(&self, rcv_nxt: SeqNum) -> bool {
         self.owed == Owed::Now && rcv_nxt == self.last_ack_sent && self.unanswered > 0
     }
@@ -223,8 +223,8 @@ impl AckPolicy {
         }
         // RFC 5681 section 4.2: "a TCP receiver SHOULD send an immediate ACK when it receives a data segment
         // that fills in all or part of a gap in the sequence space". A duplicate part must be reported (RFC
-        // 2883). After the second FIN nothing follows; the first one waits for the program's response, as in
-        // Linux.
+        // 2883). The acknowledgement of the second FIN leaves at once, because nothing follows. That of the
+        // first FIN waits for the program's response, as in Linux.
         let last_fin = arrival.fin_reached && !segment.half_closes;
         let at_once = arrival.kind == ArrivalKind::FillsHole || arrival.duplicate.is_some() || last_fin;
         if arrival.fin_reached && segment.half_closes {

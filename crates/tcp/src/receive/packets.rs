@@ -1,4 +1,4 @@
-//! Long runs of payload that stay in their packets, so that the only copy is the one to the application.
+//! Long runs of payload that stay in their packets, so that they are copied only once, to the application.
 //!
 //! A driver that passes packets by reference ([`Stack::on_packet_shared`](crate::Stack::on_packet_shared))
 //! lends each packet during its processing. Payload that is in order and long enough is kept as a slice of
@@ -61,8 +61,8 @@ impl Packets {
         self.lent.is_some() || !self.kept.is_empty()
     }
 
-    /// Keeps `payload` after the kept payload, if it is part of the lent packet and long enough. One short
-    /// payload after a long one is kept as a copy: it is the end of a burst, and more will follow.
+    /// Keeps `payload` after the kept payload, if it is part of the lent packet and long enough. A short
+    /// payload after a long one is kept as a copy: it ends a burst, and more bursts will follow.
     pub(super) fn keep(&mut self, payload: &[u8]) -> bool {
         let kept = match self.lent.take_if(|packet| is_long_part(payload, packet)) {
             Some(packet) => Kept { payload: packet.slice_ref(payload), memory: 2 * packet.len() },

@@ -192,8 +192,8 @@ impl RecvQueue {
         may && self.extent == 0 && self.packets.keep(bytes)
     }
 
-    /// Turns the ring's content, all of it readable and not retained, into a packet (short content by a copy,
-    /// long without), so that one short payload does not force later long ones into the ring.
+    /// Turns the ring's content, all of it readable and not retained, into a packet (short content is copied,
+    /// long content is not), so that one short payload does not force later long payloads into the ring.
     fn seal(&mut self) {
         if self.readable <= COPIED {
             let (first, second) = self.slices();
@@ -276,7 +276,7 @@ impl RecvQueue {
         if !self.is_drained() {
             return Vec::new();
         }
-        // The largest content since the last allocation sets the next size; after smaller ones the
+        // The largest content since the last allocation sets the next size. After smaller content the
         // expectation at most halves.
         self.expected = self.peak.max(self.expected / 2).clamp(FIRST_STORAGE, EXPECTED_MAX);
         self.peak = 0;

@@ -1,8 +1,8 @@
 //! The SACK blocks of the next acknowledgement (RFC 2018 section 4, RFC 2883 section 4).
 //!
 //! The order matters, because acknowledgements may be lost and few blocks fit: first the duplicate, if the
-//! acknowledgement responds to one; then the block that contains the segment that triggered it; then the
-//! blocks reported most recently, newest first.
+//! acknowledgement responds to one; then the block with the segment that triggered the acknowledgement; then
+//! the blocks reported most recently, newest first.
 
 use arrayvec::ArrayVec;
 use brisk_wire::{SackBlock, SackBlocks, SeqNum};

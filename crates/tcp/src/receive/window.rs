@@ -157,7 +157,7 @@ impl RecvWindow {
     /// True if an acknowledgement should leave only to open the window: reading has at least doubled the
     /// window, and it is not silly. This is Linux's rule, in the spirit of RFC 9293 section 3.8.6.2.2. `irs`
     /// is the peer's initial sequence number: if only the 16 bits of this end's SYN or SYN-ACK limited the
-    /// window, the next ordinary segment announces the larger one.
+    /// window, the next ordinary segment announces the larger window.
     pub(crate) fn update_worthwhile(&self, irs: SeqNum, rcv_nxt: SeqNum, free: usize, rcv_mss: u32) -> bool {
         let current = self.rcv_wnd(rcv_nxt);
         let room = u32::try_from(free).unwrap_or(u32::MAX);

@@ -89,7 +89,8 @@ impl SendBytes {
         self.len() == 0
     }
 
-    /// Returns the bytes of memory in use. A given run counts with its length, not with that of its buffer.
+    /// Returns the bytes of memory in use. A given run counts with its length, not with the length of its
+    /// buffer.
     pub(crate) fn allocated(&self) -> usize {
         self.ring.capacity() + self.given.len
     }

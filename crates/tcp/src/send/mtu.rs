@@ -308,8 +308,8 @@ impl PathMtu {
         self.arrived = packet.or(self.arrived);
     }
 
-    /// True if a packet as large as a lost one has arrived that left about when that one left, or later: the
-    /// path carries the size, and a full queue dropped the lost one.
+    /// True if a packet at least as large as the lost one has arrived and left at about the same time or
+    /// later: the path carries the size, and a full queue dropped the lost one.
     pub(crate) fn is_cleared(&self, lost: LargePacket) -> bool {
         self.arrived
             .is_some_and(|arrived| arrived.size >= lost.size && arrived.sent_at + CLEARS_FOR >= lost.sent_at)
@@ -364,7 +364,7 @@ impl PathMtu {
         let is_large = |segment: &&Delivered| self.is_large(segment.range.len(), options);
         let large_arrived = awaits_large && ack.delivered.iter().any(|segment| is_large(&segment));
         if is_due {
-            // An acknowledgement of a retransmission may be that of the original.
+            // The acknowledgement of a retransmitted segment may be due to the original.
             let is_full = |segment: &&Delivered| {
                 !segment.retransmitted && segment.range.len() >= full && is_large(segment)
             };
@@ -377,7 +377,8 @@ impl PathMtu {
         large_arrived && self.on_large_arrived()
     }
 
-    /// True if a segment with this payload, bytes, is larger than those that are sent into a black hole.
+    /// True if a segment with this payload, bytes, is larger than the segments that are sent into a black
+    /// hole.
     pub(crate) fn is_large(&self, payload: u32, options: u32) -> bool {
         payload > self.base_payload(options)
     }

@@ -44,7 +44,7 @@ struct Bucket {
     is_awaited: bool,
     /// Paces a remembered window over a remembered round trip.
     spread: Option<Spread>,
-    /// Rate of the spread, bytes per second: that of the path.
+    /// Rate of the spread, bytes per second: the rate of the path.
     spread_rate: u64,
     /// A congestion controller sets the rate, which applies after the spread.
     is_named: bool,

@@ -250,7 +250,7 @@ impl SendQueue {
         }
     }
 
-    /// True if the queue is empty and has more storage than an empty one keeps.
+    /// True if the queue is empty and has more storage than an empty queue keeps.
     pub(crate) fn is_drained(&self) -> bool {
         self.bytes.is_empty() && self.bytes.capacity() > IDLE_BYTES
     }
@@ -296,8 +296,8 @@ impl SendQueue {
         self.limit
     }
 
-    /// Grows the buffer with the window, as Linux does: to two windows, so that one can be written while one
-    /// is in flight, at most `most` and the configured maximum. It never shrinks.
+    /// Grows the buffer with the window, as Linux does: to two windows, so that one window can be written
+    /// while the other is in flight, but at most to `most` and the configured maximum. It never shrinks.
     pub(crate) fn grow(&mut self, window: u32, most: usize) {
         let wanted = (window as usize).saturating_mul(2).min(most);
         self.limit = self.limit.max(wanted.min(self.max));

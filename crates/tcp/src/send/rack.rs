@@ -58,7 +58,7 @@ pub(crate) struct Rack {
 /// Reordering as Linux's TCP_INFO counts it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Reordering {
-    /// Number of acknowledgements that reported a segment overtaken by a later one.
+    /// Number of acknowledgements that showed that a later segment had overtaken an earlier one.
     pub(crate) events: u32,
     /// Maximum distance by which a segment was overtaken, bytes.
     pub(crate) span: u32,
@@ -95,8 +95,8 @@ impl Holds {
 const HOLD_SLACK: Micros = Micros::from_millis(1);
 
 impl Rack {
-    /// Returns RACK before the first delivery. `granularity`: that of the driver's clock; the reordering
-    /// timer is at least this. `dup_thresh`: number of segments above a hole that end the wait for it.
+    /// Returns RACK before the first delivery. `granularity` is that of the driver's clock and the minimum of
+    /// the reordering timer. `dup_thresh`: number of segments above a hole that end the wait for it.
     pub(crate) fn new(granularity: Duration, dup_thresh: u32) -> Self {
         Rack {
             granularity: granularity.into(),
@@ -157,13 +157,13 @@ impl Rack {
         let mut overtaken: [Option<SeqNum>; 2] = [None; 2];
         let mut last = None;
         for segment in &ack.delivered {
-            // The echo is about segments that arrived in order (RFC 7323 section 4.3), not about those that
-            // SACK reports above a hole.
+            // The echo is about segments that arrived in order (RFC 7323 section 4.3), not about segments
+            // that SACK reports above a hole.
             let in_order = segment.range.end.le(ack.ack);
             let echoed = ack.echoed_rtt.filter(|_| in_order);
-            // RACK.rtt is that of the last segment in this order: first those that SACK reports, then those
-            // below the acknowledgement number (Linux: the same). Repaired data was delivered by a segment
-            // sent later.
+            // RACK.rtt is taken from the last segment in this order: first the segments that SACK reports,
+            // then the segments below the acknowledgement number (Linux: the same). Repaired data was
+            // delivered by a segment sent later.
             let later = |(was_in_order, end): (bool, SeqNum)| match in_order == was_in_order {
                 true => segment.range.end.gt(end),
                 false => in_order,

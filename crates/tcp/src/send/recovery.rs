@@ -313,8 +313,8 @@ impl Recovery {
             CongestionState::Loss => self.progressed,
         };
         // RFC 5682 section 3.1 step 1 judges no timeout that fires during fast recovery. After several
-        // timeouts in a row, data that was sent once and is delivered is the same evidence as after one
-        // (section 3.2; Linux: the same).
+        // timeouts in a row, data that was sent once and is delivered is the same evidence as after a single
+        // timeout (section 3.2; Linux: the same).
         let judged = match self.state {
             CongestionState::Open | CongestionState::Disorder | CongestionState::Cwr => true,
             CongestionState::Recovery => false,

@@ -136,8 +136,8 @@ impl Rfc6675 {
 
     /// Performs early retransmit. RFC 5827 section 2.2: "the amount of outstanding data [...] is less than
     /// 4*SMSS" and "there is either no unsent data [...] or the advertised receive window does not permit":
-    /// "ER_ssthresh = oseg - 1". The paper's form needs only one. After reordering was seen it is off
-    /// (section 3.2 of the RFC).
+    /// "ER_ssthresh = oseg - 1". The paper's form needs only one reported segment. After reordering was seen,
+    /// early retransmit is off (section 3.2 of the RFC).
     fn early_retransmit(&self, board: &Scoreboard, count: &Count, situation: &Situation) -> RackVerdict {
         let needed = match self.config.early_retransmit {
             EarlyRetransmit::Off => u32::MAX,

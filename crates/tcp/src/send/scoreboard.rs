@@ -5,7 +5,7 @@
 //! retransmitted segments are stored a second time, as sets of ranges and in order of transmission, so that
 //! an acknowledgement costs only the records that it changes and a binary search, regardless of the amount of
 //! outstanding data. Only the scoreboard processes a raw DSACK: it knows the retransmissions and their
-//! reasons, and returns the one that caused the duplicate.
+//! reasons, and returns the retransmission that caused the duplicate.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -157,7 +157,7 @@ struct Sample {
     selective: Option<Instant>,
     retransmitted: bool,
     /// A FIN that was sent twice is acknowledged: the answer may come from TIME-WAIT, where some hosts echo
-    /// the timestamp of the first one (Linux).
+    /// the timestamp of the first FIN (Linux).
     repeated_fin: bool,
 }
 
@@ -687,8 +687,8 @@ impl Scoreboard {
         }
     }
 
-    /// Splits segments that are longer than the reduced payload `mss`, because they can only be sent again in
-    /// smaller ones.
+    /// Splits segments that are longer than the reduced payload `mss`, because they can be sent again only as
+    /// smaller segments.
     pub(crate) fn resplit(&mut self, mss: u32) {
         let mss = mss.max(1);
         self.reno.mss = self.reno.mss.min(mss);

@@ -172,9 +172,9 @@ impl Stack {
     /// `most` of 0.
     ///
     /// The piece keeps its whole buffer allocated, but the stack no longer counts it:
-    /// [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes) bounds only unread data. This buffer is
-    /// that of a packet, some 64 kB, or, for data that arrived before a long packet, the receive buffer of
-    /// the connection.
+    /// [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes) bounds only unread data. This buffer is a
+    /// packet's, of some 64 kB, or, for data that arrived before a long packet, the receive buffer of the
+    /// connection.
     ///
     /// # Errors
     /// As [`Stack::read`].

@@ -290,9 +290,9 @@ impl Stack {
         Ok(())
     }
 
-    /// Answers a segment in TIME-WAIT by an acknowledgement. A challenge ACK needs the permission of the
-    /// entry before that of the host, so that a flood on one TIME-WAIT does not use up the challenge ACKs of
-    /// every connection.
+    /// Answers a segment in TIME-WAIT by an acknowledgement. A challenge ACK must be within the limit of the
+    /// entry before it counts towards the limit of the host. So a flood on one TIME-WAIT does not use up the
+    /// challenge ACKs of every connection.
     fn answer_in_time_wait(&mut self, index: u32, is_challenge: bool, now: Instant) {
         let Some(entry) = self.time_wait.entry_mut(index) else { return };
         if !entry.may_answer(now) {

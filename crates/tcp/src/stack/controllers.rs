@@ -2,9 +2,9 @@
 //! window, a pacer, a measurement of the delivery rate, and the response to losses
 //! ([`TcpConfig::share_path`](crate::config::TcpConfig::share_path)).
 //!
-//! A connection joins when its transfer, or that of a member, is long. All members together get the share of
-//! one flow. With only short transfers this would be too little on a path with other traffic, so they start
-//! from the memory of the path instead.
+//! A connection joins when its transfer, or a member's, is long. All members together get the share of one
+//! flow. With only short transfers this would be too little on a path with other traffic, so they start from
+//! the memory of the path instead.
 //!
 //! The stack lends a member the [`RateControl`] of its path for each call ([`Stack::lend`]) and takes it back
 //! afterwards, in [`Stack::after`]. The loan includes the data that other members have in flight; its return
@@ -330,9 +330,9 @@ impl PathController {
         longest.filter(|_| self.turn == 0).or(first).copied()
     }
 
-    /// Returns a member that may exceed the window by a segment: one with nothing in flight that has waited
-    /// for a round trip. There is one such exemption in a quarter of a round trip, and all of them together
-    /// exceed the window by at most a quantum.
+    /// Returns a member that may exceed the window by a segment: a member with nothing in flight that has
+    /// waited for a round trip. There is at most one such exemption in a quarter of a round trip, and all
+    /// exemptions together exceed the window by at most a quantum.
     fn exempt(&mut self, slots: &Slots<Slot>, now: Instant) -> Option<Waiter> {
         if !self.takes_exempt() {
             return None;
@@ -520,8 +520,8 @@ impl Controllers {
         }
     }
 
-    /// Makes a connection a member of its path if its transfer, or that of a member, is long, unless its
-    /// handshake indicates another path.
+    /// Makes a connection a member of its path if its transfer, or a member's, is long, unless its handshake
+    /// indicates another path.
     fn join(&mut self, id: ConnId, connection: &mut Connection, now: Instant) -> Option<Box<Member>> {
         let tuple = connection.tuple();
         let ends = (tuple.local.ip(), tuple.remote.ip());

@@ -4,10 +4,11 @@
 //! which the answer was sent and repeated. So the newest half-open connections are kept as whole connections
 //! ([`StackConfig::warm_half_open`](crate::config::StackConfig)), and the others as a record of these facts.
 //! When an event concerns a record, the connection is rebuilt by the calls that created it, with the same
-//! times: its packets are the same as those of a connection that was kept whole.
+//! times: its packets are the same as if it had been kept whole.
 //!
 //! After any other event before the end of the handshake (a segment that does not complete it, an ICMP error)
-//! the connection remains whole; so does one that uses a mechanism, or has data on its SYN.
+//! the connection remains whole. A connection that uses a mechanism, or has data on its SYN, also remains
+//! whole.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -322,7 +323,8 @@ impl HalfOpenTable {
         self.entries.get(index)
     }
 
-    /// Returns the next timeout that is not due: due ones are processed by [`Stack::poll_transmit`].
+    /// Returns the next timeout that is not due. [`Stack::poll_transmit`] processes the timeouts that are
+    /// due.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.deadlines.next().filter(|at| *at > self.due)
     }
@@ -353,7 +355,7 @@ impl Slot {
 
 /// From a connection to a record.
 impl Stack {
-    /// Keeps a waiting half-open connection whole. The one that has waited longest becomes a record.
+    /// Keeps a waiting half-open connection whole. The connection that has waited longest becomes a record.
     pub(super) fn keep_warm(&mut self, id: ConnId) {
         self.half_open.warm.push_back(id);
         while self.half_open.warm.len() > self.config.warm_half_open {

@@ -12,8 +12,8 @@ use crate::error::ConfigError;
 use crate::time::Instant;
 
 impl Stack {
-    /// Changes the largest IP packet, bytes. Existing connections send no packet above it from now on; after
-    /// an increase only new connections send larger ones.
+    /// Changes the largest IP packet, bytes. Existing connections send no larger packet from now on; after an
+    /// increase only new connections send larger packets.
     ///
     /// ```
     /// # use brisk_tcp::time::Instant;

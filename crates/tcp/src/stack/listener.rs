@@ -323,7 +323,7 @@ impl Stack {
         match at.admission() {
             _ if matches!(verdict, Some(Verdict::Accept { .. })) => {}
             SynDecision::Refuse(reason) => return Err(reason),
-            // A cookie cannot guarantee a sequence number above that of the old connection.
+            // A cookie cannot guarantee a sequence number above the old connection's.
             SynDecision::Cookie if floor.is_some() => return Err(Refusal::HalfOpenFull),
             SynDecision::Cookie => return self.send_syn_cookie(listener, tuple, syn, now),
             SynDecision::Keep => {}

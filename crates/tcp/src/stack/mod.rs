@@ -366,8 +366,8 @@ impl Stack {
         self.fast_open.set_unix_time(secs, now);
     }
 
-    /// Discards the client's knowledge of servers: of one partition, or all. Must be called when the network
-    /// changes: a cookie lets a server recognise a returning client.
+    /// Discards the client's knowledge of servers, for one partition or for all. Must be called when the
+    /// network changes: a cookie lets a server recognise a returning client.
     pub fn flush_fast_open_cache(&mut self, partition: Option<u64>) {
         self.fast_open.flush(partition);
     }
@@ -418,7 +418,7 @@ impl Stack {
 
     /// Returns the time between the SYN of a Fast Open connection and the start of a second, plain connection
     /// for the same request: some paths accept data on a SYN and then pass nothing more. `None` if there is
-    /// no such risk. The connection that is answered first is kept; if it is the second one, call
+    /// no such risk. The connection that is answered first is kept; if it is the second connection, call
     /// [`Stack::report_outrun`] and abort the first.
     pub fn hedge_wait(&self, id: ConnId) -> Option<Duration> {
         self.owned(id)?.connection.fast_open.hedge_wait()

@@ -1,10 +1,10 @@
 //! Peers whose address changes while they have connections.
 //!
 //! A connection keeps its original four-tuple; the device sends packets for an earlier address of a peer to
-//! its present one. Segments of such a connection arrive from the present address, where new connections of
-//! the peer begin too: a segment without an owner there is looked up at the earlier addresses. The caller has
-//! authenticated the peer and validated its path before [`Stack::move_peer`] (RFC 9000 sections 8.2 and 9);
-//! no arriving packet moves an address by itself.
+//! its present address. Segments of such a connection arrive from the present address, where new connections
+//! of the peer begin too: a segment without an owner there is looked up at the earlier addresses. The caller
+//! has authenticated the peer and validated its path before [`Stack::move_peer`] (RFC 9000 sections 8.2 and
+//! 9); no arriving packet moves an address by itself.
 //!
 //! Between the change and its report, a reset would end connections that will be found again. So unknown
 //! segments from addresses that no peer has reported are not answered for [`PATIENCE`], once a peer has
@@ -25,7 +25,7 @@ use crate::time::{Duration, Instant};
 
 /// Time for which unknown segments from an address wait for the report of a move.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// Maximum number of addresses with such segments. Segments of further ones are answered by a reset.
+/// Maximum number of addresses with such segments. Segments from further addresses are answered by a reset.
 const MAX_WAITING: usize = 1024;
 /// Maximum number of known peers, and of earlier addresses.
 const MAX_PEERS: usize = 16_384;
@@ -35,7 +35,7 @@ const MAX_EARLIER: usize = 8;
 /// The moves of peers.
 #[derive(Debug, Default)]
 pub(super) struct Moves {
-    /// The previous address of a peer, by the one that followed it.
+    /// The previous address of a peer, by the address that followed it.
     earlier: BTreeMap<IpAddr, IpAddr>,
     /// Present addresses of peers that report their moves.
     known: BTreeSet<IpAddr>,

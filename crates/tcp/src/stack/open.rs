@@ -16,8 +16,8 @@ use crate::error::ConnectError;
 use crate::four_tuple::{self, FourTuple};
 use crate::time::Instant;
 
-/// Number of ports that are tried for a free one before one in TIME-WAIT is accepted too. If a range is full
-/// of TIME-WAITs, as after a minute of many short connections to one peer, a search through all of it at
+/// Number of ports that are tried for a free port before a port in TIME-WAIT is accepted too. If a range is
+/// full of TIME-WAITs, as after a minute of many short connections to one peer, a search through all of it at
 /// every open would stop the stack.
 const PREFER_FREE: u32 = 64;
 
@@ -27,7 +27,7 @@ enum Availability {
     /// No connection uses the four-tuple.
     Free,
     /// A TIME-WAIT that may be replaced uses the four-tuple. The new initial sequence number must not be
-    /// below this one.
+    /// below this number.
     Reusable(SeqNum),
     Taken,
 }
@@ -117,7 +117,7 @@ impl Stack {
         }
     }
 
-    /// Returns a free ephemeral port; if none is near, the next one that is free or whose TIME-WAIT may be
+    /// Returns a free ephemeral port; if none is near, the next port that is free or whose TIME-WAIT may be
     /// replaced.
     fn choose_port(
         &mut self,

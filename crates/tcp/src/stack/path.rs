@@ -24,7 +24,8 @@ impl Stack {
         self.paths.facts(&Ends { local, remote }, now)
     }
 
-    /// Returns every known path, the one unused for longest first: local and remote address, and the facts.
+    /// Returns every known path in the order of last use, the oldest first: local and remote address, and the
+    /// facts.
     pub fn paths(&self, now: Instant) -> impl Iterator<Item = (IpAddr, IpAddr, PathFacts)> {
         self.paths.iter(now).map(|(ends, facts)| (ends.local, ends.remote, facts))
     }

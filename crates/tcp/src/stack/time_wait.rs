@@ -107,8 +107,8 @@ impl TimeWaitEntry {
         }
         let later = ts_recent.zip(value).is_some_and(|(recent, value)| is_later(value, recent));
         if copies && is_marked(segment) && !later {
-            // A copy of the last FIN has the timestamp of the FIN. A retransmission that a device on the path
-            // has marked has a later one.
+            // A copy of the last FIN has the timestamp of the FIN. If a device on the path has marked a
+            // retransmission, the timestamp is later.
             return TimeWaitVerdict::Ignore;
         }
         if segment.flags.contains(Flags::FIN) && segment.end() == rcv_nxt {

@@ -57,7 +57,7 @@ impl MaxBandwidth {
         }
     }
 
-    /// Ends a cycle. One without samples does not count.
+    /// Ends a cycle. A cycle without samples does not count.
     pub(super) fn advance(&mut self) {
         if self.current > 0 {
             self.previous = self.current;

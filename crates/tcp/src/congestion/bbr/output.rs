@@ -74,9 +74,9 @@ impl Bbr {
         }
     }
 
-    /// Paces a flight of Startup at least as fast as the last one was delivered. While the application limits
-    /// the flight, the bandwidth is only its volume per round-trip time, which would spread a flight over a
-    /// third of a round trip.
+    /// Paces a flight of Startup at least as fast as the last flight was delivered. While the application
+    /// limits the flight, the bandwidth is only its volume per round-trip time, which would spread a flight
+    /// over a third of a round trip.
     pub(super) fn follow_train(&mut self, train: &Train) {
         if self.state != BbrState::Startup || self.full_pipe.reached {
             return;
@@ -85,8 +85,8 @@ impl Bbr {
         self.pacing_rate = self.pacing_rate.max(self.paced(train.rate, gain));
     }
 
-    /// Returns the bandwidth for a flight after idle: that of the last such flight, if it exceeds the volume
-    /// of the flights per round trip.
+    /// Returns the bandwidth for a flight after idle: the rate of the last such flight, if it exceeds the
+    /// volume of the flights per round trip.
     pub(super) fn bandwidth_of_flights(&self) -> u64 {
         let shown = self.train.filter(|train| train.is_limited).map_or(0, |train| train.rate);
         self.bandwidth().max(shown.min(self.bounds.bw_shortterm))

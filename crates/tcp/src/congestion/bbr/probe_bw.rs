@@ -48,7 +48,7 @@ pub(super) struct Cycle {
     up_start_round: u64,
     /// True if the last probe had too many losses.
     pub(super) prev_too_high: bool,
-    /// True if the last probe stopped at the limit because the one before had too many losses.
+    /// True if the last probe stopped at the limit because the probe before it had too many losses.
     prev_precautionary: bool,
 }
 
@@ -182,7 +182,7 @@ impl Bbr {
         };
         let is_precautionary = self.cycle.prev_too_high && flight >= self.bounds.inflight_longterm;
         let had_a_round = self.rounds.count > self.cycle.up_start_round;
-        // With a smaller queue, a later flow could not take its share from one that fills the path.
+        // With a smaller queue, a later flow could not take its share from a flow that fills the path.
         let queue = self.bdp(self.bandwidth(), (8, 5))
             + self.aggregation.extra(self.bandwidth())
             + 2 * u64::from(self.mss);

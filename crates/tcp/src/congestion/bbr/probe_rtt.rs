@@ -12,7 +12,7 @@ const DURATION: Micros = Micros::from_millis(200);
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ProbeRtt {
     /// The window until its end, bytes. It is based on the previous round-trip time: if both estimates have
-    /// expired, the new one may still include the queue.
+    /// expired, the new estimate may still include the queue.
     pub(super) cwnd: u64,
     /// Time when it may end; `None` until the flight is small.
     ends_at: Option<Instant>,

@@ -6,8 +6,8 @@
 //! it by configuration ([`FastOpenConnect::data_after_syn`](crate::fast_open::FastOpenConnect),
 //! [`FastOpenListen::data_after_syn`](crate::fast_open::FastOpenListen)). The segments have no ACK flag,
 //! since there is nothing yet to acknowledge. A server without the agreement drops them (RFC 9293 section
-//! 3.10.7.4: "if the ACK bit is off, drop the segment and return"), and so does a listener if they arrive
-//! before their SYN. Then they are lost segments like any other, and recovered as such.
+//! 3.10.7.4: "if the ACK bit is off, drop the segment and return"), and a listener drops them if they arrive
+//! before their SYN. They are then repaired like any lost segments.
 //!
 //! Where devices do inspect segments, SYNs still pass: a further SYN with the same sequence number and the
 //! next part of the data looks like a retransmission to them

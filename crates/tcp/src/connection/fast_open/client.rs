@@ -271,7 +271,7 @@ impl Client {
         !self.early.is_empty()
     }
 
-    /// Keeps a segment that has overtaken the SYN-ACK, if all kept ones take no more than `limit` bytes of
+    /// Keeps a segment that has overtaken the SYN-ACK, if all kept segments take at most `limit` bytes of
     /// memory. Returns true if it was kept.
     pub(crate) fn queue_early(&mut self, segment: &Arrived<'_>, limit: usize) -> bool {
         let bytes = self.early_bytes + segment.payload.len() + size_of::<Early>();

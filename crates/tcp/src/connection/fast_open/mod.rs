@@ -121,7 +121,8 @@ impl FastOpenState {
 
 /// Both roles: the options, and the acknowledgement number.
 impl FastOpenState {
-    /// Returns the option of the next SYN or SYN-ACK, after `sent` of them: only the first has one.
+    /// Returns the option of the next SYN or SYN-ACK, if `sent` have left before: only the first has the
+    /// option.
     pub(super) fn syn_option(&self, sent: u32) -> Option<FastOpen> {
         match self.role.as_deref()? {
             Role::Client(client) => client.syn_option(),
@@ -257,7 +258,7 @@ impl FastOpenState {
         }
     }
 
-    /// Keeps a segment that has overtaken the SYN-ACK, if all kept ones take no more than `limit` bytes. Such
+    /// Keeps a segment that has overtaken the SYN-ACK, if all kept segments take at most `limit` bytes. Such
     /// a segment answers the data of the SYN, so the SYN-ACK is lost or reordered. Therefore the SYN leaves
     /// again after the reordering window of RACK, a quarter of the round-trip time (RFC 8985 section 6.2),
     /// and the server repeats the SYN-ACK. The server takes a SYN that comes sooner than [`COPIES_MEET`] for

@@ -54,9 +54,9 @@ pub(crate) struct Server {
 /// Progress of the transfer of a one-time cookie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum OneTime {
-    /// The client did not request one.
+    /// The client did not request a cookie.
     Idle,
-    /// The client requested one; the stack provides it.
+    /// The client requested a cookie, which the stack provides.
     Asked,
     /// The cookie is sent in this number of further segments.
     Given(Cookie, u8),

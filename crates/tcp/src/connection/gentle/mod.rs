@@ -2,8 +2,8 @@
 //! segment, and the meaning of the option on an arriving segment (Gentle Aggression sections 5 and 6).
 //!
 //! The parts are in [`crate::mechanism`]; this file connects them. A connection without these mechanisms
-//! sends no option and ignores those of the peer, with one exception. If the handshake has shown an option, a
-//! segment whose payload may be parity is dropped, because parity taken as data would corrupt the stream.
+//! sends no option and ignores the peer's options, with one exception. If the handshake has shown an option,
+//! a segment whose payload may be parity is dropped, because parity taken as data would corrupt the stream.
 
 use alloc::boxed::Box;
 

@@ -46,7 +46,7 @@ pub(crate) struct ParityTx {
     config: CorrectiveConfig,
     profile: Profile,
     /// Segments that the last report covers, if all their originals may only be late; `None` if parity
-    /// repaired one that was certainly lost.
+    /// repaired a segment that was certainly lost.
     refutable: Option<SeqRanges>,
     /// True if an acknowledgement must follow the parity that has just left.
     tail_ack_due: bool,
@@ -193,7 +193,8 @@ impl Gentle {
     }
 
     /// Returns the checksum of the data in `queue` that a parity covers; the stream begins with `origin`. All
-    /// parities of a group have the same checksum and leave in a row, so that of the last group is kept.
+    /// parities of a group have the same checksum and leave in a row, so the checksum of the last group is
+    /// kept.
     fn parity_checksum(&self, parity: &DueParity, origin: SeqNum, queue: &SendQueue) -> u32 {
         let range = parity.layout.range();
         let known = self.parity().and_then(|tx| tx.checksum);
@@ -254,8 +255,8 @@ impl Gentle {
         };
         if parity.tail_ack_due {
             // A stateful device that did not see the lost tail drops the acknowledgement of its repair. A
-            // bare acknowledgement at SND.NXT shows it the end of the sequence numbers; an owed one serves as
-            // well.
+            // bare acknowledgement at SND.NXT shows the device the end of the sequence numbers; an
+            // acknowledgement that is owed anyway does as well.
             return Step::Send(if owes_ack { Choice::Ack { is_tail: true } } else { Choice::TailAck });
         }
         // A host that reflects options seems to agree to F1: it must first show that it uses the format.
@@ -300,8 +301,9 @@ impl Gentle {
 
     /// Returns the bytes that were delivered above a loss while loss detection waited for a repair by parity,
     /// and for which no new data was sent because they counted as in flight. The result is at most the number
-    /// of bytes to retransmit, less those that several parities of a group may still repair: these wait at
-    /// the receiver until no more losses than parities are left; a single parity does not wait.
+    /// of bytes to retransmit, less the bytes that several parities of a group may still repair. Such
+    /// parities wait at the receiver until no more losses than parities are left; a single parity does not
+    /// wait.
     pub(crate) fn delivered_while_held(&self, sender: &Sender) -> u32 {
         let Some(tx) = self.parity() else { return 0 };
         if tx.hold(self.planner.is_some()) == FecHold::Off {
@@ -408,7 +410,8 @@ impl Active {
             && tx.bare_ack_at != Some(nxt);
     }
 
-    /// Records a segment without data that left at SND.NXT. `is_tail`: it is the one that follows parity.
+    /// Records a segment without data that left at SND.NXT. `is_tail`: the segment is the acknowledgement
+    /// that follows parity.
     pub(crate) fn on_bare_ack(&mut self, is_tail: bool, parts: &Parts<'_>) {
         if let Some(tx) = &mut self.tx {
             tx.tail_ack_due &= !is_tail;

@@ -158,7 +158,7 @@ impl OnPath {
     }
 
     /// Reports the flight, which is over. `losses`: all losses until now. Returns the rate of its
-    /// acknowledgements, if they are enough for one.
+    /// acknowledgements, if there are enough of them.
     pub(super) fn report_flight(
         &mut self,
         losses: LossCount,
@@ -212,7 +212,7 @@ impl OnPath {
     }
 
     /// Returns the minimum time that a segment of the flight spent in queues: its minimum round-trip time
-    /// less that of the empty path. With too few samples it is the value of the flight before.
+    /// less the round-trip time of the empty path. With too few samples it is the value of the flight before.
     fn waited(&self, tx: &Sender) -> Duration {
         let Some(watch) = &self.flights else { return Duration::ZERO };
         let enough = watch.round.as_ref().filter(|round| round.rtt_samples >= QUEUE_SAMPLES);

@@ -1,10 +1,9 @@
 //! Reactive (Gentle Aggression section 4): the probe that is sent when an acknowledgement is overdue, so that
 //! a lost tail is repaired by fast recovery instead of a retransmission timeout.
 //!
-//! There are two forms, RFC 8985's and the paper's. A connection uses one of them from ESTABLISHED on if both
-//! ends use SACK and the configuration has one. A form processes transmissions and acknowledgements and runs
-//! a timer. The connection sends the probe, and while that timer runs, the retransmission timer does not
-//! fire.
+//! There are two forms, RFC 8985's and the paper's. A connection uses the configured form from ESTABLISHED
+//! on, if both ends use SACK. A form processes transmissions and acknowledgements and runs a timer. The
+//! connection sends the probe, and while that timer runs, the retransmission timer does not fire.
 
 #[cfg(feature = "historical")]
 use alloc::boxed::Box;
@@ -42,7 +41,7 @@ impl ProbeTimer {
     }
 
     /// Returns the deadline of the timer. Until then the retransmission timer does not fire (RFC 8985 section
-    /// 8: they are mutually exclusive); it restarts when this one has fired.
+    /// 8: the two are mutually exclusive); it restarts when the probe timer has fired.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self {
             ProbeTimer::Tlp(probe) => probe.deadline(),

@@ -68,7 +68,7 @@ pub(super) struct Epochs {
     master: MasterSecret,
     rotate_s: u64,
     unix: Option<u64>,
-    /// The epoch of `keys[2]`; the keys are those of the two epochs before it, of itself and of the next.
+    /// The epoch of `keys[2]`; the keys belong to the two epochs before it, to itself and to the next epoch.
     turned: Option<(u64, [CookieKey; 4])>,
 }
 
@@ -96,8 +96,8 @@ impl Epochs {
     }
 
     /// Checks with the current epoch as primary and the previous one as backup. Around the change of an
-    /// epoch, a server whose clock is ahead has already generated cookies of the next epoch, and one whose
-    /// clock is behind still accepts those of the epoch before the last.
+    /// epoch, a server whose clock is ahead has already generated cookies of the next epoch, and a server
+    /// whose clock is behind still accepts cookies of the epoch before the last.
     pub(super) fn check(&self, is_of: impl Fn(&CookieKey) -> Choice) -> (Choice, Choice) {
         let (Some((_, [oldest, last, current, next])), Some(unix)) = (&self.turned, self.unix) else {
             return (Choice::from(0), Choice::from(0));

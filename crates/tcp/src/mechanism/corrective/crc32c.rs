@@ -4,13 +4,15 @@
 //! instruction, so the crate that uses it is behind the feature `hardware-crc`; without the feature tables
 //! compute the CRC.
 
-/// Returns the checksum of a message extended by `bytes`; `crc` is that of the message so far, 0 if empty.
+/// Returns the checksum of a message extended by `bytes`; `crc` is the checksum of the message so far, 0 if
+/// empty.
 #[cfg(feature = "hardware-crc")]
 pub(super) fn append(crc: u32, bytes: &[u8]) -> u32 {
     ::crc32c::crc32c_append(crc, bytes)
 }
 
-/// Returns the checksum of a message extended by `bytes`; `crc` is that of the message so far, 0 if empty.
+/// Returns the checksum of a message extended by `bytes`; `crc` is the checksum of the message so far, 0 if
+/// empty.
 #[cfg(not(feature = "hardware-crc"))]
 pub(super) fn append(crc: u32, bytes: &[u8]) -> u32 {
     by_table(crc, bytes)

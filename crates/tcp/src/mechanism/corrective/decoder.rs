@@ -35,7 +35,7 @@ const LEFT_MAX: u32 = 1 << 30;
 const WAITING_MAX: usize = ROWS_MAX as usize;
 
 /// Number of checksum mismatches after which the decoder should be switched off. A forged segment can cause
-/// one; a path that rewrites payload causes more.
+/// one mismatch; a path that rewrites payload causes more.
 const MISMATCHES_MAX: u32 = 2;
 
 /// Constant parameters of a decoder.
@@ -88,7 +88,7 @@ pub enum Unfit {
     Form,
     /// Profile F2: the segment is not left of the window.
     NotLeft,
-    /// The length of the payload contradicts that of the encoded range, RMSS or the code.
+    /// The length of the payload contradicts the length of the encoded range, RMSS or the code.
     Shape,
     /// The encoded range reaches beyond the window.
     BeyondWindow,

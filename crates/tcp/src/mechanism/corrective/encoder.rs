@@ -307,8 +307,8 @@ impl Encoder {
         (!withheld && una.le(parity.layout.range().start)).then_some(*parity)
     }
 
-    /// True if there is a current group, or the parity of one is due. If [`Encoder::next`] returns none,
-    /// [`Encoder::take_group`] goes on to the next group.
+    /// True if there is a current group, or the parity of another group is due. If [`Encoder::next`] returns
+    /// none, [`Encoder::take_group`] goes on to the next group.
     pub(crate) fn is_due(&self, rtt: Option<Duration>, now: Instant) -> bool {
         self.ready.is_some() || self.closed.front().is_some_and(|group| group.due(rtt) <= now)
     }

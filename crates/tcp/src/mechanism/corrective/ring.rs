@@ -1,8 +1,8 @@
 //! The last sent parity segments, with which the peer's answers are compared.
 //!
-//! A report of a failure must contain the end of one of them; otherwise it is forged. A DSACK of the position
-//! of one shows that a device removed its option. Data that one of them covers is not declared lost before
-//! its answer could arrive.
+//! A report of a failure must contain the end of a segment in the ring; otherwise the report is forged. A
+//! DSACK for the position of such a segment shows that a device removed its option. Data that such a segment
+//! covers is not declared lost before the peer's answer could arrive.
 
 use arrayvec::ArrayVec;
 use brisk_wire::SeqNum;

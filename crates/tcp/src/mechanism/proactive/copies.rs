@@ -81,7 +81,7 @@ impl Copy {
 pub(crate) struct Original {
     /// The range that it occupies, including the FIN.
     pub(crate) range: SeqRange,
-    /// Number of segments: one if it is to be copied.
+    /// Number of segments; a segment that is to be copied is sent alone, so 1 then.
     pub(crate) segments: u32,
     pub(crate) origin: Origin,
     pub(crate) at: Instant,

@@ -249,7 +249,7 @@ impl Filter {
     }
 
     /// Decides whether an instance is the original of a reported loss, which has the timestamp of its copy; a
-    /// retransmission has a later one.
+    /// retransmission has a later timestamp.
     fn check_late(&mut self, instance: &Instance) -> FilterVerdict {
         let found = self.reported.iter().position(|range| *range == instance.range);
         let Some(index) = found.filter(|_| !self.is_younger(instance)) else { return FilterVerdict::Process };
@@ -280,7 +280,7 @@ impl Filter {
         }
     }
 
-    /// Records a first instance. Adjacent ones with the same timestamp share an entry.
+    /// Records a first instance. Adjacent first instances with the same timestamp share an entry.
     fn remember_first(&mut self, instance: &Instance) {
         let Instance { range, tsval, .. } = *instance;
         if let Some(last) = self.firsts.back_mut()
