@@ -2,10 +2,11 @@
 //!
 //! A receive buffer is sized by the bytes that the application reads in a round trip, a send buffer by the
 //! bytes acknowledged in a round trip. On a short path the measured round trip is mostly the time that data
-//! waits in the buffer itself, so this rule would enlarge the buffer up to its limit without a higher rate,
-//! and waiting data would leave the processor's caches before it is copied. On short paths a buffer therefore
-//! holds [`TIMES`] times the product of the minimum round-trip time and the current rate. It becomes larger
-//! only while each doubling raises the rate, because a task that wakes up late needs more than that product.
+//! waits in the buffer itself, so this rule would enlarge the buffer up to its limit. The rate would not
+//! rise, and waiting data would leave the processor's caches before it is copied. On short paths a buffer
+//! therefore holds [`TIMES`] times the product of the minimum round-trip time and the current rate. It
+//! becomes larger only while each doubling raises the rate, because a task that wakes up late needs more than
+//! that product.
 
 use crate::time::{Instant, Micros};
 

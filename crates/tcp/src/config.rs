@@ -40,12 +40,12 @@ pub struct StackConfig {
     pub any_address: bool,
     /// Largest IP packet of the device, bytes. 576..=65535, default 1500.
     pub mtu: u16,
-    /// Largest super-segment for the device, payload bytes; 0 switches them off. 0..=262000, default 0: the
-    /// driver sets the device's limit, which is rarely above 65000.
+    /// Largest super-segment for the device, payload bytes; 0 switches super-segments off. The driver sets
+    /// the device's limit, which is rarely above 65000. 0..=262000, default 0.
     pub max_super_segment: u32,
-    /// The device can send each segment of a super-segment twice in a row, the second time marked as a copy
-    /// ([`Transmit::twice`](crate::stack::Transmit::twice)): copies of Proactive then leave in runs. Default
-    /// false: the driver sets it according to its device.
+    /// True if the device can send each segment of a super-segment twice in a row, the second time marked as
+    /// a copy ([`Transmit::twice`](crate::stack::Transmit::twice)). Copies of Proactive then leave in runs.
+    /// The driver sets this for its device. Default false.
     pub sends_twice: bool,
     /// Limit of simultaneous connections, including half-open connections and TIME-WAITs. 1 or more, default
     /// 65536.
@@ -90,8 +90,8 @@ pub struct StackConfig {
 /// Settings of Fast Open for a whole stack.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FastOpenConfig {
-    /// Time for which a client does not use Fast Open on a network that is a black hole, doubled each time;
-    /// 0: always used. Up to 86400 s, default 3600 s.
+    /// Time for which a client does not use Fast Open on a network that is a black hole, doubled each time.
+    /// With 0 it is always used. Up to 86400 s, default 3600 s.
     pub black_hole_base: Duration,
     /// Limit of the bytes of SYN data of all pending connections of a server: opened by their SYN and not
     /// acknowledged yet. Default 1 MiB.
@@ -269,10 +269,11 @@ pub enum MtuProbing {
     /// Search by probes (RFC 4821) once repeated timeouts suggest that large packets vanish.
     #[default]
     OnBlackHole,
-    /// Like `OnBlackHole`, but a path that has not delivered a large packet yet is suspected at the first
-    /// timeout, or when only a small segment of a whole flight arrives, unless large packets of other
-    /// connections arrive meanwhile. Then data is sent in segments of 1024 bytes, and the previous size is
-    /// tried again a round trip later, so that a path which only had many losses returns to it.
+    /// Like `OnBlackHole`, but a path that has not delivered a large packet yet is suspected earlier: at the
+    /// first timeout, or when only a small segment of a whole flight arrives, unless large packets of other
+    /// connections arrive meanwhile. After a suspicion, data is sent in segments of 1024 bytes, and the
+    /// previous size is tried again a round trip later, so that a path which only had many losses returns to
+    /// it.
     Early,
     /// Always search upwards from the base.
     Always,
@@ -400,18 +401,18 @@ pub struct TcpConfig {
     /// DSCP of sent packets. 0..=63, default 0.
     pub dscp: u8,
     /// Up to six timeouts in a row do not double the timeout while fewer than four segments are outstanding
-    /// and nothing more is to be sent: games, terminals, the ends of responses (Linux:
+    /// and nothing more is to be sent, as in games, terminals and at the ends of responses (Linux:
     /// `TCP_THIN_LINEAR_TIMEOUTS`). Default off.
     pub thin_stream: bool,
     /// Algorithm of loss detection. Default `Rack`.
     pub loss_detection: LossDetection,
     /// Begin a connection over a known path with the remembered facts (RFC 9040). Default off.
     ///
-    /// The connection uses the remembered variation of the round-trip time, and begins with a window of the
-    /// bytes that one flight has carried, or of half of what the path holds without a queue if that is more;
-    /// above 64 segments the window is limited to what the path holds. All connections of the path share this
-    /// window. It is paced, and reduced if its losses exceed what chance explains. An `initial_window` above
-    /// ten follows the same rules on a known path.
+    /// The connection uses the remembered variation of the round-trip time. It begins with a window of the
+    /// bytes that one flight has carried, or of half of the path's capacity without a queue, whichever is
+    /// larger. Above 64 segments the window is limited to this capacity. All connections of the path share
+    /// this window. It is paced, and reduced if its losses exceed what chance explains. An `initial_window`
+    /// above ten follows the same rules on a known path.
     pub path_start: bool,
     /// Early retransmissions of a SYN or SYN-ACK on a path with a remembered round-trip time: at most three,
     /// the first after one and a half times that time and at least 50 ms, each after twice the previous wait,
@@ -538,8 +539,8 @@ pub struct HandshakeCopies {
     pub gap: Duration,
     /// The copy of a SYN has its data and its cookie too, if the path has delivered such a SYN before.
     /// Original and copy open one connection, but a copy that arrives after that connection is forgotten
-    /// opens another, so use it for servers with a [replay window](crate::fast_open::ReplayWindow) or for
-    /// requests that may be repeated (RFC 7413 section 6.1). Default off.
+    /// opens another. So use this setting for servers with a [replay window](crate::fast_open::ReplayWindow)
+    /// or for requests that may be repeated (RFC 7413 section 6.1). Default off.
     pub with_data: bool,
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]

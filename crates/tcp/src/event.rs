@@ -34,9 +34,9 @@ pub enum Event {
 /// `StackConfig::lifecycle` is set.
 ///
 /// Each connection that is established, or that this side opened, ends exactly once, with
-/// [`Lifecycle::Closed`] or [`Lifecycle::Failed`]; [`Lifecycle::Established`] comes before, at most once.
-/// Handshakes that a peer began and did not complete are not reported one by one, because a flood of SYNs
-/// would become a flood of events:
+/// [`Lifecycle::Closed`] or [`Lifecycle::Failed`]. Before that, there is at most one
+/// [`Lifecycle::Established`]. Handshakes that a peer began and did not complete are not reported one by one,
+/// because a flood of SYNs would become a flood of events:
 /// [`StackStats::handshakes_failed`](crate::stack::StackStats::handshakes_failed) counts them.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]

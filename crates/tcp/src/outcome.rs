@@ -200,8 +200,8 @@ pub(crate) struct AckOutcome {
 }
 
 impl AckOutcome {
-    /// Returns the bytes that left the path a second time: an unnecessary retransmission was delivered too,
-    /// and permits as much new data as the original (packet conservation; Linux: the same).
+    /// Returns the bytes that left the path a second time. An unnecessary retransmission was delivered too,
+    /// so it permits as much new data as the original (packet conservation; Linux: the same).
     pub(crate) fn repeated_bytes(&self) -> u32 {
         let repeated = self.dsack.filter(|dsack| match dsack.of {
             DsackOf::Retransmit | DsackOf::TailLossProbe => true,

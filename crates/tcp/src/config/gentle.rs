@@ -20,12 +20,13 @@ pub struct CorrectiveConfig {
     /// Parity segments of a group; other codes than [`FecCode::ReedSolomon`] have a fixed number. 1..=8,
     /// default 1.
     pub parities: u8,
-    /// Divisor of the smoothed round-trip time for two delays: a group ends this long after its first
-    /// segment, and its parity leaves this long after its last segment, but at most twice as long after its
-    /// first (in F1: after its first segment). 1..=16, default 4.
+    /// Divisor of the smoothed round-trip time; the result is a delay. A group ends this delay after its
+    /// first segment. Its parity leaves this delay after its last segment, but at most twice the delay after
+    /// its first segment; in F1 it leaves this delay after the first segment. 1..=16, default 4.
     pub delay_divisor: u32,
-    /// Time that loss detection waits for a repair by parity; `None`: `Full` with [`FecCode::ReedSolomon`]
-    /// and no planner, because it repairs several losses together; otherwise `Reordering`. Default `None`.
+    /// Time that loss detection waits for a repair by parity. `None` means `Full` with
+    /// [`FecCode::ReedSolomon`] and no planner, because this code repairs several losses together; otherwise
+    /// `Reordering`. Default `None`.
     pub hold: Option<FecHold>,
     /// Round-trip time before the first sample. `None`: the time in the path memory; if it is unknown, parity
     /// waits 250 ms. Default `None`.

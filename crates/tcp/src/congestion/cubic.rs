@@ -415,8 +415,8 @@ mod tests {
         }
     }
 
-    /// Section 4.3: on short paths W_est grows faster than the curve: 9/17 segments per round trip until
-    /// the old window is reached, one after that.
+    /// Section 4.3: on short paths W_est grows faster than the curve, by 9/17 segments per round trip until
+    /// the old window is reached, and by one segment after that.
     #[test]
     fn on_short_paths_it_is_as_fast_as_reno() {
         let rtt = Duration::from_millis(5);

@@ -1,9 +1,9 @@
 //! Proportional Rate Reduction (RFC 9937): the window of a loss-based controller during fast recovery and
 //! CWR.
 //!
-//! It sends in proportion to the delivered data that the receiver reports, so that the window is at
-//! `ssthresh` when recovery ends, for any losses: without silence at the start or a burst at the end. The
-//! older RFC 6937 compensates for losses faster; the baseline of the paper's time uses it.
+//! PRR sends in proportion to the delivered data that the receiver reports. So the window is at `ssthresh`
+//! when recovery ends, for any losses, without silence at the start or a burst at the end. The older RFC 6937
+//! compensates for losses faster; the baseline of the paper's time uses it.
 
 use alloc::boxed::Box;
 
@@ -47,7 +47,8 @@ impl Prr {
     ///
     /// `held` bytes were delivered while loss detection waited for the answer to parity, and nothing was sent
     /// for them. They count while `pipe` is at most `ssthresh`, where PRR makes up for bytes that were not
-    /// sent: otherwise the second of two losses waits a round trip for the acknowledgement of the first.
+    /// sent. Without them the second of two losses would wait a round trip for the acknowledgement of the
+    /// first.
     pub(crate) fn enter(&mut self, ssthresh: u32, recover_fs: u32, held: u32) {
         self.episode = Some(Box::new(PrrEpisode {
             ssthresh,

@@ -547,9 +547,9 @@ impl Connection {
         }
     }
 
-    /// Extends a handshake timer that was derived from a shorter round-trip time than other connections of
-    /// the path have measured since (`srtt`): connections that open together queue behind each other, and all
-    /// but the first would otherwise time out.
+    /// Extends a handshake timer if other connections of the path have since measured a round-trip time
+    /// (`srtt`) longer than the one it was derived from. Connections that open together queue behind each
+    /// other, and all but the first would otherwise time out.
     pub(crate) fn on_longer_path(&mut self, srtt: Duration) {
         let early = self.handshake.syn.early_wait.zip(early_wait(&self.config, srtt, &self.tx.rtt));
         let longer = early.map(|(known, now)| now.saturating_sub(known));

@@ -228,8 +228,9 @@ impl OnPath {
         initial_window(segments, mss)
     }
 
-    /// True if the window holds data back and the connection may request the window of its path: once, and
-    /// again when the application has written more before any data of the start has arrived.
+    /// True if the window holds data back and the connection may request the window of its path. It may
+    /// request it once, and again when the application has written more before any data of the start has
+    /// arrived.
     #[inline]
     fn wants_window(&self, tx: &Sender) -> bool {
         let is_limited = || {
@@ -246,8 +247,8 @@ impl OnPath {
         }
     }
 
-    /// Returns the bytes of a start that are not paced: the free part of the current window, at most
-    /// [`BURST_SEGMENTS`] if the rate of the path is known, because more would only wait in its queue.
+    /// Returns the bytes of a start that are not paced: the free part of the current window. If the rate of
+    /// the path is known, they are at most [`BURST_SEGMENTS`], because more would only wait in its queue.
     fn starts_at_once(&self, known: &PathFacts, tx: &Sender) -> u32 {
         let free = tx.rate.congestion.cwnd().saturating_sub(tx.scoreboard.pipe());
         match self.start {

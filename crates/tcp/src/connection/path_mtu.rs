@@ -27,7 +27,8 @@ const UNANSWERED_AT_TIMEOUT: u32 = 2;
 
 impl Sender {
     /// True if the segment size may be too large for the path: large segments have left `least` times without
-    /// an arrival, none of this connection arrived before, and none of another has arrived since.
+    /// an arrival, no large segment of this connection arrived before, and none of another connection has
+    /// arrived since.
     fn suspects_size(&self, least: u32) -> bool {
         if !self.mtu.may_suspect() {
             return false;

@@ -136,9 +136,9 @@ impl Receiver {
     }
 
     /// True if all of a segment has arrived before, and it ends at or after the last acknowledgement sent. A
-    /// peer that has received no acknowledgement probes the tail of its data, and this segment may be the
-    /// only one that shows what the peer has received: its acknowledgement and timestamp are processed, as in
-    /// Linux. Older segments are ignored.
+    /// peer that has received no acknowledgement probes the tail of its data, and only this segment may show
+    /// how much that peer has received. So its acknowledgement and timestamp are processed, as in Linux.
+    /// Older segments are ignored.
     pub(crate) fn is_tail_probe(&self, segment: &Arrived<'_>) -> bool {
         let rcv_nxt = self.rcv_nxt();
         let end = segment.end();

@@ -160,8 +160,8 @@ impl Connection {
         }
     }
 
-    /// Returns the header of the copy and its data: a SYN as a stack without Fast Open would send it, the SYN
-    /// again where that is permitted, or the SYN-ACK again with every option of the first.
+    /// Returns the header of the copy and its data. The copy of a SYN is a SYN without Fast Open, or the same
+    /// SYN if that is permitted. The copy of a SYN-ACK has every option of the first.
     fn syn_copy(&self, now: Instant) -> (TcpHeader, SeqRange) {
         let answer = self.state == State::SynReceived;
         let (flags, ack, data) = if answer {

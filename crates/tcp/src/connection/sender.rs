@@ -1,5 +1,5 @@
-//! The sending half: the parts from [`crate::send`] and [`crate::congestion`], and a few fields that belong
-//! to none of them.
+//! The sending half: the parts from [`crate::send`] and [`crate::congestion`], and a few fields outside these
+//! parts.
 //!
 //! A connection may be a member of its path: the stack lends it the [`RateControl`] of the path for a call.
 //! Each member keeps its own loss detection, retransmission and timers. The window, the rate, the delivery
@@ -236,9 +236,9 @@ pub(crate) struct WindowUsage {
 
 impl WindowUsage {
     /// Records the end of a burst, in which possibly nothing left. `limited`: the congestion window has no
-    /// room for a segment, and data was or is waiting. Until the data outstanding now is acknowledged, the
-    /// window then counts as the limit; a burst with another limit can only raise the maximum of outstanding
-    /// data (Linux: tcp_cwnd_validate).
+    /// room for a segment, and data was or is waiting. The window then counts as the limit until the data
+    /// outstanding now is acknowledged. Until then, a burst with another limit can only raise the maximum of
+    /// outstanding data (Linux: tcp_cwnd_validate).
     pub(crate) fn on_burst(&mut self, una: SeqNum, nxt: SeqNum, limited: bool) {
         let sent = nxt != self.burst_end;
         self.burst_end = nxt;

@@ -320,7 +320,8 @@ pub(super) struct Breaker {
 #[derive(Debug)]
 pub(crate) struct ClientCache {
     entries: usize,
-    /// Time for which Fast Open is off on a network that is a black hole, doubled each time; 0: never off.
+    /// Time for which Fast Open is off on a network that is a black hole, doubled each time. With 0 it is
+    /// never off.
     black_hole_base: Duration,
     hash: KeyedHash,
     pub(super) paths: Lru<PathKey, FastOpenPath, KeyedHash>,

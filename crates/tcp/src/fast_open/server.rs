@@ -53,8 +53,8 @@ pub struct FastOpenListen {
     /// Use cookies that open one connection each; only clients of this stack support them. Needs the feature
     /// `one-time-cookies`. Default `false`.
     pub one_time: bool,
-    /// Accept data segments that follow a SYN with data before the handshake is complete, an initial window
-    /// at most, and further SYNs with parts of the data: for hops whose clients send them
+    /// Accept data segments that follow a SYN with data before the handshake is complete, up to an initial
+    /// window, and further SYNs with parts of the data. For hops whose clients send them
     /// ([`super::FastOpenConnect`]). Default `false`.
     pub data_after_syn: bool,
     /// Remember the SYNs whose data was accepted, and reject copies. Default `None`: a copy is recognised

@@ -53,9 +53,9 @@ pub struct Flight {
     pub mss: u32,
     /// Headers of a segment, IP and TCP with the options that every segment has, bytes.
     pub headers: u32,
-    /// Time by which the known data after this flight ends later than the flight, in thousandths of a round
-    /// trip; a retransmission that takes no longer delays only this flight. 0: no further data is known, the
-    /// flight ends a request or a response.
+    /// Time between the end of this flight and the end of the known data after it, in thousandths of a round
+    /// trip. A retransmission that takes no longer delays only this flight. 0 if no further data is known, so
+    /// that the flight ends a request or a response.
     pub followed: u32,
     /// The windows permit all of it to leave at once; otherwise acknowledgements of data in flight pace it.
     pub at_once: bool,
@@ -212,9 +212,9 @@ fn price(bytes: u32) -> u64 {
     u64::from(bytes) * PRICE / 1000
 }
 
-/// True if a packet of the handshake should leave twice. `bytes` is its length; `late_milli` the delay of the
-/// flight if it is lost, in thousandths of a round trip (the timer of the SYN or SYN-ACK); `allowance` the
-/// bytes that may be spent.
+/// True if a packet of the handshake should leave twice. `bytes` is its length, and `allowance` the bytes
+/// that may be spent. `late_milli` is the delay if it is lost (the timer of the SYN or SYN-ACK), in
+/// thousandths of a round trip.
 pub(crate) fn doubles_handshake(bytes: u32, late_milli: u32, losses: &Losses, allowance: u32) -> bool {
     let chain = Chain::of(losses);
     let gain = mul(chain.loss - mul(chain.loss, chain.stay), u64::from(late_milli) * 1000);

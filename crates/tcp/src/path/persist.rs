@@ -7,11 +7,11 @@
 //! ```
 //!
 //! After the two addresses follow: srtt, rttvar and min_rtt in microseconds with their remaining lifetime;
-//! three words that older releases used for the congestion window and that are skipped; segments sent, lost
-//! and runs of losses in 1024ths; MSS of the peer; lower and upper limit of the MTU with their remaining
-//! lifetime; failed handshakes; if the last handshake's time is doubtful, that time in microseconds with its
-//! remaining lifetime; after `carried` the bytes of a flight, their remaining lifetime, the rate of the path
-//! in bytes per second, 0 if unknown, and 1 if the path has limited it.
+//! three words of older releases that are skipped; segments sent, lost, and runs of losses, in 1024ths; MSS
+//! of the peer; lower and upper limit of the MTU with their remaining lifetime; failed handshakes; a doubtful
+//! time of the last handshake, if any, in microseconds with its remaining lifetime. After the word `carried`
+//! follow the bytes of a flight with their remaining lifetime, the rate of the path in bytes per second (0 if
+//! unknown), and 1 if the path has limited the rate.
 
 use alloc::format;
 use alloc::string::String;

@@ -26,9 +26,9 @@ const AGED: Duration = Duration::from_secs(30);
 const BRAKE: Duration = Duration::from_secs(60);
 /// Number of excesses among the remembered flights after which starts use the standard window.
 const BRAKE_EXCESSES: usize = 2;
-/// First duration of the brake: the time in which starts use the standard window. It doubles each time that
-/// the excesses recur within [`BRAKE`] of the end of the last brake, up to [`BRAKE`]: on a busy path chance
-/// causes two excesses every few minutes, whereas starts that are too large cause them again at once.
+/// First duration of the brake: the time in which starts use the standard window. It doubles, up to
+/// [`BRAKE`], each time that the excesses recur within [`BRAKE`] of the end of the last brake. On a busy path
+/// chance causes two excesses only every few minutes; starts that are too large cause them again at once.
 const BRAKE_FIRST: Duration = Duration::from_secs(4);
 /// Number of remembered flights, and of remembered trains.
 const FLIGHTS: usize = 8;
@@ -103,8 +103,8 @@ struct Judged {
 pub struct PathVolume {
     /// Initial size of a flight, bytes; 0 if only the standard window is permitted.
     pub bytes: u32,
-    /// Rate of a paced start, bytes per second, if known: the rate of the path; a quarter more after flights
-    /// that the path did not slow down.
+    /// Rate of a paced start, bytes per second, if known. This is the rate of the path, or a quarter more
+    /// after flights that the path did not slow down.
     pub rate: Option<u64>,
     /// True if the path has limited the rate of a flight; otherwise `rate` is a lower bound.
     pub is_rate_limited: bool,

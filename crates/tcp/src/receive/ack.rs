@@ -11,9 +11,9 @@
 //!   wait for the response that carries them, even in quick mode.
 //!
 //! An acknowledgement is owed until [`AckPolicy::on_ack_sent`]: a driver that processes a batch of arrivals
-//! before it polls for packets sends one acknowledgement for all of them. That is cheap and correct for bulk
-//! data, but not while a connection is young or data is missing: if the only acknowledgement of a flight is
-//! lost, the sender waits for its probe. [`AckPolicy::is_urgent`] shows when the driver should poll first.
+//! before it polls for packets sends one acknowledgement for all of them. That is cheap, and right for bulk
+//! data. It is wrong while a connection is young or data is missing: if the only acknowledgement of a flight
+//! is lost, the sender waits for its probe. [`AckPolicy::is_urgent`] shows when the driver should poll first.
 
 use brisk_wire::SeqNum;
 

@@ -115,8 +115,8 @@ impl Assembler {
         segment.end.gt(self.rcv_nxt) && !self.above.covers(segment)
     }
 
-    /// Processes a segment that was already cut to the window: `payload` is its range without SYN and FIN;
-    /// `fin`: a FIN follows.
+    /// Processes a segment that was already cut to the window: `payload` is its range without SYN and FIN.
+    /// `fin` is true if a FIN follows.
     ///
     /// A second FIN at another place, and data beyond the FIN, violate the protocol and are ignored.
     pub(crate) fn on_data(&mut self, payload: SeqRange, fin: bool) -> Arrival {

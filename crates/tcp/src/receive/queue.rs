@@ -13,9 +13,9 @@
 //! in the ring.
 //!
 //! Storage is allocated for the first byte and grows with its content. When the last byte has been read and
-//! none is retained, the storage is [taken](RecvQueue::take_storage), so an idle connection has none. Bulk
-//! readers get used storage back ([`RecvQueue::lend`]): new storage costs more than the copies into it and
-//! out of it, because the system must clear and map its pages.
+//! no byte is retained, the storage is [taken](RecvQueue::take_storage), so an idle connection has no
+//! storage. Bulk readers get used storage back ([`RecvQueue::lend`]): new storage costs more than the copies
+//! into it and out of it, because the system must clear and map its pages.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -121,9 +121,9 @@ impl RecvQueue {
         self.retained
     }
 
-    /// Returns up to `count` bytes from `offset` (negative: retained bytes), in at most two pieces; ends at
-    /// the last written byte, and is empty if `offset` is before the ring's oldest byte. Bytes after a gap
-    /// must have been written.
+    /// Returns up to `count` bytes from `offset` (negative for retained bytes), in at most two pieces. The
+    /// result ends at the last written byte, and is empty if `offset` is before the ring's oldest byte. Bytes
+    /// after a gap must have been written.
     pub(crate) fn stored(&self, offset: i32, count: usize) -> (&[u8], &[u8]) {
         let from = offset as isize + self.retained as isize - self.packets.len() as isize;
         usize::try_from(from).map_or((&[], &[]), |from| self.stored_in_ring(from, count))

@@ -415,9 +415,9 @@ impl PathMtu {
         self.search.is_some()
     }
 
-    /// Returns the probe that may be sent now, with `options` bytes of options: a search is in progress, no
-    /// probe is in flight, and window and unsent data (both bytes) permit enough to follow it. The caller
-    /// permits probes only while nothing is being recovered.
+    /// Returns the probe that may be sent now, with `options` bytes of options. It may be sent if a search is
+    /// in progress, no probe is in flight, and window and unsent data (both bytes) permit enough data after
+    /// it. The caller permits probes only while nothing is being recovered.
     pub(crate) fn next_probe(&self, cwnd: u32, unsent: u32, options: u32, now: Instant) -> NextProbe {
         let mss = self.mss(options);
         let Some(search) = &self.search else { return NextProbe::Wait };

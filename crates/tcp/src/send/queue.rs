@@ -1,9 +1,9 @@
 //! The send buffer: bytes from SND.UNA, sent or not, until they are acknowledged; the push marks of the
 //! application (RFC 9293 section 3.9.1, PSH); and whether a FIN follows.
 //!
-//! It knows bytes, not segments; the scoreboard has the state of sent segments. It allocates memory with the
-//! first write, or uses storage that is lent ([`SendQueue::lend`]), and gives it away when everything is
-//! acknowledged ([`SendQueue::take_storage`]).
+//! The queue knows bytes, not segments; the scoreboard has the state of sent segments. The queue allocates
+//! memory with the first write, or uses storage that is lent ([`SendQueue::lend`]). The storage is taken away
+//! when everything is acknowledged ([`SendQueue::take_storage`]).
 
 use alloc::collections::VecDeque;
 

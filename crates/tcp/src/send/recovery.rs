@@ -166,9 +166,9 @@ impl Recovery {
         if self.in_recovery() { self.frto_verdict(ack) } else { None }
     }
 
-    /// Judges a timeout as in RFC 5682 section 3.1, with SACK: it was spurious if data that was sent before
-    /// it and never again is delivered now; it was real if an acknowledgement has SACKs or duplicates
-    /// instead.
+    /// Examines a timeout as in RFC 5682 section 3.1, with SACK. The timeout was spurious if data that was
+    /// sent before it and never again is delivered now. It was real if an acknowledgement has SACKs or
+    /// duplicates instead.
     fn frto_verdict(&mut self, ack: &AckOutcome) -> Option<UndoCause> {
         if !self.frto {
             return None;
@@ -226,8 +226,8 @@ impl Recovery {
     /// Undoes the reduction, which was a mistake, so that the state is as without it. The same episode cannot
     /// be undone again.
     ///
-    /// The acknowledgement that shows the mistake then finds the state `Disorder` in [`Recovery::on_ack`],
-    /// which it ends if no data is missing.
+    /// The acknowledgement that shows the mistake then reaches [`Recovery::on_ack`] in the state `Disorder`,
+    /// and ends this state if no data is missing.
     pub(crate) fn undo(&mut self) {
         self.state = CongestionState::Disorder;
         self.cut_high = self.cut_before;

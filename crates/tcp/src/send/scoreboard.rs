@@ -2,8 +2,8 @@
 //! section 3).
 //!
 //! Records cover SND.UNA to SND.NXT without gaps, in the order of sequence numbers. Sacked, lost and
-//! retransmitted segments are stored a second time, as sets of ranges and in order of transmission, so that
-//! an acknowledgement costs only the records that it changes and a binary search, regardless of the amount of
+//! retransmitted segments are stored a second time, as sets of ranges and in order of transmission. So the
+//! cost of an acknowledgement is a binary search and the records that it changes, regardless of the amount of
 //! outstanding data. Only the scoreboard processes a raw DSACK: it knows the retransmissions and their
 //! reasons, and returns the retransmission that caused the duplicate.
 

@@ -24,7 +24,7 @@ impl Stack {
     ///
     /// The length of the run counts in [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes) and in the
     /// send buffer of the connection, but a slice of a longer buffer keeps that whole buffer allocated until
-    /// then.
+    /// the acknowledgement.
     ///
     /// ```
     /// # use brisk_tcp::stack::Rx;

@@ -145,8 +145,8 @@ pub struct Transmit {
     /// [`Flags::R4`](brisk_wire::Flags::R4) ([`brisk_wire::split_twice`]). Only with
     /// [`sends_twice`](crate::config::StackConfig::sends_twice).
     pub twice: bool,
-    /// True if the TCP checksum field holds only the sum of the pseudo header and the device (or
-    /// [`brisk_wire::split`]) completes it.
+    /// True if the TCP checksum field holds only the sum of the pseudo header, which the device (or
+    /// [`brisk_wire::split`]) completes.
     pub partial_checksum: bool,
     /// The connection that sent it; `None` for answers of the stack itself (resets, SYN cookies,
     /// TIME-WAIT).

@@ -118,8 +118,9 @@ impl Stack {
         connection.start_from(known, now);
     }
 
-    /// Refreshes the facts of a connection whose timer is due: while it opens, the round-trip time that other
-    /// connections have measured; later, their deliveries of large packets.
+    /// Refreshes facts that a connection learns from others when its timer is due. While it opens, this is
+    /// the round-trip time that others have measured; later, the newest large packet that they have
+    /// delivered.
     pub(super) fn refresh_path(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         let is_opening = slot.connection.state().is_opening();

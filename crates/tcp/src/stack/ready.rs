@@ -3,8 +3,8 @@
 //! Connections that may have something to send wait in one queue, first come, first served. Those whose
 //! packets must leave before applications run are in a second queue as well.
 //!
-//! A connection's deadline is entered into the table of deadlines when it leaves the queue: nearly every
-//! segment moves a timer, and a driver asks for the next deadline when the queue is empty.
+//! A connection's deadline is entered into the table of deadlines when the connection leaves the queue.
+//! Nearly every segment moves a timer, but a driver asks for the next deadline only when the queue is empty.
 
 use alloc::collections::VecDeque;
 

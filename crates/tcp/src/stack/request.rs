@@ -103,10 +103,11 @@ pub(super) fn is_request(arrived: &Arrived<'_>) -> bool {
 }
 
 impl Stack {
-    /// Holds SYNs to addresses of this stack ([`any_address`](crate::StackConfig::any_address): to every
-    /// address) and any port that has no listener, instead of answering them with a reset, until the program
-    /// decides about each. At most `max_pending` are held; further ones are dropped, so that their peers ask
-    /// again. 0, the default, ends forwarding, and forgets the requests that are held.
+    /// Holds SYNs to ports without a listener until the program decides about each, instead of answering them
+    /// with a reset. The destination is an address of this stack, or any address with
+    /// [`any_address`](crate::StackConfig::any_address). At most `max_pending` are held; further ones are
+    /// dropped, so that their peers ask again. 0, the default, ends forwarding, and forgets the requests that
+    /// are held.
     ///
     /// Data on such a SYN is not accepted, and the peer gets no answer before the decision.
     ///

@@ -1,9 +1,9 @@
 //! Storage of emptied buffers, for the next buffers that fill.
 //!
-//! Short connections need the same few blocks of storage one after another, which are too large for the fast
-//! lists of most allocators; a block that was just used is also still in the cache. Large storage of receive
-//! buffers, which the allocator would return to the system and request again, is kept for connections that
-//! receive in bulk.
+//! Short connections need the same few blocks of storage one after another. These blocks are too large for
+//! the fast lists of most allocators, and a block that was just used is still in the cache. Large storage of
+//! receive buffers, which the allocator would return to the system and request again, is kept for connections
+//! that receive in bulk.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

@@ -2,7 +2,7 @@
 //!
 //! The draft calls a loss ratio above 2 % congestion. A single random loss exceeds that in a flight of fewer
 //! than 50 segments, and on a path that loses 2 % at random about half of all flights do. Here losses must
-//! also be *excess*: more than the random loss of this path, which the flow learns over time, explains
+//! also be *excess*: more than random loss explains. The flow learns the random loss of its path over time
 //! ([`crate::evidence`]).
 //!
 //! Such losses end a probe. Between probes the limits fall if the losses of a round exceed what chance causes
@@ -99,8 +99,8 @@ pub(super) struct Evidence {
 }
 
 impl Bbr {
-    /// True if the losses exceed 2 % of the flight and show congestion: a full queue is known to have caused
-    /// them, or they are in enough places and more than random loss explains.
+    /// True if the losses exceed 2 % of the flight and show congestion. They show it if a full queue is known
+    /// to have caused them, or if they are in enough places and more than random loss explains.
     pub(super) fn is_loss_too_high(&self, tx_in_flight: u32, lost: u64, min_runs: u32) -> bool {
         let flight = u64::from(tx_in_flight);
         lost * 100 > flight * LOSS_THRESHOLD

@@ -1,9 +1,9 @@
 //! The window while lost data is repaired.
 //!
 //! The draft keeps the window in fast recovery, because the pacing rate limits what is sent. At the start of
-//! a flow that rate limits too little: a flow whose first flight has overflowed a queue would send all of it
-//! again within a round trip, and many such flows fill the queue with repeated data. So if a flow loses a
-//! quarter of a flight among its first segments, and more than random loss explains (`loss.rs`), its window
+//! a flow that rate limits too little. A flow whose first flight has overflowed a queue would send all of it
+//! again within a round trip, and many such flows would fill the queue with repeated data. So if a flow loses
+//! a quarter of a flight among its first segments, and more than random loss explains (`loss.rs`), its window
 //! follows BBR version 1 until everything is repaired. In the first round an acknowledgement permits as many
 //! bytes as have left the path, later at most twice as many, and the smallest window is one segment. Random
 //! loss has no such effect, and later the model of the path limits the flow.

@@ -29,8 +29,8 @@ const ONE_TIME_REQUESTS: u8 = 5;
 const HEDGE_MIN: Duration = Duration::from_millis(50);
 /// Numbers of repeated SYN-ACKs, without any other segment, that show a black hole (a server that follows RFC
 /// 6298 has sent two after 3 s) and that end the connection (four after 15 s). A server with [early
-/// timers](crate::TcpConfig::handshake_timers) sends as many in 1.5 s, which a few lost packets explain: so
-/// the time has to pass as well.
+/// timers](crate::TcpConfig::handshake_timers) sends as many in 1.5 s after a few lost packets, so the time
+/// has to pass as well.
 const REPEATED_SYN_ACKS_TELL: Repeats = Repeats { count: 2, within: Duration::from_millis(2500) };
 const REPEATED_SYN_ACKS_END: Repeats = Repeats { count: 4, within: Duration::from_millis(12_500) };
 
@@ -375,7 +375,7 @@ impl Client {
     }
 
     /// Returns the time after the SYN at which a second, plain connection for the same request should follow,
-    /// as a guard against a path that accepts the data and then drops everything; `None` if there is no such
+    /// as a guard against a path that accepts the data and then drops everything. `None` if there is no such
     /// risk: the SYN has no data, this path has passed responses to such SYNs before, or the data was not
     /// accepted.
     pub(crate) fn hedge_wait(&self) -> Option<Duration> {

@@ -210,8 +210,8 @@ impl FastOpenState {
         Some(client.syn_payload_limit(tx))
     }
 
-    /// Returns the bytes of data on a copy of the SYN, which then has the cookie of the first too; `None` if
-    /// the configuration permits none, or the path is not known to pass such data.
+    /// Returns the bytes of data on a copy of the SYN, which then also has the cookie. `None` if the
+    /// configuration permits no data, or the path is not known to pass data on a SYN.
     pub(super) fn copied_syn_data(&self, config: &TcpConfig) -> Option<u32> {
         let permitted = config.handshake_copies.is_some_and(|copies| copies.with_data);
         self.client().filter(|_| permitted)?.proven_data()
@@ -342,8 +342,8 @@ impl FastOpenState {
         }
     }
 
-    /// Evaluates the end of the connection: a SYN without an answer (`lost`), or a path that broke
-    /// (`only_fin`: nothing but a FIN has arrived).
+    /// Evaluates the end of the connection. `lost`: the SYN was not answered. `only_fin`: nothing but a FIN
+    /// has arrived, because the path broke.
     pub(super) fn on_end(&mut self, lost: bool, only_fin: bool) {
         let Some(client) = self.client_mut() else { return };
         client.take_early();
@@ -362,17 +362,17 @@ impl FastOpenState {
         }
     }
 
-    /// Evaluates a retransmission timeout, the `in_row`th in a row, of the data from `una` on: the second
-    /// without progress since the connection opened shows a black hole.
+    /// Evaluates a retransmission timeout, the `in_row`th in a row, of the data from `una` on. The second
+    /// timeout without progress since the connection opened shows a black hole.
     pub(super) fn on_timeout(&mut self, una: SeqNum, in_row: u32) {
         if in_row == 2 && self.client().is_some_and(|client| client.is_stuck_at(una)) {
             self.on_black_hole(BlackHoleSign::Timeouts);
         }
     }
 
-    /// Evaluates that the request was answered on another connection, which began later, and that no data has
-    /// arrived here (`heard` is false): either the response was lost, or the path passes no segments after
-    /// such a SYN.
+    /// Processes the fact that the request was answered on another connection, which began later. If no data
+    /// has arrived here (`heard` is false), either the response was lost, or the path passes no segments
+    /// after such a SYN.
     pub(crate) fn on_outrun(&mut self, heard: bool) {
         if !heard && self.syn_ack_class() == Some(SynAckClass::Accepted) {
             self.on_black_hole(BlackHoleSign::Outrun);
@@ -435,7 +435,7 @@ impl FastOpenState {
         self.server().is_some_and(|server| server.allowance().is_some())
     }
 
-    /// Returns the bytes of data that may leave before the handshake's ACK, after `sent` bytes: a source that
+    /// Returns the bytes of data that may leave before the handshake's ACK, after `sent` bytes. A source that
     /// has proven its address with a cookie alone gets no more than any connection may begin with. `None` if
     /// the windows alone decide.
     pub(super) fn unproven_budget(&self, sent: u32, mss: u32) -> Option<u32> {

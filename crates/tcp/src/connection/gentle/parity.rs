@@ -27,8 +27,8 @@ use crate::send::scoreboard::{Record, Scoreboard};
 use crate::seq_ranges::{SeqRange, SeqRanges};
 use crate::time::{Duration, Instant, Micros};
 
-/// Bytes by which the payload of every data segment is reduced, in addition to timestamps, so that a parity
-/// segment with the same payload fits the same packet: the longest option of the profile, padded.
+/// Length of the longest option of the profile, padded. The payload of every data segment is smaller by this,
+/// so that a parity segment with the same payload fits the same packet.
 const RESERVED_F2: u32 = 16;
 const RESERVED_F1: u32 = 8;
 

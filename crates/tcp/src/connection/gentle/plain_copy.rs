@@ -3,12 +3,13 @@
 //! **The plain copy of a SYN with data** guards against a path that may drop such SYNs.
 //!
 //! A path that drops SYNs with data (about 6 % did when the paper was written, section 4.1) delays the
-//! connection until the plain SYN follows: by 1.5 round trips with the paper's timer, on each connection
-//! until the client has learnt it. The copy leaves before the answer can arrive, with no data, no cookie and
-//! the same sequence number. If the first SYN arrived, the server sees a repeated SYN and answers it again,
-//! which changes nothing at the client. If not, the copy opens the connection, half a round trip late instead
-//! of one and a half. The cost is two small packets, and only until the path has passed data once, which the
-//! memory of the client records ([`OpenAttempt::untried`](crate::fast_open::client::OpenAttempt)).
+//! connection until the plain SYN follows. With the paper's timer this takes 1.5 round trips, on each
+//! connection until the client has learnt it. The copy leaves before the answer can arrive, with no data, no
+//! cookie and the same sequence number. If the first SYN arrived, the server sees a repeated SYN and answers
+//! it again, which changes nothing at the client. If not, the copy opens the connection, half a round trip
+//! late instead of one and a half. The cost is two small packets. The memory of the client records when the
+//! path has passed data once ([`OpenAttempt::untried`](crate::fast_open::client::OpenAttempt)); from then on
+//! there is no copy.
 //!
 //! The copy is not a retransmission: option and data are still offered, no mechanism falls back, and the
 //! timer of the SYN restarts with it. The echoed timestamp, or the time of the answer, shows which of the two

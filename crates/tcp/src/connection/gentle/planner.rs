@@ -311,8 +311,8 @@ impl Sender {
 
     /// Returns the time by which the `rest` bytes after a flight of `bytes` end later than the flight, in
     /// thousandths of a round trip. They begin to leave when acknowledgements arrive, a round trip after the
-    /// flight begins, and fill a window in each round trip; the mean byte of the flight leaves when the pacer
-    /// has sent half of it.
+    /// flight begins, and fill a window in each round trip. The mean byte of the flight leaves when the pacer
+    /// has sent half of the flight.
     fn followed(&self, bytes: u32, rest: u32, budget: &Budget) -> u32 {
         if rest == 0 {
             return 0;

@@ -1,6 +1,6 @@
-//! The receiving half of Corrective on one connection: parity segments are taken out before the data path
-//! sees them, the data that they recover goes through it like an arrival, and the peer is notified (Gentle
-//! Aggression section 5). The [decoder](crate::mechanism::corrective::decoder) recovers the data.
+//! The receiving half of Corrective on one connection (Gentle Aggression section 5). Parity segments are
+//! taken out before the data path sees them. The data that they recover goes through the data path like an
+//! arrival, and the peer is notified. The [decoder](crate::mechanism::corrective::decoder) recovers the data.
 
 use brisk_wire::{Flags, SeqNum};
 
@@ -42,8 +42,8 @@ impl ParityRx {
 }
 
 impl ParityRx {
-    /// Returns the earlier of two times: the history of an idle connection is freed; the wait for the late
-    /// original of a repaired segment ends.
+    /// Returns the time at which the history of an idle connection is freed or the wait for the late original
+    /// of a repaired segment ends, whichever is earlier.
     pub(crate) fn next_timeout(&self, rto: Micros) -> Option<Instant> {
         Instant::earlier(self.history.next_timeout(rto), self.overtaken.next_timeout())
     }

@@ -53,9 +53,9 @@ impl TailLossProbe {
 
     /// Implements TLP_calc_PTO of RFC 8985 section 7.2.
     ///
-    /// If the delay of the peer's acknowledgements is known, the probe leaves at the time that QUIC would
-    /// take (RFC 9002 section 6.2.1), if that is sooner: a round trip, its variation and this delay after the
-    /// last transmission, and at least the variation after the last acknowledgement.
+    /// If the delay of the peer's acknowledgements is known, the probe may leave sooner, at the time of QUIC
+    /// (RFC 9002 section 6.2.1): a round trip, its variation and this delay after the last transmission, and
+    /// at least the variation after the last acknowledgement.
     ///
     /// `last_sent`: time of the last transmission. `rto_at`: deadline of the retransmission timer.
     fn schedule(&mut self, tx: &Sender, last_sent: Instant, rto_at: Option<Instant>, now: Instant) {
@@ -112,8 +112,8 @@ impl TailLossProbe {
             return self.reset();
         }
         if sent.origin == Origin::New {
-            // A probe restarts the retransmission timer; the limit is still its time for the first segment,
-            // if that is ahead (Linux: the same).
+            // A probe restarts the retransmission timer. The limit is still the time at which that timer
+            // would fire for the first segment, if this time is ahead (Linux: the same).
             let from_head = tx.scoreboard.head().map(|head| head.sent_at + tx.timeout());
             let rto_at = from_head.filter(|at| *at > now).or(tx.rto.deadline());
             self.schedule(tx, now, rto_at, now);

@@ -2,10 +2,10 @@
 //! covers (Gentle Aggression section 5).
 //!
 //! Segments that are sent for the first time within a quarter of a round trip form a group of at most 16
-//! blocks. Its parity leaves a quarter of a round trip after its last packet: late enough that the loss of a
-//! burst does not take the parity with it, early enough to come well before a retransmission. The encoder
-//! does not know the bytes of the stream: [`Encoder::next`] returns the ranges, and the parity is computed
-//! from the send queue when the packet is written.
+//! blocks. Its parity leaves a quarter of a round trip after its last packet. So the loss of a burst does not
+//! include the parity, and the parity arrives well before a retransmission. The encoder does not know the
+//! bytes of the stream: [`Encoder::next`] returns the ranges, and the parity is computed from the send queue
+//! when the packet is written.
 
 use alloc::collections::VecDeque;
 

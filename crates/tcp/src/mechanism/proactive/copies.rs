@@ -1,8 +1,8 @@
 //! The sending side of Proactive: which segments leave twice, and when their copies leave.
 //!
 //! A copy is identical to its original except for the mark, the IP identification and the checksums, so the
-//! header of the original is kept until the copy leaves. Copies do not use the congestion window; the
-//! scoreboard records only that the data was sent twice; pacing counts them.
+//! header of the original is kept until the copy leaves. Copies do not use the congestion window, but pacing
+//! counts them. The scoreboard records only that the data was sent twice.
 
 use alloc::collections::VecDeque;
 

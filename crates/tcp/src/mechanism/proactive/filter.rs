@@ -6,8 +6,8 @@
 //! retransmission and is acknowledged. An entry whose original does not arrive in time is a loss that the
 //! copy masked, and is reported. Three later originals end the wait early as long as no original has arrived
 //! out of order on this connection (as in RACK, RFC 8985 section 6.2 step 4). Originals that arrive after the
-//! report of their loss are dropped, but if all of them have arrived, the last one is acknowledged as a
-//! duplicate: the DSACK lets the sender undo its reduction.
+//! report of their loss are dropped, except the last: when all of them have arrived, it is acknowledged as a
+//! duplicate, and the DSACK lets the sender undo its reduction.
 //!
 //! The filter does not know the stream: the caller determines whether a segment has new bytes.
 
@@ -265,8 +265,8 @@ impl Filter {
     }
 
     /// True if a marked segment is a retransmission, because a middlebox may set the mark on every segment. A
-    /// copy is identical to its original, so a marked segment without new data is a retransmission if its
-    /// timestamp is later than that of the first instance, or if no first instance is remembered.
+    /// copy has the timestamp of its original. So a marked segment without new data is a retransmission if
+    /// its timestamp is later than the first instance's, or if no first instance is remembered.
     fn is_marked_retransmission(&self, instance: &Instance) -> bool {
         if instance.new || self.rule == CopyRule::Paper {
             return false;
