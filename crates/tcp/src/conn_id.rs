@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_dead_once_its_tenant_has_left() {
+    fn handle_is_invalid_after_its_value_is_removed() {
         let mut slots = Slots::new(1);
         let first: ConnId = slots.insert("first");
         assert_eq!(slots.at(first), Some(&"first"));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_from_elsewhere_is_refused() {
+    fn handle_with_another_generation_is_refused() {
         let mut slots: Slots<u8> = Slots::new(1);
         assert_eq!(slots.at(ConnId { index: 7, generation: 0 }), None);
         assert_eq!(slots.remove(ConnId { index: 7, generation: 0 }), None);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_another_stack_names_nothing() {
+    fn handle_of_another_stack_is_invalid() {
         let (mut slots, mut others) = (Slots::new(1), Slots::new(2));
         let (_, key): (ConnId, ConnId) = (slots.insert(1), others.insert(2));
         assert_eq!((slots.at(key), others.at(key)), (None, Some(&2)));

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_losses_are_allowed_as_random_loss_makes_plausible() {
+    fn allowed_losses_follow_the_poisson_table() {
         assert_eq!(allowed_losses(20, 20_000, 1000), 2);
         assert_eq!(allowed_losses(20, 50_000, 1000), 4);
         assert_eq!(allowed_losses(64, 20_000, 1000), 5);
@@ -284,7 +284,7 @@ mod tests {
 
     /// The probability of this number of losses or more, by the Poisson distribution: 6e-5, 8e-5, 7e-5, 5e-5.
     #[test]
-    fn certain_are_losses_that_chance_causes_in_one_of_ten_thousand_cases() {
+    fn excess_is_certain_at_a_chance_of_one_in_ten_thousand() {
         let history = LossHistory { segments: 1_000_000, lost: 20_000, runs: 20_000 };
         for (segments, least) in [(20, 5), (50, 7), (150, 12), (500, 25)] {
             assert!(history.is_certain_excess(segments, least), "{least} of {segments}");
@@ -295,13 +295,13 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_table_the_allowance_goes_on_growing() {
+    fn allowed_losses_keep_growing_beyond_the_table() {
         let allowed: [u64; 5] = [800, 900, 1000, 10_000, 100_000].map(|n| allowed_losses(n, 10_000, 1000));
         assert_eq!(allowed, [15, 17, 18, 125, 1076]);
     }
 
     #[test]
-    fn random_loss_is_believed_up_to_5_percent_and_forgotten_by_halves() {
+    fn learned_random_loss_is_at_most_5_percent_and_decays() {
         let mut history = LossHistory::default();
         for _ in 0..100 {
             history.learn(100, 30, 20, 16_384);

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_and_nobody_are_not_unicast() {
+    fn multicast_and_unspecified_addresses_are_not_unicast() {
         for ip in ["0.0.0.0", "255.255.255.255", "224.0.0.1", "::", "ff02::1"] {
             assert!(!is_unicast(&ip.parse().expect("valid")), "{ip}");
         }
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_compact_tuple_is_no_other() {
+    fn compact_tuple_equals_only_its_own_four_tuple() {
         let of = |local: &str, remote: &str| {
             FourTuple::new(local.parse().expect("valid"), remote.parse().expect("valid"))
         };

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn derived_seeds_have_nothing_in_common() {
+    fn derived_seeds_differ_in_every_word() {
         let derived = (0..100).map(|n| Seed::from(1).derive(n)).chain([Seed::from(1)]);
         let halves: BTreeSet<[u64; 2]> = derived.flat_map(|Seed(halves)| halves).collect();
         assert_eq!(halves.len(), 201, "the two of a widened number are the same");

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_entry_unused_for_longest_makes_way() {
+    fn least_recently_used_entry_is_evicted() {
         let mut table = table(3);
         for key in [1, 2, 3] {
             table.touch_or_insert(key, || u32::from(key));
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn an_evicted_place_is_not_that_of_its_successor() {
+    fn id_of_an_evicted_entry_does_not_reach_its_successor() {
         let mut table = table(1);
         let (first, _) = table.touch_or_insert(1, || 10).expect("room for one");
         let (second, _) = table.touch_or_insert(2, || 20).expect("room for one");
@@ -275,7 +275,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_list_in_order_of_use(
+        fn entries_are_listed_in_order_of_use(
             steps in proptest::collection::vec((0u8..8, 0u8..40), 0..200),
             capacity in 1usize..5,
         ) {

@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handshake_in_doubt_counts_for_the_next_ones_until_a_time_is_certain() {
+    fn doubtful_handshake_time_is_used_until_a_certain_one_arrives() {
         let doubtful = PathReport { doubtful_rtt: Some(ms(250)), ..PathReport::default() };
         let facts = after(&[measured(100, 10, 9), doubtful], 2);
         assert_eq!((facts.rtt.map(|rtt| rtt.srtt), facts.handshake_rtt()), (Some(ms(100)), Some(ms(250))));
@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_round_trip_is_believed_at_once_a_shorter_one_slowly() {
+    fn longer_round_trip_is_adopted_at_once_shorter_one_slowly() {
         assert_eq!(
             after(&[measured(100, 10, 9), measured(180, 20, 9)], 2).rtt.map(|rtt| rtt.srtt),
             Some(ms(180))
@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_round_trip_is_that_of_all_connections_until_it_is_too_old() {
+    fn minimum_round_trip_is_over_all_connections_until_it_expires() {
         let least = |reports: &[PathReport], now| after(reports, now).min_rtt;
         let queue = [measured(50, 5, 9), measured(120, 5, 9), measured(90, 5, 9)];
         assert_eq!((least(&queue, 599), least(&queue, 600)), (Some(ms(50)), None));
@@ -597,7 +597,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_sample_does_not_spoil_a_variation_that_is_known() {
+    fn single_sample_does_not_replace_a_known_variation() {
         // RFC 6298 2.2 takes half of the first sample; RFC 9040 table 3 shares RTTVAR between connections.
         let known = after(&[measured(100, 4, 50), measured(100, 50, 1)], 2).rtt;
         assert_eq!(known, Some(PathRtt { rttvar: ms(3), ..rtt(100, 0) }));
@@ -660,7 +660,7 @@ mod tests {
     }
 
     #[test]
-    fn estimate_follows_after_any_amount_sent() {
+    fn loss_estimate_adapts_after_any_number_of_segments() {
         let mut memory = memory(1);
         memory.on_report(ends(9), &lost(1_000_000, 100_000, 100_000), at(0));
         memory.on_report(ends(9), &lost(1_000_000, 0, 0), at(1));

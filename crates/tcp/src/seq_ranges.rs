@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn taking_out_the_middle_leaves_both_ends() {
+    fn removing_the_middle_of_a_range_leaves_two_ranges() {
         let mut set = SeqRanges::new();
         set.insert(range(u32::MAX - 5, 0, 20));
         assert_eq!(set.remove(range(u32::MAX - 5, 5, 10)), 5);
@@ -351,7 +351,7 @@ mod tests {
         }
 
         #[test]
-        fn questions_agree_with_a_bitmap(
+        fn queries_agree_with_a_bitmap(
             base: u32,
             inserts in prop::collection::vec((0..SPACE, 1u32..30), 0..12),
             from in 0..SPACE,
@@ -375,7 +375,7 @@ mod tests {
         }
 
         #[test]
-        fn ranges_from_all_over_sequence_space_do_not_panic(
+        fn ranges_anywhere_in_sequence_space_do_not_panic(
             ranges in prop::collection::vec((any::<u32>(), any::<u32>()), 0..40),
         ) {
             let mut set = SeqRanges::new();

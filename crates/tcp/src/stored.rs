@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_finds_its_own_in_a_text_of_several() {
+    fn each_kind_is_found_in_a_text_of_several_kinds() {
         let numbers = NUMBERS.write(None, |records| records.push("17"));
         for text in [numbers.clone() + &letters(None), letters(None) + &numbers] {
             assert_eq!(read(&text).map(|read| read.len()), Ok(2));
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn time_goes_on_while_nobody_runs() {
+    fn remaining_times_shrink_between_writing_and_reading() {
         let now = Instant::from_millis(1000);
         let text =
             LETTERS.write(Some(100), |records| records.push(&left(Some(now + Duration::from_secs(9)), now)));

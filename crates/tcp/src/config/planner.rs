@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ends_of_the_ranges_are_in_them() {
+    fn limits_of_the_ranges_are_accepted() {
         let least = PlannerConfig { max_overhead: 0, assumed_loss: 0, ..PlannerConfig::default() };
         let most = PlannerConfig { max_overhead: 200, assumed_loss: 500_000, ..least };
         assert_eq!((least.validate(), most.validate()), (Ok(()), Ok(())));

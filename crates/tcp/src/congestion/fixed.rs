@@ -50,7 +50,7 @@ mod tests {
     use crate::outcome::CongestionState;
 
     #[test]
-    fn nothing_moves_the_window() {
+    fn fixed_window_never_changes() {
         let mut fixed = Fixed::new(30_000);
         fixed.start(1_000, Some(1_000));
         fixed.on_rto(&RtoEvent { now: Instant::ZERO, pipe: 0, first: true, max_ssthresh: Some(1_000) });

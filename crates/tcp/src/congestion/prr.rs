@@ -225,7 +225,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_acknowledgement_breaks_the_arithmetic(
+        fn extreme_acknowledgements_do_not_overflow(
             ssthresh: u32,
             recover_fs: u32,
             acks in prop::collection::vec((any::<u32>(), any::<u32>(), any::<bool>(), any::<bool>(), any::<u32>()), 0..20),

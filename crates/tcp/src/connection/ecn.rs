@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn not_offered_leaves_no_trace() {
+    fn without_an_offer_ecn_has_no_effect() {
         let mut ecn = EcnState::new(false);
         assert_eq!(ecn.syn_flags(), Flags(0));
         ecn.on_syn(Flags::SYN | Flags::ECE | Flags::CWR);
@@ -137,7 +137,7 @@ mod tests {
 
     /// RFC 3168 section 6.1.1: an ECN-setup SYN-ACK answers an ECN-setup SYN and has ECE.
     #[test]
-    fn it_takes_both_ends_to_agree() {
+    fn ecn_needs_the_agreement_of_both_ends() {
         for (offered, answer) in [(false, Flags::ECE), (true, Flags(0))] {
             let mut ecn = EcnState::new(offered);
             ecn.on_syn_ack(Flags::SYN | Flags::ACK | answer);

@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_outbox_is_bounded_and_says_nothing_twice() {
+    fn outbox_is_bounded_and_holds_no_duplicates() {
         let mut outbox = Outbox::default();
         outbox.push(Control::ChallengeAck);
         outbox.push(Control::ChallengeAck);

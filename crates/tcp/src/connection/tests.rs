@@ -427,7 +427,7 @@ fn a_silent_peer_is_given_up_by_user_timeout() {
 }
 
 #[test]
-fn two_ends_that_open_at_once_meet() {
+fn simultaneous_open_makes_one_connection() {
     let mut world = World::new(TcpConfig::default());
     let tuple = FourTuple { local: "10.0.0.2:80".parse().unwrap(), remote: "10.0.0.1:1000".parse().unwrap() };
     let secrets = Secrets { iss: SeqNum(9000), ts_offset: 5 };
@@ -439,7 +439,7 @@ fn two_ends_that_open_at_once_meet() {
 }
 
 #[test]
-fn a_connection_that_was_reset_says_nothing_more() {
+fn connection_sends_nothing_after_a_reset() {
     let mut world = World::open(TcpConfig::default());
     let now = world.now;
     world.end(C).write(&[1; 1000], now).unwrap();

@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_starts_the_silence_again() {
+    fn answer_restarts_the_keepalive_time() {
         let mut keepalive = Keepalive::new(CONFIG, Instant::ZERO);
         assert_eq!(keepalive.on_timeout(false, None, Instant::from_millis(10_000)), KeepaliveVerdict::Probe);
         keepalive.on_heard(Instant::from_millis(10_100));

@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_exact_cookie_of_the_exact_client_is_good() {
+    fn cookie_is_valid_only_unchanged_and_for_its_client() {
         let ring = ring(CookieKey::new(COUNTING), None);
         let (client, server) = (ip("10.0.0.1"), ip("10.0.0.2"));
         let good = ring.generate(client, server).expect("a fixed key");

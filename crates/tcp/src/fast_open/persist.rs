@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn own_knowledge_goes_before_stored_knowledge() {
+    fn facts_of_this_process_replace_stored_ones() {
         let mut here = cache();
         let cookie = Cookie::new(&[1; 4]).map(FastOpen::with_cookie);
         let granted =

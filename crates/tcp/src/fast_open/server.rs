@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_cookie_is_answered_by_a_good_one() {
+    fn invalid_cookie_is_answered_by_a_valid_one() {
         let mut bench = Bench::new(8);
         let (bad, good) = (bench.cookie("192.0.2.2"), bench.cookie("192.0.2.1"));
         let verdict = bench.admit("192.0.2.1", Some(bad), 100, 0);
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_holds_so_many_and_no_more() {
+    fn pending_connections_of_a_listener_are_limited() {
         let mut bench = Bench::new(2);
         let first = bench.open("192.0.2.1", 0).expect("room");
         bench.open("192.0.2.2", 1).expect("room");
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_leaves_its_place_taken_for_a_minute() {
+    fn reset_connection_occupies_its_slot_for_a_minute() {
         let mut bench = Bench::new(2);
         let (first, second) = (bench.open("192.0.2.1", 0), bench.open("192.0.2.2", 1));
         for ticket in [first, second] {
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_has_so_many_and_the_others_are_not_harmed() {
+    fn limit_of_one_client_does_not_affect_others() {
         let mut bench = Bench::new(100);
         bench.config.max_per_ip = 1;
         let first = bench.open("192.0.2.1", 0).expect("room");
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn an_evicted_client_forgets_its_count_and_nobody_else_pays() {
+    fn evicted_client_count_does_not_affect_others() {
         let mut bench = Bench::new(100);
         bench.server.per_ip = Lru::new(1, KeyedHash::new(&1.into()));
         bench.config.max_per_ip = 1;

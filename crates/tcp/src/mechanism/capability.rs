@@ -224,7 +224,7 @@ mod tests {
 
     /// Vectors C1 and C2, the passive side.
     #[test]
-    fn answers_grant_what_both_want() {
+    fn answer_grants_what_both_ends_support() {
         let byte =
             |capabilities: Capabilities, offered| capabilities.answer(offered, true).map(|(byte, _)| byte);
         assert_eq!(byte(F2, 0x11), Some(0x91));

@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn option_swallowed_alone_is_withheld_for_an_hour_then_longer() {
+    fn option_dropped_alone_is_left_out_for_an_hour_then_longer() {
         let mut world = World::new();
         world.opened(BOTH, true);
         world.opened(FAST_OPEN, false);
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn fast_open_as_the_culprit_leaves_the_other_option_alone() {
+    fn if_fast_open_is_dropped_the_other_option_stays() {
         let mut world = World::new();
         world.opened(BOTH, true);
         world.opened(FAST_OPEN, true);
@@ -529,7 +529,7 @@ mod tests {
 
     /// One open in 25 is not answered, by chance, as with a loss of 2 % in each direction.
     #[test]
-    fn chance_alone_does_not_keep_the_option_away() {
+    fn random_loss_does_not_suspend_the_option() {
         use rand_chacha::ChaCha8Rng;
         use rand_chacha::rand_core::{RngCore, SeedableRng};
 
@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_syn_now_and_then_is_forgiven_and_room_is_bounded() {
+    fn occasional_lost_syns_are_ignored_and_memory_is_bounded() {
         let mut world = World::new();
         for _ in 0..5 {
             world.opened(GENTLE, true);

@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn without_loss_without_allowance_and_without_means_nothing_is_spent() {
+    fn no_redundancy_without_loss_allowance_or_mechanism() {
         let nothing = |plan: Plan| (plan.protection, plan.reason);
         let of = |losses: &Losses, means: &Means, allowance| {
             nothing(plan(&flight(30_000), losses, means, allowance))
@@ -540,7 +540,7 @@ mod tests {
 
     /// A caller may set any numbers of a form.
     #[test]
-    fn a_form_that_no_flight_can_have_becomes_one_that_it_can() {
+    fn impossible_form_becomes_the_nearest_possible_one() {
         for protection in [
             Protection::Copies { last: 100, pause: false },
             Protection::Parity { parities: 200, group: 0, pause: true },
@@ -554,7 +554,7 @@ mod tests {
 
     /// Forms that cost more than they could gain are not weighed; the result is that of weighing all.
     #[test]
-    fn the_best_of_all_forms_is_found_without_weighing_all() {
+    fn skipping_expensive_forms_does_not_change_the_plan() {
         for (bytes, followed) in [(200, 0), (1432, 5_000), (5_000, 0), (30_000, 600), (64_440, 2_000)] {
             for per_million in [0, 10, 300, 10_000, 50_000, 300_000] {
                 for allowance in [0, 300, 2_000, 30_000] {
@@ -586,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_is_never_answered_with_more_packets() {
+    fn queue_losses_get_no_redundancy() {
         for per_million in [1_000, 20_000, 200_000] {
             let queue = Losses { queue: true, ..losses(per_million) };
             let plan = plan(&flight(30_000), &queue, &RS, 30_000);
@@ -645,14 +645,14 @@ mod tests {
     }
 
     #[test]
-    fn middle_flights_are_left_to_retransmission_unless_much_is_lost() {
+    fn flight_with_later_data_is_protected_only_at_high_loss() {
         let middle = Flight { followed: 2_000, ..flight(14_000) };
         assert_eq!(plan(&middle, &losses(10_000), &RS, 14_000).protection, Protection::Nothing);
     }
 
     /// A retransmission then arrives after all other data.
     #[test]
-    fn a_flight_that_little_data_follows_is_protected() {
+    fn flight_with_little_later_data_is_protected() {
         for followed in [500, 1_000] {
             let flight = Flight { followed, ..flight(200_000) };
             let plan = plan(&flight, &losses(20_000), &RS, 50_000);
@@ -664,14 +664,14 @@ mod tests {
     }
 
     #[test]
-    fn a_flight_that_acknowledgements_pace_is_protected_after_a_pause() {
+    fn ack_clocked_flight_gets_redundancy_after_a_pause() {
         let paced = Flight { at_once: false, ..flight(14_000) };
         let protection = plan(&paced, &losses(20_000), &RS, 7_000).protection;
         assert!(matches!(protection, Protection::Parity { pause: true, .. }), "{protection:?}");
     }
 
     #[test]
-    fn the_handshake_is_doubled_where_its_loss_costs_more_than_its_bytes() {
+    fn handshake_is_copied_if_its_loss_costs_more_than_the_bytes() {
         assert!(doubles_handshake(172, 1500, &losses(20_000), 200));
         assert!(!doubles_handshake(172, 1500, &losses(20_000), 100), "allowance");
         assert!(!doubles_handshake(172, 1500, &losses(0), 200));
@@ -681,7 +681,7 @@ mod tests {
     /// In the long run the share and the bursts of losses are the given ones: a packet is lost if it follows
     /// a lost one, or a delivered one, with their probabilities.
     #[test]
-    fn the_chain_has_the_loss_and_the_bursts_that_it_was_given() {
+    fn simulated_chain_has_the_given_loss_and_burst_length() {
         for (per_million, burst_milli) in [(20_000, 1_500), (200_000, 3_000), (400_000, 4_000)] {
             let chain = Chain::of(&Losses { per_million, burst_milli, queue: false });
             assert_eq!(chain.loss, u64::from(per_million) * 1000);
@@ -719,7 +719,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tally_has_the_odds_of_each_number_of_packets_in_any_order() {
+    fn loss_odds_do_not_depend_on_the_order_of_queries() {
         for (per_million, burst_milli) in [(0, 1_000), (20_000, 1_000), (50_000, 2_700), (600_000, 9_000)] {
             let chain = Chain::of(&Losses { per_million, burst_milli, queue: false });
             for most in 1..COUNTS {
@@ -738,7 +738,7 @@ mod tests {
 
     /// Compares the chain with a count over many runs of a seeded generator.
     #[test]
-    fn the_odds_are_those_of_the_chain() {
+    fn loss_odds_agree_with_the_simulated_chain() {
         use rand_chacha::rand_core::{RngCore, SeedableRng};
         let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(7);
         for (per_million, burst_milli) in [(20_000, 1_000), (50_000, 2_000), (10_000, 4_000)] {

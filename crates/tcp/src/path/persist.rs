@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn own_knowledge_goes_before_stored_knowledge() {
+    fn facts_of_this_process_replace_stored_ones() {
         let mut here = memory();
         here.on_report(ends(1), &PathReport { mss: Some(500), ..PathReport::default() }, at(0));
         here.import(&full().export(None, at(0)), None, at(1)).expect("as written");

@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn random_loss_leaves_what_was_carried() {
+    fn random_loss_does_not_change_the_volume() {
         assert_eq!(after(&[flight(20, 0, 0), flight(20, 1, 0), flight(12, 1, 0), flight(3, 1, 0)]), Some(20));
         assert_eq!(
             after(&[flight(20, 0, 0), flight(30, 1, 0)]),
@@ -691,7 +691,7 @@ mod tests {
     }
 
     #[test]
-    fn rate_is_the_median_of_what_the_path_set_or_what_was_reached() {
+    fn rate_is_the_median_limit_or_the_highest_rate_reached() {
         let mut volume = Volume::default();
         let mut add = |rate, is_limited| {
             let train = Some(Train { rate, is_limited });
@@ -711,7 +711,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_what_the_path_holds_is_tried() {
+    fn half_of_the_capacity_is_tried_without_contrary_evidence() {
         // 125 kB at 100 ms, whether the path limited the last flight or an earlier one.
         for flights in [1, 12] {
             let mut volume = Volume::default();
@@ -733,7 +733,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_that_chance_explains_badly_count_if_they_recur() {
+    fn recurring_unlikely_losses_lower_the_volume() {
         // 1 % of 40 segments: two losses are plausible, five are not.
         let history = LossHistory { segments: 10_000, lost: 100, runs: 100 };
         assert_eq!(history.allowed(40), 2);
@@ -751,7 +751,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_of_a_path_share_what_it_carries() {
+    fn connections_of_a_path_share_its_volume() {
         let mut volume = Volume::default();
         volume.on_flight(&flight(40, 0, 0), &LossHistory::default(), LIFETIME, at(0));
         let request = StartRequest {

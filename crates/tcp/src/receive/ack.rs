@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn a_young_connection_answers_packet_by_packet() {
+    fn new_connection_acknowledges_every_packet() {
         let mut receiver = Receiver::with_delack_max(40);
         assert!(!receiver.policy.is_urgent(receiver.rcv_nxt), "nothing is owed");
         receiver.data(MSS, ms(0));
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn a_settled_connection_answers_a_batch_at_every_fourth_packet() {
+    fn old_connection_acknowledges_every_fourth_packet_of_a_batch() {
         let mut receiver = Receiver::after_quick_mode(40);
         for packet in 1..=4 {
             receiver.data(MSS, ms(10));
@@ -662,7 +662,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_fin_waits_for_what_the_program_answers() {
+    fn ack_of_the_first_fin_waits_for_the_response() {
         let mut receiver = Receiver::after_quick_mode(40);
         let nothing = SeqRange::with_len(receiver.rcv_nxt, 0);
         let fin = Arrival {
@@ -700,7 +700,7 @@ mod tests {
     }
 
     #[test]
-    fn no_delay_is_longer_than_the_configured_one() {
+    fn delay_never_exceeds_the_configured_maximum() {
         let mut receiver = Receiver::after_quick_mode(10);
         assert_eq!(receiver.data(100, ms(10)), Owed::At(ms(20)));
         let mut receiver = Receiver::with_delack_max(0);

@@ -252,7 +252,7 @@ mod tests {
 
     /// RFC 5681 section 4.2: "fills in all or part of a gap".
     #[test]
-    fn filling_a_part_of_a_hole_is_told_apart_from_order() {
+    fn partly_filled_hole_is_not_reported_as_in_order() {
         let mut assembler = Assembler::new(SeqNum(1));
         assembler.on_data(range(201, 301), false);
         let arrival = assembler.on_data(range(1, 101), false);
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_still_takes_what_touches_a_range() {
+    fn full_table_still_accepts_data_adjacent_to_a_range() {
         let mut assembler = Assembler::new(SeqNum(1));
         let start = |i: u32| 101 + 100 * i;
         for i in 0..RANGES_MAX as u32 {

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_payload_of_the_lent_packet_is_kept_and_no_other() {
+    fn only_long_payload_of_the_lent_packet_is_kept() {
         let mut packets = Packets::INITIAL;
         let (lent, other) = (packet(1), packet(1));
         assert!(!packets.keep(&lent[40..]), "nothing is lent");

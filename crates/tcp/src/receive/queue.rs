@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn storage_that_was_used_before_serves_again() {
+    fn used_storage_is_reused() {
         let mut queue = RecvQueue::new(1 << 20);
         assert_eq!(queue.wanted(), FIRST_STORAGE);
         queue.write_at(0, &[7; 100_000]);
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn storage_follows_what_is_held_and_not_the_capacity() {
+    fn storage_size_follows_the_content_not_the_capacity() {
         let mut queue = RecvQueue::new(6 << 20);
         queue.write_at(0, b"GET / HTTP/1.1");
         queue.advance(14);
@@ -519,7 +519,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_way_bytes_come_they_are_read_in_order(steps in prop::collection::vec(step(), 1..40)) {
+        fn bytes_are_read_in_order_however_they_arrive(steps in prop::collection::vec(step(), 1..40)) {
             let mut queue = RecvQueue::new(200_000);
             let (mut arrived, mut read) = (0, 0);
             for step in steps {

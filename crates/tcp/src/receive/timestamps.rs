@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn an_echo_of_what_was_never_sent_measures_nothing() {
+    fn echo_of_a_timestamp_never_sent_is_no_sample() {
         let timestamps = Timestamps::new(0);
         assert_eq!(timestamps.rtt(timestamps.value(after(61)), START, after(60)), None, "from the future");
         assert_eq!(timestamps.rtt(timestamps.value(START) - 1, START, after(60)), None, "from before");

@@ -383,7 +383,7 @@ mod tests {
 
     /// The receiver of parity ignores the window field of parity, so a due update is still due.
     #[test]
-    fn an_unpromised_window_does_not_move_the_edge() {
+    fn window_field_of_parity_does_not_move_the_edge() {
         let mut window = scaled();
         advertise(&mut window, NXT, 10_000, MSS);
         let edge = window.right_edge(NXT);
@@ -467,7 +467,7 @@ mod tests {
 
     /// A larger window is not worth an extra segment if only the 16 bits of the SYN-ACK limited it.
     #[test]
-    fn the_cap_of_an_unscaled_syn_ack_is_not_lifted_by_a_window_update() {
+    fn no_window_update_only_for_the_16_bit_limit_of_a_syn_ack() {
         let mut window = scaled();
         let nxt = NXT + 100;
         assert!(

@@ -533,7 +533,7 @@ mod tests {
     const OPTIONS: u32 = 12;
 
     #[test]
-    fn size_named_by_a_router_is_tested_again_after_ten_minutes() {
+    fn size_reported_by_a_router_is_retried_after_ten_minutes() {
         let mut path = PathMtu::new(1500, false, MtuProbing::OnBlackHole, BASE_MSS);
         assert!(path.on_icmp(1400, at(0)) && !path.is_stale(at(599)));
         assert!(path.on_icmp(1300, at(599)) && !path.is_stale(at(600)), "it was said again");
@@ -621,7 +621,7 @@ mod tests {
     }
 
     #[test]
-    fn known_size_of_a_path_spares_the_next_search() {
+    fn known_path_size_replaces_the_search() {
         let mut first = PathMtu::new(1500, false, MtuProbing::OnBlackHole, BASE_MSS);
         assert_eq!(first.report(), MtuReport::Silent);
         (1..=3).for_each(|second| {
@@ -642,7 +642,7 @@ mod tests {
     }
 
     #[test]
-    fn size_named_by_a_router_holds_for_the_next_connection() {
+    fn size_reported_by_a_router_is_used_by_the_next_connection() {
         let mut first = PathMtu::new(1500, false, MtuProbing::Off, BASE_MSS);
         first.on_icmp(1400, at(0));
         let found = NarrowPath { low: 1400, high: 1400 };
@@ -725,7 +725,7 @@ mod tests {
     }
 
     #[test]
-    fn a_router_ends_the_search_above_what_it_names() {
+    fn router_report_ends_the_search_above_its_size() {
         let mut path = PathMtu::new(9000, false, MtuProbing::Always, BASE_MSS);
         assert!(probe(&mut path, at(0)).is_some());
         path.on_icmp(1400, at(0));

@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn when_the_timeout_comes_there_is_a_quantum_however_slow_the_path() {
+    fn at_its_timeout_the_pacer_has_a_quantum_at_any_rate() {
         // One segment in 60 s: the bucket takes two minutes to fill.
         let mut pacer = pacer(10_000);
         pacer.update(MSS, Some(Micros::from_millis(72_000)), false, MSS, us(0));

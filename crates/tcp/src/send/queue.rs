@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_beyond_what_is_kept_give_what_there_is() {
+    fn range_beyond_the_buffer_returns_the_part_inside() {
         let mut queue = queue();
         queue.write(b"abcdef");
         queue.advance(START + 2);
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_could_not_be_sent_in_time_is_joined_by_the_next() {
+    fn write_that_waits_is_joined_by_the_next_write() {
         let mut queue = queue();
         for _ in 0..2 {
             queue.write(&[1; 1000]);

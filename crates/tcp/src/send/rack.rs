@@ -621,7 +621,7 @@ mod tests {
     }
 
     #[test]
-    fn ack_of_the_original_says_nothing_about_the_retransmission() {
+    fn ack_of_the_original_is_no_evidence_about_the_retransmission() {
         // RFC 8985 6.2 step 2: such a segment is skipped if "ACK.ts_option.echo_reply <
         // Segment.xmit_ts" or "rtt < RACK.min_RTT".
         let spurious = |millis, echo| {
@@ -668,7 +668,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_that_is_served_late_judges_as_of_its_deadline() {
+    fn timer_served_late_decides_as_of_its_deadline() {
         let mut sender = Sender::new(12);
         sender.ack(0, &[(1, 2)], 41);
         sender.ack(2, &[], 42);
@@ -682,7 +682,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_takes_the_head_and_all_that_is_overdue() {
+    fn timeout_declares_the_head_and_overdue_segments_lost() {
         // RFC 8985 6.3: "If SEG.SEQ = SND.UNA OR Segment.xmit_ts + RACK.rtt + RACK.reo_wnd - Now() <=
         // 0: Segment.lost = TRUE".
         let mut sender = Sender::new(3);
@@ -698,7 +698,7 @@ mod tests {
     }
 
     #[test]
-    fn sacked_and_lost_segments_are_not_judged_again() {
+    fn sacked_and_lost_segments_are_not_declared_lost_again() {
         let mut sender = Sender::new(6);
         assert_eq!(sender.ack(0, &[(2, 5)], 44).lost[..], [range(0, 2)]);
         assert!(sender.ack(0, &[(2, 6)], 45).lost.is_empty());

@@ -862,7 +862,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_during_fast_recovery_is_neither_judged_nor_undone() {
+    fn timeout_during_fast_recovery_is_not_examined_or_undone() {
         // RFC 5682 section 3.1 step 1.
         let mut recovery = in_recovery();
         recovery.set_sack(true);

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retransmission_that_acknowledges_more_brings_its_window() {
+    fn retransmission_that_acknowledges_more_updates_the_window() {
         let mut window = window(1000);
         window.update(SeqNum(200), SeqNum(50), 2000);
         assert_eq!(window.update(SeqNum(150), SeqNum(60), 3000), Changed::Grew);

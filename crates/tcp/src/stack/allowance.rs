@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_ten_seconds_and_of_a_quiet_path() {
+    fn allowance_is_a_share_of_ten_seconds_and_of_the_quiet_bytes() {
         let mut allowances = Allowances::default();
         let available =
             |allowances: &Allowances, at| allowances.available(peer(1), &PLANNER, Instant::from_millis(at));

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_wake_in_the_order_of_their_deadlines() {
+    fn slots_are_served_in_the_order_of_their_deadlines() {
         let mut deadlines = Deadlines::default();
         for (slot, us) in [(3, 30), (1, 10), (2, 20)] {
             deadlines.set(slot, Some(at(us)));
@@ -155,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_agrees_with_a_sorted_map(steps in prop::collection::vec((0u32..20, prop::option::of(0u64..50)), 0..200)) {
+        fn deadlines_agree_with_a_sorted_map(steps in prop::collection::vec((0u32..20, prop::option::of(0u64..50)), 0..200)) {
             let mut deadlines = Deadlines::default();
             let mut model: BTreeMap<u32, u64> = BTreeMap::new();
             for (slot, us) in steps {

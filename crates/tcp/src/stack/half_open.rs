@@ -479,7 +479,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stranger_over_ipv4_fits_into_80_bytes() {
+    fn record_of_an_unknown_ipv4_client_takes_80_bytes() {
         assert_eq!(size_of::<Option<HalfOpen>>(), 80);
     }
 }

@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_half_open_table_bakes_cookies_or_refuses() {
+    fn full_half_open_table_sends_cookies_or_drops_syns() {
         for (cookies, at_rest, in_flood) in [
             (SynCookies::Off, SynDecision::Keep, SynDecision::Refuse(Refusal::HalfOpenFull)),
             (SynCookies::UnderFlood, SynDecision::Keep, SynDecision::Cookie),

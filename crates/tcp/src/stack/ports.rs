@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn destinations_do_not_tell_of_one_another() {
+    fn ports_of_one_destination_do_not_reveal_those_of_another() {
         let first_ports = |seed: u64| {
             let mut ports = Ports::new(&(32_768..=60_999), &seed.into());
             (1..=20).map(|n| ports.choose(LOCAL, remote(n), |_| true).expect("free")).collect::<BTreeSet<_>>()

@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_without_one_is_acknowledged_by_the_reset() {
+    fn reset_of_a_segment_without_ack_acknowledges_it() {
         let reset = answer(Flags::SYN, b"abc").expect("answered");
         assert_eq!((reset.seq, reset.ack), (SeqNum(0), SeqNum(104)), "the SYN counts");
         assert_eq!(reset.flags, Flags::RST | Flags::ACK);

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_used_again_when_its_value_has_left() {
+    fn index_is_reused_after_removal() {
         let mut slab = Slab::default();
         let all: Vec<u32> = ["a", "b", "c"].map(|value| slab.insert(value)).into();
         assert_eq!(all, [0, 1, 2]);

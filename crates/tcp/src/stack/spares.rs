@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn small_storage_is_not_kept_and_large_storage_does_not_serve_small_needs() {
+    fn small_storage_is_freed_and_large_storage_not_used_for_little() {
         let mut spares = Spares::new(1 << 30);
         spares.put(vec![0; MIN - 1]);
         assert_eq!(spares.take(1 << 20), None);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_send_buffer_is_served_with_what_is_long_enough_and_not_much_too_long() {
+    fn send_buffer_gets_storage_of_a_suitable_size() {
         let mut spares = Spares::new(1 << 30);
         for none in [0, SEND_MOST + 1] {
             spares.put_sent(VecDeque::with_capacity(none));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn in_another_stack_a_send_buffer_is_as_long_as_a_new_one() {
+    fn renewed_stack_uses_send_storage_of_the_initial_size() {
         let mut spares = Spares::new(1 << 30);
         spares.put_sent(VecDeque::with_capacity(5000));
         spares.renew(1 << 30);

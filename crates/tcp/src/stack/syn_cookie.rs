@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_brings_back_what_the_syn_said() {
+    fn cookie_returns_the_parameters_of_the_syn() {
         let jar = CookieJar::new(&1.into());
         for params in [
             FULL,

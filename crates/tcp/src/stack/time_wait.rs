@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn entry_comes_out_as_it_went_in() {
+    fn stored_entry_returns_the_same_values() {
         for ts_recent in [None, Some(0), Some(RECENT)] {
             let numbers = numbers(ts_recent);
             assert_eq!(entry(ts_recent).numbers(), numbers);
@@ -442,7 +442,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn they_leave_in_the_order_in_which_they_began_to_wait(
+        fn entries_expire_in_the_order_of_their_start(
             steps in prop::collection::vec((0u8..4, 0u32..12), 0..100),
         ) {
             let mut table = table();

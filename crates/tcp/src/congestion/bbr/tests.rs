@@ -349,7 +349,7 @@ fn a_recovery_that_was_a_mistake_restricts_nothing_later() {
 }
 
 #[test]
-fn few_losses_and_those_of_a_flow_that_knows_its_path_leave_the_window() {
+fn few_or_late_losses_do_not_restrict_the_window() {
     assert_eq!([1, 4].map(|lost| after_losses(Bbr::new(&start()), lost).cwnd), [21 * MSS; 2]);
     let later = Bbr { delivered: u64::from(64 * MSS), ..Bbr::new(&start()) };
     let informed = Bbr { state: BbrState::ProbeBw(CyclePhase::Cruise), ..informed() };
@@ -691,7 +691,7 @@ fn a_clean_path_is_filled_without_loss_and_without_a_standing_queue() {
 }
 
 #[test]
-fn random_loss_costs_what_it_loses() {
+fn rate_falls_only_by_the_random_loss() {
     for (loss_percent, rtt, floor) in [(1, 100, 93), (2, 100, 90), (2, 20, 88), (5, 100, 75)] {
         let mut flow = Flow::new(20, Micros::from_millis(rtt), 250_000, loss_percent * 10_000);
         flow.run_to(5);
@@ -702,7 +702,7 @@ fn random_loss_costs_what_it_loses() {
 }
 
 #[test]
-fn a_short_buffer_is_respected() {
+fn short_buffer_is_not_overfilled() {
     // 100 Mbit/s, 40 ms: a path of 500,000 bytes.
     for (share_percent, floor, max_loss_permille) in [(5, 75, 30), (25, 85, 30), (100, 95, 10)] {
         let mut flow = Flow::new(100, Micros::from_millis(40), 5_000 * share_percent, 0);

@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_are_of_a_queue_if_most_were_or_some_and_a_queue_stands() {
+    fn losses_count_as_queue_losses_if_most_are_or_a_queue_exists() {
         for (queued, now, queue) in [
             (0, SHORT, false),
             (0, QUEUED, false),

@@ -116,7 +116,7 @@ fn the_papers_profile_is_accepted_by_an_end_with_both() {
 }
 
 #[test]
-fn one_end_alone_gets_nothing() {
+fn mechanism_needs_both_ends() {
     let corrective = || with(Some(CorrectiveConfig::default()), None);
     let off = GentleOutcome::Off(GentleOff::NotAnswered);
     let absent = GentleOutcome::Off(GentleOff::NotAsked);

@@ -115,7 +115,7 @@ pub(super) fn segment(at: u64, k: u32) -> (u64, u32, u32) {
 }
 
 #[test]
-fn aaal_is_repaired_by_the_probe_and_shown_by_the_next_flight() {
+fn lost_last_segment_is_repaired_by_the_probe_and_reported() {
     // First row of Table 1: 1.5*100+200 after the last acknowledgement in the paper's form,
     // 2*100+200 in that of RFC 8985.
     for config in forms() {
@@ -137,7 +137,7 @@ fn aaal_is_repaired_by_the_probe_and_shown_by_the_next_flight() {
 }
 
 #[test]
-fn aall_alll_llll_and_longer_tails_end_in_fast_recovery() {
+fn tail_losses_of_two_or_more_segments_end_in_fast_recovery() {
     // The other rows of Table 1. Both forms send the same packets at the same times.
     type Row = (u32, fn(usize, usize) -> bool, Vec<(u64, u32, u32)>);
     let rows: [Row; 5] = [
@@ -207,7 +207,7 @@ fn each_row_of_the_table_is_detected_by_its_rule() {
 
 #[cfg(feature = "historical")]
 #[test]
-fn the_rule_of_rfc_5827_leaves_alll_to_the_timeout() {
+fn with_rfc_5827_three_lost_of_four_wait_for_the_timeout() {
     // With the plain rule of RFC 5827, which needs two SACKed segments, only the RTO at 800 ms acts.
     let plain = Rfc6675Config::default();
     let config = TcpConfig { loss_detection: LossDetection::Rfc6675(plain), ..paper() };
@@ -309,7 +309,7 @@ fn sacked_data_is_left_to_the_reordering_timer() {
 }
 
 #[test]
-fn without_sack_or_with_a_shut_window_no_probe_leaves() {
+fn no_probe_leaves_without_sack_or_with_a_closed_window() {
     for config in forms() {
         let mut tail = Tail::new(TcpConfig { sack: false, ..config.clone() }, 4, |who, n| who == C && n == 4);
         tail.until(590);

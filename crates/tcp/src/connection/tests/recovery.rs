@@ -49,7 +49,7 @@ pub(super) fn forge(tail: &mut Tail, ack: u32, sack: &[(u32, u32)]) {
 }
 
 #[test]
-fn a_delay_spike_is_no_loss() {
+fn delay_spike_reduction_is_undone() {
     // RFC 3522: the acknowledgements of the originals come 800 ms late, after the timeout at 700 ms.
     let mut tail = Tail::new(rack_tlp(), 4, |_, _| false);
     tail.world.hold_from(S, Duration::from_millis(800));
@@ -148,7 +148,7 @@ fn a_flight_is_reported_before_its_losses_are_repaired() {
 }
 
 #[test]
-fn a_receiver_may_take_a_sack_back() {
+fn reneged_data_is_sent_again() {
     // RFC 2018 section 8: "the data receiver is permitted to discard data in its queue that has not been
     // acknowledged". An acknowledgement that stops where the SACK began shows this.
     let mut tail = Tail::new(rack_tlp(), 4, |who, n| who == C && (2..=4).contains(&n));

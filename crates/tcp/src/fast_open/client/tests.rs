@@ -112,7 +112,7 @@ fn cookies_of_every_legal_length_are_kept_and_an_all_zero_one_is_valid() {
 }
 
 #[test]
-fn the_second_swallowed_syn_disables_for_240_s_and_the_third_for_480() {
+fn second_dropped_syn_disables_for_240_s_the_third_for_480_s() {
     let mut bench = Bench::known();
     bench.answer(SynAckClass::SynDrop, None, 250);
     assert_eq!(bench.mode(300), Ok(Mode::Data), "one may be chance");
@@ -242,7 +242,7 @@ fn syns_that_left_together_count_as_one_drop() {
 
 /// A refusal of a SYN that left when two refusals were known arrives after another SYN was accepted.
 #[test]
-fn data_accepted_meanwhile_counts() {
+fn acceptance_before_a_late_refusal_counts() {
     let mut bench = Bench::known();
     bench.answer(SynAckClass::SoftReject, None, 0);
     bench.answer(SynAckClass::SoftReject, None, 1);
@@ -273,7 +273,7 @@ fn a_server_without_fast_open_is_asked_again_after_ten_minutes() {
 }
 
 #[test]
-fn after_two_swallowed_requests_the_next_waits_an_hour_and_then_two() {
+fn after_two_dropped_requests_the_next_waits_one_then_two_hours() {
     let mut bench = Bench::new();
     bench.answer(SynAckClass::ReqDrop, None, 0);
     assert_eq!(bench.mode(0), Ok(Mode::Request), "a single one may have been lost");
@@ -314,7 +314,7 @@ fn two_black_holes_switch_fast_open_off_and_one_does_not() {
 }
 
 #[test]
-fn answers_to_others_within_a_minute_blame_the_destination() {
+fn recent_answers_of_others_blame_the_destination() {
     let mut cache = cache();
     let hole = FastOpenReport::BlackHole(BlackHoleSign::RepeatedSynAck);
     let stranger = asker("203.0.113.99:80");

@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn layouts_that_no_group_has_are_refused() {
+    fn impossible_layouts_are_refused() {
         let xor = |to, block| Layout::new(Code::Xor, range(0, to), block);
         assert!(xor(16_000, 1000).is_some() && xor(16_001, 1000).is_none(), "16 blocks");
         assert!(xor(0, 1000).is_none() && xor(10, 0).is_none());
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_a_code_names_it() {
+    fn encoding_type_identifies_the_code() {
         for code in [Code::Xor, Code::XorInterleaved, Code::ReedSolomon] {
             assert_eq!(Code::from_encoding(code.encoding()), Some(code));
         }

@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn parity_has_its_place_also_where_sequence_numbers_wrap() {
+    fn parity_position_is_right_when_sequence_numbers_wrap() {
         let una = SeqNum(0xffff_fc18);
         let mut encoder = three_segments(una);
         assert_eq!(poll(&mut encoder, &context(una), at(24)), None);
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_was_given_up_gets_no_parity() {
+    fn discarded_group_gets_no_parity() {
         let una = SeqNum(1);
         let mut encoder = three_segments(una);
         encoder.discard_open();
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shut_window_and_a_range_beyond_24_bits_get_no_parity() {
+    fn closed_window_or_range_beyond_24_bits_gets_no_parity() {
         let una = SeqNum(1);
         let shut = EncoderContext { window_shut: true, ..context(una) };
         assert_eq!(poll(&mut three_segments(una), &shut, at(25)), Some(Err(Unsent::State)));
@@ -547,7 +547,7 @@ mod tests {
         /// There is one parity per 16 blocks or per quarter of a round trip, whichever comes first. A
         /// code with two parities sends twice that.
         #[test]
-        fn parity_is_a_sixteenth_or_one_each_quarter_of_a_round_trip(
+        fn parity_is_one_per_16_blocks_or_quarter_round_trip(
             bursts in (1u32..1433).prop_flat_map(|size| bursts(Just(size))),
             interleaved in any::<bool>(),
         ) {

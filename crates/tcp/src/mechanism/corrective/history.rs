@@ -150,7 +150,7 @@ mod tests {
 
     /// Bytes of one segment in three places: read and kept, unread, after a gap.
     #[test]
-    fn all_that_is_held_can_be_seen() {
+    fn decoder_sees_all_held_bytes() {
         let first = SeqNum(u32::MAX - 3);
         let mut queue = RecvQueue::new(100);
         let mut assembler = Assembler::new(first);

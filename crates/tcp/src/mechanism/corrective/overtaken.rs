@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn first_repair_is_reported_at_once_and_later_ones_wait() {
+    fn first_repair_is_reported_at_once_later_repairs_wait() {
         let mut overtaken = warned();
         assert!(!repair(&mut overtaken, 1, 100));
         assert_eq!(overtaken.next_timeout(), Some(at(110)), "a quarter of 40 ms");
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_refuted_when_all_of_it_has_come() {
+    fn report_is_refuted_when_all_its_originals_have_arrived() {
         let mut overtaken = Overtaken::default();
         let both = SeqRange::new(segment(0).start, segment(1).end);
         assert!(overtaken.on_repair(both, 5000, None, at(0)));
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_sample_ten_milliseconds_and_no_more_than_sixteen_entries() {
+    fn without_a_sample_repairs_wait_10_ms_and_16_are_kept() {
         let mut overtaken = warned();
         for index in 0..16 {
             assert!(!overtaken.on_repair(segment(index), 5000, None, at(0)));

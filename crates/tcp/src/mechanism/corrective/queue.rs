@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn round_without_a_quick_sample_shows_a_queue_silence_does_not() {
+    fn round_of_slow_samples_shows_a_queue_silence_does_not() {
         let mut watch = QueueWatch::default();
         watch.on_sample(ms(40), SeqNum(1), SeqNum(1), at(40));
         // Always three segments in flight.

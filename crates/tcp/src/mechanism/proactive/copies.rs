@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn two_needless_copies_change_the_mark_and_two_more_end_it() {
+    fn two_needless_copies_change_the_mark_two_more_end_copying() {
         let mut copies = Copies::new(POLICY);
         (1..=4).for_each(|segment| send(&mut copies, segment, Origin::New, at(0)));
         drain(&mut copies, at(0));
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn the_brake_ends_it() {
+    fn brake_ends_copying() {
         let mut copies = Copies::new(POLICY);
         for segment in 1..=100 {
             send(&mut copies, segment, Origin::New, at(0));

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_of_what_arrived_is_dropped_and_leaves_no_trace() {
+    fn copy_of_arrived_data_is_dropped_without_effect() {
         let mut filter = filter();
         take(&mut filter, 1, false, at(50));
         assert_eq!(filter.check(&instance(1, true, false), at(50)), FilterVerdict::DropCopy);
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn the_original_that_a_copy_overtook_is_dropped_once() {
+    fn original_overtaken_by_its_copy_is_dropped_once() {
         let mut filter = filter();
         take(&mut filter, 1, true, at(50));
         assert_eq!(filter.check(&instance(1, false, false), at(55)), FilterVerdict::DropOriginal);
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn an_original_that_does_not_come_is_a_masked_loss() {
+    fn missing_original_is_reported_as_a_masked_loss() {
         let mut filter = filter();
         take(&mut filter, 1, false, at(50));
         take(&mut filter, 2, true, at(50));
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_of_one_tick_is_one_entry_in_memory_and_everything_is_bounded() {
+    fn burst_of_one_tick_is_one_entry_and_entries_are_bounded() {
         let mut filter = filter();
         for segment in 1..=1000 {
             take(&mut filter, segment, true, at(50));
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn the_copy_of_an_acknowledgement_counts_only_if_it_says_something_new() {
+    fn copied_ack_is_processed_only_if_it_reports_something_new() {
         let mut filter = filter();
         let ack = BareAck { ack: SeqNum(1001), window: 100, sack: SackBlocks::default(), tsval: 7 };
         assert_eq!(filter.check_ack(ack.clone(), false, true, AGE, at(0)), FilterVerdict::Process);

@@ -80,7 +80,7 @@ fn a_cumulative_acknowledgement_delivers_what_it_covers() {
 }
 
 #[test]
-fn acknowledgements_outside_of_what_is_outstanding_change_nothing() {
+fn acknowledgements_outside_the_outstanding_range_are_ignored() {
     let mut board = board(3, true);
     board.on_ack(ISS + 1000, &blocks(&[]), info(ms(50)));
     for ack in [ISS, ISS + 3001, ISS + 0x7000_0000] {
@@ -290,7 +290,7 @@ fn a_syn_is_retransmitted_alone_and_a_fin_with_its_segment() {
 }
 
 #[test]
-fn a_dsack_is_told_apart_by_what_was_sent_twice() {
+fn cause_of_a_dsack_is_found_in_the_log_of_retransmissions() {
     // RFC 2883 section 4: a first block below the cumulative acknowledgement reports a duplicate.
     let cases = [
         (Origin::Retransmit, DsackOf::Retransmit),
@@ -370,7 +370,7 @@ fn a_copy_changes_nothing_but_the_log() {
 }
 
 #[test]
-fn a_copy_is_blamed_only_where_nothing_else_was_sent_again() {
+fn dsack_is_attributed_to_a_copy_only_without_retransmission() {
     let mut board = board(2, true);
     board.on_sent(&sent(Origin::Duplicate, 0, 2000, ms(2)));
     board.on_sent(&sent(Origin::Retransmit, 0, 1000, ms(10)));
@@ -400,7 +400,7 @@ fn the_log_of_what_was_sent_twice_is_bounded() {
 }
 
 #[test]
-fn a_receiver_that_forgets_what_it_sacked_is_noticed() {
+fn reneging_receiver_is_detected() {
     // RFC 2018 section 8: "the data receiver is permitted to discard data in its queue that has not been
     // acknowledged to the data sender, even if the data has already been reported".
     let mut board = board(3, true);
@@ -432,7 +432,7 @@ fn without_sack_each_duplicate_takes_a_segment_from_the_pipe() {
 
 /// RecoverFS of RFC 9937 excludes data delivered before: it does not count again in the recovery.
 #[test]
-fn without_sack_what_duplicates_announced_is_not_undelivered() {
+fn without_sack_data_counted_by_duplicates_is_delivered() {
     let mut board = board(5, false);
     board.on_ack(ISS, &blocks(&[]), info(ms(50)));
     board.on_ack(ISS, &blocks(&[]), info(ms(51)));
@@ -448,7 +448,7 @@ fn without_sack_what_duplicates_announced_is_not_undelivered() {
 }
 
 #[test]
-fn without_sack_duplicates_do_not_speak_of_what_was_declared_lost() {
+fn without_sack_duplicates_do_not_count_lost_data_as_arrived() {
     let mut board = board(3, false);
     board.mark_all_lost();
     board.on_sent(&sent(Origin::Retransmit, 0, 3000, ms(300)));

@@ -419,7 +419,7 @@ fn runs(seeds: core::ops::Range<u64>, hostile: bool) -> Tally {
 }
 
 #[test]
-fn not_one_byte_is_wrong_on_a_hostile_path() {
+fn hostile_path_causes_no_wrong_byte() {
     let tally = runs(0..1000, true);
     assert!(tally.recovered > 700 && tally.rebuilt_bytes > 20_000, "{tally:?}");
     assert!(tally.failed > 200 && tally.mismatched > 50 && tally.dropped > 50, "{tally:?}");
@@ -427,7 +427,7 @@ fn not_one_byte_is_wrong_on_a_hostile_path() {
 }
 
 #[test]
-fn nothing_that_a_path_without_middleboxes_does_is_taken_for_rewriting() {
+fn path_without_middleboxes_causes_no_checksum_failure() {
     let tally = runs(0..500, false);
     assert!(tally.recovered > 500, "{tally:?}");
     assert_eq!(tally.mismatched, 0, "{tally:?}");

@@ -210,7 +210,7 @@ fn many_small_losses_in_different_columns_are_rebuilt_up_to_a_bound() {
 }
 
 #[test]
-fn two_losses_in_one_column_fail_and_the_answer_says_how_far() {
+fn two_losses_in_one_column_are_reported_as_a_failure() {
     let peer = Peer::new(4000).without(&[(1000, 3000)]);
     let sent = peer.sent(layout(Code::Xor, 4000, 1000), FIRST, 0, 1);
     let outcome = decode(&mut Decoder::new(config(Code::Xor)), &peer, &sent);
@@ -433,7 +433,7 @@ fn any_one_parity_repairs_one_loss_at_once() {
 }
 
 #[test]
-fn a_lost_parity_makes_the_failure_known_with_the_last_one() {
+fn failure_after_a_lost_parity_is_reported_with_the_last_parity() {
     let (peer, sent) = three_of_21();
     let mut decoder = Decoder::new(config(Code::ReedSolomon));
     assert_eq!(decode(&mut decoder, &peer, &sent[0]), Outcome::Waiting);
@@ -444,7 +444,7 @@ fn a_lost_parity_makes_the_failure_known_with_the_last_one() {
 }
 
 #[test]
-fn late_data_makes_parities_suffice_that_waited() {
+fn waiting_parities_repair_after_late_data_arrives() {
     let (peer, sent) = three_of_21();
     let mut decoder = Decoder::new(config(Code::ReedSolomon));
     decode(&mut decoder, &peer, &sent[0]);
@@ -574,7 +574,7 @@ fn a_parity_that_was_rewritten_spoils_its_group_and_delivers_nothing() {
 }
 
 #[test]
-fn parities_that_wait_are_bounded_and_do_not_outlive_their_group() {
+fn waiting_parities_are_bounded_and_freed_with_their_group() {
     let mut decoder = Decoder::new(config(Code::ReedSolomon));
     let peer = Peer::new(30_000).without(&[(0, 30_000)]);
     for group in 0..15 {

@@ -261,7 +261,7 @@ proptest! {
     }
 
     #[test]
-    fn no_acknowledgement_whatever_it_says_panics(
+    fn no_acknowledgement_causes_a_panic(
         acks in prop::collection::vec(
             (any::<u32>(), prop::collection::vec((any::<u32>(), any::<u32>()), 0..4), any::<u32>()),
             1..30,
