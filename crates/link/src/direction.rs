@@ -56,10 +56,10 @@ impl Offered {
     }
 }
 
-/// One direction of a path. Packets go in by [`Direction::offer`] and come out of [`Direction::poll`] when
+/// One direction of a path. Packets go in by [`LinkDirection::offer`] and come out of [`LinkDirection::poll`] when
 /// due.
 #[derive(Debug)]
-pub struct Direction<P> {
+pub struct LinkDirection<P> {
     middleboxes: Vec<Middlebox<P>>,
     mtu: Option<Mtu>,
     bottleneck: Option<(Queue, Serialiser)>,
@@ -85,20 +85,20 @@ pub(crate) struct Setting<'a> {
     pub(crate) began: Instant,
 }
 
-impl<P: Parcel> Direction<P> {
+impl<P: Parcel> LinkDirection<P> {
     /// Returns a single direction whose clock begins at zero. `name` separates its random draws from those of
     /// other directions under the same `seed`. Middleboxes that need both directions of a connection need
     /// [`Link`](crate::Link) instead.
     pub fn new(spec: &DirectionSpec, seed: u64, name: &str) -> Self {
         let flows = Flows::wanted_by(&[spec]);
-        Direction::of_link(
+        LinkDirection::of_link(
             spec,
             Setting { seed, name, way: Way::Up, flows: flows.as_ref(), began: Instant::ZERO },
         )
     }
 
     pub(crate) fn of_link(spec: &DirectionSpec, setting: Setting<'_>) -> Self {
-        let mut direction = Direction {
+        let mut direction = LinkDirection {
             middleboxes: Vec::new(),
             mtu: None,
             bottleneck: None,
@@ -112,10 +112,10 @@ impl<P: Parcel> Direction<P> {
         direction
     }
 
-    /// Configures this direction like [`Direction::of_link`], in the same storage.
+    /// Configures this direction like [`LinkDirection::of_link`], in the same storage.
     pub(crate) fn renew(&mut self, spec: &DirectionSpec, setting: Setting<'_>) {
         let Setting { seed, name, way, flows, began } = setting;
-        let Direction { middleboxes, mtu, bottleneck, losses, line, counters, entering, leaving } = self;
+        let LinkDirection { middleboxes, mtu, bottleneck, losses, line, counters, entering, leaving } = self;
         let loss = |(index, loss): (usize, &LossSpec)| {
             loss.model(draws(seed, Name::new(name).with("/loss/").numbered(index as u64)), began)
         };
@@ -160,7 +160,7 @@ impl<P: Parcel> Direction<P> {
         offered
     }
 
-    /// Returns when [`Direction::poll`] has something to do next. Then `poll` may return no packet, because a
+    /// Returns when [`LinkDirection::poll`] has something to do next. Then `poll` may return no packet, because a
     /// middlebox only releases a packet into the path.
     #[inline]
     pub fn next_departure(&self) -> Option<Instant> {
@@ -331,7 +331,7 @@ mod tests {
         header::read_u32(packet, 0)
     }
 
-    fn drain(direction: &mut Direction<Vec<u8>>, now: Instant) -> Vec<(u64, u32)> {
+    fn drain(direction: &mut LinkDirection<Vec<u8>>, now: Instant) -> Vec<(u64, u32)> {
         core::iter::from_fn(|| direction.poll(now))
             .map(|(due, packet)| (due.as_micros(), number(&packet)))
             .collect()
@@ -474,7 +474,7 @@ mod tests {
     #[test]
     fn directions_have_independent_losses() {
         let mut link = link("--loss 50%", 5);
-        let lost = |direction: &mut Direction<Vec<u8>>| -> Vec<bool> {
+        let lost = |direction: &mut LinkDirection<Vec<u8>>| -> Vec<bool> {
             (0..100).map(|i| direction.offer(numbered(i, 40), ms(0)) == Offered::DroppedLoss).collect()
         };
         assert_ne!(lost(&mut link.down), lost(&mut link.up));
@@ -533,7 +533,7 @@ mod tests {
     }
 
     /// Offers all steps, polling in between as a driver does; returns the delivered packets.
-    fn run(direction: &mut Direction<Vec<u8>>, steps: &[Step]) -> Vec<(u64, u32)> {
+    fn run(direction: &mut LinkDirection<Vec<u8>>, steps: &[Step]) -> Vec<(u64, u32)> {
         let (mut now, mut out) = (0, Vec::new());
         for (i, step) in steps.iter().enumerate() {
             now += step.gap;

@@ -59,7 +59,7 @@ pub mod units;
 mod way;
 
 pub use counters::Counters;
-pub use direction::{Direction, Offered};
+pub use direction::{LinkDirection, Offered};
 pub use error::{SpecError, suggest};
 pub use link::Link;
 pub use loss::{LossModel, LossSpec};

@@ -1,6 +1,6 @@
 //! Both directions of a path, and the state that their middleboxes share.
 
-use crate::direction::{Direction, Setting};
+use crate::direction::{LinkDirection, Setting};
 use crate::middlebox::Flows;
 use crate::parcel::Parcel;
 use crate::spec::LinkSpec;
@@ -13,9 +13,9 @@ use brisk_wire::Instant;
 #[derive(Debug)]
 pub struct Link<P> {
     /// From the server's side (B) to the client's side (A).
-    pub down: Direction<P>,
+    pub down: LinkDirection<P>,
     /// From the client's side (A) to the server's side (B).
-    pub up: Direction<P>,
+    pub up: LinkDirection<P>,
 }
 
 impl<P: Parcel> Link<P> {
@@ -30,7 +30,7 @@ impl<P: Parcel> Link<P> {
     pub fn starting_at(spec: &LinkSpec, seed: u64, began: Instant) -> Self {
         let flows = Flows::wanted_by(&[&spec.down, &spec.up]);
         let [down, up] = settings(seed, flows.as_ref(), began);
-        Link { down: Direction::of_link(&spec.down, down), up: Direction::of_link(&spec.up, up) }
+        Link { down: LinkDirection::of_link(&spec.down, down), up: LinkDirection::of_link(&spec.up, up) }
     }
 
     /// Configures this link like [`Link::new`] with `spec` and `seed`, in the same storage.

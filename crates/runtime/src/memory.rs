@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 pub use brisk_link::LinkSpec;
 
 use brisk_device::{Capabilities, ChecksumState, Counters, Device, RxMeta, TxMeta};
-use brisk_link::{Direction, Link};
+use brisk_link::{Link, LinkDirection};
 use brisk_tcp::time::Instant;
 use brisk_wire::ChecksumFill;
 use tokio::time::Sleep;
@@ -116,7 +116,7 @@ struct Wire {
 }
 
 impl Wire {
-    fn towards(&mut self, side: Side) -> &mut Direction<Vec<u8>> {
+    fn towards(&mut self, side: Side) -> &mut LinkDirection<Vec<u8>> {
         match side {
             Side::A => &mut self.link.down,
             Side::B => &mut self.link.up,

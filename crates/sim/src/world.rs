@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::net::IpAddr;
 
 use brisk_link::seeds::Name;
-use brisk_link::{Counters, Direction, Link, LinkSpec, Way};
+use brisk_link::{Counters, Link, LinkDirection, LinkSpec, Way};
 use brisk_tcp::error::ConfigError;
 use brisk_tcp::stack::Rx;
 use brisk_tcp::{Stack, StackConfig};
@@ -436,7 +436,7 @@ fn write_down(captures: &mut [Capture], at: Point, heading: Heading, now: Instan
     }
 }
 
-fn direction(link: &mut Link<Vec<u8>>, way: Way) -> &mut Direction<Vec<u8>> {
+fn direction(link: &mut Link<Vec<u8>>, way: Way) -> &mut LinkDirection<Vec<u8>> {
     match way {
         Way::Up => &mut link.up,
         Way::Down => &mut link.down,

@@ -1,6 +1,6 @@
 //! Packets for the tests of the boxes.
 
-use crate::{Direction, Link, LinkSpec};
+use crate::{Link, LinkDirection, LinkSpec};
 use alloc::vec;
 use alloc::vec::Vec;
 use brisk_wire::{
@@ -112,7 +112,7 @@ impl Sample {
     }
 
     /// Returns the packets that leave a direction when this one is offered.
-    pub(super) fn travel(&self, direction: &mut Direction<Vec<u8>>) -> Vec<Sample> {
+    pub(super) fn travel(&self, direction: &mut LinkDirection<Vec<u8>>) -> Vec<Sample> {
         direction.offer(self.bytes(), Instant::ZERO);
         let mut out = Vec::new();
         while let Some(next) = direction.next_departure() {
