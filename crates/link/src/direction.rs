@@ -15,7 +15,7 @@ use crate::queue::{Admission, Depth, Queue};
 use crate::rate::Serialiser;
 use crate::seeds::{Name, draws};
 use crate::spec::{DirectionSpec, Mtu};
-use crate::way::Way;
+use crate::up_down::Direction;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use brisk_wire::Instant;
@@ -56,8 +56,8 @@ impl Offered {
     }
 }
 
-/// One direction of a path. Packets go in by [`LinkDirection::offer`] and come out of [`LinkDirection::poll`] when
-/// due.
+/// One direction of a path. Packets go in by [`LinkDirection::offer`] and come out of [`LinkDirection::poll`]
+/// when due.
 #[derive(Debug)]
 pub struct LinkDirection<P> {
     middleboxes: Vec<Middlebox<P>>,
@@ -78,7 +78,7 @@ pub(crate) struct Setting<'a> {
     pub(crate) seed: u64,
     /// Separates the direction's random draws from those of other directions under the same seed.
     pub(crate) name: &'a str,
-    pub(crate) way: Way,
+    pub(crate) direction: Direction,
     /// The state of middleboxes for connections, if one of them needs it.
     pub(crate) flows: Option<&'a Arc<Flows>>,
     /// Time from which outages and rate traces count.
@@ -93,7 +93,7 @@ impl<P: Parcel> LinkDirection<P> {
         let flows = Flows::wanted_by(&[spec]);
         LinkDirection::of_link(
             spec,
-            Setting { seed, name, way: Way::Up, flows: flows.as_ref(), began: Instant::ZERO },
+            Setting { seed, name, direction: Direction::Up, flows: flows.as_ref(), began: Instant::ZERO },
         )
     }
 
@@ -114,18 +114,18 @@ impl<P: Parcel> LinkDirection<P> {
 
     /// Configures this direction like [`LinkDirection::of_link`], in the same storage.
     pub(crate) fn renew(&mut self, spec: &DirectionSpec, setting: Setting<'_>) {
-        let Setting { seed, name, way, flows, began } = setting;
+        let Setting { seed, name, direction, flows, began } = setting;
         let LinkDirection { middleboxes, mtu, bottleneck, losses, line, counters, entering, leaving } = self;
         let loss = |(index, loss): (usize, &LossSpec)| {
             loss.model(draws(seed, Name::new(name).with("/loss/").numbered(index as u64)), began)
         };
         let middlebox = |(index, middlebox): (usize, &MiddleboxSpec)| {
             let own = draws(seed, Name::new(name).with("/middlebox/").numbered(index as u64));
-            Middlebox::new(*middlebox, way, seed, own, spec.mtu.map(|mtu| mtu.bytes), flows)
+            Middlebox::new(*middlebox, direction, seed, own, spec.mtu.map(|mtu| mtu.bytes), flows)
         };
         middleboxes.clear();
         middleboxes.extend(spec.middleboxes.iter().enumerate().map(middlebox));
-        if way == Way::Down {
+        if direction == Direction::Down {
             middleboxes.reverse();
         }
         *mtu = spec.mtu;
@@ -160,8 +160,8 @@ impl<P: Parcel> LinkDirection<P> {
         offered
     }
 
-    /// Returns when [`LinkDirection::poll`] has something to do next. Then `poll` may return no packet, because a
-    /// middlebox only releases a packet into the path.
+    /// Returns the time of the next event in [`LinkDirection::poll`]. `poll` may then return no packet, because
+    /// a middlebox only releases a packet into the path.
     #[inline]
     pub fn next_departure(&self) -> Option<Instant> {
         let due = self.line.next_due().map(instant_of);

@@ -56,7 +56,7 @@ pub mod rate;
 pub mod seeds;
 pub mod spec;
 pub mod units;
-mod way;
+mod up_down;
 
 pub use counters::Counters;
 pub use direction::{LinkDirection, Offered};
@@ -69,7 +69,7 @@ pub use queue::Depth;
 pub use rate::RateSpec;
 pub use spec::{DirectionSpec, KEYS, LinkSpec, Mtu, Reorder};
 pub use units::{Rate, Ratio};
-pub use way::Way;
+pub use up_down::Direction;
 
 /// Compiles the examples of the README.
 #[cfg(doctest)]

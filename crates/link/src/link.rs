@@ -4,7 +4,7 @@ use crate::direction::{LinkDirection, Setting};
 use crate::middlebox::Flows;
 use crate::parcel::Parcel;
 use crate::spec::LinkSpec;
-use crate::way::Way;
+use crate::up_down::Direction;
 use alloc::sync::Arc;
 use brisk_wire::Instant;
 
@@ -58,5 +58,11 @@ impl<P: Parcel> Link<P> {
 
 /// Returns the parameters of each direction, `down` first.
 fn settings(seed: u64, flows: Option<&Arc<Flows>>, began: Instant) -> [Setting<'_>; 2] {
-    [("down", Way::Down), ("up", Way::Up)].map(|(name, way)| Setting { seed, name, way, flows, began })
+    [("down", Direction::Down), ("up", Direction::Up)].map(|(name, direction)| Setting {
+        seed,
+        name,
+        direction,
+        flows,
+        began,
+    })
 }

@@ -1,6 +1,6 @@
 //! The two sides of a path.
 
-use brisk_link::Way;
+use brisk_link::Direction;
 
 /// The two sides of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,10 +13,10 @@ pub enum Side {
 
 impl Side {
     /// Returns the direction of packets that come from this side.
-    pub(crate) fn away(self) -> Way {
+    pub(crate) fn away(self) -> Direction {
         match self {
-            Side::A => Way::Up,
-            Side::B => Way::Down,
+            Side::A => Direction::Up,
+            Side::B => Direction::Down,
         }
     }
 }

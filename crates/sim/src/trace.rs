@@ -6,7 +6,7 @@
 
 use std::io::{self, Write};
 
-use brisk_link::{Offered, Way};
+use brisk_link::{Direction, Offered};
 use brisk_tcp::event::Observation;
 use brisk_wire::Instant;
 use serde_json::{Value, json};
@@ -35,7 +35,14 @@ impl Trace {
     }
 
     /// Writes why a link did not accept a packet.
-    pub(crate) fn offered(&mut self, now: Instant, link: usize, way: Way, bytes: usize, offered: &Offered) {
+    pub(crate) fn offered(
+        &mut self,
+        now: Instant,
+        link: usize,
+        direction: Direction,
+        bytes: usize,
+        offered: &Offered,
+    ) {
         let what = match offered {
             Offered::Queued => return,
             Offered::DroppedQueue => "dropped: queue full",
@@ -43,11 +50,13 @@ impl Trace {
             Offered::DroppedMiddlebox { .. } => "dropped: middlebox",
             Offered::DroppedMtu { .. } => "dropped: larger than the MTU",
         };
-        let way = match way {
-            Way::Up => "up",
-            Way::Down => "down",
+        let direction = match direction {
+            Direction::Up => "up",
+            Direction::Down => "down",
         };
-        self.line(json!({"t": now.as_micros(), "link": link, "way": way, "bytes": bytes, "what": what}));
+        self.line(
+            json!({"t": now.as_micros(), "link": link, "way": direction, "bytes": bytes, "what": what}),
+        );
     }
 
     /// Writes the observations of a host's connections and the notes of its applications since the last call.

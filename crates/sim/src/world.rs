@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::net::IpAddr;
 
 use brisk_link::seeds::Name;
-use brisk_link::{Counters, Link, LinkDirection, LinkSpec, Way};
+use brisk_link::{Counters, Direction, Link, LinkDirection, LinkSpec};
 use brisk_tcp::error::ConfigError;
 use brisk_tcp::stack::Rx;
 use brisk_tcp::{Stack, StackConfig};
@@ -39,7 +39,7 @@ const DIRECTIONS: usize = 2;
 #[derive(Clone, Copy, Debug)]
 enum WakeTarget {
     Host(usize),
-    Direction(usize, Way),
+    Direction(usize, Direction),
 }
 
 /// A simulation.
@@ -190,11 +190,11 @@ impl World {
     }
 
     /// Returns the counters of one direction of a link; `None` beyond the end of the chain.
-    pub fn counters(&self, link: usize, way: Way) -> Option<Counters> {
+    pub fn counters(&self, link: usize, direction: Direction) -> Option<Counters> {
         let link = self.path.links.get(link)?;
-        Some(match way {
-            Way::Up => link.up.counters(),
-            Way::Down => link.down.counters(),
+        Some(match direction {
+            Direction::Up => link.up.counters(),
+            Direction::Down => link.down.counters(),
         })
     }
 
@@ -232,7 +232,7 @@ impl World {
                 self.hosts[host].wake(at, &mut self.arena.scratch);
                 self.post_process(host);
             }
-            WakeTarget::Direction(link, way) => self.depart(link, way),
+            WakeTarget::Direction(link, direction) => self.depart(link, direction),
         }
         Some(at)
     }
@@ -261,27 +261,28 @@ impl World {
     }
 
     /// Forwards packets that are due at the end of one direction of a link.
-    fn depart(&mut self, link: usize, way: Way) {
-        let (next, point, heading) = match way {
-            Way::Up => (link + 1, Point::Behind(link), Heading::Out),
-            Way::Down => (link.wrapping_sub(1), Point::Behind(link.wrapping_sub(1)), Heading::In),
+    fn depart(&mut self, link: usize, direction: Direction) {
+        let (next, point, heading) = match direction {
+            Direction::Up => (link + 1, Point::Behind(link), Heading::Out),
+            Direction::Down => (link.wrapping_sub(1), Point::Behind(link.wrapping_sub(1)), Heading::In),
         };
-        while let Some((_, packet)) = direction(&mut self.path.links[link], way).poll(self.path.now) {
+        while let Some((_, packet)) = direction_of(&mut self.path.links[link], direction).poll(self.path.now)
+        {
             if next < self.path.links.len() {
                 self.path.capture(point, heading, &packet);
-                self.path.offer(next, way, packet);
+                self.path.offer(next, direction, packet);
             } else {
-                self.deliver(packet, way);
+                self.deliver(packet, direction);
             }
         }
-        self.path.rearm_direction(link, way);
+        self.path.rearm_direction(link, direction);
     }
 
     /// Delivers a packet that crossed the path to its host.
-    fn deliver(&mut self, packet: Vec<u8>, way: Way) {
-        let side = match way {
-            Way::Up => Side::B,
-            Way::Down => Side::A,
+    fn deliver(&mut self, packet: Vec<u8>, direction: Direction) {
+        let side = match direction {
+            Direction::Up => Side::B,
+            Direction::Down => Side::A,
         };
         self.path.capture(Point::Hosts(side), Heading::In, &packet);
         let place = destination(&packet).and_then(|address| self.place_of(address).ok());
@@ -357,8 +358,9 @@ impl Path {
         match source.checked_sub(self.source_of_host(0)) {
             Some(host) => WakeTarget::Host(host),
             None => {
-                let way = if source.is_multiple_of(DIRECTIONS) { Way::Up } else { Way::Down };
-                WakeTarget::Direction(source / DIRECTIONS, way)
+                let direction =
+                    if source.is_multiple_of(DIRECTIONS) { Direction::Up } else { Direction::Down };
+                WakeTarget::Direction(source / DIRECTIONS, direction)
             }
         }
     }
@@ -367,8 +369,8 @@ impl Path {
         self.links.len() * DIRECTIONS + host
     }
 
-    fn source_of_direction(link: usize, way: Way) -> Source {
-        link * DIRECTIONS + usize::from(way == Way::Down)
+    fn source_of_direction(link: usize, direction: Direction) -> Source {
+        link * DIRECTIONS + usize::from(direction == Direction::Down)
     }
 
     #[inline]
@@ -382,21 +384,21 @@ impl Path {
     }
 
     /// Passes a packet to one direction of a link; answers of the link return in the other direction.
-    fn offer(&mut self, link: usize, way: Way, packet: Vec<u8>) {
+    fn offer(&mut self, link: usize, direction: Direction, packet: Vec<u8>) {
         let traced = self.trace.as_ref().map(|_| packet.len());
-        let offered = direction(&mut self.links[link], way).offer(packet, self.now);
+        let offered = direction_of(&mut self.links[link], direction).offer(packet, self.now);
         if let (Some(trace), Some(len)) = (&mut self.trace, traced) {
-            trace.offered(self.now, link, way, len, &offered);
+            trace.offered(self.now, link, direction, len, &offered);
         }
         if let Some(answer) = offered.answer() {
-            let back = match way {
-                Way::Up => Way::Down,
-                Way::Down => Way::Up,
+            let back = match direction {
+                Direction::Up => Direction::Down,
+                Direction::Down => Direction::Up,
             };
-            direction(&mut self.links[link], back).offer(answer, self.now);
+            direction_of(&mut self.links[link], back).offer(answer, self.now);
             self.rearm_direction(link, back);
         }
-        self.rearm_direction(link, way);
+        self.rearm_direction(link, direction);
     }
 
     fn rearm_host(&mut self, index: usize, host: &Host) {
@@ -406,9 +408,10 @@ impl Path {
     }
 
     #[inline]
-    fn rearm_direction(&mut self, link: usize, way: Way) {
-        let due = direction(&mut self.links[link], way).next_departure().map(|due| due.max(self.now));
-        self.schedule.arm(Path::source_of_direction(link, way), due);
+    fn rearm_direction(&mut self, link: usize, direction: Direction) {
+        let due =
+            direction_of(&mut self.links[link], direction).next_departure().map(|due| due.max(self.now));
+        self.schedule.arm(Path::source_of_direction(link, direction), due);
     }
 
     #[inline]
@@ -436,10 +439,10 @@ fn write_down(captures: &mut [Capture], at: Point, heading: Heading, now: Instan
     }
 }
 
-fn direction(link: &mut Link<Vec<u8>>, way: Way) -> &mut LinkDirection<Vec<u8>> {
-    match way {
-        Way::Up => &mut link.up,
-        Way::Down => &mut link.down,
+fn direction_of(link: &mut Link<Vec<u8>>, direction: Direction) -> &mut LinkDirection<Vec<u8>> {
+    match direction {
+        Direction::Up => &mut link.up,
+        Direction::Down => &mut link.down,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use brisk_link::{LinkSpec, Way};
+use brisk_link::{Direction, LinkSpec};
 use brisk_sim::AppId;
 use brisk_sim::application::{Amount, BulkSender, Sink};
 use brisk_sim::world::{Side, World};
@@ -153,9 +153,9 @@ fn steps_of_the_rate_are_found() {
     race.world.run_until(at(2_000));
     let before = race.shares_until(10_000)[0];
     race.world.run_until(at(12_000));
-    let lost_before = race.world.counters(0, Way::Down).unwrap().dropped_queue;
+    let lost_before = race.world.counters(0, Direction::Down).unwrap().dropped_queue;
     let slow = race.shares_until(30_000)[0] * 4.0;
-    let lost = race.world.counters(0, Way::Down).unwrap().dropped_queue - lost_before;
+    let lost = race.world.counters(0, Direction::Down).unwrap().dropped_queue - lost_before;
     race.world.run_until(at(38_000));
     let after = race.shares_until(50_000)[0];
     println!(
@@ -174,7 +174,7 @@ fn the_standing_queue_is_short_in_a_deep_buffer() {
     let mut share = 0.0;
     for step in 1..=5_000 {
         share += race.shares_until(10_000 + step * 10)[0] / 5_000.0;
-        let counters = race.world.counters(0, Way::Down).unwrap();
+        let counters = race.world.counters(0, Direction::Down).unwrap();
         queues.push(counters.in_flight as f64);
     }
     queues.sort_by(f64::total_cmp);
@@ -261,9 +261,9 @@ fn bbr_adapts_to_a_policer() {
     let link = "--rtt 50ms --rate 100mbit --queue 500kB --loss policer:10mbit,100kB";
     let mut race = Race::new(10.0, link, &[(Bbr, 0)], Amount::Until(at(60_000)), 1);
     race.world.run_until(at(5_000));
-    let before = race.world.counters(0, Way::Down).unwrap();
+    let before = race.world.counters(0, Direction::Down).unwrap();
     let share = race.shares_until(60_000)[0];
-    let after = race.world.counters(0, Way::Down).unwrap();
+    let after = race.world.counters(0, Direction::Down).unwrap();
     let loss = (after.dropped_loss - before.dropped_loss) as f64 / (after.offered - before.offered) as f64;
     println!("policer: {share:.3} of its rate, {loss:.4} lost");
     assert!(share > 0.9 && loss < 0.03, "{share} {loss}");

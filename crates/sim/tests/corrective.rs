@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use brisk_link::{LinkSpec, Way};
+use brisk_link::{Direction, LinkSpec};
 use brisk_sim::application::{Amount, BulkSender, Sink};
 use brisk_sim::page::{self, Activity, LoadResult, LoadSpec, Page, Wait, Work};
 use brisk_sim::world::{Arena, Side, World};
@@ -125,7 +125,7 @@ fn share(link: &str, flows: [Option<TcpConfig>; 2], duration: u64, seed: u64) ->
         senders.push(world.add_app(sender, Instant::from_millis(700 * index as u64 + 100 * seed), flow));
     }
     world.run_until(at(duration));
-    let down = world.counters(0, Way::Down).expect("a link");
+    let down = world.counters(0, Direction::Down).expect("a link");
     let mut shared = Shared { dropped: down.dropped(), offered: down.offered, ..Shared::default() };
     for (index, (sink, flow)) in sinks.iter().zip(&senders).enumerate() {
         let sink = world.app::<Sink>(*sink).expect("a sink");

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use brisk_link::{LinkSpec, Way};
+use brisk_link::{Direction, LinkSpec};
 use brisk_sim::application::{
     Amount, BulkSender, Client, ClientPlan, Connections, Exchange, Idle, Server, Sink,
 };
@@ -98,8 +98,8 @@ fn every_written_byte_arrives_once_and_every_packet_is_counted() {
                 Some(brisk_tcp::error::CloseReason::Finished)
             );
         }
-        for way in [Way::Up, Way::Down] {
-            let counters = world.counters(0, way).unwrap();
+        for direction in [Direction::Up, Direction::Down] {
+            let counters = world.counters(0, direction).unwrap();
             assert!(counters.balanced() && counters.in_flight == 0, "{counters:?}");
         }
         assert_eq!((world.unrouted(), world.stack(b).connections()), (0, 0), "seed {seed}");
@@ -169,10 +169,10 @@ fn idle_connections_cost_no_packets_and_little_memory() {
         world.add_app(a, at(0), Idle::new(server_at, ConnectConfig::default(), at(3_000)));
     }
     world.run_until(at(1));
-    let offered = world.counters(0, Way::Up).unwrap().offered;
+    let offered = world.counters(0, Direction::Up).unwrap().offered;
     assert_eq!((offered, world.stack(b).connections()), (400, 200), "a SYN and an ACK for each connection");
     world.run_until(at(2_999));
-    assert_eq!(world.counters(0, Way::Up).unwrap().offered, offered);
+    assert_eq!(world.counters(0, Direction::Up).unwrap().offered, offered);
     assert_eq!(world.stack(b).memory(), 0);
 }
 
@@ -188,7 +188,7 @@ fn super_packets_are_cut_at_the_edge_of_the_path() {
     assert!(world.run_while(at(60), World::apps_done));
     let flow = world.app::<Sink>(sink).unwrap().flows()[0];
     assert_eq!((flow.received, flow.corrupted), (3_000_000, false));
-    let up = world.counters(0, Way::Up).unwrap();
+    let up = world.counters(0, Direction::Up).unwrap();
     assert_eq!(up.dropped_mtu, 0);
     assert!(world.stack(a).stats().packets_out < up.offered, "the stack sent no super-packets");
 }

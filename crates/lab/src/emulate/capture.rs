@@ -6,7 +6,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant as Clock, SystemTime, UNIX_EPOCH};
 
-use brisk_link::Way;
+use brisk_link::Direction;
 use brisk_sim::pcapng::{Heading, InterfaceId, PcapngWriter};
 use brisk_wire::Instant;
 
@@ -46,19 +46,19 @@ impl Capture {
     }
 
     /// Records a packet that leaves the sending end of this direction.
-    pub(super) fn left(&self, way: Way, began: Clock, now: Instant, packet: &[u8]) {
-        let interface = match way {
-            Way::Up => 0,
-            Way::Down => 1,
+    pub(super) fn left(&self, direction: Direction, began: Clock, now: Instant, packet: &[u8]) {
+        let interface = match direction {
+            Direction::Up => 0,
+            Direction::Down => 1,
         };
         self.record(interface, Heading::Out, began, now, packet);
     }
 
     /// Records a packet that arrives at the receiving end of this direction.
-    pub(super) fn arrived(&self, way: Way, began: Clock, now: Instant, packet: &[u8]) {
-        let interface = match way {
-            Way::Up => 1,
-            Way::Down => 0,
+    pub(super) fn arrived(&self, direction: Direction, began: Clock, now: Instant, packet: &[u8]) {
+        let interface = match direction {
+            Direction::Up => 1,
+            Direction::Down => 0,
         };
         self.record(interface, Heading::In, began, now, packet);
     }

@@ -10,7 +10,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant as Clock};
 
-use brisk_link::{Counters, Link, LinkSpec, Parcel, Way};
+use brisk_link::{Counters, Direction, Link, LinkSpec, Parcel};
 use brisk_packet_io::realtime::{Priority, SPIN, Waiter, request_fifo, set_finest_timer_slack};
 use brisk_wire::Instant;
 
@@ -164,7 +164,7 @@ impl<A: End, B: End> Emulation<A, B> {
         let mut next_second = Duration::from_secs(1);
         while !stop.load(Ordering::Relaxed) {
             self.deliver();
-            let read = self.receive(Way::Up)? + self.receive(Way::Down)?;
+            let read = self.receive(Direction::Up)? + self.receive(Direction::Down)?;
             let elapsed = self.began.elapsed();
             if elapsed >= next_second {
                 next_second += Duration::from_secs(1);
@@ -199,12 +199,12 @@ impl<A: End, B: End> Emulation<A, B> {
     }
 
     /// Receives packets from an end, one batch at most; returns their number.
-    fn receive(&mut self, way: Way) -> io::Result<usize> {
+    fn receive(&mut self, direction: Direction) -> io::Result<usize> {
         for read in 0..BATCH {
             let mut bytes = self.spare.pop().unwrap_or_default();
-            let (received, overhead) = match way {
-                Way::Up => (self.a.receive(&mut bytes), self.a.overhead()),
-                Way::Down => (self.b.receive(&mut bytes), self.b.overhead()),
+            let (received, overhead) = match direction {
+                Direction::Up => (self.a.receive(&mut bytes), self.a.overhead()),
+                Direction::Down => (self.b.receive(&mut bytes), self.b.overhead()),
             };
             match received {
                 Ok(()) => {}
@@ -218,41 +218,41 @@ impl<A: End, B: End> Emulation<A, B> {
             }
             let now = self.now();
             if let Some(capture) = &self.capture {
-                capture.left(way, self.began, now, &bytes);
+                capture.left(direction, self.began, now, &bytes);
             }
-            self.offer(way, Frame { bytes, overhead }, now);
+            self.offer(direction, Frame { bytes, overhead }, now);
         }
         Ok(BATCH)
     }
 
-    fn offer(&mut self, way: Way, frame: Frame, now: Instant) {
-        let (there, back) = match way {
-            Way::Up => (&mut self.link.up, &mut self.link.down),
-            Way::Down => (&mut self.link.down, &mut self.link.up),
+    fn offer(&mut self, direction: Direction, frame: Frame, now: Instant) {
+        let (forward, back) = match direction {
+            Direction::Up => (&mut self.link.up, &mut self.link.down),
+            Direction::Down => (&mut self.link.down, &mut self.link.up),
         };
-        if let Some(bytes) = there.offer(frame, now).answer() {
+        if let Some(bytes) = forward.offer(frame, now).answer() {
             back.offer(Frame { bytes, overhead: 0 }, now);
         }
     }
 
     fn deliver(&mut self) {
-        for way in [Way::Up, Way::Down] {
+        for direction in [Direction::Up, Direction::Down] {
             loop {
                 let now = self.now();
-                let direction = match way {
-                    Way::Up => &mut self.link.up,
-                    Way::Down => &mut self.link.down,
+                let link = match direction {
+                    Direction::Up => &mut self.link.up,
+                    Direction::Down => &mut self.link.down,
                 };
-                let Some((due, frame)) = direction.poll(now) else { break };
+                let Some((due, frame)) = link.poll(now) else { break };
                 let late = self.began.elapsed().saturating_sub(Duration::from_micros(due.as_micros()));
                 self.lateness.record(late);
                 self.second.record(late);
-                let sent = match way {
-                    Way::Up => self.b.send(&frame.bytes),
-                    Way::Down => self.a.send(&frame.bytes),
+                let sent = match direction {
+                    Direction::Up => self.b.send(&frame.bytes),
+                    Direction::Down => self.a.send(&frame.bytes),
                 };
                 if let Some(capture) = &self.capture {
-                    capture.arrived(way, self.began, now, &frame.bytes);
+                    capture.arrived(direction, self.began, now, &frame.bytes);
                 }
                 if let Err(error) = sent {
                     self.send_errors += 1;

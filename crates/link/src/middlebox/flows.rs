@@ -9,7 +9,7 @@ use super::header::{Tcp, read_u32};
 use super::translate::flow_bytes;
 use crate::seeds::keyed;
 use crate::spec::DirectionSpec;
-use crate::way::Way;
+use crate::up_down::Direction;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use brisk_wire::{Flags, SeqNum, four_tuple};
@@ -47,15 +47,15 @@ const END: [u32; 2] = [4, 8];
 const ACKED: [u32; 2] = [16, 32];
 const SERVER_ISN: u32 = 64;
 
-fn index(way: Way) -> usize {
-    match way {
-        Way::Down => 0,
-        Way::Up => 1,
+fn index(direction: Direction) -> usize {
+    match direction {
+        Direction::Down => 0,
+        Direction::Up => 1,
     }
 }
 
-fn opposite(way: Way) -> usize {
-    1 - index(way)
+fn opposite(direction: Direction) -> usize {
+    1 - index(direction)
 }
 
 impl Flows {
@@ -105,11 +105,11 @@ impl Flows {
 
     /// Drops acknowledgements and SACK blocks of data that the firewall at this direction's entrance has not
     /// seen. The firewall sees the packets that the opposite direction delivers.
-    pub(super) fn drop_unseen_ack(&self, ip: &[u8], tcp: Tcp, way: Way) -> Verdict {
+    pub(super) fn drop_unseen_ack(&self, ip: &[u8], tcp: Tcp, direction: Direction) -> Verdict {
         let Some(slot) = self.slot(ip).filter(|_| tcp.flags(ip).contains(Flags::ACK)) else {
             return Verdict::Pass;
         };
-        let other = opposite(way);
+        let other = opposite(direction);
         if slot.known.load(Relaxed) & END[other] == 0 {
             return Verdict::Pass;
         }
@@ -119,22 +119,22 @@ impl Flows {
     }
 
     /// Drops data that the other side has acknowledged through the firewall at this direction's entrance.
-    pub(super) fn drop_old(&self, ip: &[u8], tcp: Tcp, way: Way) -> Verdict {
+    pub(super) fn drop_old(&self, ip: &[u8], tcp: Tcp, direction: Direction) -> Verdict {
         let Some(slot) = self.slot(ip).filter(|_| tcp.payload_len() > 0) else { return Verdict::Pass };
-        let other = opposite(way);
+        let other = opposite(direction);
         let known = slot.known.load(Relaxed) & ACKED[other] != 0;
         let old = known && SeqNum(tcp.seq_end(ip)).le(SeqNum(slot.acked[other].load(Relaxed)));
         if old { Verdict::Drop } else { Verdict::Pass }
     }
 
-    /// Records a packet that arrived at the end of `way`.
-    pub(super) fn delivered(&self, ip: &[u8], tcp: Tcp, way: Way) {
+    /// Records a packet that arrived at the end of `direction`.
+    pub(super) fn delivered(&self, ip: &[u8], tcp: Tcp, direction: Direction) {
         let Some(slot) = self.slot(ip) else { return };
         let flags = tcp.flags(ip);
         if flags.contains(Flags::SYN) && !flags.contains(Flags::ACK) {
             slot.begin(tcp.seq(ip));
         }
-        let at = index(way);
+        let at = index(direction);
         slot.raise(&slot.end[at], END[at], tcp.seq_end(ip));
         if flags.contains(Flags::ACK) {
             slot.raise(&slot.acked[at], ACKED[at], tcp.ack(ip));

@@ -26,7 +26,7 @@ pub use spec::{MIDDLEBOXES, MiddleboxSpec};
 
 use crate::parcel::Parcel;
 use crate::seeds::Draws;
-use crate::way::Way;
+use crate::up_down::Direction;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use brisk_wire::{ChecksumFill, Instant};
@@ -66,7 +66,7 @@ pub(crate) enum Passed {
 #[derive(Debug)]
 pub(crate) struct Middlebox<P> {
     spec: MiddleboxSpec,
-    way: Way,
+    direction: Direction,
     seed: u64,
     rng: Draws,
     flows: Arc<Flows>,
@@ -79,7 +79,7 @@ impl<P: Parcel> Middlebox<P> {
     /// of this box.
     pub(crate) fn new(
         spec: MiddleboxSpec,
-        way: Way,
+        direction: Direction,
         seed: u64,
         rng: Draws,
         mtu: Option<u16>,
@@ -87,7 +87,7 @@ impl<P: Parcel> Middlebox<P> {
     ) -> Self {
         let coalesce =
             if let MiddleboxSpec::Coalesce { size } = spec { Some(Coalesce::new(size, mtu)) } else { None };
-        Middlebox { spec, way, seed, rng, flows: flows.cloned().unwrap_or_default(), coalesce }
+        Middlebox { spec, direction, seed, rng, flows: flows.cloned().unwrap_or_default(), coalesce }
     }
 
     /// Processes a packet at `now`; appends the packets that go on to `onward`.
@@ -103,7 +103,7 @@ impl<P: Parcel> Middlebox<P> {
             return split(packet, tcp, size, onward);
         }
         if self.spec == MiddleboxSpec::SynProxy {
-            let reply = syn_proxy::pass(ip, tcp, self.way, self.seed, &self.flows);
+            let reply = syn_proxy::pass(ip, tcp, self.direction, self.seed, &self.flows);
             if reply.is_some() {
                 return Passed::Dropped { reply };
             }
@@ -140,10 +140,10 @@ impl<P: Parcel> Middlebox<P> {
             MiddleboxSpec::DropReserved => bits::drop_reserved(ip, tcp),
             MiddleboxSpec::SetEcn { ecn } => bits::set_ecn(ip, ecn),
             MiddleboxSpec::RewriteSeq { sack } => translate::rewrite_seq(ip, tcp, sack, self.seed),
-            MiddleboxSpec::Nat => translate::nat(ip, self.way, self.seed),
+            MiddleboxSpec::Nat => translate::nat(ip, self.direction, self.seed),
             MiddleboxSpec::DropAfterHandshake { all } => self.flows.drop_after_handshake(ip, tcp, all),
-            MiddleboxSpec::DropUnseenAck => self.flows.drop_unseen_ack(ip, tcp, self.way),
-            MiddleboxSpec::DropOld => self.flows.drop_old(ip, tcp, self.way),
+            MiddleboxSpec::DropUnseenAck => self.flows.drop_unseen_ack(ip, tcp, self.direction),
+            MiddleboxSpec::DropOld => self.flows.drop_old(ip, tcp, self.direction),
             // `pass` has handled these boxes, which do not edit packets.
             MiddleboxSpec::Coalesce { size: _ }
             | MiddleboxSpec::Split { size: _ }
@@ -157,7 +157,7 @@ impl<P: Parcel> Middlebox<P> {
             && let Some(ip) = packet.bytes()
             && let Some(tcp) = Tcp::of(ip)
         {
-            self.flows.delivered(ip, tcp, self.way);
+            self.flows.delivered(ip, tcp, self.direction);
         }
     }
 

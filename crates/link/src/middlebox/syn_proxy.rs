@@ -9,7 +9,7 @@
 use super::flows::Flows;
 use super::header::{Tcp, update_checksums};
 use crate::seeds::keyed;
-use crate::way::Way;
+use crate::up_down::Direction;
 use alloc::vec::Vec;
 use brisk_wire::{ChecksumFill, Flags, IpMeta, Options, SeqNum, TcpHeader, emit, four_tuple};
 
@@ -17,47 +17,53 @@ use brisk_wire::{ChecksumFill, Flags, IpMeta, Options, SeqNum, TcpHeader, emit, 
 const MSS: u16 = 1460;
 
 /// Edits the packet, or replaces it by the answer in the name of the server.
-pub(super) fn pass(ip: &mut Vec<u8>, tcp: Tcp, way: Way, seed: u64, flows: &Flows) -> Option<Vec<u8>> {
+pub(super) fn pass(
+    ip: &mut Vec<u8>,
+    tcp: Tcp,
+    direction: Direction,
+    seed: u64,
+    flows: &Flows,
+) -> Option<Vec<u8>> {
     let (src, dst) = four_tuple(ip)?;
-    let (client, server) = match way {
-        Way::Up => (src, dst),
-        Way::Down => (dst, src),
+    let (client, server) = match direction {
+        Direction::Up => (src, dst),
+        Direction::Down => (dst, src),
     };
     let ours = keyed(seed, "synproxy", &super::translate::flow_bytes(client, server)) as u32;
     let flags = tcp.flags(ip);
     let (syn, ack) = (flags.contains(Flags::SYN), flags.contains(Flags::ACK));
-    match (way, flows.server_isn(ip)) {
-        (Way::Up, _) if syn && !ack => {
+    match (direction, flows.server_isn(ip)) {
+        (Direction::Up, _) if syn && !ack => {
             flows.begin(ip, tcp.seq(ip));
             let answer = Bare { seq: ours, ack: tcp.seq(ip).wrapping_add(1), window: 0 };
             return answer.packet(ip, Flags::SYN | Flags::ACK, true);
         }
-        (Way::Up, None) if ack && tcp.ack(ip) == ours.wrapping_add(1) => {
+        (Direction::Up, None) if ack && tcp.ack(ip) == ours.wrapping_add(1) => {
             let syn = Bare { seq: tcp.seq(ip).wrapping_sub(1), ack: 0, window: tcp.window(ip) };
             if let Some(packet) = syn.packet(ip, Flags::SYN, false) {
                 *ip = packet;
             }
         }
-        (Way::Up, Some(theirs)) => {
+        (Direction::Up, Some(theirs)) => {
             let ack = tcp.ack(ip).wrapping_sub(ours).wrapping_add(theirs);
             tcp.set_ack(ip, ack);
             update_checksums(ip);
         }
         // The proxy's own SYN-ACK on its way to the client.
-        (Way::Down, _) if syn && ack && tcp.seq(ip) == ours => {}
-        (Way::Down, _) if syn && ack => {
+        (Direction::Down, _) if syn && ack && tcp.seq(ip) == ours => {}
+        (Direction::Down, _) if syn && ack => {
             flows.set_server_isn(ip, tcp.seq(ip));
             let opened = Bare { seq: ours.wrapping_add(1), ack: tcp.ack(ip), window: tcp.window(ip) };
             if let Some(packet) = opened.packet(ip, Flags::ACK, false) {
                 *ip = packet;
             }
         }
-        (Way::Down, Some(theirs)) => {
+        (Direction::Down, Some(theirs)) => {
             let seq = tcp.seq(ip).wrapping_sub(theirs).wrapping_add(ours);
             tcp.set_seq(ip, seq);
             update_checksums(ip);
         }
-        (Way::Up | Way::Down, None) => {}
+        (Direction::Up | Direction::Down, None) => {}
     }
     None
 }

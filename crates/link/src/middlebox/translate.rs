@@ -6,7 +6,7 @@
 use super::Verdict;
 use super::header::{Tcp, read_u32, update_checksums, write_u32};
 use crate::seeds::keyed;
-use crate::way::Way;
+use crate::up_down::Direction;
 use brisk_wire::{Flags, four_tuple};
 use core::net::{IpAddr, SocketAddr};
 
@@ -57,11 +57,11 @@ fn shift_sack(ip: &mut [u8], tcp: Tcp, by: u32) {
 
 /// Changes the client's address of each connection: one byte is XORed with a value that depends on the
 /// client's port. The port does not change, so answers can be translated back.
-pub(super) fn nat(ip: &mut [u8], way: Way, seed: u64) -> Verdict {
+pub(super) fn nat(ip: &mut [u8], direction: Direction, seed: u64) -> Verdict {
     let Some((src, dst)) = four_tuple(ip) else { return Verdict::Pass };
-    let (client, at) = match way {
-        Way::Up => (src, if src.is_ipv4() { 12 } else { 8 }),
-        Way::Down => (dst, if dst.is_ipv4() { 16 } else { 24 }),
+    let (client, at) = match direction {
+        Direction::Up => (src, if src.is_ipv4() { 12 } else { 8 }),
+        Direction::Down => (dst, if dst.is_ipv4() { 16 } else { 24 }),
     };
     // The third octet of four, or the last byte of a /64 prefix.
     let at = at + if client.is_ipv4() { 2 } else { 7 };

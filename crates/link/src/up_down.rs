@@ -2,7 +2,7 @@
 
 /// Direction of packets. The two directions of a link do not differ in any other respect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Way {
+pub enum Direction {
     /// From the server's side (B) to the client's side (A).
     Down,
     /// From the client's side (A) to the server's side (B).
