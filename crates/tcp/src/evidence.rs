@@ -27,15 +27,15 @@ const POISSON: [u64; 17] =
 /// Minimum rise of the round-trip time, in addition to a quarter, that shows a queue.
 const QUEUE_RISE: Duration = Duration::from_millis(4);
 
-/// True if a round trip of `seen` shows a queue on a path whose minimum is `least`: the threshold of
+/// True if a round trip of `seen` shows a queue on a path whose minimum is `min`: the threshold of
 /// HyStart++ (RFC 9406).
-pub(crate) fn shows_queue(seen: Duration, least: Duration) -> bool {
-    seen >= least + Duration::from(rtt_thresh(least.into()))
+pub(crate) fn shows_queue(seen: Duration, min: Duration) -> bool {
+    seen >= min + Duration::from(rtt_thresh(min.into()))
 }
 
 /// True if this round trip shows a queue on a path whose round trip is otherwise `min_rtt`.
 pub(crate) fn is_queued(rtt: Duration, min_rtt: Option<Duration>) -> bool {
-    min_rtt.is_some_and(|least| rtt >= least + least / 4 + QUEUE_RISE)
+    min_rtt.is_some_and(|min| rtt >= min + min / 4 + QUEUE_RISE)
 }
 
 /// Round-trip times: their number, sum, and sum of squares, in units of 64 µs.
@@ -232,7 +232,7 @@ impl Dose {
 mod tests {
     use super::*;
 
-    const LEAST: u64 = 80;
+    const MIN_RTT_MS: u64 = 80;
 
     /// Returns the times of a path with a queue of up to `queue_ms`. `is_lost` decides about a segment by its
     /// number and its time in the queue.
@@ -240,7 +240,7 @@ mod tests {
         let mut times = LossTimes::default();
         for segment in 0..segments {
             let waits = segment * 7 % (queue_ms + 1);
-            let rtt = Micros::from_millis(LEAST + waits);
+            let rtt = Micros::from_millis(MIN_RTT_MS + waits);
             let mut flight = LossTimes::default();
             flight.on_rtt(rtt);
             if is_lost(segment, waits) {
@@ -286,9 +286,9 @@ mod tests {
     #[test]
     fn excess_is_certain_at_a_chance_of_one_in_ten_thousand() {
         let history = LossHistory { segments: 1_000_000, lost: 20_000, runs: 20_000 };
-        for (segments, least) in [(20, 5), (50, 7), (150, 12), (500, 25)] {
-            assert!(history.is_certain_excess(segments, least), "{least} of {segments}");
-            assert!(!history.is_certain_excess(segments, least - 1), "one less of {segments}");
+        for (segments, min) in [(20, 5), (50, 7), (150, 12), (500, 25)] {
+            assert!(history.is_certain_excess(segments, min), "{min} of {segments}");
+            assert!(!history.is_certain_excess(segments, min - 1), "one less of {segments}");
         }
         let in_runs = LossHistory { runs: 10_000, ..history };
         assert!(!in_runs.is_certain_excess(150, 12) && in_runs.is_certain_excess(150, 19));

@@ -61,13 +61,13 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
     }
 
     /// Resets to the state after [`Lru::new`], and keeps the storage.
-    pub(crate) fn renew(&mut self, most: usize, by: S) {
+    pub(crate) fn renew(&mut self, max: usize, by: S) {
         let Lru { hash, index, entries, free, oldest, newest, capacity, generations } = self;
         index.clear();
         entries.clear();
         free.clear();
         (*oldest, *newest, *generations) = (NOWHERE, NOWHERE, 0);
-        (*capacity, *hash) = (most.min(NOWHERE as usize), by);
+        (*capacity, *hash) = (max.min(NOWHERE as usize), by);
     }
 
     /// Returns the entry of this key; it counts as used.

@@ -388,7 +388,7 @@ impl Path {
         self.rtt = Some(Aging { fact: rtt, until });
         // A longer time does not refresh the stored time: a path that became longer is adopted when the
         // stored time expires.
-        if Aging::at(self.min_rtt, now).is_none_or(|least| new.min_rtt <= least) {
+        if Aging::at(self.min_rtt, now).is_none_or(|min| new.min_rtt <= min) {
             self.min_rtt = Some(Aging { fact: new.min_rtt, until });
         }
     }
@@ -586,14 +586,14 @@ mod tests {
 
     #[test]
     fn minimum_round_trip_is_over_all_connections_until_it_expires() {
-        let least = |reports: &[PathReport], now| after(reports, now).min_rtt;
+        let min = |reports: &[PathReport], now| after(reports, now).min_rtt;
         let queue = [measured(50, 5, 9), measured(120, 5, 9), measured(90, 5, 9)];
-        assert_eq!((least(&queue, 599), least(&queue, 600)), (Some(ms(50)), None));
+        assert_eq!((min(&queue, 599), min(&queue, 600)), (Some(ms(50)), None));
         assert_eq!(after(&queue, 9).rtt.map(|rtt| rtt.min_rtt), Some(ms(90)), "of the last connection");
         let again = [measured(50, 5, 9), measured(120, 5, 9), measured(50, 5, 9)];
-        assert_eq!(least(&again, 601), Some(ms(50)), "it was seen again");
+        assert_eq!(min(&again, 601), Some(ms(50)), "it was seen again");
         let shorter = [measured(50, 5, 9), measured(40, 5, 9)];
-        assert_eq!(least(&shorter, 2), Some(ms(40)));
+        assert_eq!(min(&shorter, 2), Some(ms(40)));
     }
 
     #[test]

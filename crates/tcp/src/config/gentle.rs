@@ -69,11 +69,11 @@ impl CorrectiveConfig {
 
     /// Checks the documented ranges of the fields; the error names the first field that is out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let (most, range) = match self.code {
+        let (max, range) = match self.code {
             FecCode::Xor | FecCode::XorInterleaved => (16, "2 to 16"),
             FecCode::ReedSolomon => (32, "2 to 32"),
         };
-        if !(2..=most).contains(&self.blocks) {
+        if !(2..=max).contains(&self.blocks) {
             return refuse("fec_blocks", self.blocks.to_string(), range);
         }
         if !(1..=8).contains(&self.parities) {

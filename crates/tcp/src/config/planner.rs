@@ -40,7 +40,7 @@ impl PlannerConfig {
             ("max_overhead", max_overhead, 0, 200, "0 to 200 percent"),
             ("planner.assumed_loss", assumed_loss, 0, 500_000, "0 to 500000 per million"),
         ];
-        match bounds.into_iter().find(|(_, value, least, most, _)| value < least || value > most) {
+        match bounds.into_iter().find(|(_, value, min, max, _)| value < min || value > max) {
             Some((key, value, .., range)) => Err(ConfigError { key, value: value.to_string(), range }),
             None => Ok(()),
         }
@@ -82,11 +82,11 @@ mod tests {
 
     #[test]
     fn limits_of_the_ranges_are_accepted() {
-        let least = PlannerConfig { max_overhead: 0, assumed_loss: 0, ..PlannerConfig::default() };
-        let most = PlannerConfig { max_overhead: 200, assumed_loss: 500_000, ..least };
-        assert_eq!((least.validate(), most.validate()), (Ok(()), Ok(())));
+        let min = PlannerConfig { max_overhead: 0, assumed_loss: 0, ..PlannerConfig::default() };
+        let max = PlannerConfig { max_overhead: 200, assumed_loss: 500_000, ..min };
+        assert_eq!((min.validate(), max.validate()), (Ok(()), Ok(())));
         let beyond =
-            [PlannerConfig { max_overhead: 201, ..most }, PlannerConfig { assumed_loss: 500_001, ..most }];
+            [PlannerConfig { max_overhead: 201, ..max }, PlannerConfig { assumed_loss: 500_001, ..max }];
         for (config, key) in beyond.into_iter().zip(["max_overhead", "planner.assumed_loss"]) {
             assert_eq!(config.validate().unwrap_err().key, key);
         }

@@ -109,8 +109,8 @@ impl Cubic {
         if !acked.cwnd_limited {
             return 0;
         }
-        let most = if self.paced { u32::MAX } else { SLOW_START_BURST.max(L * self.mss) };
-        let bytes = acked.newly_acked.min(most);
+        let max = if self.paced { u32::MAX } else { SLOW_START_BURST.max(L * self.mss) };
+        let bytes = acked.newly_acked.min(max);
         let growth = if first { self.hystart.growth(bytes) } else { bytes };
         let room = self.curve.ssthresh - self.cwnd;
         self.cwnd += growth.min(room);

@@ -20,15 +20,15 @@ impl Connection {
         self.write_with(data.len(), now, |queue| queue.write(data))
     }
 
-    /// Queues at most `most` bytes like [`Connection::write`], but splits them off the front of `data` and
+    /// Queues at most `max` bytes like [`Connection::write`], but splits them off the front of `data` and
     /// does not copy them.
     pub(crate) fn write_bytes(
         &mut self,
         data: &mut Bytes,
-        most: usize,
+        max: usize,
         now: Instant,
     ) -> Result<usize, WriteError> {
-        self.write_with(data.len().min(most), now, |queue| queue.write_bytes(data, most))
+        self.write_with(data.len().min(max), now, |queue| queue.write_bytes(data, max))
     }
 
     /// Queues data: `write` stores as much of `len` bytes as fits, and returns how much.
@@ -91,13 +91,13 @@ impl Connection {
         Ok(read)
     }
 
-    /// Reads at most `most` bytes like [`Connection::read`], but without a copy.
-    pub(crate) fn read_bytes(&mut self, most: usize, now: Instant) -> Result<Bytes, ReadError> {
+    /// Reads at most `max` bytes like [`Connection::read`], but without a copy.
+    pub(crate) fn read_bytes(&mut self, max: usize, now: Instant) -> Result<Bytes, ReadError> {
         let take = self.rx.readable_run(&mut self.urgent, self.tx.rtt.min_rtt(), now);
         if take == 0 {
             return self.nothing_to_read().map(|()| Bytes::new());
         }
-        let bytes = self.rx.queue.take(most.min(take as usize));
+        let bytes = self.rx.queue.take(max.min(take as usize));
         self.on_read(bytes.len(), now);
         Ok(bytes)
     }

@@ -336,9 +336,9 @@ impl OnPath {
     /// shows that an earlier segment was lost; any other shows a longer path.
     pub(super) fn suspect_longer(&mut self, since: Duration) {
         let PathFacts { rtt, min_rtt, .. } = self.known;
-        let as_known = rtt.zip(min_rtt).is_some_and(|(rtt, least)| {
+        let as_known = rtt.zip(min_rtt).is_some_and(|(rtt, min)| {
             let alike = rtt.srtt.saturating_mul(ALIKE_PERCENT) / 100;
-            (least..=alike).contains(&since)
+            (min..=alike).contains(&since)
         });
         self.seems_longer = self.rtt_in_doubt && !as_known;
     }
@@ -416,13 +416,13 @@ impl OnPath {
             if is_free && is_authenticated { remembered.max(configured) } else { 0 }
         } else {
             let (own, smoothed) = (tx.rtt.min_rtt()?.into(), tx.rtt.srtt()?.into());
-            let least = known.min_rtt.map_or(own, |least| least.min(own));
+            let min = known.min_rtt.map_or(own, |min| min.min(own));
             let is_alike = own >= rtt.srtt / 2;
             // A larger window requires that neither this connection nor the last one began in a queue. Their
             // own data may have filled a queue since: a volume that the path has carried is used anyway, a
             // configured window only if the smoothed round-trip time shows no queue.
-            match is_alike && !shows_queue(own.max(rtt.min_rtt), least) {
-                true if shows_queue(smoothed, least) => remembered,
+            match is_alike && !shows_queue(own.max(rtt.min_rtt), min) {
+                true if shows_queue(smoothed, min) => remembered,
                 true => remembered.max(configured),
                 false => 0,
             }
@@ -482,7 +482,7 @@ impl OnPath {
         let losses = self.sort_losses(self.all_losses(counters, handshake, tx), tx);
         let rtt = self.rtt_report(tx);
         // Every round trip of this connection was longer than a round trip of the path without a queue.
-        let least = rtt.map(|(rtt, _)| rtt.min_rtt).zip(self.known.min_rtt);
+        let min = rtt.map(|(rtt, _)| rtt.min_rtt).zip(self.known.min_rtt);
         let report = PathReport {
             rtt,
             doubtful_rtt: tx.rtt.srtt().filter(|_| first && self.seems_longer).map(Duration::from),
@@ -490,7 +490,7 @@ impl OnPath {
             losses: losses.since(self.reported),
             mss: handshake.peer_mss,
             mtu: if mtu == self.reported_mtu { MtuReport::Silent } else { mtu },
-            saw_queue: least.is_some_and(|(own, least)| shows_queue(own, least)),
+            saw_queue: min.is_some_and(|(own, min)| shows_queue(own, min)),
             handshake: first.then_some(HandshakeResult::Completed),
         };
         self.report_at = Some(now + REPORT_INTERVAL);
@@ -656,8 +656,8 @@ fn remembered_window(volume: &PathVolume, known: &PathFacts, config: &TcpConfig,
     let rate = volume.rate.filter(|_| volume.is_rate_limited).unwrap_or(0);
     let bdp = u128::from(rate) * known.min_rtt.unwrap_or_default().as_micros() / 1_000_000;
     let bdp = u32::try_from(bdp).unwrap_or(u32::MAX).max(of_path(UNMEASURED_WINDOW));
-    let most = if config.path_start { of_path(MAX_START_WINDOW) } else { 0 };
-    volume.bytes.min(bdp).min(most)
+    let max = if config.path_start { of_path(MAX_START_WINDOW) } else { 0 };
+    volume.bytes.min(bdp).min(max)
 }
 
 #[cfg(test)]

@@ -26,10 +26,10 @@ const UNANSWERED: u32 = 3;
 const UNANSWERED_AT_TIMEOUT: u32 = 2;
 
 impl Sender {
-    /// True if the segment size may be too large for the path: large segments have left `least` times without
+    /// True if the segment size may be too large for the path: large segments have left `min` times without
     /// an arrival, no large segment of this connection arrived before, and none of another connection has
     /// arrived since.
-    fn suspects_size(&self, least: u32) -> bool {
+    fn suspects_size(&self, min: u32) -> bool {
         if !self.mtu.may_suspect() {
             return false;
         }
@@ -43,7 +43,7 @@ impl Sender {
             newest.sent_at = newest.sent_at.max(record.sent_at);
             newest.size = newest.size.max(self.mtu.packet(record.payload(), options));
         }
-        unanswered >= least && !self.mtu.is_cleared(newest)
+        unanswered >= min && !self.mtu.is_cleared(newest)
     }
 
     /// Returns the largest payload of a tail loss probe, if segments have at most `limit` bytes; it is small

@@ -361,11 +361,10 @@ impl Sender {
     #[inline]
     pub(crate) fn grow_queue(&mut self, acked: u32, now: Instant) {
         let window = self.rate.congestion.cwnd().min(self.window.max_snd_wnd());
-        let short = self.rtt.min_rtt().filter(|least| auto_tuning::is_short(*least)).zip(self.rtt.srtt());
+        let short = self.rtt.min_rtt().filter(|min| auto_tuning::is_short(*min)).zip(self.rtt.srtt());
         let limit = self.queue.limit();
-        let most =
-            short.map_or(usize::MAX, |(least, srtt)| self.sizing.on_acked(acked, srtt, least, limit, now));
-        self.queue.grow(window, most);
+        let max = short.map_or(usize::MAX, |(min, srtt)| self.sizing.on_acked(acked, srtt, min, limit, now));
+        self.queue.grow(window, max);
     }
 
     /// Returns the time at which a transmission that ends at `end` counts as sent. RACK orders transmissions

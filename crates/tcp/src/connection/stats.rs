@@ -302,7 +302,7 @@ impl Tally {
             let age = Micros::between(segment.sent_at, ack.at);
             // The echo of an acknowledgement for data out of order does not belong to this segment.
             let echoed = ack.echoed_rtt.filter(|_| segment.range.end.le(ack.ack));
-            let in_time = min_rtt.is_none_or(|least| age >= least);
+            let in_time = min_rtt.is_none_or(|min| age >= min);
             !spurious && in_time && echoed.is_none_or(|echoed| echoed <= age + TIMESTAMP_TICK)
         });
         self.repaired_by_probe += repaired.count() as u64;

@@ -341,8 +341,8 @@ impl Connection {
             if self.rx.sack.is_empty() { 0 } else { self.rx.sack.count(self.sack_capacity()) as u32 };
         let sack = if blocks == 0 { 0 } else { 4 + 8 * blocks };
         let options = (sack + fast_open + self.gentle.option_len()).max(self.tx.option_reserve);
-        let most = self.tx.mss().saturating_sub(options).min(self.tx.window.segment_bound());
-        most.min(self.gentle.planned_segment(self.tx.scoreboard.nxt())).max(1)
+        let max = self.tx.mss().saturating_sub(options).min(self.tx.window.segment_bound());
+        max.min(self.gentle.planned_segment(self.tx.scoreboard.nxt())).max(1)
     }
 }
 

@@ -445,7 +445,7 @@ struct TailOdds {
 struct LossOdds {
     chain: Chain,
     /// Maximum number of losses that is distinguished from more.
-    most: usize,
+    max: usize,
     /// By the number of packets: the probabilities of exactly each number of losses, and of at least each
     /// number.
     rows: Vec<[[TailOdds; COUNTS]; 2]>,
@@ -454,28 +454,28 @@ struct LossOdds {
 impl LossOdds {
     /// Creates the tally for groups of at most this number of parities.
     fn of(losses: &Losses, parities: u32) -> LossOdds {
-        LossOdds { chain: Chain::of(losses), most: (parities as usize + 1).min(COUNTS - 1), rows: Vec::new() }
+        LossOdds { chain: Chain::of(losses), max: (parities as usize + 1).min(COUNTS - 1), rows: Vec::new() }
     }
 
-    /// Returns the probabilities of 0, 1, ... losses among `packets` consecutive ones. `most` and more losses
-    /// are one case; `most` is at least 1 and at most the number of parities plus one.
-    fn lost(&mut self, packets: u32, most: u32) -> [u64; COUNTS] {
+    /// Returns the probabilities of 0, 1, ... losses among `packets` consecutive ones. `max` and more losses
+    /// are one case; `max` is at least 1 and at most the number of parities plus one.
+    fn lost(&mut self, packets: u32, max: u32) -> [u64; COUNTS] {
         while self.rows.len() <= packets as usize {
             let row = self.next_row();
             self.rows.push(row);
         }
         let [exactly, or_more] = &self.rows[packets as usize];
-        let most = most as usize;
+        let max = max as usize;
         let mut shares = [0; COUNTS];
-        for (share, ends) in shares.iter_mut().zip(&exactly[..most]) {
+        for (share, ends) in shares.iter_mut().zip(&exactly[..max]) {
             *share = ends.good + ends.bad;
         }
-        shares[most] = or_more[most].good + or_more[most].bad;
+        shares[max] = or_more[max].good + or_more[max].bad;
         shares
     }
 
     fn next_row(&self) -> [[TailOdds; COUNTS]; 2] {
-        let LossOdds { chain, most, ref rows } = *self;
+        let LossOdds { chain, max, ref rows } = *self;
         let mut row = [[TailOdds::default(); COUNTS]; 2];
         let [exactly, or_more] = &mut row;
         match rows.last() {
@@ -486,7 +486,7 @@ impl LossOdds {
             }
             Some([before, or_more_before]) => {
                 // Not more packets are lost than were sent.
-                for count in 1..=most.min(rows.len()) {
+                for count in 1..=max.min(rows.len()) {
                     let first = chain.lost(before[count - 1]);
                     let (same, more) = (before[count], or_more_before[count]);
                     exactly[count] = TailOdds { good: chain.delivered(same), bad: first };
@@ -697,35 +697,35 @@ mod tests {
     }
 
     fn tally(chain: Chain) -> LossOdds {
-        LossOdds { chain, most: COUNTS - 1, rows: Vec::new() }
+        LossOdds { chain, max: COUNTS - 1, rows: Vec::new() }
     }
 
     /// Returns the result of a tally for one number of packets.
-    fn lost_of(chain: &Chain, packets: u32, most: usize) -> Vec<u64> {
+    fn lost_of(chain: &Chain, packets: u32, max: usize) -> Vec<u64> {
         let mut ends = [TailOdds::default(); COUNTS];
         match packets {
             0 => ends[0].good = ONE,
-            _ => (ends[0].good, ends[1.min(most)].bad) = (ONE - chain.loss, chain.loss),
+            _ => (ends[0].good, ends[1.min(max)].bad) = (ONE - chain.loss, chain.loss),
         }
         for _ in 1..packets {
-            for count in (1..=most).rev() {
-                let more = if count == most { chain.lost(ends[most]) } else { 0 };
+            for count in (1..=max).rev() {
+                let more = if count == max { chain.lost(ends[max]) } else { 0 };
                 ends[count] =
                     TailOdds { good: chain.delivered(ends[count]), bad: chain.lost(ends[count - 1]) + more };
             }
             ends[0] = TailOdds { good: chain.delivered(ends[0]), bad: 0 };
         }
-        ends[..=most].iter().map(|TailOdds { good, bad }| good + bad).collect()
+        ends[..=max].iter().map(|TailOdds { good, bad }| good + bad).collect()
     }
 
     #[test]
     fn loss_odds_do_not_depend_on_the_order_of_queries() {
         for (per_million, burst_milli) in [(0, 1_000), (20_000, 1_000), (50_000, 2_700), (600_000, 9_000)] {
             let chain = Chain::of(&Losses { per_million, burst_milli, queue: false });
-            for most in 1..COUNTS {
-                let mut tally = LossOdds { most, ..tally(chain) };
+            for max in 1..COUNTS {
+                let mut tally = LossOdds { max, ..tally(chain) };
                 for packets in [7, 0, 1, 2, 40, 3, 39] {
-                    for fewer in 1..=most {
+                    for fewer in 1..=max {
                         let expected = lost_of(&chain, packets, fewer);
                         let shares = tally.lost(packets, fewer as u32);
                         assert_eq!(shares[..=fewer], expected, "{packets} {fewer}");

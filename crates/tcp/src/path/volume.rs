@@ -334,11 +334,11 @@ impl Volume {
     /// longer than this host's data explains. The first segments of a flight do not wait for the rest of it;
     /// segments around a loss may. `at_once`: bytes of it that left at once.
     fn is_queued_by_others(&mut self, flight: &FlightReport, at_once: u32) -> bool {
-        let FlightReport { began, sent_until, bytes, min_rtt: least, waited, waited_at_loss, .. } = *flight;
-        let all = |own| shows_queue(least + waited.saturating_sub(own), least);
+        let FlightReport { began, sent_until, bytes, min_rtt: min, waited, waited_at_loss, .. } = *flight;
+        let all = |own| shows_queue(min + waited.saturating_sub(own), min);
         let learned = self.times.queued_from().zip(flight.times.mean_at_losses());
         let at_loss = |own| {
-            is_queued(least + waited_at_loss.saturating_sub(own), Some(least))
+            is_queued(min + waited_at_loss.saturating_sub(own), Some(min))
                 || learned.is_some_and(|(from, mean)| mean.saturating_sub(own) >= from)
         };
         let waits_for_others = all(Duration::ZERO) && all(self.longest_own_wait(began, sent_until));
@@ -410,8 +410,8 @@ impl Volume {
                 }
                 let is_proven = verdict == FlightVerdict::Whole && flight.granted > 0;
                 if is_proven && self.refused.take_if(|at| *at <= now).is_some() {
-                    let most = self.carried.saturating_mul(TOGETHER_MAX);
-                    self.together = self.together.max(self.carried).saturating_add(flight.bytes).min(most);
+                    let max = self.carried.saturating_mul(TOGETHER_MAX);
+                    self.together = self.together.max(self.carried).saturating_add(flight.bytes).min(max);
                 }
             }
             FlightVerdict::Suspect => {}

@@ -331,9 +331,9 @@ impl AckPolicy {
         self.quick > 0 && !self.interactive
     }
 
-    fn raise_quick(&mut self, most: u32, rcv_wnd: u32) {
+    fn raise_quick(&mut self, max: u32, rcv_wnd: u32) {
         // Half a window of segments: after these the sender's window has grown.
-        let count = (rcv_wnd / (2 * self.rcv_mss)).max(2).min(most);
+        let count = (rcv_wnd / (2 * self.rcv_mss)).max(2).min(max);
         self.quick = self.quick.max(count);
     }
 
@@ -390,9 +390,9 @@ impl AckPolicy {
 
     fn wait(&self, srtt: Option<Micros>) -> Duration {
         let ato = self.ato.unwrap_or(ATO_MIN);
-        let most = if self.interactive || self.pushed > 0 { ATO_MAX_INTERACTIVE } else { ATO_MAX };
-        let most = srtt.map_or(most, |srtt| Duration::from(srtt).max(ATO_MIN).min(most));
-        ato.min(most).min(self.delack_max)
+        let max = if self.interactive || self.pushed > 0 { ATO_MAX_INTERACTIVE } else { ATO_MAX };
+        let max = srtt.map_or(max, |srtt| Duration::from(srtt).max(ATO_MIN).min(max));
+        ato.min(max).min(self.delack_max)
     }
 }
 

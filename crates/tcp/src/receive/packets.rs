@@ -110,9 +110,9 @@ impl Packets {
         copied
     }
 
-    /// Returns the next payload, at most `most` bytes, as a slice of its packet, without removing it.
-    pub(super) fn first(&self, most: usize) -> Option<Bytes> {
-        self.kept.front().map(|Kept { payload, .. }| payload.slice(..most.min(payload.len())))
+    /// Returns the next payload, at most `max` bytes, as a slice of its packet, without removing it.
+    pub(super) fn first(&self, max: usize) -> Option<Bytes> {
+        self.kept.front().map(|Kept { payload, .. }| payload.slice(..max.min(payload.len())))
     }
 
     /// Removes up to `count` bytes; returns their number.

@@ -221,12 +221,12 @@ impl RecvQueue {
         count
     }
 
-    /// Removes and returns the next readable bytes, at most `most`, as a slice of their packet; bytes of a
+    /// Removes and returns the next readable bytes, at most `max`, as a slice of their packet; bytes of a
     /// ring are copied, at most up to the point where it wraps. Empty if there are none.
-    pub(crate) fn take(&mut self, most: usize) -> Bytes {
-        let bytes = self.packets.first(most).unwrap_or_else(|| {
+    pub(crate) fn take(&mut self, max: usize) -> Bytes {
+        let bytes = self.packets.first(max).unwrap_or_else(|| {
             let (front, _) = self.slices();
-            Bytes::copy_from_slice(&front[..most.min(front.len())])
+            Bytes::copy_from_slice(&front[..max.min(front.len())])
         });
         self.skip(bytes.len());
         bytes
@@ -340,11 +340,11 @@ impl RecvQueue {
 
     /// Reserves space for `needed` bytes from the read position, in addition to retained ones.
     fn reserve(&mut self, needed: usize) {
-        let (needed, most) = (self.retained + needed, self.capacity.max(needed) + self.retain);
+        let (needed, max) = (self.retained + needed, self.capacity.max(needed) + self.retain);
         if needed <= self.storage.len() {
             return;
         }
-        let size = needed.max(self.storage.len() * 2).max(self.expected).min(most);
+        let size = needed.max(self.storage.len() * 2).max(self.expected).min(max);
         let mut grown = vec![0; size];
         let (first, second) = self.stored_in_ring(0, self.retained + self.extent);
         grown[..first.len()].copy_from_slice(first);
@@ -542,18 +542,18 @@ mod tests {
                         queue.advance(gap + len);
                         arrived += gap + len;
                     }
-                    Step::Read(most) => {
-                        let mut out = vec![0; most];
+                    Step::Read(max) => {
+                        let mut out = vec![0; max];
                         let count = queue.read(&mut out);
-                        prop_assert_eq!(count, most.min(arrived - read));
+                        prop_assert_eq!(count, max.min(arrived - read));
                         prop_assert!(out[..count] == stream(read, count));
                         read += count;
                         queue.take_storage();
                     }
-                    Step::Take(most) => {
-                        let taken = queue.take(most);
+                    Step::Take(max) => {
+                        let taken = queue.take(max);
                         prop_assert_eq!(taken.is_empty(), arrived == read);
-                        prop_assert!(taken.len() <= most && taken == stream(read, taken.len()));
+                        prop_assert!(taken.len() <= max && taken == stream(read, taken.len()));
                         read += taken.len();
                         queue.take_storage();
                     }

@@ -60,8 +60,8 @@ impl RecvWindow {
 
     /// Returns the shift to offer in the SYN: the smallest that can announce the largest buffer.
     pub(crate) fn offered_scale(&self) -> u8 {
-        let most = self.rules.clamp.map_or(self.config.max, |clamp| self.config.max.min(clamp as usize));
-        let bits = usize::BITS - most.leading_zeros();
+        let max = self.rules.clamp.map_or(self.config.max, |clamp| self.config.max.min(clamp as usize));
+        let bits = usize::BITS - max.leading_zeros();
         (bits.saturating_sub(16) as u8).min(SCALE_MAX)
     }
 
@@ -78,9 +78,9 @@ impl RecvWindow {
     /// Returns the shift of [`EARLY_WINDOW`] that announces the largest part of the buffer; `None` if the
     /// window field of a SYN announces as much.
     pub(crate) fn early_shift(&self) -> Option<u8> {
-        let most =
+        let max =
             self.rules.clamp.map_or(self.config.initial, |clamp| self.config.initial.min(clamp as usize));
-        let units = u32::try_from(most).unwrap_or(u32::MAX) / EARLY_WINDOW;
+        let units = u32::try_from(max).unwrap_or(u32::MAX) / EARLY_WINDOW;
         units.checked_ilog2().map(|shift| (shift as u8).min(EARLY_SHIFT_MAX)).filter(|shift| *shift > 0)
     }
 
@@ -162,17 +162,17 @@ impl RecvWindow {
         let current = self.rcv_wnd(rcv_nxt);
         let room = u32::try_from(free).unwrap_or(u32::MAX);
         let of_syn = self.edge == irs + 1 + self.initial;
-        let most = if of_syn { UNSCALED_MAX } else { UNSCALED_MAX << self.shift };
-        let new = self.wanted(rcv_nxt, room, rcv_mss).min(most);
+        let max = if of_syn { UNSCALED_MAX } else { UNSCALED_MAX << self.shift };
+        let new = self.wanted(rcv_nxt, room, rcv_mss).min(max);
         new >> self.shift > 0 && new / 2 >= current && new > current
     }
 
     /// Returns the window before rounding to the scale.
     fn wanted(&self, rcv_nxt: SeqNum, room: u32, rcv_mss: u32) -> u32 {
         let current = self.rcv_wnd(rcv_nxt);
-        let most = self.rules.clamp.unwrap_or(u32::MAX);
-        let capacity = u32::try_from(self.sizing.capacity).unwrap_or(u32::MAX).min(most);
-        let offer = avoid_silliness(room, capacity, rcv_mss, current, self.shift > 0).min(most);
+        let max = self.rules.clamp.unwrap_or(u32::MAX);
+        let capacity = u32::try_from(self.sizing.capacity).unwrap_or(u32::MAX).min(max);
+        let offer = avoid_silliness(room, capacity, rcv_mss, current, self.shift > 0).min(max);
         // RFC 9293 section 3.8.6.2.1: a receiver SHOULD NOT shrink the window.
         if self.rules.may_shrink { offer } else { offer.max(current) }
     }
@@ -281,10 +281,10 @@ impl RightSizing {
         self.copied = 0;
         self.round_start = now;
         self.space = space.max(copied);
-        let wanted = match min_rtt.filter(|least| auto_tuning::is_short(*least)) {
-            Some(least) => {
+        let wanted = match min_rtt.filter(|min| auto_tuning::is_short(*min)) {
+            Some(min) => {
                 let (capacity, wanted) = (self.capacity as u64, wanted(copied, copied, mss));
-                self.trial.on_round(copied, round.into(), least, capacity, wanted)
+                self.trial.on_round(copied, round.into(), min, capacity, wanted)
             }
             None if copied <= space => return None,
             None => wanted(copied, space, mss),

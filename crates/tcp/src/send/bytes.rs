@@ -100,23 +100,23 @@ impl SendBytes {
         self.ring.capacity()
     }
 
-    /// Appends a copy of `data`. Storage doubles, up to `most` bytes of memory if that suffices.
-    pub(crate) fn copy(&mut self, data: &[u8], most: usize) {
+    /// Appends a copy of `data`. Storage doubles, up to `max` bytes of memory if that suffices.
+    pub(crate) fn copy(&mut self, data: &[u8], max: usize) {
         if self.ring.len() + data.len() > self.ring.capacity() {
-            self.ring.reserve_exact(self.grown(data.len(), most) - self.ring.len());
+            self.ring.reserve_exact(self.grown(data.len(), max) - self.ring.len());
         }
         self.ring.extend(data);
     }
 
     /// Returns the size of the ring's storage after [`SendBytes::copy`] of `len` bytes that do not fit.
-    pub(crate) fn grown(&self, len: usize, most: usize) -> usize {
-        let (needed, most) = (self.ring.len() + len, most.saturating_sub(self.given.len));
-        needed.max(self.ring.capacity().saturating_mul(2)).min(most.max(needed))
+    pub(crate) fn grown(&self, len: usize, max: usize) -> usize {
+        let (needed, max) = (self.ring.len() + len, max.saturating_sub(self.given.len));
+        needed.max(self.ring.capacity().saturating_mul(2)).min(max.max(needed))
     }
 
-    /// Appends `bytes` without a copy. Shrinks the storage if memory would exceed `most` bytes.
-    pub(crate) fn give(&mut self, bytes: Bytes, most: usize) {
-        if self.allocated() + bytes.len() > most {
+    /// Appends `bytes` without a copy. Shrinks the storage if memory would exceed `max` bytes.
+    pub(crate) fn give(&mut self, bytes: Bytes, max: usize) {
+        if self.allocated() + bytes.len() > max {
             self.ring.shrink_to(self.ring.len());
         }
         let start = self.given.gone + self.len() as u64;

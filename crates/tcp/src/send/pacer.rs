@@ -260,15 +260,15 @@ impl Bucket {
     }
 
     fn bounded(&self, rate: u64) -> u64 {
-        let most = self.config.and_then(|config| config.max_rate).unwrap_or(u64::MAX);
-        rate.min(most).clamp(1, 1 << 40)
+        let max = self.config.and_then(|config| config.max_rate).unwrap_or(u64::MAX);
+        rate.min(max).clamp(1, 1 << 40)
     }
 
     /// Returns the size of the bucket, bytes: a millisecond of data, at least two segments, at most 64 KB.
     fn quantum(&self, mss: u32) -> i64 {
         let millisecond = self.rate.unwrap_or(0) / 1000;
-        let least = 2 * u64::from(mss);
-        millisecond.clamp(least, MAX_QUANTUM.max(least)) as i64
+        let min = 2 * u64::from(mss);
+        millisecond.clamp(min, MAX_QUANTUM.max(min)) as i64
     }
 
     fn level_at(&self, mss: u32, now: Instant) -> i64 {

@@ -38,7 +38,7 @@ pub(crate) struct BurstPush {
     /// Segments of the burst that have left.
     sent: u32,
     /// Maximum number of segments of the burst.
-    most: u32,
+    max: u32,
     /// True if another full segment could not follow the last one at once.
     stalled: bool,
 }
@@ -46,13 +46,13 @@ pub(crate) struct BurstPush {
 impl BurstPush {
     /// Returns the burst with one more segment of new data; `more`: another full one may follow at once.
     pub(crate) fn with_segment(&self, pace: &Pace, more: bool) -> Self {
-        let (sent, most) = if self.is_over() { (0, burst_segments(pace)) } else { (self.sent, self.most) };
-        BurstPush { sent: sent + 1, most, stalled: !more }
+        let (sent, max) = if self.is_over() { (0, burst_segments(pace)) } else { (self.sent, self.max) };
+        BurstPush { sent: sent + 1, max, stalled: !more }
     }
 
     /// True if the next segment begins another burst.
     fn is_over(&self) -> bool {
-        self.stalled || self.sent >= self.most
+        self.stalled || self.sent >= self.max
     }
 
     /// True if the last segment ends a burst of several.

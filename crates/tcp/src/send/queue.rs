@@ -126,10 +126,10 @@ impl SendQueue {
         taken
     }
 
-    /// Takes at most `most` bytes off the front of `data`, like [`SendQueue::write`]; it copies them only if
+    /// Takes at most `max` bytes off the front of `data`, like [`SendQueue::write`]; it copies them only if
     /// they are fewer than [`MIN_GIVEN`].
-    pub(crate) fn write_bytes(&mut self, data: &mut Bytes, most: usize) -> usize {
-        let taken = data.len().min(most).min(self.free());
+    pub(crate) fn write_bytes(&mut self, data: &mut Bytes, max: usize) -> usize {
+        let taken = data.len().min(max).min(self.free());
         if taken < MIN_GIVEN {
             let taken = self.write(data.get(..taken).unwrap_or_default());
             data.advance(taken);
@@ -297,9 +297,9 @@ impl SendQueue {
     }
 
     /// Grows the buffer with the window, as Linux does: to two windows, so that one window can be written
-    /// while the other is in flight, but at most to `most` and the configured maximum. It never shrinks.
-    pub(crate) fn grow(&mut self, window: u32, most: usize) {
-        let wanted = (window as usize).saturating_mul(2).min(most);
+    /// while the other is in flight, but at most to `max` and the configured maximum. It never shrinks.
+    pub(crate) fn grow(&mut self, window: u32, max: usize) {
+        let wanted = (window as usize).saturating_mul(2).min(max);
         self.limit = self.limit.max(wanted.min(self.max));
     }
 

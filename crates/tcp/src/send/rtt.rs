@@ -141,7 +141,7 @@ impl RttEstimator {
     /// Returns the minimum of the samples of the last 200 to 300 s before the last sample; `None` without a
     /// sample.
     pub(crate) fn min_rtt(&self) -> Option<Micros> {
-        self.minimum.least
+        self.minimum.min
     }
 
     /// Returns G of RFC 6298: the granularity of the driver's clock.
@@ -180,7 +180,7 @@ struct WindowedMin {
     slots: [Micros; 3],
     slot_start: Instant,
     /// The minimum of the slots.
-    least: Option<Micros>,
+    min: Option<Micros>,
 }
 
 /// Larger than any sample.
@@ -188,13 +188,13 @@ const NO_SAMPLE: Micros = Micros::MAX;
 
 impl Default for WindowedMin {
     fn default() -> Self {
-        WindowedMin { slots: [NO_SAMPLE; 3], slot_start: Instant::ZERO, least: None }
+        WindowedMin { slots: [NO_SAMPLE; 3], slot_start: Instant::ZERO, min: None }
     }
 }
 
 impl WindowedMin {
     fn update(&mut self, rtt: Micros, now: Instant) {
-        if self.least.is_none() {
+        if self.min.is_none() {
             self.slot_start = now;
         }
         let elapsed = Micros::between(self.slot_start, now);
@@ -206,7 +206,7 @@ impl WindowedMin {
         }
         let [current, before, earlier] = &mut self.slots;
         *current = rtt.min(*current);
-        self.least = Some((*current).min(*before).min(*earlier));
+        self.min = Some((*current).min(*before).min(*earlier));
     }
 }
 

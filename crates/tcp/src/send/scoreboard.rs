@@ -665,8 +665,8 @@ impl Scoreboard {
             // the outstanding data: otherwise a receiver that repeats its acknowledgement would receive new
             // data until its window is full.
             let holes = self.missing_segments.saturating_mul(self.reno.mss).max(head);
-            let most = self.reno.announced_to.since(self.una).saturating_sub(holes);
-            let arrived = self.reno.arrived.saturating_add(self.reno.mss).min(most.max(self.reno.arrived));
+            let max = self.reno.announced_to.since(self.una).saturating_sub(holes);
+            let arrived = self.reno.arrived.saturating_add(self.reno.mss).min(max.max(self.reno.arrived));
             outcome.delivered_bytes += arrived - self.reno.arrived;
             outcome.delivered_segments += (arrived - self.reno.arrived).div_ceil(self.reno.mss);
             self.reno.arrived = arrived;

@@ -75,8 +75,8 @@ impl Stack {
     /// # Errors
     /// As [`Stack::write`].
     pub fn write_bytes(&mut self, id: ConnId, data: &mut Bytes, now: Instant) -> Result<usize, WriteError> {
-        self.write_within_memory(id, data.len(), now, |connection, _, most| {
-            connection.write_bytes(data, most, now)
+        self.write_within_memory(id, data.len(), now, |connection, _, max| {
+            connection.write_bytes(data, max, now)
         })
     }
 
@@ -117,12 +117,12 @@ impl Stack {
         now: Instant,
         write: impl FnOnce(&mut Connection, &[u8], Instant) -> Result<usize, WriteError>,
     ) -> Result<usize, WriteError> {
-        self.write_within_memory(id, data.len(), now, |connection, spares, most| {
+        self.write_within_memory(id, data.len(), now, |connection, spares, max| {
             let queue = &mut connection.tx.queue;
-            if let Some(storage) = spares.take_to_send(queue.wanted(most)) {
+            if let Some(storage) = spares.take_to_send(queue.wanted(max)) {
                 queue.lend(storage);
             }
-            write(connection, data.get(..most).unwrap_or(data), now)
+            write(connection, data.get(..max).unwrap_or(data), now)
         })
     }
 
@@ -166,10 +166,10 @@ impl Stack {
         self.take(id, now, |connection| connection.read(buffer, now))
     }
 
-    /// Reads received bytes, at most `most`. Bytes in a packet that was [passed by
+    /// Reads received bytes, at most `max`. Bytes in a packet that was [passed by
     /// reference](Stack::on_packet_shared) are not copied; others are. Returns one contiguous piece, which
     /// may be shorter than the available data. An empty piece is the end of the stream, or the result for a
-    /// `most` of 0.
+    /// `max` of 0.
     ///
     /// The piece keeps its whole buffer allocated, but the stack no longer counts it:
     /// [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes) bounds only unread data. This buffer is a
@@ -178,8 +178,8 @@ impl Stack {
     ///
     /// # Errors
     /// As [`Stack::read`].
-    pub fn read_bytes(&mut self, id: ConnId, most: usize, now: Instant) -> Result<Bytes, ReadError> {
-        self.take(id, now, |connection| connection.read_bytes(most, now))
+    pub fn read_bytes(&mut self, id: ConnId, max: usize, now: Instant) -> Result<Bytes, ReadError> {
+        self.take(id, now, |connection| connection.read_bytes(max, now))
     }
 
     fn take<T>(

@@ -97,12 +97,12 @@ impl Deadlines {
         loop {
             let first = position * ARITY + 1;
             let children = first..(first + ARITY).min(self.heap.len());
-            let Some(least) = children.min_by_key(|&child| self.heap[child]) else { return };
-            if self.heap[position] <= self.heap[least] {
+            let Some(min) = children.min_by_key(|&child| self.heap[child]) else { return };
+            if self.heap[position] <= self.heap[min] {
                 return;
             }
-            self.exchange(position, least);
-            position = least;
+            self.exchange(position, min);
+            position = min;
         }
     }
 
@@ -164,8 +164,8 @@ mod tests {
                     Some(us) => model.insert(slot, us),
                     None => model.remove(&slot),
                 };
-                let least = model.iter().map(|(&slot, &us)| (us, slot)).min();
-                prop_assert_eq!(deadlines.next(), least.map(|(us, _)| at(us)));
+                let min = model.iter().map(|(&slot, &us)| (us, slot)).min();
+                prop_assert_eq!(deadlines.next(), min.map(|(us, _)| at(us)));
             }
             let mut expected: Vec<(u64, u32)> = model.into_iter().map(|(slot, us)| (us, slot)).collect();
             expected.sort_unstable();

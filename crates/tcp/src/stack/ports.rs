@@ -74,10 +74,10 @@ impl Ports {
         self.choose_among(self.count, local, remote, is_free)
     }
 
-    /// Chooses a port like [`Ports::choose`], but tries only the next `most` ports of the range.
+    /// Chooses a port like [`Ports::choose`], but tries only the next `max` ports of the range.
     pub(crate) fn choose_among(
         &mut self,
-        most: u32,
+        max: u32,
         local: IpAddr,
         remote: SocketAddr,
         mut is_free: impl FnMut(u16) -> bool,
@@ -86,7 +86,7 @@ impl Ports {
         let offset = hash(&secrets.offset_key, local, remote) as u32;
         let counter = &mut self.counters[hash(&secrets.counter_key, local, remote) as usize % COUNTERS];
         *counter = counter.wrapping_add(1 + secrets.chance.below(MAX_STEP));
-        for _ in 0..self.count.min(most) {
+        for _ in 0..self.count.min(max) {
             let port = self.first + (offset.wrapping_add(*counter) % self.count) as u16;
             if is_free(port) {
                 return Some(port);

@@ -182,8 +182,8 @@ impl Stack {
     /// Makes space for one more connection by ending the TIME-WAIT that expires first, if necessary. Returns
     /// false if the stack is full of connections.
     pub(super) fn evict_if_full(&mut self) -> bool {
-        let most = self.config.max_connections.min(demux::MAX_ENTRIES);
-        while self.count() >= most {
+        let max = self.config.max_connections.min(demux::MAX_ENTRIES);
+        while self.count() >= max {
             if !self.evict_time_wait() {
                 return false;
             }

@@ -38,23 +38,23 @@ struct Pile<T> {
     kept: Vec<T>,
     /// Bytes in `kept`, and their maximum.
     bytes: usize,
-    most: usize,
+    max: usize,
 }
 
 impl<T: Storage> Pile<T> {
-    /// Returns an empty pile of at most `most` bytes.
-    fn new(most: usize) -> Self {
-        Pile { kept: Vec::new(), bytes: 0, most }
+    /// Returns an empty pile of at most `max` bytes.
+    fn new(max: usize) -> Self {
+        Pile { kept: Vec::new(), bytes: 0, max }
     }
 
     /// Empties the pile and sets its maximum.
-    fn renew(&mut self, most: usize) {
+    fn renew(&mut self, max: usize) {
         self.kept.clear();
-        (self.bytes, self.most) = (0, most);
+        (self.bytes, self.max) = (0, max);
     }
 
     fn put(&mut self, storage: T) {
-        if self.bytes + storage.size() <= self.most {
+        if self.bytes + storage.size() <= self.max {
             self.bytes += storage.size();
             self.kept.push(storage);
         }
@@ -110,7 +110,7 @@ impl Spares {
         self.bulk.renew(max_buffer_bytes / BULK_PART);
         core::mem::swap(&mut self.send.kept, &mut self.sent_before);
         self.send.renew(max_buffer_bytes / SHORT_PART);
-        if self.first.most != max_buffer_bytes / SHORT_PART {
+        if self.first.max != max_buffer_bytes / SHORT_PART {
             self.first.renew(max_buffer_bytes / SHORT_PART);
         }
     }

@@ -140,7 +140,7 @@ impl ParityTx {
     fn sees_standing_queue(&self, tx: &Sender, known: &PathFacts, now: Instant) -> bool {
         let Some(srtt) = tx.rtt.srtt().filter(|_| !self.profile.is_f1()) else { return false };
         let min_rtt = || known.min_with(tx.rtt.min_rtt());
-        self.queue.min_rtt(srtt, now).map(Duration::from).is_some_and(|least| is_queued(least, min_rtt()))
+        self.queue.min_rtt(srtt, now).map(Duration::from).is_some_and(|min| is_queued(min, min_rtt()))
     }
 
     /// Returns the bytes by which the payload of data segments is reduced.

@@ -229,8 +229,8 @@ impl Gentle {
         parts.path.sort_losses(parts.all_losses(), parts.tx);
         let Some(planner) = &mut self.planner else { return };
         // A sample that may include the timer of a lost SYN-ACK is long without a queue.
-        let least = parts.path.rtt_report(parts.tx).and_then(|_| parts.path.min_rtt(parts.tx));
-        planner.kinds.on_loss(least, parts.tx.is_queue_full());
+        let min = parts.path.rtt_report(parts.tx).and_then(|_| parts.path.min_rtt(parts.tx));
+        planner.kinds.on_loss(min, parts.tx.is_queue_full());
         planner.sees_queue = planner.expected_losses(parts).queue;
     }
 }
@@ -319,8 +319,7 @@ impl Sender {
         }
         let paced = self.rate.pacer.rate().zip(self.rtt.srtt());
         let per_round_trip = paced.map(|(rate, srtt)| u128::from(rate) * u128::from(srtt.0) / 1_000_000);
-        let spread =
-            per_round_trip.map_or(0, |most| (1000 * u128::from(bytes) / most.max(1)).min(1000) as u32);
+        let spread = per_round_trip.map_or(0, |max| (1000 * u128::from(bytes) / max.max(1)).min(1000) as u32);
         let window = budget.cwnd.saturating_sub(budget.others).max(budget.mss).max(1);
         let left = 1000 * u64::from(rest) / u64::from(window);
         (1000 - spread / 2).saturating_add(u32::try_from(left).unwrap_or(u32::MAX))

@@ -208,7 +208,7 @@ impl OnPath {
 
     /// True if all round trips of the flight are longer than the round trip of the path without a queue.
     pub(in crate::connection) fn sees_queue(&self, tx: &Sender) -> bool {
-        self.min_rtt(tx).is_some_and(|least| shows_queue(least + self.waited(tx), least))
+        self.min_rtt(tx).is_some_and(|min| shows_queue(min + self.waited(tx), min))
     }
 
     /// Returns the minimum time that a segment of the flight spent in queues: its minimum round-trip time
@@ -217,7 +217,7 @@ impl OnPath {
         let Some(watch) = &self.flights else { return Duration::ZERO };
         let enough = watch.round.as_ref().filter(|round| round.rtt_samples >= QUEUE_SAMPLES);
         match enough.and_then(|round| round.min_rtt).zip(self.min_rtt(tx)) {
-            Some((rtt, least)) => Duration::from(rtt).saturating_sub(least),
+            Some((rtt, min)) => Duration::from(rtt).saturating_sub(min),
             None => watch.waited,
         }
     }
@@ -225,12 +225,12 @@ impl OnPath {
     /// Records segments that have been declared lost.
     #[inline]
     pub(in crate::connection) fn watch_losses(&mut self, lost: &[SeqRange], tx: &Sender) {
-        let least = self.min_rtt(tx);
+        let min = self.min_rtt(tx);
         let standard = initial_window(STANDARD_WINDOW, tx.mss());
         let Some(watch) = &mut self.flights else { return };
         let Some(round) = &mut watch.round else { return };
-        if let Some((rtt, least)) = watch.recent.min().zip(least) {
-            round.waited_at_loss = round.waited_at_loss.max(Duration::from(rtt).saturating_sub(least));
+        if let Some((rtt, min)) = watch.recent.min().zip(min) {
+            round.waited_at_loss = round.waited_at_loss.max(Duration::from(rtt).saturating_sub(min));
         }
         if let Some(rtt) = watch.recent.min_of_latest_two() {
             round.times.on_loss(rtt);

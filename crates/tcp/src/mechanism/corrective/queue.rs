@@ -29,7 +29,7 @@ impl QueueWatch {
             self.last = self.current.take();
             self.round_end = Some(nxt);
         }
-        self.current = Some(self.current.map_or(rtt, |least| least.min(rtt)));
+        self.current = Some(self.current.map_or(rtt, |min| min.min(rtt)));
     }
 
     /// Returns the minimum since the last complete round began; `None` without a sample for a round trip,

@@ -483,8 +483,8 @@ mod tests {
     #[test]
     fn an_original_is_awaited_for_a_quarter_of_the_round_trip() {
         let age = |millis| Filter::pend_age(Some(Micros::from_millis(millis)));
-        let [least, some, most] = [1, 40, 1000].map(age);
-        assert_eq!([least, some, most], [1, 10, 25].map(Duration::from_millis));
+        let [min, some, max] = [1, 40, 1000].map(age);
+        assert_eq!([min, some, max], [1, 10, 25].map(Duration::from_millis));
         assert_eq!(Filter::pend_age(None), Duration::from_millis(10));
     }
 }

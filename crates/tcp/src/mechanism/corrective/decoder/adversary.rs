@@ -203,13 +203,13 @@ impl Sender {
     fn group(&self, run: &Run, start: u32, rng: &mut ChaCha8Rng) -> (Vec<Packet>, u32) {
         let total = run.stream.len() as u32;
         let segments = 1 + below(rng, self.code.blocks_max());
-        let most = start + self.block * self.code.blocks_max();
+        let max = start + self.block * self.code.blocks_max();
         let mut packets = Vec::new();
         let mut at = start;
         for _ in 0..segments {
             let len = if chance(rng, 700) { self.block } else { 1 + below(rng, self.block) };
             let end = total.min(at + len);
-            if end > most || at == total {
+            if end > max || at == total {
                 break;
             }
             packets.push(data(run, at, end));
