@@ -178,17 +178,17 @@ pub(crate) struct PathKey {
     pub(crate) partition: u64,
 }
 
-/// The connection that asks or reports.
+/// Key of a server in the cache: the addresses, the partition and the port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Asker {
+pub(crate) struct ServerKey {
     pub(crate) path: PathKey,
     pub(crate) port: u16,
 }
 
-impl Asker {
+impl ServerKey {
     pub(crate) fn new(local: SocketAddr, remote: SocketAddr, connect: &FastOpenConnect) -> Self {
         let path = PathKey { local: local.ip(), remote: remote.ip(), partition: connect.partition };
-        Asker { path, port: remote.port() }
+        ServerKey { path, port: remote.port() }
     }
 }
 
@@ -352,20 +352,20 @@ impl ClientCache {
     /// facts about the path.
     pub(crate) fn choose(
         &mut self,
-        asker: &Asker,
+        server_key: &ServerKey,
         connect: &FastOpenConnect,
         user_mss: Option<u16>,
         known: &PathFacts,
         now: Instant,
     ) -> Result<OpenAttempt, OffReason> {
         let later = |until: Option<Instant>| until.is_some_and(|until| until > now);
-        let family = usize::from(asker.path.remote.is_ipv6());
+        let family = usize::from(server_key.path.remote.is_ipv6());
         if later(self.breaker.off_until) {
             return Err(OffReason::BlackHole);
         }
         let none = FastOpenPath::default();
-        let path = self.paths.touch(&asker.path).map_or(&none, |path| path);
-        let port = path.port(asker.port);
+        let path = self.paths.touch(&server_key.path).map_or(&none, |path| path);
+        let port = path.port(server_key.port);
         if later(port.disabled_until) {
             return Err(OffReason::Disabled);
         }
@@ -396,24 +396,26 @@ impl ClientCache {
             },
         };
         if attempt.option.is_some_and(|option| cookie == Some(option))
-            && let Some(path) = self.paths.touch(&asker.path)
+            && let Some(path) = self.paths.touch(&server_key.path)
         {
             path.one_time.pop_front();
         }
         Ok(attempt)
     }
 
-    pub(crate) fn on_report(&mut self, asker: &Asker, report: &FastOpenReport, now: Instant) {
+    pub(crate) fn on_report(&mut self, server_key: &ServerKey, report: &FastOpenReport, now: Instant) {
         match *report {
             FastOpenReport::SynAck { class, cookie, known } => {
-                let Some((_, path)) = self.paths.touch_or_insert(asker.path, FastOpenPath::default) else {
+                let Some((_, path)) = self.paths.touch_or_insert(server_key.path, FastOpenPath::default)
+                else {
                     return;
                 };
                 path.cookie = cookie.filter(|option| !option.cookie.is_empty()).or(path.cookie);
-                path.learn(asker.port, class, known, now);
+                path.learn(server_key.port, class, known, now);
             }
             FastOpenReport::OneTime(cookie) => {
-                let Some((_, path)) = self.paths.touch_or_insert(asker.path, FastOpenPath::default) else {
+                let Some((_, path)) = self.paths.touch_or_insert(server_key.path, FastOpenPath::default)
+                else {
                     return;
                 };
                 if path.one_time.len() == MAX_ONE_TIME {
@@ -422,29 +424,30 @@ impl ClientCache {
                 path.one_time.push_back(cookie);
             }
             FastOpenReport::Failed(mode) => {
-                let Some((_, path)) = self.paths.touch_or_insert(asker.path, FastOpenPath::default) else {
+                let Some((_, path)) = self.paths.touch_or_insert(server_key.path, FastOpenPath::default)
+                else {
                     return;
                 };
                 match mode {
-                    Mode::Request => path.request_dropped(asker.port, u8::MAX, now),
+                    Mode::Request => path.request_dropped(server_key.port, u8::MAX, now),
                     Mode::Data | Mode::CookieOnly | Mode::DataNoCookie => {
-                        path.syn_dropped(asker.port, u8::MAX, now);
+                        path.syn_dropped(server_key.port, u8::MAX, now);
                     }
                 }
             }
             FastOpenReport::Doubted => {
-                if let Some(path) = self.paths.touch(&asker.path) {
-                    let port = path.port_mut(asker.port);
+                if let Some(path) = self.paths.touch(&server_key.path) {
+                    let port = path.port_mut(server_key.port);
                     (port.takes_data, port.proven) = (false, false);
                 }
             }
-            FastOpenReport::BlackHole(sign) => self.on_black_hole(asker, sign, now),
+            FastOpenReport::BlackHole(sign) => self.on_black_hole(server_key, sign, now),
             FastOpenReport::Works => {
-                if let Some((_, path)) = self.paths.touch_or_insert(asker.path, FastOpenPath::default) {
-                    let port = path.port_mut(asker.port);
+                if let Some((_, path)) = self.paths.touch_or_insert(server_key.path, FastOpenPath::default) {
+                    let port = path.port_mut(server_key.port);
                     (port.proven, port.answered, port.outrun) = (true, true, false);
                 }
-                if !asker.path.remote.is_loopback() && !self.black_hole_base.is_zero() {
+                if !server_key.path.remote.is_loopback() && !self.black_hole_base.is_zero() {
                     (self.breaker.times, self.breaker.worked) = (0, Some(now));
                 }
             }
@@ -465,15 +468,15 @@ impl ClientCache {
         self.paths.len()
     }
 
-    fn on_black_hole(&mut self, asker: &Asker, sign: BlackHoleSign, now: Instant) {
+    fn on_black_hole(&mut self, server_key: &ServerKey, sign: BlackHoleSign, now: Instant) {
         let base = self.black_hole_base;
-        if let Some((_, path)) = self.paths.touch_or_insert(asker.path, FastOpenPath::default) {
-            if sign == BlackHoleSign::Outrun && !path.was_outrun_before(asker.port) {
+        if let Some((_, path)) = self.paths.touch_or_insert(server_key.path, FastOpenPath::default) {
+            if sign == BlackHoleSign::Outrun && !path.was_outrun_before(server_key.port) {
                 return;
             }
-            path.record_black_hole(asker.port, now);
+            path.record_black_hole(server_key.port, now);
         }
-        if asker.path.remote.is_loopback() || base.is_zero() {
+        if server_key.path.remote.is_loopback() || base.is_zero() {
             return;
         }
         let breaker = &mut self.breaker;
@@ -481,12 +484,12 @@ impl ClientCache {
             return;
         }
         breaker.signs.retain(|(remote, at)| {
-            *remote != asker.path.remote && now.saturating_since(*at) <= BLACK_HOLE_WINDOW
+            *remote != server_key.path.remote && now.saturating_since(*at) <= BLACK_HOLE_WINDOW
         });
         if breaker.signs.is_full() {
             breaker.signs.remove(0);
         }
-        breaker.signs.push((asker.path.remote, now));
+        breaker.signs.push((server_key.path.remote, now));
         if breaker.signs.len() >= BLACK_HOLE_DESTINATIONS {
             breaker.off_until = Some(now + doubled(base, breaker.times.min(6)));
             breaker.times = breaker.times.saturating_add(1);

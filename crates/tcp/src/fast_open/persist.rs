@@ -153,7 +153,7 @@ fn unhex(text: &str) -> Option<Cookie> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::client::{Asker, Failures, FastOpenConnect, FastOpenReport, Mode};
+    use super::super::client::{Failures, FastOpenConnect, FastOpenReport, Mode, ServerKey};
     use super::super::outcome::{BlackHoleSign, SynAckClass};
     use super::*;
     use crate::fast_open::OffReason;
@@ -172,15 +172,15 @@ mod tests {
         ClientCache::new(1024, core::time::Duration::from_secs(3600), KeyedHash::new(&1.into()))
     }
 
-    fn asker(remote: &str) -> Asker {
+    fn server_key(remote: &str) -> ServerKey {
         let local = if remote.starts_with('[') { "[2001:db8::1]:1" } else { "192.0.2.1:1" };
         let parse = |text: &str| text.parse().expect("an address");
-        Asker::new(parse(local), parse(remote), &FastOpenConnect::default())
+        ServerKey::new(parse(local), parse(remote), &FastOpenConnect::default())
     }
 
     fn choose(cache: &mut ClientCache, remote: &str, now: u64) -> Result<Mode, OffReason> {
         let (connect, known) = (FastOpenConnect::default(), PathFacts::default());
-        cache.choose(&asker(remote), &connect, None, &known, at(now)).map(|attempt| attempt.mode)
+        cache.choose(&server_key(remote), &connect, None, &known, at(now)).map(|attempt| attempt.mode)
     }
 
     /// Returns a cache with a server that works, one that is avoided, one and one without Fast Open.
@@ -189,16 +189,16 @@ mod tests {
         let cookie = Cookie::new(&[0xab; 8]).map(FastOpen::with_cookie);
         let granted =
             FastOpenReport::SynAck { class: SynAckClass::Granted, cookie, known: Failures::default() };
-        cache.on_report(&asker("[2001:db8::9]:80"), &granted, at(0));
+        cache.on_report(&server_key("[2001:db8::9]:80"), &granted, at(0));
         for _ in 0..2 {
-            cache.on_report(&asker("198.51.100.9:80"), &FastOpenReport::Failed(Mode::Data), at(0));
+            cache.on_report(&server_key("198.51.100.9:80"), &FastOpenReport::Failed(Mode::Data), at(0));
         }
         let none = FastOpenReport::SynAck {
             class: SynAckClass::NotSupported,
             cookie: None,
             known: Failures::default(),
         };
-        cache.on_report(&asker("198.51.100.10:80"), &none, at(0));
+        cache.on_report(&server_key("198.51.100.10:80"), &none, at(0));
         cache
     }
 
@@ -226,11 +226,11 @@ mod tests {
         let attempt = |cache: &mut ClientCache, remote: &str| {
             let (connect, known) = (FastOpenConnect::default(), PathFacts::default());
             cache
-                .choose(&asker(remote), &connect, None, &known, at(1))
+                .choose(&server_key(remote), &connect, None, &known, at(1))
                 .map(|attempt| (attempt.untried, attempt.proven))
         };
-        before.on_report(&asker("198.51.100.9:80"), &granted, at(0));
-        before.on_report(&asker("198.51.100.9:80"), &accepted, at(0));
+        before.on_report(&server_key("198.51.100.9:80"), &granted, at(0));
+        before.on_report(&server_key("198.51.100.9:80"), &accepted, at(0));
         let known = attempt(&mut before, "198.51.100.9:80");
         let mut later = cache();
         later.import(&before.export(None, at(0)), None, at(0)).expect("as written");
@@ -238,8 +238,8 @@ mod tests {
         assert_eq!(known.map(|(untried, _)| untried), Ok(false));
 
         // A server of which only a lost SYN is known.
-        before.on_report(&asker("198.51.100.10:80"), &granted, at(0));
-        before.on_report(&asker("198.51.100.10:80"), &FastOpenReport::Failed(Mode::Data), at(0));
+        before.on_report(&server_key("198.51.100.10:80"), &granted, at(0));
+        before.on_report(&server_key("198.51.100.10:80"), &FastOpenReport::Failed(Mode::Data), at(0));
         later = cache();
         later.import(&before.export(None, at(0)), None, at(0)).expect("as written");
         assert_eq!(attempt(&mut later, "198.51.100.10:80"), attempt(&mut before, "198.51.100.10:80"));
@@ -250,7 +250,7 @@ mod tests {
     fn a_black_hole_survives_a_restart() {
         let mut before = cache();
         for remote in ["198.51.100.9:80", "198.51.100.10:80"] {
-            before.on_report(&asker(remote), &FastOpenReport::BlackHole(BlackHoleSign::Timeouts), at(0));
+            before.on_report(&server_key(remote), &FastOpenReport::BlackHole(BlackHoleSign::Timeouts), at(0));
         }
         let mut later = cache();
         later.import(&before.export(None, at(0)), None, at(7)).expect("as written");
@@ -263,7 +263,7 @@ mod tests {
         let cookie = Cookie::new(&[1; 4]).map(FastOpen::with_cookie);
         let granted =
             FastOpenReport::SynAck { class: SynAckClass::Granted, cookie, known: Failures::default() };
-        here.on_report(&asker("198.51.100.9:80"), &granted, at(0));
+        here.on_report(&server_key("198.51.100.9:80"), &granted, at(0));
         here.import(&full().export(None, at(0)), None, at(1)).expect("as written");
         assert_eq!(choose(&mut here, "198.51.100.9:80", 2), Ok(Mode::Data));
         assert_eq!(here.len(), 3);

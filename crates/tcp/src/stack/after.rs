@@ -45,7 +45,7 @@ impl Stack {
         }
         // Nearly every segment changes the size of a buffer.
         self.memory.count(slot, aftermath.memory);
-        let uses_fast_open = slot.asker.is_some() || slot.ticket.is_some();
+        let uses_fast_open = slot.server_key.is_some() || slot.ticket.is_some();
         let repair_memory_changed = slot.repair_memory != aftermath.repair_memory;
         let is_watched = self.config.observe || self.config.lifecycle || self.memory.has_waiters();
         if aftermath.asks() || uses_fast_open || repair_memory_changed || is_watched {
@@ -64,7 +64,8 @@ impl Stack {
         if aftermath.has_drained_storage {
             self.memory.take_storage(slot);
         }
-        let uses_fast_open = slot.asker.is_some() || slot.ticket.is_some() || aftermath.wants_one_time_cookie;
+        let uses_fast_open =
+            slot.server_key.is_some() || slot.ticket.is_some() || aftermath.wants_one_time_cookie;
         let repair_memory_changed = slot.repair_memory != aftermath.repair_memory;
         if self.memory.has_waiters() {
             self.memory.wake_waiters(&mut self.slots, &mut self.events);

@@ -16,7 +16,7 @@ use crate::config::{ConnectConfig, StackConfig, SynCookies};
 use crate::conn_id::{ConnId, ListenerId};
 use crate::connection::{Connection, MAX_AFTER_SYN, SynAnswer};
 use crate::error::{CloseReason, ImportError};
-use crate::fast_open::client::{Asker, ClientCache, FastOpenReport, Mode};
+use crate::fast_open::client::{ClientCache, FastOpenReport, Mode, ServerKey};
 use crate::fast_open::cookie::{Check, KeyRing};
 use crate::fast_open::last_ack::{LastAckEntry, LastAckTable, LastAckVerdict};
 use crate::fast_open::one_time::OneTimeCookies;
@@ -181,8 +181,8 @@ impl FastOpen {
     }
 
     /// Processes a report about a server, from this stack or another one of the host.
-    pub(super) fn on_report(&mut self, asker: &Asker, report: &FastOpenReport, now: Instant) {
-        self.cache.on_report(asker, report, now);
+    pub(super) fn on_report(&mut self, server_key: &ServerKey, report: &FastOpenReport, now: Instant) {
+        self.cache.on_report(server_key, report, now);
     }
 
     pub(super) fn flush(&mut self, partition: Option<u64>) {
@@ -369,20 +369,20 @@ impl Stack {
         config: &ConnectConfig,
         options: SynOptions,
         now: Instant,
-    ) -> Option<Box<Asker>> {
+    ) -> Option<Box<ServerKey>> {
         let connect = config.fast_open?;
         let tuple = connection.tuple();
-        let asker = Asker::new(tuple.local, tuple.remote, &connect);
+        let server_key = ServerKey::new(tuple.local, tuple.remote, &connect);
         if matches!(options, SynOptions::Gentle | SynOptions::Plain) {
             self.stats.fast_open.disabled += 1;
             connection.fast_open.outcome = FastOpenOutcome::Off(OffReason::OnTrial);
-            return (options == SynOptions::Plain).then(|| Box::new(asker));
+            return (options == SynOptions::Plain).then(|| Box::new(server_key));
         }
         let known = connection.path.known;
-        match self.fast_open.cache.choose(&asker, &connect, config.tcp.max_segment, &known, now) {
+        match self.fast_open.cache.choose(&server_key, &connect, config.tcp.max_segment, &known, now) {
             Ok(attempt) => {
                 connection.open_fast(attempt, connect);
-                Some(Box::new(asker))
+                Some(Box::new(server_key))
             }
             Err(reason) => {
                 self.stats.fast_open.disabled += 1;
@@ -437,7 +437,7 @@ impl Stack {
     /// Reports the results of Fast Open after a handshake, and frees the connection's place in the limits.
     pub(super) fn learn_fast_open(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
-        if let Some(asker) = slot.asker.as_deref().copied() {
+        if let Some(server_key) = slot.server_key.as_deref().copied() {
             let sent = slot.connection.fast_open.first_syn();
             let shared = slot.connection.opened().is_some_and(|opened| opened.is_cause_ambiguous());
             for report in slot.connection.fast_open.take_reports() {
@@ -445,8 +445,8 @@ impl Stack {
                 // The next connection shows if Fast Open is the reason: see `learn_gentle`.
                 if !matches!(report, FastOpenReport::Failed(_)) {
                     let heard = if shared { report.doubted() } else { report };
-                    self.fast_open.on_report(&asker, &heard, now);
-                    self.shard.publish(|| Fact::FastOpen(asker, heard));
+                    self.fast_open.on_report(&server_key, &heard, now);
+                    self.shard.publish(|| Fact::FastOpen(server_key, heard));
                 }
             }
         }

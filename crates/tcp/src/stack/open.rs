@@ -61,11 +61,11 @@ impl Stack {
         let mut connection = Connection::connect(tuple, &tcp, secrets, self.host(), now);
         self.start_on_path(&mut connection, now);
         let options = self.syn_options_of(&mut connection, config, now);
-        let asker = self.choose_fast_open(&mut connection, config, options, now);
+        let server_key = self.choose_fast_open(&mut connection, config, options, now);
         self.apply_syn_options(&mut connection, options);
         let id = self.insert(connection, &tcp, Ownership::Owned, now);
         if let Some(slot) = self.slots.at_mut(id) {
-            slot.asker = asker;
+            slot.server_key = server_key;
         }
         self.stats.active_opens += 1;
         let taken = if data.is_empty() { 0 } else { self.write(id, data, now).unwrap_or(0) };

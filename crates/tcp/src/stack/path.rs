@@ -208,7 +208,7 @@ impl Stack {
     pub(super) fn learn_gentle(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         let (opened, interference) = slot.connection.take_syn_report();
-        let asker = slot.asker.as_deref().copied();
+        let server_key = slot.server_key.as_deref().copied();
         if opened.is_none() && !interference {
             return;
         }
@@ -217,9 +217,9 @@ impl Stack {
             let blame = self.gentle_memory.on_opened(to, &opened, now);
             self.shard.publish(|| Fact::Opened(to, opened));
             self.stats.gentle_syn_drop += u64::from(opened.gentle && opened.answer != Answer::First);
-            if let (Some(report), Some(asker)) = (blame, asker) {
-                self.fast_open.on_report(&asker, &report, now);
-                self.shard.publish(|| Fact::FastOpen(asker, report));
+            if let (Some(report), Some(server_key)) = (blame, server_key) {
+                self.fast_open.on_report(&server_key, &report, now);
+                self.shard.publish(|| Fact::FastOpen(server_key, report));
             }
         }
         if interference {

@@ -12,7 +12,7 @@ use core::fmt;
 
 use super::{ListenerId, Stack};
 use crate::fast_open::KeySource;
-use crate::fast_open::client::{Asker, FastOpenReport};
+use crate::fast_open::client::{FastOpenReport, ServerKey};
 use crate::fast_open::replay::ReplayMemory;
 use crate::four_tuple::FourTuple;
 use crate::mechanism::memory::{Destination, Opened};
@@ -38,7 +38,7 @@ pub(super) enum Fact {
     /// The path passes large packets.
     LargePacket(Ends, LargePacket),
     /// A report about the server's Fast Open.
-    FastOpen(Asker, FastOpenReport),
+    FastOpen(ServerKey, FastOpenReport),
     /// The result of a SYN that may have had the option of Corrective and Proactive.
     Opened(Destination, Opened),
     /// The path damages segments with the option.
@@ -118,7 +118,7 @@ impl Stack {
         match fact {
             Fact::Path(ends, report) => self.paths.on_report(*ends, report, now),
             Fact::LargePacket(ends, packet) => drop(self.paths.on_large_packet(*ends, *packet)),
-            Fact::FastOpen(asker, report) => self.fast_open.on_report(asker, report, now),
+            Fact::FastOpen(server_key, report) => self.fast_open.on_report(server_key, report, now),
             // The result for Fast Open is a separate fact.
             Fact::Opened(to, opened) => drop(self.gentle_memory.on_opened(*to, opened, now)),
             Fact::Interference(to) => self.gentle_memory.on_interference(*to, now),

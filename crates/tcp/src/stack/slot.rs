@@ -10,7 +10,7 @@ use super::stats::StackStats;
 use crate::config::{StackConfig, TcpConfig};
 use crate::conn_id::{ConnId, ListenerId};
 use crate::connection::{Connection, Env, Events, MemberState, Urgency};
-use crate::fast_open::client::Asker;
+use crate::fast_open::client::ServerKey;
 use crate::fast_open::server::Ticket;
 use crate::four_tuple::{CompactTuple, FourTuple};
 use crate::time::Instant;
@@ -54,8 +54,8 @@ pub(crate) struct Slot {
     reachable: bool,
     /// True if a write was refused because the memory of the stack is used up.
     pub(super) waits_for_memory: bool,
-    /// Set if it was opened with Fast Open, and reports to the client's memory.
-    pub(crate) asker: Option<Box<Asker>>,
+    /// Set if it was opened with Fast Open: where it reports in the memory of the client.
+    pub(crate) server_key: Option<Box<ServerKey>>,
     /// Set if its SYN opened it, until the handshake is complete.
     pub(crate) ticket: Option<Box<Ticket>>,
     /// Set if it is a member of its path.
@@ -171,7 +171,7 @@ impl Stack {
             touched: now,
             reachable: true,
             waits_for_memory: false,
-            asker: None,
+            server_key: None,
             ticket: None,
             member: None,
             reported: ReportedLifecycle::default(),

@@ -12,20 +12,20 @@ fn cookie(bytes: &[u8]) -> FastOpen {
     FastOpen::with_cookie(Cookie::new(bytes).expect("a legal length"))
 }
 
-fn asker(remote: &str) -> Asker {
+fn server_key(remote: &str) -> ServerKey {
     let local: SocketAddr = "192.0.2.1:40000".parse().expect("an address");
-    Asker::new(local, remote.parse().expect("an address"), &FastOpenConnect::default())
+    ServerKey::new(local, remote.parse().expect("an address"), &FastOpenConnect::default())
 }
 
 fn cache() -> ClientCache {
     ClientCache::new(1024, Duration::from_secs(3600), KeyedHash::new(&1.into()))
 }
 
-struct Bench(ClientCache, Asker);
+struct Bench(ClientCache, ServerKey);
 
 impl Bench {
     fn new() -> Self {
-        Bench(cache(), asker("198.51.100.9:80"))
+        Bench(cache(), server_key("198.51.100.9:80"))
     }
 
     /// Returns a bench with a cookie.
@@ -66,10 +66,10 @@ fn without_a_cookie_one_is_asked_for_and_then_used() {
 #[test]
 fn a_cookie_belongs_to_a_pair_of_addresses_and_a_partition() {
     let mut bench = Bench::known();
-    let mode = |bench: &mut Bench, asker, partition| {
+    let mode = |bench: &mut Bench, server_key, partition| {
         let connect = FastOpenConnect { partition, ..FastOpenConnect::default() };
-        let asker = Asker { path: PathKey { partition, ..asker }, ..bench.1 };
-        bench.0.choose(&asker, &connect, None, &PathFacts::default(), at(1)).map(|attempt| attempt.mode)
+        let server_key = ServerKey { path: PathKey { partition, ..server_key }, ..bench.1 };
+        bench.0.choose(&server_key, &connect, None, &PathFacts::default(), at(1)).map(|attempt| attempt.mode)
     };
     let path = bench.1.path;
     assert_eq!(mode(&mut bench, path, 0), Ok(Mode::Data));
@@ -288,12 +288,12 @@ fn after_two_dropped_requests_the_next_waits_one_then_two_hours() {
 #[test]
 fn two_black_holes_switch_fast_open_off_and_one_does_not() {
     let mut cache = cache();
-    let (a, b) = (asker("198.51.100.9:80"), asker("203.0.113.7:80"));
+    let (a, b) = (server_key("198.51.100.9:80"), server_key("203.0.113.7:80"));
     let hole = FastOpenReport::BlackHole(BlackHoleSign::Timeouts);
     let choose = |cache: &mut ClientCache, remote, now| {
         let connect = FastOpenConnect::default();
         cache
-            .choose(&asker(remote), &connect, None, &PathFacts::default(), at(now))
+            .choose(&server_key(remote), &connect, None, &PathFacts::default(), at(now))
             .map(|attempt| attempt.mode)
     };
     cache.on_report(&a, &hole, at(0));
@@ -317,21 +317,21 @@ fn two_black_holes_switch_fast_open_off_and_one_does_not() {
 fn recent_answers_of_others_blame_the_destination() {
     let mut cache = cache();
     let hole = FastOpenReport::BlackHole(BlackHoleSign::RepeatedSynAck);
-    let stranger = asker("203.0.113.99:80");
-    let mode = |cache: &mut ClientCache, asker: &Asker, now| {
+    let stranger = server_key("203.0.113.99:80");
+    let mode = |cache: &mut ClientCache, server_key: &ServerKey, now| {
         let connect = FastOpenConnect::default();
-        cache.choose(asker, &connect, None, &PathFacts::default(), at(now)).map(|attempt| attempt.mode)
+        cache.choose(server_key, &connect, None, &PathFacts::default(), at(now)).map(|attempt| attempt.mode)
     };
-    cache.on_report(&asker("192.0.2.1:80"), &FastOpenReport::Works, at(0));
+    cache.on_report(&server_key("192.0.2.1:80"), &FastOpenReport::Works, at(0));
     for remote in ["198.51.100.9:80", "203.0.113.7:80", "203.0.113.8:80"] {
-        cache.on_report(&asker(remote), &hole, at(60_000));
-        assert_eq!(mode(&mut cache, &asker(remote), 60_001), Err(OffReason::Disabled));
+        cache.on_report(&server_key(remote), &hole, at(60_000));
+        assert_eq!(mode(&mut cache, &server_key(remote), 60_001), Err(OffReason::Disabled));
     }
     assert_eq!(mode(&mut cache, &stranger, 60_001), Ok(Mode::Request));
     // Loopback shows nothing about the network.
-    cache.on_report(&asker("127.0.0.1:80"), &FastOpenReport::Works, at(119_000));
-    cache.on_report(&asker("198.51.100.10:80"), &hole, at(120_001));
-    cache.on_report(&asker("198.51.100.11:80"), &hole, at(120_001));
+    cache.on_report(&server_key("127.0.0.1:80"), &FastOpenReport::Works, at(119_000));
+    cache.on_report(&server_key("198.51.100.10:80"), &hole, at(120_001));
+    cache.on_report(&server_key("198.51.100.11:80"), &hole, at(120_001));
     assert_eq!(mode(&mut cache, &stranger, 120_002), Err(OffReason::BlackHole));
 }
 
@@ -339,11 +339,11 @@ fn recent_answers_of_others_blame_the_destination() {
 fn loopback_and_old_signs_switch_nothing_off() {
     let mut cache = cache();
     let hole = FastOpenReport::BlackHole(BlackHoleSign::FinOnly);
-    cache.on_report(&asker("127.0.0.1:80"), &hole, at(0));
-    cache.on_report(&asker("127.0.0.2:80"), &hole, at(1));
-    cache.on_report(&asker("198.51.100.9:80"), &hole, at(2));
-    cache.on_report(&asker("203.0.113.7:80"), &hole, at(600_003));
-    let other = asker("203.0.113.99:80");
+    cache.on_report(&server_key("127.0.0.1:80"), &hole, at(0));
+    cache.on_report(&server_key("127.0.0.2:80"), &hole, at(1));
+    cache.on_report(&server_key("198.51.100.9:80"), &hole, at(2));
+    cache.on_report(&server_key("203.0.113.7:80"), &hole, at(600_003));
+    let other = server_key("203.0.113.99:80");
     let attempt = cache.choose(&other, &FastOpenConnect::default(), None, &PathFacts::default(), at(600_004));
     assert_eq!(attempt.map(|attempt| attempt.mode), Ok(Mode::Request));
 }
@@ -365,7 +365,7 @@ fn a_one_time_cookie_is_taken_out_when_it_is_used() {
 #[test]
 fn a_cache_without_entries_remembers_nothing() {
     let cache = ClientCache::new(0, Duration::ZERO, KeyedHash::new(&1.into()));
-    let mut bench = Bench(cache, asker("198.51.100.9:80"));
+    let mut bench = Bench(cache, server_key("198.51.100.9:80"));
     bench.answer(SynAckClass::Granted, Some(cookie(&C1)), 0);
     assert_eq!(bench.mode(1), Ok(Mode::Request));
 }
