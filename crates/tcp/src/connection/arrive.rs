@@ -168,8 +168,10 @@ impl Connection {
                 self.rx.ack.force();
             } else if !(at_edge && has(Flags::RST)) {
                 if self.handshake.is_syn_ack_again(segment) {
-                    let heard = self.counters.payload_bytes_received > 0 || self.rx.assembler.is_complete();
-                    if !heard && self.fast_open.on_repeated_syn_ack(&self.handshake, &self.config, now) {
+                    let has_received =
+                        self.counters.payload_bytes_received > 0 || self.rx.assembler.is_complete();
+                    if !has_received && self.fast_open.on_repeated_syn_ack(&self.handshake, &self.config, now)
+                    {
                         self.give_up(CloseReason::TimedOut);
                     }
                 }
@@ -259,7 +261,7 @@ impl Connection {
             }
         }
         if let Some(keepalive) = &mut self.keepalive {
-            keepalive.on_heard(now);
+            keepalive.on_received(now);
         }
         self.acknowledge(segment, now);
         if self.state == State::Closed {

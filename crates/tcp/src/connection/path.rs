@@ -352,10 +352,10 @@ impl OnPath {
     pub(super) fn sort_losses(&mut self, all: LossCount, tx: &Sender) -> LossCount {
         let LossCount { lost, runs, .. } = all.since(self.sorted);
         self.sorted = all;
-        let settled = tx.rtt.srtt().filter(|_| tx.rtt.samples() >= SAMPLES);
+        let srtt = tx.rtt.srtt().filter(|_| tx.rtt.samples() >= SAMPLES);
         let queued = self.sees_queue(tx)
             || self.began_in_queue(tx)
-            || settled.is_some_and(|srtt| is_queued(srtt.into(), self.min_rtt(tx)))
+            || srtt.is_some_and(|srtt| is_queued(srtt.into(), self.min_rtt(tx)))
             || tx.is_queue_full();
         // The box is not allocated while there is nothing to count.
         if queued && (lost > 0 || runs > 0) {

@@ -56,8 +56,8 @@ impl Sender {
         }
     }
 
-    /// Judges the segment size when the retransmission timer has fired. Returns true if segments become
-    /// smaller.
+    /// Decides about the segment size when the retransmission timer has fired. Returns true if segments
+    /// become smaller.
     pub(super) fn suspect_size_at_timeout(&mut self, now: Instant) -> bool {
         let suspect = self.suspects_size(UNANSWERED_AT_TIMEOUT);
         let head = self.scoreboard.head().filter(|head| head.payload() >= self.full_payload());

@@ -75,9 +75,9 @@ impl Connection {
         let interferes = of.tx_off == Some(ParityOff::Stripped)
             || of.rx_off == Some(ParityOff::Checksum)
             || self.gentle.outcome() == GentleOutcome::Off(GentleOff::Stripped);
-        let is_news =
+        let is_new =
             interferes && !self.syn_report.interference && self.handshake.active && self.gentle.offered;
-        self.syn_report.interference |= is_news;
-        (opened, is_news)
+        self.syn_report.interference |= is_new;
+        (opened, is_new)
     }
 }

@@ -297,7 +297,7 @@ pub(crate) enum KeepaliveVerdict {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Keepalive {
     config: KeepaliveConfig,
-    last_heard: Instant,
+    last_received: Instant,
     unanswered: u32,
     deadline: Instant,
 }
@@ -310,12 +310,12 @@ impl Keepalive {
             interval: config.interval.max(KEEPALIVE_MIN),
             count: config.count,
         };
-        Keepalive { config, last_heard: now, unanswered: 0, deadline: now + config.idle }
+        Keepalive { config, last_received: now, unanswered: 0, deadline: now + config.idle }
     }
 
     /// Records that an acceptable segment arrived.
-    pub(crate) fn on_heard(&mut self, now: Instant) {
-        self.last_heard = now;
+    pub(crate) fn on_received(&mut self, now: Instant) {
+        self.last_received = now;
         self.unanswered = 0;
         self.deadline = now + self.config.idle;
     }
@@ -342,7 +342,7 @@ impl Keepalive {
             self.deadline = now + self.config.idle;
             return KeepaliveVerdict::Wait;
         }
-        let silent = now.saturating_since(self.last_heard);
+        let silent = now.saturating_since(self.last_received);
         let given_up = match user_timeout {
             Some(limit) => self.unanswered > 0 && silent >= limit,
             None => self.unanswered >= self.config.count,
@@ -380,7 +380,7 @@ mod tests {
     fn answer_restarts_the_keepalive_time() {
         let mut keepalive = Keepalive::new(CONFIG, Instant::ZERO);
         assert_eq!(keepalive.on_timeout(false, None, Instant::from_millis(10_000)), KeepaliveVerdict::Probe);
-        keepalive.on_heard(Instant::from_millis(10_100));
+        keepalive.on_received(Instant::from_millis(10_100));
         assert_eq!(keepalive.next_timeout(), Instant::from_millis(20_100));
     }
 

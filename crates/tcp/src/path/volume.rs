@@ -1,9 +1,9 @@
 //! The volume that one flight of a path carries, and the rate of the path.
 //!
-//! A flight is the data of one round trip of a connection. Its report is judged as a whole. Losses that
-//! chance explains do not change the volume. Losses while a queue exists, and more losses than chance
-//! explains, lower it if they recur; more than twice as many lower it at once. The rate follows from the
-//! spacing of a flight's acknowledgements (a *train*), because a flight that ends before the first
+//! A flight is the data of one round trip of a connection. The path memory evaluates its report as a whole.
+//! Losses that chance explains do not change the volume. Losses while a queue exists, and more losses than
+//! chance explains, lower it if they recur; more than twice as many lower it at once. The rate follows from
+//! the spacing of a flight's acknowledgements (a *train*), because a flight that ends before the first
 //! acknowledgement arrives measures only volume per round trip.
 //!
 //! Data is *on trust* if it leaves in a window larger than the standard window and its arrival is not known
@@ -75,7 +75,7 @@ pub(crate) struct FlightReport {
     pub(crate) granted: u32,
 }
 
-/// The judgement of a flight.
+/// Verdict on a flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum FlightVerdict {
     /// All segments arrived.
@@ -90,7 +90,7 @@ enum FlightVerdict {
 
 /// A flight that was large or had losses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Judged {
+struct FlightResult {
     verdict: FlightVerdict,
     /// [`FlightReport::sent`] and [`FlightReport::lost`].
     sent: u64,
@@ -119,7 +119,7 @@ pub(super) struct Volume {
     /// End of its lifetime: `lifetime` after the last flight of at least half of it with the verdict `Whole`
     /// or `Random`.
     pub(super) until: Instant,
-    verdicts: ArrayVec<Judged, FLIGHTS>,
+    verdicts: ArrayVec<FlightResult, FLIGHTS>,
     /// An excess of a flight that began before this time causes no further reduction.
     reduced: Instant,
     braked_until: Instant,
@@ -361,7 +361,7 @@ impl Volume {
         self.refused = None;
     }
 
-    /// Judges a flight. `history`: the random loss of the path before it.
+    /// Evaluates a flight. `history`: the random loss of the path before it.
     pub(super) fn on_flight(
         &mut self,
         flight: &FlightReport,
@@ -429,7 +429,7 @@ impl Volume {
             if self.verdicts.is_full() {
                 self.verdicts.remove(0);
             }
-            self.verdicts.push(Judged { verdict, sent: flight.sent.into(), lost: flight.lost.into() });
+            self.verdicts.push(FlightResult { verdict, sent: flight.sent.into(), lost: flight.lost.into() });
         }
         let excesses = self.latest(FLIGHTS).filter(|verdict| *verdict == FlightVerdict::Excess).count();
         if excesses >= BRAKE_EXCESSES {

@@ -119,7 +119,7 @@ mod tests {
     }
 
     /// Returns a connection whose TS.Recent is 1000, stored at `START`.
-    fn heard() -> Timestamps {
+    fn after_first() -> Timestamps {
         let mut timestamps = Timestamps::new(77);
         timestamps.on_syn(1000, START);
         timestamps
@@ -138,7 +138,7 @@ mod tests {
     fn the_first_option_echoes_nothing() {
         assert_eq!(Timestamps::new(5).option(START), Option8 { value: 1005, echo: 0 });
         assert_eq!(Timestamps::new(5).recent(), None);
-        assert_eq!(heard().option(START), Option8 { value: 1077, echo: 1000 });
+        assert_eq!(after_first().option(START), Option8 { value: 1077, echo: 1000 });
     }
 
     /// RFC 7323 section 5.3, R1: "If there is a Timestamps option in the arriving segment, SEG.TSval <
@@ -146,7 +146,7 @@ mod tests {
     /// the arriving segment as not acceptable".
     #[test]
     fn a_segment_older_than_ts_recent_is_an_old_duplicate() {
-        let timestamps = heard();
+        let timestamps = after_first();
         assert_eq!(timestamps.paws(999, after(10)), Paws::Old);
         assert_eq!(timestamps.paws(1000, after(10)), Paws::Accept);
         assert_eq!(timestamps.paws(1001, after(10)), Paws::Accept);
@@ -157,7 +157,7 @@ mod tests {
     /// RFC 7323 section 5.5: "after 24 days of idle time, TS.Recent is invalid".
     #[test]
     fn ts_recent_is_outdated_after_24_days() {
-        let mut timestamps = heard();
+        let mut timestamps = after_first();
         let day = 24 * 3600 * 1000;
         assert_eq!(timestamps.paws(999, after(24 * day)), Paws::Old);
         assert_eq!(timestamps.paws(999, after(24 * day + 1)), Paws::Accept);
@@ -169,7 +169,7 @@ mod tests {
     /// copied to TS.Recent".
     #[test]
     fn only_a_segment_at_the_acknowledged_edge_is_echoed() {
-        let mut timestamps = heard();
+        let mut timestamps = after_first();
         let last_ack_sent = SeqNum(500);
         assert!(timestamps.on_accepted(SeqNum(500), 1010, last_ack_sent, after(10)));
         assert!(!timestamps.on_accepted(SeqNum(600), 1020, last_ack_sent, after(20)), "delayed ACK");

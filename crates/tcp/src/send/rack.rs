@@ -256,7 +256,7 @@ impl Rack {
         let wait = self.rtt + reo_wnd;
         let holds = self.holds.full || reo_wnd > Micros::ZERO;
         let answer = self.rtt + HOLD_SLACK.max(self.srtt / 16);
-        let mut judge = |record: &Record| {
+        let mut check = |record: &Record| {
             let held = self.holds.parity_at(record).filter(|_| holds).map(|at| at + answer);
             let due = held.map_or(record.sent_at + wait, |held| held.max(record.sent_at + wait));
             if due <= now {
@@ -269,9 +269,9 @@ impl Rack {
         let before = |record: &&Record| sent_after(newest, (record.sent_at, record.range.end));
         // Both iterations are in the order of transmission: they end at the time when the delivered segment
         // was sent.
-        board.originals().take_while(before).for_each(&mut judge);
+        board.originals().take_while(before).for_each(&mut check);
         let (sent_at, _) = newest;
-        board.resent().take_while(|record| record.sent_at <= sent_at).filter(before).for_each(judge);
+        board.resent().take_while(|record| record.sent_at <= sent_at).filter(before).for_each(check);
         verdict.sort(board.una());
         self.deadline = verdict.timeout.map(|timeout| now + timeout.max(self.granularity));
         verdict

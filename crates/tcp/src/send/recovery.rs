@@ -125,7 +125,7 @@ impl Recovery {
         self.probe = Some((len, nxt));
     }
 
-    /// Judges whether the current reduction (or, by DSACK, the last one) was a mistake. Call it before
+    /// Decides whether the current reduction (or, by DSACK, the last one) was a mistake. Call it before
     /// [`Recovery::on_ack`]; on `Some` the caller restores the window, clears the marks of losses and calls
     /// [`Recovery::undo`].
     ///
@@ -201,7 +201,7 @@ impl Recovery {
         self.suspended = true;
     }
 
-    /// Ends the hold before an acknowledgement or a timeout is judged.
+    /// Ends the hold before an acknowledgement or a timeout is examined.
     pub(crate) fn resume_retransmissions(&mut self) {
         self.suspended = false;
     }
@@ -312,10 +312,10 @@ impl Recovery {
             CongestionState::Cwr | CongestionState::Recovery => false,
             CongestionState::Loss => self.progressed,
         };
-        // RFC 5682 section 3.1 step 1 judges no timeout that fires during fast recovery. After several
+        // RFC 5682 section 3.1 step 1 examines no timeout that fires during fast recovery. After several
         // timeouts in a row, data that was sent once and is delivered is the same evidence as after a single
         // timeout (section 3.2; Linux: the same).
-        let judged = match self.state {
+        let examines = match self.state {
             CongestionState::Open | CongestionState::Disorder | CongestionState::Cwr => true,
             CongestionState::Recovery => false,
             CongestionState::Loss => !self.progressed,
@@ -327,7 +327,7 @@ impl Recovery {
             // The timeout confirms the losses of the fast recovery.
             self.forbid_undo();
         }
-        self.frto = judged && self.sack && self.uses_frto;
+        self.frto = examines && self.sack && self.uses_frto;
         self.first_timeout = first;
         self.progressed = false;
         self.state = CongestionState::Loss;

@@ -346,14 +346,14 @@ impl Stack {
 
     /// Returns the time at which [`Stack::on_timeout`] is to be called next.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let noted = [
+        let deadlines = [
             self.deadlines.next(),
             self.time_wait.next_timeout(),
             self.memory.next_timeout(),
             self.half_open.next_timeout(),
             self.controllers.next_timeout(),
         ];
-        let first = noted.into_iter().fold(None, Instant::earlier);
+        let first = deadlines.into_iter().fold(None, Instant::earlier);
         self.ready.moved_deadlines(&self.slots).fold(first, Instant::earlier)
     }
 

@@ -163,7 +163,7 @@ impl FastOpen {
 
     /// Returns the time of day, seconds since 1970, if it was set.
     pub(super) fn unix(&self, now: Instant) -> Option<u64> {
-        self.unix.map(|(secs, told)| secs.saturating_add(now.saturating_since(told).as_secs()))
+        self.unix.map(|(secs, set_at)| secs.saturating_add(now.saturating_since(set_at).as_secs()))
     }
 
     /// Returns the keys of listeners without their own.
@@ -442,11 +442,11 @@ impl Stack {
             let shared = slot.connection.opened().is_some_and(|opened| opened.is_cause_ambiguous());
             for report in slot.connection.fast_open.take_reports() {
                 self.stats.fast_open.count_report(&report, sent);
-                // The next connection shows if Fast Open is the reason: see `learn_gentle`.
+                // A failure is reported only when the next connection shows its reason: see `learn_gentle`.
                 if !matches!(report, FastOpenReport::Failed(_)) {
-                    let heard = if shared { report.doubted() } else { report };
-                    self.fast_open.on_report(&server_key, &heard, now);
-                    self.shard.publish(|| Fact::FastOpen(server_key, heard));
+                    let report = if shared { report.doubted() } else { report };
+                    self.fast_open.on_report(&server_key, &report, now);
+                    self.shard.publish(|| Fact::FastOpen(server_key, report));
                 }
             }
         }

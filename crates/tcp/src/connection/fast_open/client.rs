@@ -74,7 +74,7 @@ pub(crate) struct Client {
     /// True if a FIN arrived out of order.
     fin_early: bool,
     /// True if a verdict on the path was reported.
-    judged: bool,
+    has_verdict: bool,
     requests_left: u8,
     reports: ArrayVec<FastOpenReport, 4>,
 }
@@ -167,7 +167,7 @@ impl Client {
             class: None,
             una: iss,
             fin_early: false,
-            judged: false,
+            has_verdict: false,
             requests_left: if connect.cookie == ClientCookie::OneTime { ONE_TIME_REQUESTS } else { 0 },
             reports: ArrayVec::new(),
         }
@@ -380,14 +380,14 @@ impl Client {
     /// accepted.
     pub(crate) fn hedge_wait(&self) -> Option<Duration> {
         let unanswered = matches!(self.class, None | Some(SynAckClass::Accepted));
-        (self.takes_data() && unanswered && !self.judged && !self.attempt.proven)
+        (self.takes_data() && unanswered && !self.has_verdict && !self.attempt.proven)
             .then(|| PlainCopy::half_of(self.attempt.srtt).max(HEDGE_MIN))
     }
 
     /// Processes a path that drops all segments after the SYN; returns `None` if a verdict was reported
     /// before.
     pub(crate) fn on_black_hole(&mut self, sign: BlackHoleSign) -> Option<FastOpenOutcome> {
-        if core::mem::replace(&mut self.judged, true) {
+        if core::mem::replace(&mut self.has_verdict, true) {
             return None;
         }
         self.report(FastOpenReport::BlackHole(sign));
@@ -396,8 +396,8 @@ impl Client {
 
     pub(crate) fn on_arrival(&mut self, advanced: bool, fin_out_of_order: bool) {
         self.fin_early |= fin_out_of_order;
-        if advanced && self.class == Some(SynAckClass::Accepted) && !self.judged {
-            self.judged = true;
+        if advanced && self.class == Some(SynAckClass::Accepted) && !self.has_verdict {
+            self.has_verdict = true;
             self.report(FastOpenReport::Works);
         }
     }

@@ -355,9 +355,9 @@ impl FastOpenState {
     }
 
     /// Evaluates a reset, from the peer or from a device in its name, within a round trip of the SYN-ACK
-    /// (`young`) and before any data (`heard` is false).
-    pub(super) fn on_reset(&mut self, young: bool, heard: bool) {
-        if young && !heard && self.syn_ack_class() == Some(SynAckClass::Accepted) {
+    /// (`young`) and before any data (`has_received` is false).
+    pub(super) fn on_reset(&mut self, young: bool, has_received: bool) {
+        if young && !has_received && self.syn_ack_class() == Some(SynAckClass::Accepted) {
             self.on_black_hole(BlackHoleSign::EarlyReset);
         }
     }
@@ -371,10 +371,10 @@ impl FastOpenState {
     }
 
     /// Processes the fact that the request was answered on another connection, which began later. If no data
-    /// has arrived here (`heard` is false), either the response was lost, or the path passes no segments
-    /// after such a SYN.
-    pub(crate) fn on_outrun(&mut self, heard: bool) {
-        if !heard && self.syn_ack_class() == Some(SynAckClass::Accepted) {
+    /// has arrived here (`has_received` is false), either the response was lost, or the path passes no
+    /// segments after such a SYN.
+    pub(crate) fn on_outrun(&mut self, has_received: bool) {
+        if !has_received && self.syn_ack_class() == Some(SynAckClass::Accepted) {
             self.on_black_hole(BlackHoleSign::Outrun);
         }
     }

@@ -40,7 +40,7 @@ pub(crate) struct FlightWatch {
     recent: RecentRtts,
     finished: Option<FlightReport>,
     /// Data before this belongs to flights that have been reported.
-    judged: Option<SeqNum>,
+    reported: Option<SeqNum>,
 }
 
 /// The flight that is being acknowledged.
@@ -127,7 +127,7 @@ impl OnPath {
         if watch.round.is_none()
             && let Some(first) = ack.delivered.iter().find(|segment| !segment.retransmitted)
         {
-            let start = watch.judged.map_or(ack.una_before, |judged| judged.max(ack.una_before));
+            let start = watch.reported.map_or(ack.una_before, |reported| reported.max(ack.una_before));
             watch.round = Some(Round::new(SeqRange::new(start, nxt), first.sent_at, now, before));
         }
         let Some(round) = &mut watch.round else { return };
@@ -192,11 +192,11 @@ impl OnPath {
             granted,
         };
         // A SYN, a FIN or a short request says nothing about the volume.
-        let is_news = report.bytes >= mss || report.lost > 0 || granted > 0;
+        let is_relevant = report.bytes >= mss || report.lost > 0 || granted > 0;
         if let Some(watch) = &mut self.flights {
             watch.waited = waited;
-            watch.finished = Some(report).filter(|_| has_memory && is_news);
-            watch.judged = Some(end);
+            watch.finished = Some(report).filter(|_| has_memory && is_relevant);
+            watch.reported = Some(end);
             let next = end.lt(nxt).then_some(SeqRange::new(end, nxt));
             watch.round = next.map(|range| Round::new(range, round.acked, now, losses));
             if una.ge(nxt) && watch.finished.is_none() {

@@ -297,7 +297,7 @@ impl Filter {
     }
 
     fn record_mark(&mut self, seq: SeqNum, marked: bool) {
-        self.last_marks.retain(|(noted, _)| *noted != seq);
+        self.last_marks.retain(|(known, _)| *known != seq);
         if self.last_marks.len() == ENTRIES_MAX {
             self.last_marks.pop_front();
         }

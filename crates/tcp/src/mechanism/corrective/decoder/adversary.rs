@@ -137,12 +137,12 @@ impl Run {
             decoder.on_data(&edges, &self.reception(), self.now)
         };
         self.tally.late += u64::from(!encoded && outcome.is_some());
-        let stop = outcome.is_some_and(|outcome| self.judge(outcome));
+        let stop = outcome.is_some_and(|outcome| self.process(outcome));
         self.decoder = Some(decoder).filter(|_| !stop);
     }
 
     /// Passes rebuilt bytes on. True if reception ends.
-    fn judge(&mut self, outcome: Outcome) -> bool {
+    fn process(&mut self, outcome: Outcome) -> bool {
         match outcome {
             Outcome::Recovered(recovered) => {
                 self.tally.recovered += 1;

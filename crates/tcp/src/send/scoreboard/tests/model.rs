@@ -198,13 +198,13 @@ fn exchange(
             let info = AckInfo { window_changed: *window_changed, ..info(now) };
             acknowledge(board, model, ack, &ranges, info)?;
         }
-        other => judge(board, model, other)?,
+        other => mark(board, model, other)?,
     }
     Ok(())
 }
 
 /// Runs a step that changes the assumed state of outstanding data.
-fn judge(board: &mut Scoreboard, model: &mut Model, step: &Step) -> Result<(), TestCaseError> {
+fn mark(board: &mut Scoreboard, model: &mut Model, step: &Step) -> Result<(), TestCaseError> {
     let all = SeqRange::new(board.una(), board.nxt());
     match step {
         Step::Send { .. } | Step::Again { .. } | Step::Retransmit { .. } | Step::Ack { .. } => {}
