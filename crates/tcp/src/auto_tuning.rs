@@ -14,7 +14,8 @@ use crate::time::{Instant, Micros};
 const SHORT_RTT: Micros = Micros::from_millis(2);
 /// Size up to which a buffer grows without a trial, bytes.
 const UNTRIED_MAX: u64 = 256 << 10;
-/// Size of a buffer in bandwidth-delay products: reader and writer run alternately.
+/// Size of a buffer in bandwidth-delay products. One would not suffice, because reader and writer run
+/// alternately.
 const TIMES: u128 = 4;
 /// Rounds per decision: a single round may be a burst.
 const ROUNDS: u8 = 16;
@@ -33,7 +34,7 @@ pub(crate) fn is_short(min_rtt: Micros) -> bool {
 pub(crate) struct Trial {
     /// Rounds since the last decision.
     rounds: u8,
-    /// Rounds of these in which the buffer was too small.
+    /// Number of these rounds in which the buffer was too small.
     full: u8,
     /// Bytes that passed in these rounds.
     bytes: u64,

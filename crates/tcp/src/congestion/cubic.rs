@@ -131,7 +131,8 @@ impl Cubic {
             self.cwnd = cwnd.max(epoch.w_est);
             return;
         }
-        // Sections 4.4 and 4.5: towards the curve's value one round trip from now, at most by half.
+        // Sections 4.4 and 4.5: the target is the curve's value one round trip from now, at most half a
+        // window more.
         let rtt = acked.srtt.or(acked.rtt).unwrap_or_default();
         let target = epoch.w_cubic(t + rtt, mss).clamp(cwnd, cwnd.saturating_add(cwnd / 2));
         epoch.carry += u64::from(bytes) * u64::from(target - cwnd);
@@ -437,7 +438,8 @@ mod tests {
         assert!((1.4..=0.5f64.exp()).contains(&growth), "by {growth}");
     }
 
-    /// Section 4.2: the window is back at W_max after K, having been concave, and convex from there.
+    /// Section 4.2: the window grows along a concave curve to W_max, which it reaches after K, and along a
+    /// convex curve from there.
     #[test]
     fn the_plateau_is_reached_after_k() {
         let rtt = Duration::from_millis(100);

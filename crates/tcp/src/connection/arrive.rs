@@ -579,7 +579,7 @@ impl Connection {
         true
     }
 
-    /// Processes a hard error. RFC 5927 section 5.2 and RFC 5461: it ends a connection that is being opened.
+    /// Processes a hard error, which ends a connection that is being opened (RFC 5927 section 5.2, RFC 5461).
     /// An open connection treats the error as soft and relies on its timers. A connection that has delivered
     /// data of the SYN does the same (as Linux with Fast Open).
     fn on_hard_error(&mut self, reason: CloseReason) {

@@ -129,7 +129,7 @@ pub(crate) struct Data {
     pub(crate) mtu_probe: bool,
     /// True if each of several segments is followed by its copy.
     pub(crate) twice: bool,
-    /// The burst that it extends, if bursts end with PSH.
+    /// The burst that the range extends, if bursts end with PSH.
     pub(crate) burst: Option<BurstPush>,
 }
 

@@ -185,9 +185,9 @@ impl Handshake {
         SynTimeout::Again
     }
 
-    /// Backs off the early timer. It doubles like any other (RFC 6298 section 5.5), does not count as a
-    /// timeout, and ends when the ordinary schedule would fire sooner, or after the last of the early
-    /// retries.
+    /// Backs off the early timer. Its timeout doubles like any other (RFC 6298 section 5.5) and does not
+    /// count. The early timer ends when the ordinary schedule would fire sooner, or after the last of the
+    /// early retries.
     fn back_off_early(&mut self, rto: &mut Rto, rtt: &RttEstimator) {
         self.syn.early += 1;
         rto.on_expire();

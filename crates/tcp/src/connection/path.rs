@@ -536,7 +536,8 @@ impl OnPath {
         tx.transfer_len() > SHORT_TRANSFER && !is_starting
     }
 
-    /// Makes the connection a member. Returns its rate control; `is_taken_over`: the path will use it.
+    /// Makes the connection a member. Returns the connection's rate control; `is_taken_over`: the path will
+    /// use it.
     pub(crate) fn join(&mut self, tx: &mut Sender, is_taken_over: bool) -> RateControl {
         tx.sharing = Sharing::Member;
         self.end_trust(tx);

@@ -183,7 +183,7 @@ mod tests {
         cache.choose(&server_key(remote), &connect, None, &known, at(now)).map(|attempt| attempt.mode)
     }
 
-    /// Returns a cache with a server that works, one that is avoided, one and one without Fast Open.
+    /// Returns a cache with a server that works, one that is avoided, and one without Fast Open.
     fn full() -> ClientCache {
         let mut cache = cache();
         let cookie = Cookie::new(&[0xab; 8]).map(FastOpen::with_cookie);

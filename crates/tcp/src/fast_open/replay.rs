@@ -6,9 +6,9 @@
 //! the listener, initial sequence number and data. The client's port is left out, so that a copy from another
 //! port is recognised too.
 //!
-//! The window forgets nothing too early. When it is full, SYNs are treated as without Fast Open until there
-//! is space again. A known SYN opens an ordinary handshake, which an old duplicate never completes. Entries
-//! are keyed hashes; a collision costs the second SYN a round trip.
+//! The window forgets nothing too early. When the window is full, SYNs are treated as without Fast Open until
+//! there is space again. A known SYN opens an ordinary handshake, which an old duplicate never completes.
+//! Entries are keyed hashes; a collision costs the second SYN a round trip.
 //!
 //! If several stacks share the addresses of a host, a copy may reach another stack, so their driver makes
 //! them share the window ([`ReplayMemory`]).

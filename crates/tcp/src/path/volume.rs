@@ -2,9 +2,9 @@
 //!
 //! A flight is the data of one round trip of a connection. The path memory evaluates its report as a whole.
 //! Losses that chance explains do not change the volume. Losses while a queue exists, and more losses than
-//! chance explains, lower it if they recur; more than twice as many lower it at once. The rate follows from
-//! the spacing of a flight's acknowledgements (a *train*), because a flight that ends before the first
-//! acknowledgement arrives measures only volume per round trip.
+//! chance explains, lower the volume if they recur; more than twice as many losses as chance explains lower
+//! it at once. The rate follows from the spacing of a flight's acknowledgements (a *train*), because a flight
+//! that ends before the first acknowledgement arrives measures only volume per round trip.
 //!
 //! Data is *on trust* if it leaves in a window larger than the standard window and its arrival is not known
 //! yet.
@@ -116,8 +116,8 @@ pub(super) struct Volume {
     pub(super) carried: u32,
     /// Bytes that flights of several connections may carry together on trust, if more than `carried`.
     together: u32,
-    /// End of its lifetime: `lifetime` after the last flight of at least half of it with the verdict `Whole`
-    /// or `Random`.
+    /// End of the volume's lifetime: `lifetime` after the last flight of at least half the volume with the
+    /// verdict `Whole` or `Random`.
     pub(super) until: Instant,
     verdicts: ArrayVec<FlightResult, FLIGHTS>,
     /// An excess of a flight that began before this time causes no further reduction.
@@ -134,8 +134,8 @@ pub(super) struct Volume {
     /// Time two round trips after a refused request: then the outcome of the data on trust is known, and more
     /// may be granted.
     refused: Option<Instant>,
-    /// A bit for each of the latest flights of at least [`QUEUE_SEGMENTS`], the newest lowest: other hosts
-    /// kept a queue during it.
+    /// A bit for each of the latest flights of at least [`QUEUE_SEGMENTS`], the newest lowest: set if other
+    /// hosts kept a queue during the flight.
     queued: u16,
     /// Time of the last such flight.
     queued_at: Instant,
@@ -332,7 +332,7 @@ impl Volume {
 
     /// True if other hosts kept a queue during this flight, or around one of its losses: its segments waited
     /// longer than this host's data explains. The first segments of a flight do not wait for the rest of it;
-    /// segments around a loss may. `at_once`: bytes of it that left at once.
+    /// segments around a loss may. `at_once`: bytes of the flight that left at once.
     fn is_queued_by_others(&mut self, flight: &FlightReport, at_once: u32) -> bool {
         let FlightReport { began, sent_until, bytes, min_rtt: min, waited, waited_at_loss, .. } = *flight;
         let all = |own| shows_queue(min + waited.saturating_sub(own), min);

@@ -33,8 +33,8 @@ use crate::time::{Instant, Micros};
 
 /// A member that has sent this many bytes since it was last idle belongs to the next level.
 const LEVELS: [u64; 3] = [64 << 10, 256 << 10, 1 << 20];
-/// Number of queues of waiting members: retransmissions of the two lower levels, new data of each of them,
-/// and the same for the two upper levels.
+/// Number of queues of waiting members: one for retransmissions of the two lower levels, one for new data of
+/// each of these levels, and the same for the two upper levels.
 const RANKS: usize = 6;
 /// One grant in this number goes to the member of a higher rank that has waited longest.
 const FLOOR: u8 = 8;

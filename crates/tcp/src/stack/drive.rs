@@ -220,8 +220,8 @@ impl Stack {
         }
     }
 
-    /// Polls a connection for a packet. It was taken from the queue of ready connections or, for urgent
-    /// packets only, remains there.
+    /// Polls a connection for a packet. The connection was taken from the queue of ready connections or, for
+    /// urgent packets only, remains there.
     fn ask(&mut self, id: ConnId, which: Which, now: Instant, out: &mut Vec<u8>) -> Option<Transmit> {
         let partial_checksum = self.partial_checksum();
         let slot = self.slots.at_mut(id)?;

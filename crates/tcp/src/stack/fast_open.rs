@@ -236,7 +236,7 @@ impl FastOpen {
         }
     }
 
-    /// Frees the place of a connection in the limits, once it is open or over.
+    /// Frees the place of a connection in the limits, once the connection is established or closed.
     fn return_ticket(&mut self, slot: &mut Slot, stats: &mut StackStats, now: Instant) {
         let established = slot.connection.handshake.is_complete();
         let closed = slot.connection.close_reason();

@@ -89,7 +89,7 @@ impl Moves {
         }
     }
 
-    /// Looks up the owner of a segment that has none at its source address.
+    /// Looks up a segment without an owner at its source address under the earlier addresses of the peer.
     pub(super) fn find(
         &mut self,
         tuple: &FourTuple,

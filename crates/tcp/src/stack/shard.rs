@@ -78,8 +78,8 @@ impl fmt::Debug for Shard {
 
 /// Methods of a stack that is one of several.
 impl Stack {
-    /// Makes this stack one of several with the same addresses: from now on it opens connections only over
-    /// four-tuples for which `is_ours` returns true, if it chooses the port itself, and returns facts.
+    /// Makes this stack one of several with the same addresses. From now on it returns facts. If it chooses a
+    /// port itself, it opens connections only over four-tuples for which `is_ours` returns true.
     ///
     /// ```
     /// # use brisk_tcp::time::Instant;

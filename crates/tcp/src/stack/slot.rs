@@ -147,7 +147,7 @@ impl Stack {
         id
     }
 
-    /// Puts a connection into a slot. The caller makes space before and handles its aftermath.
+    /// Puts a connection into a slot. The caller has made space, and processes the connection's aftermath.
     pub(super) fn insert_slot(
         &mut self,
         connection: Box<Connection>,

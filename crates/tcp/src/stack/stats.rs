@@ -56,7 +56,7 @@ pub enum Refusal {
     TooManyConnections,
     /// Data while the buffers of the stack hold their maximum.
     OutOfMemory,
-    /// A SYN that repeats the one of a Fast Open connection that has ended.
+    /// A SYN that repeats the SYN of a Fast Open connection that has ended.
     Replayed,
     /// A reset or a plain acknowledgement in TIME-WAIT, which changes nothing there (RFC 1337).
     InTimeWait,

@@ -46,7 +46,7 @@ pub(crate) struct TimeWaitEntry {
 /// Decision on a segment that arrives in TIME-WAIT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TimeWaitVerdict {
-    /// Nothing: an old duplicate, or a reset (RFC 1337).
+    /// Do nothing: the segment is an old duplicate, or a reset (RFC 1337).
     Ignore,
     /// A reset at RCV.NXT, which may end the wait if the host is so configured (RFC 9293 section 3.10.7.4).
     Reset,

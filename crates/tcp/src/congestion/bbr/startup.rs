@@ -21,7 +21,7 @@ pub(super) struct FullPipe {
     rounds: u32,
     /// True if the pipe is full as far as this probe has seen.
     pub(super) now: bool,
-    /// True if it has been full since Startup.
+    /// True once the pipe has been full, which ends Startup.
     pub(super) reached: bool,
     /// Round-trip samples in a row that show a queue.
     delayed: u32,
@@ -98,7 +98,7 @@ impl Bbr {
         if self.state != BbrState::Drain {
             return;
         }
-        // The last flight of Startup shows a larger bandwidth than was known when losses ended it.
+        // The last flight of Startup shows a larger bandwidth than was known when losses ended Startup.
         self.bounds.inflight_longterm =
             self.bounds.inflight_longterm.max(self.bdp(self.max_bw.get(), (1, 1)));
         if u64::from(pipe) <= self.inflight(self.max_bw.get(), (1, 1))

@@ -7,7 +7,7 @@
 //! [`FastOpenListen::data_after_syn`](crate::fast_open::FastOpenListen)). The segments have no ACK flag,
 //! since there is nothing yet to acknowledge. A server without the agreement drops them (RFC 9293 section
 //! 3.10.7.4: "if the ACK bit is off, drop the segment and return"), and a listener drops them if they arrive
-//! before their SYN. They are then repaired like any lost segments.
+//! before their SYN. Dropped ones are repaired like any lost segments.
 //!
 //! Where devices do inspect segments, SYNs still pass: a further SYN with the same sequence number and the
 //! next part of the data looks like a retransmission to them
@@ -17,15 +17,15 @@
 //! whose sequence number is after all parts, has shown every device the length of the data. A server without
 //! the agreement treats the parts as repetitions of the SYN.
 //!
-//! The segments leave only if the SYN carries data under a cookie, and the server accepts them only after a
-//! SYN that opened its connection; both sides limit them to an initial window.
+//! The segments leave only if the SYN carries a cookie and data, and the server accepts them only after a SYN
+//! that opened its connection; both sides limit them to an initial window.
 
 use crate::connection::fast_open::client::Client;
 use crate::connection::sender::Sender;
 use crate::fast_open::FastOpenConnect;
 use crate::seq_ranges::SeqRange;
 
-/// Number of segments after a SYN: with it they are an initial window (RFC 6928).
+/// Maximum number of segments after a SYN. Together with the SYN they are an initial window (RFC 6928).
 const MAX_FOLLOWING: u8 = 9;
 
 /// Number of SYNs with the parts of one request, including the first.

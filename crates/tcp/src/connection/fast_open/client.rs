@@ -29,8 +29,8 @@ const ONE_TIME_REQUESTS: u8 = 5;
 const HEDGE_MIN: Duration = Duration::from_millis(50);
 /// Numbers of repeated SYN-ACKs, without any other segment, that show a black hole (a server that follows RFC
 /// 6298 has sent two after 3 s) and that end the connection (four after 15 s). A server with [early
-/// timers](crate::TcpConfig::handshake_timers) sends as many in 1.5 s after a few lost packets, so the time
-/// has to pass as well.
+/// timers](crate::TcpConfig::handshake_timers) sends as many in 1.5 s after a few lost packets, so a minimum
+/// time is required as well.
 const REPEATED_SYN_ACKS_TELL: Repeats = Repeats { count: 2, within: Duration::from_millis(2500) };
 const REPEATED_SYN_ACKS_END: Repeats = Repeats { count: 4, within: Duration::from_millis(12_500) };
 

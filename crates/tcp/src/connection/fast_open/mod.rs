@@ -342,8 +342,8 @@ impl FastOpenState {
         }
     }
 
-    /// Evaluates the end of the connection. `lost`: the SYN was not answered. `only_fin`: nothing but a FIN
-    /// has arrived, because the path broke.
+    /// Evaluates the end of the connection. `lost`: the SYN was not answered. `only_fin`: the path has
+    /// broken, and nothing but a FIN has arrived.
     pub(super) fn on_end(&mut self, lost: bool, only_fin: bool) {
         let Some(client) = self.client_mut() else { return };
         client.take_early();
@@ -410,7 +410,7 @@ impl FastOpenState {
 
 /// The server.
 impl FastOpenState {
-    /// Processes a timeout of the SYN-ACK. Returns true if data that followed it may be lost.
+    /// Processes a timeout of the SYN-ACK. Returns true if data that followed the SYN-ACK may be lost.
     pub(super) fn on_syn_ack_timeout(&mut self) -> bool {
         self.server_mut().is_some_and(Server::on_syn_ack_timeout)
     }

@@ -26,9 +26,10 @@ pub(crate) struct SynAnswer {
     pub(crate) option: Option<FastOpen>,
     /// True if only the SYN-ACK may leave until it is acknowledged.
     pub(crate) hold_response: bool,
-    /// IP bytes that may leave until then; `None`: only the windows limit.
+    /// IP bytes that may leave until the SYN-ACK is acknowledged; `None` if only the windows limit them.
     pub(crate) allowance: Option<usize>,
-    /// True if the application answers only authenticated requests: only the windows limit then.
+    /// True if the application answers only authenticated requests, so that only the windows limit its
+    /// responses.
     pub(crate) authenticated: bool,
     /// True if the client may request a one-time cookie.
     pub(crate) one_time: bool,
@@ -92,8 +93,8 @@ impl Server {
         self.answer.accepted && !self.answer.hold_response
     }
 
-    /// Returns the IP bytes that may still leave before the SYN-ACK is acknowledged; `None`: only the windows
-    /// limit.
+    /// Returns the IP bytes that may still leave before the SYN-ACK is acknowledged; `None` if only the
+    /// windows limit them.
     pub(crate) fn allowance(&self) -> Option<usize> {
         self.answer.allowance
     }

@@ -71,7 +71,7 @@ pub(crate) struct Gentle {
     pub(in crate::connection) f1_hold: Option<F1Hold>,
 }
 
-/// The mechanisms of a connection that agreed on at least one of the two.
+/// The mechanisms of a connection that agreed on Corrective, Proactive or both.
 #[derive(Debug)]
 pub(crate) struct Active {
     pub(crate) agreed: Agreed,
@@ -228,8 +228,8 @@ impl Gentle {
 /// SYNs and SYN-ACKs that leave or arrive.
 impl Gentle {
     /// Returns the option of the SYN or SYN-ACK that leaves next, if it fits in addition to the `others`.
-    /// Only the first one has it. A retransmission leaves it out, in case a device on the path drops segments
-    /// with it; the option is then off.
+    /// Only the first SYN or SYN-ACK has the option. A retransmission omits it, in case a device on the path
+    /// drops segments with it; the mechanisms are then off.
     pub(crate) fn syn_option(&self, syn: LeavingSyn, others: impl FnOnce() -> Options) -> SynOption {
         if syn.again {
             return if self.sent_option.is_some() { SynOption::Withdrawn } else { SynOption::None };
@@ -520,8 +520,8 @@ impl Gentle {
     ) -> Option<RepairReport> {
         let report = self.read_signals(segment, parts, now)?;
         if report.repaired {
-            // Without the repair one of these timers would have sent the data again, a round trip before its
-            // answer.
+            // Without the repair, one of these timers would have repeated the data, and the answer would have
+            // come a round trip later.
             let timers = [parts.tx.reordering_timeout(), parts.tx.rto.deadline(), probe];
             if let (Some(at), Some(srtt)) = (timers.into_iter().flatten().min(), parts.tx.rtt.srtt()) {
                 parts.counters.parity.saved += (at.max(now) + srtt).saturating_since(now);

@@ -292,7 +292,8 @@ impl Gentle {
         match self.parity() {
             // The burst continues when pacing permits.
             Some(_) if tx.paced => Some(Step::Skip(None)),
-            // In recovery each acknowledgement releases a segment or two: the group waits for all its data.
+            // In recovery each acknowledgement releases a segment or two, so the group waits until all its
+            // data has left.
             Some(_) if tx.recovery.in_recovery() && tx.unsent() > 0 => None,
             Some(parity) if parity.encoder.ends_with_burst() => Some(Step::Prepare(Change::CloseGroup)),
             Some(_) | None => None,

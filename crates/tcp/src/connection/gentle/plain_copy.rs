@@ -21,7 +21,7 @@
 //! Corrective and Proactive. It carries the data only if the configuration permits that and the path has
 //! passed data on a SYN before. The copy of a SYN-ACK is identical to the SYN-ACK. Neither copy is a
 //! retransmission: no mechanism falls back, no option is withdrawn, and the timer continues. With the
-//! [planner](crate::mechanism::plan) a copy leaves only where it pays.
+//! [planner](crate::mechanism::plan) a copy leaves only where its benefit exceeds its cost.
 
 use crate::fast_open::FastOpenConnect;
 use crate::fast_open::client::{Mode, OpenAttempt};
@@ -60,7 +60,8 @@ impl PlainCopy {
         let wait = match attempt.mode {
             _ if connect.plain_copy_percent == 0 || !attempt.untried => return PlainCopy::Off,
             Mode::Data | Mode::DataNoCookie => attempt.srtt.map_or(WAIT_UNKNOWN, share),
-            // A first contact does not justify a copy of every SYN.
+            // A SYN without data has a copy only if the round-trip time is known; otherwise every first
+            // contact would cost a copy.
             Mode::Request | Mode::CookieOnly => match attempt.srtt {
                 Some(srtt) => share(srtt),
                 None => return PlainCopy::Off,

@@ -122,7 +122,7 @@ impl Planner {
         (bytes * u64::from(self.config.max_overhead) / 100) as u32
     }
 
-    /// Returns the last planned flight while something of it is not acknowledged.
+    /// Returns the last planned flight until all of it is acknowledged.
     fn unacknowledged(&self, parts: &Parts<'_>) -> Option<Planned> {
         let una = parts.tx.scoreboard.una();
         self.flight.filter(|flight| parts.state != State::Closed && una.lt(flight.range.end))
@@ -168,8 +168,9 @@ impl Gentle {
     }
 
     /// True if no parity may leave now. Recovery mostly follows a queue that overflowed, and parity would
-    /// lengthen it. A planner distinguishes random losses, after which parity may leave: otherwise a flight
-    /// that takes longer than a round trip would lose the protection of its end with its first random loss.
+    /// lengthen the queue. A planner distinguishes random losses, after which parity may leave: otherwise a
+    /// flight that takes longer than a round trip would lose the protection of its end with its first random
+    /// loss.
     pub(crate) fn withholds_parity(&self, state: CongestionState) -> bool {
         match state {
             CongestionState::Open | CongestionState::Disorder | CongestionState::Cwr => false,
@@ -332,7 +333,7 @@ mod tests {
     use crate::config::TcpConfig;
 
     const SHORT: Duration = Duration::from_millis(100);
-    /// A quarter of the least round trip and 4 ms above it.
+    /// Longer than the minimum round trip by a quarter and 4 ms.
     const QUEUED: Duration = Duration::from_millis(129);
 
     /// Returns eight losses, the first `queued` of them after a rising round-trip time.

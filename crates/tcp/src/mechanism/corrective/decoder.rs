@@ -453,7 +453,7 @@ impl Decoder {
 }
 
 /// Returns the encoded bytes that have not arrived, as disjoint runs in ascending order. Returns at most
-/// [`HOLES_MAX`] + 1 runs, because so many cannot be repaired.
+/// [`HOLES_MAX`] + 1 runs, because more cannot be repaired anyway.
 fn missing(
     label: &Label,
     edges: &Edges,

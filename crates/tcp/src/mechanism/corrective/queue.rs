@@ -58,7 +58,7 @@ mod tests {
     fn a_burst_that_fills_the_queue_is_no_standing_queue() {
         let mut watch = QueueWatch::default();
         assert_eq!(watch.min_rtt(SRTT, at(0)), None);
-        // The handshake, then a flight of three: the first finds no queue, the others each other.
+        // The handshake, then a flight of three: the first finds no queue, the others wait behind it.
         watch.on_sample(ms(40), SeqNum(1), SeqNum(1), at(40));
         for (una, rtt) in [(1001, 40), (2001, 60), (3001, 80)] {
             watch.on_sample(ms(rtt), SeqNum(una), SeqNum(3001), at(100 + rtt));
