@@ -6,7 +6,7 @@
 //! than one flight of a hundred.
 //!
 //! The ratio of random loss does not depend on the volume of a flight; the ratio of loss by congestion does
-//! ([`Dose`]).
+//! ([`LossByPosition`]).
 //!
 //! A queue shows in round-trip times: [`shows_queue`] evaluates all of a flight, [`is_queued`] those around a
 //! loss. [`LossTimes`] learns the round-trip time of a full queue.
@@ -195,26 +195,26 @@ fn allowed_losses(segments: u64, loss_ppm: u64, run_milli: u64) -> u64 {
 }
 
 /// Number of segments beyond the standard window from which on losses are compared.
-const DOSE_SEGMENTS: u64 = 256;
+const POSITION_SEGMENTS: u64 = 256;
 /// Limit of the counts; larger ones are halved, so that a change of the path shows.
-const DOSE_MEMORY: u64 = 1 << 14;
+const POSITION_MEMORY: u64 = 1 << 14;
 
 /// Losses among the first segments of flights, and among the later ones. A policer or a short queue drops the
 /// later ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Dose {
+pub(crate) struct LossByPosition {
     head: (u64, u64),
     beyond: (u64, u64),
 }
 
-impl Dose {
+impl LossByPosition {
     /// Adds a flight: the numbers of its segments and of its lost segments, within the standard window and
     /// beyond it.
     pub(crate) fn learn(&mut self, head: (u64, u64), beyond: (u64, u64)) {
         for (count, new) in [(&mut self.head, head), (&mut self.beyond, beyond)] {
             count.0 += new.0;
             count.1 += new.1;
-            if count.0 > DOSE_MEMORY {
+            if count.0 > POSITION_MEMORY {
                 *count = (count.0 / 2, count.1 / 2);
             }
         }
@@ -224,7 +224,7 @@ impl Dose {
     pub(crate) fn shows_congestion(&self) -> bool {
         let (head, head_lost) = self.head;
         let (beyond, beyond_lost) = self.beyond;
-        beyond >= DOSE_SEGMENTS && beyond_lost * head > 2 * head_lost * beyond + head * beyond / 50
+        beyond >= POSITION_SEGMENTS && beyond_lost * head > 2 * head_lost * beyond + head * beyond / 50
     }
 }
 
@@ -314,17 +314,17 @@ mod tests {
     #[test]
     fn losses_that_grow_with_the_flight_are_congestion() {
         let flights = |head_lost, beyond_lost| {
-            let mut dose = Dose::default();
+            let mut by_position = LossByPosition::default();
             for flight in 0..50u64 {
                 let every = |nth: u64| u64::from(nth > 0 && flight % nth == 0);
-                dose.learn((10, every(head_lost)), (10, every(beyond_lost)));
+                by_position.learn((10, every(head_lost)), (10, every(beyond_lost)));
             }
-            dose.shows_congestion()
+            by_position.shows_congestion()
         };
         assert!(!flights(5, 5), "2 % everywhere");
         assert!(!flights(0, 5), "2 % beyond the first ten may be chance");
         assert!(flights(0, 3) && flights(10, 1));
-        let mut young = Dose::default();
+        let mut young = LossByPosition::default();
         young.learn((100, 0), (255, 255));
         assert!(!young.shows_congestion(), "too little is known");
         young.learn((0, 0), (1, 1));

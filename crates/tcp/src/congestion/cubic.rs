@@ -112,9 +112,9 @@ impl Cubic {
         let max = if self.paced { u32::MAX } else { SLOW_START_BURST.max(L * self.mss) };
         let bytes = acked.newly_acked.min(max);
         let growth = if first { self.hystart.growth(bytes) } else { bytes };
-        let room = self.curve.ssthresh - self.cwnd;
-        self.cwnd += growth.min(room);
-        growth.saturating_sub(room)
+        let missing = self.curve.ssthresh - self.cwnd;
+        self.cwnd += growth.min(missing);
+        growth.saturating_sub(missing)
     }
 
     /// Grows the window for `bytes` acknowledged bytes (sections 4.2 to 4.5).

@@ -68,10 +68,10 @@ impl Window for Reno {
         }
         let mut bytes = acked.newly_acked;
         if self.in_slow_start() {
-            let room = self.ssthresh - self.cwnd;
-            let grown = bytes.min(SLOW_START_BURST.max(8 * self.mss)).min(room);
+            let missing = self.ssthresh - self.cwnd;
+            let grown = bytes.min(SLOW_START_BURST.max(8 * self.mss)).min(missing);
             self.cwnd += grown;
-            if grown < room {
+            if grown < missing {
                 return;
             }
             bytes -= grown;

@@ -53,7 +53,7 @@ mod urgent;
 mod tests;
 
 pub use state::State;
-pub(crate) use stats::Tally;
+pub(crate) use stats::LiveStats;
 pub use stats::{ConnInfo, ConnStats, Counters, ParityCounters};
 
 pub(crate) use fast_open::{MAX_AFTER_SYN, SynAnswer};
@@ -237,7 +237,7 @@ pub(crate) struct Connection {
     /// ICMP error reported since the last acknowledgement arrived.
     soft_error: Option<CloseReason>,
     released: bool,
-    pub(crate) counters: Tally,
+    pub(crate) counters: LiveStats,
 }
 
 impl Connection {
@@ -273,7 +273,7 @@ impl Connection {
             closed: None,
             soft_error: None,
             released: false,
-            counters: Tally::default(),
+            counters: LiveStats::default(),
         })
     }
 

@@ -28,7 +28,7 @@ use crate::congestion::Controller;
 use crate::congestion::sample::ControllerStart;
 use crate::connection::handshake::{Handshake, early_wait};
 use crate::connection::sender::{SHORT_TRANSFER, Sender, Sharing, initial_window};
-use crate::connection::{Connection, State, Tally};
+use crate::connection::{Connection, LiveStats, State};
 use crate::error::CloseReason;
 use crate::evidence::{LossHistory, is_queued, shows_queue};
 use crate::mechanism::plan::PARITIES_MAX;
@@ -275,7 +275,7 @@ impl OnPath {
     /// (safe retreat of careful resume).
     pub(super) fn retreat(
         &mut self,
-        counters: &Tally,
+        counters: &LiveStats,
         handshake: &Handshake,
         config: &TcpConfig,
         tx: &mut Sender,
@@ -372,7 +372,7 @@ impl OnPath {
 
     /// Returns the segments sent and lost so far, including losses that a mechanism repaired before loss
     /// detection, and without segments that proved not to be lost.
-    pub(super) fn all_losses(&self, of: &Tally, handshake: &Handshake, tx: &Sender) -> LossCount {
+    pub(super) fn all_losses(&self, of: &LiveStats, handshake: &Handshake, tx: &Sender) -> LossCount {
         let (more, more_runs) = self.losses.repaired;
         let masked = of.repaired_by_probe.max(of.masked_losses);
         // A SYN or SYN-ACK that was not answered in time was lost, or its answer was. A copied SYN or SYN-ACK
@@ -455,7 +455,7 @@ impl OnPath {
     /// the end. Before the handshake there is only the report of a failed active open.
     pub(crate) fn take_report(
         &mut self,
-        counters: &Tally,
+        counters: &LiveStats,
         handshake: &Handshake,
         tx: &Sender,
         closed: Option<CloseReason>,
@@ -501,7 +501,7 @@ impl OnPath {
     /// Reports the flight if each of its segments has arrived or is known to be lost.
     pub(crate) fn conclude_flight(
         &mut self,
-        counters: &Tally,
+        counters: &LiveStats,
         handshake: &Handshake,
         config: &TcpConfig,
         tx: &mut Sender,
@@ -574,7 +574,7 @@ impl Connection {
     pub(crate) fn start_from(&mut self, known: PathFacts, now: Instant) {
         self.path.known = known;
         self.tx.queued_from = known.queued_from.map(Micros::from);
-        if known.mtu.is_some_and(|mtu| self.tx.mtu.recall(mtu, now)) {
+        if known.mtu.is_some_and(|mtu| self.tx.mtu.continue_from(mtu, now)) {
             self.path.reported_mtu = self.tx.mtu.report();
             self.adopt_mss();
         }
@@ -584,7 +584,7 @@ impl Connection {
             self.handshake.syn.early_wait = wait;
         }
         if self.config.path_start {
-            self.tx.rtt.recall(srtt, rttvar);
+            self.tx.rtt.continue_from(srtt, rttvar);
         }
         // The client learns the peer's parameters with the SYN-ACK.
         if self.state == State::SynReceived {

@@ -101,8 +101,8 @@ impl Receiver {
     /// Returns the part of a segment left of the window's right edge, and whether its FIN lies there too.
     pub(crate) fn trim<'a>(&self, segment: &Arrived<'a>) -> (SeqRange, &'a [u8], bool) {
         let edge = self.window.right_edge(self.rcv_nxt());
-        let room = if segment.seq.lt(edge) { edge.since(segment.seq) as usize } else { 0 };
-        let kept = &segment.payload[..segment.payload.len().min(room)];
+        let space = if segment.seq.lt(edge) { edge.since(segment.seq) as usize } else { 0 };
+        let kept = &segment.payload[..segment.payload.len().min(space)];
         let range = SeqRange::with_len(segment.seq, kept.len() as u32);
         let fin = segment.flags.contains(Flags::FIN) && kept.len() == segment.payload.len();
         (range, kept, fin)

@@ -915,7 +915,7 @@ impl Sender {
     }
 
     /// Keeps the connection's own controller while the transfer is short.
-    pub(crate) fn stay_apart(&mut self) {
+    pub(crate) fn keep_own_controller(&mut self) {
         self.sharing = Sharing::Apart { asks: false };
     }
 

@@ -211,7 +211,7 @@ impl ParityCounters {
 /// The counters and the observations of a live connection. Every transfer changes the counters that are
 /// stored here; the others are allocated on demand.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct LiveStats {
     pub(crate) wire_bytes_out: u64,
     pub(crate) wire_bytes_in: u64,
     pub(crate) segments_out: u64,
@@ -221,12 +221,12 @@ pub(crate) struct Tally {
     pub(crate) delivered_segments: u64,
     pub(crate) data_segments_out: u64,
     /// The other counters; those above are 0 here.
-    rare: OnDemand<Counters>,
+    uncommon: OnDemand<Counters>,
     /// Events for the observer, if there is one.
     observations: Option<Vec<Observation>>,
 }
 
-impl Tally {
+impl LiveStats {
     /// Records observations from now on.
     pub(crate) fn record_observations(&mut self) {
         self.observations = Some(Vec::new());
@@ -257,7 +257,7 @@ impl Tally {
     }
 
     pub(crate) fn release_memory(&mut self) {
-        self.rare.release();
+        self.uncommon.release();
     }
 
     /// Counts the bytes on the wire: a super-packet counts as the segments into which it is cut, each with
@@ -336,23 +336,23 @@ impl Tally {
             payload_bytes_received: self.payload_bytes_received,
             delivered_segments: self.delivered_segments,
             data_segments_out: self.data_segments_out,
-            ..*self.rare
+            ..*self.uncommon
         }
     }
 }
 
-/// The rare counters. Adding 0 to one of them would allocate them all.
-impl Deref for Tally {
+/// The uncommon counters. Adding 0 to one of them would allocate them all.
+impl Deref for LiveStats {
     type Target = Counters;
 
     fn deref(&self) -> &Counters {
-        &self.rare
+        &self.uncommon
     }
 }
 
-impl DerefMut for Tally {
+impl DerefMut for LiveStats {
     fn deref_mut(&mut self) -> &mut Counters {
-        &mut self.rare
+        &mut self.uncommon
     }
 }
 

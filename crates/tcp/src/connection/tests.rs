@@ -41,7 +41,7 @@ struct World {
     /// Additional delay of the n-th packet of an end, milliseconds.
     late: fn(usize, usize) -> u64,
     /// Random faults of packets, if any.
-    hazard: Option<model::Hazard>,
+    faults: Option<model::PacketFaults>,
     super_segment: u32,
 }
 
@@ -71,7 +71,7 @@ impl World {
             count: [0, 0],
             hold: [Duration::ZERO; 2],
             late: |_, _| 0,
-            hazard: None,
+            faults: None,
             super_segment: 0,
         }
     }
@@ -115,8 +115,8 @@ impl World {
                     if !(self.lose)(who, self.count[who]) {
                         let late = Duration::from_millis((self.late)(who, self.count[who]));
                         let at = self.now + ONE_WAY + self.hold[who] + late;
-                        let copies = match &mut self.hazard {
-                            Some(hazard) => hazard.delays(who, self.now),
+                        let copies = match &mut self.faults {
+                            Some(faults) => faults.delays(who, self.now),
                             None => arrayvec::ArrayVec::from_iter([Duration::ZERO]),
                         };
                         for later in copies {

@@ -309,7 +309,7 @@ pub(super) struct Port {
 
 /// State of the network: whether it is a black hole for Fast Open.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Breaker {
+pub(super) struct BlackHoleState {
     pub(super) times: u8,
     pub(super) off_until: Option<Instant>,
     /// Time when an answer last followed a SYN with data.
@@ -325,22 +325,22 @@ pub(crate) struct ClientCache {
     black_hole_base: Duration,
     hash: KeyedHash,
     pub(super) paths: Lru<PathKey, FastOpenPath, KeyedHash>,
-    pub(super) breaker: Breaker,
+    pub(super) black_hole: BlackHoleState,
 }
 
 impl ClientCache {
     /// Returns an empty cache for at most `entries` paths.
     pub(crate) fn new(entries: usize, black_hole_base: Duration, hash: KeyedHash) -> Self {
         let paths = Lru::new(entries, hash.clone());
-        ClientCache { entries, black_hole_base, hash, paths, breaker: Breaker::default() }
+        ClientCache { entries, black_hole_base, hash, paths, black_hole: BlackHoleState::default() }
     }
 
     /// Returns to the state after [`ClientCache::new`], in the same storage.
     pub(crate) fn renew(&mut self, size: usize, base: Duration, with: KeyedHash) {
-        let ClientCache { entries, black_hole_base, hash, paths, breaker } = self;
+        let ClientCache { entries, black_hole_base, hash, paths, black_hole } = self;
         paths.renew(size, with.clone());
         (*entries, *black_hole_base, *hash) = (size, base, with);
-        *breaker = Breaker::default();
+        *black_hole = BlackHoleState::default();
     }
 
     /// Returns an empty cache with the same settings.
@@ -360,7 +360,7 @@ impl ClientCache {
     ) -> Result<OpenAttempt, OffReason> {
         let later = |until: Option<Instant>| until.is_some_and(|until| until > now);
         let family = usize::from(server_key.path.remote.is_ipv6());
-        if later(self.breaker.off_until) {
+        if later(self.black_hole.off_until) {
             return Err(OffReason::BlackHole);
         }
         let none = FastOpenPath::default();
@@ -448,7 +448,7 @@ impl ClientCache {
                     (port.proven, port.answered, port.outrun) = (true, true, false);
                 }
                 if !server_key.path.remote.is_loopback() && !self.black_hole_base.is_zero() {
-                    (self.breaker.times, self.breaker.worked) = (0, Some(now));
+                    (self.black_hole.times, self.black_hole.worked) = (0, Some(now));
                 }
             }
         }
@@ -458,7 +458,7 @@ impl ClientCache {
     pub(crate) fn flush(&mut self, partition: Option<u64>) {
         self.paths.retain(|key, _| partition.is_some_and(|partition| partition != key.partition));
         if partition.is_none() {
-            self.breaker = Breaker::default();
+            self.black_hole = BlackHoleState::default();
         }
     }
 
@@ -479,21 +479,21 @@ impl ClientCache {
         if server_key.path.remote.is_loopback() || base.is_zero() {
             return;
         }
-        let breaker = &mut self.breaker;
-        if breaker.worked.is_some_and(|at| now.saturating_since(at) <= RECENT_SUCCESS) {
+        let black_hole = &mut self.black_hole;
+        if black_hole.worked.is_some_and(|at| now.saturating_since(at) <= RECENT_SUCCESS) {
             return;
         }
-        breaker.signs.retain(|(remote, at)| {
+        black_hole.signs.retain(|(remote, at)| {
             *remote != server_key.path.remote && now.saturating_since(*at) <= BLACK_HOLE_WINDOW
         });
-        if breaker.signs.is_full() {
-            breaker.signs.remove(0);
+        if black_hole.signs.is_full() {
+            black_hole.signs.remove(0);
         }
-        breaker.signs.push((server_key.path.remote, now));
-        if breaker.signs.len() >= BLACK_HOLE_DESTINATIONS {
-            breaker.off_until = Some(now + doubled(base, breaker.times.min(6)));
-            breaker.times = breaker.times.saturating_add(1);
-            breaker.signs.clear();
+        black_hole.signs.push((server_key.path.remote, now));
+        if black_hole.signs.len() >= BLACK_HOLE_DESTINATIONS {
+            black_hole.off_until = Some(now + doubled(base, black_hole.times.min(6)));
+            black_hole.times = black_hole.times.saturating_add(1);
+            black_hole.signs.clear();
         }
     }
 }

@@ -18,7 +18,7 @@ use core::fmt::Write;
 
 use brisk_wire::{Cookie, FastOpen};
 
-use super::client::{Breaker, ClientCache, PathKey, Port};
+use super::client::{BlackHoleState, ClientCache, PathKey, Port};
 use crate::stored::{Clock, ImportError, Kind, Records, Stored, Words, left};
 use crate::time::Instant;
 
@@ -48,7 +48,7 @@ impl ClientCache {
                 records.push(&format!("port {port} {syn_fail} {disabled} {req_fail} {request} {takes}"));
             }
         }
-        let Breaker { times, off_until, .. } = &self.breaker;
+        let BlackHoleState { times, off_until, .. } = &self.black_hole;
         if *times > 0 || off_until.is_some() {
             records.push(&format!("black-hole {times} {}", left(*off_until, now)));
         }
@@ -126,8 +126,8 @@ impl ClientCache {
 
     fn read_black_hole(&mut self, words: &mut Words<'_>, clock: &Clock) -> Option<()> {
         let (times, off_until) = (words.read()?, words.read_time(clock)?);
-        self.breaker.times = self.breaker.times.max(times);
-        self.breaker.off_until = self.breaker.off_until.max(off_until);
+        self.black_hole.times = self.black_hole.times.max(times);
+        self.black_hole.off_until = self.black_hole.off_until.max(off_until);
         Some(())
     }
 }

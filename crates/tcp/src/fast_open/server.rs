@@ -229,7 +229,7 @@ impl Admission {
         if syn.option.is_none() && syn.payload == 0 {
             return Verdict::Plain { why: Plain::NotAsked, option: None };
         }
-        self.reap(now);
+        self.free_expired(now);
         if let Some(why) = self.is_full(listener, config, syn) {
             return Verdict::Plain { why, option: None };
         }
@@ -321,11 +321,11 @@ impl Admission {
 
     /// Returns the number of connections that count towards the limit of this listener.
     pub(crate) fn pending(&mut self, listener: ListenerId, now: Instant) -> usize {
-        self.reap(now);
+        self.free_expired(now);
         self.pending.get(&listener).copied().unwrap_or(0)
     }
 
-    fn reap(&mut self, now: Instant) {
+    fn free_expired(&mut self, now: Instant) {
         while let Some(penalty) = self.penalties.pop_front_if(|penalty| penalty.expiry <= now) {
             self.free(penalty.listener, penalty.per_ip);
         }

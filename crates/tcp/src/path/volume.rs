@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 
 use crate::congestion::sample::Train;
-use crate::evidence::{Dose, LossHistory, LossTimes, is_queued, shows_queue};
+use crate::evidence::{LossByPosition, LossHistory, LossTimes, is_queued, shows_queue};
 use crate::time::{Duration, Instant};
 
 /// After this time without a flight of at least half the volume, the volume counts half (careful resume). A
@@ -128,7 +128,7 @@ pub(super) struct Volume {
     trains: ArrayVec<Train, FLIGHTS>,
     /// The path has limited the rate of a train.
     is_measured: bool,
-    dose: Dose,
+    loss_by_position: LossByPosition,
     dose_until: Instant,
     grants: VecDeque<TrustedBurst>,
     /// Time two round trips after a refused request: then the outcome of the data on trust is known, and more
@@ -382,12 +382,12 @@ impl Volume {
         let (standard, standard_segments) = flight.standard;
         let beyond = flight.segments.saturating_sub(standard_segments);
         let head_lost = flight.lost.saturating_sub(flight.lost_beyond);
-        self.dose.learn(
+        self.loss_by_position.learn(
             ((flight.segments - beyond).into(), head_lost.into()),
             (beyond.into(), flight.lost_beyond.into()),
         );
-        if self.dose.shows_congestion() {
-            self.dose = Dose::default();
+        if self.loss_by_position.shows_congestion() {
+            self.loss_by_position = LossByPosition::default();
             self.dose_until = now + BRAKE;
         }
         if flight.segments >= QUEUE_SEGMENTS {

@@ -214,7 +214,7 @@ impl AckPolicy {
             return self.force();
         }
         if arrival.kind == ArrivalKind::Duplicate {
-            self.quicken(QUICK_MAX, segment.rcv_wnd);
+            self.enter_quick_mode(QUICK_MAX, segment.rcv_wnd);
             return self.force();
         }
         if arrival.advanced > 0 {
@@ -262,17 +262,17 @@ impl AckPolicy {
 
     /// Processes a segment with old data only: the sender may be repairing losses.
     pub(crate) fn on_old_data(&mut self, rcv_wnd: u32) {
-        self.quicken(QUICK_MAX, rcv_wnd);
+        self.enter_quick_mode(QUICK_MAX, rcv_wnd);
     }
 
     /// Reacts to a segment that shows that the sender's window has become small.
     pub(crate) fn on_slow_sender(&mut self, rcv_wnd: u32) {
-        self.quicken(QUICK_FOR_SLOW_SENDER, rcv_wnd);
+        self.enter_quick_mode(QUICK_FOR_SLOW_SENDER, rcv_wnd);
         self.force();
     }
 
     /// Makes the next `count` acknowledgements undelayed.
-    fn quicken(&mut self, count: u32, rcv_wnd: u32) {
+    fn enter_quick_mode(&mut self, count: u32, rcv_wnd: u32) {
         self.raise_quick(count, rcv_wnd);
         self.interactive = false;
         self.ato = Some(ATO_MIN);

@@ -76,20 +76,20 @@ impl SackReporter {
         self.pending.dsack.is_none() && self.pending.recent.is_empty()
     }
 
-    /// Returns the number of [`SackReporter::blocks`] for this `room`.
-    pub(crate) fn count(&self, room: usize) -> usize {
+    /// Returns the number of [`SackReporter::blocks`] for this `max`.
+    pub(crate) fn count(&self, max: usize) -> usize {
         let PendingSack { dsack, recent } = &*self.pending;
-        (usize::from(dsack.is_some()) + recent.len()).min(room.min(BLOCKS))
+        (usize::from(dsack.is_some()) + recent.len()).min(max.min(BLOCKS))
     }
 
-    /// Returns the blocks of the next acknowledgement, at most `room`.
-    pub(crate) fn blocks(&self, room: usize) -> SackBlocks {
+    /// Returns the blocks of the next acknowledgement, at most `max`.
+    pub(crate) fn blocks(&self, max: usize) -> SackBlocks {
         let PendingSack { dsack, recent } = &*self.pending;
         dsack
             .iter()
             .chain(recent)
             .map(|range| SackBlock { start: range.start, end: range.end })
-            .take(room.min(BLOCKS))
+            .take(max.min(BLOCKS))
             .collect()
     }
 

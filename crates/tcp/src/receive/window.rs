@@ -148,9 +148,9 @@ impl RecvWindow {
     /// Returns the window to announce, rounded to the scale.
     fn offer(&self, rcv_nxt: SeqNum, free: usize, rcv_mss: u32) -> u32 {
         let granule = 1u32 << self.shift;
-        let room = u32::try_from(free).unwrap_or(u32::MAX);
-        let wanted = self.wanted(rcv_nxt, room, rcv_mss);
-        let up = wanted.checked_next_multiple_of(granule).filter(|up| *up <= room);
+        let free = u32::try_from(free).unwrap_or(u32::MAX);
+        let wanted = self.wanted(rcv_nxt, free, rcv_mss);
+        let up = wanted.checked_next_multiple_of(granule).filter(|up| *up <= free);
         up.unwrap_or(wanted - wanted % granule).min(UNSCALED_MAX << self.shift)
     }
 
@@ -160,19 +160,19 @@ impl RecvWindow {
     /// window, the next ordinary segment announces the larger window.
     pub(crate) fn update_worthwhile(&self, irs: SeqNum, rcv_nxt: SeqNum, free: usize, rcv_mss: u32) -> bool {
         let current = self.rcv_wnd(rcv_nxt);
-        let room = u32::try_from(free).unwrap_or(u32::MAX);
+        let free = u32::try_from(free).unwrap_or(u32::MAX);
         let of_syn = self.edge == irs + 1 + self.initial;
         let max = if of_syn { UNSCALED_MAX } else { UNSCALED_MAX << self.shift };
-        let new = self.wanted(rcv_nxt, room, rcv_mss).min(max);
+        let new = self.wanted(rcv_nxt, free, rcv_mss).min(max);
         new >> self.shift > 0 && new / 2 >= current && new > current
     }
 
     /// Returns the window before rounding to the scale.
-    fn wanted(&self, rcv_nxt: SeqNum, room: u32, rcv_mss: u32) -> u32 {
+    fn wanted(&self, rcv_nxt: SeqNum, free: u32, rcv_mss: u32) -> u32 {
         let current = self.rcv_wnd(rcv_nxt);
         let max = self.rules.clamp.unwrap_or(u32::MAX);
         let capacity = u32::try_from(self.sizing.capacity).unwrap_or(u32::MAX).min(max);
-        let offer = avoid_silliness(room, capacity, rcv_mss, current, self.shift > 0).min(max);
+        let offer = avoid_silliness(free, capacity, rcv_mss, current, self.shift > 0).min(max);
         // RFC 9293 section 3.8.6.2.1: a receiver SHOULD NOT shrink the window.
         if self.rules.may_shrink { offer } else { offer.max(current) }
     }
@@ -199,16 +199,16 @@ impl RecvWindow {
 /// Avoids silly windows (RFC 9293 section 3.8.6.2.2) as Linux does. Once half of the buffer is used, a window
 /// below a segment or below a sixteenth of the buffer becomes 0; an unscaled window is a whole number of
 /// segments.
-fn avoid_silliness(room: u32, capacity: u32, rcv_mss: u32, current: u32, scaled: bool) -> u32 {
+fn avoid_silliness(free: u32, capacity: u32, rcv_mss: u32, current: u32, scaled: bool) -> u32 {
     let mss = rcv_mss.clamp(1, capacity.max(1));
-    if room < capacity / 2 && (room < capacity / 16 || room < mss) {
+    if free < capacity / 2 && (free < capacity / 16 || free < mss) {
         return 0;
     }
     if scaled {
-        return room;
+        return free;
     }
-    let within_a_segment = current <= room && room - current < mss;
-    if within_a_segment { current } else { room - room % mss }
+    let within_a_segment = current <= free && free - current < mss;
+    if within_a_segment { current } else { free - free % mss }
 }
 
 /// Dynamic right-sizing: the buffer follows the bytes that the application reads per round trip.
@@ -436,7 +436,7 @@ mod tests {
         for arrived in (0..size).step_by(1_448) {
             let field = u32::from(advertise(&mut window, NXT + arrived, (size - arrived) as usize, MSS)) << 7;
             assert_eq!(window.right_edge(NXT + arrived), NXT + size, "after {arrived} bytes");
-            assert!(field <= size - arrived, "never more than there is room for");
+            assert!(field <= size - arrived, "never more than is free");
             assert!(size - arrived - field < 128, "never less but by rounding");
         }
         assert!(window.acceptable(NXT + (size - 1), NXT + (size - 1), 1));
@@ -529,7 +529,7 @@ mod tests {
         for _ in 0..8 {
             now += rtt;
             if let Some(capacity) = window.on_read(burst, None, now) {
-                assert!(capacity >= 2 * burst, "room for a lost round trip");
+                assert!(capacity >= 2 * burst, "space for a lost round trip");
                 assert_eq!(capacity, window.sizing.capacity);
             }
             burst *= 2;

@@ -129,7 +129,7 @@ impl PathMtu {
 
     /// Uses the result of an earlier connection over the path: a search continues from there. Returns true if
     /// the MTU shrank.
-    pub(crate) fn recall(&mut self, known: NarrowPath, now: Instant) -> bool {
+    pub(crate) fn continue_from(&mut self, known: NarrowPath, now: Instant) -> bool {
         let high = u32::from(known.high).min(self.local);
         let low = u32::from(known.low).max(self.min).min(high);
         if low >= self.local {
@@ -630,7 +630,7 @@ mod tests {
         let found = NarrowPath { low: 1064, high: 1500 };
         assert_eq!(first.report(), MtuReport::Narrow(found));
         let mut second = PathMtu::new(1500, false, MtuProbing::OnBlackHole, BASE_MSS);
-        assert!(second.recall(found, at(9)));
+        assert!(second.continue_from(found, at(9)));
         assert_eq!(second.mss(0), 1024);
         let size = probe(&mut second, at(9)).expect("the search goes on");
         assert!(second.on_acked(SeqNum(1000) + size));
@@ -648,10 +648,10 @@ mod tests {
         let found = NarrowPath { low: 1400, high: 1400 };
         assert_eq!(first.report(), MtuReport::Narrow(found));
         let mut second = PathMtu::new(1500, false, MtuProbing::Off, BASE_MSS);
-        assert!(second.recall(found, at(9)));
+        assert!(second.continue_from(found, at(9)));
         assert_eq!((second.mtu(), second.device_mss()), (1400, 1460), "announced is what the device takes");
         let mut small = PathMtu::new(1300, false, MtuProbing::Off, BASE_MSS);
-        assert!(!small.recall(found, at(9)));
+        assert!(!small.continue_from(found, at(9)));
     }
 
     #[test]

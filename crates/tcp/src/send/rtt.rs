@@ -104,7 +104,7 @@ impl RttEstimator {
 
     /// Makes the first sample continue from the SRTT and RTTVAR of an earlier connection (RFC 9040 section
     /// 5), unless the path has changed.
-    pub(crate) fn recall(&mut self, srtt: Duration, rttvar: Duration) {
+    pub(crate) fn continue_from(&mut self, srtt: Duration, rttvar: Duration) {
         let (srtt, rttvar) = (Micros::from(srtt), Micros::from(rttvar));
         self.prior = Some((srtt.clamp(MIN_SAMPLE, MAX_SAMPLE), rttvar.min(MAX_SAMPLE)));
     }
@@ -344,7 +344,7 @@ mod tests {
     #[test]
     fn the_first_sample_continues_from_remembered_times() {
         let mut rtt = RttEstimator::new(&RtoConfig::LINUX, G);
-        rtt.recall(Duration::from_millis(100), Duration::from_millis(4));
+        rtt.continue_from(Duration::from_millis(100), Duration::from_millis(4));
         assert_eq!((rtt.rto_base(), rtt.srtt()), (ms(1000), None));
         rtt.trust_prior();
         assert_eq!((rtt.rto_base(), rtt.srtt()), (ms(300), None));
@@ -355,7 +355,7 @@ mod tests {
     #[test]
     fn remembered_times_of_a_changed_path_are_forgotten() {
         let mut rtt = RttEstimator::new(&RtoConfig::LINUX, G);
-        rtt.recall(Duration::from_millis(100), Duration::from_millis(4));
+        rtt.continue_from(Duration::from_millis(100), Duration::from_millis(4));
         rtt.on_sample(ms(300), at(0));
         assert_eq!((rtt.srtt(), rtt.rttvar()), (Some(ms(300)), Some(ms(150))));
     }

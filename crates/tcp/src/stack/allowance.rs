@@ -15,15 +15,15 @@ const SECONDS: u64 = 10;
 /// Maximum number of destinations. A destination that was silent for ten seconds needs no entry.
 const DESTINATIONS_MAX: usize = 4096;
 
-/// Bytes sent to one destination, one page per second.
+/// Bytes sent to one destination, for each second.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Ledger {
-    pages: [Page; SECONDS as usize],
+struct SentBytes {
+    seconds: [SecondBytes; SECONDS as usize],
 }
 
 /// IP bytes sent in one second.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Page {
+struct SecondBytes {
     second: u64,
     /// Bytes other than redundancy.
     sent: u64,
@@ -31,44 +31,44 @@ struct Page {
     spent: u64,
 }
 
-impl Ledger {
+impl SentBytes {
     fn record(&mut self, sent: u64, spent: u64, second: u64) {
-        if let Some(page) = self.pages.get_mut((second % SECONDS) as usize) {
-            if page.second != second {
-                *page = Page { second, ..Page::default() };
+        if let Some(entry) = self.seconds.get_mut((second % SECONDS) as usize) {
+            if entry.second != second {
+                *entry = SecondBytes { second, ..SecondBytes::default() };
             }
-            page.sent += sent;
-            page.spent += spent;
+            entry.sent += sent;
+            entry.spent += spent;
         }
     }
 
     /// Cancels a charge made in the second `reserved_in`, if that is still in the history.
     fn release(&mut self, bytes: u64, reserved_in: u64) {
-        let page = self.pages.get_mut((reserved_in % SECONDS) as usize);
-        if let Some(page) = page.filter(|page| page.second == reserved_in) {
-            page.spent = page.spent.saturating_sub(bytes);
+        let entry = self.seconds.get_mut((reserved_in % SECONDS) as usize);
+        if let Some(entry) = entry.filter(|entry| entry.second == reserved_in) {
+            entry.spent = entry.spent.saturating_sub(bytes);
         }
     }
 
     /// Returns the bytes sent and spent in the last ten seconds.
     fn sums(&self, second: u64) -> (u64, u64) {
-        let recent = self.pages.iter().filter(|page| page.second + SECONDS > second);
-        recent.fold((0, 0), |(sent, spent), page| (sent + page.sent, spent + page.spent))
+        let recent = self.seconds.iter().filter(|entry| entry.second + SECONDS > second);
+        recent.fold((0, 0), |(sent, spent), entry| (sent + entry.sent, spent + entry.spent))
     }
 }
 
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct Allowances {
-    ledgers: BTreeMap<IpAddr, Ledger>,
+    destinations: BTreeMap<IpAddr, SentBytes>,
 }
 
 impl Allowances {
     /// Returns the bytes of redundancy that may go to `remote` at `now`.
     pub(super) fn available(&self, remote: IpAddr, planner: &PlannerConfig, now: Instant) -> u32 {
-        let (sent, spent) = match self.ledgers.get(&remote) {
-            Some(ledger) => ledger.sums(second(now)),
-            None if self.ledgers.len() < DESTINATIONS_MAX => (0, 0),
+        let (sent, spent) = match self.destinations.get(&remote) {
+            Some(sent_bytes) => sent_bytes.sums(second(now)),
+            None if self.destinations.len() < DESTINATIONS_MAX => (0, 0),
             None => return 0,
         };
         let earned = (sent + u64::from(PlannerConfig::QUIET)) * u64::from(planner.max_overhead) / 100;
@@ -89,24 +89,24 @@ impl Allowances {
 
     /// Releases reserved bytes that were sent and recorded, or that are not needed.
     pub(super) fn release(&mut self, remote: IpAddr, bytes: u32, reserved_at: Instant) {
-        if let Some(ledger) = self.ledgers.get_mut(&remote) {
-            ledger.release(u64::from(bytes), second(reserved_at));
+        if let Some(sent_bytes) = self.destinations.get_mut(&remote) {
+            sent_bytes.release(u64::from(bytes), second(reserved_at));
         }
     }
 
     fn enter(&mut self, remote: IpAddr, sent: u64, spent: u64, now: Instant) {
         let second = second(now);
-        if self.ledgers.len() >= DESTINATIONS_MAX && !self.ledgers.contains_key(&remote) {
-            self.ledgers.retain(|_, ledger| ledger.sums(second) != (0, 0));
-            if self.ledgers.len() >= DESTINATIONS_MAX {
+        if self.destinations.len() >= DESTINATIONS_MAX && !self.destinations.contains_key(&remote) {
+            self.destinations.retain(|_, sent_bytes| sent_bytes.sums(second) != (0, 0));
+            if self.destinations.len() >= DESTINATIONS_MAX {
                 return;
             }
         }
-        self.ledgers.entry(remote).or_default().record(sent, spent, second);
+        self.destinations.entry(remote).or_default().record(sent, spent, second);
     }
 }
 
-/// Returns the number of the current second. The first is 1, so that an empty page belongs to no second.
+/// Returns the number of the current second. The first is 1, so that an empty entry belongs to no second.
 fn second(now: Instant) -> u64 {
     now.as_micros() / 1_000_000 + 1
 }
@@ -154,7 +154,7 @@ mod tests {
         allowances.release(peer(1), 49_800, at(2_000));
         allowances.record(peer(1), Origin::Parity, 100, at(12_000));
         allowances.release(peer(1), 49_800, at(2_000));
-        assert_eq!(available(&allowances, at(12_000)), 49_900, "its page is another's by now");
+        assert_eq!(available(&allowances, at(12_000)), 49_900, "its entry has been overwritten");
     }
 
     #[test]
@@ -171,9 +171,9 @@ mod tests {
         for index in 0..2 * DESTINATIONS_MAX as u32 {
             allowances.record(peer(index), Origin::New, 1_000, Instant::ZERO);
         }
-        assert_eq!(allowances.ledgers.len(), DESTINATIONS_MAX);
+        assert_eq!(allowances.destinations.len(), DESTINATIONS_MAX);
         assert_eq!(allowances.available(peer(u32::MAX), &PLANNER, Instant::ZERO), 0);
         allowances.record(peer(u32::MAX), Origin::New, 1_000, Instant::from_millis(20_000));
-        assert_eq!(allowances.ledgers.len(), 1);
+        assert_eq!(allowances.destinations.len(), 1);
     }
 }

@@ -106,7 +106,7 @@ impl Stack {
                 if ends_handshake(&arrived) && listener.is_some_and(is_full) {
                     return Err(Refusal::BacklogFull);
                 }
-                let id = self.unfold(index, now).ok_or(Refusal::NoListener)?;
+                let id = self.restore_half_open(index, now).ok_or(Refusal::NoListener)?;
                 self.on_segment(id, &arrived, wire_len, now)
             }
             Some(Target::TimeWait(index)) => self.on_segment_in_time_wait(index, &arrived, wire_len, now),
@@ -373,7 +373,7 @@ impl Stack {
         let tuple = FourTuple { local: error.src, remote: error.dst };
         let id = match self.owners().of(&tuple) {
             Some(Target::Connection(slot)) => self.slots.key_at(slot),
-            Some(Target::HalfOpen(index)) => self.unfold(index, now),
+            Some(Target::HalfOpen(index)) => self.restore_half_open(index, now),
             Some(Target::TimeWait(_)) | None => None,
         };
         let id = id.ok_or(Refusal::IcmpNoConnection)?;

@@ -276,7 +276,7 @@ impl PathController {
     }
 
     /// Removes stale entries from the front of each queue, and all of them from long queues.
-    fn tidy(&mut self, slots: &Slots<Slot>) {
+    fn remove_stale(&mut self, slots: &Slots<Slot>) {
         let waits = |waiter: &Waiter| {
             let member = slots.at(waiter.id).and_then(|slot| slot.member.as_ref());
             member.is_some_and(|member| member.ticket == waiter.ticket)
@@ -303,7 +303,7 @@ impl PathController {
             self.rate.pacer.set_awaited(true);
             return None;
         }
-        self.tidy(slots);
+        self.remove_stale(slots);
         let in_flight = self.in_flight();
         let is_full = in_flight > 0
             && u64::from(self.rate.congestion.cwnd()) < in_flight.saturating_add(u64::from(self.mss));
@@ -533,7 +533,7 @@ impl Controllers {
         let index = self.by_ends.get(&ends).copied();
         let has_long = index.and_then(|index| self.path(index)).is_some_and(|path| path.long > 0);
         if !has_long && !connection.path.is_long(&connection.tx) {
-            connection.tx.stay_apart();
+            connection.tx.keep_own_controller();
             return None;
         }
         let index = match index {

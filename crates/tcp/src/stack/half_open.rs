@@ -38,7 +38,7 @@ pub(crate) struct HalfOpen {
     tuple: CompactTuple,
     opened: Instant,
     /// Fields that few records have.
-    rare: Option<Box<Rare>>,
+    uncommon: Option<Box<UncommonFields>>,
     iss: SeqNum,
     ts_offset: u32,
     irs: SeqNum,
@@ -58,7 +58,7 @@ pub(crate) struct HalfOpen {
     window_scale: u8,
     timeouts: u8,
     has: Has,
-    stage: Stage,
+    last_action: LastAction,
     ecn: Ecn,
 }
 
@@ -85,9 +85,9 @@ impl Has {
 
 /// The last action of a half-open connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
+enum LastAction {
     /// The connection was created: its answer is due.
-    Made,
+    Started,
     /// The answer was sent.
     Answered,
     /// The timer fired: the answer is due again.
@@ -96,7 +96,7 @@ enum Stage {
 
 /// Fields that a plain SYN from an unknown client does not have.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-struct Rare {
+struct UncommonFields {
     /// Options of the SYN, if they are unusual.
     options: Option<Options>,
     /// Facts of the path at the beginning, which the connection reports as long as it exists.
@@ -127,7 +127,7 @@ impl HalfOpen {
         let mut half_open = HalfOpen {
             tuple: tuple.into(),
             opened,
-            rare: None,
+            uncommon: None,
             iss: secrets.iss,
             ts_offset: secrets.ts_offset,
             irs: seq,
@@ -151,12 +151,13 @@ impl HalfOpen {
                 (Has::TIMESTAMPS, options.timestamps.is_some()),
                 (Has::ACCEPTS_PARITY, host.accepts_parity),
             ]),
-            stage: Stage::Made,
+            last_action: LastAction::Started,
             ecn,
         };
         let options = (!is_usual(options)).then(|| options.clone());
         if options.is_some() || verdict.is_some() {
-            half_open.rare = Some(Box::new(Rare { options, verdict, ..Rare::default() }));
+            half_open.uncommon =
+                Some(Box::new(UncommonFields { options, verdict, ..UncommonFields::default() }));
         }
         Some(Box::new(half_open))
     }
@@ -170,7 +171,7 @@ impl HalfOpen {
     }
 
     fn options(&self) -> Options {
-        if let Some(options) = self.rare.as_ref().and_then(|rare| rare.options.as_ref()) {
+        if let Some(options) = self.uncommon.as_ref().and_then(|fields| fields.options.as_ref()) {
             return options.clone();
         }
         Options {
@@ -196,29 +197,29 @@ impl HalfOpen {
     /// Records a transmission. Returns `None` if it is not the answer to the SYN, or cannot be stored.
     fn sent(&mut self, now: Instant) -> Option<()> {
         let at = self.since_opened(now)?;
-        match self.stage {
-            Stage::Made => self.answered = at,
-            Stage::TimedOut => {
+        match self.last_action {
+            LastAction::Started => self.answered = at,
+            LastAction::TimedOut => {
                 self.repeated_after = at.saturating_sub(self.timed_out).try_into().ok()?;
             }
-            Stage::Answered => return None,
+            LastAction::Answered => return None,
         }
-        self.stage = Stage::Answered;
+        self.last_action = LastAction::Answered;
         Some(())
     }
 
     /// Records a timeout. Returns `None` if it cannot be stored.
     fn timed_out(&mut self, now: Instant) -> Option<()> {
         let at = self.since_opened(now)?;
-        self.timeouts = self.timeouts.checked_add(1).filter(|_| self.stage == Stage::Answered)?;
+        self.timeouts = self.timeouts.checked_add(1).filter(|_| self.last_action == LastAction::Answered)?;
         self.timed_out = at;
-        self.stage = Stage::TimedOut;
+        self.last_action = LastAction::TimedOut;
         Some(())
     }
 
     /// Repeats the transmissions, whose packets are discarded, and the timeouts. A connection depends on the
     /// exact time only of its last retransmission.
-    fn relive(&self, connection: &mut Connection, config: &StackConfig) {
+    fn replay(&self, connection: &mut Connection, config: &StackConfig) {
         discard_transmissions(connection, config, self.at(self.answered));
         let last = self.at(self.timed_out);
         for timeout in 1..=self.timeouts {
@@ -248,7 +249,7 @@ fn discard_transmissions(connection: &mut Connection, config: &StackConfig, at: 
     }
 }
 
-/// True if these options of a SYN fit into the record without [`Rare`].
+/// True if these options of a SYN fit into the record without [`UncommonFields`].
 fn is_usual(options: &Options) -> bool {
     let Options {
         mss: _,
@@ -360,12 +361,12 @@ impl Stack {
         self.half_open.warm.push_back(id);
         while self.half_open.warm.len() > self.config.warm_half_open {
             let Some(oldest) = self.half_open.warm.pop_front() else { return };
-            self.fold(oldest);
+            self.compact(oldest);
         }
     }
 
     /// Replaces a half-open connection by its record, if possible.
-    fn fold(&mut self, id: ConnId) {
+    fn compact(&mut self, id: ConnId) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         let connection = &slot.connection;
         let waits = matches!(slot.phase, Ownership::HalfOpen(_)) && slot.urgency == Urgency::Idle;
@@ -373,12 +374,13 @@ impl Stack {
             return;
         }
         let (deadline, known) = (connection.next_timeout(), connection.path.known);
-        let Some(mut half_open) = slot.half_open.take_if(|half_open| half_open.stage == Stage::Answered)
+        let Some(mut half_open) =
+            slot.half_open.take_if(|half_open| half_open.last_action == LastAction::Answered)
         else {
             return;
         };
         if known != PathFacts::default() {
-            half_open.rare.get_or_insert_default().known = known;
+            half_open.uncommon.get_or_insert_default().known = known;
         }
         debug_assert!(self.is_restored_equal(id, &half_open), "{half_open:?}");
         let tuple = FourTuple::from(&half_open.tuple);
@@ -395,17 +397,17 @@ impl Stack {
     /// True if the rebuilt connection equals the existing one.
     fn is_restored_equal(&self, id: ConnId, half_open: &HalfOpen) -> bool {
         let slot = self.slots.at(id);
-        self.unfolded(half_open).zip(slot).is_some_and(|(again, slot)| {
+        self.restored(half_open).zip(slot).is_some_and(|(again, slot)| {
             alloc::format!("{again:?}") == alloc::format!("{:?}", slot.connection)
         })
     }
 
     /// Rebuilds the connection at `index`, for an event that concerns it.
-    pub(super) fn unfold(&mut self, index: u32, now: Instant) -> Option<ConnId> {
+    pub(super) fn restore_half_open(&mut self, index: u32, now: Instant) -> Option<ConnId> {
         self.half_open.deadlines.set(index, None);
         let half_open = self.half_open.entries.remove(index)?;
         let tuple = FourTuple::from(&half_open.tuple);
-        let connection = self.unfolded(&half_open);
+        let connection = self.restored(&half_open);
         let listener: Option<ListenerId> = self.listeners.key_at(half_open.listener);
         let (Some(connection), Some(listener)) = (connection, listener) else {
             self.demux.remove(&tuple, Target::HalfOpen(index));
@@ -423,9 +425,9 @@ impl Stack {
     }
 
     /// Rebuilds the connections of a listener.
-    pub(super) fn unfold_all(&mut self, listener: ListenerId, now: Instant) {
+    pub(super) fn restore_all(&mut self, listener: ListenerId, now: Instant) {
         for index in self.half_open.of(listener) {
-            self.unfold(index, now);
+            self.restore_half_open(index, now);
         }
     }
 
@@ -434,14 +436,14 @@ impl Stack {
     pub(super) fn fire_half_open(&mut self, now: Instant) -> bool {
         let due = self.half_open.due.min(now);
         let Some(index) = self.half_open.deadlines.pop_due(due) else { return false };
-        if let Some(id) = self.unfold(index, due) {
+        if let Some(id) = self.restore_half_open(index, due) {
             self.on_conn_timeout(id, due);
         }
         true
     }
 
     /// Returns the connection rebuilt from `half_open`, with its history repeated.
-    fn unfolded(&self, half_open: &HalfOpen) -> Option<Box<Connection>> {
+    fn restored(&self, half_open: &HalfOpen) -> Option<Box<Connection>> {
         let listener: ListenerId = self.listeners.key_at(half_open.listener)?;
         let tcp = self.listeners.at(listener)?.tcp();
         let options = half_open.options();
@@ -460,8 +462,10 @@ impl Stack {
         let secrets = Secrets { iss: half_open.iss, ts_offset: half_open.ts_offset };
         let tuple = FourTuple::from(&half_open.tuple);
         let mut connection = Connection::accept(tuple, tcp, secrets, host, &syn, half_open.opened);
-        let (known, verdict) =
-            half_open.rare.as_ref().map_or_else(Default::default, |rare| (rare.known, rare.verdict));
+        let (known, verdict) = half_open
+            .uncommon
+            .as_ref()
+            .map_or_else(Default::default, |fields| (fields.known, fields.verdict));
         connection.start_from(known, half_open.opened);
         let (wire_len, payload_len) = (half_open.wire_len.into(), half_open.payload_len.into());
         if let Some(verdict) = verdict {
@@ -469,7 +473,7 @@ impl Stack {
             fast_open.and_then(|at| at.answer(&mut connection, verdict, &syn, wire_len, half_open.opened));
         }
         connection.counters.count_arrival(wire_len, payload_len, payload_len);
-        half_open.relive(&mut connection, &self.config);
+        half_open.replay(&mut connection, &self.config);
         Some(connection)
     }
 }

@@ -178,7 +178,7 @@ impl Stack {
 
     /// Closes a listener. Connections that were not accepted are reset.
     pub fn close_listener(&mut self, listener: ListenerId, now: Instant) {
-        self.unfold_all(listener, now);
+        self.restore_all(listener, now);
         let Some(gone) = self.listeners.remove(listener) else { return };
         self.listening.remove(&gone.addr);
         self.fast_open.forget(listener);
@@ -406,7 +406,7 @@ impl Stack {
         let at = self.listeners.at_mut(listener).ok_or(Refusal::NoListener)?;
         let tcp = at.syn_cookie_config();
         let params = at.syn_cookie_params(syn, tuple.remote.is_ipv6());
-        let iss = self.cookies.bake(&tuple, syn.seq, &params, now).ok_or(Refusal::HalfOpenFull)?;
+        let iss = self.cookies.generate(&tuple, syn.seq, &params, now).ok_or(Refusal::HalfOpenFull)?;
         at.last_cookie = Some(now);
         let offset = self.secrets.timestamp_offset(&tuple);
         let secrets = Secrets { iss, ts_offset: syn_cookie::fold_into_offset(&params, offset, now) };
@@ -439,8 +439,9 @@ impl Stack {
         now: Instant,
     ) -> Result<(), Refusal> {
         let at = self.listeners.at(listener).ok_or(Refusal::NoListener)?;
-        let baking = at.last_cookie.is_some_and(|last| now.saturating_since(last) < syn_cookie::LIFETIME);
-        if !baking || ack.flags.contains(Flags::SYN) {
+        let sends_cookies =
+            at.last_cookie.is_some_and(|last| now.saturating_since(last) < syn_cookie::LIFETIME);
+        if !sends_cookies || ack.flags.contains(Flags::SYN) {
             return Err(Refusal::NoHandshake);
         }
         let (irs, iss) = (ack.seq - 1, ack.ack - 1);

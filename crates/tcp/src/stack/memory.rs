@@ -18,7 +18,7 @@ use crate::config::StackConfig;
 use crate::conn_id::{ConnId, Slots};
 use crate::connection::Urgency;
 use crate::event::Event;
-use crate::mechanism::corrective::history::{FecMemory, Pressure};
+use crate::mechanism::corrective::history::{FecMemory, MemoryPressure};
 use crate::time::{Duration, Instant};
 
 /// Minimum time between two searches through all connections for idle ones.
@@ -147,7 +147,7 @@ impl Memory {
 
     /// True if a new connection may keep bytes for repairs.
     pub(super) fn accepts_parity(&self) -> bool {
-        self.repairs.pressure() != Pressure::Full
+        self.repairs.pressure() != MemoryPressure::Full
     }
 
     /// Counts the bytes that a changed connection keeps, and frees some if there are too many.
@@ -159,9 +159,9 @@ impl Memory {
             return;
         }
         match self.repairs.pressure() {
-            Pressure::None => {}
-            Pressure::High => self.sweep_repairs(slots, now),
-            Pressure::Full => self.forget_history(slot),
+            MemoryPressure::None => {}
+            MemoryPressure::High => self.sweep_repairs(slots, now),
+            MemoryPressure::Full => self.forget_history(slot),
         }
     }
 
@@ -187,7 +187,7 @@ impl Memory {
             .collect();
         idle.sort_unstable_by_key(|(last, id)| (*last, id.index));
         for (_, id) in idle {
-            if self.repairs.pressure() == Pressure::None {
+            if self.repairs.pressure() == MemoryPressure::None {
                 return;
             }
             if let Some(slot) = slots.at_mut(id) {

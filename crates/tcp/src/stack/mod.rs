@@ -112,7 +112,7 @@ use ready::Ready;
 use request::Requests;
 use shard::Shard;
 use slot::{Ownership, Slot};
-use syn_cookie::CookieJar;
+use syn_cookie::SynCookieIssuer;
 use time_wait::TimeWaitTable;
 
 /// The device's information about a packet.
@@ -190,7 +190,7 @@ pub struct Stack {
     latest_tcp: Option<Arc<TcpConfig>>,
     secrets: SecretSource,
     ports: Ports,
-    cookies: CookieJar,
+    cookies: SynCookieIssuer,
     challenges: AnswerLimit,
     resets: AnswerLimit,
     allowances: Allowances,
@@ -243,7 +243,7 @@ impl Stack {
             latest_tcp: None,
             secrets: SecretSource::new(seed),
             ports: Ports::new(&config.ephemeral_ports, seed),
-            cookies: CookieJar::new(seed),
+            cookies: SynCookieIssuer::new(seed),
             challenges: AnswerLimit::new(challenge_limit, seed, Purpose::ChallengeLimit),
             resets: AnswerLimit::new(reset::RESETS_PER_SECOND, seed, Purpose::ResetLimit),
             allowances: Allowances::default(),

@@ -7,8 +7,8 @@
 //! 9); no arriving packet moves an address by itself.
 //!
 //! Between the change and its report, a reset would end connections that will be found again. So unknown
-//! segments from addresses that no peer has reported are not answered for [`PATIENCE`], once a peer has
-//! announced that it reports its moves ([`Stack::expect_moves`]).
+//! segments from addresses that no peer has reported are not answered for [`MOVE_REPORT_WAIT`], once a peer
+//! has announced that it reports its moves ([`Stack::expect_moves`]).
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -24,7 +24,7 @@ use crate::four_tuple::FourTuple;
 use crate::time::{Duration, Instant};
 
 /// Time for which unknown segments from an address wait for the report of a move.
-const PATIENCE: Duration = Duration::from_secs(4);
+const MOVE_REPORT_WAIT: Duration = Duration::from_secs(4);
 /// Maximum number of addresses with such segments. Segments from further addresses are answered by a reset.
 const MAX_WAITING: usize = 1024;
 /// Maximum number of known peers, and of earlier addresses.
@@ -67,7 +67,7 @@ impl Moves {
         if self.known.is_empty() || self.known.contains(&address) {
             return false;
         }
-        let is_over = |since: Instant| now.saturating_since(since) >= PATIENCE;
+        let is_over = |since: Instant| now.saturating_since(since) >= MOVE_REPORT_WAIT;
         match self.waiting.iter().find(|(waiting, _)| *waiting == address) {
             Some((_, since)) => !is_over(*since),
             None => {
@@ -76,7 +76,7 @@ impl Moves {
                 while self
                     .waiting
                     .front()
-                    .is_some_and(|(_, since)| now.saturating_since(*since) >= PATIENCE * 2)
+                    .is_some_and(|(_, since)| now.saturating_since(*since) >= MOVE_REPORT_WAIT * 2)
                 {
                     self.waiting.pop_front();
                 }

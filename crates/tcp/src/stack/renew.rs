@@ -8,7 +8,7 @@ use super::challenge::AnswerLimit;
 use super::isn::SecretSource;
 use super::moves::Moves;
 use super::reset::RESETS_PER_SECOND;
-use super::syn_cookie::CookieJar;
+use super::syn_cookie::SynCookieIssuer;
 use super::{Allowances, Answers, Reports, Shard, Stack, StackStats};
 use crate::config::StackConfig;
 use crate::conn_id::first_generation;
@@ -107,7 +107,7 @@ impl Stack {
         // Random values.
         *secrets = SecretSource::new(seed);
         ports.renew(&config.ephemeral_ports, seed);
-        *cookies = CookieJar::new(seed);
+        *cookies = SynCookieIssuer::new(seed);
         *challenges = AnswerLimit::new(config.challenge_acks_per_second, seed, Purpose::ChallengeLimit);
         *resets = AnswerLimit::new(RESETS_PER_SECOND, seed, Purpose::ResetLimit);
         *old_config = config;

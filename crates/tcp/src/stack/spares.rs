@@ -16,7 +16,7 @@ use crate::receive::RecvQueue;
 /// initial storage of each buffer is kept.
 const MIN: usize = 32 << 10;
 /// Maximum size of send-buffer storage that is kept, bytes.
-const SEND_MOST: usize = 64 << 10;
+const SEND_MAX: usize = 64 << 10;
 /// Divisor of the memory that all buffers may hold ([`crate::config::StackConfig::max_buffer_bytes`]) for the
 /// storage kept for bulk transfers.
 const BULK_PART: usize = 128;
@@ -25,26 +25,26 @@ const SHORT_PART: usize = 4096;
 
 /// Unused storage.
 pub(super) struct Spares {
-    bulk: Pile<Vec<u8>>,
+    bulk: FreeList<Vec<u8>>,
     /// All of length [`FIRST_STORAGE`].
-    first: Pile<Vec<u8>>,
-    send: Pile<VecDeque<u8>>,
+    first: FreeList<Vec<u8>>,
+    send: FreeList<VecDeque<u8>>,
     /// Contents of `send` before the stack was [renewed](Spares::renew).
     sent_before: Vec<VecDeque<u8>>,
 }
 
 /// Storage that is reused last in, first out.
-struct Pile<T> {
+struct FreeList<T> {
     kept: Vec<T>,
     /// Bytes in `kept`, and their maximum.
     bytes: usize,
     max: usize,
 }
 
-impl<T: Storage> Pile<T> {
+impl<T: Storage> FreeList<T> {
     /// Returns an empty pile of at most `max` bytes.
     fn new(max: usize) -> Self {
-        Pile { kept: Vec::new(), bytes: 0, max }
+        FreeList { kept: Vec::new(), bytes: 0, max }
     }
 
     /// Empties the pile and sets its maximum.
@@ -97,9 +97,9 @@ impl Spares {
     pub(super) fn new(max_buffer_bytes: usize) -> Self {
         let short = max_buffer_bytes / SHORT_PART;
         Spares {
-            bulk: Pile::new(max_buffer_bytes / BULK_PART),
-            first: Pile::new(short),
-            send: Pile::new(short),
+            bulk: FreeList::new(max_buffer_bytes / BULK_PART),
+            first: FreeList::new(short),
+            send: FreeList::new(short),
             sent_before: Vec::new(),
         }
     }
@@ -147,7 +147,7 @@ impl Spares {
 
     /// Keeps storage of a send buffer that was emptied, or frees it.
     pub(super) fn put_sent(&mut self, storage: VecDeque<u8>) {
-        if (1..=SEND_MOST).contains(&storage.capacity()) {
+        if (1..=SEND_MAX).contains(&storage.capacity()) {
             self.send.put(storage);
         }
     }
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn send_buffer_gets_storage_of_a_suitable_size() {
         let mut spares = Spares::new(1 << 30);
-        for none in [0, SEND_MOST + 1] {
+        for none in [0, SEND_MAX + 1] {
             spares.put_sent(VecDeque::with_capacity(none));
         }
         assert_eq!(spares.send.bytes, 0);

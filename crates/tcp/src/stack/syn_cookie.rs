@@ -43,7 +43,7 @@ const NO_SCALE: u8 = 15;
 
 /// Creates and checks cookies.
 #[derive(Debug)]
-pub(crate) struct CookieJar {
+pub(crate) struct SynCookieIssuer {
     seed: Seed,
     /// Derived for the first cookie: most stacks never send one.
     keys: OnceCell<SynCookieKeys>,
@@ -55,9 +55,9 @@ struct SynCookieKeys {
     mask: Key,
 }
 
-impl CookieJar {
+impl SynCookieIssuer {
     pub(crate) fn new(seed: &Seed) -> Self {
-        CookieJar { seed: seed.clone(), keys: OnceCell::new() }
+        SynCookieIssuer { seed: seed.clone(), keys: OnceCell::new() }
     }
 
     fn keys(&self) -> &SynCookieKeys {
@@ -69,7 +69,7 @@ impl CookieJar {
 
     /// Returns the initial sequence number that stores `params` for the SYN with sequence number `irs`;
     /// `None` if the peer's MSS is smaller than a cookie can store.
-    pub(crate) fn bake(
+    pub(crate) fn generate(
         &self,
         tuple: &FourTuple,
         irs: SeqNum,
@@ -102,7 +102,7 @@ impl CookieJar {
         if self.mac(tuple, irs, epoch, index, bits) != iss.0 & 0x00ff_ffff {
             return None;
         }
-        Some(unfold(*MSS_TABLE.get(index)?, bits))
+        Some(params_of(*MSS_TABLE.get(index)?, bits))
     }
 
     fn mac(&self, tuple: &FourTuple, irs: SeqNum, epoch: u64, index: usize, bits: Option<u8>) -> u32 {
@@ -137,7 +137,7 @@ fn timestamp_bits(params: &SynCookieParams) -> Option<u8> {
     })
 }
 
-fn unfold(mss: u16, bits: Option<u8>) -> SynCookieParams {
+fn params_of(mss: u16, bits: Option<u8>) -> SynCookieParams {
     let Some(bits) = bits else {
         return SynCookieParams { mss, window_scale: None, sack: false, timestamps: false, ecn: false };
     };
@@ -173,26 +173,27 @@ mod tests {
 
     #[test]
     fn cookie_returns_the_parameters_of_the_syn() {
-        let jar = CookieJar::new(&1.into());
+        let issuer = SynCookieIssuer::new(&1.into());
         for params in [
             FULL,
             SynCookieParams { window_scale: None, sack: false, ..FULL },
             SynCookieParams { ecn: true, window_scale: Some(14), ..FULL },
             SynCookieParams { mss: 536, window_scale: None, sack: false, timestamps: false, ecn: false },
         ] {
-            let iss = jar.bake(&tuple(1), SeqNum(77), &params, at(1000)).expect("expressible");
+            let iss = issuer.generate(&tuple(1), SeqNum(77), &params, at(1000)).expect("expressible");
             let echo = echo_of(&params, at(1000));
-            assert_eq!(jar.check(&tuple(1), SeqNum(77), iss, echo, at(1001)), Some(params));
+            assert_eq!(issuer.check(&tuple(1), SeqNum(77), iss, echo, at(1001)), Some(params));
         }
     }
 
     #[test]
     fn the_mss_is_rounded_down_and_never_up() {
-        let jar = CookieJar::new(&1.into());
+        let issuer = SynCookieIssuer::new(&1.into());
         let back = |mss| {
             let params = SynCookieParams { mss, ..FULL };
-            let iss = jar.bake(&tuple(1), SeqNum(77), &params, at(1000))?;
-            jar.check(&tuple(1), SeqNum(77), iss, echo_of(&params, at(1000)), at(1000))
+            let iss = issuer.generate(&tuple(1), SeqNum(77), &params, at(1000))?;
+            issuer
+                .check(&tuple(1), SeqNum(77), iss, echo_of(&params, at(1000)), at(1000))
                 .map(|params| params.mss)
         };
         assert_eq!(back(1459), Some(1440));
@@ -202,32 +203,36 @@ mod tests {
 
     #[test]
     fn a_cookie_lasts_its_epoch_and_the_next() {
-        let jar = CookieJar::new(&1.into());
-        let iss = jar.bake(&tuple(1), SeqNum(77), &FULL, at(64)).expect("expressible");
+        let issuer = SynCookieIssuer::new(&1.into());
+        let iss = issuer.generate(&tuple(1), SeqNum(77), &FULL, at(64)).expect("expressible");
         let echo = echo_of(&FULL, at(64));
-        assert!(jar.check(&tuple(1), SeqNum(77), iss, echo, at(64 + 127)).is_some());
-        assert!(jar.check(&tuple(1), SeqNum(77), iss, echo, at(64 + 128)).is_none());
-        assert!(jar.check(&tuple(1), SeqNum(77), iss, echo, at(64 + 64 * 32)).is_none(), "the epoch wrapped");
+        assert!(issuer.check(&tuple(1), SeqNum(77), iss, echo, at(64 + 127)).is_some());
+        assert!(issuer.check(&tuple(1), SeqNum(77), iss, echo, at(64 + 128)).is_none());
+        assert!(
+            issuer.check(&tuple(1), SeqNum(77), iss, echo, at(64 + 64 * 32)).is_none(),
+            "the epoch wrapped"
+        );
     }
 
     #[test]
     fn a_cookie_is_good_for_one_peer_one_syn_and_its_own_options() {
-        let jar = CookieJar::new(&1.into());
-        let iss = jar.bake(&tuple(1), SeqNum(77), &FULL, at(1000)).expect("expressible");
+        let issuer = SynCookieIssuer::new(&1.into());
+        let iss = issuer.generate(&tuple(1), SeqNum(77), &FULL, at(1000)).expect("expressible");
         let echo = echo_of(&FULL, at(1000));
-        assert_eq!(jar.check(&tuple(2), SeqNum(77), iss, echo, at(1000)), None);
-        assert_eq!(jar.check(&tuple(1), SeqNum(78), iss, echo, at(1000)), None);
-        assert_eq!(jar.check(&tuple(1), SeqNum(77), iss, echo.map(|echo| echo ^ 1), at(1000)), None);
-        assert_eq!(jar.check(&tuple(1), SeqNum(77), iss, None, at(1000)), None);
-        assert_eq!(CookieJar::new(&2.into()).check(&tuple(1), SeqNum(77), iss, echo, at(1000)), None);
+        assert_eq!(issuer.check(&tuple(2), SeqNum(77), iss, echo, at(1000)), None);
+        assert_eq!(issuer.check(&tuple(1), SeqNum(78), iss, echo, at(1000)), None);
+        assert_eq!(issuer.check(&tuple(1), SeqNum(77), iss, echo.map(|echo| echo ^ 1), at(1000)), None);
+        assert_eq!(issuer.check(&tuple(1), SeqNum(77), iss, None, at(1000)), None);
+        assert_eq!(SynCookieIssuer::new(&2.into()).check(&tuple(1), SeqNum(77), iss, echo, at(1000)), None);
     }
 
     #[test]
     fn blind_guesses_fail() {
-        let jar = CookieJar::new(&1.into());
+        let issuer = SynCookieIssuer::new(&1.into());
         let guessed = (0..200_000u32)
             .filter(|guess| {
-                jar.check(&tuple(1), SeqNum(77), SeqNum(guess.wrapping_mul(2_654_435_761)), None, at(1000))
+                issuer
+                    .check(&tuple(1), SeqNum(77), SeqNum(guess.wrapping_mul(2_654_435_761)), None, at(1000))
                     .is_some()
             })
             .count();

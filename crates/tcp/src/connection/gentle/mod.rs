@@ -23,7 +23,7 @@ use crate::connection::handshake::Handshake;
 use crate::connection::path::OnPath;
 use crate::connection::receiver::Receiver;
 use crate::connection::sender::Sender;
-use crate::connection::{State, Tally};
+use crate::connection::{LiveStats, State};
 use crate::event::Observation;
 use crate::mechanism::corrective::code::Code;
 use crate::mechanism::corrective::decoder::{Edges, Recovered};
@@ -102,7 +102,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) tx: &'a mut Sender,
     pub(crate) rx: &'a mut Receiver,
     pub(crate) path: &'a mut OnPath,
-    pub(crate) counters: &'a mut Tally,
+    pub(crate) counters: &'a mut LiveStats,
     pub(crate) config: &'a TcpConfig,
     pub(crate) handshake: &'a Handshake,
     pub(crate) state: State,

@@ -4,7 +4,7 @@
 use brisk_wire::{Flags, SeqNum, TcpHeader, Timestamps, gentle};
 
 use crate::config::{CopyScope, ProactiveConfig};
-use crate::connection::Tally;
+use crate::connection::LiveStats;
 use crate::connection::decision::{Change, Choice, Data, Step};
 use crate::connection::gentle::{Active, Gentle, Parts, Refuted, SegmentVerdict};
 use crate::connection::receiver::Receiver;
@@ -187,7 +187,7 @@ impl Proactive {
         parts: &Parts<'_>,
         now: Instant,
     ) -> FilterVerdict {
-        let age = Filter::pend_age(parts.tx.rtt.srtt());
+        let age = Filter::original_wait(parts.tx.rtt.srtt());
         let edge = segment.ack + parts.tx.window.scaled(segment.window);
         let una = parts.tx.scoreboard.una();
         let opens = edge.gt(una + parts.tx.window.snd_wnd());
@@ -325,7 +325,7 @@ impl Gentle {
         &mut self,
         segment: &Arrived<'_>,
         srtt: Option<Micros>,
-        counters: &mut Tally,
+        counters: &mut LiveStats,
         now: Instant,
     ) {
         let Some(proactive) = self.proactive_mut() else { return };
@@ -336,7 +336,7 @@ impl Gentle {
             counters.copies_used += 1;
         }
         let instance = Instance { range, marked, tsval: timestamps.value, new: true };
-        proactive.filter.on_taken(&instance, Filter::pend_age(srtt), now);
+        proactive.filter.on_taken(&instance, Filter::original_wait(srtt), now);
     }
 }
 

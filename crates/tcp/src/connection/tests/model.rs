@@ -12,7 +12,7 @@ use crate::connection::Counters;
 
 /// Random faults of packets; rates in one of a thousand.
 #[derive(Debug)]
-pub(super) struct Hazard {
+pub(super) struct PacketFaults {
     rng: ChaCha8Rng,
     loss: [u32; 2],
     duplicate: u32,
@@ -21,7 +21,7 @@ pub(super) struct Hazard {
     spike: Option<(Instant, Instant)>,
 }
 
-impl Hazard {
+impl PacketFaults {
     fn of(&mut self, permille: u32) -> bool {
         self.rng.next_u32() % 1000 < permille
     }
@@ -62,7 +62,7 @@ struct Watch {
 }
 
 impl Watch {
-    fn look(&mut self, connection: &Connection, now: Instant) {
+    fn check(&mut self, connection: &Connection, now: Instant) {
         let (seed, stats, mss) = (self.seed, connection.stats(), connection.tx.mss());
         let (una, nxt) = (connection.tx.scoreboard.una(), connection.tx.scoreboard.nxt());
         assert!(stats.cwnd >= mss && stats.ssthresh >= 2 * mss, "seed {seed}: {stats:?}");
@@ -70,9 +70,9 @@ impl Watch {
         self.progress = (una, since.max(stats.rto));
         if una != nxt {
             // However the wire behaves, the sender acts again within the RTO.
-            let wake = connection.next_timeout();
-            let in_time = wake.is_some_and(|at| at <= now + self.progress.1);
-            assert!(in_time, "seed {seed}: nothing before {wake:?}: {stats:?}");
+            let deadline = connection.next_timeout();
+            let in_time = deadline.is_some_and(|at| at <= now + self.progress.1);
+            assert!(in_time, "seed {seed}: nothing before {deadline:?}: {stats:?}");
         }
         let Counters { reductions, timeouts, undos, masked_losses, lost_again_bytes, .. } = stats.counters;
         let (newly, undone) = (reductions - self.counters.reductions, undos - self.counters.undos);
@@ -106,10 +106,10 @@ impl Watch {
 }
 
 /// Sends 40 segments from C to S over a wire of `seed`; returns the observations of C.
-fn transfer(seed: u64, config: TcpConfig, hazard: impl FnOnce(ChaCha8Rng, Instant) -> Hazard) -> Watch {
+fn transfer(seed: u64, config: TcpConfig, faults: impl FnOnce(ChaCha8Rng, Instant) -> PacketFaults) -> Watch {
     const LEN: usize = 40_000;
     let mut world = World::open(TcpConfig { max_segment: Some(1012), ..config });
-    world.hazard = Some(hazard(ChaCha8Rng::seed_from_u64(seed), world.now));
+    world.faults = Some(faults(ChaCha8Rng::seed_from_u64(seed), world.now));
     let now = world.now;
     let data = vec![7; LEN];
     assert_eq!(world.end(C).write(&data, now), Ok(LEN), "seed {seed}");
@@ -128,12 +128,12 @@ fn transfer(seed: u64, config: TcpConfig, hazard: impl FnOnce(ChaCha8Rng, Instan
         assert!(world.step(until), "seed {seed}: {got} of {LEN} after ten minutes");
         got += world.read_all(S).len();
         let now = world.now;
-        watch.look(world.end(C), now);
+        watch.check(world.end(C), now);
     }
     assert_eq!(got, LEN, "seed {seed}");
     world.run_for(3_000);
     let now = world.now;
-    watch.look(world.end(C), now);
+    watch.check(world.end(C), now);
     watch
 }
 
@@ -146,14 +146,14 @@ fn configs(seed: u64) -> TcpConfig {
     }
 }
 
-fn anything(seed: u64) {
+fn random_calls(seed: u64) {
     transfer(seed, configs(seed), |mut rng, now| {
         let mut below = |limit: u32| rng.next_u32() % limit;
         let loss = [below(100), below(100)];
         let (duplicate, reorder) = (below(50), below(100));
         let from = now + Duration::from_millis(u64::from(below(500)));
         let spike = (below(3) == 0).then(|| (from, from + Duration::from_millis(u64::from(below(1_500)))));
-        Hazard { rng, loss, duplicate, reorder, spike }
+        PacketFaults { rng, loss, duplicate, reorder, spike }
     });
 }
 
@@ -177,14 +177,14 @@ fn with_parity(seed: u64) -> Watch {
         let (duplicate, reorder) = (below(50), below(50));
         let from = now + Duration::from_millis(u64::from(below(500)));
         let spike = (below(4) == 0).then(|| (from, from + Duration::from_millis(u64::from(below(1_500)))));
-        Hazard { rng, loss, duplicate, reorder, spike }
+        PacketFaults { rng, loss, duplicate, reorder, spike }
     })
 }
 
 fn only_loss(seed: u64) {
     let Watch { counters, .. } = transfer(seed, TcpConfig::default(), |mut rng, _| {
         let loss = [rng.next_u32() % 100, 0];
-        Hazard { rng, loss, duplicate: 0, reorder: 0, spike: None }
+        PacketFaults { rng, loss, duplicate: 0, reorder: 0, spike: None }
     });
     assert_eq!(counters.undos, 0, "seed {seed}: {counters:?}");
 }
@@ -193,7 +193,7 @@ fn no_loss(seed: u64) {
     let Watch { counters, superseded, .. } = transfer(seed, TcpConfig::default(), |rng, now| {
         let from = now + Duration::from_millis(250);
         let spike = seed.is_multiple_of(2).then(|| (from, from + Duration::from_millis(600)));
-        Hazard { rng, loss: [0, 0], duplicate: 10, reorder: 30, spike }
+        PacketFaults { rng, loss: [0, 0], duplicate: 10, reorder: 30, spike }
     });
     let taken_back = counters.undos + superseded;
     assert_eq!((counters.reductions, counters.masked_losses), (taken_back, 0), "seed {seed}: {counters:?}");
@@ -201,7 +201,7 @@ fn no_loss(seed: u64) {
 
 #[test]
 fn no_wire_stalls_a_transfer_or_reduces_a_window_twice() {
-    (0..150).for_each(anything);
+    (0..150).for_each(random_calls);
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn every_reduction_is_undone_without_loss() {
 #[ignore = "400,000 transfers, some minutes: cargo test --release -p brisk-tcp --lib a_hundred_thousand_wires -- --ignored"]
 fn a_hundred_thousand_wires_of_each_kind() {
     for (what, of) in [
-        ("anything", anything as fn(u64)),
+        ("random_calls", random_calls as fn(u64)),
         ("with parity", |seed| {
             with_parity(seed);
         }),

@@ -91,7 +91,7 @@ pub(crate) struct FecMemory {
 
 /// Use of the memory for repairs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Pressure {
+pub(crate) enum MemoryPressure {
     /// At most nine tenths.
     None,
     /// More than nine tenths: the connections that have been idle longest free theirs.
@@ -115,13 +115,13 @@ impl FecMemory {
         self.used
     }
 
-    pub(crate) fn pressure(&self) -> Pressure {
+    pub(crate) fn pressure(&self) -> MemoryPressure {
         if self.used >= self.limit {
-            Pressure::Full
+            MemoryPressure::Full
         } else if self.used > self.limit / 10 * 9 {
-            Pressure::High
+            MemoryPressure::High
         } else {
-            Pressure::None
+            MemoryPressure::None
         }
     }
 }
@@ -179,13 +179,13 @@ mod tests {
     fn memory_for_repairs_is_bounded() {
         let mut memory = FecMemory::new(1000);
         memory.account(0, 900);
-        assert_eq!((memory.used(), memory.pressure()), (900, Pressure::None));
+        assert_eq!((memory.used(), memory.pressure()), (900, MemoryPressure::None));
         memory.account(900, 901);
-        assert_eq!(memory.pressure(), Pressure::High);
+        assert_eq!(memory.pressure(), MemoryPressure::High);
         memory.account(0, 99);
-        assert_eq!(memory.pressure(), Pressure::Full);
+        assert_eq!(memory.pressure(), MemoryPressure::Full);
         memory.account(901, 0);
-        assert_eq!((memory.used(), memory.pressure()), (99, Pressure::None));
-        assert_eq!(FecMemory::new(0).pressure(), Pressure::Full);
+        assert_eq!((memory.used(), memory.pressure()), (99, MemoryPressure::None));
+        assert_eq!(FecMemory::new(0).pressure(), MemoryPressure::Full);
     }
 }

@@ -125,7 +125,7 @@ mod tests {
     }
 
     /// Returns the state after reordering was seen.
-    fn warned() -> Overtaken {
+    fn after_reordering() -> Overtaken {
         let mut overtaken = Overtaken::default();
         assert!(repair(&mut overtaken, 0, 0));
         assert!(overtaken.on_original(segment(0), 5000));
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn first_repair_is_reported_at_once_later_repairs_wait() {
-        let mut overtaken = warned();
+        let mut overtaken = after_reordering();
         assert!(!repair(&mut overtaken, 1, 100));
         assert_eq!(overtaken.next_timeout(), Some(at(110)), "a quarter of 40 ms");
         assert!(!overtaken.on_original(segment(1), 4999), "nothing of what was reported");
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_window_that_is_too_short_grows_up_to_a_round_trip() {
-        let mut overtaken = warned();
+        let mut overtaken = after_reordering();
         let mut now = 100;
         for window in [10, 20, 30, 40, 50, 50] {
             assert!(!repair(&mut overtaken, 1, now));
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn confirmed_repair_starts_another_episode() {
-        let mut overtaken = warned();
+        let mut overtaken = after_reordering();
         assert!(!repair(&mut overtaken, 1, 100));
         assert!(overtaken.on_timeout(None));
         overtaken.on_confirmed();
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn without_a_sample_repairs_wait_10_ms_and_16_are_kept() {
-        let mut overtaken = warned();
+        let mut overtaken = after_reordering();
         for index in 0..16 {
             assert!(!overtaken.on_repair(segment(index), 5000, None, at(0)));
         }

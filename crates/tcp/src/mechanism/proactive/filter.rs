@@ -123,7 +123,7 @@ impl Filter {
 
     /// Returns the time to wait for the original of a delivered copy: a quarter of the round-trip time, 1 ms
     /// to 25 ms; 10 ms without a sample.
-    pub(crate) fn pend_age(srtt: Option<Micros>) -> Duration {
+    pub(crate) fn original_wait(srtt: Option<Micros>) -> Duration {
         srtt.map_or(AGE_WITHOUT_SAMPLE, |srtt| {
             (Duration::from(srtt) / 4).clamp(Duration::from_millis(1), Duration::from_millis(25))
         })
@@ -482,9 +482,9 @@ mod tests {
 
     #[test]
     fn an_original_is_awaited_for_a_quarter_of_the_round_trip() {
-        let age = |millis| Filter::pend_age(Some(Micros::from_millis(millis)));
+        let age = |millis| Filter::original_wait(Some(Micros::from_millis(millis)));
         let [min, some, max] = [1, 40, 1000].map(age);
         assert_eq!([min, some, max], [1, 10, 25].map(Duration::from_millis));
-        assert_eq!(Filter::pend_age(None), Duration::from_millis(10));
+        assert_eq!(Filter::original_wait(None), Duration::from_millis(10));
     }
 }

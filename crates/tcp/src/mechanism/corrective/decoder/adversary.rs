@@ -47,7 +47,7 @@ struct Packet {
 
 /// Results of runs.
 #[derive(Clone, Copy, Default, Debug)]
-struct Tally {
+struct RunCounts {
     recovered: u64,
     rebuilt_bytes: u64,
     failed: u64,
@@ -72,7 +72,7 @@ struct Run {
     rewritten: bool,
     seed: u64,
     now: Instant,
-    tally: Tally,
+    counts: RunCounts,
 }
 
 impl Run {
@@ -136,7 +136,7 @@ impl Run {
         } else {
             decoder.on_data(&edges, &self.reception(), self.now)
         };
-        self.tally.late += u64::from(!encoded && outcome.is_some());
+        self.counts.late += u64::from(!encoded && outcome.is_some());
         let stop = outcome.is_some_and(|outcome| self.process(outcome));
         self.decoder = Some(decoder).filter(|_| !stop);
     }
@@ -145,7 +145,7 @@ impl Run {
     fn process(&mut self, outcome: Outcome) -> bool {
         match outcome {
             Outcome::Recovered(recovered) => {
-                self.tally.recovered += 1;
+                self.counts.recovered += 1;
                 for run in &recovered.runs {
                     assert_eq!(
                         run.payload,
@@ -158,17 +158,17 @@ impl Run {
                         !run.fin || end.since(self.first) as usize == self.stream.len(),
                         "a FIN in the middle"
                     );
-                    self.tally.rebuilt_bytes += run.payload.len() as u64;
-                    self.tally.fins += u64::from(run.fin);
+                    self.counts.rebuilt_bytes += run.payload.len() as u64;
+                    self.counts.fins += u64::from(run.fin);
                     self.take(run.seq, &run.payload, run.fin);
                 }
             }
             Outcome::Failed { why, lost_len } => {
-                self.tally.failed += 1;
-                self.tally.mismatched += u64::from(why == Failure::Checksum);
+                self.counts.failed += 1;
+                self.counts.mismatched += u64::from(why == Failure::Checksum);
                 assert!(lost_len < gentle::STOP);
             }
-            Outcome::Dropped(_) => self.tally.dropped += 1,
+            Outcome::Dropped(_) => self.counts.dropped += 1,
             Outcome::Nothing | Outcome::Waiting => {}
             Outcome::Stop => {
                 self.queue.retain(0);
@@ -327,7 +327,7 @@ fn rewrite_option(code: Code, option: Gentle, rng: &mut ChaCha8Rng) -> Gentle {
 }
 
 /// Runs once; `hostile` paths also rewrite.
-fn run(seed: u64, hostile: bool) -> Tally {
+fn run(seed: u64, hostile: bool) -> RunCounts {
     let rng = &mut ChaCha8Rng::seed_from_u64(seed);
     let codes = [Code::Xor, Code::XorInterleaved, Code::ReedSolomon];
     let sender = Sender {
@@ -357,10 +357,10 @@ fn run(seed: u64, hostile: bool) -> Tally {
         rewritten: false,
         seed,
         now: Instant::ZERO,
-        tally: Tally::default(),
+        counts: RunCounts::default(),
     };
     transfer(&mut run, &sender, rng);
-    run.tally
+    run.counts
 }
 
 /// Transfers the whole stream: every group, its parities, and retransmissions of the rest.
@@ -406,8 +406,8 @@ fn transfer(run: &mut Run, sender: &Sender, rng: &mut ChaCha8Rng) {
     assert_eq!(run.read.len(), run.stream.len());
 }
 
-fn runs(seeds: core::ops::Range<u64>, hostile: bool) -> Tally {
-    seeds.map(|seed| run(seed, hostile)).fold(Tally::default(), |sum, one| Tally {
+fn runs(seeds: core::ops::Range<u64>, hostile: bool) -> RunCounts {
+    seeds.map(|seed| run(seed, hostile)).fold(RunCounts::default(), |sum, one| RunCounts {
         recovered: sum.recovered + one.recovered,
         rebuilt_bytes: sum.rebuilt_bytes + one.rebuilt_bytes,
         failed: sum.failed + one.failed,
@@ -420,23 +420,23 @@ fn runs(seeds: core::ops::Range<u64>, hostile: bool) -> Tally {
 
 #[test]
 fn hostile_path_causes_no_wrong_byte() {
-    let tally = runs(0..1000, true);
-    assert!(tally.recovered > 700 && tally.rebuilt_bytes > 20_000, "{tally:?}");
-    assert!(tally.failed > 200 && tally.mismatched > 50 && tally.dropped > 50, "{tally:?}");
-    assert!(tally.late > 5 && tally.fins > 20, "{tally:?}");
+    let counts = runs(0..1000, true);
+    assert!(counts.recovered > 700 && counts.rebuilt_bytes > 20_000, "{counts:?}");
+    assert!(counts.failed > 200 && counts.mismatched > 50 && counts.dropped > 50, "{counts:?}");
+    assert!(counts.late > 5 && counts.fins > 20, "{counts:?}");
 }
 
 #[test]
 fn path_without_middleboxes_causes_no_checksum_failure() {
-    let tally = runs(0..500, false);
-    assert!(tally.recovered > 500, "{tally:?}");
-    assert_eq!(tally.mismatched, 0, "{tally:?}");
+    let counts = runs(0..500, false);
+    assert!(counts.recovered > 500, "{counts:?}");
+    assert_eq!(counts.mismatched, 0, "{counts:?}");
 }
 
 #[test]
 #[ignore = "a million runs: cargo test --release -p brisk-tcp --lib adversary -- --ignored --nocapture"]
 fn not_one_byte_is_wrong_in_a_million_runs() {
-    let tally = runs(1_000_000..2_000_000, true);
-    std::println!("{tally:?}");
-    assert!(tally.recovered > 700_000, "{tally:?}");
+    let counts = runs(1_000_000..2_000_000, true);
+    std::println!("{counts:?}");
+    assert!(counts.recovered > 700_000, "{counts:?}");
 }
