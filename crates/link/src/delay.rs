@@ -2,7 +2,7 @@
 //!
 //! Jitter keeps the order of packets (a packet is never due before the one ahead of it), as queues in real
 //! paths do; only reordering lets later packets overtake. Packets in order are in a plain queue, the few
-//! delayed stragglers in a heap.
+//! reordered packets in a heap.
 
 use crate::seeds::{Draws, Name, below, chance, draws};
 use crate::spec::{DirectionSpec, Reorder};
@@ -16,14 +16,14 @@ use core::time::Duration;
 pub(crate) struct DrawnDelay {
     /// Extra delay in nanoseconds.
     jitter: u64,
-    /// Extra delay of a straggler.
-    straggle: Option<u64>,
+    /// Extra delay of a reordered packet.
+    extra: Option<u64>,
     pub(crate) twice: bool,
 }
 
 impl DrawnDelay {
-    pub(crate) fn straggles(&self) -> bool {
-        self.straggle.is_some()
+    pub(crate) fn is_reordered(&self) -> bool {
+        self.extra.is_some()
     }
 }
 
@@ -38,40 +38,40 @@ pub(crate) struct DelayLine<P> {
     /// Due time of the last packet that was not held back.
     last_due: u64,
     entered: u64,
-    in_order: VecDeque<Travelling<P>>,
-    stragglers: BinaryHeap<Travelling<P>>,
+    in_order: VecDeque<InPropagation<P>>,
+    reordered: BinaryHeap<InPropagation<P>>,
 }
 
 /// A packet in propagation. In comparisons the earliest is the greatest, for the heap.
 #[derive(Debug)]
-struct Travelling<P> {
+struct InPropagation<P> {
     due: u64,
     /// Breaks ties among packets that are due at the same time.
     number: u64,
     packet: P,
 }
 
-impl<P> Travelling<P> {
+impl<P> InPropagation<P> {
     fn key(&self) -> (u64, u64) {
         (self.due, self.number)
     }
 }
 
-impl<P> PartialEq for Travelling<P> {
+impl<P> PartialEq for InPropagation<P> {
     fn eq(&self, other: &Self) -> bool {
         self.key() == other.key()
     }
 }
 
-impl<P> Eq for Travelling<P> {}
+impl<P> Eq for InPropagation<P> {}
 
-impl<P> PartialOrd for Travelling<P> {
+impl<P> PartialOrd for InPropagation<P> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<P> Ord for Travelling<P> {
+impl<P> Ord for InPropagation<P> {
     fn cmp(&self, other: &Self) -> Ordering {
         other.key().cmp(&self.key())
     }
@@ -93,14 +93,14 @@ impl<P> DelayLine<P> {
             last_due: 0,
             entered: 0,
             in_order: VecDeque::new(),
-            stragglers: BinaryHeap::new(),
+            reordered: BinaryHeap::new(),
         }
     }
 
     /// Empties the line and configures it by `spec`. Each kind of randomness has its own generator, whose
     /// name extends `name`.
     pub(crate) fn renew(&mut self, spec: &DirectionSpec, seed: u64, name: &str) {
-        let DelayLine { delay, jitter, reorder, duplicate, last_due, entered, in_order, stragglers } = self;
+        let DelayLine { delay, jitter, reorder, duplicate, last_due, entered, in_order, reordered } = self;
         let generator = |element: &str| draws(seed, Name::new(name).with("/").with(element));
         *delay = nanos(spec.delay);
         *jitter = spec.jitter.map(|max| (nanos(max), generator("jitter")));
@@ -108,13 +108,13 @@ impl<P> DelayLine<P> {
         *duplicate = spec.duplicate.map(|share| (share, generator("duplicate")));
         (*last_due, *entered) = (0, 0);
         in_order.clear();
-        stragglers.clear();
+        reordered.clear();
     }
 
     /// Removes the packets in propagation and hands them to `to`, in no order.
     pub(crate) fn clear(&mut self, to: &mut impl FnMut(P)) {
-        let straggling = self.stragglers.drain();
-        self.in_order.drain(..).chain(straggling).for_each(|Travelling { packet, .. }| to(packet));
+        let reordered = self.reordered.drain();
+        self.in_order.drain(..).chain(reordered).for_each(|InPropagation { packet, .. }| to(packet));
     }
 
     /// Draws for the next packet, even for a lost one, so that the draws depend only on the packet's number.
@@ -122,7 +122,7 @@ impl<P> DelayLine<P> {
     pub(crate) fn draw(&mut self) -> DrawnDelay {
         DrawnDelay {
             jitter: self.jitter.as_mut().map_or(0, |(max, rng)| below(rng, max.saturating_add(1))),
-            straggle: self.reorder.as_mut().and_then(|(share, by, rng)| chance(rng, *share).then_some(*by)),
+            extra: self.reorder.as_mut().and_then(|(share, by, rng)| chance(rng, *share).then_some(*by)),
             twice: self.duplicate.as_mut().is_some_and(|(share, rng)| chance(rng, *share)),
         }
     }
@@ -133,19 +133,19 @@ impl<P> DelayLine<P> {
         let due = departure.saturating_add(self.delay).saturating_add(drawn.jitter).max(self.last_due);
         let number = self.entered;
         self.entered += 1;
-        match drawn.straggle {
+        match drawn.extra {
             None => {
                 self.last_due = due;
-                self.in_order.push_back(Travelling { due, number, packet });
+                self.in_order.push_back(InPropagation { due, number, packet });
             }
-            Some(by) => self.stragglers.push(Travelling { due: due.saturating_add(by), number, packet }),
+            Some(by) => self.reordered.push(InPropagation { due: due.saturating_add(by), number, packet }),
         }
     }
 
     #[inline]
     pub(crate) fn next_due(&self) -> Option<u64> {
-        match (self.in_order.front(), self.stragglers.peek()) {
-            (Some(first), Some(straggler)) => Some(first.due.min(straggler.due)),
+        match (self.in_order.front(), self.reordered.peek()) {
+            (Some(first), Some(reordered)) => Some(first.due.min(reordered.due)),
             (Some(only), None) | (None, Some(only)) => Some(only.due),
             (None, None) => None,
         }
@@ -155,17 +155,17 @@ impl<P> DelayLine<P> {
     #[inline]
     pub(crate) fn leave(&mut self, now: u64) -> Option<(u64, P)> {
         self.next_due().filter(|due| *due <= now)?;
-        let straggler_first = match (self.in_order.front(), self.stragglers.peek()) {
-            (Some(first), Some(straggler)) => straggler.key() < first.key(),
+        let reordered_first = match (self.in_order.front(), self.reordered.peek()) {
+            (Some(first), Some(reordered)) => reordered.key() < first.key(),
             (Some(_), None) | (None, None) => false,
             (None, Some(_)) => true,
         };
-        let next = if straggler_first { self.stragglers.pop() } else { self.in_order.pop_front() };
-        next.map(|Travelling { due, number: _, packet }| (due, packet))
+        let next = if reordered_first { self.reordered.pop() } else { self.in_order.pop_front() };
+        next.map(|InPropagation { due, number: _, packet }| (due, packet))
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.in_order.len() + self.stragglers.len()
+        self.in_order.len() + self.reordered.len()
     }
 }
 
@@ -221,7 +221,7 @@ mod tests {
         let always = Reorder { share: Ratio::ONE, by: Duration::from_millis(5) };
         let mut line = line(0, Some(always));
         let late = line.draw();
-        let on_time = DrawnDelay { jitter: 0, straggle: None, twice: false };
+        let on_time = DrawnDelay { jitter: 0, extra: None, twice: false };
         line.enter(1, 0, late);
         line.enter(2, MS, on_time);
         line.enter(3, 5 * MS, on_time);

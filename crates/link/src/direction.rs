@@ -10,7 +10,7 @@ use crate::counters::Counters;
 use crate::delay::DelayLine;
 use crate::loss::{LossModel, LossSpec, Model};
 use crate::middlebox::{Flows, Middlebox, MiddleboxSpec, Passed, header};
-use crate::parcel::Parcel;
+use crate::packet::LinkPacket;
 use crate::queue::{Admission, Depth, Queue};
 use crate::rate::Serialiser;
 use crate::seeds::{Name, draws};
@@ -85,7 +85,7 @@ pub(crate) struct Setting<'a> {
     pub(crate) began: Instant,
 }
 
-impl<P: Parcel> LinkDirection<P> {
+impl<P: LinkPacket> LinkDirection<P> {
     /// Returns a single direction whose clock begins at zero. `name` separates its random draws from those of
     /// other directions under the same `seed`. Middleboxes that need both directions of a connection need
     /// [`Link`](crate::Link) instead.
@@ -284,7 +284,7 @@ impl<P: Parcel> LinkDirection<P> {
             self.counters.dropped_loss += 1;
             return Offered::DroppedLoss;
         }
-        self.counters.reordered += u64::from(drawn.straggles());
+        self.counters.reordered += u64::from(drawn.is_reordered());
         if drawn.twice {
             self.counters.duplicated += 1;
             self.line.enter(packet.duplicate(), departure, drawn);

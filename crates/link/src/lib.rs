@@ -2,10 +2,10 @@
 //!
 //! A [`Link`] joins two sides: A, with the client, and B, with the server; `up` goes from A to B, `down` from
 //! B to A. Its elements have no clock: the driver passes `now` and asks for the next departure, in virtual
-//! time (the simulator) or in real time (the emulator). Elements are generic over a [`Parcel`], a packet with
-//! a length; only [`middlebox`] reads headers. All randomness comes from generators derived from one seed and
-//! the element's name ([`seeds`]). So a run can be repeated, and switching one element on does not shift
-//! another's draws.
+//! time (the simulator) or in real time (the emulator). Elements are generic over a [`LinkPacket`], a packet
+//! with a length; only [`middlebox`] reads headers. All randomness comes from generators derived from one
+//! seed and the element's name ([`seeds`]). So a run can be repeated, and switching one element on does not
+//! shift another's draws.
 //!
 //! | module | content |
 //! |---|---|
@@ -50,7 +50,7 @@ mod error;
 mod link;
 pub mod loss;
 pub mod middlebox;
-mod parcel;
+mod packet;
 pub mod queue;
 pub mod rate;
 pub mod seeds;
@@ -64,7 +64,7 @@ pub use error::{SpecError, suggest};
 pub use link::Link;
 pub use loss::{LossModel, LossSpec};
 pub use middlebox::MiddleboxSpec;
-pub use parcel::Parcel;
+pub use packet::LinkPacket;
 pub use queue::Depth;
 pub use rate::RateSpec;
 pub use spec::{DirectionSpec, KEYS, LinkSpec, Mtu, Reorder};

@@ -2,7 +2,7 @@
 
 use crate::direction::{LinkDirection, Setting};
 use crate::middlebox::Flows;
-use crate::parcel::Parcel;
+use crate::packet::LinkPacket;
 use crate::spec::LinkSpec;
 use crate::up_down::Direction;
 use alloc::sync::Arc;
@@ -18,7 +18,7 @@ pub struct Link<P> {
     pub up: LinkDirection<P>,
 }
 
-impl<P: Parcel> Link<P> {
+impl<P: LinkPacket> Link<P> {
     /// Returns a link whose clock begins at zero. It uses `seed`, not `spec.seed`: the driver derives the
     /// seed of each run.
     pub fn new(spec: &LinkSpec, seed: u64) -> Self {

@@ -10,7 +10,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant as Clock};
 
-use brisk_link::{Counters, Direction, Link, LinkSpec, Parcel};
+use brisk_link::{Counters, Direction, Link, LinkPacket, LinkSpec};
 use brisk_packet_io::realtime::{Priority, SPIN, Waiter, request_fifo, set_finest_timer_slack};
 use brisk_wire::Instant;
 
@@ -58,7 +58,7 @@ struct Frame {
     overhead: usize,
 }
 
-impl Parcel for Frame {
+impl LinkPacket for Frame {
     fn wire_len(&self) -> usize {
         self.bytes.len() + self.overhead
     }

@@ -2,7 +2,7 @@
 
 use super::Passed;
 use super::header::{Tcp, update_checksums, write_length};
-use crate::parcel::Parcel;
+use crate::packet::LinkPacket;
 use alloc::vec::Vec;
 use brisk_wire::{Flags, Instant, four_tuple};
 use core::time::Duration;
@@ -29,7 +29,7 @@ enum Relation {
     Successor,
 }
 
-impl<P: Parcel> Coalesce<P> {
+impl<P: LinkPacket> Coalesce<P> {
     pub(super) fn new(size: Option<u16>, mtu: Option<u16>) -> Self {
         let largest = size.unwrap_or(MAX_PACKET).min(mtu.unwrap_or(u16::MAX));
         Coalesce { largest: usize::from(largest), held: None }
@@ -81,7 +81,7 @@ impl<P: Parcel> Coalesce<P> {
 }
 
 /// True for a segment with payload and no flags but ACK and PSH (and those of ECN).
-fn is_data<P: Parcel>(packet: &P) -> bool {
+fn is_data<P: LinkPacket>(packet: &P) -> bool {
     let Some((ip, tcp)) = packet.bytes().and_then(|ip| Tcp::of(ip).map(|tcp| (ip, tcp))) else {
         return false;
     };
@@ -90,7 +90,7 @@ fn is_data<P: Parcel>(packet: &P) -> bool {
 }
 
 /// Appends the payload of `next` and copies the newer fields of its header.
-fn join<P: Parcel>(held: &mut P, next: &[u8]) {
+fn join<P: LinkPacket>(held: &mut P, next: &[u8]) {
     let (Some(ip), Some(newer)) = (held.bytes_mut(), Tcp::of(next)) else { return };
     let Some(tcp) = Tcp::of(ip) else { return };
     tcp.set_ack(ip, newer.ack(next));

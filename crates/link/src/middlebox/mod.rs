@@ -24,7 +24,7 @@ pub(crate) use flows::Flows;
 pub use options::{OptionPattern, Scope};
 pub use spec::{MIDDLEBOXES, MiddleboxSpec};
 
-use crate::parcel::Parcel;
+use crate::packet::LinkPacket;
 use crate::seeds::Draws;
 use crate::up_down::Direction;
 use alloc::sync::Arc;
@@ -74,7 +74,7 @@ pub(crate) struct Middlebox<P> {
     coalesce: Option<Coalesce<P>>,
 }
 
-impl<P: Parcel> Middlebox<P> {
+impl<P: LinkPacket> Middlebox<P> {
     /// `seed` is that of the link, for values that must be equal in both directions; `rng` is the generator
     /// of this box.
     pub(crate) fn new(
@@ -176,7 +176,7 @@ impl<P: Parcel> Middlebox<P> {
 }
 
 /// Cuts a packet into pieces of at most `size` payload bytes, or into halves.
-fn split<P: Parcel>(packet: P, tcp: Tcp, size: Option<u16>, onward: &mut Vec<P>) -> Passed {
+fn split<P: LinkPacket>(packet: P, tcp: Tcp, size: Option<u16>, onward: &mut Vec<P>) -> Passed {
     let size = size.unwrap_or(u16::try_from(tcp.payload_len().div_ceil(2)).unwrap_or(u16::MAX));
     let before = onward.len();
     if let Some(ip) = packet.bytes().filter(|_| size > 0 && tcp.payload_len() > usize::from(size)) {

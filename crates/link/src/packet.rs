@@ -1,22 +1,22 @@
 //! The trait of packets on a link.
 //!
 //! The path elements need only a length, so a simulator may send its own structures. Only middleboxes,
-//! congestion marks and ICMP answers need the bytes of an IP packet; a parcel without bytes passes them
+//! congestion marks and ICMP answers need the bytes of an IP packet; a packet without bytes passes them
 //! unchanged.
 
 use alloc::vec::Vec;
 
-/// A packet as a link sees it.
-pub trait Parcel {
+/// A packet on a link.
+pub trait LinkPacket {
     /// Returns the length on the wire in bytes, IP header included. Rate, queue and MTU use this length.
     fn wire_len(&self) -> usize;
 
-    /// Returns the IP packet, if the parcel is one.
+    /// Returns the bytes of the IP packet; `None` for a packet of a simulator that has none.
     fn bytes(&self) -> Option<&[u8]> {
         None
     }
 
-    /// Returns the IP packet for rewriting, if the parcel is one.
+    /// Returns the bytes of the IP packet for rewriting; `None` if it has none.
     fn bytes_mut(&mut self) -> Option<&mut Vec<u8>> {
         None
     }
@@ -27,7 +27,7 @@ pub trait Parcel {
         Self: Sized;
 }
 
-impl Parcel for Vec<u8> {
+impl LinkPacket for Vec<u8> {
     fn wire_len(&self) -> usize {
         self.len()
     }
