@@ -71,7 +71,7 @@ impl Connection {
         } else {
             None
         };
-        // A duplicate was delivered as well, if it was a retransmission.
+        // A duplicate that the network did not cause is a second transmission, which was delivered as well.
         let repeated = ack.dsack.filter(|dsack| dsack.of != DsackOf::NeverSentTwice);
         let repeated = repeated.map_or(0, |dsack| self.tx.segments_of(&dsack));
         let delivered = u64::from(ack.delivered_segments + repeated);

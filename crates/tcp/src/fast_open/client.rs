@@ -34,8 +34,8 @@ const OPTION_SPACE: u16 = 40;
 const DEFAULT_MSS: [u16; 2] = [536, 1220];
 /// Largest MSS that a SYN with data may assume, as on Ethernet: IPv4, IPv6.
 const MSS_CAP: [u16; 2] = [1460, 1440];
-/// Number of dropped SYNs in a row after which a destination and port is avoided. Of dropped requests for a
-/// cookie, the number after which requests pause.
+/// Number of dropped SYNs in a row after which a destination and port is avoided. After the same number of
+/// dropped requests for a cookie, requests pause.
 const SYN_FAIL_LIMIT: u8 = 2;
 /// Time for which such a destination is avoided, doubled for each dropped SYN in a row: 240 s after two.
 const DISABLE_BASE: Duration = Duration::from_secs(60);

@@ -42,12 +42,12 @@ struct FreeList<T> {
 }
 
 impl<T: Storage> FreeList<T> {
-    /// Returns an empty pile of at most `max` bytes.
+    /// Returns an empty list of at most `max` bytes.
     fn new(max: usize) -> Self {
         FreeList { kept: Vec::new(), bytes: 0, max }
     }
 
-    /// Empties the pile and sets its maximum.
+    /// Empties the list and sets its maximum.
     fn renew(&mut self, max: usize) {
         self.kept.clear();
         (self.bytes, self.max) = (0, max);

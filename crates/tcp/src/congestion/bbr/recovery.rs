@@ -62,7 +62,7 @@ impl BbrRecovery {
         self.is_active && self.is_first && self.is_heavy
     }
 
-    /// True while no more may leave than has left the path.
+    /// True while at most as many bytes may be sent as have left the path.
     pub(super) fn conserves(&self) -> bool {
         self.restricts() && self.first_round.is_some()
     }
