@@ -270,10 +270,10 @@ pub enum MtuProbing {
     #[default]
     OnBlackHole,
     /// Like `OnBlackHole`, but a path that has not delivered a large packet yet is suspected earlier: at the
-    /// first timeout, or when only a small segment of a whole flight arrives, unless large packets of other
-    /// connections arrive meanwhile. After a suspicion, data is sent in segments of 1024 bytes, and the
-    /// previous size is tried again a round trip later, so that a path which only had many losses returns to
-    /// it.
+    /// first timeout, or when only a small segment of a whole flight arrives. It is not suspected if large
+    /// packets of other connections arrive meanwhile. After a suspicion, data is sent in segments of 1024
+    /// bytes, and the previous size is tried again a round trip later, so that a path which only had many
+    /// losses returns to it.
     Early,
     /// Always search upwards from the base.
     Always,
@@ -414,10 +414,11 @@ pub struct TcpConfig {
     /// this window. It is paced, and reduced if its losses exceed what chance explains. An `initial_window`
     /// above ten follows the same rules on a known path.
     pub path_start: bool,
-    /// Early retransmissions of a SYN or SYN-ACK on a path with a remembered round-trip time: at most three,
-    /// the first after one and a half times that time and at least 50 ms, each after twice the previous wait,
-    /// while that wait is shorter than the ordinary timeout. They do not count as retries. After them the
-    /// ordinary schedule begins; on an unknown path there is only the ordinary schedule. Default off.
+    /// Early retransmissions of a SYN or SYN-ACK on a path with a remembered round-trip time, at most three.
+    /// The first leaves after one and a half times that time and at least 50 ms, each other after twice the
+    /// previous wait, while that wait is shorter than the ordinary timeout. They do not count as retries.
+    /// After them the ordinary schedule begins; on an unknown path there is only the ordinary schedule.
+    /// Default off.
     pub handshake_timers: bool,
     /// Send every SYN and SYN-ACK twice. Default `None`.
     pub handshake_copies: Option<HandshakeCopies>,

@@ -1,10 +1,10 @@
 //! The secrets of a stack, all derived from its seed.
 //!
-//! Each purpose has its own random stream, so that a change in the number of draws for one purpose does not
-//! change the draws of another, and the draws of one purpose reveal nothing about the others. A stream is
-//! SipHash-2-4 of a counter, under the two halves of the seed in turn, each combined with the purpose. This
-//! is a pseudorandom function without set-up cost, which matters if a stack lives for one transaction. A
-//! drawn key depends on the whole seed.
+//! Each purpose has its own random stream. So the number of draws for one purpose does not change the draws
+//! of another, and the draws of one purpose reveal nothing about the others. A stream is SipHash-2-4 of a
+//! counter, under the two halves of the seed in turn, each combined with the purpose. This is a pseudorandom
+//! function without set-up cost, which matters if a stack lives for one transaction. A drawn key depends on
+//! the whole seed.
 
 use siphasher::sip::SipHasher24;
 

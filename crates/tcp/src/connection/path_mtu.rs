@@ -26,9 +26,9 @@ const UNANSWERED: u32 = 3;
 const UNANSWERED_AT_TIMEOUT: u32 = 2;
 
 impl Sender {
-    /// True if the segment size may be too large for the path: large segments have left `min` times without
-    /// an arrival, no large segment of this connection arrived before, and none of another connection has
-    /// arrived since.
+    /// True if the segment size may be too large for the path. This is so if large segments have left `min`
+    /// times without an arrival, no large segment of this connection arrived before, and none of another
+    /// connection has arrived since.
     fn suspects_size(&self, min: u32) -> bool {
         if !self.mtu.may_suspect() {
             return false;

@@ -82,9 +82,9 @@ pub struct FastOpenConnect {
     /// round-trip times. 0..=1 s, default 50 ms.
     pub syn_rto_floor: Duration,
     /// Time after which a copy of the SYN without data follows, in percent of the remembered round-trip time
-    /// (50 ms without one), while the path has not delivered SYN data yet or has dropped a SYN since. A path
-    /// that drops the first SYN then costs only this time. The copy costs a small packet in each direction.
-    /// 0..=100, default 0: no copy; [`FastOpenConnect::insured`] has 50.
+    /// (50 ms without one). There is a copy only while the path has not delivered SYN data yet or has dropped
+    /// a SYN since. A path that drops the first SYN then costs only this time. The copy costs a small packet
+    /// in each direction. 0..=100, default 0: no copy; [`FastOpenConnect::insured`] has 50.
     pub plain_copy_percent: u16,
     /// Keep data that arrives before the SYN-ACK, at most a window of ten segments. Default `true`.
     pub hold_early: bool,

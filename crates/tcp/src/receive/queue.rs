@@ -1,6 +1,6 @@
 //! The receive queue: a byte ring from the next byte to read up to the right edge of the window.
 //!
-//! Bytes are addressed by their offset from the read position. In-order bytes are `readable`; bytes that
+//! Bytes are addressed by their offset from the read position. In-order bytes are `readable`. Bytes that
 //! arrived out of order are stored at their final place after a gap until [`RecvQueue::advance`] makes them
 //! readable, so that no byte is moved (RFC 9293 section 3.10.7.4: segments beyond RCV.NXT SHOULD be held for
 //! later processing). The [assembler](super::assembler) knows which offsets after the gap are filled.
