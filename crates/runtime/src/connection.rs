@@ -440,9 +440,9 @@ impl Connection {
         self.shared.lock().stack.hedge_wait(self.id)
     }
 
-    pub(crate) fn report_outrun(&self) {
+    pub(crate) fn report_hedge_won(&self) {
         let now = self.shared.clock.now();
-        self.shared.act(|inner| inner.stack.report_outrun(self.id, now));
+        self.shared.act(|inner| inner.stack.report_hedge_won(self.id, now));
     }
 
     pub(crate) fn stats(&self) -> Option<ConnStats> {

@@ -182,7 +182,7 @@ impl HedgedStream {
         let mut current = self.handle.lock();
         let (stream, loser) = match (winner, second) {
             (Winner::Second, Some(second)) => {
-                first.report_outrun();
+                first.report_hedge_won();
                 current.outcome = first.stats().map(|stats| stats.fast_open);
                 (second.stream, Some(first))
             }

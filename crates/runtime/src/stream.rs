@@ -224,8 +224,8 @@ impl TcpStream {
     }
 
     /// Reports that a second connection, which began later, was answered first.
-    pub(crate) fn report_outrun(&self) {
-        self.connection.report_outrun();
+    pub(crate) fn report_hedge_won(&self) {
+        self.connection.report_hedge_won();
     }
 
     pub(crate) fn poll_connected(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

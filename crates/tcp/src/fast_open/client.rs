@@ -301,7 +301,7 @@ pub(super) struct Port {
     /// An answer has followed SYN data, too.
     pub(super) proven: bool,
     /// A plain connection was answered first.
-    pub(super) outrun: bool,
+    pub(super) hedge_won: bool,
     /// Since the destination was last avoided, an answer has followed SYN data; so a missing answer is more
     /// likely a chance loss.
     pub(super) answered: bool,
@@ -445,7 +445,7 @@ impl ClientCache {
             FastOpenReport::Works => {
                 if let Some((_, path)) = self.paths.touch_or_insert(server_key.path, FastOpenPath::default) {
                     let port = path.port_mut(server_key.port);
-                    (port.proven, port.answered, port.outrun) = (true, true, false);
+                    (port.proven, port.answered, port.hedge_won) = (true, true, false);
                 }
                 if !server_key.path.remote.is_loopback() && !self.black_hole_base.is_zero() {
                     (self.black_hole.times, self.black_hole.worked) = (0, Some(now));
@@ -471,7 +471,7 @@ impl ClientCache {
     fn on_black_hole(&mut self, server_key: &ServerKey, sign: BlackHoleSign, now: Instant) {
         let base = self.black_hole_base;
         if let Some((_, path)) = self.paths.touch_or_insert(server_key.path, FastOpenPath::default) {
-            if sign == BlackHoleSign::Outrun && !path.was_outrun_before(server_key.port) {
+            if sign == BlackHoleSign::HedgeWon && !path.hedge_won_before(server_key.port) {
                 return;
             }
             path.record_black_hole(server_key.port, now);
@@ -582,11 +582,11 @@ impl FastOpenPath {
 
     /// True if another connection was answered first for the second time in a row; after the first time, this
     /// connection's own answer may only have been lost.
-    fn was_outrun_before(&mut self, port: u16) -> bool {
+    fn hedge_won_before(&mut self, port: u16) -> bool {
         let port = self.port_mut(port);
         (port.takes_data, port.proven) = (false, false);
-        let before = port.outrun;
-        port.outrun = !before;
+        let before = port.hedge_won;
+        port.hedge_won = !before;
         before
     }
 

@@ -99,7 +99,7 @@ pub(crate) enum BlackHoleSign {
     EarlyReset,
     /// A plain connection that began later was answered first. A lost answer looks the same, so this is a
     /// sign only the second time in a row.
-    Outrun,
+    HedgeWon,
 }
 
 /// The result of Fast Open in the first acceptable SYN-ACK.

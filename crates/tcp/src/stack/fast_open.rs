@@ -347,7 +347,7 @@ impl Stack {
     ///
     /// // A driver that hedges opens a second connection after this time, and reports if it was faster.
     /// if client.hedge_wait(id).is_some() {
-    ///     client.report_outrun(id, now);
+    ///     client.report_hedge_won(id, now);
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -419,16 +419,16 @@ impl Stack {
     /// Returns the time between the SYN of a Fast Open connection and the start of a second, plain connection
     /// for the same request: some paths accept data on a SYN and then pass nothing more. `None` if there is
     /// no such risk. The connection that is answered first is kept; if it is the second connection, call
-    /// [`Stack::report_outrun`] and abort the first.
+    /// [`Stack::report_hedge_won`] and abort the first.
     pub fn hedge_wait(&self, id: ConnId) -> Option<Duration> {
         self.owned(id)?.connection.fast_open.hedge_wait()
     }
 
     /// Records that the request of this connection was answered on another connection, which began later.
     /// After the second time in a row its destination counts as a black hole for Fast Open.
-    pub fn report_outrun(&mut self, id: ConnId, now: Instant) {
+    pub fn report_hedge_won(&mut self, id: ConnId, now: Instant) {
         self.act(id, now, |connection| {
-            connection.fast_open.on_outrun(connection.counters.payload_bytes_received > 0)
+            connection.fast_open.on_hedge_won(connection.counters.payload_bytes_received > 0)
         });
     }
 

@@ -373,9 +373,9 @@ impl FastOpenState {
     /// Processes the fact that the request was answered on another connection, which began later. If no data
     /// has arrived here (`has_received` is false), either the response was lost, or the path passes no
     /// segments after such a SYN.
-    pub(crate) fn on_outrun(&mut self, has_received: bool) {
+    pub(crate) fn on_hedge_won(&mut self, has_received: bool) {
         if !has_received && self.syn_ack_class() == Some(SynAckClass::Accepted) {
-            self.on_black_hole(BlackHoleSign::Outrun);
+            self.on_black_hole(BlackHoleSign::HedgeWon);
         }
     }
 

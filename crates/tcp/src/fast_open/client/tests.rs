@@ -151,18 +151,18 @@ fn known_server_is_left_alone_after_six_failures_in_a_row() {
 /// An answer that arrived on another connection first may have been lost on this one; the second time in a
 /// row it is a sign.
 #[test]
-fn outrun_answer_is_a_sign_the_second_time() {
-    let outrun = FastOpenReport::BlackHole(BlackHoleSign::Outrun);
+fn hedge_answered_first_is_a_sign_the_second_time() {
+    let hedge_won = FastOpenReport::BlackHole(BlackHoleSign::HedgeWon);
     let mut bench = Bench::known();
-    bench.report(&outrun, 0);
+    bench.report(&hedge_won, 0);
     assert_eq!(bench.mode(1), Ok(Mode::Data));
-    bench.report(&outrun, 2);
+    bench.report(&hedge_won, 2);
     assert_eq!(bench.mode(3), Err(OffReason::Disabled));
     // An answer in between interrupts the row.
     let mut bench = Bench::known();
-    bench.report(&outrun, 0);
+    bench.report(&hedge_won, 0);
     bench.report(&FastOpenReport::Works, 1);
-    bench.report(&outrun, 2);
+    bench.report(&hedge_won, 2);
     assert_eq!(bench.mode(3), Ok(Mode::Data));
 }
 
