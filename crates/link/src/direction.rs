@@ -160,8 +160,8 @@ impl<P: LinkPacket> LinkDirection<P> {
         offered
     }
 
-    /// Returns the time of the next event in [`LinkDirection::poll`]. `poll` may then return no packet, because
-    /// a middlebox only releases a packet into the path.
+    /// Returns the time of the next event in [`LinkDirection::poll`]. `poll` may then return no packet,
+    /// because a middlebox only releases a packet into the path.
     #[inline]
     pub fn next_departure(&self) -> Option<Instant> {
         let due = self.line.next_due().map(instant_of);
