@@ -35,11 +35,23 @@ pub(crate) struct Host {
     owners: Owners,
     /// The notes of applications, until the trace takes them; `None` without a trace.
     pub(crate) notes: Option<Vec<(usize, String)>>,
+    /// The host does nothing before this time; the packets that arrive wait.
+    pub(crate) paused_until: Instant,
+    pub(crate) waiting: Vec<Vec<u8>>,
 }
 
 impl Host {
     pub(crate) fn new(name: &str, side: Side, stack: Box<Stack>) -> Host {
-        Host { name: name.to_owned(), side, stack, apps: Vec::new(), owners: Owners::default(), notes: None }
+        Host {
+            name: name.to_owned(),
+            side,
+            stack,
+            apps: Vec::new(),
+            owners: Owners::default(),
+            notes: None,
+            paused_until: Instant::ZERO,
+            waiting: Vec::new(),
+        }
     }
 
     /// Reinitialises this host as [`Host::new`] would create it, but in the same memory.
@@ -54,7 +66,7 @@ impl Host {
         config: StackConfig,
         seed: u64,
     ) -> Result<(), ConfigError> {
-        let Host { name: own_name, side: own_side, stack, apps, owners, notes } = self;
+        let Host { name: own_name, side: own_side, stack, apps, owners, notes, paused_until, waiting } = self;
         stack.renew(config, seed)?;
         own_name.clear();
         own_name.push_str(name);
@@ -62,6 +74,8 @@ impl Host {
         apps.clear();
         owners.clear();
         *notes = None;
+        *paused_until = Instant::ZERO;
+        waiting.clear();
         Ok(())
     }
 
@@ -81,7 +95,9 @@ impl Host {
     /// Returns the time of the next timer, start or wake-up on this host.
     pub(crate) fn next_wake(&self) -> Option<Instant> {
         let apps = self.apps.iter().filter_map(|running| running.starts.or_else(|| running.app.next_wake()));
-        apps.chain(self.stack.next_timeout()).min()
+        let arrival = (!self.waiting.is_empty()).then_some(Instant::ZERO);
+        let next = apps.chain(self.stack.next_timeout()).chain(arrival).min();
+        next.map(|due| due.max(self.paused_until))
     }
 
     /// Serves due timers of the stack, starts and wake-ups of applications.

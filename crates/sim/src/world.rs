@@ -222,15 +222,27 @@ impl World {
         self.hosts.iter().all(Host::apps_done)
     }
 
+    /// Stops a host until `until`, like a busy processor or a suspended machine: its packets and timers wait.
+    pub fn pause_host(&mut self, host: HostId, until: Instant) {
+        let HostId(index) = host;
+        self.hosts[index].paused_until = until;
+        self.path.rearm_host(index, &self.hosts[index]);
+    }
+
     /// Advances to the next event and handles it. Returns `None`, without moving the clock, if there is none
     /// before or at `limit`.
     pub fn step(&mut self, limit: Instant) -> Option<Instant> {
         let (at, source) = self.path.schedule.pop(limit)?;
         self.path.now = at;
         match self.path.woken(source) {
-            WakeTarget::Host(host) => {
-                self.hosts[host].wake(at, &mut self.arena.scratch);
-                self.post_process(host);
+            WakeTarget::Host(index) => {
+                let host = &mut self.hosts[index];
+                for packet in std::mem::take(&mut host.waiting) {
+                    host.stack.on_packet(&packet, Rx::default(), at);
+                    self.arena.recycle(packet);
+                }
+                host.wake(at, &mut self.arena.scratch);
+                self.post_process(index);
             }
             WakeTarget::Direction(link, direction) => self.depart(link, direction),
         }
@@ -289,6 +301,11 @@ impl World {
         let index = place.map(|place| self.by_address[place].1);
         let host = index.and_then(|index| self.hosts.get_mut(index)).filter(|host| host.side == side);
         match (index, host) {
+            (Some(index), Some(host)) if host.paused_until > self.path.now || !host.waiting.is_empty() => {
+                host.waiting.push(packet);
+                let host = &self.hosts[index];
+                self.path.rearm_host(index, host);
+            }
             (Some(index), Some(host)) => {
                 host.stack.on_packet(&packet, Rx::default(), self.path.now);
                 self.arena.recycle(packet);

@@ -52,19 +52,28 @@ impl Load {
 
 /// Runs `count` responses of `bytes`, one every `every`, between ends with `tcp`.
 fn load(link: &str, tcp: &TcpConfig, bytes: u64, every: Duration, count: usize, seed: u64) -> Load {
-    load_on(link, tcp, bytes, every, count, seed, None)
+    load_with(link, tcp, bytes, every, count, seed, Setup::default())
 }
 
-/// Like [`load`]. With `lead` the requests use connections without Fast Open that were opened `lead` earlier.
-fn load_on(
+/// What a load differs in from the usual one.
+#[derive(Clone, Copy, Default)]
+struct Setup {
+    /// The requests use connections without Fast Open that were opened this long before.
+    lead: Option<Duration>,
+    /// The hosts of these sides stand still for 100 ms every 1.73 s.
+    pausing: &'static [Side],
+}
+
+fn load_with(
     link: &str,
     tcp: &TcpConfig,
     bytes: u64,
     every: Duration,
     count: usize,
     seed: u64,
-    lead: Option<Duration>,
+    setup: Setup,
 ) -> Load {
+    let Setup { lead, pausing } = setup;
     let mut world = World::new(&LinkSpec::parse(link).unwrap(), seed);
     let client =
         world.add_host(Side::A, "client", &["10.0.0.1".parse().unwrap()], StackConfig::default()).unwrap();
@@ -110,6 +119,15 @@ fn load_on(
     let limit = Instant::ZERO + Duration::from_secs(3600);
     world.run_until(Instant::from_micros(from));
     let before = world.bytes_sent_by(Side::A) + world.bytes_sent_by(Side::B);
+    let mut next = from;
+    while !pausing.is_empty() && next < from + count as u64 * every {
+        world.run_until(Instant::from_micros(next));
+        for side in pausing {
+            let host = if *side == Side::A { client } else { server };
+            world.pause_host(host, Instant::from_micros(next + 100_000));
+        }
+        next += 1_730_000;
+    }
     world.run_while(limit, |world| apps.iter().all(|id| world.app::<Client>(*id).unwrap().is_over()));
     let rest = world.now() + Duration::from_secs(2);
     world.run_until(rest);
@@ -223,10 +241,10 @@ fn responses_on_connections_opened_in_advance_take_one_round_trip() {
     let every = Duration::from_millis(100);
     for (bytes, max) in [(30_000, 120.0), (100_000, 150.0)] {
         for lead in [0, 300, 2000] {
-            let lead = Some(Duration::from_millis(lead));
+            let setup = Setup { lead: Some(Duration::from_millis(lead)), ..Setup::default() };
             let link = "--rtt 100ms --rate 20mbit --queue 200p";
-            let load = load_on(link, &gateway(25), bytes, every, 50, 1, lead);
-            assert!(load.at(0.95) <= max, "{bytes} {lead:?}: {:?}", load.times);
+            let load = load_with(link, &gateway(25), bytes, every, 50, 1, setup);
+            assert!(load.at(0.95) <= max, "{bytes} {lead} ms: {:?}", load.times);
         }
     }
 }
@@ -240,5 +258,20 @@ fn starts_keep_the_rate_of_the_path_while_the_brake_limits_their_window() {
         let load = load(link, &gateway(25), 30_000, Duration::from_millis(50), 200, seed);
         let late = load.times.iter().filter(|ms| (130.0..205.0).contains(*ms)).count();
         assert!(late <= 2, "seed {seed}: {late} late responses, {:.0} ms at p95", load.at(0.95));
+    }
+}
+
+/// A pause delays the responses that are in flight: one in eight here. It is no queue, so later responses have
+/// their whole first flight and their parity.
+#[test]
+fn pauses_of_a_host_delay_only_what_is_in_flight() {
+    let link = "--rtt 100ms --rate 20mbit --queue 200p --loss 2%";
+    for pausing in [&[Side::A][..], &[Side::B], &[Side::A, Side::B]] {
+        for seed in 0..3 {
+            let setup = Setup { pausing, ..Setup::default() };
+            let load = load_with(link, &gateway(25), 30_000, Duration::from_millis(50), 400, seed, setup);
+            let late = load.times.iter().filter(|ms| **ms > 130.0).count();
+            assert!(late <= 60, "{pausing:?}, seed {seed}: {late} {:?}", load.times);
+        }
     }
 }

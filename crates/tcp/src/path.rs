@@ -33,7 +33,7 @@ mod volume;
 
 pub use volume::PathVolume;
 use volume::Volume;
-pub(crate) use volume::{FlightReport, StartRequest};
+pub(crate) use volume::{FlightReport, StartRequest, at_rate};
 
 /// Interval at which a busy connection reports its measurements.
 pub(crate) const REPORT_INTERVAL: Duration = Duration::from_secs(10);

@@ -86,7 +86,7 @@ impl Connection {
         if ack.repaired {
             self.tx.pass_repairs(&ack, reported, now);
         }
-        self.take_rtt_sample(&ack, now);
+        let queue_rtt = self.take_rtt_sample(&ack, watched, now);
         let has_sack = self.handshake.agreed.sack;
         if let Some(Undone { why, is_raised }) = self.tx.undo_spurious(&ack, has_sack, now) {
             if is_raised {
@@ -118,7 +118,7 @@ impl Connection {
         if let Some(losses) = losses
             && (self.path.flights.is_some() || ack.delivered_bytes > 0)
         {
-            self.path.watch_flight(&ack, losses, self.tx.scoreboard.nxt(), now);
+            self.path.watch_flight(&ack, queue_rtt, losses, self.tx.scoreboard.nxt(), now);
             self.path.conclude_flight(&self.counters, &self.handshake, &self.config, &mut self.tx, now);
         }
         if loss.newly_lost > 0 {
@@ -199,11 +199,15 @@ impl Connection {
         self.rx.timestamps.rtt(timestamps.echo, self.handshake.opened, now)
     }
 
-    fn take_rtt_sample(&mut self, ack: &AckOutcome, now: Instant) {
+    /// Returns the sample if it may show a queue. `watched`: the flights are watched.
+    fn take_rtt_sample(&mut self, ack: &AckOutcome, watched: bool, now: Instant) -> Option<Micros> {
+        let queue_rtt = if watched { self.path.watch_rtt(ack, &self.tx, now) } else { ack.rtt };
         if let Some(rtt) = ack.rtt {
             self.tx.rtt.on_sample(rtt, now);
             self.tx.rto.reset_backoff();
-            self.gentle.on_rtt(rtt, &self.tx.scoreboard, now);
+            if let Some(rtt) = queue_rtt {
+                self.gentle.on_rtt(rtt, &self.tx.scoreboard, now);
+            }
             if let Some(srtt) = self.tx.rtt.srtt() {
                 self.counters.observe(Observation::RttSample { rtt: rtt.into(), srtt: srtt.into() });
             }
@@ -212,6 +216,7 @@ impl Connection {
             self.counters.dsacks += u64::from(self.tx.segments_of(dsack));
             self.counters.retransmits_spurious += u64::from(dsack.of == DsackOf::Retransmit);
         }
+        queue_rtt
     }
 
     /// Detects losses: by RACK with SACK, by duplicate acknowledgements without.

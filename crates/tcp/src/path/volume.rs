@@ -480,7 +480,7 @@ impl Volume {
 }
 
 /// Returns the time of this many bytes at `rate` bytes per second.
-fn at_rate(bytes: u64, rate: u64) -> Duration {
+pub(crate) fn at_rate(bytes: u64, rate: u64) -> Duration {
     Duration::from_micros(bytes.saturating_mul(1_000_000) / rate.max(1))
 }
 

@@ -8,6 +8,7 @@
 use brisk_wire::SeqNum;
 
 use crate::congestion::sample::Train;
+use crate::connection::path::pause::{Meaning, Rise, Sample};
 use crate::connection::path::{OnPath, STANDARD_WINDOW};
 use crate::connection::sender::{Sender, initial_window};
 use crate::evidence::{LossTimes, shows_queue};
@@ -35,6 +36,7 @@ const QUEUE_SAMPLES: u32 = 4;
 #[derive(Debug, Default)]
 pub(crate) struct FlightWatch {
     round: Option<Round>,
+    rise: Option<Rise>,
     /// Minimum queueing delay of the previous flight.
     waited: Duration,
     recent: RecentRtts,
@@ -61,6 +63,8 @@ struct Round {
     rtt_samples: u32,
     train: TrainMeter,
     times: LossTimes,
+    /// The longest pause during it, which lengthens the train.
+    paused: Duration,
 }
 
 /// Acknowledgements of one flight.
@@ -112,16 +116,63 @@ impl TrainMeter {
 }
 
 impl OnPath {
-    /// Processes an acknowledgement. `before`: the losses before it.
+    /// Processes the round-trip sample of an acknowledgement, before the estimator does. Returns the sample if
+    /// it may show a queue (see [`Rise`]).
+    pub(in crate::connection) fn watch_rtt(
+        &mut self,
+        ack: &AckOutcome,
+        tx: &Sender,
+        now: Instant,
+    ) -> Option<Micros> {
+        let rtt = ack.rtt?;
+        let mut originals = ack.delivered.iter().filter(|segment| !segment.retransmitted);
+        let bytes = originals.clone().map(|segment| segment.range.len()).sum();
+        // The acknowledgement of a SYN delivers no data.
+        let sent = now.as_micros().saturating_sub(rtt.0.into());
+        let sent_at = originals.next_back().map_or(Instant::from_micros(sent), |newest| newest.sent_at);
+        let Some(least) = self.min_rtt(tx) else { return Some(rtt) };
+        let sample = Sample {
+            rtt: rtt.into(),
+            latest: tx.rtt.latest().map(Duration::from),
+            least,
+            sent_at,
+            bytes,
+            rate: self.known.volume.filter(|volume| volume.is_rate_limited).and_then(|volume| volume.rate),
+        };
+        let mut rise = self.flights.as_ref().and_then(|watch| watch.rise);
+        let meaning = Rise::classify(&mut rise, &sample, now);
+        if rise.is_some() || self.flights.is_some() {
+            self.flights.get_or_insert_default().rise = rise;
+        }
+        match meaning {
+            Meaning::Pause => {
+                self.was_paused = true;
+                let round = self.flights.as_mut().and_then(|watch| watch.round.as_mut());
+                if let Some((rise, round)) = rise.zip(round) {
+                    round.paused = round.paused.max(rise.by);
+                }
+            }
+            Meaning::Clear if self.was_paused => {
+                let is_long = |rtt: Micros| shows_queue(rtt.into(), least);
+                self.was_paused = !is_long(rtt) && tx.rtt.srtt().is_some_and(is_long);
+            }
+            Meaning::Clear | Meaning::Undecided => {}
+        }
+        (meaning == Meaning::Clear).then_some(rtt)
+    }
+
+    /// Processes an acknowledgement. `rtt`: its round-trip sample, if it may show a queue; `before`: the
+    /// losses before it.
     pub(in crate::connection) fn watch_flight(
         &mut self,
         ack: &AckOutcome,
+        rtt: Option<Micros>,
         before: LossCount,
         nxt: SeqNum,
         now: Instant,
     ) {
         let watch = self.flights.get_or_insert_default();
-        if let Some(rtt) = ack.rtt {
+        if let Some(rtt) = rtt {
             watch.recent.push(rtt);
         }
         if watch.round.is_none()
@@ -131,7 +182,7 @@ impl OnPath {
             watch.round = Some(Round::new(SeqRange::new(start, nxt), first.sent_at, now, before));
         }
         let Some(round) = &mut watch.round else { return };
-        if let Some(rtt) = ack.rtt {
+        if let Some(rtt) = rtt {
             round.min_rtt = Some(round.min_rtt.map_or(rtt, |min| min.min(rtt)));
             round.rtt_samples += 1;
             round.times.on_rtt(rtt);
@@ -170,7 +221,7 @@ impl OnPath {
         let (waited, min_rtt) = (self.waited(tx), self.min_rtt(tx));
         let round = self.flights.as_mut().and_then(|watch| watch.round.take())?;
         let end = round.range.end;
-        let train = round.train.rate(mss);
+        let train = round.train.rate(mss).filter(|train| !train.is_limited || !round.is_distorted());
         let lost = losses.since(round.before);
         let granted = if self.is_on_trust_behind(end) { 0 } else { self.take_granted() };
         let segments = round.range.len().div_ceil(mss);
@@ -286,10 +337,27 @@ impl OnPath {
 }
 
 impl Round {
+    /// True if a pause takes a quarter of the train or more.
+    fn is_distorted(&self) -> bool {
+        self.paused * 4 >= self.train.last.at.saturating_since(self.train.first.at)
+    }
+
     fn new(range: SeqRange, began: Instant, acked: Instant, before: LossCount) -> Round {
         let (train, times) = (TrainMeter::default(), LossTimes::default());
         let (lost_beyond, waited_at_loss, min_rtt, rtt_samples) = (0, Duration::ZERO, None, 0);
-        Round { range, began, acked, before, lost_beyond, waited_at_loss, min_rtt, rtt_samples, train, times }
+        Round {
+            range,
+            began,
+            acked,
+            before,
+            lost_beyond,
+            waited_at_loss,
+            min_rtt,
+            rtt_samples,
+            train,
+            times,
+            paused: Duration::ZERO,
+        }
     }
 }
 
