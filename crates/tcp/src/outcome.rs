@@ -248,8 +248,6 @@ pub(crate) struct LossOutcome {
     pub(crate) newly_lost: u32,
     /// Of these, bytes that had been retransmitted before: the retransmission itself was lost.
     pub(crate) lost_again: u32,
-    /// Algorithm that declared it, if anything was lost.
-    pub(crate) cause: Option<LossCause>,
 }
 
 /// Change of the recovery state by an acknowledgement or a timer.

@@ -234,7 +234,7 @@ impl Connection {
         let counted = self.tx.count_losses(ack, self.handshake.agreed.sack, in_recovery, now);
         #[cfg(not(feature = "historical"))]
         let counted = None;
-        let loss = if let Some((verdict, cause)) = counted {
+        if let Some((verdict, cause)) = counted {
             self.apply_loss_verdict(verdict, cause, now)
         } else if self.handshake.agreed.sack {
             self.tx.rack.on_ack(ack, &self.tx.scoreboard, srtt, min_rtt, in_recovery, now);
@@ -249,15 +249,13 @@ impl Connection {
                 RackVerdict::default()
             };
             self.apply_loss_verdict(verdict, LossCause::Rack, now)
-        } else {
-            let loss = self.tx.detect_by_duplicates(ack, self.config.dup_thresh);
-            self.counters.loss_runs += u64::from(loss.cause.is_some());
+        } else if let Some((newly_lost, cause)) = self.tx.detect_by_duplicates(ack, self.config.dup_thresh) {
+            let loss = LossOutcome { newly_lost, lost_again: 0 };
+            self.count_loss(&loss, 1, cause);
             loss
-        };
-        if loss.newly_lost > 0 {
-            self.count_loss(&loss);
+        } else {
+            LossOutcome::default()
         }
-        loss
     }
 
     /// Marks the segments of the verdict as lost on the scoreboard, and counts them.
@@ -268,7 +266,7 @@ impl Connection {
         now: Instant,
     ) -> LossOutcome {
         if verdict.lost.is_empty() {
-            return LossOutcome { newly_lost: 0, lost_again: 0, cause: Some(cause) };
+            return LossOutcome::default();
         }
         let newly_lost = verdict.lost.iter().map(|range| self.tx.scoreboard.mark_lost(*range)).sum();
         // RFC 4821 section 7.6.2: the loss of a probe alone shows that its size was too large, and is no sign
@@ -278,15 +276,19 @@ impl Connection {
                 self.tx.mtu.on_probe_lost(now);
                 self.tx.scoreboard.resplit(self.tx.mss());
                 self.tx.recovery.on_too_big(self.tx.scoreboard.nxt());
-                return LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::TooBig) };
+                let loss = LossOutcome { newly_lost, lost_again: 0 };
+                self.count_loss(&loss, 0, LossCause::TooBig);
+                return loss;
             }
             if verdict.lost.iter().any(|range| probe.intersection(range).is_some()) {
                 self.tx.mtu.abandon_probe();
             }
         }
-        self.counters.loss_runs += self.path.count_loss_runs(&verdict.lost);
+        let runs = self.path.count_loss_runs(&verdict.lost);
         self.path.watch_losses(&verdict.lost, &self.tx);
-        LossOutcome { newly_lost, lost_again: verdict.lost_again, cause: Some(cause) }
+        let loss = LossOutcome { newly_lost, lost_again: verdict.lost_again };
+        self.count_loss(&loss, runs, cause);
+        loss
     }
 
     /// Marks data that the peer could not repair and that left before the parity as lost, unless this path is
@@ -301,21 +303,20 @@ impl Connection {
         let unrepaired = self.with_gentle(|gentle, parts| gentle.on_failure(report, ack, parts, now));
         let Some(Unrepaired { verdict, hopeless }) = unrepaired else { return };
         let found = self.apply_loss_verdict(verdict, LossCause::Mechanism, now);
-        self.count_loss(&found);
         loss.newly_lost += found.newly_lost;
         loss.lost_again += found.lost_again;
-        loss.cause = loss.cause.or(found.cause);
         if hopeless {
             self.with_gentle(|gentle, parts| gentle.stop_parity(ParityOff::Pattern, parts));
         }
     }
 
-    /// Processes the end of the peer's reports of repairs, and undoes the reduction for repairs of data that
-    /// had not been lost.
+    /// Completes the peer's reports of repairs, once the window is reduced for them. A repaired hole that the
+    /// acknowledgement number does not pass is sent again. If the repaired data had not been lost, the
+    /// reduction is undone.
     fn conclude_repairs(&mut self, report: &RepairReport, ack: &AckOutcome, now: Instant) {
         let Conclusion { newly_lost, refuted } =
             self.with_gentle(|gentle, parts| gentle.after_ack(report, ack, parts, now));
-        self.count_loss(&LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::Mechanism) });
+        self.count_loss(&LossOutcome { newly_lost, lost_again: 0 }, 0, LossCause::Mechanism);
         if refuted == Refuted::Nothing {
             return;
         }
@@ -329,8 +330,10 @@ impl Connection {
         }
     }
 
-    pub(crate) fn count_loss(&mut self, loss: &LossOutcome) {
-        if let Some(by) = loss.cause.filter(|_| loss.newly_lost > 0) {
+    /// Counts segments that the algorithm `by` has declared lost, in `runs` runs of consecutive segments.
+    pub(crate) fn count_loss(&mut self, loss: &LossOutcome, runs: u64, by: LossCause) {
+        self.counters.loss_runs += runs;
+        if loss.newly_lost > 0 {
             let too_big = by == LossCause::TooBig;
             let segments = if too_big { 0 } else { loss.newly_lost.div_ceil(self.tx.mss()) };
             self.counters.segments_lost += u64::from(segments);

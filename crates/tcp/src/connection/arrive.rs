@@ -627,6 +627,6 @@ impl Connection {
         if newly_lost > 0 {
             self.tx.recovery.on_too_big(self.tx.scoreboard.nxt());
         }
-        self.count_loss(&LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::TooBig) });
+        self.count_loss(&LossOutcome { newly_lost, lost_again: 0 }, 0, LossCause::TooBig);
     }
 }

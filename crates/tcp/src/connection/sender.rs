@@ -15,7 +15,7 @@ use crate::congestion::Controller;
 use crate::congestion::sample::{ControllerStart, LostPacket};
 use crate::connection::Host;
 use crate::event::UndoCause;
-use crate::outcome::{AckOutcome, CongestionState, Delivered, Dsack, LossCause, LossOutcome};
+use crate::outcome::{AckOutcome, CongestionState, Delivered, Dsack, LossCause};
 use crate::send::budget::Budget;
 use crate::send::delivery::Snapshots;
 use crate::send::mtu::{NextProbe, PathMtu};
@@ -683,8 +683,12 @@ impl Sender {
 
     /// Detects losses without SACK: the third duplicate acknowledgement (`dup_thresh`) declares the first
     /// segment lost (RFC 5681 section 3.2), and each partial acknowledgement in recovery the next one (RFC
-    /// 6582 section 3.2).
-    pub(crate) fn detect_by_duplicates(&mut self, ack: &AckOutcome, dup_thresh: u32) -> LossOutcome {
+    /// 6582 section 3.2). Marks it, and returns the bytes that are newly lost and the rule that applied.
+    pub(crate) fn detect_by_duplicates(
+        &mut self,
+        ack: &AckOutcome,
+        dup_thresh: u32,
+    ) -> Option<(u32, LossCause)> {
         let partial = self.recovery.state() == CongestionState::Recovery
             && ack.advanced > 0
             && self.scoreboard.una().lt(self.recovery.recovery_point());
@@ -692,10 +696,9 @@ impl Sender {
         let cause = match (partial, third) {
             (true, _) => LossCause::PartialAck,
             (false, true) => LossCause::DupAcks,
-            (false, false) => return LossOutcome::default(),
+            (false, false) => return None,
         };
-        let newly_lost = self.scoreboard.mark_head_lost(self.mss());
-        LossOutcome { newly_lost, lost_again: 0, cause: Some(cause) }
+        Some((self.scoreboard.mark_head_lost(self.mss()), cause))
     }
 
     /// Detects losses by duplicate counting, if so configured.

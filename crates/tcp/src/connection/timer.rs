@@ -107,7 +107,6 @@ impl Connection {
         }
         let verdict = self.tx.rack.on_timeout(&self.tx.scoreboard, now);
         let loss = self.apply_loss_verdict(verdict, LossCause::Rack, now);
-        self.count_loss(&loss);
         if loss.newly_lost > 0 {
             self.tx.pass_losses(now);
             let undelivered =
@@ -151,15 +150,14 @@ impl Connection {
             self.tx.scoreboard.clear_sacked();
         }
         self.tx.rack.disarm();
-        let newly_lost = if self.handshake.agreed.sack && self.tx.uses_rack() && !reneged {
+        let (newly_lost, runs) = if self.handshake.agreed.sack && self.tx.uses_rack() && !reneged {
             let lost = self.tx.rack.on_rto(&self.tx.scoreboard, now);
-            self.counters.loss_runs += self.path.count_loss_runs(&lost);
-            lost.iter().map(|range| self.tx.scoreboard.mark_lost(*range)).sum()
+            let newly_lost = lost.iter().map(|range| self.tx.scoreboard.mark_lost(*range)).sum();
+            (newly_lost, self.path.count_loss_runs(&lost))
         } else {
-            self.counters.loss_runs += 1;
-            self.tx.scoreboard.mark_all_lost()
+            (self.tx.scoreboard.mark_all_lost(), 1)
         };
-        self.count_loss(&LossOutcome { newly_lost, lost_again: 0, cause: Some(LossCause::Rto) });
+        self.count_loss(&LossOutcome { newly_lost, lost_again: 0 }, runs, LossCause::Rto);
         let first = self.tx.recovery.on_timeout(self.tx.scoreboard.nxt());
         if first && self.config.path_start {
             self.path.watch_timeout(&self.tx, now);

@@ -612,7 +612,7 @@ mod tests {
         let mut recovery = Recovery::new(ISS, true);
         take(&mut recovery, &ack(0, 1000), false, 9000);
         recovery.on_timeout(seq(9000));
-        let again = LossOutcome { newly_lost: 1000, lost_again: 1000, cause: None };
+        let again = LossOutcome { newly_lost: 1000, lost_again: 1000 };
         assert_eq!(recovery.on_ack(&ack(1000, 2000), &again, true, true, seq(9000)), Episode::Entered);
         assert_eq!(recovery.state(), CongestionState::Recovery);
     }
