@@ -172,8 +172,8 @@ pub(crate) struct Aftermath {
     pub(crate) has_gentle_report: bool,
     /// True if it may have a report about its path.
     pub(crate) has_path_report: bool,
-    /// True if its client waits for a one-time cookie.
-    pub(crate) wants_one_time_cookie: bool,
+    /// True if Fast Open has a report for the cache, or its client waits for a one-time cookie.
+    pub(crate) has_fast_open_report: bool,
     /// True if it may become a member of its path.
     pub(crate) asks_to_join: bool,
     /// True if it will send and receive nothing more.
@@ -187,7 +187,7 @@ impl Aftermath {
         self.has_drained_storage
             | self.has_gentle_report
             | self.has_path_report
-            | self.wants_one_time_cookie
+            | self.has_fast_open_report
             | self.asks_to_join
             | self.is_over
             | (self.events != Events::default())
@@ -435,7 +435,7 @@ impl Connection {
             has_path_report: self.path.owes_report(&self.handshake, &self.tx, self.closed.is_some(), now)
                 || self.path.owes_flight_report()
                 || self.tx.mtu.asks_path(),
-            wants_one_time_cookie: self.fast_open.wants_one_time_cookie(),
+            has_fast_open_report: self.fast_open.has_report(),
             asks_to_join: self.path.asks_to_join(&self.tx) && self.handshake.is_complete(),
             is_over: self.closed.is_some() && self.is_done(),
         }

@@ -1,4 +1,4 @@
-//! Selection of the next segment. `transmit_in` selects, builds and accounts; the rest of this file selects.
+//! Selection of the next segment. `poll_transmit` selects, builds and accounts; the rest of this file selects.
 //!
 //! [`Connection::turns`] lists the kinds of segments that may be due, in their order. Each turn asks the
 //! [`Budget`] how much may leave. The selection changes no state: it returns a [`Change`], which `account`
@@ -60,25 +60,13 @@ mod order {
 impl Connection {
     /// Writes the next packet into `out`, if there is one to send: decide, build, account.
     pub(crate) fn poll_transmit(&mut self, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) -> Option<Built> {
-        let turns = self.turns(now);
+        let mut turns = self.turns(now);
         if turns.is_empty() {
             let sends = |turn: &Turn| matches!(self.decide(*turn, now, env), Step::Send(_));
             debug_assert!(!self.state.is_synchronized() || !order::ALL.iter().any(sends), "it has a turn");
             self.become_idle(now);
             return None;
         }
-        self.transmit_in(turns, now, env, out)
-    }
-
-    /// Builds the next segment like [`Connection::poll_transmit`], but only of these
-    /// [turns](Connection::turns), of which there is at least one.
-    pub(crate) fn transmit_in(
-        &mut self,
-        mut turns: &'static [Turn],
-        now: Instant,
-        env: &Env<'_>,
-        out: &mut Vec<u8>,
-    ) -> Option<Built> {
         (self.tx.paced, self.tx.send_limited) = (false, false);
         self.gentle.refresh_copies(self.tx.scoreboard.una());
         while let Some((&turn, later)) = turns.split_first() {

@@ -1,8 +1,9 @@
 //! The steps of the stack after a call has changed a connection.
 //!
 //! After every event (a segment, a call, a timer, a transmission) the connection returns an [`Aftermath`],
-//! and [`Stack::after`] processes it: it counts memory, queues events, updates the memories of the stack, and
-//! retires a connection that has ended. Then the connection is in the queue of ready connections, or idle.
+//! and [`Stack::apply_aftermath`] processes it: it counts memory, queues events, updates the memories of the
+//! stack, and retires a connection that has ended. Then the connection is in the queue of ready connections,
+//! or idle.
 
 use super::Stack;
 use super::slot::Ownership;
@@ -21,21 +22,22 @@ impl Stack {
     ) -> Option<R> {
         self.lend(id, now);
         let (result, aftermath) = self.owned_mut(id)?.connection.act(now, act);
-        self.after(id, aftermath, now);
+        self.apply_aftermath(id, aftermath, now);
         Some(result)
     }
 
     /// Asks a connection for its aftermath, after a change that returned none, and processes it.
-    pub(super) fn after_change(&mut self, id: ConnId, now: Instant) {
+    pub(super) fn take_aftermath(&mut self, id: ConnId, now: Instant) {
         self.lend(id, now);
         let Some(slot) = self.slots.at_mut(id) else { return };
         let aftermath = slot.connection.aftermath(Urgency::Normal, now);
-        self.after(id, aftermath, now);
+        self.apply_aftermath(id, aftermath, now);
     }
 
-    /// Processes the aftermath of a call on a connection.
+    /// Processes the aftermath of a call on a connection. `ARCHITECTURE.md` ("The stack and its driver") lists
+    /// the steps in this order.
     #[inline]
-    pub(super) fn after(&mut self, id: ConnId, aftermath: Aftermath, now: Instant) {
+    pub(super) fn apply_aftermath(&mut self, id: ConnId, aftermath: Aftermath, now: Instant) {
         self.clock = self.clock.max(now);
         let Some(mut slot) = self.slots.at_mut(id) else { return };
         if slot.member.is_some() {
@@ -45,62 +47,47 @@ impl Stack {
         }
         // Nearly every segment changes the size of a buffer.
         self.memory.count(slot, aftermath.memory);
-        let uses_fast_open = slot.server_key.is_some() || slot.ticket.is_some();
+        let uses_fast_open = aftermath.has_fast_open_report || slot.ticket.is_some();
         let repair_memory_changed = slot.repair_memory != aftermath.repair_memory;
         let is_watched = self.config.observe || self.config.lifecycle || self.memory.has_waiters();
         if aftermath.asks() || uses_fast_open || repair_memory_changed || is_watched {
-            self.post_process(id, &aftermath, now);
-            self.schedule(id, aftermath.urgency, now);
-        } else if aftermath.urgency != Urgency::Idle || slot.urgency != Urgency::Idle {
-            self.ready.raise(id, slot, aftermath.urgency);
-        } else {
-            self.enter_deadline(id, now);
-        }
-    }
-
-    #[inline(never)]
-    fn post_process(&mut self, id: ConnId, aftermath: &Aftermath, now: Instant) {
-        let Some(slot) = self.slots.at_mut(id) else { return };
-        if aftermath.has_drained_storage {
-            self.memory.take_storage(slot);
-        }
-        let uses_fast_open =
-            slot.server_key.is_some() || slot.ticket.is_some() || aftermath.wants_one_time_cookie;
-        let repair_memory_changed = slot.repair_memory != aftermath.repair_memory;
-        if self.memory.has_waiters() {
-            self.memory.wake_waiters(&mut self.slots, &mut self.events);
-        }
-        if (self.config.observe || self.config.lifecycle)
-            && let Some(slot) = self.slots.at_mut(id)
-        {
-            if self.config.observe {
-                self.reports.observe(id, slot, &mut self.stats, now);
+            if aftermath.has_drained_storage {
+                self.memory.take_storage(slot);
             }
-            if self.config.lifecycle {
-                self.reports.report_lifecycle(id, slot, &self.controllers, &mut self.stats);
+            if self.memory.has_waiters() {
+                self.memory.wake_waiters(&mut self.slots, &mut self.events);
+            }
+            if let Some(slot) = self.slots.at_mut(id).filter(|_| is_watched) {
+                if self.config.observe {
+                    self.reports.observe(id, slot, &mut self.stats, now);
+                }
+                if self.config.lifecycle {
+                    self.reports.report_lifecycle(id, slot, &self.controllers, &mut self.stats);
+                }
+            }
+            if aftermath.events != Events::default() {
+                self.pass_events_on(id, aftermath.events);
+            }
+            if repair_memory_changed {
+                self.memory.count_repairs(id, &mut self.slots, now);
+            }
+            if uses_fast_open {
+                self.learn_fast_open(id, now);
+            }
+            if aftermath.has_gentle_report {
+                self.learn_gentle(id, now);
+            }
+            if aftermath.has_path_report {
+                self.learn_path(id, now);
+            }
+            if aftermath.asks_to_join {
+                self.join_path(id, now);
+            }
+            if aftermath.is_over {
+                self.retire(id, now);
             }
         }
-        if aftermath.events != Events::default() {
-            self.pass_events_on(id, aftermath.events);
-        }
-        if repair_memory_changed {
-            self.memory.count_repairs(id, &mut self.slots, now);
-        }
-        if uses_fast_open {
-            self.learn_fast_open(id, now);
-        }
-        if aftermath.has_gentle_report {
-            self.learn_gentle(id, now);
-        }
-        if aftermath.has_path_report {
-            self.learn_path(id, now);
-        }
-        if aftermath.asks_to_join {
-            self.join_path(id, now);
-        }
-        if aftermath.is_over {
-            self.retire(id, now);
-        }
+        self.schedule(id, aftermath.urgency, now);
     }
 
     fn pass_events_on(&mut self, id: ConnId, events: Events) {

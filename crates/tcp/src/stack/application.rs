@@ -151,7 +151,7 @@ impl Stack {
             // The memory ended before the data did.
             self.memory.wait(id, slot);
         }
-        self.after(id, aftermath, now);
+        self.apply_aftermath(id, aftermath, now);
         written
     }
 }
@@ -195,7 +195,7 @@ impl Stack {
             return read(connection);
         }
         let (taken, aftermath) = connection.act(now, read);
-        self.after(id, aftermath, now);
+        self.apply_aftermath(id, aftermath, now);
         taken
     }
 

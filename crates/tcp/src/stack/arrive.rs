@@ -5,9 +5,7 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-use brisk_wire::{
-    ChecksumFill, Flags, IcmpError, IpMeta, Packet, Segment, TcpHeader, Timestamps as TimestampOption,
-};
+use brisk_wire::{ChecksumFill, Flags, IcmpError, IpMeta, Segment, TcpHeader, Timestamps as TimestampOption};
 
 use super::demux::{Demux, Target};
 use super::half_open::{HalfOpen, HalfOpenTable};
@@ -16,7 +14,7 @@ use super::moves::Earlier;
 use super::slot::{Ownership, Slot, with_env};
 use super::stats::Refusal;
 use super::time_wait::{TimeWaitEntry, TimeWaitTable, TimeWaitVerdict};
-use super::{Rx, Stack, reset};
+use super::{Stack, reset};
 use crate::conn_id::{ConnId, Slots};
 use crate::connection::{State, Urgency};
 use crate::four_tuple::{self, FourTuple};
@@ -50,17 +48,7 @@ impl Stack {
         Owners { demux, slots, half_open, time_wait }
     }
 
-    pub(super) fn receive(&mut self, packet: &[u8], rx: Rx, now: Instant) -> Result<(), Refusal> {
-        // The parsed packet is used in place, because it is large.
-        match &brisk_wire::parse(packet, rx.checksum) {
-            Ok(Packet::Tcp(segment)) => self.on_tcp(segment, packet.len(), rx.segment_size, now),
-            Ok(Packet::Icmp(error)) => self.on_icmp(error, now),
-            Ok(Packet::Other { .. }) => Err(Refusal::NotTcp),
-            Err(error) => Err((*error).into()),
-        }
-    }
-
-    fn on_tcp(
+    pub(super) fn on_tcp(
         &mut self,
         segment: &Segment<'_>,
         wire_len: usize,
@@ -248,7 +236,7 @@ impl Stack {
             connection.rx.queue.lend_packet(None);
         }
         slot.half_open = None;
-        self.after(id, aftermath, now);
+        self.apply_aftermath(id, aftermath, now);
         if no_memory { Err(Refusal::OutOfMemory) } else { Ok(()) }
     }
 
@@ -369,7 +357,7 @@ impl Stack {
     /// The quoted ends must be those of a connection, and the quoted sequence number must be outstanding
     /// there; an attacker who cannot see the traffic cannot guess them. The reaction of the connection
     /// depends on its state.
-    fn on_icmp(&mut self, error: &IcmpError, now: Instant) -> Result<(), Refusal> {
+    pub(super) fn on_icmp(&mut self, error: &IcmpError, now: Instant) -> Result<(), Refusal> {
         let tuple = FourTuple { local: error.src, remote: error.dst };
         let id = match self.owners().of(&tuple) {
             Some(Target::Connection(slot)) => self.slots.key_at(slot),
@@ -382,7 +370,7 @@ impl Stack {
         slot.half_open = None;
         let (believed, aftermath) =
             slot.connection.act(now, |connection| connection.on_icmp(error.kind, error.seq, now));
-        self.after(id, aftermath, now);
+        self.apply_aftermath(id, aftermath, now);
         if !believed {
             return Err(Refusal::IcmpStale);
         }

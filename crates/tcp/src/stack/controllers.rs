@@ -7,7 +7,7 @@
 //! the memory of the path instead.
 //!
 //! The stack lends a member the [`RateControl`] of its path for each call ([`Stack::lend`]) and takes it back
-//! afterwards, in [`Stack::after`]. The loan includes the data that other members have in flight; its return
+//! afterwards, in [`Stack::apply_aftermath`]. The loan includes the data that other members have in flight; its return
 //! updates the path.
 //!
 //! A member that the window or the pacer holds back waits in a queue of the path. When the window permits,
@@ -692,7 +692,7 @@ impl Stack {
         self.controllers.state((local, remote))
     }
 
-    /// Lends a connection the controller of its path, if it is a member. [`Stack::after`] takes it back.
+    /// Lends a connection the controller of its path, if it is a member. [`Stack::apply_aftermath`] takes it back.
     #[inline]
     pub(super) fn lend(&mut self, id: ConnId, now: Instant) {
         if let Some(slot) = self.slots.at_mut(id)

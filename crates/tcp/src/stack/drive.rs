@@ -2,11 +2,13 @@
 
 use alloc::vec::Vec;
 
+use brisk_wire::Packet;
 use bytes::Bytes;
 
 use super::allowance::Allowances;
 use super::demux::Target;
 use super::slot::with_env;
+use super::stats::Refusal;
 use super::{Rx, Stack, Transmit};
 use crate::conn_id::ConnId;
 use crate::connection::{Connection, MAX_PIECES, ReservationChange, Urgency};
@@ -45,7 +47,14 @@ impl Stack {
     pub fn on_packet(&mut self, packet: &[u8], rx: Rx, now: Instant) {
         self.clock = self.clock.max(now);
         self.stats.packets_in += 1;
-        if let Err(reason) = self.receive(packet, rx, now) {
+        // The parsed packet is used in place, because it is large.
+        let taken = match &brisk_wire::parse(packet, rx.checksum) {
+            Ok(Packet::Tcp(segment)) => self.on_tcp(segment, packet.len(), rx.segment_size, now),
+            Ok(Packet::Icmp(error)) => self.on_icmp(error, now),
+            Ok(Packet::Other { .. }) => Err(Refusal::NotTcp),
+            Err(error) => Err((*error).into()),
+        };
+        if let Err(reason) = taken {
             self.stats.refuse(reason);
         }
     }
@@ -189,23 +198,15 @@ impl Stack {
                 in_place: None,
             });
         }
-        match which {
-            Which::All { .. } => {
-                while let Some(id) = self.next_ready(now) {
-                    if let Some(transmit) = self.ask(id, which, now, out) {
-                        return Some(transmit);
-                    }
-                }
-            }
-            Which::Urgent => {
-                while let Some(id) = self.next_urgent(now) {
-                    if let Some(transmit) = self.ask(id, which, now, out) {
-                        return Some(transmit);
-                    }
-                }
+        loop {
+            let id = match which {
+                Which::All { .. } => self.next_ready(now)?,
+                Which::Urgent => self.next_urgent(now)?,
+            };
+            if let Some(transmit) = self.ask(id, which, now, out) {
+                return Some(transmit);
             }
         }
-        None
     }
 
     /// Polls a connection with urgent packets before it processes another segment, so that each segment of a
@@ -239,21 +240,6 @@ impl Stack {
                 false => connection.path.start_as_unknown(),
             }
         }
-        let turns = connection.turns(now);
-        if turns.is_empty() {
-            connection.become_idle(now);
-            reserve(&mut self.allowances, connection, now);
-            if slot.member.is_some() {
-                self.take_back(id, Urgency::Idle, now);
-            }
-            let slot = self.slots.at_mut(id)?;
-            if is_queued {
-                slot.urgency = Urgency::Normal;
-            } else {
-                self.schedule(id, Urgency::Idle, now);
-            }
-            return None;
-        }
         let planned = connection.gentle.planner_config().map(|planner| {
             let remote = connection.tuple().remote.ip();
             (remote, self.allowances.available(remote, planner, now))
@@ -263,7 +249,7 @@ impl Stack {
         }
         let built = with_env(&self.config, &mut self.challenges, &mut self.stats, |env| {
             env.payload_in_place = payload_in_place;
-            connection.transmit_in(turns, now, env, out)
+            connection.poll_transmit(now, env, out)
         });
         let transmit = built.map(|built| Transmit {
             len: out.len() + built.in_place_len(),
@@ -277,9 +263,7 @@ impl Stack {
         if let Some((transmit, (remote, _))) = transmit.as_ref().zip(planned) {
             self.allowances.record(remote, transmit.origin, transmit.len, now);
         }
-        if transmit.is_none() || planned.is_some() {
-            reserve(&mut self.allowances, connection, now);
-        }
+        reserve(&mut self.allowances, connection, now);
         let aftermath = connection.after_poll(transmit.is_some(), now);
         match transmit {
             Some(_) => {
@@ -289,7 +273,7 @@ impl Stack {
             None if is_queued => slot.urgency = Urgency::Normal,
             None => {}
         }
-        self.after(id, aftermath, now);
+        self.apply_aftermath(id, aftermath, now);
         transmit
     }
 
@@ -385,7 +369,7 @@ impl Stack {
         if let Some(slot) = self.slots.at_mut(id) {
             slot.record_timeout(now);
             let aftermath = slot.connection.on_timeout(now);
-            self.after(id, aftermath, now);
+            self.apply_aftermath(id, aftermath, now);
         }
     }
 }

@@ -92,7 +92,7 @@ impl Stack {
             let Some(slot) = self.slots.at_mut(id) else { continue };
             slot.half_open = None;
             let ((), aftermath) = slot.connection.act(now, &mut act);
-            self.after(id, aftermath, now);
+            self.apply_aftermath(id, aftermath, now);
         }
     }
 }

@@ -198,7 +198,7 @@ impl Stack {
                 slot.connection.abandon();
                 slot.connection.release(now);
             }
-            self.after_change(id, now);
+            self.take_aftermath(id, now);
         }
     }
 

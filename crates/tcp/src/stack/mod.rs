@@ -331,7 +331,7 @@ impl Stack {
             self.lend(id, now);
             let Some(slot) = self.slots.at_mut(id) else { return };
             let ((), aftermath) = slot.connection.act(now, |connection| connection.release(now));
-            self.after(id, aftermath, now);
+            self.apply_aftermath(id, aftermath, now);
         }
     }
 

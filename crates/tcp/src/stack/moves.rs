@@ -201,7 +201,7 @@ impl Stack {
             slot.half_open = None;
             let ((), aftermath) =
                 slot.connection.act(now, |connection| connection.on_path_change(is_other_path, now));
-            self.after(id, aftermath, now);
+            self.apply_aftermath(id, aftermath, now);
         }
     }
 }

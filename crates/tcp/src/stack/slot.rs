@@ -143,7 +143,7 @@ impl Stack {
         let tuple = connection.tuple();
         let id = self.insert_slot(connection, tcp, phase, now);
         self.demux.point(&tuple, None, Target::Connection(id.index));
-        self.after_change(id, now);
+        self.take_aftermath(id, now);
         id
     }
 

@@ -303,7 +303,12 @@ impl Client {
 
     /// Processes a SYN-ACK that acknowledges `acked` bytes of data; `by_copy` if it answers the copy of the
     /// SYN.
-    pub(crate) fn on_syn_ack(&mut self, segment: &Arrived<'_>, acked: u32, by_copy: bool) -> FastOpenOutcome {
+    pub(crate) fn on_syn_ack(
+        &mut self,
+        segment: &Arrived<'_>,
+        acked: u32,
+        by_copy: bool,
+    ) -> FastOpenOutcome {
         let sent = SynSent {
             request: self.attempt.mode == Mode::Request,
             data: self.data,
@@ -400,6 +405,10 @@ impl Client {
             self.has_verdict = true;
             self.report(FastOpenReport::Works);
         }
+    }
+
+    pub(crate) fn has_report(&self) -> bool {
+        !self.reports.is_empty()
     }
 
     pub(crate) fn take_reports(&mut self) -> ArrayVec<FastOpenReport, 4> {

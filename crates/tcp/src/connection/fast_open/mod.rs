@@ -393,6 +393,16 @@ impl FastOpenState {
         }
     }
 
+    /// True if the cache has not received every report, or the client waits for a one-time cookie.
+    #[inline]
+    pub(super) fn has_report(&self) -> bool {
+        match self.role.as_deref() {
+            None => false,
+            Some(Role::Client(client)) => client.has_report(),
+            Some(Role::Server(server)) => server.wants_cookie(),
+        }
+    }
+
     pub(crate) fn take_reports(&mut self) -> ArrayVec<FastOpenReport, 4> {
         self.client_mut().map(Client::take_reports).unwrap_or_default()
     }
