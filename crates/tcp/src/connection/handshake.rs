@@ -432,7 +432,7 @@ impl Connection {
         self.path.rtt_in_doubt = self.tx.rtt.latest().is_some_and(|rtt| rtt > since);
         self.path.suspect_longer(since.into());
         let echoed = self.echo_rtt(segment, now);
-        if self.fast_open.on_syn_ack(segment, echoed, &self.handshake, &self.config, now) {
+        if self.fast_open.classify_syn_ack(segment, echoed, &self.handshake, &self.config, now) {
             // The SYN and its accepted data are one segment, which the scoreboard stores as two.
             self.counters.delivered_segments = self.counters.delivered_segments.saturating_sub(1);
         }

@@ -47,7 +47,7 @@ mod stats;
 mod syn_report;
 mod timer;
 mod transmit;
-mod urgent;
+mod urgent_pointer;
 
 #[cfg(test)]
 mod tests;
@@ -74,7 +74,7 @@ use receiver::Receiver;
 use sender::Sender;
 use syn_report::SynReport;
 use timer::Keepalive;
-use urgent::Urgent;
+use urgent_pointer::UrgentPointer;
 
 /// Random values that the stack draws for a connection so that nobody else can guess them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -222,7 +222,7 @@ pub(crate) struct Connection {
     pub(crate) tx: Sender,
     pub(crate) rx: Receiver,
     ecn: EcnState,
-    pub(crate) urgent: Urgent,
+    pub(crate) urgent: UrgentPointer,
     pub(crate) fast_open: FastOpenState,
     /// Corrective and Proactive, if the handshake agrees on them, and the planner.
     pub(crate) gentle: Gentle,
@@ -261,7 +261,7 @@ impl Connection {
             tx,
             rx,
             ecn: EcnState::new(config.ecn == EcnMode::On),
-            urgent: Urgent::new(config.urgent),
+            urgent: UrgentPointer::new(config.urgent),
             fast_open: FastOpenState::new(),
             gentle: Gentle::new(config, host.accepts_parity),
             keepalive: None,

@@ -3,7 +3,7 @@
 use brisk_wire::{Flags, SeqNum};
 
 use crate::config::TcpConfig;
-use crate::connection::urgent::{AtMark, Urgent};
+use crate::connection::urgent_pointer::{AtMark, UrgentPointer};
 use crate::outcome::Arrived;
 use crate::receive::{
     AckPolicy, Arrival, ArrivalKind, Assembler, RecvQueue, RecvWindow, SackReporter, Timestamps,
@@ -84,7 +84,12 @@ impl Receiver {
     }
 
     /// Returns the number of readable bytes, up to the urgent mark if one is ahead.
-    pub(crate) fn readable_run(&mut self, urgent: &mut Urgent, min_rtt: Option<Micros>, now: Instant) -> u32 {
+    pub(crate) fn readable_run(
+        &mut self,
+        urgent: &mut UrgentPointer,
+        min_rtt: Option<Micros>,
+        now: Instant,
+    ) -> u32 {
         loop {
             let available = self.queue.readable() as u32;
             match urgent.at_mark(self.read_next) {

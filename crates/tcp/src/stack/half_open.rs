@@ -7,8 +7,8 @@
 //! times: its packets are the same as if it had been kept whole.
 //!
 //! After any other event before the end of the handshake (a segment that does not complete it, an ICMP error)
-//! the connection remains whole. A connection that uses a mechanism, or has data on its SYN, also remains
-//! whole.
+//! the connection remains whole. A connection that uses Corrective, Proactive or a planner also remains
+//! whole, and so does one whose SYN had data that was accepted.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;

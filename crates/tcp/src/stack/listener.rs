@@ -85,7 +85,8 @@ impl Listener {
         }
     }
 
-    fn admission(&self) -> SynDecision {
+    /// Decides about a further SYN that does not open its connection.
+    fn syn_decision(&self) -> SynDecision {
         let full = self.half_open >= self.max_half_open;
         match self.syn_cookies {
             _ if self.is_full() => SynDecision::Refuse(Refusal::BacklogFull),
@@ -320,7 +321,7 @@ impl Stack {
     ) -> Result<(), Refusal> {
         let verdict = self.admit_syn_data(listener, &tuple, syn, now);
         let at = self.listeners.at_mut(listener).ok_or(Refusal::NoListener)?;
-        match at.admission() {
+        match at.syn_decision() {
             _ if matches!(verdict, Some(Verdict::Accept { .. })) => {}
             SynDecision::Refuse(reason) => return Err(reason),
             // A cookie cannot guarantee a sequence number above the old connection's.
@@ -346,9 +347,9 @@ impl Stack {
         let ticket = answer.and_then(|(at, verdict)| at.answer(&mut connection, verdict, syn, wire_len, now));
         let has_no_effect = answer.is_some_and(|(at, verdict)| at.has_no_effect(&verdict));
         match ticket {
-            Some(ticket) => self.admit_opened(listener, connection, &tcp, ticket, now),
+            Some(ticket) => self.insert_opened(listener, connection, &tcp, ticket, now),
             None => {
-                let id = self.admit(listener, connection, &tcp, now);
+                let id = self.insert_half_open(listener, connection, &tcp, now);
                 let verdict = verdict.filter(|_| !has_no_effect);
                 let beginning =
                     Beginning { tuple, listener, syn, wire_len, secrets, host, verdict, opened: now };
@@ -362,7 +363,7 @@ impl Stack {
     }
 
     /// Puts a connection that was opened by its SYN into the accept queue.
-    fn admit_opened(
+    fn insert_opened(
         &mut self,
         listener: ListenerId,
         connection: Box<Connection>,
@@ -380,7 +381,7 @@ impl Stack {
         self.events.push(Event::Incoming(listener));
     }
 
-    fn admit(
+    fn insert_half_open(
         &mut self,
         listener: ListenerId,
         connection: Box<Connection>,
@@ -460,7 +461,7 @@ impl Stack {
             Connection::from_syn_cookie(tuple, &tcp, secrets, host, ack, params, now, env)
         });
         self.stats.syn_cookies_accepted += 1;
-        self.admit(listener, connection, &tcp, now);
+        self.insert_half_open(listener, connection, &tcp, now);
         Ok(())
     }
 }
@@ -482,9 +483,9 @@ mod tests {
             (SynCookies::Always, SynDecision::Cookie, SynDecision::Cookie),
         ] {
             let mut listener = listener(cookies);
-            assert_eq!(listener.admission(), at_rest);
+            assert_eq!(listener.syn_decision(), at_rest);
             listener.half_open = 2;
-            assert_eq!(listener.admission(), in_flood);
+            assert_eq!(listener.syn_decision(), in_flood);
         }
     }
 
@@ -492,7 +493,7 @@ mod tests {
     fn a_full_accept_queue_refuses_even_cookies() {
         let mut listener = listener(SynCookies::Always);
         listener.on_established(ConnId { index: 0, generation: 0 });
-        assert_eq!(listener.admission(), SynDecision::Refuse(Refusal::BacklogFull));
+        assert_eq!(listener.syn_decision(), SynDecision::Refuse(Refusal::BacklogFull));
     }
 
     #[test]

@@ -303,7 +303,7 @@ impl Client {
 
     /// Processes a SYN-ACK that acknowledges `acked` bytes of data; `by_copy` if it answers the copy of the
     /// SYN.
-    pub(crate) fn on_syn_ack(
+    pub(crate) fn record_syn_ack(
         &mut self,
         segment: &Arrived<'_>,
         acked: u32,

@@ -2,7 +2,7 @@
 //! section 4.2). Decisions about cookies and limits are in [`crate::fast_open`].
 //!
 //! The data of a SYN is in the send queue like any other data. If the SYN-ACK does not acknowledge it, it
-//! counts as never sent: the scoreboard is reset, and the data leaves with the acknowledgement, as new data
+//! counts as never sent: the scoreboard is rewound to SEG.ACK, and the data leaves with the acknowledgement, as new data
 //! and without a response of congestion control.
 
 use alloc::boxed::Box;
@@ -295,7 +295,7 @@ impl FastOpenState {
 
     /// Evaluates the SYN-ACK after its acknowledgement has been processed. `echoed`: the round-trip time by
     /// its timestamp. Returns true if it acknowledges data of the SYN.
-    pub(super) fn on_syn_ack(
+    pub(super) fn classify_syn_ack(
         &mut self,
         segment: &Arrived<'_>,
         echoed: Option<Micros>,
@@ -308,7 +308,7 @@ impl FastOpenState {
         let Some(client) = self.client_mut() else { return false };
         let Handshake { syn, opened, .. } = handshake;
         let by_copy = !repeats_data && syn.copy.is_answered(echoed, client.attempt.srtt, *opened, now);
-        let outcome = client.on_syn_ack(segment, acked, by_copy);
+        let outcome = client.record_syn_ack(segment, acked, by_copy);
         let takes_data = client.data() > 0 && acked > 0;
         self.outcome = outcome;
         takes_data

@@ -10,7 +10,7 @@ use crate::config::UrgentPolicy;
 
 /// Both directions of urgent data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Urgent {
+pub(crate) struct UrgentPointer {
     policy: UrgentPolicy,
     /// Sequence number of the peer's urgent byte that the application has not passed yet.
     mark: Option<SeqNum>,
@@ -29,9 +29,9 @@ pub(crate) enum AtMark {
     Skip,
 }
 
-impl Urgent {
+impl UrgentPointer {
     pub(crate) fn new(policy: UrgentPolicy) -> Self {
-        Urgent { policy, ..Urgent::default() }
+        UrgentPointer { policy, ..UrgentPointer::default() }
     }
 
     /// Processes the pointer of a segment with URG. `read_next` is the next sequence number the application
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn the_urgent_byte_leaves_the_stream() {
-        let mut urgent = Urgent::new(UrgentPolicy::OutOfBand);
+        let mut urgent = UrgentPointer::new(UrgentPolicy::OutOfBand);
         assert!(urgent.on_pointer(SeqNum(100), 3, SeqNum(100)));
         urgent.on_payload(SeqNum(100), b"abXcd");
         assert_eq!(urgent.at_mark(SeqNum(100)), AtMark::ReadUpTo(Some(2)));
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn inline_only_stops_the_read_at_the_mark() {
-        let mut urgent = Urgent::new(UrgentPolicy::Inline);
+        let mut urgent = UrgentPointer::new(UrgentPolicy::Inline);
         urgent.on_pointer(SeqNum(100), 3, SeqNum(100));
         urgent.on_payload(SeqNum(100), b"abXcd");
         assert_eq!(urgent.take(), None);
@@ -136,14 +136,14 @@ mod tests {
 
     #[test]
     fn a_pointer_into_the_past_is_ignored() {
-        let mut urgent = Urgent::new(UrgentPolicy::OutOfBand);
+        let mut urgent = UrgentPointer::new(UrgentPolicy::OutOfBand);
         assert!(!urgent.on_pointer(SeqNum(100), 3, SeqNum(103)));
         assert!(!urgent.on_pointer(SeqNum(100), 0, SeqNum(100)));
     }
 
     #[test]
     fn segments_before_the_urgent_byte_carry_the_pointer() {
-        let mut urgent = Urgent::new(UrgentPolicy::OutOfBand);
+        let mut urgent = UrgentPointer::new(UrgentPolicy::OutOfBand);
         urgent.on_write(SeqNum(110));
         assert_eq!(urgent.pointer(SeqNum(100)), Some(10));
         assert_eq!(urgent.pointer(SeqNum(110)), None);
