@@ -13,6 +13,9 @@ use smallvec::SmallVec;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
 
+/// Bytes of a parity segment's own option, in addition to the headers of data.
+pub(crate) const PARITY_OPTION: u32 = 16;
+
 /// Reason why a segment was sent, which the budget (`send::budget`) and the scoreboard use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]

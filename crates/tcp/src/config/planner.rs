@@ -13,8 +13,8 @@ use crate::mechanism::plan::Form;
 /// that the expected delay of the flight is minimal and its gain is worth the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlannerConfig {
-    /// Limit of added redundancy, percent of the bytes sent to a destination within ten seconds and of
-    /// [`PlannerConfig::QUIET`]. 0 (none)..=200, default 5.
+    /// Limit of added redundancy, percent of the bytes sent to a destination within ten seconds, of
+    /// [`PlannerConfig::QUIET`], and of the flight that begins. 0 (none)..=200, default 5.
     pub max_overhead: u32,
     /// Assumed loss of an unknown path, per million. 0..=500000, default 10000.
     pub assumed_loss: u32,
@@ -54,8 +54,8 @@ impl Default for PlannerConfig {
 }
 
 impl TcpConfig {
-    /// Returns today's TCP with every mechanism under a planner that adds at most `max_overhead` percent of
-    /// redundancy; 0 is plain TCP with Reactive. Both ends should use it.
+    /// Returns today's TCP with every mechanism under a planner with this
+    /// [`max_overhead`](PlannerConfig::max_overhead); 0 is plain TCP with Reactive. Both ends should use it.
     pub fn planned(max_overhead: u32) -> Self {
         if max_overhead == 0 {
             return TcpConfig::default();

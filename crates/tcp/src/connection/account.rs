@@ -12,7 +12,7 @@ use crate::connection::segment::{Built, Segment};
 use crate::connection::state::State;
 use crate::event::Observation;
 use crate::mechanism::DueParity;
-use crate::outcome::{CongestionState, Origin, Sent};
+use crate::outcome::{CongestionState, Origin, PARITY_OPTION, Sent};
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
@@ -47,7 +47,14 @@ impl Connection {
             Choice::SynCopy => self.account_syn_copy(now),
             Choice::AfterSyn(range) => self.account_after_syn(*range, now),
             Choice::Data(data) => self.account_data(data, segment, now),
-            Choice::Copy(range) => self.pass_sent_to_gentle(&SentSegment::Copy(*range), now),
+            Choice::Copy(range) => {
+                // No plan includes copies of acknowledgements.
+                if !range.is_empty() {
+                    let payload = range.len() - u32::from(self.tx.is_fin_in(*range));
+                    self.tx.spend_redundancy(payload + self.header_len() as u32);
+                }
+                self.pass_sent_to_gentle(&SentSegment::Copy(*range), now);
+            }
             Choice::Parity(parity) => self.account_parity(parity, segment, now),
             Choice::TailAck => {
                 self.pass_sent_to_gentle(&SentSegment::TailAck, now);
@@ -177,14 +184,12 @@ impl Connection {
     /// by which the timer of a SYN starts later.
     fn start_copy(&mut self, data: u32, now: Instant) -> Duration {
         let insures = self.fast_open.insures_syn_data();
-        if self.config.handshake_copies.is_some() && !insures {
-            // The allowance must cover the copy, and the planner, if there is one, must consider it useful.
+        if !insures {
+            // A planner must have the allowance for the copy, and consider it useful.
             let again = data > 0 && self.fast_open.copied_syn_data(&self.config).is_some();
             let bytes = if again { SYN_LEN + data } else { SYN_LEN };
             let plain = data > 0 && !again;
-            if self.tx.redundancy_left() < bytes
-                || !self.with_gentle(|gentle, parts| gentle.plans_syn_copy(bytes, plain, parts))
-            {
+            if !self.with_gentle(|gentle, parts| gentle.plans_syn_copy(bytes, plain, parts)) {
                 self.handshake.syn.copy.cancel();
             }
         }
@@ -203,7 +208,6 @@ impl Connection {
             0
         };
         self.handshake.syn.copy = PlainCopy::Left(now);
-        self.tx.spend_redundancy(SYN_LEN + data);
         self.tx.scoreboard.on_sent(&Sent {
             range: SeqRange::with_len(self.handshake.iss, 1 + data),
             segment_size: data.max(1),
@@ -327,6 +331,7 @@ impl Connection {
         }
         self.tx.rate.on_sent(wire.len(), now);
         self.tx.on_redundancy(wire.len(), now);
+        self.tx.spend_redundancy(wire.len() + PARITY_OPTION + self.header_len() as u32);
         self.counters.redundant_bytes += u64::from(wire.len());
         self.pass_sent_to_gentle(&SentSegment::Parity(parity, segment.header.options.gentle), now);
         self.counters.observe(Observation::Sent { range: wire, origin: Origin::Parity });

@@ -107,7 +107,7 @@ pub(crate) struct Sender {
     pub(crate) paced: bool,
     /// Round-trip time from which on a loss is attributed to a full queue, if the path has shown one.
     pub(crate) queued_from: Option<Micros>,
-    /// Bytes of copies and parity that may still be sent; `None` without a limit.
+    /// IP bytes of copies and parity that the plan still permits; `None` without a planner.
     redundancy_left: Option<u32>,
     /// True if our FIN was sent twice.
     pub(crate) fin_copied: bool,
@@ -501,14 +501,21 @@ impl Sender {
         self.window.usable(self.scoreboard.una(), self.scoreboard.nxt())
     }
 
-    /// Sets the bytes that copies and parity may use.
-    pub(crate) fn allow_redundancy(&mut self, bytes: u32) {
+    /// Limits copies and parity of data to `bytes` IP bytes: those of the plan that begins.
+    pub(crate) fn limit_redundancy_to_plan(&mut self, bytes: u32) {
         self.redundancy_left = Some(bytes);
     }
 
-    /// Returns the bytes that copies and parity may still use; `u32::MAX` without a limit.
+    /// Returns the IP bytes that copies and parity of data may still use; `u32::MAX` without a limit.
     pub(crate) fn redundancy_left(&self) -> u32 {
         self.redundancy_left.unwrap_or(u32::MAX)
+    }
+
+    /// Deducts the IP bytes of a copy of data, or of a parity segment, from those of the plan.
+    pub(crate) fn spend_redundancy(&mut self, bytes: u32) {
+        if let Some(left) = &mut self.redundancy_left {
+            *left = left.saturating_sub(bytes);
+        }
     }
 
     /// Returns the bytes in flight: of data (RFC 6675 pipe) and, if the controller uses the delivery rate, of
@@ -524,20 +531,13 @@ impl Sender {
         self.rate.delivery.as_ref().map_or(0, |delivery| delivery.redundancy_in_flight())
     }
 
-    /// Records that a copy of data, or a parity segment, left.
+    /// Counts the payload of a copy of data, or of a parity segment, as in flight if the controller uses the
+    /// delivery rate.
     pub(crate) fn on_redundancy(&mut self, len: u32, now: Instant) {
         if let Some(delivery) = &mut self.rate.delivery {
             // Redundancy counts as in flight for a round trip and RACK's reordering window.
             let srtt = self.rtt.srtt().unwrap_or(self.rtt.rto_base());
             delivery.on_redundancy(len, now, now + srtt + srtt / 4);
-        }
-        self.spend_redundancy(len);
-    }
-
-    /// Deducts bytes from the allowance of redundancy.
-    pub(crate) fn spend_redundancy(&mut self, len: u32) {
-        if let Some(left) = &mut self.redundancy_left {
-            *left = left.saturating_sub(len);
         }
     }
 

@@ -196,6 +196,7 @@ impl Connection {
     #[inline]
     pub(crate) fn budget(&self, now: Instant) -> Budget {
         let mut budget = self.tx.budget(now);
+        budget.redundancy = budget.redundancy.saturating_sub(self.header_len() as u32);
         if self.state == State::SynReceived {
             let sent = self.tx.scoreboard.nxt().since(self.handshake.iss + 1);
             let unproven = self.fast_open.unproven_budget(sent, self.tx.mss());

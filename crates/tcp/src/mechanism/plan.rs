@@ -14,10 +14,10 @@
 
 use alloc::vec::Vec;
 
+use crate::outcome::PARITY_OPTION;
+
 /// The probability 1.
 const ONE: u64 = 1_000_000_000;
-/// Bytes of a parity segment's own option, in addition to the headers of data.
-pub(crate) const PARITY_OPTION: u32 = 16;
 /// Maximum number of parities of a group.
 pub(crate) const PARITIES_MAX: u32 = 8;
 /// Number of distinguished counts of lost packets: none, up to the number of parities, and more.
@@ -170,6 +170,16 @@ pub struct Plan {
     pub late: u64,
     /// Probability, per million, that a retransmission is still needed.
     pub failure_per_million: u32,
+}
+
+impl Plan {
+    /// Returns the bytes of the cost that copies and parity take. The others are the headers of the segments
+    /// that the plan adds by cutting.
+    pub(crate) fn redundancy(&self, flight: &Flight) -> u32 {
+        let segments = flight.bytes.div_ceil(self.segment.max(1));
+        let added = segments.saturating_sub(flight.segments());
+        self.cost.saturating_sub(added.saturating_mul(flight.headers))
+    }
 }
 
 /// Decides the plan of a flight. `allowance`: bytes that may be spent on it.

@@ -2,7 +2,7 @@
 //! allowance. Two limits are elsewhere: `decide_lost` does not exceed a window that the peer has reduced, and
 //! `choose_probe` sends one segment at most.
 
-use crate::outcome::Origin;
+use crate::outcome::{Origin, PARITY_OPTION};
 
 /// The current limits of transmissions, bytes; see [`Budget::of`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,7 +19,7 @@ pub(crate) struct Budget {
     pub(crate) peer: u32,
     /// Bytes that the pacer permits now.
     pub(crate) paced: u32,
-    /// Bytes of copies and parity in the allowance.
+    /// Bytes of payload that one copy may have within the allowance, which counts its headers too.
     pub(crate) redundancy: u32,
     /// A full segment.
     pub(crate) mss: u32,
@@ -45,7 +45,8 @@ impl Budget {
             Origin::Retransmit if self.is_alone() => self.paced,
             Origin::Retransmit => self.paced.min(self.unfilled()),
             Origin::TailLossProbe => self.peer,
-            Origin::Duplicate | Origin::Parity => self.paced.min(self.redundancy),
+            Origin::Duplicate => self.paced.min(self.redundancy),
+            Origin::Parity => self.paced.min(self.redundancy.saturating_sub(PARITY_OPTION)),
         }
     }
 
@@ -72,7 +73,7 @@ impl Budget {
         len > self.paced
     }
 
-    /// True if the allowance will not take `len` bytes of copies or parity, however long they wait.
+    /// True if the allowance will not take a copy of `len` bytes, however long it waits.
     pub(crate) fn is_spent(&self, len: u32) -> bool {
         len > self.redundancy
     }
@@ -130,7 +131,7 @@ mod tests {
     #[test]
     fn redundancy_spends_its_own_allowance_and_not_the_window() {
         let full = Budget { pipe: 10_000, ..BUDGET };
-        assert_eq!((full.of(Origin::Duplicate), full.of(Origin::Parity)), (500, 500));
+        assert_eq!((full.of(Origin::Duplicate), full.of(Origin::Parity)), (500, 484));
         assert_eq!(full.of(Origin::Retransmit), 0);
         assert_eq!(full.of(Origin::TailLossProbe), 5_000, "a probe exceeds the congestion window");
         assert!(full.is_spent(501) && !full.is_spent(500));

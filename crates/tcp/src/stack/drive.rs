@@ -245,7 +245,7 @@ impl Stack {
             (remote, self.allowances.available(remote, planner, now))
         });
         if let Some((_, allowance)) = planned {
-            connection.gentle.set_allowance(allowance);
+            connection.gentle.set_destination_allowance(allowance);
         }
         let built = with_env(&self.config, &mut self.challenges, &mut self.stats, |env| {
             env.payload_in_place = payload_in_place;

@@ -18,7 +18,7 @@ use crate::connection::path::STANDARD_WINDOW;
 use crate::connection::sender::{Sender, initial_window};
 use crate::fast_open::client::{FastOpenReport, Mode, OpenAttempt};
 use crate::fast_open::{BlackHoleSign, FastOpenConnect, FastOpenOutcome, OffReason, SynAckClass};
-use crate::outcome::Arrived;
+use crate::outcome::{Arrived, PARITY_OPTION};
 use crate::send::rto::Rto;
 use crate::send::scoreboard::Scoreboard;
 use crate::seq_ranges::SeqRange;
@@ -32,9 +32,6 @@ pub(crate) use server::{MAX_AFTER_SYN, SynAnswer};
 
 use client::{Client, RepeatedSynAck};
 use server::Server;
-
-/// Bytes of the option of a parity segment.
-const PARITY_OPTION: u32 = 16;
 
 /// Fast Open's state of one connection.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ use crate::connection::decision::{Data, SynOption};
 use crate::connection::gentle::f1::F1Hold;
 use crate::connection::gentle::parity::ParityTx;
 use crate::connection::gentle::planner::Planner;
-use crate::connection::gentle::proactive::Proactive;
+use crate::connection::gentle::proactive::{ACK_LEN, Proactive};
 use crate::connection::gentle::repair::ParityRx;
 use crate::connection::handshake::Handshake;
 use crate::connection::path::OnPath;
@@ -417,6 +417,7 @@ impl Gentle {
             .zip(sent.data())
             .and_then(|(planner, data)| planner.copy_delay(&data.range, parts.tx.rtt.srtt()));
         let withheld = self.withholds_parity(parts.tx.recovery.state());
+        let affords_ack = self.affords(ACK_LEN);
         let Some(active) = self.active.as_deref_mut() else { return };
         match *sent {
             SentSegment::Data { data, header, fresh, urgent } => {
@@ -432,7 +433,9 @@ impl Gentle {
             SentSegment::Ack { header, is_tail } => {
                 active.signals.on_sent(header.options.gentle, now);
                 active.on_bare_ack(is_tail, parts);
-                active.copy_ack(header, parts, now);
+                if affords_ack {
+                    active.copy_ack(header, parts, now);
+                }
             }
         }
     }

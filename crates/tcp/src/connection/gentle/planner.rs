@@ -3,7 +3,8 @@
 //!
 //! A plan is made when a flight begins: when there is data to send and the flight of the last plan has left.
 //! It determines the groups of the encoder, the segments that the copier selects, and the size of segments.
-//! Its cost limits the redundancy until the next plan.
+//! Its cost limits the redundancy until the next plan, together with the unspent part of the plan before if
+//! that flight was not acknowledged then.
 
 use brisk_wire::SeqNum;
 
@@ -40,7 +41,7 @@ const LATE_REQUEST: u32 = 1_000;
 pub(crate) struct Planner {
     config: PlannerConfig,
     /// Redundancy that the allowance of the destination permits now, bytes.
-    allowance: u32,
+    destination_allowance: u32,
     /// Part of the allowance reserved for flights planned here, and the time of the reservation.
     reserved: (u32, Instant),
     flight: Option<Planned>,
@@ -98,7 +99,7 @@ impl Planner {
     pub(crate) fn new(config: PlannerConfig) -> Self {
         Planner {
             config,
-            allowance: 0,
+            destination_allowance: 0,
             reserved: (0, Instant::ZERO),
             flight: None,
             kinds: LossKinds::default(),
@@ -161,10 +162,16 @@ impl Gentle {
     }
 
     /// Sets the redundancy that the allowance of the destination permits now, bytes.
-    pub(crate) fn set_allowance(&mut self, bytes: u32) {
+    pub(crate) fn set_destination_allowance(&mut self, bytes: u32) {
         if let Some(planner) = &mut self.planner {
-            planner.allowance = bytes;
+            planner.destination_allowance = bytes;
         }
+    }
+
+    /// True if the allowance of the destination permits `bytes` that no plan includes; always without a
+    /// planner.
+    pub(crate) fn affords(&self, bytes: u32) -> bool {
+        self.planner.as_ref().is_none_or(|planner| bytes <= planner.destination_allowance)
     }
 
     /// True if no parity may leave now. Recovery mostly follows a queue that overflowed, and parity would
@@ -243,7 +250,12 @@ impl Gentle {
     pub(crate) fn plans_syn_copy(&self, bytes: u32, plain: bool, parts: &Parts<'_>) -> bool {
         let late = if plain { LATE_HANDSHAKE - LATE_REQUEST } else { LATE_HANDSHAKE };
         self.planner.as_ref().is_none_or(|planner| {
-            plan::doubles_handshake(bytes, late, &planner.expected_losses(parts), planner.allowance)
+            plan::doubles_handshake(
+                bytes,
+                late,
+                &planner.expected_losses(parts),
+                planner.destination_allowance,
+            )
         })
     }
 
@@ -275,7 +287,7 @@ impl Gentle {
         // Pacing may have held back redundancy of the flight before.
         let left = parts.tx.redundancy_left();
         let owed = planner.unacknowledged(parts).map_or(0, |last| left.min(last.plan.cost));
-        let allowance = planner.allowance.saturating_add(planner.earned_by(&flight));
+        let allowance = planner.destination_allowance.saturating_add(planner.earned_by(&flight));
         let plan = match planner.config.form {
             Some(form) => form.weigh(&flight, &losses),
             None => plan::plan(&flight, &losses, &means, allowance),
@@ -288,7 +300,7 @@ impl Gentle {
             Protection::Nothing | Protection::Copies { .. } => (0, 2, false),
         };
         self.plan_parity(parities, group, pause);
-        parts.tx.allow_redundancy(plan.cost.saturating_add(owed));
+        parts.tx.limit_redundancy_to_plan(plan.redundancy(&flight).saturating_add(owed));
         parts.counters.planned += 1;
         parts.counters.planned_protected += u64::from(plan.protection != Protection::Nothing);
         parts.observe(Observation::Planned { flight, losses, plan });

@@ -19,6 +19,9 @@ use crate::send::budget::Budget;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant, Micros};
 
+/// Bytes of an acknowledgement on the wire, about, which its copy takes from the allowance of redundancy.
+pub(crate) const ACK_LEN: u32 = 60;
+
 /// Both sides of Proactive, once it is agreed on.
 #[derive(Debug)]
 pub(crate) struct Proactive {
@@ -91,14 +94,16 @@ impl Gentle {
     #[inline]
     pub(crate) fn decide_copy(&self, tx: &Sender, budget: impl FnOnce() -> Budget, now: Instant) -> Step {
         let next = self.proactive().and_then(|proactive| proactive.copies.next(now));
-        let Some(range) = next.map(|copy| copy.range) else { return Step::Skip(None) };
+        let Some((range, len)) = next.map(|copy| (copy.range, copy.payload_len())) else {
+            return Step::Skip(None);
+        };
         if tx.scoreboard.is_sacked(&range) {
             return Step::Prepare(Change::DropCopy);
         }
         let budget = budget();
-        if range.len() <= budget.of(Origin::Duplicate) {
+        if len <= budget.of(Origin::Duplicate) {
             Step::Send(Choice::Copy(range))
-        } else if budget.is_spent(range.len()) {
+        } else if budget.is_spent(len) {
             Step::Prepare(Change::DropCopy)
         } else {
             Step::Skip(Some(Change::PaceCopy))

@@ -196,3 +196,39 @@ fn parity_leaves_in_recovery_after_a_loss_without_a_queue() {
     unplanned.end(C).with_gentle(Gentle::record_loss);
     assert!(unplanned.end(C).gentle.withholds_parity(CongestionState::Recovery));
 }
+
+/// Cost and allowance count IP bytes: once the planned redundancy has left, nothing of it stays reserved.
+#[test]
+fn planned_redundancy_spends_the_whole_cost_of_its_plan() {
+    for parity in [true, false] {
+        let mut config = TcpConfig::planned(50);
+        config.mechanisms.planner =
+            Some(PlannerConfig { max_overhead: 50, assumed_loss: 100_000, ..PlannerConfig::default() });
+        if !parity {
+            config.mechanisms.corrective = None;
+        }
+        let mut world = World::open(config);
+        world.end(C).gentle.set_destination_allowance(1 << 20);
+        let now = world.now;
+        world.end(C).write(&[7; 2_500], now).unwrap();
+        world.end(C).shutdown(now).unwrap();
+        world.run_for(40);
+        let client = world.end(C);
+        let redundancy = client.counters.parity.sent + client.counters.copies_sent;
+        assert!(redundancy > 0, "parity {parity}");
+        assert_eq!(client.tx.redundancy_left(), 0, "parity {parity}, {redundancy} segments");
+    }
+}
+
+#[test]
+fn acknowledgements_are_copied_while_the_allowance_of_the_destination_lasts() {
+    for (allowance, copies) in [(0, false), (10_000, true)] {
+        let mut config = TcpConfig::planned(5);
+        let proactive = config.mechanisms.proactive.unwrap_or_default();
+        config.mechanisms.proactive = Some(ProactiveConfig { copy_acks: true, ..proactive });
+        let mut world = World::open(config);
+        world.end(S).gentle.set_destination_allowance(allowance);
+        world.transfer(20_000);
+        assert_eq!(world.end(S).counters.copies_sent > 0, copies, "allowance of {allowance} bytes");
+    }
+}
