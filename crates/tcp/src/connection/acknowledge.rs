@@ -42,7 +42,15 @@ impl Connection {
         self.tx.nagle.on_ack();
         self.tx.count_answer_beyond_window(now);
         self.tx.queue.set_max_window(self.tx.window.max_snd_wnd());
-        if self.acknowledges_nothing(segment) {
+        // With nothing in flight a data segment affects only the window.
+        if !segment.payload.is_empty()
+            && self.tx.scoreboard.is_empty()
+            && segment.ack == self.tx.scoreboard.una()
+            && segment.options.sack.is_empty()
+            && self.tx.recovery.state() == CongestionState::Open
+            && self.gentle.active.is_none()
+            && !self.ecn.is_echo(segment.flags)
+        {
             return;
         }
 
@@ -133,17 +141,6 @@ impl Connection {
         if let Some(report) = report.filter(|report| report.reported || ack.dsack.is_some()) {
             self.conclude_repairs(&report, &ack, now);
         }
-    }
-
-    /// True if a data segment acknowledges nothing: nothing is in flight, and it affects only the window.
-    fn acknowledges_nothing(&self, segment: &Arrived<'_>) -> bool {
-        !segment.payload.is_empty()
-            && self.tx.scoreboard.is_empty()
-            && segment.ack == self.tx.scoreboard.una()
-            && segment.options.sack.is_empty()
-            && self.tx.recovery.state() == CongestionState::Open
-            && self.gentle.active.is_none()
-            && !self.ecn.is_echo(segment.flags)
     }
 
     /// Reduces the window for repaired losses before the window grows or a reduction ends, so that the

@@ -119,7 +119,17 @@ impl Connection {
         // Proactive: the parts of a segment that a device has coalesced are processed one by one.
         match self.gentle.on_coalesced(segment, &self.rx) {
             Coalesced::Whole => {}
-            Coalesced::Parts => return self.on_coalesced_parts(segment, now, env),
+            Coalesced::Parts => {
+                let size = segment.segment_size;
+                let last = (segment.payload.len() - 1) / size;
+                for (index, payload) in segment.payload.chunks(size).enumerate() {
+                    let ends = Flags::FIN | Flags::PSH;
+                    let flags = if index < last { segment.flags.without(ends) } else { segment.flags };
+                    let seq = segment.seq + (index * size) as u32;
+                    self.on_segment_after_syn(&Arrived { seq, flags, payload, ..*segment }, now, env);
+                }
+                return;
+            }
             Coalesced::Copies => {
                 self.counters.copies_dropped += segment.payload.len().div_ceil(segment.segment_size) as u64;
                 return;
@@ -278,18 +288,6 @@ impl Connection {
 
         // Seventh, process the segment text. Eighth, check the FIN bit.
         self.take_payload(segment, now);
-    }
-
-    /// Processes the parts of a coalesced segment one by one.
-    fn on_coalesced_parts(&mut self, segment: &Arrived<'_>, now: Instant, env: &mut Env<'_>) {
-        let size = segment.segment_size;
-        let last = (segment.payload.len() - 1) / size;
-        for (index, payload) in segment.payload.chunks(size).enumerate() {
-            let flags =
-                if index < last { segment.flags.without(Flags::FIN | Flags::PSH) } else { segment.flags };
-            let seq = segment.seq + (index * size) as u32;
-            self.on_segment_after_syn(&Arrived { seq, flags, payload, ..*segment }, now, env);
-        }
     }
 
     /// Passes a segment to Corrective and Proactive, and carries out their decision. True if it continues to

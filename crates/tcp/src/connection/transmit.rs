@@ -1,4 +1,5 @@
-//! Selection of the next segment. `poll_transmit` selects, builds and accounts; the rest of this file selects.
+//! Selection of the next segment. `poll_transmit` selects, builds and accounts; the rest of this file only
+//! selects.
 //!
 //! [`Connection::turns`] lists the kinds of segments that may be due, in their order. Each turn asks the
 //! [`Budget`] how much may leave. The selection changes no state: it returns a [`Change`], which `account`

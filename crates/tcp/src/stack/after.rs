@@ -34,8 +34,8 @@ impl Stack {
         self.apply_aftermath(id, aftermath, now);
     }
 
-    /// Processes the aftermath of a call on a connection. `ARCHITECTURE.md` ("The stack and its driver") lists
-    /// the steps in this order.
+    /// Processes the aftermath of a call on a connection. `ARCHITECTURE.md` ("The stack and its driver")
+    /// lists the steps in this order.
     #[inline]
     pub(super) fn apply_aftermath(&mut self, id: ConnId, aftermath: Aftermath, now: Instant) {
         self.clock = self.clock.max(now);
@@ -80,8 +80,10 @@ impl Stack {
             if aftermath.has_path_report {
                 self.learn_path(id, now);
             }
-            if aftermath.asks_to_join {
-                self.join_path(id, now);
+            if aftermath.asks_to_join
+                && let Some(slot) = self.slots.at_mut(id).filter(|slot| slot.member.is_none())
+            {
+                slot.member = self.controllers.join(id, &mut slot.connection, now);
             }
             if aftermath.is_over {
                 self.retire(id, now);

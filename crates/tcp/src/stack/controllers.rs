@@ -7,8 +7,8 @@
 //! the memory of the path instead.
 //!
 //! The stack lends a member the [`RateControl`] of its path for each call ([`Stack::lend`]) and takes it back
-//! afterwards, in [`Stack::apply_aftermath`]. The loan includes the data that other members have in flight; its return
-//! updates the path.
+//! afterwards, in [`Stack::apply_aftermath`]. The loan includes the data that other members have in flight;
+//! its return updates the path.
 //!
 //! A member that the window or the pacer holds back waits in a queue of the path. When the window permits,
 //! one of them gets a *grant* of about a millisecond of data. Retransmissions go first, then the members that
@@ -522,7 +522,12 @@ impl Controllers {
 
     /// Makes a connection a member of its path if its transfer, or a member's, is long, unless its handshake
     /// indicates another path.
-    fn join(&mut self, id: ConnId, connection: &mut Connection, now: Instant) -> Option<Box<Member>> {
+    pub(super) fn join(
+        &mut self,
+        id: ConnId,
+        connection: &mut Connection,
+        now: Instant,
+    ) -> Option<Box<Member>> {
         let tuple = connection.tuple();
         let ends = (tuple.local.ip(), tuple.remote.ip());
         let round_trip = connection.tx.round_trip();
@@ -692,7 +697,8 @@ impl Stack {
         self.controllers.state((local, remote))
     }
 
-    /// Lends a connection the controller of its path, if it is a member. [`Stack::apply_aftermath`] takes it back.
+    /// Lends a connection the controller of its path, if it is a member. [`Stack::apply_aftermath`] takes it
+    /// back.
     #[inline]
     pub(super) fn lend(&mut self, id: ConnId, now: Instant) {
         if let Some(slot) = self.slots.at_mut(id)
@@ -720,14 +726,6 @@ impl Stack {
             && let Some(slot) = self.slots.at_mut(next)
         {
             self.ready.raise(next, slot, Urgency::BeforeApp);
-        }
-    }
-
-    pub(super) fn join_path(&mut self, id: ConnId, now: Instant) {
-        if let Some(slot) = self.slots.at_mut(id)
-            && slot.member.is_none()
-        {
-            slot.member = self.controllers.join(id, &mut slot.connection, now);
         }
     }
 

@@ -165,22 +165,10 @@ impl Stack {
         [(); MAX_PIECES].map(|()| pieces.next().unwrap_or_default())
     }
 
-    /// True if there is certainly nothing to send, as in most calls.
-    #[inline]
-    fn is_silent(&self, now: Instant) -> bool {
-        self.ready.is_empty()
-            && self.early.is_empty()
-            && !self.answers.are_waiting()
-            && self.half_open.is_idle(now)
-    }
-
-    #[inline]
+    /// Writes the next packet: of those that had to leave early, then of the stack's own answers, then of the
+    /// connections that are ready.
     fn transmit(&mut self, now: Instant, out: &mut Vec<u8>, which: Which) -> Option<Transmit> {
         out.clear();
-        if self.is_silent(now) { None } else { self.next_packet(now, out, which) }
-    }
-
-    fn next_packet(&mut self, now: Instant, out: &mut Vec<u8>, which: Which) -> Option<Transmit> {
         if let Some((mut packet, transmit)) = self.early.pop_front() {
             core::mem::swap(out, &mut packet);
             self.answers.recycle(packet);

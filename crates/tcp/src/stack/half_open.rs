@@ -310,12 +310,6 @@ impl HalfOpenTable {
         self.due = self.due.max(now);
     }
 
-    /// True if no timer is due.
-    #[inline]
-    pub(super) fn is_idle(&self, now: Instant) -> bool {
-        self.deadlines.next().is_none_or(|at| at > self.due.min(now))
-    }
-
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }

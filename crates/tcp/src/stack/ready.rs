@@ -33,12 +33,6 @@ impl Ready {
         self.urgent.clear();
     }
 
-    /// True if no connection has anything to send.
-    #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.all.is_empty()
-    }
-
     /// True if a connection may have something that must leave before applications run.
     pub(super) fn is_urgent(&self) -> bool {
         !self.urgent.is_empty()
@@ -81,12 +75,6 @@ impl Stack {
         if urgency != Urgency::Idle || slot.urgency != Urgency::Idle {
             return self.ready.raise(id, slot, urgency);
         }
-        self.enter_deadline(id, now);
-    }
-
-    /// Enters the deadline of a connection that has nothing to send until then.
-    pub(super) fn enter_deadline(&mut self, id: ConnId, now: Instant) {
-        let Some(slot) = self.slots.at_mut(id) else { return };
         if slot.connection.is_done() {
             return;
         }

@@ -2,8 +2,8 @@
 //! section 4.2). Decisions about cookies and limits are in [`crate::fast_open`].
 //!
 //! The data of a SYN is in the send queue like any other data. If the SYN-ACK does not acknowledge it, it
-//! counts as never sent: the scoreboard is rewound to SEG.ACK, and the data leaves with the acknowledgement, as new data
-//! and without a response of congestion control.
+//! counts as never sent: the scoreboard is rewound to SEG.ACK, and the data leaves with the acknowledgement,
+//! as new data and without a response of congestion control.
 
 use alloc::boxed::Box;
 
