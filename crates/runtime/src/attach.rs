@@ -1,11 +1,12 @@
 //! Opens the device that a user names with `--device`, `--addr` and `--gateway`.
 //!
-//! A TUN device is created if it does not exist and is brought up. The kernel's side gets an address: the
-//! gateway if one is given, otherwise the first other address of each network. So with
-//! `--device tun:brisk0 --addr 10.7.0.2/24` the kernel has `10.7.0.1` and reaches the stack. On a `udp:`
-//! device the stack has a fixed address. The UDP address and port identify a peer, and the UDP port
-//! identifies a service: inside, all services use [`UDP_SERVICE_PORT`]. On a `packet:` or `xdp:` device the
-//! stack has the addresses of the interface.
+//! A TUN device is created if it does not exist, and is brought up. The kernel's side gets an address: the
+//! gateway if there is one, otherwise the first other address of each network. So with
+//! `--device tun:brisk0 --addr 10.7.0.2/24` the kernel has `10.7.0.1` and reaches the stack.
+//!
+//! On a `udp:` device the stack has a fixed address. The UDP address and port identify a peer, and the UDP
+//! port identifies a service: in the stack, every service has the port [`UDP_SERVICE_PORT`]. On a `packet:`
+//! or `xdp:` device the stack has the addresses of the interface.
 
 use std::fmt;
 use std::io;
@@ -24,7 +25,7 @@ use brisk_packet_io::{Device, DeviceSpec, OpenError};
 use crate::endpoint::Builder;
 use crate::prefix::Prefix;
 
-/// TCP port, inside TCP-in-UDP, of the service that listens on the UDP port.
+/// The service's TCP port in the stack of a `udp:` device.
 pub const UDP_SERVICE_PORT: u16 = 7413;
 
 /// Default MTU of a TUN device, bytes.
@@ -44,10 +45,10 @@ const TUN_MTU: u16 = 1500;
 /// request.queues = Queues::UpTo(4);
 /// let checked: Result<(), AttachError> = request.check();
 /// checked?;
-/// // `udp:` cannot leave a part of the clients to the kernel, as `open_share` does with `packet:`.
+/// // `udp:` cannot leave some of the clients to the kernel, as `packet:` can.
 /// assert!(request.check_share("10%".parse()?).is_err() && request.open_share("10%".parse()?, None).is_err());
 /// let OpenShare { offer, .. } = request.open_share(Share::ALL, None)?;
-/// assert!(offer.is_none(), "no other process can take the port over, as with `packet:`");
+/// assert!(offer.is_none(), "another process can take over the port of `packet:` only");
 /// let (builder, attached) = request.open()?;
 /// match &attached {
 ///     Attached::Native { frames: Frames::Redirected, .. } => println!("the kernel redirects frames"),
@@ -73,8 +74,8 @@ pub struct AttachConfig {
     /// Largest IP packet, bytes, 576 to 65535: on a `tun:` device, or on the path of the datagrams of a
     /// `udp:` device. `None`: 1500.
     pub mtu: Option<u16>,
-    /// Address to listen on, for `packet:` and `xdp:`. The kernel cannot use its port. `[::]` means every
-    /// address.
+    /// The address and port to serve, for `packet:` and `xdp:`. Other programs cannot use the port. `[::]`
+    /// means every address.
     pub serve: Option<SocketAddr>,
     /// Ports for connections that the stack opens, for `packet:` and `xdp:`; see
     /// [`PacketOptions::local_ports`].
@@ -163,7 +164,7 @@ impl From<NoRoute> for io::Error {
     }
 }
 
-/// Relation between addresses outside and addresses of the stack on an open device.
+/// How outside addresses correspond to addresses in the stack.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Attached {
     /// They are equal: `tun:`, `packet:` and `xdp:`.
@@ -185,13 +186,14 @@ pub enum Attached {
 pub struct OpenShare {
     /// A builder with the device and the addresses.
     pub builder: Builder,
-    /// Relation between addresses outside and addresses of the stack.
+    /// How outside addresses correspond to addresses in the stack.
     pub attached: Attached,
-    /// The kernel's listener for the other clients, with an empty list of exceptions. `None` if the kernel
-    /// serves no client: the share is the whole, and the system has no list of exceptions.
+    /// The kernel's listener for the clients outside the share and for exempt clients, of which there are
+    /// none yet. `None` if the kernel serves no client: the share is 100 %, and the system cannot exempt
+    /// clients.
     pub kernel: Option<KernelListener>,
-    /// The offer of the port to later processes; `None` on `tun:` and `udp:`. The stack receives nothing
-    /// before the offer [begins](Offer::begin).
+    /// The offer to hand the port over to a later process; `None` on `tun:` and `udp:`. The stack receives
+    /// nothing before the offer [begins](Offer::begin).
     pub offer: Option<Offer>,
 }
 
@@ -239,7 +241,8 @@ impl AttachConfig {
     /// addresses.
     ///
     /// # Errors
-    /// [`AttachError::Usage`] if the request contradicts itself; [`AttachError::Open`] if the system refuses.
+    /// [`AttachError::Usage`] if the request contradicts itself; [`AttachError::Open`] if the system refuses
+    /// it.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -261,9 +264,9 @@ impl AttachConfig {
         Ok((opened.builder, opened.attached))
     }
 
-    /// Like [`open`](AttachConfig::open), but the stack serves only those clients of `serve` that are in
-    /// `share`, and on `packet:` and `xdp:` other processes can take the port over. With a `predecessor` this
-    /// process takes it over.
+    /// Like [`open`](AttachConfig::open), but the stack serves only the clients in `share`. On `packet:` and
+    /// `xdp:` another process can later take over the port `serve`; with a `predecessor`, this process takes
+    /// it over from that one.
     ///
     /// # Errors
     /// Those of [`open`](AttachConfig::open) and of [`check_share`](AttachConfig::check_share).
@@ -295,7 +298,7 @@ impl AttachConfig {
         }
     }
 
-    /// Asks for the port `serve`, which another process serves on the same interface. `None` if no process
+    /// Asks the process that serves the port `serve` on this interface to hand it over. `None` if no process
     /// offers it.
     ///
     /// # Panics
@@ -309,7 +312,7 @@ impl AttachConfig {
         }
     }
 
-    /// Checks whether the device can leave the clients outside `share` to the kernel.
+    /// Checks that the kernel can serve the clients outside `share` on this device.
     ///
     /// # Errors
     /// [`AttachError::Usage`] if it cannot.
@@ -368,7 +371,7 @@ impl AttachConfig {
             .ok_or_else(|| AttachError::Usage(format!("tun:{name} with 0 queues; request 1 or more")))?;
         for own in &self.addresses {
             match self.set_up(device, own, mtu) {
-                // A user who may not configure the device can still use one that was configured earlier.
+                // A user who may not configure the device can still use one that is already configured.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
                 other => other?,
             }
@@ -489,7 +492,7 @@ impl AttachConfig {
         })
     }
 
-    /// Opens as many queues as requested, or one if the request permits fewer.
+    /// Opens the requested number of queues; one if the device has only one and the request permits that.
     fn open_queues<T>(&self, open: impl Fn(usize) -> Result<Vec<T>, OpenError>) -> Result<Vec<T>, OpenError> {
         match self.queues {
             Queues::Exactly(count) => open(count),
@@ -507,7 +510,7 @@ fn boxed(queues: Vec<impl Device + 'static>) -> Vec<Box<dyn Device>> {
 }
 
 impl Attached {
-    /// Returns the address inside the stack for the address `outside`.
+    /// Returns the address in the stack for the address `outside`.
     ///
     /// # Errors
     /// If the stack has no address of its family.
@@ -530,7 +533,7 @@ impl Attached {
         }
     }
 
-    /// Returns the port to listen on for the service at `port` outside.
+    /// Returns the port in the stack of the service at the outside port `port`.
     pub fn service_port(&self, port: u16) -> u16 {
         match self {
             Attached::Native { .. } => port,
@@ -538,8 +541,9 @@ impl Attached {
         }
     }
 
-    /// Returns the outside address of the peer that the stack knows as `inside`. A peer with an IPv6 address
-    /// on a `udp:` device keeps its inside address, which cannot be inverted.
+    /// Returns the outside address of the peer with the address `inside` in the stack. On a `udp:` device,
+    /// the address in the stack of a peer with an IPv6 address cannot be converted back, and is returned
+    /// itself.
     pub fn peer(&self, inside: SocketAddr) -> SocketAddr {
         match (self, inside.ip()) {
             (Attached::Udp { .. }, IpAddr::V6(v6)) => {

@@ -1,7 +1,7 @@
-//! The only clock of a runtime: tokio's monotonic clock, converted to the core's microseconds.
+//! The only clock of a runtime: tokio's monotonic clock, converted to the microseconds of `brisk_tcp::time`.
 //!
-//! The core cannot read a clock (see `brisk_tcp::time`); this module creates its `Instant`s. It uses tokio's
-//! clock, so a test with paused time also drives the stacks, over devices in memory (see `timer`).
+//! The stacks cannot read a clock; this module creates their `Instant`s. So a test with tokio's paused time
+//! also drives the stacks, if their devices are in memory (see `timer`).
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ impl Clock {
         Instant::from_micros(u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX))
     }
 
-    /// Returns when to wake for `deadline`. Tokio rounds up to its own granularity, so the core is never
+    /// Returns when to wake for `deadline`. Tokio rounds up to its own granularity, so the stack is never
     /// called early.
     pub(crate) fn wake_at(&self, deadline: Instant) -> tokio::time::Instant {
         let after = Duration::from_micros(deadline.as_micros());

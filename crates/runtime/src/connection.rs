@@ -1,7 +1,7 @@
-//! The operations that a whole stream and its two halves share.
+//! The operations that a stream has in common with its two halves.
 //!
-//! Reading and writing spend the task's cooperative budget, as tokio's own sockets do. So a task with endless
-//! data to move does not prevent the driver from running.
+//! Reading and writing spend the task's cooperative budget, as tokio's own sockets do. Without it, a task
+//! with endless data to move would keep the driver from running.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ use crate::error;
 use crate::shared::{Inner, Shared};
 use crate::waiters::{Waiter, wait};
 
-/// Implements reading and writing of a public type by the connection in the named field.
+/// Implements reading and writing for a public type whose field `$field` is a `Connection`.
 macro_rules! reads_and_writes {
     (read $type:ty, $field:tt) => {
         impl tokio::io::AsyncRead for $type {
@@ -78,8 +78,8 @@ macro_rules! reads_and_writes {
 }
 pub(crate) use reads_and_writes;
 
-/// Handle of the application to a connection of the stack. Dropping it closes the connection gracefully, or
-/// resets it if the application asked for that.
+/// The application's handle to a connection of the stack. Dropping it closes the connection gracefully; if
+/// the application has asked for a reset, dropping it resets the connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     shared: Arc<Shared>,
@@ -87,7 +87,7 @@ pub(crate) struct Connection {
     local: SocketAddr,
     remote: SocketAddr,
     reset_on_drop: AtomicBool,
-    /// True while the SYN waits for the first write and no task has waited for the connection.
+    /// True while the SYN waits for the first write and no task has waited for the handshake.
     is_deferred: AtomicBool,
     /// True if a write has reported why the connection ended.
     write_failed: AtomicBool,
@@ -115,7 +115,7 @@ impl Connection {
         })
     }
 
-    /// True if the SYN waits for the first write. If the SYN cannot carry data, it leaves now instead.
+    /// True if the SYN waits for the first write. Sends a SYN that cannot carry data at once.
     pub(crate) fn waits_for_first_write(&self) -> bool {
         if !self.is_deferred.load(Ordering::Relaxed) {
             return false;
@@ -131,8 +131,8 @@ impl Connection {
         })
     }
 
-    /// Lets a deferred SYN leave soon, even without a write, because a task now waits for the connection.
-    /// Returns the driver's waker.
+    /// Limits the wait of a deferred SYN for the first write to a few milliseconds, because a task now waits
+    /// for the connection. Returns the driver's waker.
     fn wait_begins(&self, inner: &mut Inner) -> Option<Waker> {
         if !self.is_deferred.load(Ordering::Relaxed) || !self.is_deferred.swap(false, Ordering::Relaxed) {
             return None;
@@ -253,8 +253,8 @@ impl Connection {
         read.map_ok(|count| buffer.advance(count))
     }
 
-    /// Reads, and wakes the driver. The driver then reports the window that reading may have opened, and
-    /// stops waiting for woken tasks.
+    /// Reads, and wakes the driver. The driver then announces the window that reading may have opened, and
+    /// ends the turn of woken tasks (`driver::READERS_TURN`).
     fn poll_taken<T>(
         &self,
         waiter: Waiter,

@@ -1,9 +1,9 @@
 //! [`Cores`]: a thread with its own tokio runtime for each core, so that one core does all work for a
 //! connection.
 //!
-//! A runtime with several threads moves tasks to any idle thread. For work of some microseconds per packet
-//! this costs more than it gains. Here a stack, the tasks that serve its connections, and their timers stay
-//! on one thread.
+//! A runtime with several threads moves tasks to any idle thread. At some microseconds of work per packet,
+//! such a move costs more than it gains. Here a stack, the tasks that serve its connections, and their timers
+//! stay on one thread.
 
 use std::cell::Cell;
 use std::io;
@@ -22,7 +22,7 @@ thread_local! {
     static CORE: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// Runtimes with one thread each: the caller's own, and additional ones for the other cores.
+/// Tokio runtimes with one thread each: the caller's own for the first core, and one for each further core.
 ///
 /// Dropping the value ends the threads and every task on them.
 ///
@@ -92,7 +92,7 @@ impl Cores {
         &self.handles
     }
 
-    /// Returns the index of the calling thread if it is one of these cores.
+    /// Returns the index of the core on which the caller runs; `None` on any other thread.
     pub(crate) fn current() -> Option<usize> {
         CORE.get()
     }

@@ -1,12 +1,13 @@
 //! The driver: the task that moves packets between a stack and its device.
 //!
-//! A round follows `brisk_tcp::stack`: packets in, due timers, events to waiting tasks, packets out. Then
-//! the driver sleeps until the device is readable, a handle has acted, or a timer is due. Woken tasks run
-//! before any transmission that can wait: see [`READERS_TURN`]. The driver calls the device without the lock,
-//! except for super-packets whose payload the device reads in place. Packets to an address of the stack
-//! itself do not reach the device: they arrive in the next round. If the device returns `WouldBlock`, the
-//! packets wait here and the driver does not ask the stack for more. Then applications fill the send buffers
-//! and their writes wait.
+//! In a round the driver passes packets in, serves due timers, wakes tasks for events, and sends packets (the
+//! order of `brisk_tcp::stack`). Then it sleeps until the device is readable, a handle has acted, or a timer
+//! is due. Woken tasks run before any transmission that can wait: see [`READERS_TURN`]. The driver calls the
+//! device without the lock, except for super-packets whose payload the device reads in place. Packets to an
+//! address of the stack itself do not reach the device: they arrive in the next round.
+//!
+//! If the device returns `WouldBlock`, the packets wait here and the driver asks the stack for no more. Then
+//! the send buffers fill, and the applications' writes wait.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -44,13 +45,16 @@ const GATHERED_BYTES: usize = 512 << 10;
 const COUNTERS_AGE: Duration = Duration::from_millis(100);
 /// Rounds before the driver lets other tasks run.
 const ROUNDS: usize = 8;
-/// Time for which woken tasks may run before the driver sends packets that can wait: their *turn*. During the
-/// turn the driver receives at most as much as in one round. A task that acts ends the turn at once, so an
-/// acknowledgement leaves with the response, or with the window update that reading causes. The limit on
-/// receiving matters in a runtime with one thread, which runs the driver many times before its main task:
-/// without it, received data would fill the window before the task reads. If packets arrive without pause,
-/// one turn follows another. A turn that begins more than this time after the first one delays no
-/// transmission.
+/// Maximum duration of the *turn* of woken tasks: the time for which the driver delays packets that can wait.
+/// A task that acts ends the turn at once, so an acknowledgement leaves with the response, or with the window
+/// update that reading causes.
+///
+/// During a turn the driver receives at most as much as in one round. A runtime with one thread runs the
+/// driver many times before its main task; without this limit, received data would fill the window before
+/// that task reads.
+///
+/// If packets arrive without pause, one turn follows another. Only turns that begin within this time of the
+/// first one delay transmissions.
 const READERS_TURN: Duration = Duration::from_millis(1);
 
 /// A future that runs until the device fails, or until no handle is left and everything is delivered.
@@ -60,7 +64,7 @@ pub(crate) struct Driver {
     timer: Timer,
     /// Next deadline of the stack at the end of the last round.
     due: Option<Instant>,
-    /// When the next deferred SYN leaves without a write.
+    /// When the next deferred SYN leaves even without a write.
     deferred: Option<Instant>,
     outgoing: Outgoing,
     readers: Readers,
@@ -246,25 +250,25 @@ fn taken(sent: io::Result<()>) -> io::Result<bool> {
     }
 }
 
-/// Tasks that were woken because of an event.
+/// The tasks that were woken by the latest events.
 #[derive(Default)]
 struct Readers {
-    /// End of their turn, while no task has acted since the wake-up.
+    /// End of their turn; `None` if a task has acted since the wake-up.
     turn: Option<Instant>,
-    /// True if the driver has let ready tasks run in this turn. They usually act at once, so only then the
-    /// timer is set for the end of the turn.
+    /// True if the driver has yielded to ready tasks in this turn. They usually act at once, so the timer for
+    /// the end of the turn is set only after that.
     have_run: bool,
     /// Bytes of packets received since a task last acted.
     untouched: usize,
-    /// Start of the first turn since everything was sent; other turns may have followed.
+    /// Start of the first turn since all packets were sent; other turns may have followed.
     first: Option<Instant>,
     /// True if deferrable transmissions wait until the turn is over.
     all_wait: bool,
 }
 
 impl Readers {
-    /// Begins the turn of newly woken tasks. Deferrable transmissions wait for them unless earlier turns have
-    /// already taken too long.
+    /// Begins the turn of newly woken tasks. Transmissions that can wait are delayed, unless earlier turns
+    /// have already delayed them for too long.
     fn begin(&mut self, now: Instant) {
         if self.turn.is_none() {
             let first = *self.first.get_or_insert(now);
@@ -278,7 +282,7 @@ impl Readers {
         (self.turn, self.untouched, self.all_wait) = (None, 0, false);
     }
 
-    /// True if it is the turn of the tasks, and they have as much to read as a round receives.
+    /// True if it is the tasks' turn, and as much data waits for them as one round receives.
     fn have_enough(&self) -> bool {
         self.turn.is_some() && self.untouched >= ROUND_BYTES
     }
@@ -290,7 +294,7 @@ struct Round {
     was_read: bool,
     /// True if the stack has more to send.
     more: bool,
-    /// True if much was received, which applications should read before more arrives.
+    /// True if so much was received that applications should read before more arrives.
     much: bool,
     next_timeout: Option<Instant>,
     now: Instant,
@@ -316,8 +320,8 @@ impl Driver {
         }
     }
 
-    /// True while no woken task has acted and the time is not over. The timer decides this, not the clock: it
-    /// fires only after the runtime has polled all ready tasks, even if the machine was busy.
+    /// True while no woken task has acted and the turn is not over. The timer decides this, not the clock: on
+    /// a busy machine too, it fires only after the runtime has polled all ready tasks.
     fn is_readers_turn(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(until) = self.readers.turn else { return false };
         let now = self.shared.clock.now();
@@ -363,7 +367,7 @@ impl Driver {
         Ok(Poll::Pending)
     }
 
-    /// Takes the reports of the stack under its lock, and calls the observers without it.
+    /// Takes the reports of the stack under its lock, and passes them to the observers without the lock.
     fn call_observers(&mut self) {
         if let Some(observing) = &mut self.observing {
             observing.take(&mut self.shared.lock().stack);
@@ -446,7 +450,8 @@ impl Driver {
         drop(inner);
         self.call_observers();
         self.woken.drain(..).for_each(Waker::wake);
-        // Packets that were read may belong to another queue, so a readable device counts as movement.
+        // Packets that were read may be for the stack of another queue, so a readable device counts as
+        // movement.
         let moved = readable || self.outgoing.bytes > 0;
         if let Some(counters) = self.counting.read_if_due(&*self.device, moved, now) {
             self.shared.lock().device = counters;
@@ -507,7 +512,7 @@ impl Drop for Driver {
         self.shared.end(match std::thread::panicking() {
             false if self.shared.lock().closed => Ended::Closed,
             false => Ended::Runtime,
-            // A poisoned lock means a panic in the stack: most calls of the device run without the lock.
+            // A poisoned lock means a panic in the stack; most calls of the device run without the lock.
             true if self.shared.is_poisoned() => Ended::Defect,
             true if self.observing.as_ref().is_some_and(|observing| observing.is_calling) => {
                 Ended::ObserverPanicked

@@ -1,4 +1,5 @@
-//! [`Endpoint`]: a stack on a device, driven by a task of the tokio runtime.
+//! [`Endpoint`]: a TCP host on a device. It has one stack, or one for each queue of the device. A task of the
+//! tokio runtime drives each stack.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -40,9 +41,9 @@ const LAST_PACKETS_LIMIT: Duration = Duration::from_secs(1);
 /// driver delivers the remaining data and then closes the device, without waiting for connections in
 /// TIME-WAIT.
 ///
-/// It uses the system's timers if its device has a descriptor
-/// ([`Capabilities::descriptor`](brisk_device::Capabilities::descriptor)); tokio's paused time drives only
-/// endpoints over devices in memory.
+/// An endpoint uses the system's timers if its device has a descriptor
+/// ([`Capabilities::descriptor`](brisk_device::Capabilities::descriptor)). So tokio's paused time drives only
+/// endpoints on devices in memory.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -54,7 +55,7 @@ const LAST_PACKETS_LIMIT: Duration = Duration::from_secs(1);
 /// use brisk_runtime::ConnectConfig;
 /// use std::time::Duration;
 ///
-/// // A socket of brisk starts from the configuration of its endpoint; so does this:
+/// // `TcpSocket` starts from the settings of its endpoint. A `ConnectConfig` must copy them:
 /// let config = ConnectConfig { tcp: client.tcp_config().clone(), ..ConnectConfig::default() };
 /// let stream = client.connect_with(listener.local_addr(), &config).await?;
 /// assert_eq!((client.connections(), client.flows().len(), client.buffered_bytes()), (1, 1, 0));
@@ -138,13 +139,14 @@ impl Endpoint {
         Ok((TcpStream::new(connection), taken))
     }
 
-    /// Installs the Fast Open keys of all listeners that have none of their own.
+    /// Sets the Fast Open keys for all present and later listeners that have no keys of their own.
     pub fn set_fast_open_keys(&self, keys: KeySource) {
         self.shards.for_each(|stack, _| stack.set_fast_open_keys(keys.clone()));
     }
 
-    /// Forgets the Fast Open cookies and failures of a partition, or of all. Call it when the network
-    /// changes.
+    /// Forgets the Fast Open cookies and failures of one partition
+    /// ([`FastOpenConnect::partition`](brisk_tcp::fast_open::FastOpenConnect::partition)), or of all if it is
+    /// `None`. Call it when the network changes.
     pub fn flush_fast_open_cache(&self, partition: Option<u64>) {
         self.shards.for_each(|stack, _| stack.flush_fast_open_cache(partition));
     }
@@ -155,7 +157,8 @@ impl Endpoint {
         self.shards.ask(|stack, now| stack.export_fast_open_cache(now))
     }
 
-    /// Imports the text that [`export_fast_open_cache`](Endpoint::export_fast_open_cache) wrote.
+    /// Imports the text that [`export_fast_open_cache`](Endpoint::export_fast_open_cache) returned. The text
+    /// of [`export_paths`](Endpoint::export_paths) may precede or follow it.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -184,7 +187,7 @@ impl Endpoint {
         self.shards.try_for_each(|stack, now| stack.import_fast_open_cache(text, now))
     }
 
-    /// Returns the facts that the stack knows about the path between these addresses.
+    /// Returns the known facts about the path between these addresses.
     pub fn path(&self, local: IpAddr, remote: IpAddr) -> PathFacts {
         self.shards.ask(|stack, now| stack.path(local, remote, now))
     }
@@ -199,8 +202,8 @@ impl Endpoint {
         self.shards.ask(|stack, now| stack.export_paths(now))
     }
 
-    /// Imports the text that [`export_paths`](Endpoint::export_paths) wrote; the text may contain other
-    /// exports too.
+    /// Imports the text that [`export_paths`](Endpoint::export_paths) returned. The text of
+    /// [`export_fast_open_cache`](Endpoint::export_fast_open_cache) may precede or follow it.
     ///
     /// # Errors
     /// The error in the text; in that case nothing was imported.
@@ -208,14 +211,17 @@ impl Endpoint {
         self.shards.try_for_each(|stack, now| stack.import_paths(text, now))
     }
 
-    /// Declares that the peer at `address` will report when it moves ([`Endpoint::move_peer`]).
+    /// Announces that the caller will learn of moves of the peer at `address` and report them with
+    /// [`move_peer`](Endpoint::move_peer). Until then the stack answers unknown segments from new addresses
+    /// with no reset, for up to four seconds.
     pub fn expect_moves(&self, address: IpAddr) {
         self.shards.for_each(|stack, _| stack.expect_moves(address));
     }
 
     /// Moves the connections of a peer whose address on this device was `from` to the address `to`. The
-    /// caller must have authenticated the peer and received a packet from it there. `is_other_path` is true
-    /// if more than the peer's port has changed; the facts about the path are then reset.
+    /// caller must have authenticated the peer and received a packet from it there. `is_other_path` resets
+    /// the facts about the path; it is false if only the UDP port of the peer has changed. (A `udp:` device
+    /// gives each UDP address and port of a peer an IP address of its own.)
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -223,13 +229,13 @@ impl Endpoint {
     /// # use brisk_runtime::memory::{self, LinkSpec};
     /// # let (client, server) = memory::network(&LinkSpec::default(), 1)?;
     /// # let (old, new) = ("10.0.0.1".parse()?, "10.0.0.9".parse()?);
-    /// // A device gives each peer an address, and the peer announces that it can move.
+    /// // The peer at `old` has announced that it reports its moves.
     /// server.expect_moves(old);
-    /// // A packet proves that the peer is now at another place, to which the device gives the address `new`.
+    /// // A packet from `new` proves that it comes from the same peer.
     /// server.move_peer(old, new, true);
-    /// // Nothing will come from the old place any more.
+    /// // No packet will come from `old` any more.
     /// server.forget_peer(old);
-    /// // At the end that has moved:
+    /// // At the peer, which has moved:
     /// client.change_path("10.0.0.2".parse()?, true);
     /// # Ok(())
     /// # }
@@ -242,14 +248,15 @@ impl Endpoint {
         moved.for_each(drop);
     }
 
-    /// Reports that this host has moved. Connections to the peer at `address` retransmit lost data. If
-    /// `is_other_path` is true, they also reset their facts about the path.
+    /// Reports that this host has moved. Connections to the peer at `address` retransmit unacknowledged data
+    /// at once. If `is_other_path` is true, they also reset their facts about the path.
     pub fn change_path(&self, address: IpAddr, is_other_path: bool) {
         let changed = self.shards.act(|inner, now| inner.stack.change_path(address, is_other_path, now));
         changed.for_each(drop);
     }
 
-    /// Forgets an address that a peer has left, and the connections that still use it.
+    /// Forgets an address that a peer has left. The stack no longer recognises segments of connections that
+    /// began there, so these connections time out.
     pub fn forget_peer(&self, address: IpAddr) {
         let forgotten = self.shards.act(|inner, _| {
             inner.stack.forget_peer(address);
@@ -263,21 +270,22 @@ impl Endpoint {
         self.shards.ask(|stack, _| stack.config().addresses.clone())
     }
 
-    /// Adds an address of the host; false if it already has it. Packets to the address must reach the device.
+    /// Adds an address; returns false if the host already has it. Packets to the address must reach the
+    /// device.
     pub fn add_address(&self, address: IpAddr) -> bool {
         self.shards.act(|inner, _| inner.stack.add_address(address)).fold(false, |any, added| any | added)
     }
 
-    /// Removes an address of the host and aborts the connections that use it; false if the host does not have
-    /// it. A listener on this address alone gets no more connections.
+    /// Removes an address and aborts the connections that use it; returns false if the host does not have it.
+    /// A listener on this address alone gets no more connections.
     pub fn remove_address(&self, address: IpAddr) -> bool {
         self.shards
             .act(|inner, now| inner.stack.remove_address(address, now))
             .fold(false, |any, gone| any | gone)
     }
 
-    /// Changes the largest IP packet, bytes, at most the device's limit. Existing connections send no larger
-    /// packet from now on; after an increase only new connections send larger ones.
+    /// Sets the MTU in bytes. The caller must not exceed the device's MTU. After a decrease, existing
+    /// connections send no larger packet; after an increase, only new connections send larger ones.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -302,15 +310,16 @@ impl Endpoint {
             .map_err(error::config)
     }
 
-    /// Closes the endpoint: listeners at once, connections for writing once their written data is sent.
-    /// Connections that their peers have not closed by `deadline` are aborted with a reset. Then the device
-    /// is closed, and every handle reports `NotConnected`. Returns the number of aborted connections.
+    /// Closes the listeners at once, and the sending side of each connection after its written data. Waits up
+    /// to `limit` for the peers to close their sides, and aborts the other connections with a reset. Then the
+    /// driver closes the device, and every handle reports `NotConnected`. Returns the number of aborted
+    /// connections.
     ///
-    /// Does not wait for connections in TIME-WAIT. If the device accepts no packets for a second after the
-    /// deadline, the driver keeps the device open.
-    pub async fn close(&self, deadline: Duration) -> usize {
+    /// Does not wait for connections in TIME-WAIT. If the device has not accepted the last packets a second
+    /// later, this returns, and the driver closes the device once it has accepted them.
+    pub async fn close(&self, limit: Duration) -> usize {
         self.shards.iter().for_each(|shared| shared.begin_close());
-        let _ = timeout(deadline, self.wait_idle()).await;
+        let _ = timeout(limit, self.wait_idle()).await;
         let aborted = self.shards.iter().map(|shared| shared.finish_close()).sum();
         let _ = timeout(LAST_PACKETS_LIMIT, self.wait_while(|inner| inner.check_driver().is_ok())).await;
         aborted
@@ -326,7 +335,8 @@ impl Endpoint {
         self.shards.sum(|inner| *inner.stack.stats())
     }
 
-    /// Returns counters of the packets that the device carried and dropped, as of the last activity.
+    /// Returns counters of the packets that the device carried and dropped. The driver reads them ten times a
+    /// second at most.
     pub fn device_counters(&self) -> Counters {
         self.shards.sum(|inner| inner.device)
     }
@@ -336,7 +346,7 @@ impl Endpoint {
         self.shards.sum(|inner| inner.stack.connections())
     }
 
-    /// Returns the two ends of all connections, including half-open ones, without TIME-WAIT.
+    /// Returns the addresses of all connections, including half-open ones, without those in TIME-WAIT.
     pub fn flows(&self) -> Vec<FourTuple> {
         self.shards.iter().flat_map(|shared| shared.lock().stack.flows().collect::<Vec<_>>()).collect()
     }
@@ -347,8 +357,8 @@ impl Endpoint {
         self.shards.sum(|inner| inner.stack.memory())
     }
 
-    /// Waits until everything is delivered: no connection is left except in TIME-WAIT. Use it with a time
-    /// limit before a program ends, so that the last written data still leaves.
+    /// Waits until all connections are closed, except those in TIME-WAIT. A program calls it with a time
+    /// limit before it ends, so that the last written data is delivered. Drop or shut down the streams first.
     pub async fn wait_idle(&self) {
         self.wait_while(|inner| !inner.is_idle() && inner.check_driver().is_ok()).await;
     }
@@ -443,8 +453,8 @@ impl Builder {
     }
 
     /// Adds a queue of the same device, which gets a stack of its own. Connections are spread over the stacks
-    /// by their four-tuple; limits of connections or bytes, set here or for a listener, are divided among
-    /// them. The stacks share their knowledge of paths and servers.
+    /// by their four-tuple. The stacks divide the limits on connections and bytes among themselves, including
+    /// those of a listener. They exchange their facts about paths and servers.
     #[must_use]
     pub fn queue(mut self, queue: Box<dyn Device>) -> Builder {
         self.queues.push(queue);
@@ -466,7 +476,7 @@ impl Builder {
         self
     }
 
-    /// Accepts packets to every destination address, for a device that receives all traffic of a namespace.
+    /// Accepts packets to every destination address: for a device that receives all traffic of a namespace.
     #[must_use]
     pub fn any_address(mut self) -> Builder {
         self.stack.any_address = true;
@@ -502,8 +512,8 @@ impl Builder {
         self
     }
 
-    /// Sets the source of sequence numbers, ports and keys: a number, which makes them reproducible for tests
-    /// and simulations, or 32 bytes of entropy. Default: the randomness of the operating system.
+    /// Sets the seed of sequence numbers, ports and keys: a number, for reproducible tests and simulations,
+    /// or 32 bytes of entropy. Default: the randomness of the operating system.
     #[must_use]
     pub fn seed(mut self, seed: impl Into<Seed>) -> Builder {
         self.seed = Some(seed.into());
@@ -613,7 +623,7 @@ impl Builder {
         Ok(Endpoint { shards: Arc::new(Shards::new(all, steering)), tcp: Arc::new(self.tcp) })
     }
 
-    /// Gives the stack the limits of its device; the queues of a device are alike.
+    /// Adapts the stack's configuration to the device. All queues of a device have the same properties.
     fn fit_to_device(&mut self) {
         let Some(device) = self.queues.first() else { return };
         let capabilities = device.capabilities();
@@ -625,7 +635,7 @@ impl Builder {
     }
 }
 
-/// Returns the largest IP packet that the device accepts, up to the largest that a stack can use.
+/// Returns the device's MTU, up to the largest that a stack can use.
 fn mtu_of(device: &dyn Device) -> u16 {
     u16::try_from(device.mtu()).unwrap_or(u16::MAX)
 }
@@ -634,7 +644,7 @@ fn mtu_of(device: &dyn Device) -> u16 {
 /// 65,000 of 65,535 bytes are left.
 const MAX_HEADERS: usize = 535;
 
-/// Builds the stack of a host, or one for each queue that `steering` knows.
+/// Builds one stack, or one for each queue of `steering`.
 fn stacks(
     config: StackConfig,
     seed: &Seed,
@@ -661,8 +671,7 @@ fn stacks(
     Ok(stacks)
 }
 
-/// Returns the limits of one of `count` stacks. Together the stacks keep the limits of `config`, except for
-/// the remainder of a division.
+/// Returns the limits of one of `count` stacks: those of `config`, divided and rounded up.
 fn part_of(config: StackConfig, count: usize) -> StackConfig {
     let max_pending_bytes = config.fast_open.max_pending_bytes.div_ceil(count);
     StackConfig {
@@ -675,7 +684,7 @@ fn part_of(config: StackConfig, count: usize) -> StackConfig {
     }
 }
 
-/// Returns the key that decides which stack a connection belongs to.
+/// Returns the key of the hash that assigns connections to stacks.
 fn steering_key(seed: &Seed) -> u64 {
     u64::from_le_bytes(seed.derive(0).to_bytes().as_chunks().0[0])
 }

@@ -1,7 +1,7 @@
-//! Converts errors of the core to `std::io::Error`s with the kinds that socket programs expect.
+//! Converts errors of the stack to `std::io::Error`s with the kinds that socket programs expect.
 //!
-//! The reason is preserved: `error.get_ref()` is the core's own error, whose text names the end at fault, and
-//! [`close_reason`] returns the [`CloseReason`].
+//! `error.get_ref()` returns the stack's own error, whose text says which end caused it; [`close_reason`]
+//! returns the [`CloseReason`].
 
 use std::io;
 
@@ -9,7 +9,7 @@ use brisk_tcp::error::{
     CloseReason, ConfigError, ConnectError, Fault, ListenError, ReadError, RequestError, WriteError,
 };
 
-/// Returns why the connection ended, if `error` says so.
+/// Returns the reason why the connection ended, if `error` contains one.
 ///
 /// ```
 /// use brisk_tcp::error::CloseReason;
@@ -85,7 +85,7 @@ pub(crate) fn config(error: ConfigError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, error)
 }
 
-/// Converts an error of a read; `None`: there is nothing to read yet.
+/// Converts an error of a read; `None` if there is nothing to read yet.
 pub(crate) fn read(error: ReadError) -> Option<io::Error> {
     match error {
         ReadError::WouldBlock => None,
@@ -94,7 +94,7 @@ pub(crate) fn read(error: ReadError) -> Option<io::Error> {
     }
 }
 
-/// Converts an error of a write; `None`: the send buffer is full.
+/// Converts an error of a write; `None` if the send buffer is full.
 pub(crate) fn write(error: WriteError) -> Option<io::Error> {
     match error {
         WriteError::WouldBlock => None,
@@ -106,7 +106,7 @@ pub(crate) fn write(error: WriteError) -> Option<io::Error> {
     }
 }
 
-/// Returns the error of a write to a connection whose end was reported before.
+/// Returns the error of a second write to a connection that has ended.
 pub(crate) fn broken_pipe(reason: CloseReason) -> io::Error {
     io::Error::new(io::ErrorKind::BrokenPipe, reason)
 }

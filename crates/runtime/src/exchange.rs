@@ -6,7 +6,7 @@ use brisk_tcp::Stack;
 use brisk_tcp::stack::SharedFact;
 use brisk_tcp::time::Instant;
 
-/// Capacity of the channel to a stack; further facts are dropped.
+/// Capacity of the channel to a stack. When it is full, facts are dropped.
 const CAPACITY: usize = 1024;
 
 /// Sends the facts that one stack has learnt to the other stacks, and receives theirs. No stack waits for

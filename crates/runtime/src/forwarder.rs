@@ -45,8 +45,8 @@ pub struct Forwarder {
 }
 
 impl Forwarder {
-    /// Begins to hold SYNs for the program. At most `max_pending` requests, 1 or more, wait for a decision;
-    /// further SYNs are dropped, and their peers send them again.
+    /// Starts to hold SYNs for the program. At most `max_pending` requests, 1 or more, wait for a decision;
+    /// the stack drops further SYNs, which their peers send again.
     ///
     /// # Errors
     /// `AddrInUse` if the endpoint has a forwarder already; the error of its device if that has failed.

@@ -1,18 +1,16 @@
-//! [`HedgedStream`]: a request over Fast Open, with a second connection in case the path drops all later
-//! packets.
+//! [`HedgedStream`]: a request over Fast Open, and a second connection in case the path then drops packets.
 //!
 //! Some paths pass a SYN with data and its SYN-ACK, and then drop every packet of the connection. The request
-//! counts as delivered, so TCP has nothing to send again, and the silence looks like a slow server. Only a
-//! second connection helps, and only if it starts before the client can know that it is needed: half a round
-//! trip after the SYN, at the earliest after 50 ms. The second connection does not use Fast Open. It sends
-//! the request when its own handshake is complete (1.5 round trips after the SYN) if the first connection has
-//! delivered no data by then. The stream uses the connection that is answered first, and resets the other
-//! one.
+//! counts as delivered, so TCP has nothing to retransmit, and the silence looks like a slow server. Only a
+//! second connection helps, and it must start before the client can know that it is needed: half a round trip
+//! after the SYN, but not before 50 ms. The second connection does not use Fast Open. When its handshake is
+//! complete (1.5 round trips after the SYN), it sends the request, unless the first connection has delivered
+//! data by then. The stream uses the connection that is answered first, and resets the other one.
 //!
-//! On a path that works this costs a SYN, a SYN-ACK and a reset, with the first request to a destination. On
-//! a path that does not, the request is half a round trip late instead of lost. A server that takes longer
-//! than half a round trip to answer that first request gets it **twice**. Fast Open itself has the same
-//! requirement: a second delivery of the request must do no harm.
+//! On a path that works this costs a SYN, a SYN-ACK and a reset, only for the first request to a destination.
+//! On a path that does not, the request is half a round trip late instead of lost. If the server takes longer
+//! than half a round trip to answer that first request, it gets the request **twice**. As always with Fast
+//! Open, use this only for requests that may be repeated.
 
 use std::future::Future;
 use std::io;
@@ -30,10 +28,10 @@ use tokio::time::Sleep;
 use crate::endpoint::Endpoint;
 use crate::stream::{StreamHandle, TcpStream};
 
-/// Bytes of a request that are kept for a second transmission; a longer request is not hedged.
+/// Maximum length of a hedged request, bytes: it is kept in memory for a second transmission.
 const MAX_HEDGED: usize = 65_536;
 
-/// A connection whose first request may be sent twice. [`Endpoint::connect_hedged`] creates it.
+/// A connection that may send its first request twice. [`Endpoint::connect_hedged`] creates it.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -69,7 +67,7 @@ pub struct HedgedStream {
 
 #[derive(Debug)]
 enum State {
-    /// No answer has arrived.
+    /// No connection has been answered.
     Open(Box<Race>),
     /// The race is over; the stream uses this connection.
     Decided(TcpStream),
@@ -88,7 +86,7 @@ struct Race {
     request: Vec<u8>,
     /// True if the application has closed the connection for writing.
     closed: bool,
-    /// Time until the second connection starts; set at the first write.
+    /// Timer for the start of the second connection; set at the first write.
     start: Option<Pin<Box<Sleep>>>,
     second: Option<Second>,
 }
@@ -96,7 +94,7 @@ struct Race {
 #[derive(Debug)]
 struct Second {
     stream: TcpStream,
-    /// Bytes of the request that it has accepted.
+    /// Number of bytes of the request that the stack has accepted for this connection.
     written: usize,
     closed: bool,
 }
@@ -116,16 +114,16 @@ pub struct HedgedHandle {
 #[derive(Debug)]
 struct Current {
     stream: StreamHandle,
-    /// Outcome of Fast Open on the first connection, if the second has won.
+    /// If the second connection has won: the outcome of Fast Open on the first.
     outcome: Option<FastOpenOutcome>,
 }
 
 impl Endpoint {
-    /// Like [`connect_with_data`](Endpoint::connect_with_data), for a request that has an answer. A plain
-    /// connection follows half a round trip (at least 50 ms) after the SYN, until an answer over Fast Open
-    /// has arrived from this destination once. It sends the request if no answer has arrived when its
-    /// handshake is complete. The server can get the request **twice**: use it only for requests that may be
-    /// repeated. All of `data` is accepted.
+    /// Like [`connect_with_data`](Endpoint::connect_with_data), for a request that has an answer. Until this
+    /// destination has once answered over Fast Open, a plain connection follows half a round trip (at least
+    /// 50 ms) after the SYN. It sends the request if no answer has arrived when its handshake is complete. So
+    /// the server can get the request **twice**: use it only for requests that may be repeated. All of `data`
+    /// is accepted.
     ///
     /// # Errors
     /// Those of [`connect_with_data`](Endpoint::connect_with_data).
@@ -224,15 +222,16 @@ impl Race {
         }
     }
 
-    /// Reads the first byte of the answer, and returns which connection delivered it; an error is that of the
-    /// last remaining connection.
+    /// Reads the first byte of the answer, and returns the connection that delivered it. If both connections
+    /// fail, returns the error of the first.
     fn poll_answer(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<Winner>> {
         let failed = match Pin::new(&mut self.first).poll_read(cx, buffer) {
             Poll::Ready(Ok(())) => return Poll::Ready(Ok(Winner::First)),
             Poll::Ready(Err(error)) => Some(error),
             Poll::Pending => None,
         };
-        // The end of the handshake wakes the task; then it is known whether the SYN delivered the data.
+        // The end of the handshake wakes the task: from then on it is known whether the SYN delivered the
+        // data.
         let _ = self.first.poll_connected(cx);
         if failed.is_none() && self.first.hedge_wait().is_none() {
             // Without data on the SYN this is an ordinary connection, which retransmits lost data by itself.

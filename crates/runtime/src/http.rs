@@ -1,6 +1,7 @@
-//! Traits of hyper-util and axum, which only this crate can implement for its types.
+//! Implementations of traits of hyper-util and axum. No other crate may implement them for the types of this
+//! one.
 
-/// For `hyper_util::client::legacy::Client`, which keeps `TokioIo<TcpStream>` in its pool.
+/// Lets `hyper_util::client::legacy::Client` keep `TokioIo<TcpStream>` in its pool.
 #[cfg(feature = "hyper")]
 impl hyper_util::client::legacy::connect::Connection for crate::TcpStream {
     fn connected(&self) -> hyper_util::client::legacy::connect::Connected {
@@ -13,8 +14,8 @@ impl axum::serve::Listener for crate::TcpListener {
     type Io = crate::TcpStream;
     type Addr = std::net::SocketAddr;
 
-    /// Returns the next connection. Never returns once the endpoint is closed or its device has failed;
-    /// `with_graceful_shutdown` ends the server.
+    /// Returns the next connection. Waits without end once the endpoint is closed or its device has failed;
+    /// use `with_graceful_shutdown` to end the server.
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         match crate::TcpListener::accept(self).await {
             Ok(accepted) => accepted,

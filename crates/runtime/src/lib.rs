@@ -5,7 +5,7 @@
 //! | `attach` | opening the device that a user named (feature `packet-io`, Linux) |
 //! | [`channel`] | [`ChannelDevice`](channel::ChannelDevice): packets of a tunnel through channels |
 //! | [`cores`] | [`Cores`]: a thread for each core, with a stack on each |
-//! | [`endpoint`] | [`Endpoint`]: a stack on a device, driven by a task |
+//! | [`endpoint`] | [`Endpoint`]: a TCP host on a device, driven by tasks of tokio |
 //! | [`stream`] | [`TcpStream`]: a connection |
 //! | [`forwarder`] | [`Forwarder`]: the program decides about each connection before the stack answers |
 //! | [`hedge`] | [`HedgedStream`]: a request over Fast Open, with a second connection as a backup |

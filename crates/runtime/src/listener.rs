@@ -67,8 +67,8 @@ impl TcpListener {
         TcpListener::bind_with(endpoint, local, config)
     }
 
-    /// Like [`bind`](TcpListener::bind), with the given settings. If the endpoint has several stacks, they
-    /// divide the limits of `config`.
+    /// Like [`bind`](TcpListener::bind), with the given settings. The stacks of an endpoint divide the limits
+    /// of `config` among themselves.
     ///
     /// # Errors
     /// As [`bind`](TcpListener::bind); `InvalidInput` for a setting out of its range, and for one-time
@@ -97,8 +97,8 @@ impl TcpListener {
         Ok(TcpListener { parts, next: AtomicUsize::new(0), local: at })
     }
 
-    /// Splits into a listener for each stack of the endpoint, in their order, which accepts the connections
-    /// of that stack. Tasks on the same core ([`Cores`](crate::Cores)) use it.
+    /// Splits into one listener for each stack of the endpoint, in the order of the stacks. Use it to accept
+    /// a stack's connections on the stack's core ([`Cores`](crate::Cores)).
     pub fn split(self) -> Vec<TcpListener> {
         let TcpListener { parts, next: _, local } = self;
         let alone = |part| TcpListener { parts: vec![part], next: AtomicUsize::new(0), local };
@@ -151,7 +151,7 @@ impl TcpListener {
         self.parts.iter().for_each(|part| part.shared.lock().remove_acceptor(part.id, waiter));
     }
 
-    /// Installs Fast Open keys for this listener only; false if it does not use Fast Open.
+    /// Sets the Fast Open keys of this listener only; returns false if it does not use Fast Open.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -215,7 +215,7 @@ impl Part {
 
     fn hand_out(&self, mut inner: Locked<'_>, id: ConnId, remote: SocketAddr) -> TcpStream {
         let connection = Connection::register(&self.shared, &mut inner, id, remote);
-        // The application reads at once from a connection that has data, which wakes the driver anyway.
+        // If the connection has data, the application reads it at once, and reading wakes the driver.
         let driver = if inner.stack.readable(id) == 0 { inner.take_driver_waker() } else { None };
         drop(inner);
         if let Some(driver) = driver {
@@ -236,7 +236,7 @@ impl Drop for Part {
     }
 }
 
-/// Gives all stacks one replay memory, because the copy of a SYN from another port may reach another stack.
+/// Gives all stacks one replay memory: a copied SYN from another port may reach another stack.
 fn share_replays(parts: &[Part]) {
     let [first, others @ ..] = parts else { return };
     if others.is_empty() {
@@ -254,7 +254,7 @@ fn share_replays(parts: &[Part]) {
     }
 }
 
-/// Replay memory that several stacks share. Only SYNs with data and a valid cookie use it.
+/// A replay memory for several stacks. Only SYNs with data and a valid cookie use it.
 #[derive(Clone, Debug)]
 struct SharedReplays(Arc<Mutex<Box<dyn ReplayMemory>>>);
 

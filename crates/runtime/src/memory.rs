@@ -1,8 +1,8 @@
 //! Two endpoints joined by an emulated link, in memory and in real time, for tests and examples without
 //! privileges.
 //!
-//! The link is a `brisk_link` link, as in the simulator and the emulator. It runs on tokio's timers, whose
-//! granularity is a millisecond. Under tokio's paused clock it runs as fast as the machine permits.
+//! The link is that of `brisk_link`, as in the simulator and the emulator. It runs on tokio's timers, whose
+//! granularity is a millisecond; under tokio's paused clock it runs as fast as the machine permits.
 
 use std::future::Future;
 use std::io;
@@ -32,8 +32,8 @@ pub const ADDRESSES: [[IpAddr; 2]; 2] = [
 ];
 
 /// Returns two endpoints with default settings, joined by a link: A (`10.0.0.1`, `fd00::1`) and B
-/// (`10.0.0.2`, `fd00::2`). `up` of the link goes from A to B. The same seed gives the same losses for the
-/// same packets.
+/// (`10.0.0.2`, `fd00::2`). The link's `up` direction is from A to B. With the same seed the link loses the
+/// same packets of the same sequence.
 ///
 /// # Errors
 /// None with the default settings; the signature is that of [`Builder::build`].
@@ -131,11 +131,12 @@ impl Wire {
         }
     }
 
-    /// Sends a packet to `side`, and the path's own replies (such as ICMP) back.
+    /// Sends a packet from the other end towards `side`; sends replies of the path itself (such as ICMP)
+    /// back.
     fn offer(&mut self, side: Side, packet: Vec<u8>, now: Instant) {
         let due = self.towards(side).next_departure();
         let answer = self.towards(side).offer(packet, now).answer();
-        // The reader sleeps until the departure that was next when it last polled.
+        // If the next departure changes, the reader must sleep until the new one.
         if self.towards(side).next_departure() != due
             && let Some(reader) = self.reader(side).take()
         {

@@ -15,7 +15,7 @@ pub(crate) struct Observers {
     pub(crate) observations: Option<Arc<OnObservation>>,
 }
 
-/// The observers as one driver calls them, with the reports that they have not received.
+/// The observers of one driver, and the reports that they have not received yet.
 pub(crate) struct Observing {
     observers: Observers,
     lifecycle: Vec<LifecycleEvent>,
@@ -40,7 +40,7 @@ impl Observing {
         self.observations.extend(std::iter::from_fn(|| stack.poll_observation()));
     }
 
-    /// Hands the reports to the observers, without the lock.
+    /// Passes the reports to the observers, without the lock.
     pub(crate) fn call(&mut self) {
         let Observing { observers: Observers { lifecycle, observations }, .. } = self;
         self.is_calling = true;

@@ -28,7 +28,7 @@ pub struct Prefix {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PrefixError {
-    /// There is no address before the slash.
+    /// The text before the slash is not an address.
     Address(String),
     /// The length is missing, or the family does not permit it.
     Length {
@@ -83,7 +83,7 @@ impl Prefix {
         if self.address.is_ipv4() { 32 } else { 128 }
     }
 
-    /// Returns the address with the bits of the host cleared.
+    /// Returns the address with all host bits cleared.
     fn network(&self) -> u128 {
         let (bits, value) = match self.address {
             IpAddr::V4(address) => (32, u128::from(address.to_bits())),

@@ -1,8 +1,8 @@
-//! Sets of mechanisms as words: a name (`tcp`, `all`), a list (`fast_open,corrective=f2`), or a name followed
-//! by the differences from it (`tcp2012,proactive=all`).
+//! Sets of mechanisms as text: a name (`tcp`, `all`), a list of mechanisms (`fast_open,corrective=f2`), or a
+//! name followed by changes (`tcp2012,proactive=all`).
 //!
-//! `tcp2012` and the values `paper` and `f1` are the TCP and the mechanisms of 2012: they need the feature
-//! `historical`.
+//! The profile `tcp2012` and the values `paper` and `f1` are the TCP and the mechanisms of 2012. They need
+//! the feature `historical`.
 
 use brisk_link::units::{parse_duration, parse_proportion};
 use brisk_tcp::TcpConfig;
@@ -27,12 +27,12 @@ use brisk_tcp::config::{
 pub struct Profile {
     /// The parsed text.
     pub name: String,
-    /// The TCP of both ends.
+    /// Settings of the TCP at both ends.
     pub tcp: TcpConfig,
-    /// True if both ends use Fast Open, and the client has the server's cookie.
+    /// True if both ends use Fast Open and the client has a cookie of the server.
     pub fast_open: bool,
-    /// True if both ends know the path from an earlier connection: its round-trip time for the timers of the
-    /// handshake, and its loss.
+    /// True if both ends know the path from an earlier connection: its round-trip time (for the handshake's
+    /// timers) and its loss.
     pub memory: bool,
 }
 
@@ -88,14 +88,15 @@ impl Profile {
         }
     }
 
-    /// True if connections of the profile begin with facts that earlier connections learnt about the path, in
-    /// addition to the round-trip time.
+    /// True if connections of the profile begin with facts that earlier connections learnt about the path:
+    /// `path_start` or `handshake_timers` is on.
     pub fn starts_from_path(&self) -> bool {
         self.tcp.path_start || self.tcp.handshake_timers
     }
 }
 
-/// Default of the planner's allowance in `whatif`, in the demonstration and in a gateway pair.
+/// Default of `--max-overhead`: the planner's allowance in `whatif`, in the demonstration and in a gateway
+/// pair.
 pub const DEFAULT_MAX_OVERHEAD: &str = "25%";
 
 /// One percent in parts per billion.
@@ -126,12 +127,12 @@ pub enum ProfileError {
         /// The word.
         word: String,
     },
-    /// `loss_cap` precedes the word that switches Proactive on.
+    /// `loss_cap` needs a preceding word that switches Proactive on.
     WithoutProactive {
         /// The profile.
         profile: String,
     },
-    /// Sharing a path needs BBR.
+    /// `share_path` needs BBR.
     SharedWithoutBbr {
         /// The profile.
         profile: String,
@@ -251,7 +252,7 @@ fn named(name: &str) -> Option<Profile> {
     Some(Profile { name: name.to_owned(), tcp, fast_open, memory: fast_open })
 }
 
-/// Returns the mechanism and the value that a word names, and the permitted values.
+/// Returns the mechanism and the value that a word names, and the values that are permitted.
 fn known<'a>(word: &'a str, profile: &str) -> Result<(&'static str, &'a str, &'static str), ProfileError> {
     let (key, value) = word.split_once('=').map_or((word, "on"), |(key, value)| (key.trim(), value.trim()));
     let found = MECHANISMS.iter().find(|(mechanism, _)| *mechanism == key);
@@ -342,7 +343,7 @@ fn mechanism(word: &str, asked: &mut Profile) -> Result<(), ProfileError> {
     Ok(())
 }
 
-/// Returns Corrective with the number of parities in `rsN`.
+/// Returns the configuration of Corrective with N parities for `rsN`.
 fn reed_solomon(value: &str) -> Option<CorrectiveConfig> {
     let parities = value.strip_prefix("rs")?.parse().ok()?;
     let code = FecCode::ReedSolomon;
@@ -354,7 +355,7 @@ fn names() -> String {
     NAMED.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
 }
 
-/// Names the profile of an unknown word, unless the word is the whole profile.
+/// Returns the text that names the profile of an unknown word; empty if the word is the whole profile.
 fn in_profile(word: &str, profile: &str) -> String {
     if word == profile { String::new() } else { format!(" in '{profile}'") }
 }

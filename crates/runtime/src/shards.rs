@@ -1,8 +1,8 @@
 //! The stacks of an endpoint: one, or one for each queue of its device.
 //!
-//! Each has its own lock, driver and share of all four-tuples. Requests that concern all of them, such as
-//! keys and statistics, go to one after another; the stacks exchange learnt paths by
-//! [`Exchange`](crate::exchange::Exchange).
+//! Each stack has its own lock and driver, and owns the connections whose four-tuples hash to it. Requests
+//! that concern all stacks, such as keys and statistics, go to one after another. The stacks exchange facts
+//! about paths through [`Exchange`](crate::exchange::Exchange).
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -21,7 +21,8 @@ pub(crate) struct Shards {
     all: Box<[Arc<Shared>]>,
     /// `None` if there is only one stack.
     steering: Option<Steering>,
-    /// Index of the stack that opens the next connection for a task on no core.
+    /// Index of the stack that opens the next connection for a caller that runs on none of the
+    /// [`Cores`](crate::Cores).
     next: AtomicUsize,
 }
 
@@ -39,7 +40,7 @@ impl Shards {
         self.all.len()
     }
 
-    /// Calls `question` with the first stack, after it has received the facts of the others.
+    /// Calls `question` with the first stack, after this stack has received the facts of the others.
     pub(crate) fn ask<T>(&self, question: impl FnOnce(&Stack, Instant) -> T) -> T {
         let first = &self.all[0];
         let now = first.clock.now();
@@ -54,7 +55,7 @@ impl Shards {
         }
     }
 
-    /// Acts on each stack, and wakes its driver to send what that caused.
+    /// Runs `action` on each stack, and wakes its driver to send the resulting packets.
     pub(crate) fn act<T>(&self, action: impl Fn(&mut Inner, Instant) -> T) -> impl Iterator<Item = T> {
         self.all.iter().map(move |shared| {
             let now = shared.clock.now();
@@ -78,8 +79,8 @@ impl Shards {
         sum
     }
 
-    /// Returns the stack that opens a connection: the one whose share contains the requested port, else the
-    /// one of the calling core, else each in turn.
+    /// Returns the stack that opens a connection: the owner of the four-tuple if `wanted` has a port,
+    /// otherwise the stack of the caller's core, otherwise the stacks in turn.
     pub(crate) fn opener(&self, wanted: Option<SocketAddr>, remote: SocketAddr) -> &Arc<Shared> {
         let index = match (&self.steering, wanted.filter(|wanted| wanted.port() != 0)) {
             (None, _) => 0,

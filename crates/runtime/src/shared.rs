@@ -1,12 +1,12 @@
 //! State that the handles of an endpoint and its driver share behind one lock: the stack and the tasks that
 //! wait for it.
 //!
-//! Handles act on the stack directly, under the lock and without awaiting, and then wake the driver. Only the
-//! driver uses the device and the timer. The stack's `max_connections` bounds the state of connections.
+//! Handles change the stack themselves, under the lock and without awaiting, and then wake the driver. Only
+//! the driver uses the device and the timer. The stack's `max_connections` limits the number of entries here.
 //!
-//! Wakers are code of the program, which may use the endpoint. So they are woken and dropped after the lock
-//! is released ([`Inner::retired`]). They are cloned under the lock; for a waker that is an `Arc`, this only
-//! increments its count.
+//! Wakers are code of the program, and may call the endpoint. So they are woken and dropped only after the
+//! lock is released ([`Inner::retired`]). They are cloned under the lock; cloning a waker that is an `Arc`
+//! only increments its count.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -59,21 +59,21 @@ pub(crate) struct Inner {
     exchange: Option<Exchange>,
     /// Moves of peers that the driver has not reported to the device yet.
     pub(crate) moves: Vec<PeerMove>,
-    /// True if the stack has connected to an address of its own.
+    /// True if the stack has opened a connection to an address of its own.
     pub(crate) loops: bool,
-    /// Connections with a deferred SYN for which a task waits, with the time when the SYN leaves without
-    /// data. The earliest is first.
+    /// Connections whose deferred SYN waits for the first write while a task waits for the handshake, with
+    /// the time at which the SYN leaves without data. The earliest is first.
     deferred: VecDeque<(ConnId, Instant)>,
 }
 
-/// Time for which a deferred SYN still waits for the first write once a task waits for the connection: an
-/// HTTP client polls for reading before it writes, both in one poll of its task.
+/// Time for which a deferred SYN still waits for the first write after a task has begun to wait for the
+/// handshake. An HTTP client polls for reading before it writes, both in one poll of its task.
 const FIRST_WRITE: Duration = Duration::from_millis(10);
 
 /// A change of the device's table of moved peers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum PeerMove {
-    /// Packets for one address go to another.
+    /// The device sends packets for `from` to `to`.
     To { from: IpAddr, to: IpAddr },
     /// The device forgets the moved peer at this address.
     Forgotten(IpAddr),
@@ -182,19 +182,19 @@ impl Shared {
         let _ = self.siblings.set(siblings);
     }
 
-    /// Takes the lock. A panic under it comes from a defect of the stack or of a device that gathers; later
-    /// callers see the state that it left.
+    /// Takes the lock. If the stack, or a device that gathers, has panicked under it, later callers see the
+    /// state that the panic left.
     pub(crate) fn lock(&self) -> Locked<'_> {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         Locked { inner, retired: Vec::new() }
     }
 
-    /// True if something panicked under the lock.
+    /// True if a holder of the lock has panicked.
     pub(crate) fn is_poisoned(&self) -> bool {
         self.inner.is_poisoned()
     }
 
-    /// Runs `action` under the lock and wakes the driver afterwards, to send what it caused.
+    /// Runs `action` under the lock and then wakes the driver, to send the resulting packets.
     pub(crate) fn act<T>(&self, action: impl FnOnce(&mut Inner) -> T) -> T {
         let mut inner = self.lock();
         let result = action(&mut inner);
@@ -206,9 +206,9 @@ impl Shared {
         result
     }
 
-    /// Records that the driver has ended, and wakes every waiting task. If the stack was still needed, the
-    /// other stacks of the endpoint end too: otherwise some connections of the host would fail silently. The
-    /// drivers of a closed endpoint end by themselves.
+    /// Records that the driver has ended, and wakes every waiting task. If the stack was still in use, this
+    /// ends the other stacks of the endpoint too: otherwise some connections of the host would fail without
+    /// notice. The drivers of a closed endpoint end by themselves.
     pub(crate) fn end(&self, ended: Ended) {
         let is_needed = self.lock().has_handles();
         if self.end_alone(ended.clone()) && is_needed {
@@ -225,7 +225,7 @@ impl Shared {
         }
     }
 
-    /// Closes the listeners, and every connection for writing.
+    /// Closes the listeners, and the sending side of every connection.
     pub(crate) fn begin_close(&self) {
         let (now, mut woken) = (self.clock.now(), Vec::new());
         self.act(|inner| {
@@ -337,7 +337,7 @@ impl Inner {
         self.retired.extend(removed.into_iter().flatten());
     }
 
-    /// Lets a deferred SYN leave soon without a write.
+    /// Limits the wait of a deferred SYN for the first write to [`FIRST_WRITE`].
     pub(crate) fn open_soon(&mut self, id: ConnId, now: Instant) {
         self.deferred.push_back((id, now + FIRST_WRITE));
     }
@@ -388,8 +388,8 @@ impl Inner {
         }
     }
 
-    /// True if everything is delivered. A connection in TIME-WAIT only guards against old duplicates; it need
-    /// not delay the end of a device or of a program by a minute.
+    /// True if no connection is left except in TIME-WAIT. TIME-WAIT only guards against old duplicates; it
+    /// need not delay the end of a device or a program by a minute.
     pub(crate) fn is_idle(&self) -> bool {
         self.stack.connections() == self.stack.time_waits()
     }
@@ -438,7 +438,7 @@ impl Inner {
         }
     }
 
-    /// True if a handle has acted since the driver's last round began.
+    /// True if a handle has acted since the driver's latest round began.
     pub(crate) fn is_driver_woken(&self) -> bool {
         self.driver_awake
     }
@@ -458,7 +458,8 @@ impl Inner {
                         acceptors.take_into(woken);
                     }
                 }
-                // No task waits for a connection before it is accepted; `accept` asks the stack itself.
+                // No task waits for a connection before it is accepted; `accept` reads its state from the
+                // stack.
                 Event::Connected(id) => self.update_waiting(id, |waiting| {
                     waiting.connected = true;
                     waiting.writers.take_into(woken);

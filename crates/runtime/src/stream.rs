@@ -80,8 +80,8 @@ impl TcpStream {
         self.connection.connected().await
     }
 
-    /// Waits until the connection fails by a reset or a timeout; never resolves if both sides close normally.
-    /// It serves tasks that neither read nor write.
+    /// Waits until the connection fails by a reset or a timeout. Never resolves if both sides close normally.
+    /// For tasks that neither read nor write.
     pub async fn failed(&self) -> io::Error {
         self.connection.failed().await
     }
@@ -110,13 +110,13 @@ impl TcpStream {
         self.connection.poll_peek(cx, buffer)
     }
 
-    /// Removes at most `most` received bytes and returns them. Waits for at least one; an empty result means
-    /// the end of the stream, or that `most` is 0. Long runs stay in the buffer into which the device read
-    /// them; short ones are copied. A call returns one contiguous piece, which may be less than has arrived.
+    /// Removes and returns at most `most` received bytes. Waits for at least one; an empty result means the
+    /// end of the stream, or that `most` is 0. Returns one contiguous piece, possibly less than has arrived.
+    /// Long pieces are not copied from the buffer into which the device read them; short ones are.
     ///
-    /// The result keeps its whole buffer allocated, in addition to the bytes that
-    /// [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes) limits: some 64 kB, and after losses up to
-    /// the connection's receive buffer. Use it for bytes that the program soon forwards or drops.
+    /// The result keeps its whole buffer allocated: some 64 kB, and after losses up to the connection's
+    /// receive buffer. [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes) does not limit this memory.
+    /// Use it for bytes that the program soon forwards or drops.
     ///
     /// # Errors
     /// Those of reading.
@@ -129,13 +129,13 @@ impl TcpStream {
         self.connection.poll_read_bytes(cx, most)
     }
 
-    /// Sends bytes from the front of `bytes` and removes them; waits for space for at least one. Returns
-    /// their number. A run of 4 kB or more is not copied: it is sent from its buffer, and released when the
-    /// peer has acknowledged it.
+    /// Sends bytes from the front of `bytes`, and removes them from it. Waits for space for at least one
+    /// byte; returns the number of bytes. A run of 4 kB or more is sent from its own buffer without a copy,
+    /// and is released when the peer has acknowledged it.
     ///
-    /// The run counts in the send buffer and in [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes). A
-    /// slice of a longer buffer keeps the whole buffer allocated until the peer has acknowledged the run.
-    /// When the future is dropped, bytes that are no longer in `bytes` have been queued for sending.
+    /// The run counts towards the send buffer and [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes).
+    /// A slice of a longer buffer keeps the whole buffer allocated until the peer has acknowledged the run.
+    /// If the future is dropped, the bytes that are no longer in `bytes` have been queued for sending.
     ///
     /// # Errors
     /// Those of writing.
@@ -171,8 +171,8 @@ impl TcpStream {
         self.connection.poll_write_bytes(cx, bytes)
     }
 
-    /// Sends all of `bytes`, like [`write_bytes`](TcpStream::write_bytes). If the future is dropped before
-    /// its end, the number of queued bytes is unknown.
+    /// Sends all of `bytes`, like [`write_bytes`](TcpStream::write_bytes). If the future is dropped before it
+    /// is ready, the number of queued bytes is unknown.
     ///
     /// # Errors
     /// Those of writing.
@@ -217,13 +217,13 @@ impl TcpStream {
         self.connection.waits_for_first_write()
     }
 
-    /// Returns the time after the SYN at which a second connection should follow, if this one sends its
-    /// request by Fast Open.
+    /// Returns the time from the SYN to the start of a hedging second connection; `None` if this connection
+    /// does not send its request by Fast Open.
     pub(crate) fn hedge_wait(&self) -> Option<Duration> {
         self.connection.hedge_wait()
     }
 
-    /// Reports that a second connection, which began later, was answered first.
+    /// Records that the hedging second connection was answered first.
     pub(crate) fn report_hedge_won(&self) {
         self.connection.report_hedge_won();
     }
@@ -309,8 +309,8 @@ impl StreamHandle {
         self.connection.abort();
     }
 
-    /// Waits until the connection has ended: both sides have closed and all data is acknowledged, or it has
-    /// failed.
+    /// Waits until the connection has ended: it has failed, or both sides have closed and all data is
+    /// acknowledged.
     pub async fn closed(&self) {
         self.connection.ended().await;
     }

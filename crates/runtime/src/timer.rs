@@ -1,10 +1,10 @@
 //! The timer of a driver.
 //!
 //! When a thread begins to wait, tokio passes its next deadline to the system as the limit of the wait. A
-//! connection on a short path nearly always has a deadline within a millisecond, and such a limit makes the
-//! system set its clock twice for each wait. So if packets come from a descriptor of the system, the driver
-//! also uses a timer of the system. That timer is set once and stays set until it fires, however often the
-//! thread waits. Devices in memory use tokio's timer, which a test may pause.
+//! connection on a short path nearly always has a deadline within a millisecond, so the system would set its
+//! clock twice for each wait. Therefore the driver uses a timer of the system (timerfd) if packets come from
+//! a descriptor of the system. That timer is set once and stays set until it fires, however often the thread
+//! waits. Devices in memory use tokio's timer, which a test may pause.
 
 use std::io;
 use std::pin::Pin;
@@ -22,7 +22,7 @@ pub(crate) struct Timer {
     source: Source,
     /// Time when the timer fires; `None` if it is not armed.
     armed: Option<Instant>,
-    /// True if a task has polled the timer since it was armed, and will be woken.
+    /// True if a task has polled the timer since it was armed, so that the timer will wake it.
     is_awaited: bool,
 }
 
@@ -44,8 +44,8 @@ impl Timer {
         }
     }
 
-    /// Arms the timer for `deadline`; true if it has fired already. Only one task may call it, with the
-    /// current time `now`.
+    /// Arms the timer for `deadline`; returns true if it has already fired. Only one task may call it, with
+    /// the current time `now`.
     pub(crate) fn has_fired(
         &mut self,
         deadline: Option<Instant>,
@@ -57,7 +57,7 @@ impl Timer {
             return false;
         };
         loop {
-            // Firing too early costs less than moving the timer twice.
+            // An early wake-up costs less than setting the timer again at each change.
             match self.armed.filter(|armed| *armed <= deadline) {
                 Some(armed) if self.is_awaited && now < armed => return false,
                 Some(_) => {}
@@ -91,7 +91,8 @@ impl Source {
         }
     }
 
-    /// Ready when the timer has fired. By then tokio has polled its events and therefore all ready tasks.
+    /// Ready when the timer has fired. By then tokio has processed all events, and so has polled all ready
+    /// tasks.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Source::Tokio(sleep) => sleep.as_mut().poll(cx).map(Ok),

@@ -1,7 +1,8 @@
 //! Waiting tasks, each in a slot of its own.
 //!
-//! A task that polls again keeps its slot, whichever waker it passes. [`Waker::will_wake`] may return false
-//! for two wakers of the same task; if wakers identified the slots, one task could fill all of them.
+//! A task that polls again keeps its slot, even with another waker. Slots are not identified by wakers,
+//! because [`Waker::will_wake`] may return false for two wakers of the same task: one task could fill all
+//! slots.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,9 +14,9 @@ use smallvec::SmallVec;
 pub(crate) struct Waiter(u64);
 
 impl Waiter {
-    /// Slot of `poll_*` functions: if several tasks poll, only the last one to poll is woken, as with tokio.
+    /// Slot of `poll_*` functions. If several tasks poll, only the last one to poll is woken, as in tokio.
     pub(crate) const POLL: Waiter = Waiter(0);
-    /// Slot of a task that polls for the end of the handshake, in addition to a task that writes.
+    /// Slot of a task that polls for the end of the handshake. It may poll for a write at the same time.
     pub(crate) const HANDSHAKE: Waiter = Waiter(1);
 
     fn new() -> Waiter {
@@ -55,8 +56,8 @@ impl Wakers {
     }
 }
 
-/// Waits until `poll` is ready. `poll` adds the given waiter whenever it returns `Pending`. `leave` removes
-/// the waiter at the end, even if the future is dropped.
+/// Waits until `poll` is ready. `poll` must add the given waiter whenever it returns `Pending`. `leave`
+/// removes the waiter at the end, also if the future is dropped.
 pub(crate) async fn wait<T>(
     mut poll: impl FnMut(&mut Context<'_>, Waiter) -> Poll<T>,
     leave: impl FnMut(Waiter),

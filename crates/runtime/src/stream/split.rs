@@ -96,7 +96,7 @@ impl OwnedReadHalf {
         OwnedReadHalf { connection }
     }
 
-    /// Joins the halves to the stream again.
+    /// Joins the two halves of a stream.
     ///
     /// # Errors
     /// Fails if `other` belongs to another stream; the error contains both halves.
