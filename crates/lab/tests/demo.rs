@@ -24,15 +24,17 @@ fn demo(link: &str, seconds: u64) -> Demo {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_through_gateways_and_link_take_two_round_trips() {
-    let (mut looks, mut warming_up) = (0, 0);
+    let (mut looks, mut warm_up) = (0, Vec::new());
     let demo = demo("--rtt 40ms --loss 1%", 3);
     let on_progress = &mut |snapshot: &Snapshot| match snapshot.warming_up {
-        true => warming_up += 1,
+        true => warm_up.push(snapshot.elapsed),
         false => looks += 1,
     };
     let report = demo.run(std::future::pending(), on_progress).await.unwrap();
     let arm = &report.arms[0];
-    assert!(warming_up >= 2 && looks >= 4, "{warming_up} {looks}");
+    assert!(warm_up.len() >= 2 && looks >= 4, "{warm_up:?} {looks}");
+    assert!(warm_up.is_sorted(), "the elapsed time never restarts within the warm-up: {warm_up:?}");
+    assert_eq!(report.workload.request_bytes, 68, "the length of the request that the load sends");
     assert!((26..75).contains(&arm.measured.n), "the warm-up is not counted: {arm:?}");
     assert_eq!(arm.measured.completed, arm.measured.n, "{arm:?}");
     assert_eq!(arm.simulated_ms.p50, 80.0);

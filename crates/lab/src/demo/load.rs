@@ -60,11 +60,16 @@ pub(super) fn lock(tally: &SharedTally) -> std::sync::MutexGuard<'_, Tally> {
     tally.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Makes one request; returns its bytes and those of the response.
+/// Returns a request for a body of this length.
+pub(super) fn request_text(bytes: u64) -> String {
+    format!("GET /{bytes} HTTP/1.1\r\nHost: origin.example\r\nUser-Agent: brisk-demo\r\n\r\n")
+}
+
+/// Makes one request; returns the bytes of request and response.
 async fn fetch(to: SocketAddr, bytes: u64) -> io::Result<u64> {
     let mut stream = TcpStream::connect(to).await?;
     stream.set_nodelay(true)?;
-    let request = format!("GET /{bytes} HTTP/1.1\r\nHost: origin.example\r\nUser-Agent: brisk-demo\r\n\r\n");
+    let request = request_text(bytes);
     stream.write_all(request.as_bytes()).await?;
     let mut response = Vec::with_capacity(bytes as usize + 128);
     loop {

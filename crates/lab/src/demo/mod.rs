@@ -1,12 +1,12 @@
 //! A demonstration on one machine, without privileges: clients, a frontend, a long and lossy link, a backend
-//! and an origin, over real sockets and in real time. All arms run at the same time.
+//! and an origin, over real sockets and in real time. All arms (compared profiles) run at the same time.
 //!
 //! ```text
 //! clients --kernel TCP--> frontend ==brisk TCP in UDP==> emulated link ==> backend --kernel TCP--> origin
 //! ```
 //!
 //! A warm-up precedes the counted requests, because a gateway pair in use knows its path. The report also has
-//! the figures that the simulation expects over the same link.
+//! the completion times of a simulation of the same link.
 
 use std::future::Future;
 use std::io;
@@ -31,27 +31,27 @@ mod load;
 mod origin;
 
 use fixture::Fixture;
-use load::{gap, lock, request};
-use origin::Origin;
+use load::{gap, lock, request, request_text};
+use origin::{Origin, response_head};
 
 /// Parameters of a demonstration.
 #[derive(Clone, Debug)]
 pub struct Demo {
-    /// The hop between the gateways.
+    /// The emulated link between the gateways.
     pub link: LinkSpec,
-    /// Profiles to compare, at the same time, each over a link of its own with the same seed.
+    /// Profiles to compare. They run at the same time, each over a link of its own with the same seed.
     pub arms: Vec<Profile>,
     /// Bytes of each response.
     pub flow: u64,
-    /// The size, as requested.
+    /// The same size as the user wrote it (`20kB`), for the report.
     pub flow_text: String,
     /// Requests per second to each arm.
     pub per_second: f64,
-    /// Number of simulated transactions for the expectation.
+    /// Number of transactions of the simulation.
     pub simulated: u64,
-    /// Duration of the warm-up, in which each arm learns its path, as a gateway pair in use does.
+    /// Duration of the warm-up, in which each arm learns its path.
     pub warm_up: Duration,
-    /// Duration of the counted requests. The demonstration waits a little longer for responses.
+    /// Time for which counted requests are sent; then the demonstration waits for the last responses.
     pub duration: Duration,
     /// Seed of all random numbers.
     pub seed: u64,
@@ -62,7 +62,7 @@ pub struct Demo {
 pub struct Snapshot {
     /// True during the warm-up.
     pub warming_up: bool,
-    /// Time since the first counted request, or since the first of the warm-up.
+    /// Time since the start of the warm-up, or after it since the start of the counted requests.
     pub elapsed: Duration,
     /// The arms.
     pub arms: Vec<ArmSnapshot>,
@@ -88,7 +88,7 @@ pub struct ArmSnapshot {
 /// Report of a demonstration: a row for each profile.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct DemoReport {
-    /// The hop between the gateways.
+    /// The emulated link between the gateways.
     pub link: LinkReport,
     /// Sizes of the requests and responses.
     pub workload: Workload,
@@ -96,7 +96,7 @@ pub struct DemoReport {
     pub per_second: f64,
     /// Seed of all random numbers.
     pub seed: u64,
-    /// Time from the first request to the end, seconds.
+    /// Time from the first counted request until no response was awaited any more, seconds.
     pub seconds: f64,
     /// The arms.
     pub arms: Vec<DemoArm>,
@@ -110,9 +110,9 @@ pub struct DemoArm {
     pub measured: ArmReport,
     /// Result of the simulation for the same link, ms.
     pub simulated_ms: Expected,
-    /// True if the link kept its times.
+    /// True if the emulated link delivered its packets on time.
     pub valid: bool,
-    /// Description of the link's timing.
+    /// Says in words how punctual the link was.
     pub verdict: String,
     /// Lateness of packets at the link, 99th percentile, microseconds.
     pub lateness_p99_us: f64,
@@ -144,20 +144,17 @@ pub enum DemoError {
     Simulation(#[from] TransactionError),
 }
 
-/// Length of a request of the load, for the simulation, bytes.
-const REQUEST_BYTES: u32 = 75;
-const RESPONSE_HEAD: u64 = 62;
-/// Maximum time to wait for responses at the end.
+/// Maximum time to wait for outstanding responses.
 const LINGER: Duration = Duration::from_secs(5);
-/// Interval of the calls of `on_progress`.
+/// Interval of the calls of `on_progress` while requests are sent.
 const TICK: Duration = Duration::from_millis(500);
 
 impl Demo {
     /// Runs the demonstration for its duration or until `stop` resolves. Calls `on_progress` with
-    /// intermediate results twice a second.
+    /// intermediate results two to four times a second while requests are sent or awaited.
     ///
     /// # Errors
-    /// The operation that the system refused.
+    /// If the simulation fails, or the system refuses a socket or thread.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -177,16 +174,18 @@ impl Demo {
         let mut stop = pin!(stop);
         let mut on_warm_up =
             |snapshot: &Snapshot| on_progress(&Snapshot { warming_up: true, ..snapshot.clone() });
-        let stopped = self.load(&fixtures, self.warm_up, "warm-up", stop.as_mut(), &mut on_warm_up).await;
+        let began = Instant::now();
+        let warm_up = (self.warm_up, "warm-up");
+        let stopped = self.load(&fixtures, began, warm_up, stop.as_mut(), &mut on_warm_up).await;
         if !self.warm_up.is_zero() {
-            linger(&fixtures, Instant::now(), &mut on_warm_up).await;
+            linger(&fixtures, began, &mut on_warm_up).await;
             // The link updates its counters only once a second.
             tokio::time::sleep(Duration::from_secs(1)).await;
             fixtures.iter_mut().for_each(Fixture::begin_to_count);
         }
         let began = Instant::now();
         if !stopped {
-            self.load(&fixtures, self.duration, "load", stop.as_mut(), on_progress).await;
+            self.load(&fixtures, began, (self.duration, "load"), stop.as_mut(), on_progress).await;
         }
         linger(&fixtures, began, on_progress).await;
         origin.abort();
@@ -199,7 +198,7 @@ impl Demo {
             link: LinkReport::of(&self.link),
             workload: Workload {
                 flow: self.flow_text.clone(),
-                request_bytes: REQUEST_BYTES,
+                request_bytes: self.request_bytes(),
                 established: false,
                 n: arms.iter().map(|arm| arm.measured.n).max().unwrap_or_default(),
             },
@@ -213,8 +212,8 @@ impl Demo {
     fn simulate(&self) -> Result<Vec<Expected>, DemoError> {
         let comparison = Comparison {
             link: self.link.clone(),
-            request: REQUEST_BYTES,
-            sizes: Sizes::Fixed(self.flow + RESPONSE_HEAD),
+            request: self.request_bytes(),
+            sizes: Sizes::Fixed(self.flow + response_head(self.flow).len() as u64),
             sizes_text: self.flow_text.clone(),
             page: None,
             scenario: Scenario::default(),
@@ -228,18 +227,21 @@ impl Demo {
         Ok(report.arms.into_iter().map(expected).collect())
     }
 
-    /// Sends requests to every arm at the same random times, for `duration`. Returns true if `stop` ended the
-    /// load.
+    fn request_bytes(&self) -> u32 {
+        request_text(self.flow).len() as u32
+    }
+
+    /// Sends requests to every arm at the same times, for `duration` from `began`. The times are random
+    /// numbers of the given stream. Returns true if `stop` ended the load.
     async fn load(
         &self,
         fixtures: &[Fixture],
-        duration: Duration,
-        seed: &str,
+        began: Instant,
+        (duration, stream): (Duration, &str),
         mut stop: Pin<&mut impl Future<Output = ()>>,
         on_progress: &mut dyn FnMut(&Snapshot),
     ) -> bool {
-        let began = Instant::now();
-        let mut rng = brisk_link::seeds::rng(self.seed, seed);
+        let mut rng = brisk_link::seeds::rng(self.seed, stream);
         let mut tick = tokio::time::interval(TICK);
         let mut next = began;
         let end = began + duration;
@@ -294,7 +296,7 @@ impl Demo {
     }
 }
 
-/// Waits for outstanding requests.
+/// Waits for outstanding requests. `began` is the start of their load.
 async fn linger(fixtures: &[Fixture], began: Instant, on_progress: &mut dyn FnMut(&Snapshot)) {
     let end = Instant::now() + LINGER;
     loop {
@@ -305,7 +307,7 @@ async fn linger(fixtures: &[Fixture], began: Instant, on_progress: &mut dyn FnMu
         }
         tokio::time::sleep(TICK / 2).await;
     }
-    // The last connections close, so that the gateways count them.
+    // Gives the last connections time to close: the gateways count a connection only when it has ended.
     tokio::time::sleep(TICK).await;
 }
 

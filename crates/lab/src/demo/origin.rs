@@ -50,8 +50,7 @@ async fn answer(mut stream: TcpStream) -> io::Result<()> {
             .write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
             .await;
     };
-    let mut response =
-        format!("HTTP/1.1 200 OK\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n").into_bytes();
+    let mut response = response_head(len).into_bytes();
     let mut left = len;
     while left > 0 || !response.is_empty() {
         let body = left.min(BODY.len() as u64) as usize;
@@ -61,6 +60,11 @@ async fn answer(mut stream: TcpStream) -> io::Result<()> {
         response.clear();
     }
     stream.shutdown().await
+}
+
+/// Returns the part of a response before its body of `len` bytes.
+pub(super) fn response_head(len: u64) -> String {
+    format!("HTTP/1.1 200 OK\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n")
 }
 
 /// Returns N if the request is `GET /N HTTP/1.1`.
@@ -85,7 +89,7 @@ mod tests {
             let mut response = Vec::new();
             stream.read_to_end(&mut response).await.unwrap();
             let body = response.windows(4).position(|end| end == b"\r\n\r\n").unwrap() + 4;
-            assert_eq!(response.len() - body, len, "{path}");
+            assert_eq!((body, response.len() - body), (response_head(len as u64).len(), len), "{path}");
         }
         assert_eq!((requested(b"GET /x HTTP/1.1"), requested(b"POST /1 ")), (None, None));
     }
