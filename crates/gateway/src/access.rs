@@ -37,7 +37,8 @@ impl Role {
         }
     }
 
-    /// Returns the end to report if the connection to the client (at a frontend) or to the origin fails.
+    /// Returns the end of a connection whose outer side has failed: the connection to the client at a
+    /// frontend, otherwise the one to the origin.
     pub(crate) fn outside_failed(self, error: &io::Error) -> End {
         match self {
             Role::Frontend => End::ClientFailed(error.to_string()),
@@ -45,7 +46,8 @@ impl Role {
         }
     }
 
-    /// Returns the end to report if the hop fails (at an edge, the connection to the client).
+    /// Returns the end of a connection whose hop has failed. (At an edge the hop is the connection to the
+    /// client.)
     pub(crate) fn hop_failed(self, reason: String) -> End {
         match self {
             Role::Frontend | Role::Backend => End::HopFailed(reason),
@@ -61,8 +63,8 @@ pub struct Access {
     pub role: Role,
     /// Peer of the accepted connection: the client at a frontend or an edge, the frontend at a backend.
     pub peer: SocketAddr,
-    /// The client, as reported by the frontend at a backend; elsewhere the peer, or the client that a trusted
-    /// proxy named.
+    /// The client. A backend takes it from the frontend's report; the other sides take the peer, or the
+    /// client that a trusted proxy named.
     pub client: Option<SocketAddr>,
     /// The user that the client has logged in as.
     pub user: Option<Arc<str>>,
@@ -70,17 +72,17 @@ pub struct Access {
     pub frontend: Option<Arc<str>>,
     /// The listener that accepted the client, at a frontend or an edge with several.
     pub listener: Option<Arc<str>>,
-    /// The backend of the connection, or `direct:HOST:PORT`; `None` at the backend, and before one was
-    /// chosen.
+    /// The backend that serves the connection, or `direct:HOST:PORT`; `None` at a backend, and before the
+    /// choice.
     pub route: Option<String>,
     /// The name of the requested origin; `None` if it is the backend's own, or was requested by address.
     pub origin: Option<String>,
-    /// True if the client has closed its direction.
+    /// True if the client has closed its sending direction.
     pub client_ended: bool,
     /// Side that sent first; `None` if neither has sent anything.
     pub sent_first: Option<FirstSender>,
-    /// Time that was lost waiting for the client's first bytes before the hop was opened without them; `None`
-    /// if they arrived in time, and at the backend.
+    /// Time that a frontend waited in vain for the client's first bytes before it opened the hop without
+    /// them; `None` if they arrived in time, and at a backend.
     pub waited: Option<Duration>,
     /// Payload bytes from the client towards the origin.
     pub bytes_up: u64,
@@ -92,9 +94,10 @@ pub struct Access {
     pub outside: Option<ConnStats>,
     /// Time of the accept.
     pub began: Instant,
-    /// From accept until the first bytes of the answer had been forwarded; `None` if there was no answer.
+    /// Time from the accept until the first bytes of the answer were forwarded; `None` if there was no
+    /// answer.
     pub first_byte: Option<Duration>,
-    /// From accept to close.
+    /// Time from the accept to the close.
     pub duration: Duration,
     /// The TCP that served the client, at an edge.
     pub tcp: Option<ClientTcp>,
@@ -121,7 +124,7 @@ impl ClientTcp {
     }
 }
 
-/// Returns the retransmissions of a connection, including those of its handshake.
+/// Returns the number of retransmissions of a connection, including those of its handshake.
 pub(crate) fn retransmits(of: &ConnStats) -> u64 {
     of.counters.retransmits + of.counters.handshake_retransmits
 }

@@ -1,7 +1,7 @@
 //! The admin listener of a gateway or edge: `/metrics`, `/healthz`, `/readyz`, `/status`.
 //!
-//! It has a socket of its own, on loopback unless a token protects it. A flood gets at most `MAX`
-//! connections, each for a few seconds.
+//! It has a socket of its own, on loopback unless a token protects it. It accepts at most `MAX` connections
+//! at a time, each for a few seconds.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -68,7 +68,7 @@ pub struct Admin {
     token: Option<String>,
 }
 
-/// Contents of the status page.
+/// The state that the status page shows.
 #[derive(Clone, Debug)]
 pub struct Shown {
     /// Fixed facts of the side.
@@ -90,7 +90,7 @@ impl Admin {
         Ok(Admin { listener: listen_at(listen)?, token })
     }
 
-    /// Makes the checks of [`bind`](Admin::bind) without listening.
+    /// Makes the checks of [`bind`](Admin::bind), but does not listen.
     ///
     /// # Errors
     /// If other hosts can reach the address and there is no token; if the token is not valid.

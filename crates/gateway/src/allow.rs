@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use crate::network::Network;
 
-/// A rule: `HOST:PORT`, where the host may be a name, `*.DOMAIN`, a network of addresses or `*`, and the port
+/// A rule `HOST:PORT`. The host is a name, `*.DOMAIN`, a network of addresses or `*`; the port is a number or
 /// `*`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Allow {
@@ -31,8 +31,8 @@ enum Host {
 pub struct AllowError(String);
 
 impl Allow {
-    /// True if connections to `origin`, `HOST:PORT`, are permitted. A rule with a network permits addresses
-    /// only: it never matches a name, whatever the name resolves to.
+    /// True if the rule permits connections to `origin`, `HOST:PORT`. A rule with a network permits only
+    /// addresses. It never matches a name, whatever the name resolves to.
     pub fn permits(&self, origin: &str) -> bool {
         let Some((host, port)) = origin.rsplit_once(':') else { return false };
         let Ok(port) = port.parse::<u16>() else { return false };

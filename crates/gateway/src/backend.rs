@@ -39,15 +39,17 @@ use crate::service::{
 use crate::settings::{BackendSettings, HopSettings};
 use crate::timeouts::{Timeout, Timeouts};
 
-/// Limit of connections of the hop that SYN data opened and that are not acknowledged yet, in total and from
-/// one frontend.
+/// Limit of the hop's connections that data on a SYN has opened and that are not acknowledged yet, in total
+/// and for each frontend.
 const PENDING: u16 = 4096;
-/// Time to wait for the origin's first bytes, so that they leave together with the second message.
+/// Time to wait for the origin's first bytes, so that they leave together with the second message of the
+/// handshake.
 const ANSWER_WAIT: Duration = Duration::from_millis(5);
-/// Longest silence of a frontend on the connection of its watch ([`crate::upstream`]).
+/// Maximum silence of a frontend on its watch, the connection with which it checks the backend
+/// ([`crate::upstream`]).
 const WATCH_SILENCE: Duration = Duration::from_secs(30);
-/// Time for which connections are still accepted after the signal to stop. The backend informs its frontends
-/// at once, but their earlier requests are still on the way, and their SYNs may have been lost.
+/// Time for which the backend still accepts connections after the signal to stop. It informs its frontends at
+/// once, but their earlier requests are still on the way, and their SYNs may have been lost.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// Time limit for sending a refusal.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -66,30 +68,31 @@ pub struct BackendConfig {
     pub ephemeral_lifetime: Duration,
     /// Settings of the hop's connections. Default: [`hop_tcp`].
     pub tcp: TcpConfig,
-    /// Accepts the first bytes of a connection with its SYN. The backend acts on the data of a SYN once
-    /// ([`crate::hop::replay`]); over a plain hop it recognises a repeated SYN while its connection exists
-    /// and for two minutes after. Default on, with at most 4096 unacknowledged connections in total, all of
-    /// which may be of one frontend.
+    /// Accepts the first bytes of a connection with its SYN. The backend acts on such data once
+    /// ([`crate::hop::replay`]). Over a plain hop it recognises a repeated SYN only while the connection
+    /// exists and for two minutes after. Default on, with at most 4096 unacknowledged connections in total
+    /// and for each frontend.
     pub fast_open: Option<FastOpenListen>,
-    /// Longest age of a first message at its arrival; an older one costs a round trip for a confirmation.
-    /// Messages are remembered for twice as long. 1 s to 1 h.
+    /// Maximum age of a first message at its arrival, 1 s to 1 h. An older message needs a confirmation,
+    /// which costs a round trip. Messages are remembered for twice as long.
     pub replay_tolerance: Duration,
-    /// Address for the kernel's TCP, for frontends whose path carries nothing else. Default `None`.
+    /// Address at which the kernel's TCP listens, for frontends whose path carries no other transport.
+    /// Default `None`.
     pub kernel_listen: Option<SocketAddr>,
-    /// A stack on a packet socket that uses the same port. It listens there for frontends whose path carries
-    /// no UDP, and for those with the kernel's TCP only. Default `None`.
+    /// A stack on a packet socket, for the same port. It serves frontends whose path carries no UDP, over
+    /// brisk's TCP or the kernel's. Default `None`.
     pub packet: Option<Endpoint>,
     /// Other origins that frontends may request by address. Default none.
     pub allow: Vec<Allow>,
     /// Origins that frontends may request by name. Default none.
     pub origins: Origins,
-    /// True to connect to the origin from the client's own address; the origin's answers must be routed over
-    /// this host. Default false.
+    /// True to connect to the origin from the client's own address. The origin's answers must then be routed
+    /// through this host. Default false.
     pub as_client: bool,
     /// Version of the PROXY header that gives the origin the client's address. Default `None`: no header.
     pub send_proxy: Option<ProxyVersion>,
-    /// The device of the hop, which knows the outside addresses of frontends. `None`: reports contain the
-    /// addresses inside the stack.
+    /// The device of the hop, which translates addresses in the stack to outside addresses. `None`: reports
+    /// contain the addresses in the stack.
     pub attached: Option<Attached>,
     /// Limits of frontends with their own keys, by label. Default none.
     pub frontend_limits: BTreeMap<String, FrontendLimits>,
@@ -100,8 +103,8 @@ pub struct BackendConfig {
 impl BackendConfig {
     /// Returns the default configuration for these three settings.
     pub fn new(listen: SocketAddr, origin: impl Into<Option<String>>, hop: Hop) -> BackendConfig {
-        // A sealed hop recognises a repeated first message itself, so the replay window need not limit SYNs
-        // per second.
+        // A sealed hop recognises a repeated first message itself, so the replay window of the TCP need not
+        // limit the rate of SYNs.
         let authenticated = !matches!(hop, Hop::Plain);
         let replay_window = (!authenticated).then(ReplayWindow::default);
         BackendConfig {
@@ -167,8 +170,8 @@ impl Backend {
             listeners.extend(listen_on(packet, address, &listen)?);
         }
         let tolerance = config.replay_tolerance.clamp(Duration::from_secs(1), Duration::from_secs(3600));
-        // With a packet socket the kernel cannot use the port, and the stack on that socket accepts these
-        // connections.
+        // With a packet socket the kernel cannot use the port. The stack on that socket accepts the kernel's
+        // connections too.
         let kernel = config.kernel_listen.filter(|_| config.packet.is_none()).map(listen_at).transpose()?;
         let kernel = kernel.map_or_else(Vec::new, |listener| on_each(listener, &config.service.cores));
         config.service.metrics.frontends().set(config.hop.labels(), &config.frontend_limits);
@@ -211,7 +214,7 @@ impl Backend {
     }
 }
 
-/// Returns an acceptor for each of `count` cores, with the listeners of the existing stacks.
+/// Returns an acceptor for each of `count` cores, which divide the listeners of the stacks.
 fn backend_acceptors(
     shared: &Arc<BackendShared>,
     listeners: Vec<TcpListener>,
@@ -236,7 +239,8 @@ struct BackendAcceptor {
     shared: Arc<BackendShared>,
     listeners: Vec<OpenSocket<TcpListener>>,
     kernel: Option<OpenSocket<tokio::net::TcpListener>>,
-    /// Index of the listener to try first, and of the core that serves the next connection of a shared stack.
+    /// Index of the listener to try first, and of the core that serves the next connection of a listener that
+    /// all cores share.
     turn: usize,
 }
 
@@ -280,8 +284,8 @@ async fn accept_kernel(
 pub struct BackendControl(Arc<BackendShared>);
 
 impl BackendControl {
-    /// Applies `config` to new connections; existing ones keep theirs. Listeners, device, limits and the log
-    /// do not change.
+    /// Applies `config` to new connections; existing ones keep their configuration. Listeners, device, limits
+    /// and the log do not change.
     pub fn reload(&self, config: BackendConfig) {
         let mut current = self.0.current.lock().unwrap_or_else(PoisonError::into_inner);
         let BackendConfig { listen, kernel_listen, packet, attached, service, .. } =
@@ -340,9 +344,9 @@ async fn serve(
     Some(access)
 }
 
-/// Reads the first message, which arrives with the opening of the connection unless it is lost. A frontend
-/// repeats a lost one while it waits for an answer. So a shorter limit than the frontend's would reset a
-/// client that could still be served.
+/// Reads the first message. It arrives with the SYN or right after the handshake, unless it is lost; a
+/// frontend repeats a lost message as long as it waits for an answer. So a limit shorter than the frontend's
+/// would reset clients that could still be served.
 async fn read_first_message(mut line: Line, config: &BackendConfig, run: &Run) -> Result<Asked, Rejected> {
     let ServiceConfig { connect_timeout, timeouts: Timeouts { header, .. }, .. } = config.service;
     let silence = header.max(connect_timeout);
@@ -356,8 +360,8 @@ impl BackendShared {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns the address of a frontend in the stack if its connections can follow it to another address.
-    /// This needs TCP in UDP and a key; without a key, anyone could pretend to be this frontend.
+    /// Returns the address of a frontend in the stack if its connections may follow it to another address.
+    /// This needs TCP in UDP and a key: without a key, anyone could pretend to be this frontend.
     fn followed(&self, (local, remote): (IpAddr, IpAddr)) -> Option<IpAddr> {
         let config = self.config();
         let is_udp =
@@ -381,7 +385,7 @@ impl BackendShared {
         Some(moved)
     }
 
-    /// Returns lost segments per million on the path to a frontend, whichever stack has measured it.
+    /// Returns the lost segments per million on the path to a frontend, whichever stack has measured them.
     fn loss(&self, local: IpAddr, remote: IpAddr) -> Option<u32> {
         let packet = self.config().packet.clone();
         peer::loss(&self.endpoint, local, remote).or_else(|| peer::loss(&packet?, local, remote))
@@ -403,8 +407,8 @@ impl BackendShared {
     }
 }
 
-/// Returns the origin of a connection, for which the frontend may have `asked` by name or address; an error
-/// says why there is none.
+/// Returns the origin of a connection. The frontend may have `asked` for it by name or address. An error says
+/// why there is none.
 fn permitted<'a>(config: &'a BackendConfig, asked: Option<&'a str>) -> Result<&'a str, String> {
     match (asked, &config.origin) {
         (Some(name), _) if !name.contains(':') => {
@@ -452,7 +456,7 @@ async fn carry_on(
         Ok(opened) => opened,
         Err((verdict, end)) => {
             access.hop = asked.line().stats();
-            // If the verdict is lost, the frontend sees the connection end.
+            // If the verdict is lost, the frontend sees only that the connection ends.
             if let Ok(mut hop) = asked.send_verdict(verdict, run).await {
                 let (_, mut write) = hop.split();
                 let _ = tokio::time::timeout(REFUSAL_TIMEOUT, write.shutdown()).await;

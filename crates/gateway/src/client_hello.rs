@@ -5,7 +5,8 @@
 //! (without `signature_algorithms`, for example), and `tls-parser` does not join fragments. With an encrypted
 //! client hello (ECH) the name is the public one.
 
-/// Longest client hello, bytes, including its record headers. Hellos with post-quantum key shares have 2 kB.
+/// Maximum length of a client hello for which [`parse`] requests further bytes, including its record headers.
+/// Hellos with post-quantum key shares have 2 kB.
 pub const MAX_LENGTH: usize = 16 * 1024;
 
 /// The record of the fatal alert unrecognized_name, by which a server refuses a name that it does not know
@@ -20,13 +21,13 @@ const HOST_NAME: u8 = 0;
 /// The result of parsing a client's first bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Hello {
-    /// The beginning of a client hello; the result needs at least this many bytes.
+    /// The beginning of a client hello. Call [`parse`] again with at least this many bytes in total.
     More(usize),
     /// A client hello for this name, in lower case.
     Named(String),
     /// A client hello without a name.
     Nameless,
-    /// Something else, or a client hello that is damaged or longer than [`MAX_LENGTH`].
+    /// Something else, or a client hello that is damaged or would need more than [`MAX_LENGTH`] bytes.
     NotTls,
 }
 
@@ -117,7 +118,7 @@ fn number(rest: &mut &[u8]) -> Option<u16> {
     Some(u16::from_be_bytes(*number))
 }
 
-/// Removes a vector with a length of two bytes from `rest`.
+/// Removes a vector with a two-byte length prefix from `rest`, and returns it.
 fn vector<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let length = number(rest)?;
     let (vector, behind) = rest.split_at_checked(length.into())?;
@@ -125,7 +126,7 @@ fn vector<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(vector)
 }
 
-/// Removes a vector with a length of one byte from `rest`.
+/// Removes a vector with a one-byte length prefix from `rest`, and returns it.
 fn short_vector<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let (length, behind) = rest.split_first()?;
     let (vector, behind) = behind.split_at_checked((*length).into())?;

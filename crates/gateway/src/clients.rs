@@ -9,7 +9,7 @@ use brisk_tcp::config::KeepaliveConfig;
 
 use crate::service::BACKLOG;
 
-/// Limit of connections that SYN data opened and that their clients have not acknowledged yet.
+/// Limit of connections that data on a SYN has opened and that their clients have not acknowledged yet.
 const PENDING: u16 = 1024;
 
 /// Settings of brisk's TCP towards clients.
@@ -45,7 +45,7 @@ impl ClientSide {
 
 /// Returns the settings of clients' connections with the mechanisms of `tcp`.
 ///
-/// Nagle's algorithm is off: the gateway forwards data when it arrives. Keepalive once a minute closes
+/// Nagle's algorithm is off, because the gateway forwards data at once. Keepalive, once a minute, closes
 /// connections whose client has vanished.
 pub fn client_tcp(tcp: TcpConfig) -> TcpConfig {
     let alive =

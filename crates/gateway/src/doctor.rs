@@ -1,6 +1,6 @@
 //! The examination of the path to a backend, for `brisk doctor`.
 //!
-//! All measurements use connections of the watch ([`crate::upstream`]), which reach no origin.
+//! All measurements use connections of the watch ([`crate::upstream`]), which the backend answers itself.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,16 +13,16 @@ use crate::transport::Transport;
 use crate::upstream::{BackendSpec, Dialling, Upstream};
 use brisk_runtime::{ConnStats, Endpoint, FastOpenConnect, FastOpenOutcome, TcpConfig};
 
-/// Pause between probe requests, so that a burst of losses does not affect several.
+/// Pause between probe requests, so that one burst of losses does not hit several of them.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Number of connections after the first: the second one can use the cookie of the first, and the third one
-/// shows that the cookie remains valid.
+/// Number of connections after the first. The second one can use the cookie that the first one got; the third
+/// one shows whether the cookie is still valid.
 const LATER_CONNECTIONS: usize = 2;
 
-/// Subject and parameters of an examination.
+/// What to examine, and how.
 #[derive(Clone, Debug)]
 pub struct Examination {
-    /// The stack of the connections.
+    /// The stack that opens the connections.
     pub endpoint: Endpoint,
     /// The stack on a packet socket.
     pub packet: Option<Endpoint>,
@@ -47,7 +47,7 @@ pub struct Finding {
     pub check: &'static str,
     /// Result in words.
     pub result: String,
-    /// True if the operator need not act on it.
+    /// True if the operator need not act on the result.
     pub is_good: bool,
 }
 
@@ -189,8 +189,8 @@ async fn questions(mut hop: HopStream, probes: u32, report: &mut Report) {
     }
 }
 
-/// Reports the losses of each direction; returns their mean. A backend of an earlier release does not count
-/// losses: then each unnecessary probe counts as a lost answer.
+/// Reports the losses of each direction; returns their mean. If the backend does not count losses (an earlier
+/// release), each unnecessary probe counts as a lost answer.
 fn losses(stats: &ConnStats, answered: usize, loss_in: Option<f64>, report: &mut Report) -> f64 {
     let counters = &stats.counters;
     let lost = stats.lost_segments;
@@ -212,7 +212,8 @@ fn losses(stats: &ConnStats, answered: usize, loss_in: Option<f64>, report: &mut
     (out + back) / 2.0
 }
 
-/// Sends full segments in both directions: the path may drop the size that the handshake announced.
+/// Sends full segments in both directions, because the path may drop packets of the size that the handshake
+/// announced.
 async fn segment(upstream: &Upstream, dialling: &Dialling, patience: Duration, report: &mut Report) {
     let Ok(mut hop) = open(upstream, dialling, patience, Transport::Usual).await else { return };
     let announced = hop.line().segment();

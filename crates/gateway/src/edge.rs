@@ -1,6 +1,6 @@
-//! The edge, near the origin, without another gateway. It accepts clients over brisk's TCP, which needs no
-//! change of the clients, and opens ordinary TCP to the origin. If its device serves only a share of the
-//! clients, the edge accepts the others over the kernel's TCP and serves them in the same way.
+//! The edge, near the origin, without another gateway. It accepts unmodified clients over brisk's TCP and
+//! opens ordinary TCP to the origin. If its device serves only a share of the clients, the edge also serves
+//! the others, over the kernel's TCP.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn, ready};
@@ -89,18 +89,19 @@ impl EdgeConfig {
 pub struct Edge {
     shared: Arc<EdgeShared>,
     sockets: Sockets,
-    /// The kernel's listeners; true if the device of the listener needs it while the device exists.
+    /// The kernel's listeners. The flag is true if the device needs the listener as long as the device
+    /// exists.
     kernel: Vec<(std::net::TcpListener, bool)>,
-    /// The offers of the ports to a later edge, each with the stack of the port.
+    /// The offers to hand the ports over to a later edge, each with the endpoint of the port.
     offers: Vec<(Offer, Endpoint)>,
 }
 
-/// Time for which an edge still accepts clients after another edge has taken its port over: their handshakes
-/// have begun, and a SYN-ACK may have to be repeated.
+/// Time for which an edge still accepts clients after another edge has taken its port over. The handshakes of
+/// these clients have already begun, and a SYN-ACK may have to be repeated.
 const HANDSHAKES: Duration = Duration::from_secs(3);
 
 impl Edge {
-    /// Listens at each of these addresses on the stack of its endpoint.
+    /// Listens at each of these addresses on its endpoint.
     ///
     /// # Errors
     /// If an address is not the endpoint's, or a port is in use.
@@ -113,10 +114,10 @@ impl Edge {
         Ok(Edge { shared, sockets, kernel: Vec::new(), offers: Vec::new() })
     }
 
-    /// Also serves the clients that the kernel accepts at the listeners in `others`
+    /// Also serves the clients that the kernel accepts at the listeners `others`
     /// ([`AttachConfig::open_share`](brisk_runtime::attach::AttachConfig::open_share)). The address of such a
-    /// listener selects the configured listener whose settings apply. If all have a list of exceptions, the
-    /// edge adds the clients whose path fails with brisk's TCP to these lists.
+    /// listener selects the configured listener whose settings apply. If all these listeners have a list of
+    /// exempt clients, the edge adds the clients whose path fails with brisk's TCP.
     ///
     /// # Errors
     /// If there are no descriptors.
@@ -138,10 +139,10 @@ impl Edge {
         Ok(self)
     }
 
-    /// Hands its ports over to a later edge, each with an offer
-    /// ([`AttachConfig::open_share`](brisk_runtime::attach::AttachConfig::open_share)) and the stack of the
-    /// port: at the signal to stop if another edge waits, or while this edge drains. Takes the ports over
-    /// from the edge before this one.
+    /// Adds the offers to hand ports over to a later edge
+    /// ([`AttachConfig::open_share`](brisk_runtime::attach::AttachConfig::open_share)), each with the
+    /// endpoint of the port. The edge hands a port over while it drains, or at the signal to stop if another
+    /// edge waits. Also begins to take the ports over from the edge before this one.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -197,7 +198,7 @@ impl Edge {
 
 /// The tasks that hand ports over.
 struct HandingOver {
-    /// Their results; true if another edge has taken a port over.
+    /// Results of the tasks; true if another edge has taken a port over.
     results: mpsc::Receiver<bool>,
     /// The number of ports for which another edge waits.
     awaited: usize,
@@ -216,8 +217,8 @@ impl HandingOver {
         HandingOver { results, awaited, _tasks: tasks }
     }
 
-    /// Waits until the edges that wait have taken their ports over. Returns whether all of them have, and
-    /// there is one.
+    /// Waits until all waiting edges have taken their ports over. Returns true if there is one and none has
+    /// given up.
     async fn awaited(&mut self) -> bool {
         let mut is_taken_over = self.awaited > 0;
         for _ in 0..self.awaited {
@@ -239,7 +240,7 @@ impl HandingOver {
     }
 }
 
-/// Hands a port over to the next edge, and again if that one ends before this one.
+/// Hands a port over to the next edge; hands it over again if that edge ends before this one.
 async fn hand_over(mut offer: Offer, stack: Endpoint, log: Log, results: mpsc::Sender<bool>) -> Infallible {
     let flows = || stack.flows().into_iter().map(|flow| (flow.local, flow.remote)).collect();
     loop {
@@ -258,18 +259,18 @@ async fn hand_over(mut offer: Offer, stack: Endpoint, log: Log, results: mpsc::S
 }
 
 /// Makes the kernel refuse new connections. A listener that its device needs stays open, because without it
-/// the kernel would reset the connections of brisk's TCP; the connections that it accepts are reset.
+/// the kernel would reset the connections of brisk's TCP; connections that it still accepts are reset.
 async fn refuse(listeners: Vec<(std::net::TcpListener, bool)>) -> Infallible {
     let (needed, others): (Vec<_>, Vec<_>) = listeners.into_iter().partition(|(_, is_needed)| *is_needed);
     for (listener, _) in others {
-        // The device has the same socket, so it has to be shut down; closing this handle would not suffice.
+        // The device has the same socket, so closing this handle would not suffice.
         let _ = SockRef::from(&listener).shutdown(Shutdown::Both);
     }
     let listeners = needed.into_iter().map(|(listener, _)| listener);
     let listeners: Vec<_> = listeners.filter_map(|one| TcpListener::from_std(one).ok()).collect();
     poll_fn(|cx| {
         for listener in &listeners {
-            // After an error the remaining clients stay in the queue; the kernel resets them when the process
+            // After an error the remaining clients stay in the queue. The kernel resets them when the process
             // ends.
             while let Poll::Ready(Ok((client, _))) = listener.poll_accept(cx) {
                 reset(&client);
@@ -311,7 +312,8 @@ impl EdgeShared {
 struct EdgeAcceptor {
     shared: Arc<EdgeShared>,
     sockets: Vec<Arc<Socket>>,
-    /// Index of the socket to try first, and of the core that serves the next connection of a shared stack.
+    /// Index of the socket to try first, and of the core that serves the next connection of a socket that all
+    /// cores share.
     turn: usize,
     /// Dropped with the acceptor. The channel closes with the last acceptor, and then the kernel's listeners
     /// refuse clients.
@@ -431,7 +433,8 @@ async fn carry_on(
     carry(Line::Kernel(origin), HopStream::direct(client, Vec::new()), with, access).await
 }
 
-/// Returns the address of the client's origin; appends the bytes read from the client to `first`.
+/// Returns the address of the client's origin, and appends the bytes that it reads from the client to
+/// `first`.
 async fn route<'a>(
     config: &'a EdgeConfig,
     listen: SocketAddr,
@@ -454,8 +457,8 @@ async fn route<'a>(
         }
     };
     if first.is_empty() {
-        // Data of the client's SYN is available already; it is sent with the opening of the origin's
-        // connection.
+        // If the client's SYN carried data, the data is available now and leaves with the opening of the
+        // origin's connection.
         let arrived = tokio::select! {
             biased;
             arrived = poll_fn(|cx| poll_first_bytes(client, cx)) => arrived,

@@ -7,19 +7,19 @@ use crate::timeouts::Timeout;
 /// How a connection through the gateway ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum End {
-    /// Both directions came to their end.
+    /// Both directions ended in order.
     Closed,
-    /// The client reset the connection or vanished (as seen by the frontend).
+    /// The client reset the connection or vanished (reported by a frontend).
     ClientFailed(String),
-    /// The origin reset the connection or vanished (as seen by the backend).
+    /// The origin reset the connection or vanished (reported by a backend).
     OriginFailed(String),
     /// The connection between the gateways was reset or lost.
     HopFailed(String),
-    /// The origin could not be reached (as seen by the backend).
+    /// The origin could not be reached (reported by a backend).
     OriginUnreachable(String),
-    /// The peer gateway could not be reached (as seen by the frontend).
+    /// The peer gateway could not be reached (reported by a frontend).
     HopUnreachable(String),
-    /// The gateway was shut down and the drain limit had passed.
+    /// The gateway was shut down, and the connection outlasted the drain limit.
     Drained,
     /// A limit of the frontend was reached.
     Limited(String),

@@ -1,12 +1,13 @@
-//! The bytes before a client's payload: the origin that the client requests, and its identity.
+//! The bytes before a client's payload: the client's identity, and the origin that it requests.
 //!
 //! They arrive in this order, each only if it is enabled: a PROXY header from a trusted proxy; a SOCKS5
 //! greeting; an HTTP CONNECT or another request to a proxy (`http`). If there are users, a client must log in
-//! with a name and a password of SOCKS5 (RFC 1929), or by the Basic scheme of HTTP (RFC 7617); a client that
-//! uses neither is rejected. SOCKS5 and CONNECT are answered when the backend has accepted the connection, or
-//! with the protocol's own refusal if it has not. For an origin that a backend has accepted before, success
-//! is reported at once, so that the client's first bytes travel with the opening of the hop. If that origin
-//! cannot be reached any more, the client is reset.
+//! with a name and a password, by SOCKS5 (RFC 1929) or by the Basic scheme of HTTP (RFC 7617); other clients
+//! are rejected.
+//!
+//! SOCKS5 and CONNECT are answered when the backend has accepted or refused the connection. If a backend has
+//! accepted the same origin before, success is reported at once, so that the client's first bytes travel with
+//! the opening of the hop. If the origin then cannot be reached, the client is reset.
 
 mod http;
 
@@ -42,7 +43,7 @@ pub struct Entrance {
     pub connect: bool,
     /// The users that may log in with SOCKS5 or at the HTTP proxy. Default `None`: every client is served.
     pub users: Option<Users>,
-    /// Logins that have failed. Default none.
+    /// Failed logins of all clients. Default none.
     pub failed_logins: FailedLogins,
     /// True if the origin is the destination of the client before a firewall rule redirected it (REDIRECT or
     /// TPROXY). Default false.
@@ -55,7 +56,7 @@ pub(crate) struct Admitted {
     pub(crate) addresses: ClientAddresses,
     /// `HOST:PORT` or a name; `None`: the backend's own origin.
     pub(crate) origin: Option<String>,
-    /// The direct destination while no backend is up.
+    /// The direct destination, for the time when no backend is up.
     pub(crate) direct: Option<Direct>,
     /// The client's first bytes that have been read.
     pub(crate) first: Vec<u8>,
@@ -120,7 +121,7 @@ impl Reply {
         }
     }
 
-    /// Reports failure to the client, and whether a rule caused it.
+    /// Reports failure to the client; `forbidden` says that a rule caused it.
     pub(crate) async fn refuse(self, client: &mut Line, forbidden: bool) -> io::Result<()> {
         match (self, forbidden) {
             (Reply::Socks5, true) => client.write_all(&socks5_reply(NOT_ALLOWED)).await?,
@@ -142,8 +143,8 @@ fn socks5_reply(code: u8) -> [u8; 10] {
 }
 
 impl Entrance {
-    /// Reads the request that precedes the client's payload, and payload that arrives with it, for at most
-    /// `limit`.
+    /// Reads the request that precedes the client's payload, for at most `limit`. Payload that arrives with
+    /// it is returned too.
     pub(crate) async fn admit(
         &self,
         client: &mut Line,
@@ -204,7 +205,7 @@ fn intended(client: &Line, local: SocketAddr) -> SocketAddr {
     redirected.ok().and_then(|address| address.as_socket()).map_or(local, plain)
 }
 
-/// Reads until `done` finds a result in `buffer`.
+/// Reads into `buffer` until `done` finds a result in it.
 async fn until<T>(
     client: &mut Line,
     buffer: &mut Vec<u8>,
@@ -271,7 +272,7 @@ impl Entrance {
     }
 }
 
-/// The methods of a SOCKS5 greeting: no authentication, name and password, and none acceptable.
+/// Authentication methods of SOCKS5: none, name and password, and "no method acceptable".
 const OPEN: u8 = 0;
 const PASSWORD: u8 = 2;
 const NO_METHOD: u8 = 0xff;

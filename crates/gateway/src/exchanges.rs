@@ -1,8 +1,8 @@
-//! Exchanges on a connection: each lasts from the first byte of a client's request to the last byte of the
+//! Durations of exchanges on a connection: from the first byte of a client's request to the last byte of the
 //! answer.
 //!
-//! An answer has ended when the client sends again, or when the connection ends in order. Protocols whose
-//! client and server send at the same time have many short exchanges.
+//! An exchange ends when the client sends again, or when the connection ends in order. If client and server
+//! send at the same time, their connection counts as many short exchanges.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ struct Exchange {
 }
 
 impl<'a> Exchanges<'a> {
-    /// Begins the exchanges of a connection. `asked`: time of the client's first bytes, if they have been
+    /// Begins to measure a connection. `asked` is the time of the client's first bytes, if they have been
     /// read already.
     pub(crate) fn new(asked: Option<Instant>, done: &'a (dyn Fn(Duration) + Sync)) -> Exchanges<'a> {
         Exchanges { now: Mutex::new(Exchange { asked, answered: None }), done }

@@ -1,9 +1,9 @@
 //! Clients whose path fails with brisk's TCP: an edge leaves them to the kernel's TCP for an hour.
 //!
-//! A connection has failed if the edge sent data, and the client acknowledged none of it and either let
-//! [`TIMEOUTS`] timeouts pass or reset the connection ([`Sign`]). A client is exempt after two failed
-//! connections in a row: it began the second after the first had ended, and no connection that ended in
-//! between had its data acknowledged. The hash that the device uses identifies a client.
+//! A connection has failed if the edge sent data, the client acknowledged none of it, and either [`TIMEOUTS`]
+//! timeouts passed or the client reset the connection ([`Sign`]). Two failed connections in a row exempt a
+//! client: the second began after the first had ended, and no connection that ended in between had data
+//! acknowledged. The hash that the device uses identifies a client.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,8 +16,8 @@ use brisk_runtime::CloseReason;
 use crate::access::{Access, ClientTcp};
 use crate::end::End;
 
-/// Number of timeouts after which a connection has failed: even on a path without delay, one second has then
-/// passed without an acknowledgement.
+/// Number of timeouts after which a connection has failed. Even on a path without delay, this takes one
+/// second.
 const TIMEOUTS: u64 = 3;
 /// Time for which a client is exempt, and for which a first failure is remembered.
 const MEMORY: Duration = Duration::from_secs(3600);
@@ -45,7 +45,7 @@ impl Sign {
     }
 }
 
-/// The information that an ended connection gives about the client's path.
+/// The result of an ended connection, for the client's path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Outcome {
     /// The connection used the kernel's TCP.
@@ -82,7 +82,7 @@ impl Outcome {
 /// The clients of an edge that have failed lately.
 #[derive(Debug, Default)]
 pub(crate) struct Exemptions {
-    /// The lists of the devices.
+    /// The lists of exempt clients of the devices.
     lists: Vec<Exceptions>,
     clients: Mutex<Clients>,
 }
@@ -112,7 +112,7 @@ impl State {
 }
 
 impl Exemptions {
-    /// Returns exemptions that apply at these devices; without devices no client is exempt.
+    /// Creates exemptions that apply at these devices; without devices no client is exempt.
     pub(crate) fn on(lists: Vec<Exceptions>) -> Exemptions {
         Exemptions { lists, ..Exemptions::default() }
     }
@@ -125,8 +125,8 @@ impl Exemptions {
         }
     }
 
-    /// Records the end of a connection at `now`. Returns the sign of its failure if the client is exempt from
-    /// now on.
+    /// Records the end of a connection at `now`. If this makes the client exempt, returns the sign of the
+    /// failure.
     ///
     /// # Errors
     /// If the system refuses to exempt the client.
@@ -170,8 +170,8 @@ impl Exemptions {
         Ok(None)
     }
 
-    /// Removes entries that have expired. A client remains exempt while it has connections over the kernel's
-    /// TCP, because otherwise their packets would go to brisk's TCP.
+    /// Removes entries that have expired. A client with open connections over the kernel's TCP stays exempt,
+    /// because otherwise the packets of these connections would go to brisk's TCP.
     fn expire(&self, Clients { known, searched }: &mut Clients, now: Instant) {
         if searched.is_some_and(|at| now.saturating_duration_since(at) < PAUSE) {
             return;

@@ -1,9 +1,10 @@
 //! Predicts which side sends first on connections to an origin, and so how long to wait for a client's first
-//! bytes. The opening of the hop (RFC 7413) can carry only bytes that arrive before it starts.
+//! bytes. The frontend waits because the opening of the hop (RFC 7413) can carry only bytes that arrive
+//! before it.
 //!
 //! Browsers connect before they know their request. If clients send first, as in HTTP and TLS, the wait costs
 //! nothing, because the server sends nothing before the request. If servers send first, as in SMTP, the wait
-//! delays the greeting. So the habit of each origin is learnt from its connections:
+//! delays the greeting. So the frontend learns the habit of each origin from its connections:
 //!
 //! | habit | wait |
 //! |---|---|
@@ -12,9 +13,9 @@
 //! | the same, but clients sent only after that wait | twice as long each time, three times at most |
 //! | the server sent first, three times in a row | none |
 //!
-//! One connection on which the server sends first ends the habits of the second and third row. After that the
+//! A single connection on which the server sends first ends the habits of the second and third row. Then the
 //! client must send first on twice as many connections in a row before the frontend waits for it again, and
-//! then for one round trip at most.
+//! that wait is one round trip at most.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -23,16 +24,16 @@ use std::mem;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Number of connections in a row that establish a habit.
+/// Number of connections in a row that make a habit.
 const MIN_TIMES: u8 = 3;
-/// Maximum of that number after wrong guesses.
+/// Maximum of that number, which wrong guesses double.
 const MAX_ENOUGH: u8 = 96;
 /// Maximum number of times that the wait is doubled.
 const MAX_DOUBLINGS: u8 = 3;
 /// Number of habits in each half of the table.
 const HALF: usize = 512;
-/// A server that sends first does so within this time after the opening of the hop. A later server has given
-/// up waiting for the client.
+/// Maximum time after the opening of the hop for a first byte of the server to count as a greeting. A server
+/// that sends later has given up waiting for the client.
 pub(crate) const GREETING: Duration = Duration::from_secs(2);
 
 /// Ports whose protocol determines which side sends first: the client in HTTP (RFC 9112) and TLS (RFC 8446),
@@ -75,7 +76,7 @@ struct Habit {
     times: u8,
     /// Value of `times` that is needed to expect the client to send first.
     enough: u8,
-    /// Number of times that the wait is doubled.
+    /// Number of times that the wait has been doubled.
     reach: u8,
     /// True if a backend has accepted the last connection to this origin.
     granted: bool,
@@ -128,7 +129,7 @@ pub(crate) struct Guess {
 }
 
 impl Guess {
-    /// Marks that the wait was in vain.
+    /// Records that the wait was in vain.
     pub(crate) fn in_vain(self) -> Guess {
         Guess { late: true, ..self }
     }
@@ -141,8 +142,7 @@ pub(crate) struct Habits {
     table: Mutex<Table>,
 }
 
-/// Two halves of entries. When the first half is full, it becomes the second, and the entries of the old
-/// second half are forgotten.
+/// Two halves. When the first half is full, it becomes the second, and the old second half is dropped.
 #[derive(Debug, Default)]
 struct Table {
     recent: HashMap<u64, Habit>,
@@ -164,9 +164,9 @@ impl Table {
 
 impl Habits {
     /// Guesses how long to wait for the first bytes of a client for `origin` (`None`: the default origin).
-    /// The wait is `usual`; longer, up to `limit`, if clients are known to send first; and zero if the server
-    /// is known to send first. `round_trip` is that of the hop. It is `None` if it is unknown or if the
-    /// opening cannot carry bytes; an early handshake then saves more than a longer wait.
+    /// The wait is `usual`; longer, up to `limit`, if clients are known to send first; zero if the server is
+    /// known to send first. `round_trip` is that of the hop. It is `None` if it is unknown, or if the opening
+    /// cannot carry data, so that an early handshake saves more than a longer wait.
     pub(crate) fn guess(
         &self,
         origin: Option<&str>,
@@ -213,7 +213,7 @@ impl Habits {
         }
     }
 
-    /// Returns the habit of an origin, or that of its port if there is none yet.
+    /// Returns the habit of an origin; if it has none yet, the habit of its port.
     fn habit(&self, table: &Table, key: u64, port: Option<u16>) -> Habit {
         let of_port = |port| table.get(self.of_port(port)).unwrap_or_else(|| Habit::of_port(port));
         table.get(key).unwrap_or_else(|| port.map_or(Habit::UNKNOWN, of_port))

@@ -47,7 +47,7 @@ const HELD: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug)]
 pub struct FrontendConfig {
     /// Listening address for clients that name their origin ([`entrance`](FrontendConfig::entrance)) or use
-    /// the backend's own. With port 0 the kernel chooses.
+    /// the backend's own. If its port is 0, the kernel chooses one.
     pub listen: Option<SocketAddr>,
     /// Listening addresses with an origin of their own. Default none.
     pub listeners: Vec<Listener>,
@@ -63,27 +63,27 @@ pub struct FrontendConfig {
     /// backend has issued a cookie. This is safe because the backend acts on each first message once
     /// ([`crate::hop::replay`]). Default on.
     pub fast_open: Option<FastOpenConnect>,
-    /// A stack on a packet socket for paths to backends that carry no UDP. Default `None`.
+    /// A stack on a packet socket, for paths to backends that carry no UDP. Default `None`.
     pub packet: Option<Endpoint>,
     /// Brisk's TCP towards the clients ([`Frontend::on_stacks`]). Default `None`: the kernel's.
     pub clients: Option<ClientSide>,
-    /// Time to wait for the client's first bytes, which then travel with the opening of the hop, while it is
-    /// unknown which side sends first ([`crate::first_bytes`]).
+    /// Time to wait for the client's first bytes, so that they travel with the opening of the hop, while it
+    /// is unknown which side sends first ([`crate::first_bytes`]).
     pub first_bytes_wait: Duration,
-    /// Longest time to wait if clients are known to send first; 0: always wait for `first_bytes_wait`.
+    /// Maximum time to wait if clients are known to send first; 0: always wait for `first_bytes_wait`.
     pub first_bytes_limit: Duration,
     /// Protocols in which clients name their origin. Trusted proxies apply to all listeners, the other
-    /// settings to `listen` only. Default none.
+    /// settings only to `listen`. Default none.
     pub entrance: Entrance,
-    /// True to ask each backend four times a second whether it is up. Default false: a backend counts as down
-    /// after three failed connections in a row.
+    /// True to ask each backend four times a second whether it is up. If false, a backend counts as down
+    /// after three failed connections in a row. Default false.
     pub watch: bool,
-    /// Destination over the kernel's TCP while no backend is up, `HOST:PORT`, optionally with a PROXY header.
-    /// A client that named its origin is connected to that origin; a listener with its own origin has its own
-    /// setting. Default `None`: clients are reset.
+    /// Destination `HOST:PORT` over the kernel's TCP while no backend is up, optionally with a PROXY header.
+    /// A client that has named its origin is connected to that origin instead. A listener with its own origin
+    /// has its own setting. Default `None`: clients are reset.
     pub direct: Option<Direct>,
-    /// How long a client is held while no backend is up and there is no direct destination. Meanwhile no byte
-    /// from the client is delivered, and the names of the backends may be resolved again
+    /// How long a client waits for a backend while none is up and there is no direct destination. No byte
+    /// from the client is delivered meanwhile, and the names of the backends may be resolved again
     /// ([`FrontendControl::look_up_wanted`]). Default 0: clients are refused at once.
     pub hold: Duration,
     /// Limits and reports.
@@ -134,9 +134,9 @@ impl Frontend {
         Frontend::on(Vec::new(), config, endpoint)
     }
 
-    /// Like [`bind`](Frontend::bind), with sockets that are already bound (systemd), each for the listener at
-    /// its address. A socket at another address replaces [`FrontendConfig::listen`]. Addresses without a
-    /// socket are bound.
+    /// Like [`bind`](Frontend::bind), with sockets that are already bound (by systemd). Each is for the
+    /// listener at its address; a socket at another address replaces [`FrontendConfig::listen`]. Addresses
+    /// without a socket are bound.
     ///
     /// # Errors
     /// If a socket does not listen; those of [`bind`](Frontend::bind).
@@ -158,7 +158,7 @@ impl Frontend {
     }
 
     /// Accepts clients over brisk's TCP ([`FrontendConfig::clients`]): listens at each of these addresses on
-    /// the stack of its endpoint.
+    /// its endpoint.
     ///
     /// # Errors
     /// If an address is not the endpoint's, or a port is in use.
@@ -246,7 +246,7 @@ impl FrontendAcceptor {
         acceptor
     }
 
-    /// Takes over the current sockets.
+    /// Replaces the sockets by the current ones, after a reload.
     fn renew(&mut self) {
         let all = self.all.borrow_and_update();
         self.own = all.as_ref().map_or_else(Vec::new, |all| all.of_core(self.core));
@@ -254,7 +254,7 @@ impl FrontendAcceptor {
 }
 
 impl Drop for FrontendAcceptor {
-    /// Closes all acceptors at the same time, so that no client connects after that.
+    /// Closes all acceptors at once, so that no client connects after the first has been closed.
     fn drop(&mut self) {
         self.shared.sockets.send_replace(None);
     }
@@ -310,7 +310,8 @@ impl FrontendControl {
         self.0.current().upstreams.clone()
     }
 
-    /// Resolves when a client waits because no backend is up; resolving the backends' names again may help.
+    /// Resolves when a client waits because no backend is up. Resolving the backends' names again may then
+    /// help.
     pub async fn look_up_wanted(&self) {
         self.0.look_up.notified().await;
     }
@@ -343,8 +344,8 @@ impl FrontendControl {
         addresses.join(",")
     }
 
-    /// Applies `config` to new connections; existing ones keep theirs. New listeners are opened and removed
-    /// ones closed, except on stacks; other listeners, limits and the log do not change.
+    /// Applies `config` to new connections; existing ones keep theirs. Opens new listeners and closes removed
+    /// ones, except on stacks. Other listeners, limits and the log do not change.
     ///
     /// # Errors
     /// If a new address cannot be listened on; then nothing changes.
@@ -369,7 +370,7 @@ impl FrontendControl {
     }
 }
 
-/// Current state of a frontend, and the watchers of its backends.
+/// The current state of a frontend, and the tasks that watch its backends.
 #[derive(Debug)]
 struct FrontendShared {
     current: Mutex<Arc<Current>>,
@@ -385,7 +386,7 @@ impl FrontendShared {
         lock(&self.current).clone()
     }
 
-    /// Begins to watch the current backends and ends earlier watches.
+    /// Starts to watch the current backends, and ends earlier watches.
     fn watch_all(&self) {
         let current = self.current();
         let mut watches = lock(&self.watches);
@@ -405,7 +406,7 @@ type Routed = Result<(HopStream, Option<(PathState, Transport)>), Unrouted>;
 
 impl FrontendShared {
     /// Opens a connection for a client; also returns the settings that it used. While no backend is up, the
-    /// client is held for a limited time; then the current backends are tried.
+    /// client waits for a limited time; then the current backends are tried.
     async fn route(
         &self,
         mut current: Arc<Current>,
@@ -417,8 +418,8 @@ impl FrontendShared {
         let began = Instant::now();
         loop {
             let is_held = admitted.direct.is_none() && began.elapsed() < current.config.hold;
-            // A held client's request is not sent to a backend that is down: that backend might receive it
-            // nevertheless, and then no other backend may get it.
+            // A waiting client's request is not sent to a backend that is down. Otherwise that backend might
+            // receive it, and then no other backend may get it.
             if !is_held || !current.upstreams.all_down() {
                 let routed = current.route(admitted, client, signal, access).await;
                 if !is_held || !matches!(&routed, Err(unrouted) if unrouted.may_wait) {
@@ -536,7 +537,7 @@ async fn serve(
     let (admitted, guess) = match shared.admit(&entry, &mut client, peer, &mut signal, &mut access).await {
         Ok(admitted) => admitted,
         Err(end) => {
-            // A connection without data (a health check, a scanner) is closed in the same way as the client
+            // A connection without data (a health check, a scanner) is closed in the way in which the client
             // closed it.
             access.end = end;
             access.duration = access.began.elapsed();
@@ -547,7 +548,7 @@ async fn serve(
     access.user = admitted.user.clone();
     access.client = Some(admitted.addresses.source).filter(|source| *source != plain(peer));
     let asked_at = (!admitted.first.is_empty()).then(Instant::now);
-    // Frees the state for opening the hop before copying starts.
+    // Frees the state of the opening before copying starts.
     let routed;
     (shared, routed) = Box::pin(frontend.route(shared, &admitted, &client, &mut signal, &mut access)).await;
     let (first, awaits) = (admitted.first.len(), admitted.awaits);
@@ -677,8 +678,8 @@ impl Current {
 }
 
 impl Current {
-    /// Opens a connection for a client. Tries the backends in order, as long as each failure permits another
-    /// attempt, and then the direct destination.
+    /// Opens a connection for a client. Tries the backends in order until a failure forbids another attempt,
+    /// and then the direct destination.
     async fn route(
         &self,
         admitted: &Admitted,
@@ -690,7 +691,8 @@ impl Current {
         let mut is_retryable = true;
         if admitted.direct.is_none() || self.upstreams.any_up() {
             for upstream in self.upstreams.order() {
-                // Another backend has answered, and trying one that is down would only delay that answer.
+                // Another backend has answered, and trying a backend that is down would only delay that
+                // answer.
                 if upstream.health() == Health::Down && cause.as_ref().is_some_and(Cause::was_answered) {
                     continue;
                 }
@@ -807,7 +809,7 @@ impl Current {
     }
 }
 
-/// Failure of a backend to accept the connection.
+/// A failed attempt to open a connection through a backend.
 struct Attempt {
     why: String,
     /// True if another backend may be tried ([`DialError::is_retryable`]).
@@ -816,7 +818,7 @@ struct Attempt {
     verdict: Option<Verdict>,
 }
 
-/// The failure that explains best why a client was not served.
+/// The failure that best explains why a client was not served.
 struct Cause {
     backend: String,
     is_down: bool,
@@ -829,8 +831,8 @@ impl Cause {
         self.attempt.verdict.is_some()
     }
 
-    /// True if this failure explains more. An answer explains more than a failure, and a failure of a backend
-    /// that is up more than one of a backend that is down.
+    /// True if this failure explains more than `other`. An answer of a backend explains more than a failure
+    /// to reach one, and a failure of a backend that is up more than that of a backend that is down.
     fn explains_more_than(&self, other: &Cause) -> bool {
         (self.was_answered(), !self.is_down) > (other.was_answered(), !other.is_down)
     }
@@ -849,12 +851,12 @@ impl From<Cause> for Unrouted {
     }
 }
 
-/// Reason why a client has no connection.
+/// Reason why a client got no connection.
 struct Unrouted {
     end: End,
     /// True if a rule of the backend forbids it.
     forbidden: bool,
-    /// True if no backend has answered, and certainly none has received anything.
+    /// True if no backend has answered, and certainly none has received any data.
     may_wait: bool,
 }
 
@@ -865,7 +867,7 @@ impl Unrouted {
 }
 
 impl Attempt {
-    /// Returns a failure after which it is unknown how much was delivered.
+    /// Returns a failed attempt of which it is unknown how much was delivered.
     fn lost(why: String) -> Attempt {
         Attempt { why, is_retryable: false, verdict: None }
     }

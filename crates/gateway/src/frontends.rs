@@ -1,7 +1,7 @@
 //! The frontends of a backend that have their own keys, with the counters and limits of each.
 //!
-//! The label of its key identifies a frontend. Labels are configured, so the number of reports with labels is
-//! bounded.
+//! The label of the key identifies a frontend. Labels are configured, so the number of metrics with labels is
+//! limited.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -48,7 +48,7 @@ pub(crate) struct Ended {
     pub(crate) sums: Sums,
     /// Smoothed round-trip time of the connection that ended last.
     pub(crate) round_trip: Option<Duration>,
-    /// Its minimum round-trip time within 300 s.
+    /// Minimum round-trip time within 300 s of the same connection.
     pub(crate) min_round_trip: Option<Duration>,
     /// Connections by result, in the order of [`End::NAMES`].
     results: [u64; End::NAMES.len()],
@@ -158,8 +158,8 @@ impl Ended {
 }
 
 impl FrontendSlot {
-    /// Counts these bytes, which have passed towards the origin (`is_up`) or from it, and waits until the
-    /// rate allows more.
+    /// Counts these bytes, which went towards the origin (`is_up`) or came from it, and waits until the rate
+    /// limit allows more.
     pub(crate) async fn passed(&self, bytes: usize, is_up: bool) {
         let wait = self.charge(bytes, is_up);
         if !wait.is_zero() {
@@ -168,7 +168,7 @@ impl FrontendSlot {
         }
     }
 
-    /// Counts bytes that have passed; returns how long later bytes must wait.
+    /// Counts bytes that have been copied; returns how long later bytes must wait.
     pub(crate) fn charge(&self, bytes: usize, is_up: bool) -> Duration {
         let throttle = if is_up { &self.0.up } else { &self.0.down };
         throttle.charge(bytes as u64, Instant::now())

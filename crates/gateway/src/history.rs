@@ -7,21 +7,21 @@ use serde::Serialize;
 
 /// Number of seconds.
 pub const SECONDS: usize = 120;
-/// Number of times kept for a second; further ones do not count towards its percentiles.
+/// Maximum number of times that are kept for a second; further ones do not count towards its percentiles.
 const MAX_TIMES: usize = 512;
 
 /// One second.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Second {
-    /// Its number, counted from the start.
+    /// Number of the second since the start.
     pub at: u64,
-    /// Connections that ended in it.
+    /// Number of connections that ended in it.
     pub connections: u64,
-    /// Of these, failed ones.
+    /// Number of failed ones among them.
     pub failed: u64,
     /// Segments that the hop retransmitted.
     pub retransmits: u64,
-    /// Median time to the first byte, ms; 0 without one.
+    /// Median time to the first byte, ms; 0 without a connection.
     pub p50: f64,
     /// 95th percentile, ms.
     pub p95: f64,

@@ -1,4 +1,4 @@
-//! The two halves of a relayed connection, over a kernel socket or the hop, and the relay's buffer.
+//! The two halves of a relayed connection, over the kernel's TCP or brisk's, and the relay's buffer.
 
 use std::cell::RefCell;
 use std::io;
@@ -61,15 +61,15 @@ impl Source for tcp::ReadHalf<'_> {
     }
 }
 
-/// The writing half of a connection, which can send its end with the last bytes.
+/// The writing half of a connection, which can send the FIN together with the last bytes.
 pub(crate) trait Sink: AsyncWrite + Unpin {
-    /// Like `poll_write` for the last bytes; they may wait for the shutdown that follows.
+    /// Like `poll_write`, for the last bytes before a shutdown. They may wait for it.
     fn poll_write_last(&mut self, cx: &mut Context<'_>, last: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(self).poll_write(cx, last)
     }
 
-    /// Returns the kernel's socket; `None` over brisk's TCP. If everything was read, dropping the socket ends
-    /// the stream like a shutdown.
+    /// Returns the kernel's socket; `None` over brisk's TCP. If all received data was read, dropping the
+    /// socket sends a FIN like a shutdown.
     fn socket(&self) -> Option<&TcpStream> {
         None
     }
@@ -77,7 +77,7 @@ pub(crate) trait Sink: AsyncWrite + Unpin {
 
 impl Sink for tcp::WriteHalf<'_> {
     /// Sends the last bytes and the FIN together. Otherwise the kernel sends the FIN in a packet of its own,
-    /// which costs as much as a packet with data.
+    /// which costs as much as one with data.
     fn poll_write_last(&mut self, cx: &mut Context<'_>, last: &[u8]) -> Poll<io::Result<usize>> {
         let socket: &TcpStream = (*self).as_ref();
         let send = || Ok(rustix::net::send(socket, last, SendFlags::MORE | SendFlags::NOSIGNAL)?);
@@ -96,12 +96,12 @@ impl Sink for tcp::WriteHalf<'_> {
 }
 
 thread_local! {
-    /// Buffer for bytes between a read and the immediately following write, so that no connection needs its
-    /// own.
+    /// A buffer for the bytes between a read and the write right after it, so that connections need no
+    /// buffers of their own.
     static CHUNK_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
 }
 
-/// Lends `use_it` a buffer of [`CHUNK`] bytes with arbitrary content.
+/// Calls `use_it` with a buffer of [`CHUNK`] bytes with arbitrary content.
 pub(crate) fn with_chunk<T>(use_it: impl FnOnce(&mut [u8]) -> T) -> T {
     CHUNK_BUFFER.with_borrow_mut(|chunk| use_it(chunk))
 }

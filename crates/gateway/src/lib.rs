@@ -9,25 +9,27 @@
 //! | [`frontend`] | [`Frontend`]: accepts clients, opens the hop with their first bytes |
 //! | [`backend`] | [`Backend`]: accepts connections of the hop, connects to the origin |
 //! | [`edge`] | [`Edge`]: accepts clients over brisk's TCP, connects to the origin, without another gateway |
-//! | [`clients`] | brisk's TCP towards unmodified clients: of an edge, of a frontend with a device for clients |
+//! | [`clients`] | brisk's TCP towards unmodified clients: those of an edge, or of a frontend with a device
+//! for clients |
 //! | [`hop`] | the protocol between frontend and backend: key, messages, records |
 //! | [`upstream`] | the backends of a frontend: the choice among them, and their health |
 //! | `warm` | connections to a backend that are open before they are needed |
 //! | `transport` | transports of the hop to a backend: brisk's TCP with or without UDP, or the kernel's TCP |
 //! | `outgoing` | the kernel's TCP to an origin |
-//! | [`entrance`] | identity of a client and its requested origin: PROXY, SOCKS5, CONNECT, redirection |
-//! | [`users`] | users of a frontend as a proxy |
+//! | [`entrance`] | identity of a client and the origin that it requests: PROXY, SOCKS5, CONNECT, redirection
+//! |
+//! | [`users`] | users that may log in at a frontend as a proxy |
 //! | [`first_bytes`] | which side sends first, and the wait for a client's first bytes |
 //! | [`proxy`] | the PROXY protocol |
 //! | [`allow`], [`network`] | permitted origins; trusted networks |
 //! | [`listen`], [`listeners`] | addresses and ports where clients connect |
-//! | [`routes`], [`client_hello`] | origins by the name of a TLS server |
+//! | [`routes`], [`client_hello`] | origins by the server name of TLS |
 //! | [`origins`] | origins with names |
-//! | [`relay`] | copies in both directions; passes on half closes and resets |
-//! | `throttle` | a rate that connections share |
-//! | `exchanges`, `traffic` | duration of requests and their bytes, on the path to a backend |
-//! | [`timeouts`] | limits on idle time of a connection |
-//! | [`service`] | common parts of both sides: limits, draining |
+//! | [`relay`] | copies bytes, half closes and resets in both directions |
+//! | `throttle` | a rate limit that connections share |
+//! | `exchanges`, `traffic` | durations and bytes of requests on the path to a backend |
+//! | [`timeouts`] | limits on the idle time of a connection |
+//! | [`service`] | parts common to all sides: limits, draining |
 //! | [`settings`] | the configuration as an operator writes it |
 //! | [`metrics`], [`history`] | counters |
 //! | `frontends`, `sums` | a backend's counters of each frontend, and their sums |

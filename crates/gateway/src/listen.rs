@@ -13,7 +13,7 @@ use serde::Deserialize;
 #[serde(try_from = "String")]
 pub struct Listen {
     ip: IpAddr,
-    /// Port 0 cannot be part of a range; it lets the kernel choose.
+    /// A range cannot contain port 0, which lets the kernel choose.
     ports: RangeInclusive<u16>,
 }
 
@@ -28,7 +28,7 @@ impl Listen {
         (self.ports.start() == self.ports.end()).then(|| SocketAddr::new(self.ip, *self.ports.start()))
     }
 
-    /// True if two sockets cannot listen on both at the same time.
+    /// True if it is impossible to listen on both at the same time.
     pub fn overlaps(&self, other: &Listen) -> bool {
         let (first, last) =
             (self.ports.start().max(other.ports.start()), self.ports.end().min(other.ports.end()));

@@ -1,4 +1,4 @@
-//! Listeners with their own origins, and the sockets where clients connect.
+//! The listeners of a frontend or an edge, and the sockets on which clients connect.
 
 use std::future::poll_fn;
 use std::io;
@@ -21,16 +21,16 @@ use crate::outgoing::Direct;
 use crate::routes::Route;
 use crate::service::{Accepted, BACKLOG, OpenSocket, accept_failed, on_each};
 
-/// Pause after a failed accept (usually: out of descriptors), so that it is not tried in a busy loop.
+/// Pause after a failed accept, which usually means that no descriptor is free. It avoids a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// A listening address with the origins of its clients.
+/// A listening address and the servers (origins) to which its clients are connected.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listener {
     /// The address; as text it is the listener's name in reports.
     pub listen: Listen,
-    /// The name of the requested origin. `None`: the backend's configured origin, or, if there are routes, no
-    /// origin: clients without a route are refused.
+    /// The name of the requested origin. `None` without routes: the backend's configured origin. `None` with
+    /// routes: clients that match no route are refused.
     pub origin: Option<OriginName>,
     /// Origins of TLS clients by server name; other clients go to `origin`.
     pub routes: Vec<Route>,
@@ -83,7 +83,8 @@ pub(crate) struct Socket {
     listening: OpenSocket<ClientListener>,
 }
 
-/// The sockets where clients connect, by core. An address has one, or one on each core.
+/// The sockets where clients connect, by core. A listener of the kernel has one for an address, or one on
+/// each core. Brisk's TCP has one for each stack and address family, divided among the cores.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sockets(Vec<Vec<Arc<Socket>>>);
 
@@ -214,7 +215,8 @@ pub(crate) async fn accept(listener: &TcpListener, log: &Log) -> (TcpStream, Soc
     }
 }
 
-/// Listens on an address, or on every address of a stack with one listener for each address family.
+/// Listens on an address; if it is unspecified, on every address of the endpoint, with one listener for each
+/// address family.
 ///
 /// # Errors
 /// If the address is not one of the stack's, or the port is in use.

@@ -41,7 +41,7 @@ pub enum Value {
     Millis(f64),
 }
 
-/// Destination of lines. Clones share it.
+/// A log. Clones write to the same destination.
 #[derive(Clone)]
 pub struct Log {
     format: LogFormat,
@@ -51,7 +51,7 @@ pub struct Log {
 
 #[derive(Clone)]
 enum Out {
-    /// Through [`STDERR`].
+    /// To [`STDERR`].
     Stderr,
     Writer(Arc<Mutex<dyn Write + Send>>),
 }
@@ -65,8 +65,8 @@ pub fn flush_stderr() {
 }
 
 impl Log {
-    /// Logs to stderr. A separate thread writes the lines, because a pipe that nobody reads blocks its
-    /// writer. Lines of lower severity than `min` are omitted.
+    /// Logs to stderr, without lines of lower severity than `min`. A separate thread writes the lines,
+    /// because a pipe that nobody reads blocks its writer.
     pub fn stderr(format: LogFormat, min: Level) -> Log {
         Log { format, min, out: Out::Stderr }
     }
@@ -102,7 +102,7 @@ impl Log {
     }
 }
 
-/// Permits one line per interval and counts the others; for lines that a peer can cause.
+/// Permits one line per interval and counts the others: for lines that a peer can cause.
 #[derive(Debug)]
 pub struct RateLimit {
     interval: Duration,
@@ -115,7 +115,7 @@ impl RateLimit {
         RateLimit { interval, last: Mutex::new((None, 0)) }
     }
 
-    /// Returns the number of lines omitted before this one, if a line may be written now.
+    /// Returns the number of lines omitted since the last one if a line may be written now, otherwise `None`.
     pub fn permit(&self, now: Instant) -> Option<u64> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, suppressed) = &mut *last;

@@ -1,9 +1,9 @@
-//! Failed logins by client address: logins of clients that guess passwords are refused unchecked.
+//! Failed logins by network: a client that guesses passwords is refused without a check.
 //!
-//! A network may fail [`BURST`] times at once and then once in [`PACE`]. Beyond that its logins are refused,
-//! even correct ones, until enough time has passed. A network is an IPv4 address or 56 bits of an IPv6
-//! address, the usual size for a subscriber. The table is bounded: if it is full, the network that would
-//! expire first is removed.
+//! A network may fail [`BURST`] times at once and then once in [`PACE`]. Beyond that all its logins are
+//! refused, even correct ones, until enough time has passed. A network is an IPv4 address or 56 bits of an
+//! IPv6 address, the usual size for a subscriber. If the table is full, the network whose failures would be
+//! forgiven first is removed.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -1,7 +1,7 @@
 //! Counters of a gateway: Prometheus metrics, and the last two minutes for the status page.
 //!
-//! The values of a label are bounded: results, outcomes and directions are fixed sets; backends and frontends
-//! are configured. No label names a client.
+//! The labels have a limited number of values: results, outcomes and directions are fixed sets, and backends
+//! and frontends are configured. No label names a client.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,12 +30,12 @@ use crate::upstream::{Health, Upstream, Upstreams};
 type Labels = Vec<(&'static str, String)>;
 type Fraction = Gauge<f64, AtomicU64>;
 
-/// Bounds of the histograms in seconds. They lie close together for short times and end where users give up.
+/// Bounds of the histograms, in seconds: dense for short times, and up to the time at which users give up.
 const BOUNDS: [f64; 16] =
     [0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 15.0];
 
-/// Outcomes of parity segments: sent, received, and among the received ones those without a loss to repair,
-/// those dropped without an answer, and those that could not repair, by cause.
+/// Outcomes of parity segments: sent; received; and among the received ones: no loss to repair, dropped
+/// without an answer, could not repair (by cause).
 const PARITY: [&str; 7] =
     ["sent", "received", "needless", "dropped", "too_much_lost", "no_history", "wrong_checksum"];
 
@@ -107,7 +107,7 @@ pub struct Metrics {
     recent: Mutex<Recent>,
 }
 
-/// Sums for ratios and for the status page.
+/// Sums for the ratios of the status page.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Recent {
     pub(crate) history: History,
@@ -128,9 +128,9 @@ impl std::fmt::Debug for Metrics {
     }
 }
 
-/// Counters that differ in one label. All expected values exist from the start, because a rate over a counter
-/// that appears late is wrong. They are found without a map, because every connection updates some twenty of
-/// them.
+/// Counters that differ in one label. All expected values exist from the start, because the rate of a counter
+/// that appears late is wrong. A search in this list replaces a map, because every connection updates some
+/// twenty counters.
 struct Series {
     family: Family<Labels, Counter>,
     key: &'static str,
@@ -359,7 +359,7 @@ impl Metrics {
     }
 
     /// Returns the number of clients that an edge leaves to the kernel because their path fails with brisk's
-    /// TCP; `None` if it never does.
+    /// TCP. `None` if this side exempts no clients.
     pub(crate) fn exempt_clients(&self) -> Option<usize> {
         lock(&self.exemptions).as_ref().map(|exemptions| exemptions.count())
     }
@@ -384,7 +384,7 @@ impl Metrics {
         u64::try_from(self.open.get()).unwrap_or(0)
     }
 
-    /// Returns the time since the counters began.
+    /// Returns the time since the counters were created.
     pub fn age(&self) -> Duration {
         self.began.elapsed()
     }
@@ -522,7 +522,7 @@ impl Metrics {
 
     /// Returns the text of `/metrics`.
     pub fn text(&self, upstreams: Option<&Upstreams>) -> String {
-        // Backends, frontends and states that no longer exist must leave no series.
+        // Series of backends, frontends and states that no longer exist must disappear.
         self.round_trip.clear();
         self.loss.clear();
         self.backend_up.clear();

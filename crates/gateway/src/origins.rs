@@ -1,8 +1,7 @@
 //! Named origins of a backend, and the names by which frontends ask for them.
 //!
-//! A name replaces `HOST:PORT` ([`crate::hop::Opening::origin`]). It has no colon, so it cannot be mistaken
-//! for an address. A backend of an older release treats a name as an origin that it does not allow, and
-//! refuses it.
+//! A name replaces `HOST:PORT` in [`crate::hop::Opening::origin`]. It contains no colon, so it cannot be
+//! mistaken for an address. A backend of an older release refuses a name as an origin that it does not allow.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -117,7 +116,7 @@ impl FromIterator<NamedOrigin> for Origins {
     }
 }
 
-/// Checks the form of `HOST:PORT`; names are resolved later.
+/// Checks that a text has the form `HOST:PORT`, and returns it. The host is not resolved.
 ///
 /// # Errors
 /// Advice to the user.
@@ -135,7 +134,7 @@ pub fn name_and_port(text: &str) -> Result<String, String> {
     }
 }
 
-/// True if the text is a name or an address, and a port.
+/// True if the text is a host (name or address) and a port.
 fn has_port(text: &str) -> bool {
     let Some((host, port)) = text.rsplit_once(':') else { return false };
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));

@@ -1,13 +1,13 @@
-//! Opens the kernel's TCP to an origin, or to a backend whose path carries nothing else.
+//! Connects over the kernel's TCP to an origin, or to a backend whose path carries nothing else.
 //!
-//! The side that closes first keeps the port in TIME-WAIT for a minute; towards the origin this is the
-//! gateway. To find a free port among many in TIME-WAIT, the kernel tries one after the other, which takes
-//! much processor time. So each attempt offers the kernel only a few ports, the ones that were unused for the
-//! longest time.
+//! The side that closes first keeps the port in TIME-WAIT for a minute; towards an origin this is the
+//! gateway. If many ports are in TIME-WAIT, the kernel tries one after the other to find a free one, which
+//! takes much processor time. So each attempt offers the kernel only a few ports: those that have been unused
+//! for the longest time.
 //!
-//! The acknowledgement of the handshake carries the first bytes for the origin, which saves a packet (RFC
-//! 9293, 3.10.7.3, permits such an answer to a SYN-ACK). If the handshake completes at once, as within a
-//! host, the bytes leave without a wait.
+//! The acknowledgement of the handshake carries the first bytes for the origin, which saves a packet. (RFC
+//! 9293, 3.10.7.3, permits data in the answer to a SYN-ACK.) The bytes leave at once if the handshake
+//! completes at once, as within a host.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -51,7 +51,7 @@ fn range(text: &str) -> Option<RangeInclusive<u16>> {
 }
 
 impl Ports {
-    /// Starts at a position in `range` that depends on `seed`.
+    /// Creates the ports of `range`, with a start that depends on `seed`.
     fn new(range: RangeInclusive<u16>, seed: u32) -> Ports {
         // Two processes on one host should start at different positions.
         Ports { range, next: AtomicU32::new(seed.wrapping_mul(0x9e37_79b1)) }
@@ -67,13 +67,13 @@ impl Ports {
         begin as u16..=end as u16
     }
 
-    /// Skips ports for later connections after all ports of a window were in use.
+    /// Skips ports, because all ports of a window were in use.
     fn skip(&self) {
         self.next.fetch_add(WINDOW, Ordering::Relaxed);
     }
 }
 
-/// A destination that is reached without the hop.
+/// A destination that is reached without a backend.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Direct {
     /// `HOST:PORT`.
@@ -102,8 +102,8 @@ async fn connect_sending(target: impl ToSocketAddrs, first: &[u8]) -> io::Result
     Err(failed)
 }
 
-/// Like [`connect`], but from the address of `client` if given, and from its port unless that port is in use.
-/// Sends the bytes `first`, and also returns how many of them were sent.
+/// Like [`connect`], but from the address of `client` if there is one, and from its port unless that is in
+/// use. Sends the bytes `first`; also returns how many of them were sent.
 ///
 /// # Errors
 /// Those of the last address. Also fails without CAP_NET_RAW or CAP_NET_ADMIN, and if the address families of

@@ -1,9 +1,10 @@
 //! Reports about a peer and the path to it: the redundancy that both sides agreed on, round-trip times and
 //! losses.
 //!
-//! A frontend measures them on the connection that watches a backend. Each side counts the losses of its own
-//! segments, so the backend reports the losses of the other direction. A frontend asks with `QUESTION`, which
-//! earlier releases treat like any byte; a backend that knows it answers with `UP_WITH_LOSS` and the losses.
+//! A frontend measures them on its watch, the connection with which it checks a backend. Each side counts the
+//! losses of its own segments, so the backend reports those of the other direction. The frontend asks with
+//! `QUESTION`. Earlier releases answer it like any byte; a backend that knows it answers with `UP_WITH_LOSS`
+//! and the losses.
 
 use std::io;
 use std::net::IpAddr;
@@ -30,13 +31,14 @@ const PLAIN: u8 = 0;
 const UP: u8 = 0;
 /// The backend is draining.
 const DRAINING: u8 = 1;
-/// The backend is up; four bytes follow, big-endian: lost segments per million that it sent here.
+/// The backend is up. Four bytes follow, big-endian: the lost segments per million of those that it sent to
+/// this frontend.
 const UP_WITH_LOSS: u8 = 2;
 /// The backend is up; a length of two bytes and that many bytes follow, in a full segment.
 const UP_FULL: u8 = 3;
 
-/// The backend follows frontends: the frontend sends its secret, and the answer is `UP` or one of the next
-/// two.
+/// The backend follows frontends. The frontend then sends its secret, and the backend answers with `UP` or
+/// one of the next two.
 const FOLLOWS: u8 = 4;
 /// The frontend has another port.
 const MOVED_PORT: u8 = 5;
@@ -188,8 +190,8 @@ impl Redundancy {
 }
 
 impl PathReport {
-    /// Returns the measurements of a connection with these `stats` between two addresses of `endpoint`. The
-    /// peer reported `loss_in`.
+    /// Returns the measurements of a connection between two addresses of `endpoint`, with its `stats`, and
+    /// with `loss_in`, which the peer has reported.
     pub(crate) fn of(
         stats: &ConnStats,
         endpoint: &Endpoint,
@@ -234,11 +236,11 @@ pub(crate) async fn ask(
     }
 }
 
-/// The result of a registration with a backend.
+/// The backend's answer to a registration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Registered {
-    /// The backend is of an earlier release or is draining, or its stack does not identify peers by their
-    /// outside addresses.
+    /// The backend is of an earlier release, is draining, or has a stack that does not identify peers by
+    /// their outside addresses.
     Refused,
     /// The backend will follow the frontend.
     Known,
@@ -287,12 +289,11 @@ pub(crate) async fn take_registration(
     write.flush().await
 }
 
-/// Number of full segments in an exchange; brisk's TCP cuts only shorter flights into smaller segments.
+/// Number of full segments in an exchange. Brisk's TCP splits shorter flights into smaller segments.
 const FULL_SEGMENTS: usize = 9;
 
 /// Sends several full segments, each of `segment` bytes, and requests two full segments from the backend.
-/// Returns the payload of the first and the second; `None` if the backend is of an earlier release and sends
-/// none.
+/// Returns the payload of each of the two; `None` if the backend is of an earlier release and sends none.
 pub(crate) async fn exchange_full(
     read: &mut (impl AsyncRead + Unpin),
     write: &mut (impl AsyncWrite + Unpin),
@@ -324,8 +325,8 @@ async fn ask_full(
     }
 }
 
-/// Answers a `question` of a watch. If the question asks for them, the answer has the loss towards the
-/// frontend or fills a `segment`.
+/// Answers a `question` of a watch. Depending on the question, the answer contains the loss towards the
+/// frontend, or fills a `segment`.
 pub(crate) async fn answer(
     write: &mut (impl AsyncWrite + Unpin),
     question: u8,

@@ -17,8 +17,8 @@ use rustix::time::{ClockId, clock_gettime};
 /// Collector of this process's metrics.
 #[derive(Debug)]
 pub(crate) struct Process {
-    /// Seconds from 1970 to the start. It is read once, so that a later change of the wall clock does not
-    /// look like a restart.
+    /// Time of the start, seconds since 1970. It is computed once, so that a change of the wall clock does
+    /// not look like a restart.
     start: Option<f64>,
 }
 
@@ -74,7 +74,7 @@ fn since_boot() -> Duration {
     Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
 }
 
-/// Returns the number of open descriptors, without the one that reads the directory.
+/// Returns the number of open descriptors, less the one that reads the directory.
 fn open_descriptors() -> Option<u64> {
     let listed = std::fs::read_dir("/proc/self/fd").ok()?.count() as u64;
     Some(listed.saturating_sub(1))

@@ -1,10 +1,10 @@
-//! Copies between the outside and the hop, in both directions at once.
+//! Copies between the two connections of a client: the hop and the outside, in both directions at once.
 //!
 //! The outside is the client's connection at a frontend, and the origin's at a backend or an edge.
 //!
-//! The end of one direction becomes a half close, and the other direction continues. An error of one side
-//! becomes a reset of the other, so an application sees the same as without the gateway. The relay notices
-//! the failure of a side even while it does not read from that side because the other accepts no data.
+//! The end of one direction becomes a half close; the other direction continues. An error on one side becomes
+//! a reset of the other, so applications see the same as without a gateway. The relay notices the failure of
+//! a side even while it does not read from it.
 
 use std::borrow::Cow;
 use std::future::poll_fn;
@@ -41,7 +41,7 @@ enum Side {
 }
 
 impl Role {
-    /// Returns the end, client or origin, that is behind this side of the relay.
+    /// Returns who is behind this side of the relay: the client or the origin.
     fn sender(self, side: Side) -> FirstSender {
         match (self, side) {
             (Role::Frontend, Side::Outside) | (Role::Backend | Role::Edge, Side::Hop) => FirstSender::Client,
@@ -57,9 +57,9 @@ enum Stopped {
     Ended,
     /// One side failed.
     Failed(Side, io::Error),
-    /// The other gateway will not answer any more.
+    /// No more answer will come from the other gateway.
     Lost,
-    /// The gateway stops now.
+    /// The gateway must stop now.
     Cut,
     /// Nothing moved for too long.
     TimedOut(Timeout),
@@ -75,11 +75,11 @@ struct Relayed {
 
 /// Parameters of a relayed connection.
 pub(crate) struct Carry<'a, L> {
-    /// Bytes received from the origin so far, to be sent over the hop.
+    /// Bytes that the origin has sent so far, to be sent over the hop first.
     pub(crate) first: Vec<u8>,
-    /// Resolves, with the reason, if the other gateway will not answer any more.
+    /// Resolves with the reason if no more answer will come from the other gateway.
     pub(crate) lost: L,
-    /// Called with the side that sends first, unless the record has it already.
+    /// Called with the side that sends first, unless the record already has it.
     pub(crate) on_first: &'a (dyn Fn(FirstSender) + Sync),
     /// Limits of inactivity.
     pub(crate) timeouts: &'a Timeouts,
@@ -89,12 +89,12 @@ pub(crate) struct Carry<'a, L> {
     pub(crate) slot: Option<&'a FrontendSlot>,
     /// Measures the exchanges.
     pub(crate) exchanges: Option<Exchanges<'a>>,
-    /// True while the options of the kernel's socket are not set.
+    /// True if the options of the kernel's socket must still be set.
     pub(crate) unprepared: bool,
 }
 
-/// The two connections of a client. Dropping them resets them unless both have ended, even if the task that
-/// relays them is cancelled or panics: an orderly end would tell the other side that it has received
+/// The two connections of a client. Dropping them resets both unless both directions have ended, even if the
+/// task of the relay is cancelled or panics. An orderly end would tell an application that it has received
 /// everything.
 struct ConnectionPair {
     outside: Line,
@@ -111,8 +111,8 @@ impl Drop for ConnectionPair {
     }
 }
 
-/// Copies in both directions, and then closes both connections if both directions have ended, or else resets
-/// them. Adds the copied bytes to the record.
+/// Copies in both directions. Then closes both connections if both directions have ended, and otherwise
+/// resets them. Adds the copied bytes to the record.
 pub(crate) async fn carry(
     outside: Line,
     hop: HopStream,
@@ -218,7 +218,7 @@ struct Progress<'a> {
     slot: Option<&'a FrontendSlot>,
     /// Measures the exchanges, in frontends only.
     exchanges: Option<Exchanges<'a>>,
-    /// True while the options of the kernel's socket are not set.
+    /// True if the options of the kernel's socket must still be set.
     unprepared: AtomicBool,
 }
 
@@ -235,9 +235,9 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// Sets the options of a kernel socket that the gateway has opened. The relay calls it before it waits
-    /// for the socket or writes to it, because this takes five system calls: many connections to an origin
-    /// carry one request and one response, and end before the options matter.
+    /// Sets the options of a kernel socket that the gateway has opened. This takes five system calls, so the
+    /// relay does it only before it waits for the socket or writes to it: many connections to an origin carry
+    /// one request and one response, and end before the options matter.
     fn prepare(&self, socket: Option<&TcpStream>) {
         if let Some(socket) = socket
             && self.unprepared.swap(false, Ordering::Relaxed)
@@ -288,7 +288,7 @@ async fn pump(
                 exchanges.answered(Instant::now());
             }
         }
-        // The other side has accepted bytes that it did not accept at once.
+        // The other side has now accepted bytes that it did not accept at once.
         if !rest.is_empty() {
             progress.activity.moved();
         }
@@ -300,10 +300,10 @@ async fn pump(
             }
             ReadState::Failed(error) => return Err((from_side, error)),
         }
-        // An idle connection holds no buffer.
+        // An idle connection has no buffer.
         rest = Vec::new();
         if let Some(slot) = progress.slot {
-            // Only backends have slots; at a backend the hop leads to the client.
+            // Only backends have slots, and at a backend the hop leads to the client.
             slot.passed(taken, from_side == Side::Hop).await;
         }
         let sides = (from_side, to_side);
@@ -340,7 +340,7 @@ enum ReadState {
     Failed(io::Error),
 }
 
-/// Reads the available bytes and writes them; bytes that were not accepted at once go to `rest`. Returns the
+/// Reads the available bytes and writes them; bytes that are not accepted at once go to `rest`. Returns the
 /// number of bytes read, and the state of the connection after the read.
 fn copy(
     cx: &mut Context<'_>,
@@ -376,8 +376,8 @@ fn copy(
     })
 }
 
-/// Reads until the buffer is full or no more bytes are available. After a read that did not fill the buffer
-/// the socket is known to be empty, so this mostly costs nothing.
+/// Reads until the buffer is full or no more bytes are available. If the previous read did not fill the
+/// buffer, the socket is known to be empty, so this usually costs nothing.
 fn more(cx: &mut Context<'_>, from: &mut impl Source, buffer: &mut ReadBuf<'_>) -> ReadState {
     while buffer.remaining() > 0 {
         let before = buffer.filled().len();
@@ -423,7 +423,8 @@ pub(crate) struct OriginRequest<'a> {
 }
 
 impl<'a> OriginRequest<'a> {
-    /// Connects, and sends the first bytes; returns those that could not be sent at once.
+    /// Connects, and sends the first bytes; returns the connection and the bytes that could not be sent at
+    /// once.
     ///
     /// # Errors
     /// The end of the connection if the origin cannot be reached, if the hop has `failed`, or at the signal
@@ -458,7 +459,7 @@ impl<'a> OriginRequest<'a> {
     }
 }
 
-/// Runs `attempt` for at most `limit`, and at most until connections must end.
+/// Runs `attempt` for at most `limit`, and no longer than connections may last.
 pub(crate) async fn within<T>(
     limit: Duration,
     signal: &mut watch::Receiver<Phase>,

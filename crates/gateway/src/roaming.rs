@@ -1,14 +1,15 @@
 //! Frontends whose address changes while they have connections.
 //!
 //! The stack identifies a peer by its address. A frontend that has got another address, or another port at
-//! its NAT, opens a new watch from there and repeats the secret that it sent before. The backend then
-//! recognises the peer, and its open connections continue ([`Endpoint::move_peer`]).
+//! its NAT, opens a new watch (the connection with which it checks the backend, [`crate::upstream`]) from
+//! there and repeats the secret that it sent before. The backend then recognises the peer, and its open
+//! connections continue ([`Endpoint::move_peer`]).
 //!
 //! The secret has 32 random bytes. Each backend gets its own, which is valid from the start of the frontend
-//! to its end. It is sent only in sealed records, after a handshake that cannot be replayed, so that only the
-//! frontend can move itself. The handshakes of TCP and of the tunnel prove that the frontend receives packets
-//! at the new address; nothing is sent there before. A tunnel without keys has no such proof, so its
-//! frontends cannot move.
+//! to its end. The frontend sends it only in sealed records, after a handshake that cannot be replayed, so
+//! that only the frontend can move itself. The handshakes of TCP and of the tunnel prove that the frontend
+//! receives packets at the new address; before that, no data of its open connections is sent there. Without
+//! keys, anybody on the path could read and repeat the secret, so frontends of such a tunnel cannot move.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -34,9 +35,10 @@ pub(crate) fn secret() -> Option<Secret> {
     filled.is_ok_and(|filled| filled == secret.len()).then_some(Secret(secret))
 }
 
-/// Limit of known frontends; beyond it, the frontend whose last registration is the oldest is forgotten.
+/// Limit of known frontends. Beyond it, the frontend that registered the longest time ago is forgotten.
 const MAX_FRONTENDS: usize = 1024;
-/// Limit of earlier addresses of a frontend with open connections.
+/// Number of earlier addresses that are kept for each frontend. Connections that began at older ones are
+/// lost.
 const MAX_EARLIER: usize = 4;
 
 /// The frontends of a backend by their secrets.
@@ -53,7 +55,7 @@ struct Known {
 /// The current and earlier addresses of a frontend.
 #[derive(Debug)]
 struct Location {
-    /// The label of its key.
+    /// The label of the hop key with which it authenticated; `None` for a key without a label.
     frontend: Option<Arc<str>>,
     /// Its address in the stack.
     at: IpAddr,
@@ -80,8 +82,8 @@ struct AddressChange {
 }
 
 impl Roaming {
-    /// Registers the frontend with this secret and key at `at`, whose outside address is `outside`. Returns
-    /// its earlier address if it has moved; then its connections continue.
+    /// Registers the frontend with this secret and key label; its address is `at` in the stack and `outside`
+    /// outside. If it has moved, its connections continue, and its earlier outside address is returned.
     pub(crate) fn register(
         &self,
         endpoint: &Endpoint,

@@ -43,15 +43,15 @@ impl ServerName {
     }
 }
 
-/// Returns the route for a server's `name` in lower case: the one with this name, or else with the longest
-/// domain.
+/// Returns the route for the server name `name`, in lower case: the route with this name, or else with the
+/// longest domain that contains it.
 pub(crate) fn choose<'a>(routes: &'a [Route], name: &str) -> Option<&'a Route> {
     let matching = routes.iter().filter(|route| route.sni.matches(name));
     matching.max_by_key(|route| (!route.sni.text.starts_with('.'), route.sni.text.len()))
 }
 
-/// Returns the route of a TLS client; reads its first bytes for at most `limit`. For a client without a
-/// route, returns `None` if the listener has an origin of its own, and otherwise refuses the client.
+/// Returns the route of a TLS client, whose first bytes it reads for at most `limit`. If there is none,
+/// returns `None` if the listener has an origin of its own, and otherwise refuses the client.
 pub(crate) async fn of_client<'a>(
     routes: &'a [Route],
     has_origin: bool,

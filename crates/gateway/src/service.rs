@@ -1,4 +1,4 @@
-//! Common parts of frontend, backend and edge: a limit on connections, and a shutdown that drains them.
+//! Parts common to frontend, backend and edge: a limit on connections, and a shutdown that drains them.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -26,11 +26,11 @@ use crate::timeouts::Timeouts;
 
 /// Returns the settings of the hop's connections with the mechanisms of `tcp`.
 ///
-/// Nagle's algorithm is off: the gateway forwards data when it arrives. Keepalive every 20 s keeps the
+/// Nagle's algorithm is off, because the gateway forwards data at once. Keepalive every 20 s keeps the
 /// mapping of a NAT alive (Linux expires UDP after 30 s until both sides have sent) and detects a peer that
-/// has vanished. Only one connection at a time starts from the facts that earlier ones have learnt about the
-/// path. Each connection repeats its SYN after one and a half known round trips. A path that drops large
-/// packets is suspected after one flight, not after three timeouts.
+/// has vanished. Of simultaneous connections only one starts from the facts that earlier ones have learnt
+/// about the path. Each connection repeats its SYN after one and a half known round trips. A path is
+/// suspected of dropping large packets after one lost flight, not after three timeouts.
 pub fn hop_tcp(tcp: TcpConfig) -> TcpConfig {
     let alive =
         KeepaliveConfig { idle: Duration::from_secs(20), interval: Duration::from_secs(10), count: 6 };
@@ -46,20 +46,20 @@ pub fn hop_tcp(tcp: TcpConfig) -> TcpConfig {
     }
 }
 
-/// Minimum initial size of both buffers of a connection of the hop: a response that fits them leaves in one
-/// flight, on a path that carries it.
+/// Minimum initial size of both buffers of a connection of the hop. A response that fits into them can leave
+/// in one flight.
 const HOP_BUFFER: usize = 512 << 10;
 
 fn hop_buffer(buffer: BufferConfig) -> BufferConfig {
     BufferConfig { initial: buffer.initial.max(HOP_BUFFER).min(buffer.max), ..buffer }
 }
 
-/// Limit of connections that wait to be accepted, outside and on the hop. A further SYN is dropped and
-/// repeated a second later, so the limit must hold a burst.
+/// Limit of connections that wait to be accepted, outside and on the hop. It must hold a burst, because a
+/// further SYN is dropped, and its sender repeats it only a second later.
 pub(crate) const BACKLOG: u16 = 4096;
 
-/// Returns the first bytes of the other side, 16 kB at most; none if they do not arrive within `wait`. Holds
-/// no buffer while it waits.
+/// Returns the first bytes of the other side, 16 kB at most; none if no byte arrives within `wait`. Holds no
+/// buffer while it waits.
 pub(crate) async fn first_bytes(
     socket: &mut (impl AsyncRead + Unpin),
     wait: Duration,
@@ -89,8 +89,8 @@ pub type AccessObserver = Arc<dyn Fn(&Access) + Send + Sync>;
 /// Limits and reports, common to all sides.
 #[derive(Clone)]
 pub struct ServiceConfig {
-    /// Limit of simultaneous connections; further ones wait. Each core accepts one of those that wait. At
-    /// least 1, default 10 000.
+    /// Limit of simultaneous connections; further ones wait. (Each core still accepts one connection that
+    /// then waits.) At least 1, default 10 000.
     pub max_connections: usize,
     /// Time limit for open connections after the signal to stop.
     pub drain_timeout: Duration,
@@ -104,9 +104,9 @@ pub struct ServiceConfig {
     pub metrics: Arc<Metrics>,
     /// Called with every access record, in addition to the log. Default `None`.
     pub on_access: Option<AccessObserver>,
-    /// Runtimes that accept and serve connections ([`brisk_runtime::Cores`]). A connection is served where
-    /// its stack is, or on each in turn if all share one stack. Default: only the runtime on which the side
-    /// runs.
+    /// Runtimes that accept and serve connections ([`brisk_runtime::Cores`]). A connection is served on the
+    /// core of its stack; if all cores share one stack, on each core in turn. Default: only the runtime on
+    /// which the side runs.
     pub cores: Vec<Handle>,
 }
 
@@ -148,8 +148,8 @@ impl std::fmt::Debug for ServiceConfig {
 pub(crate) enum Phase {
     /// New connections are accepted.
     Serving,
-    /// The side is about to stop: open connections continue, and connections that are on their way are still
-    /// accepted.
+    /// The side is about to stop. Open connections continue, and connections that are already on their way
+    /// are still accepted.
     Draining,
     /// No more connections are accepted.
     Closed,
@@ -159,7 +159,7 @@ pub(crate) enum Phase {
 
 /// Resolves when the side has reached `phase`.
 pub(crate) async fn reached(phase: Phase, signal: &mut watch::Receiver<Phase>) {
-    // Without a sender the phase never changes; the owner of the connections ends them by other means.
+    // Without a sender the phase never changes. The owner of the connections then ends them itself.
     if signal.wait_for(|now| *now >= phase).await.is_err() {
         std::future::pending::<()>().await;
     }
@@ -206,15 +206,15 @@ pub(crate) struct OpenSocket<L> {
 }
 
 impl<L> OpenSocket<L> {
-    /// Returns an accepted connection. If the listener is the only one, core `turn` serves the connection.
+    /// Wraps an accepted connection. If this is the only listener, core `turn` serves the connection.
     pub(crate) fn accepted<C>(&self, connection: C, turn: usize) -> Accepted<C> {
         Accepted { connection, core: self.is_only.then_some(turn) }
     }
 }
 
 /// Serves the connections of `acceptors` until `shutdown` resolves or an acceptor fails; then drains. Each
-/// acceptor runs on a core of the configuration; there may be fewer acceptors than cores. The result of
-/// `shutdown` is the time for which the acceptors stay open after it, because peers do not know of it yet.
+/// acceptor runs on a core of the configuration; there may be fewer acceptors than cores. `shutdown` returns
+/// how long the acceptors stay open after it, for peers that do not know of it yet.
 pub(crate) async fn serve_until(
     shutdown: impl Future<Output = Duration>,
     config: ServiceConfig,
@@ -299,7 +299,7 @@ async fn accept_and_serve(mut acceptor: impl Acceptor, side: Arc<Service>) -> u6
     let mut closed = pin!(reached(Phase::Closed, &mut phase));
     loop {
         while tasks.try_join_next().is_some() {}
-        // Accept first and then wait for a slot: a listener without connections must not occupy one.
+        // A slot is taken only after the accept: a listener without connections must not occupy one.
         let next = async {
             let Some(accepted) = acceptor.next().await else {
                 side.broken.notify_one();
@@ -323,7 +323,7 @@ async fn accept_and_serve(mut acceptor: impl Acceptor, side: Arc<Service>) -> u6
             None => tasks.spawn(task),
         };
     }
-    // Dropping the acceptor closes the listener, so that no peer connects to a closed side.
+    // Dropping the acceptor closes the listener, so that no peer connects to a side that serves nobody.
     drop(acceptor);
     while tasks.join_next().await.is_some() {}
     count
@@ -370,7 +370,8 @@ impl Service {
         self.config.metrics.drain();
     }
 
-    /// Closes the acceptors, waits for the connections for the rest of the drain limit, and then aborts them.
+    /// Closes the acceptors, waits for the connections for what is left of the drain limit, and then aborts
+    /// them.
     async fn drain(&self, mut tasks: JoinSet<u64>, passed: Duration) -> Summary {
         let log = &self.config.log;
         let limit = self.config.drain_timeout.saturating_sub(passed);

@@ -13,8 +13,8 @@ pub(crate) struct Sums {
     pub(crate) up: u64,
     /// Payload bytes towards the client.
     pub(crate) down: u64,
-    /// Payload bytes of the connections whose IP bytes are counted below. The kernel's TCP does not count IP
-    /// bytes.
+    /// Payload bytes of the connections whose IP bytes are counted below. (The kernel's TCP does not count IP
+    /// bytes.)
     pub(crate) payload: u64,
     /// IP bytes on the hop, sent by this side.
     pub(crate) wire_out: u64,

@@ -1,5 +1,5 @@
-//! A rate limit that connections share: after each chunk a connection waits for the time that the chunk takes
-//! at this rate.
+//! A rate limit that connections share: after each chunk, a connection waits for the time that the chunk
+//! takes at this rate.
 //!
 //! Waiting connections are served in the order of their arrival, one chunk each, so that they share the rate
 //! equally.
@@ -53,9 +53,9 @@ impl fmt::Display for BitRate {
 /// The rate limit of one direction.
 #[derive(Debug, Default)]
 pub(crate) struct Throttle {
-    /// Bytes per second; 0: no limit.
+    /// Bytes per second; 0 means no limit.
     rate: AtomicU64,
-    /// Time at which the rate covers all forwarded bytes.
+    /// Time until which the forwarded bytes have used up the rate.
     paid: Mutex<Option<Instant>>,
 }
 
@@ -65,7 +65,7 @@ impl Throttle {
         self.rate.store(rate.map_or(0, BitRate::bytes), Ordering::Relaxed);
     }
 
-    /// Counts bytes that have passed; returns the time to wait.
+    /// Counts forwarded bytes; returns the time to wait.
     pub(crate) fn charge(&self, bytes: u64, now: Instant) -> Duration {
         let rate = self.rate.load(Ordering::Relaxed);
         if rate == 0 {

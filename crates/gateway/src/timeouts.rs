@@ -1,7 +1,7 @@
 //! Limits on idle time: slow or silent clients must not keep their slots for ever.
 //!
-//! Bytes of either end in either direction count as activity: a client that waits for an answer is not idle
-//! while data is on its way.
+//! Bytes in either direction count as activity. So a client that waits for an answer is not idle while data
+//! is on its way.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Step that a connection did not complete in time.
+/// The step that a connection did not complete in time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Timeout {
     /// The bytes before the payload: PROXY, SOCKS5 or CONNECT, or the first message of the hop.
@@ -57,7 +57,7 @@ pub struct Timeouts {
 #[derive(Debug)]
 pub(crate) struct Activity {
     began: Instant,
-    /// Microseconds after `began`; 0: nothing yet.
+    /// Microseconds after `began`; 0 before any activity.
     last: AtomicU64,
     half_closed: AtomicBool,
     closing: Notify,

@@ -1,14 +1,15 @@
-//! Transports of the hop to a backend ([`Transport`]), and the memory of which of them work.
+//! The transports of the hop to a backend ([`Transport`]), and which of them the path carries.
 //!
 //! The first transport is tried alone for at least [`HEAD_START`]. If its handshake has not completed by
-//! then, the next one is opened in parallel with **the same** first message. Over an encrypted hop the
-//! backend acts once on that message, whichever transport delivers it ([`crate::hop::replay`]). So the first
-//! answer is accepted, and the other transport is dropped. If a later transport was first, new connections
-//! begin with it, and the earlier ones are tried again after [`RETRY_PAUSE`]. If the watch
-//! makes these trials, the pause is constant, so that the watch notices within three seconds that the path
-//! carries an earlier transport again. Without a watch the connections of clients make the trials, and a
-//! failed trial costs its connection the head start. So the pause then doubles with each failure, up to
-//! [`MAX_RETRY_PAUSE`].
+//! then, the next one is opened in parallel with **the same** first message. The first answer is accepted,
+//! and the other transport is dropped. Over an encrypted hop the backend acts on that message once, whichever
+//! transport delivers it ([`crate::hop::replay`]).
+//!
+//! If a later transport answers first, new connections begin with it, and the earlier ones are tried again
+//! after [`RETRY_PAUSE`]. If the watch makes these trials, the pause is constant, so that the watch notices
+//! within three seconds that the path carries an earlier transport again. Without a watch, clients'
+//! connections make the trials, and a failed trial costs its connection the head start. So the pause doubles
+//! with each failure, up to [`MAX_RETRY_PAUSE`].
 
 use std::future::Future;
 use std::pin::pin;
@@ -48,12 +49,12 @@ impl Transport {
 pub(crate) const HEAD_START: Duration = Duration::from_millis(400);
 /// Time from a failure of a transport until it is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// Longest such time for trials by connections.
+/// Maximum of this time if clients' connections make the trials.
 const MAX_RETRY_PAUSE: Duration = Duration::from_secs(60);
 /// A transport is given up if all trials have failed for this time.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(15);
 
-/// The task that tries a lost transport again.
+/// Who tries a lost transport again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Trials {
     Watch,
@@ -77,8 +78,8 @@ impl Transports {
         }
     }
 
-    /// Returns `available` in order, beginning with the first transport that works as far as known; all of
-    /// them if none works.
+    /// Returns `available` in order, without the transports before the first one that may work; all of them
+    /// if none works.
     pub(crate) fn beginning_with_working(
         &self,
         available: &[Transport],
@@ -115,7 +116,7 @@ impl Memory {
     }
 
     /// Records a failure. Returns true if it is certain enough to give up the connections that began over
-    /// this transport; a path or a machine that was busy for a moment must not end them.
+    /// this transport. A path or machine that is busy for a moment must not end them.
     pub(crate) fn lost(&self, trials: Trials, now: Instant) -> bool {
         let Some(Lost { since, again_at, pause }) = self.get() else {
             self.set(Some(Lost { since: now, again_at: now + RETRY_PAUSE, pause: RETRY_PAUSE }));
@@ -145,7 +146,7 @@ impl Memory {
     }
 }
 
-/// Reports to the connections over a backend that no answer will arrive any more, which they cannot detect
+/// Tells the connections over a backend that no answer will arrive any more. They cannot detect this
 /// themselves.
 #[derive(Debug, Default)]
 pub(crate) struct PathChanges(watch::Sender<Changes>);
@@ -158,7 +159,7 @@ struct Changes {
     packet: u64,
 }
 
-/// Events on a backend's path since a connection began.
+/// What has happened on a backend's path since a connection began.
 #[derive(Debug)]
 pub(crate) struct PathState {
     changes: watch::Receiver<Changes>,
@@ -174,12 +175,12 @@ impl PathChanges {
         PathState { changes, before }
     }
 
-    /// Reports that no process listens on the backend's port any more, although its host is up.
+    /// Reports that the host of the backend is up, but no process listens on the backend's port any more.
     pub(crate) fn process_gone(&self) {
         self.0.send_modify(|changes| changes.process += 1);
     }
 
-    /// Reports that the path has carried another transport and not this one for some time.
+    /// Reports that the path has carried another transport, but not this one, for some time.
     pub(crate) fn lost(&self, transport: Transport) {
         self.0.send_modify(|changes| match transport {
             Transport::Usual => changes.usual += 1,
@@ -214,8 +215,8 @@ fn is_lost(transport: Transport, before: &Changes, now: &Changes) -> bool {
 }
 
 /// Returns the first answer of two attempts. `next` begins if `this` is not `connected` after `head_start`,
-/// or as soon as no program listens at the address of `this`. If one attempt fails, the result is that of the
-/// other. If both fail and one of the errors is not retryable, returns that error.
+/// or as soon as no program listens at the address of `this`. If one attempt fails, returns the result of the
+/// other. If both fail, returns an error that is not retryable, if there is one.
 pub(crate) async fn first_of<T>(
     this: impl Future<Output = Result<T, DialError>>,
     mut connected: watch::Receiver<bool>,

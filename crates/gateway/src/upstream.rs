@@ -1,10 +1,10 @@
 //! The backends of a frontend: the choice among them, and the health of each.
 //!
-//! A separate connection watches each backend: every quarter of a second it sends a record and expects one in
-//! return. A backend is down within a second if it resets the watch, or if the watch and all its other
-//! connections are silent for longer than an answer can take. It is up again with its next answer. A draining
-//! backend gets no new connections. A backend without a watch counts as up. `transport.rs` contains the
-//! transports.
+//! A separate connection, the *watch*, checks each backend: every quarter of a second it sends a record and
+//! expects one in return. A backend counts as down within a second if it resets the watch, or if the watch
+//! and all its other connections are silent for longer than an answer can take. It counts as up again with
+//! its next answer. A draining backend gets no new connections. A backend without a watch counts as up until
+//! connections to it fail. `transport.rs` contains the transports.
 
 use std::future::Future;
 use std::io;
@@ -36,8 +36,8 @@ const ASK: Duration = Duration::from_millis(250);
 const MIN_TIME_LIMIT: Duration = Duration::from_millis(600);
 /// Pause after which a backend that is down is tried again.
 const RETRY: Duration = Duration::from_millis(500);
-/// Time that a backend must stay down before connections that wait for its answer are given up: silence may
-/// mean only a few lost packets.
+/// Time for which a backend must stay down before connections that wait for its answer are given up. Silence
+/// may mean only a few lost packets.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// The configuration of a backend.
@@ -45,10 +45,11 @@ const GRACE: Duration = Duration::from_secs(2);
 pub struct BackendSpec {
     /// The name in the configuration: `HOST:PORT`.
     pub name: String,
-    /// Its address in the hop's stack. `None`: the address is not known yet, and the backend counts as down.
+    /// Its address in the hop's stack. `None` if the address is not known yet; then the backend counts as
+    /// down.
     pub address: Option<SocketAddr>,
-    /// Its address for the kernel's TCP, which is used if the path carries nothing else. `None`: the backend
-    /// has no listener of the kernel's TCP.
+    /// Its address for the kernel's TCP, which is used if the path carries nothing else. `None` if the
+    /// backend has no listener of the kernel's TCP.
     pub kernel: Option<SocketAddr>,
     /// Its address for brisk's TCP without UDP, over [`crate::FrontendConfig::packet`]. `None`: this
     /// transport is not used.
@@ -71,7 +72,7 @@ impl BackendSpec {
     }
 }
 
-/// Ability of a backend to get new connections.
+/// Whether a backend can get new connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Health {
     /// No answer is known yet.
@@ -131,19 +132,19 @@ pub struct Upstream {
     /// no randomness.
     secret: Option<Secret>,
     changed: Notify,
-    /// True while the watch is running; it will report up or down soon.
+    /// True while the watch is running: it will soon report whether the backend is up.
     watched: AtomicBool,
-    /// Notified when a connection was refused, so that the watch tries the backend at once.
+    /// Wakes the watch when a connection was refused, so that it tries the backend at once.
     refused: Notify,
     /// Smoothed round trip of the watch, microseconds; 0 if none is known.
     round_trip: AtomicU64,
-    /// Number of connections that were requested.
+    /// Number of connections that clients have requested.
     asked: AtomicU64,
     /// Number of failures in a row.
     failures: AtomicU32,
-    /// Time of the last answer on a requested connection.
+    /// Time of the last answer on such a connection.
     answered: Mutex<Option<Instant>>,
-    /// Total traffic of the requested connections.
+    /// Total traffic of such connections.
     pub(crate) traffic: Traffic,
 }
 
@@ -199,13 +200,13 @@ impl Upstream {
         Some(Duration::from_micros(self.round_trip.load(Ordering::Relaxed))).filter(|rtt| !rtt.is_zero())
     }
 
-    /// Returns the path as the watch has measured it; without a watch, the round trip of new connections.
+    /// Returns the watch's measurements of the path; without a watch, the round trip of new connections.
     pub fn path(&self) -> PathReport {
         let path = self.peer.path();
         PathReport { smoothed_rtt: path.smoothed_rtt.or_else(|| self.round_trip()), ..path }
     }
 
-    /// Records the time of an exchange between a client and its origin.
+    /// Records the duration of an exchange between a client and its origin.
     pub(crate) fn exchanged(&self, took: Duration) {
         let PathReport { smoothed_rtt, min_rtt, .. } = self.path();
         if let Some(round_trip) = min_rtt.or(smoothed_rtt) {
@@ -218,8 +219,8 @@ impl Upstream {
         self.peer.redundancy()
     }
 
-    /// Returns the round trip that a connection saves by sending waiting bytes with its opening, if it can do
-    /// so.
+    /// Returns the round trip that a connection saves if its opening carries the client's first bytes; `None`
+    /// if it saves none.
     fn saved_round_trip(&self, dialling: &Dialling) -> Option<Duration> {
         let on_syn = dialling.fast_open.is_some() && !self.warm.is_needed();
         let is_saved =
@@ -232,8 +233,8 @@ impl Upstream {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Resolves when the backend has been down for the grace time. If it is down now, the grace time is
-    /// longer by the time that the watch needs to find out that the backend is up again.
+    /// Resolves when the backend has been down for the grace time. If it is down already, waits for longer by
+    /// the time that the watch needs to find out that the backend is up again.
     pub(crate) async fn dead(&self) {
         let grace = match self.health() {
             Health::Down => RETRY + self.first_answer() + GRACE,
@@ -276,8 +277,8 @@ impl Upstream {
         }
     }
 
-    /// Records the success or failure of a requested connection. Without a watch, the backend counts as down
-    /// after three failures in a row, and as up after the next success.
+    /// Records the success or failure of a connection for a client. Without a watch, the backend counts as
+    /// down after three failures in a row, and as up after the next success.
     pub(crate) fn outcome(&self, good: bool, watched: bool, log: &Log) {
         self.peer.log_redundancy(&self.spec.name, log);
         if good {
@@ -299,7 +300,7 @@ impl Upstream {
         first: &[u8],
     ) -> Result<(HopStream, Transport), DialError> {
         let (dialled, message) = self.message(dialling, opening, first)?;
-        // A plain hop must not send data twice: the backend would not recognise the repetition.
+        // A plain hop must not send data twice, because the backend would not recognise the repetition.
         let once = !matches!(dialling.hop, Hop::Plain) || opening.purpose == Purpose::Watch;
         let works = |_, memory: &Memory| !memory.is_lost() || self.may_try(memory, dialling);
         let mut transports = self.transports.beginning_with_working(&self.available(), works);
@@ -324,7 +325,7 @@ impl Upstream {
         Ok((stream, transport))
     }
 
-    /// Sends `message` over the first of `transports`, and over the next ones if that fails.
+    /// Sends `message` over the first of `transports`, and over each next one if that fails.
     async fn ask_in_order(
         &self,
         dialling: &Dialling,
@@ -366,7 +367,8 @@ impl Upstream {
         dial(&dialling.hop, &dialling.own, &opening, first)
     }
 
-    /// True if a connection should try a lost transport again. With a watch, the watch does that.
+    /// True if a client's connection should try a lost transport again. With a watch, only the watch does
+    /// that.
     fn may_try(&self, memory: &Memory, dialling: &Dialling) -> bool {
         !dialling.watched && memory.is_due(Instant::now())
     }
@@ -387,8 +389,8 @@ impl Upstream {
         };
         let mut fast_open = dialling.fast_open;
         if let (Transport::Packet, Some(fast_open)) = (transport, &mut fast_open) {
-            // On this path middleboxes drop all packets but SYNs before the SYN-ACK, and data beyond the
-            // window of the SYN.
+            // Middleboxes on this path drop data beyond the window of the SYN, and packets other than SYNs
+            // before the SYN-ACK.
             fast_open.data_after_syn = 0;
             fast_open.early_window = false;
         }
@@ -424,7 +426,7 @@ impl Upstream {
         Ok(answered)
     }
 
-    /// Keeps connections open if the SYN cannot carry requests.
+    /// Keeps connections open in advance if SYNs cannot carry requests.
     async fn keep_warm(&self, dialling: &Dialling) {
         let Some(address) = self.spec.address else { return };
         loop {
@@ -433,8 +435,8 @@ impl Upstream {
             if self.health() != Health::Up || self.transport() != Transport::Usual {
                 continue;
             }
-            // The SYNs of the pool's connections request a cookie, so that the pool ends as soon as a SYN can
-            // carry a request.
+            // The SYNs of the pool's connections request a cookie, so that requests can soon leave with a SYN
+            // and the pool ends.
             let fast_open = dialling.fast_open;
             let connect = ConnectConfig { tcp: dialling.tcp.clone(), fast_open, ..ConnectConfig::default() };
             for _ in 0..missing {
@@ -537,8 +539,8 @@ impl Upstream {
         log.line(level, "transport", &fields);
     }
 
-    /// Reports that a connection was refused because nothing listens on the backend's port. With a watch, the
-    /// backend then counts as down, unless it is draining and still serves its connections.
+    /// Reports that a connection was refused because nothing listens on the backend's port. If there is a
+    /// watch, the backend then counts as down, unless it is draining and still serves its connections.
     pub(crate) fn on_refused(&self) {
         if matches!(self.health(), Health::Up | Health::Unknown) {
             self.refused.notify_waiters();
@@ -550,8 +552,8 @@ impl Upstream {
         self.changes.begin()
     }
 
-    /// Asks the kernel of the backend's host whether the process is alive, because a killed process sends
-    /// nothing over brisk's TCP.
+    /// Asks the kernel of the backend's host whether the process is alive: over brisk's TCP, a killed process
+    /// sends nothing.
     async fn check_process(&self) {
         let Some(kernel) = self.spec.kernel else { return };
         let attempt = tokio::time::timeout(MIN_TIME_LIMIT, tokio::net::TcpStream::connect(kernel));
@@ -562,8 +564,8 @@ impl Upstream {
         }
     }
 
-    /// Runs one connection of the watch. Returns whether the backend answered, and why the connection ended:
-    /// `None` if it must be opened again, for example over another transport.
+    /// Runs one connection of the watch. Returns whether the backend answered, and why the connection ended;
+    /// `None` as the reason means that it must be opened again, for example over another transport.
     async fn converse(&self, dialling: &Dialling, log: &Log) -> (bool, Option<String>) {
         let opening = Opening::new(Purpose::Watch);
         let opened = self.unless_silent(self.first_answer(), self.open(dialling, &opening, &[])).await;
@@ -581,8 +583,8 @@ impl Upstream {
             let answer = if follows {
                 match tokio::time::timeout(self.patience(), question).await {
                     Ok(answer) => Some(answer),
-                    // The backend answers other connections but not this one. The address of this side may
-                    // have changed; a new watch reports it to the backend.
+                    // The backend answers other connections but not this one. If the address of this side has
+                    // changed, a new watch reports it to the backend.
                     Err(_) if self.answered_within(self.patience()) => return (true, None),
                     Err(_) => None,
                 }
@@ -669,8 +671,8 @@ impl Upstream {
         }
     }
 
-    /// Awaits `asked`; `None` if the backend is silent for `patience` on this connection and on every other
-    /// one. A backend that answers others is only slow, and a repeated question would slow it further.
+    /// Waits for `asked`. `None` if the backend is silent for `patience`, on this connection and on all
+    /// others. If it answers others, it is only slow, and a repeated question would slow it further.
     async fn unless_silent<T>(&self, patience: Duration, asked: impl Future<Output = T>) -> Option<T> {
         let mut asked = pin!(asked);
         let mut wait = patience;
@@ -725,7 +727,8 @@ impl Drop for Abandoned {
 #[derive(Debug)]
 pub struct Upstreams {
     all: Vec<Arc<Upstream>>,
-    /// Credit of each backend, in weights; the backend with the most credit is next.
+    /// Credit of each backend; the backend with the most credit gets the next connection, and pays with its
+    /// credit.
     owed: Mutex<Vec<i64>>,
 }
 
@@ -755,9 +758,9 @@ impl Upstreams {
         self.all.iter()
     }
 
-    /// Returns the shortest round trip that a connection saves if the opening of the hop carries the client's
-    /// first bytes, among the backends that can get connections. `None`: it saves nothing, or the round trip
-    /// is unknown.
+    /// Returns the shortest round trip that a connection saves, among the backends that can get connections,
+    /// if the opening of the hop carries the client's first bytes. `None` if it saves nothing or the round
+    /// trip is unknown.
     pub(crate) fn saved_by_first_bytes(&self, dialling: &Dialling) -> Option<Duration> {
         let asked = self.iter().filter(|upstream| can_be_asked(upstream));
         asked.filter_map(|upstream| upstream.saved_round_trip(dialling)).min()
@@ -773,9 +776,9 @@ impl Upstreams {
         self.iter().any(|upstream| can_be_asked(upstream))
     }
 
-    /// Returns the backends in the order of the attempts for a connection: those that are up by priority,
-    /// among equals in turn by weight; draining ones and ones that are down come last. Backends without a
-    /// known address are omitted.
+    /// Returns the backends in the order in which a connection tries them: those that are up by priority, and
+    /// in turn by weight within a priority; then those that are draining or down. Omits backends without a
+    /// known address.
     pub(crate) fn order(&self) -> Vec<&Upstream> {
         let known = |upstream: &Upstream| upstream.spec.address.is_some();
         let ranks = self.iter().filter(|upstream| known(upstream)).map(|upstream| rank(upstream));
@@ -804,8 +807,9 @@ fn can_be_asked(upstream: &Upstream) -> bool {
     matches!(upstream.health(), Health::Up | Health::Unknown)
 }
 
-/// Sorts by health (up, unknown, draining, down), then by priority. Without a watch, unknown ranks as up. A
-/// request sent to a dead backend is lost: that backend may have received it, so no other may get it.
+/// Returns the sort key: health (up, unknown, draining, down), then priority. Without a watch, unknown ranks
+/// as up. With one it ranks below: a request that was sent to a dead backend is lost, because no other
+/// backend may get it then.
 fn rank(upstream: &Upstream) -> (u8, u8) {
     let usable = match upstream.health() {
         Health::Up => 0,

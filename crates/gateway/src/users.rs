@@ -1,8 +1,8 @@
 //! The users of a frontend as a proxy: names and passwords from a file that only its owner may read.
 //!
 //! The file has a line `NAME:PASSWORD` for each user. Empty lines and lines that begin with `#` are ignored.
-//! A name may have several lines, so that a password can be changed without a failure. Memory holds digests
-//! only.
+//! A name may have several lines, so that a password can be changed without an interruption. Only digests are
+//! kept in memory.
 
 use std::io;
 use std::path::Path;
@@ -98,8 +98,8 @@ impl Users {
         }
     }
 
-    /// Returns the user with this name and password. The time does not depend on which of the two is wrong,
-    /// nor on the position of the wrong byte.
+    /// Returns the user with this name and password. The duration does not depend on which of the two is
+    /// wrong, or on the position of the wrong byte.
     pub(crate) fn login(&self, name: &[u8], password: &[u8]) -> Option<Arc<str>> {
         let given = Digest::of(name, password)?;
         let mut found = None;

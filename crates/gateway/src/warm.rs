@@ -1,10 +1,10 @@
-//! Connections to a backend that are opened in advance, for the case that the SYN cannot carry requests: Fast
+//! Connections to a backend that are opened in advance, for the case that SYNs cannot carry requests: Fast
 //! Open is off on a side, or the path does not carry it. A request on an open connection takes one round
 //! trip, as with Fast Open.
 //!
-//! A backend waits a few seconds for the first message. A connection is usable for less than that, and the
-//! pool of [`POOL_SIZE`] connections is renewed all the time. An unused connection is reset; the backend does
-//! not log connections without data.
+//! A backend waits only a few seconds for the first message. So a connection is usable for less than that,
+//! and the pool of [`POOL_SIZE`] connections is renewed all the time. An unused connection is reset; the
+//! backend does not log connections without data.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,7 +19,7 @@ pub(crate) const POOL_SIZE: usize = 4;
 /// Time for which a connection is usable. A backend closes a silent connection after its `connect_timeout`
 /// (default 10 s), in an earlier release after five seconds.
 const GOOD: Duration = Duration::from_secs(3);
-/// Number of connections in a row without Fast Open after which the pool replaces it.
+/// Number of connections in a row without Fast Open after which the pool is needed.
 const MAX_SLOW: u32 = 3;
 
 /// The pool of a backend.

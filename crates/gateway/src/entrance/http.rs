@@ -1,10 +1,10 @@
-//! Requests of browsers to an HTTP proxy: CONNECT (RFC 9110, section 9.3.6), and for plain `http://`
-//! addresses the request itself with the complete address (absolute-form, RFC 9112, section 3.2.2).
+//! Requests of browsers to an HTTP proxy: CONNECT (RFC 9110, section 9.3.6), and requests for plain `http://`
+//! addresses with the complete address (absolute-form, RFC 9112, section 3.2.2).
 //!
 //! With users, both need `Proxy-Authorization` in the Basic scheme (RFC 9110, section 11.7; RFC 7617).
 //!
-//! A request in absolute-form goes to the origin in the form that the origin expects, with
-//! `Connection: close`: the client's next request may be for another origin, and uses another connection.
+//! A request in absolute-form is forwarded in origin-form with `Connection: close`. The client's next request
+//! may be for another origin, and so needs another connection.
 
 use tokio::io::AsyncWriteExt;
 
@@ -12,9 +12,9 @@ use super::{Denied, NO_LOGIN, ProxyRequest, Reply, WRONG_LOGIN, bad, until, usab
 use crate::hop::line::Line;
 use crate::users::Users;
 
-/// Longest request line and headers.
+/// Maximum length of the request line and the headers, bytes.
 const LONGEST_HEAD: usize = 32 << 10;
-/// Longest word that counts as a method.
+/// Maximum length of a method, bytes.
 const LONGEST_METHOD: usize = 16;
 const SCHEME: &[u8] = b"http://";
 /// Fields between the client and its proxy, and fields that are rewritten (RFC 9110, section 7.6.1). Fields
@@ -22,8 +22,8 @@ const SCHEME: &[u8] = b"http://";
 const HOP_BY_HOP: [&str; 6] =
     ["connection", "proxy-connection", "keep-alive", "proxy-authorization", "te", "host"];
 
-/// Returns the destination; `None` if this is not a request to a proxy. The bytes left in `buffer` are for
-/// the origin.
+/// Returns the destination; `None` if this is not a request to a proxy. Leaves in `buffer` the bytes for the
+/// origin.
 pub(super) async fn asked(
     client: &mut Line,
     buffer: &mut Vec<u8>,

@@ -42,7 +42,7 @@ pub(crate) enum Rejected {
     Late,
 }
 
-/// State of the backend since its start: the first messages that it has acted on, and its current key pair.
+/// State of a backend since its start: the first messages that it has acted on, and its current key pair.
 #[derive(Debug)]
 pub(crate) struct Run {
     began: Instant,
@@ -81,7 +81,7 @@ impl Run {
     }
 }
 
-/// Request of a frontend.
+/// The request of a frontend.
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) opening: Opening,
@@ -92,7 +92,7 @@ pub(crate) struct Asked {
     reply: HopReply,
 }
 
-/// The form in which the verdict is sent.
+/// How the verdict is sent.
 #[derive(Debug)]
 enum HopReply {
     /// In the second message.
@@ -109,8 +109,8 @@ pub(crate) async fn beginning(line: &mut Line) -> Result<Vec<u8>, Rejected> {
     }
 }
 
-/// Reads the rest of the first message, which begins with `arrived`, and checks it. If the frontend must
-/// confirm it, it has done so when this returns.
+/// Reads the rest of the first message, which begins with `arrived`, and checks it. If a confirmation is
+/// necessary, waits for that too.
 pub(crate) async fn receive(
     mut line: Line,
     mut arrived: Vec<u8>,
@@ -142,7 +142,7 @@ fn plain(line: Line, message: &[u8], arrived: Vec<u8>) -> Result<Asked, Rejected
     Ok(Asked { opening, first, frontend: None, reply })
 }
 
-/// Requests a confirmation and waits for it. Only the sender of the first message can create a valid record,
+/// Requests a confirmation and waits for it. Only the sender of the first message can create a valid record
 /// after it has read the answer.
 async fn confirmed(
     line: Line,
@@ -167,8 +167,8 @@ impl Asked {
         }
     }
 
-    /// Sends the verdict. In the second message it leaves with the first written bytes, or when the stream is
-    /// flushed; in a record it leaves at once.
+    /// Sends the verdict. If it is part of the second message, it leaves with the first written bytes or at a
+    /// flush; as a record it leaves at once.
     pub(crate) async fn send_verdict(self, verdict: Verdict, run: &Run) -> Result<HopStream, Rejected> {
         match self.reply {
             HopReply::Message { line, responder: Some(responder), arrived } => {

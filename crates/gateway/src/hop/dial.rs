@@ -47,8 +47,8 @@ impl DialError {
         matches!(self, DialError::Line(error) if error.kind() == io::ErrorKind::ConnectionRefused)
     }
 
-    /// True if another backend may be tried: no origin can have received anything, and the backend has not
-    /// forbidden the origin.
+    /// True if another backend may be tried: certainly no origin has received anything, and the backend has
+    /// not forbidden the origin.
     pub(crate) fn is_retryable(&self) -> bool {
         match self {
             DialError::Refused(verdict) => matches!(verdict, Verdict::OriginUnreachable | Verdict::Limited),
@@ -69,8 +69,8 @@ pub(crate) struct Dialled {
     initiator: Option<Initiator>,
 }
 
-/// Seals the first message: `opening`, and the client's `first` bytes. Returns the bytes for the line. Uses
-/// the key pair of `own` if the backend is known to accept pairs that serve for several connections.
+/// Seals the first message: `opening` and the client's `first` bytes. Returns the bytes to send. Uses the key
+/// pair of `own` if the backend is known to accept pairs that serve for several connections.
 pub(crate) fn dial(
     hop: &Hop,
     own: &Arc<Ephemerals>,
@@ -92,7 +92,7 @@ pub(crate) fn dial(
     Ok((Dialled { initiator: Some(initiator) }, framed(&message)))
 }
 
-/// A line on which the backend's answer has arrived.
+/// A connection on which the backend's answer has arrived.
 #[derive(Debug)]
 pub(crate) struct Answered {
     line: Line,
@@ -103,7 +103,7 @@ pub(crate) struct Answered {
     before: usize,
 }
 
-/// Writes the `rest` of the first message, of which `sent` bytes have already been queued, and waits for the
+/// Sends the rest of the first message, of which `sent` bytes have already been queued, and waits for the
 /// answer.
 pub(crate) async fn ask(mut line: Line, rest: &[u8], sent: usize) -> Result<Answered, DialError> {
     if !rest.is_empty() {
@@ -116,7 +116,8 @@ pub(crate) async fn ask(mut line: Line, rest: &[u8], sent: usize) -> Result<Answ
 }
 
 impl Dialled {
-    /// Checks the answer, and confirms if the backend requests it. Stores the backend's stamp in `clock`.
+    /// Checks the answer, and sends the confirmation if the backend requests it. Stores the backend's stamp
+    /// in `clock`.
     pub(crate) async fn finish(
         self,
         answered: Answered,
@@ -147,7 +148,7 @@ impl Dialled {
     }
 }
 
-/// Proves that the opening is authentic and fresh, and reads the verdict that follows.
+/// Sends the confirmation, and reads the verdict that follows.
 async fn confirm(stream: &mut HopStream) -> Result<Verdict, DialError> {
     let (mut read, mut write) = stream.split();
     write.write_all(&[Verdict::Confirm.byte()]).await?;

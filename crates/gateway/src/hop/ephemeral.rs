@@ -1,8 +1,9 @@
 //! Ephemeral key pairs, each used for a limited time.
 //!
 //! A new key pair and its shared secret cost more than all other cryptography of a short request. So a
-//! gateway keeps its pair for some seconds, and also the secrets that it shares with the pairs of other
-//! gateways. The public key given to Noise is still new for each connection and on each side, because it
+//! gateway keeps its pair for some seconds, and also the secrets that it shares with other gateways' pairs.
+//! The public key that Noise gets is still new for each connection and on each side, because it contains a
+//! nonce:
 //! contains a nonce:
 //!
 //! ```text
@@ -10,15 +11,15 @@
 //! 32 bytes  public key of X25519, for the lifetime of the pair
 //! ```
 //!
-//! Noise forbids a second use of an ephemeral key, because nothing else distinguishes two connections, and
-//! both would have the same keys. With a shared key the complete public key enters the chaining key (section
-//! 9.2, `MixKey(e.public_key)`), in both directions, before anything is encrypted. So each nonce makes all
-//! keys new, even those of the answer to a replayed message. Patterns without a shared key do not do this:
-//! they create a pair for each connection.
+//! Noise forbids a second use of an ephemeral key, because then two connections could have the same keys.
+//! With a shared key, Noise mixes the complete public key of each direction into the chaining key (section
+//! 9.2, `MixKey(e.public_key)`) before anything is encrypted. So each nonce makes all keys new, even those of
+//! the answer to a replayed message. Patterns without a shared key do not mix it in, so they create a pair
+//! for each connection.
 //!
-//! This has a price: an attacker who takes over a gateway and has the shared key can read traffic that was
-//! recorded during the life of its current pair. So a pair is erased at the end of its lifetime, whether the
-//! next one is requested or not.
+//! The price: an attacker who takes over a gateway and has the shared key can read traffic that was recorded
+//! during the life of its current pair. So a pair is erased at the end of its lifetime, even if no next one
+//! is requested.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -40,8 +41,8 @@ use super::key::HopKey;
 pub const USUAL_LIFETIME: Duration = Duration::from_secs(10);
 /// Maximum lifetime of a pair.
 pub const LONGEST_LIFETIME: Duration = Duration::from_secs(60);
-/// Limit of stored secrets of a pair, one for each pair of the other side. Further secrets are computed each
-/// time, so that a flood of repetitions does not displace useful ones.
+/// Limit of stored secrets of a pair, one for each pair of the other side. Beyond it, secrets are computed
+/// each time, so that a flood of new pairs does not displace useful secrets.
 const MAX_AGREED: usize = 256;
 /// Maximum interval between checks whether a pair has expired.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -49,11 +50,11 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const NONCE: usize = 24;
 /// Length of an X25519 key, bytes.
 const KEY: usize = 32;
-/// Length of both together, bytes.
+/// Length of nonce and key together, bytes.
 pub(super) const PUBLIC: usize = NONCE + KEY;
 
 /// Returns the cryptographic primitives for `snow`: those of ring, whose assembly cipher takes half the time,
-/// and the default ones where ring has none.
+/// and otherwise the default ones.
 pub(super) fn primitives() -> FallbackResolver {
     FallbackResolver::new(Box::new(RingResolver), Box::new(DefaultResolver))
 }
@@ -71,8 +72,8 @@ struct Held {
 }
 
 impl Ephemerals {
-    /// Creates the holder, without a pair. Each pair serves for `lifetime`, at most 60 s; 0: for one
-    /// connection.
+    /// Creates the holder, without a pair. Each pair serves for `lifetime`, at most 60 s; 0 means a pair for
+    /// each connection.
     pub fn new(lifetime: Duration) -> Ephemerals {
         Ephemerals(Mutex::new(Held { lifetime: lifetime.min(LONGEST_LIFETIME), pair: None }))
     }
@@ -150,8 +151,8 @@ impl fmt::Debug for Ephemerals {
     }
 }
 
-/// A key pair of X25519 with the secrets shared through it. It is erased when its lifetime is over and no
-/// handshake that began with it is still running.
+/// A key pair of X25519, and the secrets that it shares with other pairs. It is erased when its lifetime is
+/// over and no handshake uses it any more.
 struct KeyPair {
     private: HopKey,
     public: Point,
@@ -213,7 +214,7 @@ impl CryptoResolver for Lasting {
 /// A key pair of one connection: a nonce, and the pair that serves for several connections.
 struct WithNonce {
     own: Arc<Ephemerals>,
-    /// Set when the public key is sent. A backend sends it only to a peer that has shown the shared key.
+    /// Set when the public key is sent. A backend sends it only to a peer that holds the shared key.
     pair: Option<Arc<KeyPair>>,
     public: [u8; PUBLIC],
 }

@@ -6,13 +6,15 @@
 //! <- e, ee                           <- e, ee, se        the verdict of the backend
 //! ```
 //!
-//! With one key, `e` is either a key pair of this connection alone, or one that serves for several
-//! connections, with a nonce ([`ephemeral`]). These are two protocols, and the backend reports in its answers
-//! whether it accepts the second.
+//! With one key, `e` is either a key pair of this connection alone, or a nonce with a key pair that serves
+//! for several connections ([`ephemeral`]). These are two protocols; the backend's answers report whether it
+//! accepts the second.
 //!
 //! A wrong key, a changed byte and a message from another program cause the same error,
 //! [`HandshakeError::NotOurs`]. Only a pair that is not on the backend's list causes another error, for the
-//! log. A backend tries the keys of its ring one by one. A check costs two hashes and one authenticated
+//! log.
+//!
+//! A backend tries the keys of its ring one by one. Each attempt costs two hashes and one authenticated
 //! decryption, but no operation on the elliptic curve, so a flood of garbage is cheap to reject. With pairs
 //! it costs one multiplication on the curve for each pair of the backend.
 
@@ -30,16 +32,16 @@ use super::records::Sealing;
 use super::replay::MessageId;
 use super::stamp::Stamp;
 
-/// Noise's name of the protocol.
+/// Noise's name of the usual protocol.
 const NOISE: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 /// The protocol with key pairs that serve for several connections. `25519nonce` is brisk's own variant of the
 /// curve.
 const NOISE_LASTING: &str = "Noise_NNpsk0_25519nonce_ChaChaPoly_BLAKE2s";
 /// The protocol with static keys.
 const NOISE_PAIRS: &str = "Noise_IK_25519_ChaChaPoly_BLAKE2s";
-/// Prologue of Noise: it identifies the meaning of the messages, and both sides must have the same.
+/// Noise's prologue. It identifies the meaning of the messages; both sides must have the same.
 const PROLOGUE: &[u8] = b"brisk hop 1";
-/// Bytes that sealing adds to a message: a public key and a tag.
+/// Bytes that encryption adds to a message: a public key and a tag.
 pub const MESSAGE_OVERHEAD: usize = 32 + 16;
 /// The same for key pairs that serve for several connections.
 pub const LASTING_OVERHEAD: usize = ephemeral::PUBLIC + 16;
@@ -55,7 +57,7 @@ pub enum HandshakeError {
     /// The message is sealed to this side's key, but the sender's key is not on the list.
     #[error("{0} is not among the public keys of the other side")]
     UnknownKey(Fingerprint),
-    /// The library failed, which cannot happen with messages of the bounded length that callers use.
+    /// The Noise library failed. It cannot fail with messages as short as those of the callers.
     #[error("the message cannot be encrypted")]
     Library,
 }
@@ -63,10 +65,10 @@ pub enum HandshakeError {
 /// A backend's answer to an opening.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// The origin is connected and has received the client's first bytes.
+    /// The backend is connected to the origin, which has received the client's first bytes.
     Go,
-    /// It is unknown whether the opening is fresh: the frontend must send any record, and then the backend
-    /// acts on it.
+    /// The backend cannot tell whether the opening is fresh. The frontend must send any record; then the
+    /// backend acts on the opening.
     Confirm,
     /// The origin could not be reached and has received nothing.
     OriginUnreachable,
@@ -113,7 +115,7 @@ impl Verdict {
     }
 }
 
-/// The frontend's state between its message and the answer.
+/// The frontend's state between the first message and the answer.
 #[derive(Debug)]
 pub struct Initiator(Box<HandshakeState>);
 
@@ -188,7 +190,7 @@ pub struct FirstMessage {
 }
 
 impl Responder {
-    /// Opens a first message with the key of `keys` that fits.
+    /// Opens a first message with the key of `keys` that it was sealed with.
     ///
     /// # Errors
     /// [`HandshakeError::NotOurs`] if none does.
@@ -211,7 +213,7 @@ impl Responder {
         Responder::first_that_fits(keys.iter().map(state), message)
     }
 
-    /// Opens a first message with the pair of `keys` that it was sealed to, if the sender's key is on the
+    /// Opens a first message with the pair of `keys` that it was sealed to. The sender's key must be on the
     /// list.
     ///
     /// # Errors

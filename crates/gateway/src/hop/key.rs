@@ -1,8 +1,8 @@
 //! The key of a hop: 32 random bytes that both gateways hold, as 64 hexadecimal digits in a file.
 //!
 //! The file has a key on each line, the newest first. A frontend uses the first; a backend accepts all of
-//! them. To change the key without a failure, put the new key at the top of the backends' files, then of the
-//! frontends' files, and remove the old key last.
+//! them. To change the key without an interruption, put the new key at the top of the backends' files, then
+//! of the frontends' files, and remove the old key last.
 
 use std::fmt;
 use std::io;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use zeroize::Zeroizing;
 
-/// Limit of keys that a backend accepts at the same time. A first message costs one attempt for each.
+/// Limit of keys that a backend accepts at the same time. Each costs one attempt for each first message.
 pub const MAX_KEYS: usize = 4;
 
 /// One key.
@@ -50,7 +50,7 @@ pub enum KeyError {
         /// Its permission bits.
         mode: u32,
     },
-    /// A private key exists, but no public key of the other side.
+    /// There is a private key, but no public key of the other side.
     #[error(
         "{place}: {problem}; the public keys of the other side go there, a line each, as brisk keygen --static prints them"
     )]
@@ -60,7 +60,7 @@ pub enum KeyError {
         /// Problem with it.
         problem: String,
     },
-    /// Public keys of the other side need a pair on this side.
+    /// There are public keys of the other side, but no pair on this side.
     #[error(
         "{place}: this is not a pair of keys, and --peer-keys needs one; create it with: brisk keygen --static > {place}"
     )]
@@ -68,7 +68,7 @@ pub enum KeyError {
         /// The file of the key.
         place: String,
     },
-    /// A pair needs public keys of the other side.
+    /// There is a pair on this side, but no public keys of the other side.
     #[error(
         "{place}: this is a private key; name the file with the other side's public keys: --peer-keys FILE"
     )]
@@ -86,7 +86,7 @@ pub enum KeyError {
     },
 }
 
-/// Returns the remedy for a file that cannot be read. It must not overwrite an existing file.
+/// Returns the remedy for a file that cannot be read. The remedy must not overwrite an existing file.
 fn to_read(error: &io::Error, path: &str) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => format!("; create one with: brisk keygen > {path}"),
@@ -176,8 +176,8 @@ pub(super) fn rights_of(path: &Path) -> Result<(u32, u32), KeyError> {
     Ok((metadata.uid(), metadata.mode() & 0o777))
 }
 
-/// Returns the text of a file that only its owner may read. If the owner is root, a group may read it too,
-/// because administrators and Kubernetes give files to a service in this way.
+/// Returns the text of a file that only its owner may read. A group may read it too if the owner is root:
+/// administrators and Kubernetes give files to a service in this way.
 ///
 /// # Errors
 /// If the file cannot be read, or others may read or change it.
@@ -185,8 +185,8 @@ pub fn read_secret(path: &Path) -> Result<Zeroizing<String>, KeyError> {
     const ROOT: u32 = 0;
     let name = path.display().to_string();
     let (owner, mode) = rights_of(path)?;
-    // For a systemd credential with an access list, the group bits show the rights of the list, and the group
-    // itself has none.
+    // If a systemd credential has an access list, its group bits are those of the list's mask, not of the
+    // group.
     let credential = std::env::var_os("CREDENTIALS_DIRECTORY").is_some_and(|own| path.starts_with(own));
     let refused = if credential || owner == ROOT { 0o037 } else { 0o077 };
     if mode & refused != 0 {

@@ -13,10 +13,9 @@
 //! The messages are those of Noise's `NNpsk0` with X25519, ChaCha20-Poly1305 and BLAKE2s. A peer without the
 //! key can create neither message. Everything from the second message on has forward secrecy: a later theft
 //! of the key does not reveal it. The first message is sealed under the key alone, because the backend has
-//! not answered yet; an attacker could record it and send it again, which [`replay`] detects. The key pairs
-//! of X25519 are used for some seconds ([`ephemeral`]); forward secrecy begins when both sides have erased
-//! theirs. With a pair of keys on each side ([`pairs`]) the pattern is `IK`, and the first message is sealed
-//! to the backend's public key.
+//! The key pairs of X25519 are used for some seconds ([`ephemeral`]); forward secrecy begins when both sides
+//! have erased theirs. With a pair of keys on each side ([`pairs`]) the pattern is `IK`, and the first
+//! message is sealed to the backend's public key.
 //!
 //! | file | content |
 //! |---|---|
@@ -26,14 +25,14 @@
 //! | [`handshake`] | the two messages |
 //! | [`ephemeral`] | key pairs that serve for more than one connection |
 //! | `dial`, `answer` | exchanging the messages: the frontend's part, the backend's part |
-//! | [`records`] | records, which follow the messages and start at the size of a segment |
-//! | [`stamp`] | the stamp of a message: the run of the backend that it is for, and a time in that run |
+//! | [`records`] | records, which carry the bytes after the messages |
+//! | [`stamp`] | identifies the run of the backend that a message is for, and a time in that run |
 //! | [`replay`] | detection of replayed first messages |
 //! | [`mod@line`] | transport of the hop: brisk's TCP, or the kernel's if the path carries nothing else |
 //! | [`stream`] | an encrypted line as a stream |
 //!
-//! Each message and each record is preceded by its length in two bytes. The end of a direction is an empty
-//! record: if a direction ends without it, an attacker or a failure has ended the connection.
+//! Each message and each record is preceded by its length in two bytes. An empty record ends a direction. If
+//! a direction ends without it, an attacker or a failure has ended the connection.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -96,7 +95,7 @@ impl Hop {
         }
     }
 
-    /// True if no frontend may connect, because the list of their public keys is empty.
+    /// True if no frontend may connect: the list of public keys is empty.
     pub fn admits_nobody(&self) -> bool {
         matches!(self, Hop::Pairs(keys) if keys.first_peer().is_none())
     }
@@ -124,7 +123,7 @@ impl Hop {
         }
     }
 
-    /// True if both have the same keys, with the same labels.
+    /// True if both have the same keys with the same labels.
     pub fn has_keys_of(&self, other: &Hop) -> bool {
         match (self, other) {
             (Hop::Plain, Hop::Plain) => true,

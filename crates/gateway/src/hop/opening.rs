@@ -82,8 +82,8 @@ impl Opening {
             Some(ClientAddresses { source, destination }) => encode_client(source, destination, out),
         }
         let origin = self.origin.as_deref().unwrap_or_default().as_bytes();
-        // The module `entrance` limits names (`HOST:PORT`) to 255 bytes; a longer name is sent as an empty
-        // one.
+        // The module `entrance` limits origins (`HOST:PORT`) to 255 bytes; a longer one would be sent as an
+        // empty one.
         let length = u8::try_from(origin.len()).unwrap_or(0);
         out.push(length);
         out.extend_from_slice(&origin[..length.into()]);
@@ -146,7 +146,7 @@ fn decode_client(rest: &mut &[u8]) -> Result<Option<ClientAddresses>, OpeningErr
     }
 }
 
-/// Converts an IPv4 address mapped to IPv6, as a listener on `[::]` reports it, to an IPv4 address.
+/// Converts an IPv4-mapped IPv6 address, as a listener on `[::]` reports it, to an IPv4 address.
 pub(crate) fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }

@@ -1,11 +1,13 @@
 //! Static keys: each gateway has its own pair, and the other side holds the public key.
 //!
-//! This is the alternative to one key that both hold: nothing secret leaves a host, and an operator excludes
-//! a frontend by removing its line from the backend's list. A gateway's own pair is in the key file, as
-//! `private:` and 64 hexadecimal digits, the newest first. The public keys of the other side are in another
-//! file, as `public:` and 64 digits on each line. A frontend uses its newest pair and the first public key; a
-//! backend answers every listed key with the pair that the message was sealed to. Text after a public key is
-//! its label, the name of the frontend in the backend's reports; several keys may have the same label.
+//! This is the alternative to one key that both hold. Nothing secret leaves a host, and an operator excludes
+//! a frontend by removing its line from the backend's list.
+//!
+//! A gateway's own pairs are in the key file, as `private:` and 64 hexadecimal digits, the newest first. The
+//! public keys of the other side are in another file, as `public:` and 64 digits on each line. A frontend
+//! uses its newest pair and the first public key. A backend accepts every listed key, and answers with the
+//! pair that the message was sealed to. Text after a public key is its label, the name of the frontend in the
+//! backend's reports; several keys may have the same label.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -64,7 +66,7 @@ impl PrivateKey {
     /// Returns its public key.
     pub fn public(&self) -> PublicKey {
         let mut public = [0; 32];
-        // The cryptography library includes this curve.
+        // This library always supports the curve.
         if let Some(mut curve) = DefaultResolver.resolve_dh(&DHChoice::Curve25519) {
             curve.set(self.bytes());
             public.copy_from_slice(curve.pubkey());

@@ -1,9 +1,9 @@
-//! Records: the encrypted pieces of each direction of the hop, after both messages.
+//! Records: the encrypted pieces of each direction of the hop, after the two messages.
 //!
 //! A record can be opened only when it is complete. While a segment is lost, a record of many segments would
-//! hold back the segments that have arrived. So the first flight is cut into records of one segment. Then
-//! records grow; after a pause they begin again with one segment. Each record costs 18 bytes: 1.3 % of a
-//! segment, 0.1 % of a long record.
+//! hold back the segments that have arrived. So each record of the first flight fills one segment; later
+//! records are longer. After a pause, records begin again with one segment. Each record costs 18 bytes: 1.3 %
+//! of a segment, 0.1 % of a long record.
 
 use std::time::{Duration, Instant};
 
@@ -19,9 +19,9 @@ pub const RECORD_OVERHEAD: usize = LENGTH + TAG;
 pub const LONGEST_PAYLOAD: usize = 16 << 10;
 /// Segments of the first flight (RFC 6928's initial window).
 const FIRST_FLIGHT: usize = 10;
-/// Idle time after which the congestion window and the records restart at their initial size.
+/// Idle time after which TCP restarts with the initial window, and records restart with one segment.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Records after which the key of a direction is replaced (Noise, section 4.2): at most 1 GiB.
+/// Number of records after which the key of a direction is replaced (Noise, section 4.2): at most 1 GiB.
 const REKEY_EVERY: u64 = 1 << 16;
 
 /// Error for a record that the peer did not seal, or that was changed on the path.
@@ -42,7 +42,7 @@ impl Sealing {
         Sealing { transport: Box::new(transport), sealed: 0, opened: 0 }
     }
 
-    /// Seals a record of `payload` and appends it to `wire`, length first. An empty record ends the
+    /// Seals `payload` as a record and appends it to `wire`, after its length. An empty record ends the
     /// direction.
     ///
     /// # Errors
@@ -83,7 +83,7 @@ impl Sealing {
 pub struct RecordSizes {
     /// Payload bytes of a segment.
     segment: usize,
-    /// Bytes on the wire since the beginning or the last pause.
+    /// Bytes sent since the beginning or the last pause.
     since: usize,
     last: Instant,
 }
@@ -110,13 +110,13 @@ impl RecordSizes {
         wire.min(LONGEST_PAYLOAD) - RECORD_OVERHEAD
     }
 
-    /// Records that a record with this payload was sealed.
+    /// Counts a sealed record with this payload.
     pub fn made(&mut self, payload: usize) {
         self.since = self.since.saturating_add(payload + RECORD_OVERHEAD);
     }
 
-    /// Returns the bytes up to the end of the segment that contains the end of the last record; up to the end
-    /// of the next segment if hardly any are left.
+    /// Returns the number of bytes up to the end of the current segment, or of the next one if the current
+    /// segment is almost full.
     fn rest_of_segment(&self) -> usize {
         let rest = self.segment - self.since % self.segment;
         if rest <= 2 * RECORD_OVERHEAD { rest + self.segment } else { rest }

@@ -1,20 +1,20 @@
 //! Detects replayed first messages.
 //!
 //! The first message is encrypted with a key that does not change. So an attacker who has recorded it, or a
-//! network that duplicates the SYN, can deliver it again. The backend remembers the messages that it has
-//! acted on for as long as their stamp makes them acceptable, and does not act on one again. The stamp names
-//! the run of the backend that the message is for, so neither another backend nor this one after a restart
+//! network that duplicates the SYN, can deliver it again. The backend remembers each message that it has
+//! acted on for as long as the message's stamp is acceptable, and does not act on it again. The stamp names
+//! the run of the backend that the message is for, so no other backend accepts it, nor this one after a
+//! restart.
 //! accepts it.
 //!
-//! If the backend cannot tell whether a message is new (the frontend does not know this run yet, the message
-//! took long to arrive, the table is full), it does not refuse the message. It asks the frontend to confirm
-//! it, which costs a round trip and needs the secret of the message. A replayed message is never accepted as
-//! new.
+//! The backend may be unable to tell whether a message is new: the frontend does not know this run yet, the
+//! message took long to arrive, or the table is full. Then it asks the frontend to confirm the message, which
+//! costs a round trip and needs the secrets of the handshake. It never accepts a replayed message as new.
 
 use super::stamp::Stamp;
 use std::collections::{HashSet, VecDeque};
 
-/// Identifies a first message by random bytes: the first bytes of its public key, or of its nonce if the key
+/// Identifies a first message: the first bytes of its public key, which is random, or of its nonce if the key
 /// pair serves for several connections.
 pub type MessageId = [u8; 16];
 
@@ -36,10 +36,10 @@ pub struct ReplayWindow {
     epoch: u64,
     /// Permitted difference between a message's time and this side's, ms.
     tolerance: u64,
-    /// Messages up to this time have been forgotten.
+    /// Messages with stamps up to this time have been forgotten, so it is unknown whether they are fresh.
     forgotten: Option<u64>,
     seen: HashSet<MessageId>,
-    /// Time when each message may be forgotten, in the order of arrival.
+    /// The messages in the order of arrival, with the time at which each may be forgotten.
     order: VecDeque<(u64, MessageId)>,
 }
 

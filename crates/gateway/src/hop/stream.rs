@@ -1,8 +1,8 @@
-//! A line after both handshake messages, as a stream of payload bytes.
+//! A connection of the hop after both handshake messages, as a stream of payload bytes.
 //!
-//! Over a plain hop the bytes of the line are the payload. Over an encrypted hop they are records, and the
-//! end of a direction is an empty record. A line that ends without it is an error, because an attacker on the
-//! path can end a TCP connection.
+//! Over a plain hop the bytes of the connection are the payload. Over an encrypted hop they are records, and
+//! an empty record ends a direction. A connection that ends without it is an error, because an attacker on
+//! the path can end a TCP connection.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -44,7 +44,7 @@ struct Incoming {
     wire: Vec<u8>,
     /// Payload.
     plain: Vec<u8>,
-    /// Number of these that have been read already.
+    /// Number of bytes of `plain` that have been read already.
     read: usize,
     ended: bool,
 }
@@ -53,16 +53,16 @@ struct Incoming {
 #[derive(Debug)]
 struct Outgoing {
     wire: Vec<u8>,
-    /// Number of these that have left already.
+    /// Number of bytes of `wire` that have left already.
     sent: usize,
     sizes: RecordSizes,
     ended: bool,
 }
 
 impl HopStream {
-    /// Returns a stream over `line`. `arrived` holds the bytes received after the last message. The bytes of
-    /// `first` are kept until the first write and then sent ahead of it, in the same call. `before` is the
-    /// number of bytes sent on the connection so far. Without `sealing` the hop is plain.
+    /// Returns a stream over `line`. `arrived` holds the bytes received after the last message. `first` is
+    /// kept until the first write, and leaves in front of it. `before` is the number of bytes sent on the
+    /// connection so far. Without `sealing` the hop is plain.
     pub(super) fn new(
         line: Line,
         sealing: Option<Sealing>,
@@ -79,7 +79,7 @@ impl HopStream {
         HopStream { line, sealing: sealing.map(Mutex::new), incoming, outgoing }
     }
 
-    /// Returns a connection to an origin without a hop; `first` leaves first.
+    /// Returns a stream to an origin without a hop, which begins with `first`.
     pub(crate) fn direct(line: Line, first: Vec<u8>) -> HopStream {
         HopStream::new(line, None, Vec::new(), first, 0)
     }
@@ -99,7 +99,7 @@ impl HopStream {
     }
 }
 
-/// A message with the flag of its length, which says that its key pair serves for several connections.
+/// A message, and the flag in its length: its key pair serves for several connections.
 pub(super) struct Message {
     pub(super) bytes: Vec<u8>,
     pub(super) is_lasting: bool,
@@ -192,7 +192,7 @@ impl Source for HopRead<'_> {
 }
 
 impl Incoming {
-    /// Opens the complete records. `Ok(false)`: there is none, and more bytes are needed.
+    /// Opens the complete records. Returns false if there is none: more bytes are needed.
     fn open(&mut self, sealing: &Mutex<Sealing>) -> io::Result<bool> {
         self.plain.clear();
         self.read = 0;
@@ -289,8 +289,8 @@ impl HopWrite<'_> {
         Poll::Ready(Ok(()))
     }
 
-    /// Seals the beginning of `data` into records, at most the payload of one long record; returns the bytes
-    /// sealed.
+    /// Seals the beginning of `data` into records, at most as much as one long record holds; returns the
+    /// number of sealed bytes.
     fn seal(&mut self, sealing: &Mutex<Sealing>, data: &[u8]) -> io::Result<usize> {
         let data = &data[..data.len().min(LONGEST_PAYLOAD)];
         let mut rest = data;
@@ -309,9 +309,9 @@ impl HopWrite<'_> {
 impl AsyncWrite for HopWrite<'_> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        // If only a few bytes wait and none of them has left yet (for example the second message before the
-        // first write), they leave together with the new ones. In every other case they leave before new ones
-        // are accepted.
+        // Few bytes that wait and of which none has left (for example the second message before the first
+        // write) leave together with the new ones. Otherwise the waiting bytes must leave before new ones are
+        // accepted.
         if this.state.sent > 0 || this.state.wire.len() > LONGEST_PAYLOAD {
             ready!(this.poll_leave(cx))?;
         }
@@ -323,7 +323,7 @@ impl AsyncWrite for HopWrite<'_> {
                 count
             }
         };
-        // Bytes that do not fit into the send buffer leave with the flush.
+        // If the send buffer is full, the rest leaves with the flush.
         match this.poll_leave(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(count)),

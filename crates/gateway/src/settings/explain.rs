@@ -21,7 +21,7 @@ pub(super) fn permitted_values(path: &str) -> String {
 const SECTIONS: &str = "[frontend], [[backends]], [[listener]], [backend], [edge], [[frontends]], [hop], [limits] or \
                         [admin], and their keys below";
 
-/// Rewords a parser's `message` about the bytes `at` of `text`.
+/// Rewords the parser's `message` about the bytes at `at` of `text`.
 pub(super) fn explained(message: &str, at: &Range<usize>, text: &str) -> String {
     let message = message.lines().next().unwrap_or_default();
     let there = text.get(at.clone()).unwrap_or_default();
@@ -64,7 +64,7 @@ fn wrong_value(at: &Range<usize>, text: &str) -> Option<String> {
     }
 }
 
-/// Rewords ``UNKNOWN`, expected one of ...``, with the key that was probably meant.
+/// Rewords ``UNKNOWN`, expected one of ...``: names the key that was probably meant.
 fn unknown_key(rest: &str) -> Option<String> {
     let (unknown, expected) = rest.split_once('`')?;
     let known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();

@@ -19,11 +19,11 @@ pub struct Key {
     pub section: &'static str,
     /// `mtu`.
     pub name: &'static str,
-    /// The name of its flag without hyphens; a switch named `no-...` sets `false`.
+    /// The name of its flag without the leading hyphens. A switch named `no-...` sets `false`.
     pub flag: Option<&'static str>,
     /// Flags that contradict this one.
     pub conflicts: &'static [&'static str],
-    /// The word for the value in the help of the flag; empty for a switch.
+    /// The placeholder for the value in the help of the flag; empty for a switch, which has no value.
     pub word: &'static str,
     /// True if the flag may be repeated.
     pub is_list: bool,
@@ -39,15 +39,15 @@ pub struct Key {
     pub unset: &'static str,
     /// The default of an edge if it differs.
     pub edge_default: Option<&'static str>,
-    /// True if an edge has this key of `[hop]` too.
+    /// True if an edge also has this key of `[hop]`.
     pub edge: bool,
     /// An example of the value.
     pub example: &'static str,
     /// True if the example files set the key.
     pub is_set: bool,
-    /// The permitted values, in words, unless it has a range.
+    /// The permitted values, in words; empty for a key with a range.
     pub permits: &'static str,
-    /// Returns the range, in words.
+    /// Returns the range in words, if there is one.
     pub range: fn() -> Option<String>,
     /// Returns the default value, in quotes if a file needs them.
     pub default: fn() -> Option<String>,
@@ -55,12 +55,12 @@ pub struct Key {
     pub set: fn(&mut Settings, &str) -> Result<(), String>,
     /// Returns the value, in words.
     pub written: fn(&Settings) -> Option<String>,
-    /// True if the value is not in the range.
+    /// True if the value is out of the range.
     pub is_out_of_range: fn(&Settings) -> bool,
 }
 
 impl Key {
-    /// A key without properties.
+    /// The key that declarations start from, without properties.
     pub(super) const NONE: Key = Key {
         section: "",
         name: "",

@@ -1,4 +1,5 @@
-//! The keys: program, reference, help and examples take all properties of a key from its declaration.
+//! The keys. The program, its help, the reference and the examples take all properties of a key from its
+//! declaration here.
 
 use std::marker::PhantomData;
 use std::net::IpAddr;

@@ -19,7 +19,7 @@ use crate::throttle::BitRate;
 pub trait Kind {
     /// A value.
     type Value: Clone + PartialEq + Debug;
-    /// The word for the value in the help of a flag.
+    /// The placeholder for the value in the help of a flag.
     const WORD: &'static str;
     /// True if a flag may be repeated.
     const IS_LIST: bool = false;
@@ -34,7 +34,7 @@ pub trait Kind {
     fn parse(text: &str) -> Result<Self::Value, String>;
     /// Returns the value as an operator writes it, without quotes.
     fn written(value: &Self::Value) -> String;
-    /// Returns a written value with the quotes of a file.
+    /// Returns a written value with quotes if a file needs them.
     fn quoted(written: &str) -> String {
         format!("\"{written}\"")
     }

@@ -1,7 +1,7 @@
 //! The configuration of a gateway as an operator writes it: a TOML file, flags, or both.
 //!
-//! Every key is optional here; starting a side checks that it has the keys it needs. Flags are settings too,
-//! and [`Settings::over`] gives them precedence over those of a file. `docs/operating/settings.md` lists
+//! Every key is optional here; a side checks at its start that it has the keys that it needs. Flags are
+//! settings too, and take precedence over the file ([`Settings::over`]). `docs/operating/settings.md` lists
 //! every key with unit, default and range.
 //!
 //! | file | content |
@@ -157,7 +157,7 @@ impl HopSettings {
 }
 
 impl Settings {
-    /// Returns these settings; keys that are absent here are taken from `under`.
+    /// Returns these settings, completed by those of `under`.
     #[must_use]
     pub fn over(self, under: Settings) -> Settings {
         let Settings { frontend, peers, listeners, backend, edge, frontends, hop, limits, admin } = self;
