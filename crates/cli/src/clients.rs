@@ -15,7 +15,8 @@ use brisk_runtime::{Builder, Cores, DeviceSpec, Endpoint, KernelListener, Share}
 use crate::failure::Failure;
 use crate::hop_args;
 
-/// Maximum number of ports: on `packet:` each has a stack of its own.
+/// Maximum number of ports on `packet:` and `tun:`. On `packet:` each port costs a device with stacks of its
+/// own.
 const MAX_PORTS: usize = 16;
 /// Number of clients whose paths are remembered.
 const PATHS: usize = 16_384;
@@ -23,17 +24,17 @@ const PATHS: usize = 16_384;
 /// Pause before a process that has not handed its port over is asked again.
 const ASK_PAUSE: Duration = Duration::from_millis(100);
 
-/// The addresses at which clients connect, each with its stack.
+/// The addresses at which clients connect, each with its endpoint.
 pub(crate) type Places = Vec<(SocketAddr, Endpoint)>;
 
-/// Names of the settings for the device towards the clients.
+/// Names of the settings for the device towards the clients, for errors.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keys {
-    /// The key of the device.
+    /// The setting that selects the device.
     pub(crate) device: &'static str,
-    /// The key of the mechanisms.
+    /// The setting that lists the mechanisms.
     pub(crate) mechanisms: &'static str,
-    /// Word for the role in errors, with its article.
+    /// The role, with its article.
     pub(crate) role: &'static str,
 }
 
@@ -43,7 +44,8 @@ pub(crate) struct ClientDevice {
     attach: AttachConfig,
     side: ClientSide,
     settings: HopSettings,
-    /// The share of the clients that the device serves, if the kernel can serve others.
+    /// The share of the clients that brisk's TCP serves, at an edge; the kernel serves the others, and exempt
+    /// clients. `None` at a frontend: the device serves all clients, and its port cannot be handed over.
     share: Option<Share>,
 }
 
@@ -52,16 +54,16 @@ pub(crate) struct OpenDevice {
     pub(crate) places: Places,
     /// The kernel's listeners for the clients that it serves.
     pub(crate) others: Vec<(SocketAddr, KernelListener)>,
-    /// The offers of the ports to a later process, each with the stack of the port.
+    /// For each port, the open offer to hand it over to the next process, with the endpoint that serves it
+    /// until then.
     pub(crate) offers: Vec<(Offer, Endpoint)>,
 }
 
-/// The process that hands the port of an address over, if there is one.
+/// For each address, in the order of the addresses: the process that hands its port over, if there is one.
 pub(crate) type Predecessors = Vec<Option<Predecessor>>;
 
 impl ClientDevice {
-    /// Reads the settings, which have the same fields as those of the hop. Checks everything that needs no
-    /// system call.
+    /// Reads the settings, which have the same fields as those of the hop. Makes all checks that need no
     /// system call.
     pub(crate) fn of(
         settings: &HopSettings,
@@ -96,8 +98,9 @@ impl ClientDevice {
         Ok(ClientDevice { attach, side, settings: settings.clone(), share: None })
     }
 
-    /// Serves only the clients in `share`; the kernel serves the others and the exempt ones. On `tun:` the
-    /// kernel can serve nobody, so this fails unless the share is 100 %.
+    /// Serves only the clients in `share`. The kernel serves the others, and those that are exempt because
+    /// their paths fail with brisk's TCP (`brisk_gateway::exempt`). On `tun:` the kernel can serve nobody, so
+    /// this fails unless the share is 100 %.
     pub(crate) fn sharing(self, share: Share) -> Result<ClientDevice, Failure> {
         self.attach.check_share(share).map_err(|error| Failure::from(error).about("edge.share"))?;
         Ok(ClientDevice { share: Some(share), ..self })
@@ -113,8 +116,8 @@ impl ClientDevice {
         self.attach.device.to_string()
     }
 
-    /// Returns the processes that hand these ports over to this one. Waits for them: each does so when it is
-    /// told to stop.
+    /// Asks the processes that serve these ports to hand them over to this one, and waits for them: each does
+    /// so when it is stopped.
     pub(crate) async fn predecessors(&self, places: &[SocketAddr], log: &Log) -> Predecessors {
         let ask = |place: SocketAddr| AttachConfig { serve: Some(place), ..self.attach.clone() }.ask();
         let asked: Vec<_> = places.iter().map(|place| (*place, ask(*place))).collect();
@@ -128,7 +131,7 @@ impl ClientDevice {
             while let (None, Some(waiting)) = (&predecessor, candidate.take()) {
                 predecessor = waiting.wait().await;
                 if predecessor.is_none() {
-                    // The other process has ended, or keeps its port.
+                    // The other process has ended without handing its port over, or refuses to.
                     tokio::time::sleep(ASK_PAUSE).await;
                     candidate = ask(place);
                 }
@@ -138,7 +141,7 @@ impl ClientDevice {
         predecessors
     }
 
-    /// Opens the device. On `tun:` one stack serves all addresses; otherwise each address has a stack, and
+    /// Opens the device. On `tun:` one endpoint serves all addresses. Otherwise each address has its own, and
     /// its port is hidden from the kernel except for the clients that the kernel serves.
     pub(crate) fn open(
         &self,
@@ -195,7 +198,8 @@ impl ClientDevice {
     }
 }
 
-/// Returns the listeners that were opened; each takes over the settings that were `read` for its address.
+/// After a reload: returns the opened listeners with the settings that were `read` for their addresses. The
+/// addresses cannot change while the process runs.
 pub(crate) fn as_opened(read: &[ListenerSettings], opened: &[ListenerSettings]) -> Vec<ListenerSettings> {
     let now = |open: &ListenerSettings| {
         let same = read.iter().find(|listener| listener.listen == open.listen);

@@ -7,15 +7,16 @@ use brisk_gateway::Settings;
 use brisk_gateway::settings::{Key, all_keys};
 use clap::{Arg, ArgAction, ArgMatches, Command, Error, FromArgMatches};
 
-/// A role of a gateway, with the keys of the configuration that it has as flags.
+/// A group of configuration keys that are flags of some subcommands. A frontend has `OfPair` and
+/// `OfFrontend`.
 pub(crate) trait HasKeys: Clone + Debug + Send + Sync + 'static {
-    /// True for an edge, which has defaults of its own.
+    /// True for an edge, whose keys may have other defaults.
     const IS_EDGE: bool;
-    /// True if the role has a flag for this key.
+    /// True if the group contains this key.
     fn has(key: &Key) -> bool;
 }
 
-/// Declares roles. Each entry has a name, true for an edge, and an expression that selects the role's keys.
+/// Declares groups. Each entry has a name, `true` if the group is that of an edge, and a condition on a key.
 macro_rules! roles {
     ($($(#[$doc:meta])* $role:ident, $is_edge:literal, |$key:ident| $has:expr;)*) => {$(
         $(#[$doc])*
@@ -37,29 +38,29 @@ fn is_common(key: &Key) -> bool {
 }
 
 roles! {
-    /// Either side of a hop.
+    /// The keys of both gateways of a pair.
     OfPair, false, |key| is_common(key) || key.section == "hop";
-    /// The section of a frontend.
+    /// The keys of the frontend only.
     OfFrontend, false, |key| key.section == "frontend";
-    /// The section of a backend.
+    /// The keys of the backend only.
     OfBackend, false, |key| key.section == "backend";
-    /// An edge with all its sections.
+    /// The keys of an edge.
     OfEdge, true, |key| is_common(key) || key.section == "edge" || key.edge;
 }
 
-/// The flags of a role as settings.
+/// The flags of a group, as settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Flags<R> {
     pub(crate) settings: Settings,
     role: PhantomData<R>,
 }
 
-/// Returns the keys of a role that have flags, with their flags.
+/// Returns the keys of a group that have flags, with the names of the flags.
 fn keys<R: HasKeys>() -> impl Iterator<Item = (&'static Key, &'static str)> {
     all_keys().filter(|key| R::has(key)).filter_map(|key| Some((key, key.flag?)))
 }
 
-/// Returns the meaning of a flag with the default.
+/// Returns the help text of a flag, with the default.
 fn help<R: HasKeys>(key: &Key) -> String {
     let of_edge = key.edge_default.filter(|_| R::IS_EDGE).map(str::to_owned);
     let default = of_edge.or_else(key.default).unwrap_or_else(|| key.unset.to_owned());

@@ -1,5 +1,5 @@
-//! `brisk lab`: runs the experiments of both papers and brisk's own. Each is a plan that includes the paper's
-//! figures.
+//! `brisk lab`: runs the experiments of two papers (Gentle Aggression, TCP Fast Open) and brisk's own. Each
+//! is a plan, which contains the published numbers if there are any.
 
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,7 @@ Examples:
   sudo brisk lab run bar --real
   brisk lab merge shard1 shard2 shard3 shard4 --out results";
 
-/// Bytes of the largest plan, and of the largest file of pages.
+/// Maximum size of a plan, and of a file of pages, bytes.
 const LARGEST_PLAN: u64 = 1 << 20;
 const LARGEST_PAGES: u64 = 64 << 20;
 

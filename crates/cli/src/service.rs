@@ -24,8 +24,8 @@ pub(crate) fn run<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T
     runtime(&mut Builder::new_multi_thread())?.block_on(work)
 }
 
-/// Like [`run`], with one thread for each of these queues; the calling thread is the first ([`cores`]). With
-/// one queue the threads of the runtime share the work.
+/// Like [`run`]. For several queues it uses only the calling thread; `work` starts a thread for each further
+/// queue with [`cores`]. For one queue it uses tokio's thread pool.
 pub(crate) fn run_on<T>(
     queues: Queues,
     work: impl Future<Output = Result<T, Failure>>,
@@ -36,12 +36,13 @@ pub(crate) fn run_on<T>(
     }
 }
 
-/// Returns the cores for the stacks that `builder` will create.
+/// Starts a thread for each stack that `builder` will create, except for the first stack, which stays on the
+/// current thread. Call it in the `work` of [`run_on`].
 pub(crate) fn cores(builder: &brisk_runtime::Builder) -> Result<Cores, Failure> {
     start_cores(builder.stacks())
 }
 
-/// Returns one core, for programs that need no more.
+/// Returns the current thread as the only core.
 pub(crate) fn one_core() -> Result<Cores, Failure> {
     start_cores(1)
 }
@@ -51,7 +52,7 @@ fn start_cores(count: usize) -> Result<Cores, Failure> {
         .map_err(|error| Failure::failed(format!("cannot start: the system gave no threads: {error}")))
 }
 
-/// Like [`run`], on one thread: the only one of a gateway, or the first of several ([`gateway_cores`]).
+/// Like [`run`], but on the calling thread only. The work may start more threads ([`gateway_cores`]).
 pub(crate) fn run_on_one_thread<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = runtime(&mut Builder::new_current_thread())?;
     let done = runtime.block_on(work);
@@ -60,7 +61,7 @@ pub(crate) fn run_on_one_thread<T>(work: impl Future<Output = Result<T, Failure>
     done
 }
 
-/// Returns the cores that these limits permit a gateway.
+/// Starts as many threads as these limits permit a gateway, less the current one.
 pub(crate) fn gateway_cores(limits: &LimitSettings) -> Result<Cores, Failure> {
     start_cores(limits.threads.map_or_else(all_cores, usize::from))
 }
@@ -86,9 +87,9 @@ fn runtime(builder: &mut Builder) -> Result<Runtime, Failure> {
         .map_err(|error| Failure::failed(format!("cannot start: the system gave no threads: {error}")))
 }
 
-/// Raises the limit of descriptors to the maximum that the system permits: each client and each origin of a
-/// gateway takes one, and many shells limit a program to 1,024. Child processes are started earlier and keep
-/// the old limit.
+/// Raises the limit of open descriptors to the maximum that the system permits. Each client and each origin
+/// of a gateway takes one, and many shells limit a program to 1,024. Child processes keep the old limit,
+/// because they are started earlier.
 fn raise_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
@@ -97,8 +98,8 @@ fn raise_descriptors() {
     }
 }
 
-/// Waits until a gateway's last packets have left, and logs the counters of the hop's device. They show
-/// whether a socket buffer was too small, which causes losses and delays of a second.
+/// Waits until a gateway's last packets have left, and logs the counters of the hop's device. The counters
+/// show whether a socket buffer was too small, which causes losses and delays of a second.
 pub(crate) async fn drain_and_log(endpoint: &Endpoint, log: &Log) {
     // Data that is not acknowledged by then is lost, and the peer times out.
     let _ = tokio::time::timeout(DRAIN_WAIT, endpoint.wait_idle()).await;
