@@ -1,11 +1,11 @@
-//! Registration of a descriptor with tokio's reactor, which begins when a task first waits for the
-//! descriptor.
+//! Registers a descriptor with tokio's reactor, as soon as a task waits for the descriptor for the first
+//! time.
 //!
-//! Late registration lets a thread with its own poll loop use the same device without a runtime.
+//! So a thread with its own poll loop, which never waits here, can use the same device without a runtime.
 //!
 //! There are two registrations: a permanent one for reading, and one for writing that exists only while a
 //! task waits to write. A socket becomes "writable" whenever a packet that it sent has left, so a permanent
-//! registration would wake the thread for its own packets.
+//! registration for writing would wake the thread for its own packets.
 
 use std::cell::Cell;
 use std::fmt;
@@ -18,7 +18,8 @@ use std::task::{Context, Poll, ready};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// The registrations. They hold duplicates of the descriptor, so they never outlive it.
+/// The registrations. Each owns a duplicate of the descriptor, so a registered descriptor is never closed
+/// under the reactor.
 #[derive(Default)]
 pub(crate) struct Reactor {
     reading: Option<QueueReading>,
@@ -69,7 +70,7 @@ impl Reactor {
         Poll::Ready(Ok(()))
     }
 
-    /// Ends the registration for writing after a successful write.
+    /// Ends the registration for writing, if there is one, and keeps its descriptor as the spare.
     pub(crate) fn end_waiting(&self) {
         if let Some(waited) = self.writing.take() {
             self.spare.set(Some(waited.into_inner()));

@@ -1,7 +1,7 @@
 //! Reasons why bytes are rejected, and why values cannot be written.
 //!
-//! Each reason is one small `Copy` variant, so that a receiver can count reasons in an array and a person can
-//! read them.
+//! The reasons are `Copy` and carry no text, so that a receiver can count them by variant. `Display` is for
+//! people.
 
 /// Implements `Display` and `Error` by the text of each value. A procedural macro would take longer to
 /// compile than this crate.
@@ -35,7 +35,7 @@ pub enum ParseError {
     /// The IPv4 header checksum is wrong.
     IpChecksum,
     /// An IPv6 extension header that cannot be skipped safely: an authentication header, a routing header
-    /// with segments left, or a chain above the limit.
+    /// with segments left, or more headers than this parser follows.
     UnsupportedExtension,
     /// The TCP data offset is below 5.
     TcpHeaderLength,
@@ -62,7 +62,8 @@ crate::impl_error! {
 /// Reason why [`emit`](crate::emit) could not write a packet. It is always the caller's fault.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum EmitError {
-    /// The packet would not fit the 16-bit length field of IP, or is longer than any super-packet.
+    /// The packet is longer than the length field of IP allows or, if its checksum is partial, than
+    /// [`MAX_SUPER_LEN`](crate::MAX_SUPER_LEN).
     TooLong {
         /// Bytes of the whole packet.
         len: usize,

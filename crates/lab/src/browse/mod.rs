@@ -1,4 +1,5 @@
-//! A page in a real Chromium over an emulated link, through a gateway pair, with one arm after the other.
+//! A page in a real Chromium over an emulated link, through a gateway pair for each arm. The arms take turns,
+//! one load each.
 //!
 //! | module | content |
 //! |---|---|
@@ -310,7 +311,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Only browser profiles are left.
+        // A failure leaves only browser profiles in the temporary directory.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

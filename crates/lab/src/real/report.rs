@@ -51,10 +51,10 @@ pub struct ContestantReport {
     pub wire_down: f64,
     /// Processor time of the contestant's own processes per request, ms; `None` if it has none.
     pub cpu_ms: Option<f64>,
-    /// Share of its bulk flow in the bytes of that flow and of one CUBIC flow of the kernel, percent; `None`
-    /// if not measured.
+    /// Percentage of the bytes that its bulk flow carried while it competed with a bulk flow of the kernel's
+    /// CUBIC (50 is fair); `None` if not measured.
     pub share: Option<f64>,
-    /// True if the link kept its times.
+    /// True if the emulated link delivered its packets on time.
     pub valid: bool,
     /// Description of the link's timing.
     pub verdict: String,
@@ -148,8 +148,8 @@ impl RealReport {
         }
     }
 
-    /// Returns a metric of a contestant, gains relative to `first`; `None` if it is not measured in real time
-    /// or has no value.
+    /// Returns a metric of the contestant `name`; gains are relative to the contestant `first`. `None` if
+    /// there is no such contestant, or the metric has no value here.
     pub(crate) fn figure(&self, metric: Metric, name: &str, first: &str) -> Option<f64> {
         let of = |name: &str| self.contestants.iter().find(|contestant| contestant.name == name);
         let contestant = of(name)?;

@@ -1,4 +1,4 @@
-//! Extended programs (RFC 9669): translated from classic ones, loaded, and attached to an interface.
+//! eBPF programs (RFC 9669): translated from classic BPF, loaded, and attached to an interface.
 
 mod system;
 
@@ -32,7 +32,8 @@ pub(crate) enum Kind {
 /// How a program reads the bytes of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum FrameAccess {
-    /// With the kernel's instructions for its own buffers.
+    /// With the legacy packet instructions (`BPF_ABS`, `BPF_IND`), which read a socket buffer and check its
+    /// length.
     Buffer,
     /// In the frame's memory ([`Kind::Xdp`]): the kernel requires a comparison with the end of the frame
     /// before each read.
@@ -62,7 +63,8 @@ pub(crate) struct Instruction {
     imm: i32,
 }
 
-/// Registers: the accumulator, X, the packet before and after a copy, and a spare one.
+/// Registers: the accumulator; X; the program's context, saved because calls overwrite their arguments; the
+/// first argument; a spare one.
 const A: u8 = 0;
 const X: u8 = 7;
 const PACKET: u8 = 6;
@@ -76,7 +78,7 @@ const DATA: u8 = 2;
 const END: u8 = 3;
 const LIMIT: u8 = 4;
 const PLACE: u8 = 5;
-/// Opcodes that classic BPF lacks.
+/// Opcodes of eBPF, and classic ones that only the translation adds.
 const MOV32: u32 = libc::BPF_ALU | 0xB0;
 const MOV64: u32 = 0x07 | 0xB0;
 const AND32: u32 = libc::BPF_ALU | libc::BPF_AND;
@@ -86,7 +88,7 @@ const SIZE: u32 = 0x18;
 const LOAD_MAP: u32 = 0x18;
 /// Source of a [`LOAD_MAP`] whose constant is the descriptor of a map.
 const MAP_DESCRIPTOR: u8 = 1;
-/// Jumps if less or equal, and if equal, 64 bits.
+/// 64-bit jumps: if less or equal; if equal.
 const JLE: u32 = libc::BPF_JMP | 0xB0;
 const JEQ64: u32 = libc::BPF_JMP | libc::BPF_JEQ;
 const STORE: u32 = libc::BPF_STX | libc::BPF_W | libc::BPF_MEM;
@@ -145,9 +147,9 @@ pub(crate) fn answering(program: &[sock_filter]) -> Option<Vec<Instruction>> {
     translated(program, FrameAccess::Buffer, returning)
 }
 
-/// Makes a socket receive only the packets that a classic program accepts. For the packets of a client the
-/// program returns [`CLIENT`]; the result is then the first of the two values if the client is in `list`,
-/// otherwise the second.
+/// Makes a socket receive only the packets that a classic program accepts. If the program returns [`CLIENT`]
+/// (with the client's hash in the accumulator), the result is `listed` if the hash is in `list`, otherwise
+/// `unlisted`.
 ///
 /// # Errors
 /// EPERM if a capability is missing.
@@ -265,8 +267,8 @@ fn pass() -> [Instruction; 2] {
     [Instruction::set(A, PASS), Instruction::exit()]
 }
 
-/// Returns a program that sends the IP packets of an interface without link header out of the Ethernet `to`,
-/// to the neighbour on the packet's route.
+/// Returns a program for an interface without link headers (TUN). It sends each IP packet out of the Ethernet
+/// interface `to`, to the next hop of the packet's route.
 pub(crate) fn sending_out(to: u32) -> Vec<Instruction> {
     let [no_path, no_length, no_flags] = [2, 3, 4].map(|register| Instruction::set(register, 0));
     vec![

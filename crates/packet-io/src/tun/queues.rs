@@ -1,10 +1,10 @@
 //! A TUN device with several queues (`IFF_MULTI_QUEUE`), one per core.
 //!
-//! The kernel assigns a new flow to a queue by its own hash. Later it uses the queue from which the flow is
-//! sent, until nothing has been sent for three seconds: after the first answer, packets arrive on the queue
-//! that serves the flow. If the kernel accepts our program (`TUNSETSTEERINGEBPF`, Linux 4.16, CAP_BPF), the
-//! first packet also arrives on that queue. [`steering`](brisk_device::steering) handles packets on another
-//! queue.
+//! The kernel assigns a new flow to a queue by its own hash. Once this process has written a packet of the
+//! flow into a queue, the kernel delivers the flow to that queue, until three seconds pass without such a
+//! packet. So after the first answer, packets arrive on the queue that serves the flow. If the kernel accepts
+//! our program (`TUNSETSTEERINGEBPF`, Linux 4.16, CAP_BPF), the first packet also arrives on that queue.
+//! [`steering`](brisk_device::steering) handles packets on another queue.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -42,7 +42,7 @@ impl TunDevice {
     }
 
     /// Creates a TUN device with `count` queues. `pattern` is its name with `%d` for a number that the kernel
-    /// chooses. The kernel forwards packets from the device to other hosts.
+    /// chooses. It is for packets that the kernel forwards to other hosts, so it carries none above 64 kB.
     ///
     /// # Errors
     /// Those of [`open`](TunDevice::open).
@@ -73,8 +73,8 @@ impl TunDevice {
     }
 }
 
-/// True if a queue of the interface is open and stays open, so that the interface has a carrier during all
-/// `retries`.
+/// True if somebody keeps a queue of the interface open: the interface has a carrier at `retries` + 1 checks,
+/// `BUSY_PAUSE` apart. A previous owner may still be closing its queues.
 fn is_held(name: &str, retries: u32) -> bool {
     let held = || Interface::named(name).and_then(|interface| interface.has_carrier()).unwrap_or(false);
     for _ in 0..retries {
