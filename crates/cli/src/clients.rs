@@ -29,7 +29,7 @@ pub(crate) type Places = Vec<(SocketAddr, Endpoint)>;
 
 /// Names of the settings for the device towards the clients, for errors.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Keys {
+pub(crate) struct SettingNames {
     /// The setting that selects the device.
     pub(crate) device: &'static str,
     /// The setting that lists the mechanisms.
@@ -67,11 +67,11 @@ impl ClientDevice {
     /// system call.
     pub(crate) fn of(
         settings: &HopSettings,
-        keys: Keys,
+        names: SettingNames,
         places: &[SocketAddr],
     ) -> Result<ClientDevice, Failure> {
-        let Keys { role, .. } = keys;
-        let wrong = |why: &str| Failure::usage(why).about(keys.device);
+        let SettingNames { role, .. } = names;
+        let wrong = |why: &str| Failure::usage(why).about(names.device);
         let device = settings.device.as_deref().unwrap_or_default();
         let device: DeviceSpec = device.parse().map_err(|error| wrong(&format!("device: {error}")))?;
         if matches!(device, DeviceSpec::Udp { .. }) {
@@ -89,9 +89,9 @@ impl ClientDevice {
             ))
             .about("listener"));
         }
-        attach.check().map_err(|error| Failure::from(error).about(keys.device))?;
+        attach.check().map_err(|error| Failure::from(error).about(names.device))?;
         let profile = Profile::parse(settings.mechanisms.as_deref().unwrap_or(CLIENT_MECHANISMS))
-            .map_err(|error| Failure::usage(format!("mechanisms: {error}")).about(keys.mechanisms))?;
+            .map_err(|error| Failure::usage(format!("mechanisms: {error}")).about(names.mechanisms))?;
         let ClientSide { fast_open, .. } = ClientSide::default();
         let side =
             ClientSide { fast_open: fast_open.filter(|_| profile.fast_open), tcp: client_tcp(profile.tcp) };
@@ -212,12 +212,13 @@ pub(crate) fn as_opened(read: &[ListenerSettings], opened: &[ListenerSettings]) 
 mod tests {
     use super::*;
 
-    const KEYS: Keys = Keys { device: "hop.device", mechanisms: "hop.mechanisms", role: "an edge" };
+    const NAMES: SettingNames =
+        SettingNames { device: "hop.device", mechanisms: "hop.mechanisms", role: "an edge" };
 
     #[test]
     fn default_mechanisms_need_nothing_at_the_client() {
         let hop = HopSettings { device: Some("packet:eth0".to_owned()), ..HopSettings::default() };
-        let device = ClientDevice::of(&hop, KEYS, &[]).expect("a device");
+        let device = ClientDevice::of(&hop, NAMES, &[]).expect("a device");
         let mechanisms = &device.side.tcp.mechanisms;
         assert!(mechanisms.corrective.is_none() && mechanisms.proactive.is_none());
         let shown = |state: &MechanismState| format!("{} {}", state.name, state.state);

@@ -14,7 +14,7 @@ use brisk_gateway::{
 use brisk_runtime::KernelListener;
 
 use crate::Common;
-use crate::clients::{self, ClientDevice, Keys, OpenDevice};
+use crate::clients::{self, ClientDevice, OpenDevice, SettingNames};
 use crate::confine::confine;
 use crate::cookie_keys::CookieKeyArgs;
 use crate::failure::Failure;
@@ -33,7 +33,8 @@ Examples:
   sudo brisk edge -c /etc/brisk/edge.toml";
 
 /// The settings of the device towards the clients.
-const KEYS: Keys = Keys { device: "hop.device", mechanisms: "hop.mechanisms", role: "an edge" };
+const NAMES: SettingNames =
+    SettingNames { device: "hop.device", mechanisms: "hop.mechanisms", role: "an edge" };
 
 /// The flags of `edge`.
 #[derive(Clone, Debug, clap::Args)]
@@ -169,11 +170,11 @@ fn exemptions(others: &[(SocketAddr, KernelListener)]) -> MechanismState {
 /// Returns the device towards the clients.
 fn device(settings: &Settings) -> Result<ClientDevice, Failure> {
     match settings.hop.device {
-        Some(_) => ClientDevice::of(&settings.hop, KEYS, &places(settings))?.sharing(settings.edge.share()),
+        Some(_) => ClientDevice::of(&settings.hop, NAMES, &places(settings))?.sharing(settings.edge.share()),
         None => Err(Failure::usage(
             "an edge needs a device towards the clients: --device packet:eth0, or hop.device",
         )
-        .about(KEYS.device)),
+        .about(NAMES.device)),
     }
 }
 

@@ -23,7 +23,7 @@ use crate::Common;
 use crate::addresses::{
     Addresses, MAX_CLIENT_WAIT, MIN_RETRY_INTERVAL, RENEWAL, RETRY_INTERVAL, is_address, names,
 };
-use crate::clients::{self, ClientDevice, Keys};
+use crate::clients::{self, ClientDevice, SettingNames};
 use crate::confine::{Confined, confine};
 use crate::cookie_keys::CookieKeyArgs;
 use crate::failure::Failure;
@@ -43,7 +43,7 @@ Examples:
   brisk frontend -c /etc/brisk/frontend.toml";
 
 /// The settings of the device towards the clients.
-const CLIENTS: Keys = Keys {
+const CLIENTS: SettingNames = SettingNames {
     device: "frontend.client_device",
     mechanisms: "frontend.client_mechanisms",
     role: "a frontend's device for clients",
