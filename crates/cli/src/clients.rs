@@ -149,13 +149,13 @@ impl ClientDevice {
         cores: &Cores,
         predecessors: Predecessors,
     ) -> Result<OpenDevice, Failure> {
-        let is_shared = matches!(self.attach.device, DeviceSpec::Tun { .. });
+        let has_one_endpoint = matches!(self.attach.device, DeviceSpec::Tun { .. });
         let mut open = OpenDevice { places: Vec::new(), others: Vec::new(), offers: Vec::new() };
         let mut predecessors = predecessors.into_iter();
         for &place in places {
             let predecessor = predecessors.next().flatten();
             let endpoint = match open.places.first() {
-                Some((_, endpoint)) if is_shared => endpoint.clone(),
+                Some((_, endpoint)) if has_one_endpoint => endpoint.clone(),
                 Some(_) | None => {
                     let queues = Queues::UpTo(cores.count());
                     let attach =
