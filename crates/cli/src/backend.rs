@@ -95,7 +95,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
             metrics: metrics.clone(),
         };
         let operation = Operation::begin(admin, facts, metrics, None, side, &log)?;
-        backend.run(stop.clone().ordered()).await;
+        backend.run(stop.clone().requested()).await;
         operation.end();
         service::drain_and_log(&endpoint, &log).await;
         stop.verdict()

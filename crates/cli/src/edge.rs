@@ -68,7 +68,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         let listen = places(&settings);
         let predecessors = tokio::select! {
             predecessors = device.predecessors(&listen, &log) => predecessors,
-            () = stop.clone().ordered() => return stop.verdict(),
+            () = stop.clone().requested() => return stop.verdict(),
         };
         let OpenDevice { places, others, offers } = device.open(&listen, &cores, predecessors)?;
         let mechanisms = [device.states(), vec![exemptions(&others)]].concat();
@@ -102,7 +102,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
             metrics: metrics.clone(),
         };
         let operation = Operation::begin(admin, facts, metrics, None, side, &log)?;
-        edge.run(stop.clone().ordered()).await;
+        edge.run(stop.clone().requested()).await;
         operation.end();
         for (_, endpoint) in &places {
             service::drain_and_log(endpoint, &log).await;

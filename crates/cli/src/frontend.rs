@@ -169,7 +169,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         let control = Some(frontend.control());
         let operation = Operation::begin(admin, facts, metrics, control, side.clone(), &log)?;
         tokio::select! {
-            _ = frontend.run(stop.ordered()) => {}
+            _ = frontend.run(stop.requested()) => {}
             never = side.look_up_again() => match never {},
         }
         operation.end();

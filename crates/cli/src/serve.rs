@@ -186,7 +186,7 @@ impl Server {
                 listener.accept().await.map(|(stream, peer)| (slot, stream, peer))
             };
             let next = tokio::select! {
-                () = self.stop.clone().ordered() => break,
+                () = self.stop.clone().requested() => break,
                 next = next => next,
             };
             let (slot, stream, peer) = match next {
@@ -232,7 +232,7 @@ impl Server {
         let mut connection = pin!(connection);
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
-            () = self.stop.clone().ordered() => {
+            () = self.stop.clone().requested() => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }

@@ -142,12 +142,12 @@ impl Stop {
         let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
         let (stop, stopped) = watch::channel(false);
         tokio::spawn(async move {
-            for order in 1.. {
+            for signals in 1.. {
                 tokio::select! {
                     _ = interrupt.recv() => {}
                     _ = terminate.recv() => {}
                 }
-                if order > 1 {
+                if signals > 1 {
                     std::process::exit(1);
                 }
                 crate::systemd::stopping();
@@ -169,7 +169,7 @@ impl Stop {
     }
 
     /// Resolves when the signal arrives.
-    pub(crate) async fn ordered(mut self) {
+    pub(crate) async fn requested(mut self) {
         // The sender lives as long as the runtime; without it no signal can come.
         if self.0.wait_for(|stop| *stop).await.is_err() {
             std::future::pending::<()>().await;
