@@ -104,7 +104,7 @@ impl Args {
                 "--middlebox: the hop of the demonstration is TCP inside UDP, which middleboxes do not see; use brisk whatif",
             ));
         }
-        let flow = parse_size(&self.flow)
+        let response_bytes = parse_size(&self.flow)
             .map_err(|error| Failure::usage(format!("--flow {}: {error}", self.flow)))?;
         let mut arms = match &self.arms {
             Some(text) => {
@@ -118,8 +118,8 @@ impl Args {
             seed: link.seed.unwrap_or(USUAL_SEED),
             link,
             arms,
-            flow,
-            flow_text: self.flow.clone(),
+            response_bytes,
+            size_text: self.flow.clone(),
             per_second: f64::from(self.per_second),
             simulated: SIMULATED,
             warm_up: WARM_UP,

@@ -12,8 +12,8 @@ fn demo(link: &str, seconds: u64) -> Demo {
         link: LinkSpec::parse(link).unwrap(),
         // Two profiles are enough: in builds without optimisation the encryption of the tunnel is slow.
         arms: Profile::parse_list("tcp; tcp+tfo").unwrap(),
-        flow: 5_000,
-        flow_text: "5kB".to_owned(),
+        response_bytes: 5_000,
+        size_text: "5kB".to_owned(),
         per_second: 15.0,
         simulated: 100,
         warm_up: Duration::from_secs(1),

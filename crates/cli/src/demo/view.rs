@@ -18,7 +18,7 @@ pub(super) fn introduction(demo: &Demo) -> String {
             "load: {:.0} requests of {} per second, each on a fresh connection; the first {} s teach each row its path and are \
              not counted",
             demo.per_second,
-            demo.flow_text,
+            demo.size_text,
             demo.warm_up.as_secs(),
         )),
     )
@@ -90,7 +90,7 @@ pub(super) fn result(demo: &Demo, report: &DemoReport) -> String {
     }
     text.push_str(&warnings(report));
     text.push_str(&sentence(demo, report));
-    let _ = writeln!(text, "\nTry next:  brisk whatif {} --flow {}", demo.link, demo.flow_text);
+    let _ = writeln!(text, "\nTry next:  brisk whatif {} --flow {}", demo.link, demo.size_text);
     text
 }
 
@@ -124,7 +124,7 @@ fn sentence(demo: &Demo, report: &DemoReport) -> String {
         "With {}, half of the {} answers of {} came within {} and one in a hundred took more than {}, for {} bytes on the wire per byte of payload",
         describe(&measured.name),
         measured.completed,
-        demo.flow_text,
+        demo.size_text,
         in_rtts(measured.rtts.p50, measured.ms.p50),
         in_rtts(measured.rtts.p99, measured.ms.p99),
         number(measured.wire_ratio, 2),

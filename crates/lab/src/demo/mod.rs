@@ -42,9 +42,9 @@ pub struct Demo {
     /// Profiles to compare. They run at the same time, each over a link of its own with the same seed.
     pub arms: Vec<Profile>,
     /// Bytes of each response.
-    pub flow: u64,
+    pub response_bytes: u64,
     /// The same size as the user wrote it (`20kB`), for the report.
-    pub flow_text: String,
+    pub size_text: String,
     /// Requests per second to each arm.
     pub per_second: f64,
     /// Number of transactions of the simulation.
@@ -197,7 +197,7 @@ impl Demo {
         Ok(DemoReport {
             link: LinkReport::of(&self.link),
             workload: Workload {
-                flow: self.flow_text.clone(),
+                flow: self.size_text.clone(),
                 request_bytes: self.request_bytes(),
                 established: false,
                 n: arms.iter().map(|arm| arm.measured.n).max().unwrap_or_default(),
@@ -213,8 +213,8 @@ impl Demo {
         let comparison = Comparison {
             link: self.link.clone(),
             request: self.request_bytes(),
-            sizes: Sizes::Fixed(self.flow + response_head(self.flow).len() as u64),
-            sizes_text: self.flow_text.clone(),
+            sizes: Sizes::Fixed(self.response_bytes + response_head(self.response_bytes).len() as u64),
+            sizes_text: self.size_text.clone(),
             page: None,
             scenario: Scenario::default(),
             n: self.simulated,
@@ -228,7 +228,7 @@ impl Demo {
     }
 
     fn request_bytes(&self) -> u32 {
-        request_text(self.flow).len() as u32
+        request_text(self.response_bytes).len() as u32
     }
 
     /// Sends requests to every arm at the same times, for `duration` from `began`. The times are random
@@ -251,7 +251,7 @@ impl Demo {
                 _ = tick.tick() => on_progress(&snapshot(fixtures, began)),
                 () = tokio::time::sleep_until(next.into()) => {
                     for fixture in fixtures {
-                        tokio::spawn(request(fixture.frontend, self.flow, fixture.tally.clone()));
+                        tokio::spawn(request(fixture.frontend, self.response_bytes, fixture.tally.clone()));
                     }
                     next += gap(self.per_second, &mut rng);
                 }
