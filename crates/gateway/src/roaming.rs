@@ -56,7 +56,7 @@ struct Known {
 #[derive(Debug)]
 struct Location {
     /// The label of the hop key with which it authenticated; `None` for a key without a label.
-    frontend: Option<Arc<str>>,
+    key_label: Option<Arc<str>>,
     /// Its address in the stack.
     at: IpAddr,
     /// Its outside address.
@@ -88,11 +88,11 @@ impl Roaming {
         &self,
         endpoint: &Endpoint,
         secret: Secret,
-        frontend: Option<Arc<str>>,
+        key_label: Option<Arc<str>>,
         (at, outside): (IpAddr, SocketAddr),
     ) -> Option<Moved> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let AddressChange { moved, forgotten } = known.register(secret, frontend, at, outside);
+        let AddressChange { moved, forgotten } = known.register(secret, key_label, at, outside);
         forgotten.into_iter().for_each(|address| endpoint.forget_peer(address));
         match moved {
             Some((before, moved)) => endpoint.move_peer(before, at, moved.is_other_path),
@@ -106,14 +106,14 @@ impl Known {
     fn register(
         &mut self,
         secret: Secret,
-        frontend: Option<Arc<str>>,
+        key_label: Option<Arc<str>>,
         at: IpAddr,
         outside: SocketAddr,
     ) -> AddressChange {
         let (mut change, turn) = (AddressChange::default(), self.turn);
         self.turn += 1;
         match self.frontends.get_mut(&secret) {
-            Some(known) if known.frontend == frontend => {
+            Some(known) if known.key_label == key_label => {
                 known.turn = turn;
                 if known.at != at {
                     let is_other_path = known.outside.ip() != outside.ip();
@@ -129,7 +129,7 @@ impl Known {
             Some(_) => {}
             None => {
                 let earlier = VecDeque::new();
-                self.frontends.insert(secret, Location { frontend, at, outside, earlier, turn });
+                self.frontends.insert(secret, Location { key_label, at, outside, earlier, turn });
                 self.forget_oldest(&mut change);
             }
         }
