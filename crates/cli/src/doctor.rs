@@ -6,7 +6,7 @@
 
 use brisk_gateway::Settings;
 use brisk_gateway::doctor::{Examination, Finding, Measured, Report, examine};
-use brisk_gateway::settings::{HopSettings, name_and_port};
+use brisk_gateway::settings::{HopSettings, check_host_port};
 use brisk_packet_io::xdp::{self, Survey};
 use brisk_runtime::DeviceSpec;
 
@@ -30,7 +30,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The backend: HOST:PORT
-    #[arg(value_name = "PEER", value_parser = name_and_port)]
+    #[arg(value_name = "PEER", value_parser = check_host_port)]
     peer: String,
     /// Number of probe requests over the hop
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]

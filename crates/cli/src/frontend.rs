@@ -10,7 +10,7 @@ use brisk_gateway::access::Role;
 use brisk_gateway::log::{Level, Log, Value};
 use brisk_gateway::settings::{
     Change, Fallback, FrontendSettings, HopSettings, ListenerSettings, PeerSettings, RouteSettings,
-    name_and_port,
+    check_host_port,
 };
 use brisk_gateway::{
     BackendSpec, Direct, Entrance, Facts, Frontend, FrontendConfig, FrontendControl, Health, Hop, Listen,
@@ -62,11 +62,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR:PORT=NAME", env = "BRISK_LISTENER", value_parser = listener, value_delimiter = ',')]
     listener: Vec<ListenerSettings>,
     /// A backend: HOST:PORT; repeatable, in order of preference
-    #[arg(long, value_name = "HOST:PORT", env = "BRISK_PEER", value_parser = name_and_port, value_delimiter = ',')]
+    #[arg(long, value_name = "HOST:PORT", env = "BRISK_PEER", value_parser = check_host_port, value_delimiter = ',')]
     peer: Vec<String>,
     /// Connect to this origin over the kernel's TCP while no backend is up; bypasses the encryption of the
     /// hop
-    #[arg(long, value_name = "HOST:PORT", env = "BRISK_DIRECT", value_parser = name_and_port)]
+    #[arg(long, value_name = "HOST:PORT", env = "BRISK_DIRECT", value_parser = check_host_port)]
     direct: Option<String>,
     #[command(flatten)]
     cookie_keys: CookieKeyArgs,

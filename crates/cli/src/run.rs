@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use brisk_gateway::log::{Level, Log, flush_stderr};
-use brisk_gateway::settings::{FrontendSettings, PeerSettings, name_and_port};
+use brisk_gateway::settings::{FrontendSettings, PeerSettings, check_host_port};
 use brisk_gateway::{Frontend, FrontendConfig, Metrics, ServiceConfig, Settings};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{Pid, Signal, kill_process};
@@ -52,7 +52,7 @@ const START_LIMIT: Duration = Duration::from_secs(10);
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// A backend: HOST:PORT; repeatable, in order of preference
-    #[arg(long, value_name = "HOST:PORT", env = "BRISK_PEER", value_parser = name_and_port, value_delimiter = ',')]
+    #[arg(long, value_name = "HOST:PORT", env = "BRISK_PEER", value_parser = check_host_port, value_delimiter = ',')]
     peer: Vec<String>,
     #[command(flatten)]
     role: RoleArgs<OfPair>,

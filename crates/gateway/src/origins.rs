@@ -66,7 +66,7 @@ impl TryFrom<String> for Address {
     type Error = String;
 
     fn try_from(text: String) -> Result<Address, String> {
-        name_and_port(&text).map(Address).map_err(|why| format!("'{text}': {why}"))
+        check_host_port(&text).map(Address).map_err(|why| format!("'{text}': {why}"))
     }
 }
 
@@ -120,7 +120,7 @@ impl FromIterator<NamedOrigin> for Origins {
 ///
 /// # Errors
 /// Advice to the user.
-pub fn name_and_port(text: &str) -> Result<String, String> {
+pub fn check_host_port(text: &str) -> Result<String, String> {
     if let Some((scheme, rest)) = text.split_once("://") {
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let port = if scheme == "https" { 443 } else { 80 };
@@ -179,7 +179,7 @@ mod tests {
             ("https://origin.example/path", "origin.example:443"),
             ("http://[::1]:8080/", "[::1]:8080"),
         ] {
-            let why = name_and_port(url).unwrap_err();
+            let why = check_host_port(url).unwrap_err();
             assert!(why.ends_with(&format!("write HOST:PORT: {instead}")), "{why}");
         }
     }
@@ -187,12 +187,12 @@ mod tests {
     #[test]
     fn an_origin_and_a_peer_have_a_host_and_a_port() {
         for good in ["127.0.0.1:80", "origin.example:8080", "[::1]:80"] {
-            assert_eq!(name_and_port(good).as_deref(), Ok(good));
+            assert_eq!(check_host_port(good).as_deref(), Ok(good));
         }
         for bad in
             ["", "80", ":80", "host:", "host:0", "host:99999", "host:http", "host/x:80", "a b:80", "::1:80"]
         {
-            assert!(name_and_port(bad).is_err(), "{bad}");
+            assert!(check_host_port(bad).is_err(), "{bad}");
         }
     }
 }

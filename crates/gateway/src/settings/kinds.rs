@@ -11,7 +11,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
 use super::Fallback;
-use crate::origins::{NamedOrigin, Origins, name_and_port};
+use crate::origins::{NamedOrigin, Origins, check_host_port};
 use crate::proxy::ProxyVersion;
 use crate::throttle::BitRate;
 
@@ -112,7 +112,7 @@ pub enum TimeLimit {}
 texts! {
     Listening: SocketAddr, "ADDR:PORT", "\"ADDR:PORT\" or \":PORT\", for instance \"127.0.0.1:8080\"",
         listen_address, SocketAddr::to_string;
-    HostPort: String, "HOST:PORT", "\"HOST:PORT\", for instance \"127.0.0.1:80\"", name_and_port, String::clone;
+    HostPort: String, "HOST:PORT", "\"HOST:PORT\", for instance \"127.0.0.1:80\"", check_host_port, String::clone;
     Time: Duration, "TIME", "a time, for instance \"30s\"", parse_duration, time_written;
     TimeLimit: Duration, "TIME", "a time, for instance \"1h\"; \"0s\" for none", parse_duration, time_written;
     String: String, "TEXT", "a text in quotes", any, String::clone;

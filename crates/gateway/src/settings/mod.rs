@@ -37,7 +37,7 @@ mod kinds;
 mod places;
 mod written;
 
-pub use crate::origins::name_and_port;
+pub use crate::origins::check_host_port;
 pub use file::SettingsError;
 pub use ignored::Ignored;
 pub use key::Key;
