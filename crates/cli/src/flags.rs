@@ -65,7 +65,7 @@ fn help<R: HasKeys>(key: &Key) -> String {
     let of_edge = key.edge_default.filter(|_| R::IS_EDGE).map(str::to_owned);
     let default = of_edge.or_else(key.default).unwrap_or_else(|| key.unset.to_owned());
     let help = key.flag_help.unwrap_or(key.help);
-    match key.word.is_empty() || default.is_empty() {
+    match key.is_switch() || default.is_empty() {
         true => help.to_owned(),
         false => format!("{help} [default: {}]", default.replace('"', "")),
     }
@@ -75,11 +75,11 @@ fn flag<R: HasKeys>(key: &'static Key, name: &'static str) -> Arg {
     let arg = Arg::new(name).long(name).help(help::<R>(key)).help_heading(key.heading);
     let arg = arg.env(format!("BRISK_{}", name.replace('-', "_").to_uppercase()));
     let arg = arg.conflicts_with_all(key.conflicts.iter().copied());
-    if key.word.is_empty() {
+    if key.is_switch() {
         return arg.action(ArgAction::SetTrue);
     }
     let checked = |text: &str| key.set_checked(&mut Settings::default(), text).map(|()| text.to_owned());
-    let arg = arg.value_name(key.word).value_parser(checked);
+    let arg = arg.value_name(key.value_name).value_parser(checked);
     match key.is_list {
         true => arg.action(ArgAction::Append).value_delimiter(','),
         false => arg,
@@ -105,7 +105,7 @@ impl<R: HasKeys> FromArgMatches for Flags<R> {
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
         for (key, name) in keys::<R>() {
-            let text = match key.word.is_empty() {
+            let text = match key.is_switch() {
                 true => matches.get_flag(name).then(|| (!name.starts_with("no-")).to_string()),
                 false => {
                     matches.get_many::<String>(name).map(|all| all.cloned().collect::<Vec<_>>().join(","))

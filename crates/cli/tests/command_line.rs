@@ -89,7 +89,7 @@ fn help_has_the_flag_of_each_key_with_meaning_and_default() {
             let default =
                 of_edge.or_else(key.default).unwrap_or_else(|| key.unset.to_owned()).replace('"', "");
             let meaning = key.flag_help.unwrap_or(key.help);
-            let meaning = match key.word.is_empty() || default.is_empty() {
+            let meaning = match key.is_switch() || default.is_empty() {
                 true => meaning.to_owned(),
                 false => format!("{meaning} [default: {default}]"),
             };

@@ -55,7 +55,8 @@ fn wrong_value(at: &Range<usize>, text: &str) -> Option<String> {
     let path = places.of_value(at.start)?;
     let key = path.rsplit('.').next()?;
     let written = places.written(text, path)?;
-    if keys::at(path).is_some_and(|key| key.word == Time::WORD) && written.parse::<u64>().is_ok() {
+    if keys::at(path).is_some_and(|key| key.value_name == Time::VALUE_NAME) && written.parse::<u64>().is_ok()
+    {
         return Some(format!("{key} = {written}: add the unit, for instance \"{written}s\""));
     }
     match written.starts_with('[') && !written.ends_with(']') || written.starts_with(&format!("[{key}")) {

@@ -24,7 +24,7 @@ pub struct Key {
     /// Flags that contradict this one.
     pub conflicts: &'static [&'static str],
     /// The placeholder for the value in the help of the flag; empty for a switch, which has no value.
-    pub word: &'static str,
+    pub value_name: &'static str,
     /// True if the flag may be repeated.
     pub is_list: bool,
     /// The heading above the flag.
@@ -66,7 +66,7 @@ impl Key {
         name: "",
         flag: None,
         conflicts: &[],
-        word: "",
+        value_name: "",
         is_list: false,
         heading: None,
         help: "",
@@ -84,6 +84,11 @@ impl Key {
         written: |_| None,
         is_out_of_range: |_| false,
     };
+
+    /// True if its flag is a switch, which takes no value.
+    pub fn is_switch(&self) -> bool {
+        self.value_name.is_empty()
+    }
 
     /// Returns `SECTION.KEY`.
     pub fn path(&self) -> String {
@@ -209,7 +214,7 @@ macro_rules! section {
             ..Key {
                 section: stringify!($section),
                 name: stringify!($name),
-                word: <$kind as Kind>::WORD,
+                value_name: <$kind as Kind>::VALUE_NAME,
                 is_list: <$kind as Kind>::IS_LIST,
                 permits: <$kind as Kind>::PERMITTED,
                 set: |settings, text| {

@@ -60,7 +60,7 @@ section! {
     };
     mechanisms: String, default "all".to_owned(), {
         flag: Some("mechanisms"),
-        word: "LIST",
+        value_name: "LIST",
         help: "Mechanisms, separated by commas: fast_open, corrective, proactive, planner, ...; all for these four, BBR \
                and the shared path",
         more: "Also `congestion=bbr`, `congestion=cubic`, `path=shared`, `path=on`. [Mechanisms](mechanisms.md)",
@@ -70,14 +70,14 @@ section! {
     };
     max_overhead: String, default DEFAULT_MAX_OVERHEAD.to_owned(), {
         flag: Some("max-overhead"),
-        word: "RATIO",
+        value_name: "RATIO",
         help: "Upper limit of the redundancy that the planner adds, as a share of (bytes sent to the peer in the \
                last ten seconds + 1 MB); 0% switches redundancy off",
         permits: "a share in quotes, for instance \"25%\", from \"0%\" to \"200%\"",
     };
     packet: String, {
         flag: Some("packet"),
-        word: "IFACE",
+        value_name: "IFACE",
         heading: Some("Device"),
         help: "Second transport for paths that carry no UDP: brisk's TCP without UDP through this interface; needs \
                CAP_NET_RAW",
@@ -93,7 +93,7 @@ section! {
     };
     device: String, {
         flag: Some("device"),
-        word: "DEVICE",
+        value_name: "DEVICE",
         heading: Some("Device"),
         help: "Device of the hop, or towards the clients of an edge: packet:IFACE, xdp:IFACE, tun:NAME or (hop only) \
                udp:ADDR:PORT",
@@ -104,7 +104,7 @@ section! {
     };
     addr: Vec<Prefix>, {
         flag: Some("addr"),
-        word: "ADDR/LEN",
+        value_name: "ADDR/LEN",
         heading: Some("Device"),
         help: "The stack's own address with the length of its prefix, repeatable: 10.7.0.2/24; on packet: and xdp: one \
                of the interface's addresses",
@@ -145,7 +145,7 @@ section! {
     };
     client_device: String, {
         flag: Some("client-device"),
-        word: "DEVICE",
+        value_name: "DEVICE",
         heading: Some("Device"),
         help: "Device for brisk's TCP towards the clients: packet:IFACE, xdp:IFACE or tun:NAME",
         more: "[On a frontend](edge.md#on-a-frontend)",
@@ -155,7 +155,7 @@ section! {
     };
     client_addr: Vec<Prefix>, {
         flag: Some("client-addr"),
-        word: "ADDR/LEN",
+        value_name: "ADDR/LEN",
         heading: Some("Device"),
         help: "The stack's own address on the device for clients with the length of its prefix, repeatable: 10.8.0.2/24; \
                necessary on tun:",
@@ -165,7 +165,7 @@ section! {
     };
     client_mechanisms: String, default CLIENT_MECHANISMS.to_owned(), {
         flag: Some("client-mechanisms"),
-        word: "LIST",
+        value_name: "LIST",
         help: "Mechanisms towards the clients on the device for clients, separated by commas",
         more: "[Mechanisms](mechanisms.md)",
         permits: "a list in quotes, for instance \"fast_open,path,congestion=bbr\"",
@@ -183,7 +183,7 @@ section! {
     };
     proxy_from: Vec<Network>, {
         flag: Some("proxy-from"),
-        word: "NETWORK",
+        value_name: "NETWORK",
         help: "Require and trust a PROXY header from these networks: 10.0.0.0/8; repeatable",
         permits: "a list of networks, for instance [\"10.0.0.0/8\"]",
         unset: "none",
@@ -268,7 +268,7 @@ section! {
     };
     allow: Vec<Allow>, {
         flag: Some("allow"),
-        word: "RULE",
+        value_name: "RULE",
         help: "Another origin that frontends may ask for by address: HOST:PORT, *.DOMAIN:*, NETWORK:PORT; repeatable",
         permits: "a list of rules, for instance [\"origin.example:443\"]",
         unset: "none",

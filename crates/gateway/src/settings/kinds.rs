@@ -20,7 +20,7 @@ pub trait Kind {
     /// A value.
     type Value: Clone + PartialEq + Debug;
     /// The placeholder for the value in the help of a flag.
-    const WORD: &'static str;
+    const VALUE_NAME: &'static str;
     /// True if a flag may be repeated.
     const IS_LIST: bool = false;
     /// The permitted values of keys without a range.
@@ -77,12 +77,12 @@ fn text<'de, D: Deserializer<'de>, T>(
     parse(&text).map_err(|why| D::Error::custom(format!("'{text}': {why}")))
 }
 
-/// Implements kinds of texts: kind, value, word in help, permitted values, parser, writer.
+/// Implements kinds of texts: kind, value, placeholder in help, permitted values, parser, writer.
 macro_rules! texts {
-    ($($kind:ty: $value:ty, $word:literal, $permitted:literal, $parse:expr, $written:expr;)*) => {$(
+    ($($kind:ty: $value:ty, $value_name:literal, $permitted:literal, $parse:expr, $written:expr;)*) => {$(
         impl Kind for $kind {
             type Value = $value;
-            const WORD: &'static str = $word;
+            const VALUE_NAME: &'static str = $value_name;
             const PERMITTED: &'static str = $permitted;
 
             fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<$value, D::Error> {
@@ -147,7 +147,7 @@ fn path_written(path: &Path) -> String {
 
 impl Kind for IpAddr {
     type Value = IpAddr;
-    const WORD: &'static str = "ADDR";
+    const VALUE_NAME: &'static str = "ADDR";
     const PERMITTED: &'static str = "an address, for instance \"10.7.0.1\"";
 
     fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<IpAddr, D::Error> {
@@ -163,12 +163,12 @@ impl Kind for IpAddr {
     }
 }
 
-/// Implements kinds with two values: type, word in help, the values with their words.
+/// Implements kinds with two values: type, placeholder in help, the values with their words.
 macro_rules! words {
-    ($($type:ty: $word:literal, $first:literal => $one:expr, $second:literal => $other:expr;)*) => {$(
+    ($($type:ty: $value_name:literal, $first:literal => $one:expr, $second:literal => $other:expr;)*) => {$(
         impl Kind for $type {
             type Value = $type;
-            const WORD: &'static str = $word;
+            const VALUE_NAME: &'static str = $value_name;
             const PERMITTED: &'static str = concat!("\"", $first, "\" or \"", $second, "\"");
 
             fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<$type, D::Error> {
@@ -196,12 +196,12 @@ words! {
     Fallback: "FALLBACK", "none" => Fallback::None, "direct" => Fallback::Direct;
 }
 
-/// Implements numbers and switches: type, word in help, permitted values, unit.
+/// Implements numbers and switches: type, placeholder in help, permitted values, unit.
 macro_rules! bare {
-    ($($type:ty: $word:literal, $permitted:literal, $unit:literal;)*) => {$(
+    ($($type:ty: $value_name:literal, $permitted:literal, $unit:literal;)*) => {$(
         impl Kind for $type {
             type Value = $type;
-            const WORD: &'static str = $word;
+            const VALUE_NAME: &'static str = $value_name;
             const PERMITTED: &'static str = $permitted;
 
             fn read<'de, D: Deserializer<'de>>(deserializer: D) -> Result<$type, D::Error> {
@@ -237,7 +237,7 @@ bare! {
 /// Lists; a flag separates the items by commas or is repeated.
 impl<T: Clone + PartialEq + Debug + Display + FromStr<Err: Display>> Kind for Vec<T> {
     type Value = Vec<T>;
-    const WORD: &'static str = "LIST";
+    const VALUE_NAME: &'static str = "LIST";
     const IS_LIST: bool = true;
     const PERMITTED: &'static str = "a list";
 
@@ -257,7 +257,7 @@ impl<T: Clone + PartialEq + Debug + Display + FromStr<Err: Display>> Kind for Ve
 
 impl Kind for Origins {
     type Value = Origins;
-    const WORD: &'static str = "NAME=HOST:PORT";
+    const VALUE_NAME: &'static str = "NAME=HOST:PORT";
     const IS_LIST: bool = true;
     const PERMITTED: &'static str = "names and addresses, for instance { web = \"10.0.0.5:80\" }";
 
