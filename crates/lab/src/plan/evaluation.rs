@@ -294,7 +294,7 @@ impl Finding {
     fn with_real_time(self, metric: Metric, arms: &[String], real: Option<&RealReport>) -> Finding {
         let first = arms.first().map_or("", String::as_str);
         let of = |name: fn(&str) -> Option<String>| {
-            real.and_then(|real| real.figure(metric, &name(&self.arm)?, &name(first)?)).map(rounded)
+            real.and_then(|real| real.value(metric, &name(&self.arm)?, &name(first)?)).map(rounded)
         };
         let kernel = of(|arm| Some(format!("kernel {}", kernel_like(arm)?)));
         let real = of(|arm| Some(format!("brisk {arm}")));

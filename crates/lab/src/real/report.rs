@@ -150,14 +150,14 @@ impl RealReport {
 
     /// Returns a metric of the contestant `name`; gains are relative to the contestant `first`. `None` if
     /// there is no such contestant, or the metric has no value here.
-    pub(crate) fn figure(&self, metric: Metric, name: &str, first: &str) -> Option<f64> {
-        let of = |name: &str| self.contestants.iter().find(|contestant| contestant.name == name);
-        let contestant = of(name)?;
-        let time = |of: Statistic| contestant.ms.get(of);
+    pub(crate) fn value(&self, metric: Metric, name: &str, first: &str) -> Option<f64> {
+        let find = |name: &str| self.contestants.iter().find(|contestant| contestant.name == name);
+        let contestant = find(name)?;
+        let time = |statistic: Statistic| contestant.ms.get(statistic);
         let value = match metric {
             Metric::Ms(statistic) => time(statistic)?,
             Metric::Rtts(statistic) => time(statistic)? / self.link.base_rtt_ms,
-            Metric::Gain(statistic) => 100.0 * (time(statistic)? / of(first)?.ms.get(statistic)? - 1.0),
+            Metric::Gain(statistic) => 100.0 * (time(statistic)? / find(first)?.ms.get(statistic)? - 1.0),
             Metric::Wire => contestant.wire_up + contestant.wire_down,
             Metric::Completed => {
                 100.0 * contestant.answered as f64 / (contestant.answered + contestant.failed) as f64
@@ -271,11 +271,11 @@ mod tests {
             (Some(2.0), Some(30.0), "kernel cubic+tfo")
         );
         let table = RealReport::new(&real, vec![report.clone()]);
-        let figure = |metric: &str| {
-            table.figure(metric.parse().unwrap(), "kernel cubic+tfo", "kernel cubic+tfo").unwrap()
+        let value = |metric: &str| {
+            table.value(metric.parse().unwrap(), "kernel cubic+tfo", "kernel cubic+tfo").unwrap()
         };
-        assert_eq!(["ms.mean", "rtts.p50", "gain.p99", "completed"].map(figure), [20.0, 2.0, 0.0, 75.0]);
-        assert_eq!(table.figure(Metric::Wire, "kernel cubic", ""), None);
+        assert_eq!(["ms.mean", "rtts.p50", "gain.p99", "completed"].map(value), [20.0, 2.0, 0.0, 75.0]);
+        assert_eq!(table.value(Metric::Wire, "kernel cubic", ""), None);
         let failed =
             ContestantReport { answered: 0, ms: Times::of(Vec::new()), wire_up: f64::NAN, ..report.clone() };
         let kept = serde_json::to_string(&failed).unwrap();
