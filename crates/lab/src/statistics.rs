@@ -145,18 +145,18 @@ fn student(freedom: f64) -> f64 {
     }
 }
 
-/// Returns the 95 % percentile bootstrap interval (Efron 1979) of a figure: the middle 95 % of its values
-/// over resamples. `figure` draws a resample with a generator, from which it takes `words` words.
+/// Returns the 95 % percentile bootstrap interval (Efron 1979) of an estimate: the middle 95 % of its values
+/// over resamples. `estimate` draws a resample with a generator, from which it takes `words` words.
 ///
-/// It is for figures that combine several statistics, such as the ratio of two means or of two quantiles of
+/// It is for estimates that combine several statistics, such as the ratio of two means or of two quantiles of
 /// the same transactions: no closed form exists for those.
 pub(crate) fn bootstrap(
     rng: &ChaCha8Rng,
     resamples: usize,
     words: usize,
-    figure: impl Fn(&mut ChaCha8Rng) -> f64 + Sync,
+    estimate: impl Fn(&mut ChaCha8Rng) -> f64 + Sync,
 ) -> Interval {
-    let value = |index| figure(&mut resampler(rng, index, words));
+    let value = |index| estimate(&mut resampler(rng, index, words));
     let mut values: Vec<f64> = (0..resamples).into_par_iter().map(value).collect();
     values.sort_by(f64::total_cmp);
     [TAIL, 1.0 - TAIL].map(|share| values[((resamples - 1) as f64 * share).round() as usize])

@@ -4,11 +4,11 @@ use std::ops::RangeBounds;
 
 use comfy_table::{CellAlignment, Table};
 
-/// Returns the lines of a table, with the columns of figures aligned to the right.
-pub(crate) fn lines(mut table: Table, figures: impl RangeBounds<usize>) -> String {
+/// Returns the lines of a table, with the columns of numbers aligned to the right.
+pub(crate) fn lines(mut table: Table, numbers: impl RangeBounds<usize>) -> String {
     for column in table.column_iter_mut() {
         column.set_padding((0, 1));
-        if figures.contains(&column.index) {
+        if numbers.contains(&column.index) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }

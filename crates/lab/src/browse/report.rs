@@ -53,9 +53,9 @@ pub struct ArmReport {
     /// Name of the arm.
     pub name: String,
     /// Page-load time, ms.
-    pub load: Figure,
+    pub load: MeanTime,
     /// First contentful paint, ms.
-    pub paint: Figure,
+    pub paint: MeanTime,
     /// Requests per load, mean.
     pub requests: f64,
     /// Connections per load, mean.
@@ -72,7 +72,7 @@ pub struct ArmReport {
 
 /// A time over several loads, ms.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
-pub struct Figure {
+pub struct MeanTime {
     /// Number of loads.
     pub n: usize,
     /// The mean.
@@ -99,8 +99,8 @@ pub(super) fn page(browse: &Browse, arms: &[ArmLoads], outcome: &Outcome) -> Pag
         let base = (index > 0).then_some(&arms[0]);
         ArmReport {
             name: browse.arms[index].name.clone(),
-            load: figure(of, base, browse.seed, load),
-            paint: figure(of, base, browse.seed, paint),
+            load: mean_time(of, base, browse.seed, load),
+            paint: mean_time(of, base, browse.seed, paint),
             requests: mean(|load| load.requests),
             connections: mean(|load| load.connections),
             with_syn: 100.0 * of.hop.1 as f64 / of.hop.0 as f64,
@@ -122,7 +122,7 @@ pub(super) fn page(browse: &Browse, arms: &[ArmLoads], outcome: &Outcome) -> Pag
     }
 }
 
-fn figure(arm: &ArmLoads, base: Option<&ArmLoads>, seed: u64, time: fn(&Load) -> Option<f64>) -> Figure {
+fn mean_time(arm: &ArmLoads, base: Option<&ArmLoads>, seed: u64, time: fn(&Load) -> Option<f64>) -> MeanTime {
     let times = |arm: &ArmLoads| -> Vec<Option<f64>> {
         arm.loads.iter().map(|load| load.as_ref().ok().and_then(time)).collect()
     };
@@ -139,7 +139,7 @@ fn figure(arm: &ArmLoads, base: Option<&ArmLoads>, seed: u64, time: fn(&Load) ->
             gain(pairs, &(0..n).map(|_| below(n, rng)).collect::<Vec<_>>())
         })
     };
-    Figure {
+    MeanTime {
         n: measured.len(),
         mean,
         sd: (squares / (measured.len() as f64 - 1.0)).sqrt(),
@@ -188,8 +188,8 @@ impl PageReport {
 impl ArmReport {
     fn row(&self) -> [String; 8] {
         let time =
-            |Figure { mean, ci95: [low, high], .. }: &Figure| format!("{mean:.0}\n{low:.0}..{high:.0}");
-        let gain = |figure: &Figure| match (figure.gain, figure.gain_ci95) {
+            |MeanTime { mean, ci95: [low, high], .. }: &MeanTime| format!("{mean:.0}\n{low:.0}..{high:.0}");
+        let gain = |time: &MeanTime| match (time.gain, time.gain_ci95) {
             (Some(gain), Some([low, high])) => format!("{gain:.1}\n{low:.1}..{high:.1}"),
             _ => "-".to_owned(),
         };
@@ -223,11 +223,11 @@ mod tests {
         let base: Vec<Option<f64>> = (1..=40).map(|n| Some(f64::from(n) * 100.0)).collect();
         let mut fast: Vec<Option<f64>> = base.iter().map(|time| time.map(|time| 0.9 * time)).collect();
         fast[39] = None;
-        let figure = figure(&arm(&fast), Some(&arm(&base)), 1, |load| Some(load.load_ms));
-        assert_eq!((figure.n, figure.mean), (39, 1800.0));
-        let [low, high] = figure.gain_ci95.unwrap();
+        let time = mean_time(&arm(&fast), Some(&arm(&base)), 1, |load| Some(load.load_ms));
+        assert_eq!((time.n, time.mean), (39, 1800.0));
+        let [low, high] = time.gain_ci95.unwrap();
         assert!(
-            (figure.gain.unwrap() + 10.0).abs() < 1e-9
+            (time.gain.unwrap() + 10.0).abs() < 1e-9
                 && (low + 10.0).abs() < 1e-6
                 && (high + 10.0).abs() < 1e-6
         );
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn missing_measurement_gives_nan_without_a_panic() {
-        let figure = figure(&arm(&[None, None]), Some(&arm(&[Some(1.0), None])), 1, |load| load.paint_ms);
-        assert!(figure.n == 0 && figure.mean.is_nan() && figure.gain.unwrap().is_nan());
+        let time = mean_time(&arm(&[None, None]), Some(&arm(&[Some(1.0), None])), 1, |load| load.paint_ms);
+        assert!(time.n == 0 && time.mean.is_nan() && time.gain.unwrap().is_nan());
     }
 }
