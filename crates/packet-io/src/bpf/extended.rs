@@ -270,16 +270,17 @@ fn pass() -> [Instruction; 2] {
 /// Returns a program for an interface without link headers (TUN). It sends each IP packet out of the Ethernet
 /// interface `to`, to the next hop of the packet's route.
 pub(crate) fn sending_out(to: u32) -> Vec<Instruction> {
-    let [no_path, no_length, no_flags] = [2, 3, 4].map(|register| Instruction::set(register, 0));
+    let [no_params, no_params_length, no_flags] = [2, 3, 4].map(|register| Instruction::set(register, 0));
+    let no_head_flags = Instruction::set(3, 0);
     vec![
         // Make space for a header, which the kernel requires and fills in.
         Instruction::set(2, ETHERNET_HEADER),
-        no_length,
+        no_head_flags,
         Instruction::call(CHANGE_HEAD),
         Instruction::jump(JNE, 0, 6),
         Instruction::set(FIRST, to),
-        no_path,
-        no_length,
+        no_params,
+        no_params_length,
         no_flags,
         Instruction::call(REDIRECT_NEIGH),
         Instruction::exit(),
