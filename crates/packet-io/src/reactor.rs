@@ -22,14 +22,14 @@ use tokio::io::unix::AsyncFd;
 /// under the reactor.
 #[derive(Default)]
 pub(crate) struct Reactor {
-    reading: Option<QueueReading>,
+    reading: Option<ReadRegistration>,
     /// Registration while a task waits to write.
     writing: Cell<Option<AsyncFd<OwnedFd>>>,
     /// A duplicate for `writing`, created in advance so that waiting works even if no descriptor is free.
     spare: Cell<Option<OwnedFd>>,
 }
 
-struct QueueReading {
+struct ReadRegistration {
     fd: Arc<AsyncFd<OwnedFd>>,
     failing: Failing,
     /// Readiness that the next read clears: `READABLE`, or `ERROR` if an error was reported instead.
@@ -110,11 +110,12 @@ impl Reactor {
         last.map_or(more, Ok)
     }
 
-    fn reading(&mut self, fd: BorrowedFd<'_>) -> io::Result<&mut QueueReading> {
+    fn reading(&mut self, fd: BorrowedFd<'_>) -> io::Result<&mut ReadRegistration> {
         if self.reading.is_none() {
             self.spare.set(Some(fd.try_clone_to_owned()?));
             let fd = Arc::new(register(fd.try_clone_to_owned()?, Interest::READABLE)?);
-            self.reading = Some(QueueReading { failing: failing(fd.clone()), fd, cause: Interest::READABLE });
+            self.reading =
+                Some(ReadRegistration { failing: failing(fd.clone()), fd, cause: Interest::READABLE });
         }
         self.reading.as_mut().ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
