@@ -33,8 +33,8 @@ use super::origin::{self, Tally};
 use super::site::Site;
 
 /// Addresses of the link's ends, as in [`crate::emulate::Between`].
-const LEFT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-const RIGHT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+const BROWSER_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+const ORIGIN_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 /// The network of the page's hosts.
 const HOSTS: [u8; 2] = [10, 71];
 /// Port of the first arm's frontend and origin; the other arms have the following ports.
@@ -90,7 +90,7 @@ pub(super) fn prioritise() {
 }
 
 /// Runs the web server and the backend of each arm, on the runtime of the calling task.
-pub(super) async fn right(
+pub(super) async fn origin_side(
     arms: &[Profile],
     hop: &Hop,
     site: &Arc<Site>,
@@ -102,7 +102,7 @@ pub(super) async fn right(
     for (index, arm) in arms.iter().enumerate() {
         let listener = origin::listen(port(index)).await?;
         tokio::spawn(origin::serve(listener, Arc::clone(site), Arc::clone(tally)));
-        let (builder, attached) = device(SocketAddr::from((RIGHT, FIRST_HOP_PORT + index as u16)))?;
+        let (builder, attached) = device(SocketAddr::from((ORIGIN_ADDRESS, FIRST_HOP_PORT + index as u16)))?;
         let endpoint = builder.build()?;
         let inside = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), attached.service_port(0));
         let first_host = SocketAddr::from((host_address(0), port(index))).to_string();
@@ -121,17 +121,17 @@ pub(super) async fn right(
 }
 
 /// Runs the frontend of each arm, on the runtime of the calling task.
-pub(super) async fn left(
+pub(super) async fn browser_side(
     arms: &[Profile],
     hop: &Hop,
     tallies: &[Arc<HopTally>],
     stopped: &watch::Receiver<bool>,
 ) -> Result<(), BrowseError> {
     for (index, (arm, tally)) in arms.iter().zip(tallies).enumerate() {
-        let (builder, attached) = device(SocketAddr::from((LEFT, 0)))?;
+        let (builder, attached) = device(SocketAddr::from((BROWSER_ADDRESS, 0)))?;
         let endpoint = builder.build()?;
         let peer = attached
-            .destination(SocketAddr::from((RIGHT, FIRST_HOP_PORT + index as u16)))
+            .destination(SocketAddr::from((ORIGIN_ADDRESS, FIRST_HOP_PORT + index as u16)))
             .map_err(io::Error::other)?;
         let listen = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port(index)));
         let defaults = FrontendConfig::new(listen, peer, hop.clone());

@@ -122,18 +122,18 @@ impl Browse {
         let (ready, is_ready) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             let link = scope.spawn(|| run_link(emulation, &stop_link));
-            let right = || {
-                let result = self.right(&between.b, &hop, &site, &tally, stopped.clone(), &ready);
+            let origin_side = || {
+                let result = self.origin_side(&between.b, &hop, &site, &tally, stopped.clone(), &ready);
                 // The receiver waits only for the first result.
                 let _ = ready.send(result);
             };
-            scope.spawn(right);
+            scope.spawn(origin_side);
             let result = match is_ready.recv().map_err(io::Error::other)? {
                 Ok(()) => {
-                    let left =
+                    let browser_side =
                         Measurement { browse: self, hop: &hop, site: &site, tally: &tally, stop, picture };
                     Namespace::open(&between.a)?
-                        .run(|| left.run(&browser, &chromedriver, stopped.clone(), on_progress))
+                        .run(|| browser_side.run(&browser, &chromedriver, stopped.clone(), on_progress))
                         .map_err(BrowseError::from)
                         .flatten()
                 }
@@ -149,7 +149,7 @@ impl Browse {
     }
 
     /// Runs the web server and the backends on the calling thread until they are stopped.
-    fn right(
+    fn origin_side(
         &self,
         namespace: &str,
         hop: &Hop,
@@ -162,7 +162,7 @@ impl Browse {
         fixture::add_hosts(site.hosts)?;
         fixture::prioritise();
         runtime()?.block_on(async {
-            fixture::right(&self.arms, hop, site, tally, &stopped).await?;
+            fixture::origin_side(&self.arms, hop, site, tally, &stopped).await?;
             let _ = ready.send(Ok(()));
             // The wait also ends when the sender is dropped.
             let _ = stopped.wait_for(|stopped| *stopped).await;
@@ -206,7 +206,7 @@ impl Measurement<'_> {
             let mut driver = Driver::start(chromedriver, &directory.0).await?;
             fixture::prioritise();
             let tallies: Vec<Arc<HopTally>> = arms.iter().map(|_| Arc::default()).collect();
-            fixture::left(arms, self.hop, &tallies, &stopped).await?;
+            fixture::browser_side(arms, self.hop, &tallies, &stopped).await?;
             let mut loads: Vec<Vec<Result<Load, String>>> = vec![Vec::new(); arms.len()];
             let mut before = vec![(0, 0); arms.len()];
             for number in 0..=self.browse.loads {
