@@ -11,7 +11,7 @@ use brisk_runtime::ConnStats;
 
 use crate::end::End;
 use crate::first_bytes::FirstSender;
-use crate::hop::line::Line;
+use crate::hop::connection::Connection;
 use crate::hop::opening::plain;
 use crate::log::{Level, Log, Value};
 use crate::peer::Redundancy;
@@ -140,10 +140,11 @@ impl Access {
     }
 
     /// Stores the statistics of the hop's connection (at an edge, of the client's) at its end.
-    pub(crate) fn end_hop(&mut self, line: &Line) {
-        self.hop = line.stats();
+    pub(crate) fn end_hop(&mut self, connection: &Connection) {
+        self.hop = connection.stats();
         if let Some(ClientTcp::Kernel(stats)) = &mut self.tcp {
-            *stats = line.socket().and_then(|socket| TcpInfo::of(socket.as_fd()).ok()).unwrap_or_default();
+            *stats =
+                connection.socket().and_then(|socket| TcpInfo::of(socket.as_fd()).ok()).unwrap_or_default();
         }
     }
 

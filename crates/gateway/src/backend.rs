@@ -21,7 +21,7 @@ use crate::end::End;
 use crate::first_bytes::FirstSender;
 use crate::frontends::{FrontendLimits, FrontendSlot, TooMany};
 use crate::hop::answer::{Asked, Rejected, Run, beginning, receive};
-use crate::hop::line::Line;
+use crate::hop::connection::Connection;
 use crate::hop::{Hop, Purpose, Verdict};
 use crate::io::reset;
 use crate::listeners::{accept, accept_on_stacks, listen_at, listen_on, spread};
@@ -245,26 +245,26 @@ struct BackendAcceptor {
 }
 
 impl Acceptor for BackendAcceptor {
-    type Connection = (Line, SocketAddr);
+    type Connection = (Connection, SocketAddr);
 
-    async fn next(&mut self) -> Option<Accepted<(Line, SocketAddr)>> {
+    async fn next(&mut self) -> Option<Accepted<(Connection, SocketAddr)>> {
         self.turn = self.turn.wrapping_add(1);
         let config = self.shared.config();
         let log = &config.service.log;
         let accepted = tokio::select! {
             accepted = accept_on_stacks(&self.listeners, self.turn) => accepted.map(|accepted| {
                 let Accepted { connection: (stream, peer), core } = accepted;
-                Accepted { connection: (Line::Brisk(stream), peer), core }
+                Accepted { connection: (Connection::Brisk(stream), peer), core }
             }),
             accepted = accept_kernel(self.kernel.as_ref(), self.turn, log) => Ok(accepted),
         };
         accepted.inspect_err(|error| accept_failed(log, error)).ok()
     }
 
-    fn serve(&self, accepted: Accepted<(Line, SocketAddr)>, signal: watch::Receiver<Phase>) -> Serving {
-        let (line, peer) = accepted.connection;
+    fn serve(&self, accepted: Accepted<(Connection, SocketAddr)>, signal: watch::Receiver<Phase>) -> Serving {
+        let (connection, peer) = accepted.connection;
         let peer = self.shared.config().attached.as_ref().map_or(peer, |attached| attached.peer(peer));
-        Box::pin(serve(self.shared.clone(), line, peer, signal))
+        Box::pin(serve(self.shared.clone(), connection, peer, signal))
     }
 }
 
@@ -273,10 +273,10 @@ async fn accept_kernel(
     listening: Option<&OpenSocket<tokio::net::TcpListener>>,
     turn: usize,
     log: &Log,
-) -> Accepted<(Line, SocketAddr)> {
+) -> Accepted<(Connection, SocketAddr)> {
     let Some(listening) = listening else { return std::future::pending().await };
     let (stream, peer) = accept(&listening.listener, log).await;
-    listening.accepted((Line::Kernel(stream), peer), turn)
+    listening.accepted((Connection::Kernel(stream), peer), turn)
 }
 
 /// A handle to a running backend.
@@ -310,13 +310,13 @@ struct BackendShared {
 
 async fn serve(
     shared: Arc<BackendShared>,
-    line: Line,
+    connection: Connection,
     peer: SocketAddr,
     mut signal: watch::Receiver<Phase>,
 ) -> Option<Access> {
     let mut access = Access::begin(Role::Backend, peer);
     let config = shared.config();
-    let asked = match read_first_message(line, &config, &shared.run).await {
+    let asked = match read_first_message(connection, &config, &shared.run).await {
         Ok(asked) => asked,
         // Frontends close unused spare connections without a message, and so do health checks.
         Err(Rejected::Silent) => return None,
@@ -347,12 +347,16 @@ async fn serve(
 /// Reads the first message. It arrives with the SYN or right after the handshake, unless it is lost; a
 /// frontend repeats a lost message as long as it waits for an answer. So a limit shorter than the frontend's
 /// would reset clients that could still be served.
-async fn read_first_message(mut line: Line, config: &BackendConfig, run: &Run) -> Result<Asked, Rejected> {
+async fn read_first_message(
+    mut connection: Connection,
+    config: &BackendConfig,
+    run: &Run,
+) -> Result<Asked, Rejected> {
     let ServiceConfig { connect_timeout, timeouts: Timeouts { header, .. }, .. } = config.service;
     let silence = header.max(connect_timeout);
     let late = |_| Rejected::Late;
-    let arrived = tokio::time::timeout(silence, beginning(&mut line)).await.map_err(late)??;
-    tokio::time::timeout(header, receive(line, arrived, &config.hop, run)).await.map_err(late)?
+    let arrived = tokio::time::timeout(silence, beginning(&mut connection)).await.map_err(late)??;
+    tokio::time::timeout(header, receive(connection, arrived, &config.hop, run)).await.map_err(late)?
 }
 
 impl BackendShared {
@@ -437,7 +441,7 @@ async fn carry_on(
         (Err(why), _) => Err((Verdict::Limited, End::Limited(why.to_string()))),
         (Ok(_), Ok(origin)) => {
             access.origin = asked.opening.origin.clone().filter(|name| !name.contains(':'));
-            let failed = asked.line().failed();
+            let failed = asked.connection().failed();
             let opened = OriginRequest {
                 origin,
                 client: asked.opening.client,
@@ -455,7 +459,7 @@ async fn carry_on(
     let (mut origin, unsaid) = match opened {
         Ok(opened) => opened,
         Err((verdict, end)) => {
-            access.hop = asked.line().stats();
+            access.hop = asked.connection().stats();
             // If the verdict is lost, the frontend sees only that the connection ends.
             if let Ok(mut hop) = asked.send_verdict(verdict, run).await {
                 let (_, mut write) = hop.split();
@@ -466,7 +470,7 @@ async fn carry_on(
     };
     let origin_failed = |error: io::Error| End::OriginFailed(error.to_string());
     if let Err(error) = origin.write_all(&unsaid).await {
-        asked.line().reset();
+        asked.connection().reset();
         return origin_failed(error);
     }
     access.bytes_up += asked.first.len() as u64;
@@ -478,7 +482,7 @@ async fn carry_on(
     let answer = match first_bytes(&mut origin, ANSWER_WAIT).await {
         Ok(answer) => answer,
         Err(error) => {
-            asked.line().reset();
+            asked.connection().reset();
             return origin_failed(error);
         }
     };
@@ -495,7 +499,7 @@ async fn carry_on(
                 exchanges: None,
                 unprepared: true,
             };
-            carry(Line::Kernel(origin), hop, with, access).await
+            carry(Connection::Kernel(origin), hop, with, access).await
         }
         Err(error) => {
             reset(&origin);
@@ -513,7 +517,7 @@ async fn answer_watch(
 ) -> io::Result<()> {
     let frontend = asked.frontend.clone();
     let mut hop = asked.send_verdict(Verdict::Go, &shared.run).await.map_err(io::Error::other)?;
-    let ends = hop.line().ends();
+    let ends = hop.connection().ends();
     hop.split().1.flush().await?;
     loop {
         let (mut read, mut write) = hop.split();
@@ -528,7 +532,7 @@ async fn answer_watch(
             continue;
         }
         let loss = || ends.and_then(|(local, remote)| shared.loss(local, remote));
-        let segment = if question == peer::FULL { hop.line().segment() } else { 0 };
+        let segment = if question == peer::FULL { hop.connection().segment() } else { 0 };
         peer::answer(&mut hop.split().1, question, loss, segment).await?;
     }
 }

@@ -146,7 +146,7 @@ async fn open(
 
 /// Reports whether both sides agreed on parity and copies.
 fn redundancy(hop: &HopStream, report: &mut Report) {
-    let Some(stats) = hop.line().stats() else { return };
+    let Some(stats) = hop.connection().stats() else { return };
     let agreed = Redundancy::of(stats.gentle);
     let good = matches!(agreed, Redundancy::Agreed | Redundancy::Off | Redundancy::Lapsed);
     report.add("redundancy", good, format!("{}: {}", agreed.name(), agreed.reason()));
@@ -182,7 +182,7 @@ async fn questions(mut hop: HopStream, probes: u32, report: &mut Report) {
             times.len()
         );
         report.add("round trip", true, result);
-        if let Some(stats) = hop.line().stats() {
+        if let Some(stats) = hop.connection().stats() {
             let loss = losses(&stats, times.len(), loss_in, report);
             report.measured = Some(Measured { rtt: p50, loss });
         }
@@ -216,13 +216,13 @@ fn losses(stats: &ConnStats, answered: usize, loss_in: Option<f64>, report: &mut
 /// announced.
 async fn segment(upstream: &Upstream, dialling: &Dialling, patience: Duration, report: &mut Report) {
     let Ok(mut hop) = open(upstream, dialling, patience, Transport::Usual).await else { return };
-    let announced = hop.line().segment();
+    let announced = hop.connection().segment();
     let began = Instant::now();
-    let segment = hop.line().segment();
+    let segment = hop.connection().segment();
     let (mut read, mut write) = hop.split();
     let result = tokio::time::timeout(patience, peer::exchange_full(&mut read, &mut write, segment)).await;
     let took = ms(began.elapsed());
-    let up = hop.line().segment();
+    let up = hop.connection().segment();
     let down = match result {
         Ok(Ok(down)) => down,
         Ok(Err(error)) => return report.add("segment", false, format!("{announced} bytes: {error}")),
@@ -263,7 +263,7 @@ async fn again(upstream: &Upstream, dialling: &Dialling, patience: Duration, rep
         let began = Instant::now();
         let Ok(hop) = open(upstream, dialling, patience, Transport::Usual).await else { continue };
         took = took.min(began.elapsed());
-        let seen = hop.line().stats().map(|stats| stats.fast_open);
+        let seen = hop.connection().stats().map(|stats| stats.fast_open);
         used += usize::from(seen == Some(FastOpenOutcome::Used));
         outcome = seen.or(outcome);
     }

@@ -25,7 +25,7 @@ use crate::clients::ClientSide;
 use crate::end::End;
 use crate::exempt::Exemptions;
 use crate::first_bytes::FirstSender;
-use crate::hop::line::Line;
+use crate::hop::connection::Connection;
 use crate::hop::opening::{ClientAddresses, plain};
 use crate::hop::stream::HopStream;
 use crate::io::reset;
@@ -340,7 +340,7 @@ impl Acceptor for EdgeAcceptor {
 
 async fn serve(
     shared: Arc<EdgeShared>,
-    client: Line,
+    client: Connection,
     peer: SocketAddr,
     listen: SocketAddr,
     mut signal: watch::Receiver<Phase>,
@@ -374,7 +374,7 @@ async fn serve(
 /// Connects to the origin of a client, and copies data in both directions.
 async fn carry_on(
     config: &EdgeConfig,
-    mut client: Line,
+    mut client: Connection,
     listen: SocketAddr,
     signal: &mut watch::Receiver<Phase>,
     access: &mut Access,
@@ -430,7 +430,7 @@ async fn carry_on(
         exchanges: None,
         unprepared: true,
     };
-    carry(Line::Kernel(origin), HopStream::direct(client, Vec::new()), with, access).await
+    carry(Connection::Kernel(origin), HopStream::direct(client, Vec::new()), with, access).await
 }
 
 /// Returns the address of the client's origin, and appends the bytes that it reads from the client to
@@ -438,7 +438,7 @@ async fn carry_on(
 async fn route<'a>(
     config: &'a EdgeConfig,
     listen: SocketAddr,
-    client: &mut Line,
+    client: &mut Connection,
     first: &mut Vec<u8>,
     access: &mut Access,
 ) -> Result<&'a str, End> {

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use crate::client_hello::{self, Hello};
 use crate::end::End;
-use crate::hop::line::Line;
+use crate::hop::connection::Connection;
 use crate::hop::opening::{ClientAddresses, plain};
 use crate::io::CHUNK;
 use crate::logins::FailedLogins;
@@ -114,7 +114,7 @@ pub(crate) enum Reply {
 
 impl Reply {
     /// Reports success to the client.
-    pub(crate) async fn grant(self, client: &mut Line) -> io::Result<()> {
+    pub(crate) async fn grant(self, client: &mut Connection) -> io::Result<()> {
         match self {
             Reply::Socks5 => client.write_all(&socks5_reply(0)).await,
             Reply::Connect => client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await,
@@ -122,7 +122,7 @@ impl Reply {
     }
 
     /// Reports failure to the client; `forbidden` says that a rule caused it.
-    pub(crate) async fn refuse(self, client: &mut Line, forbidden: bool) -> io::Result<()> {
+    pub(crate) async fn refuse(self, client: &mut Connection, forbidden: bool) -> io::Result<()> {
         match (self, forbidden) {
             (Reply::Socks5, true) => client.write_all(&socks5_reply(NOT_ALLOWED)).await?,
             (Reply::Socks5, false) => client.write_all(&socks5_reply(HOST_UNREACHABLE)).await?,
@@ -147,7 +147,7 @@ impl Entrance {
     /// it is returned too.
     pub(crate) async fn admit(
         &self,
-        client: &mut Line,
+        client: &mut Connection,
         peer: SocketAddr,
         limit: Duration,
     ) -> Result<Admitted, End> {
@@ -158,7 +158,7 @@ impl Entrance {
         }
     }
 
-    async fn read(&self, client: &mut Line, peer: SocketAddr) -> Result<Admitted, Denied> {
+    async fn read(&self, client: &mut Connection, peer: SocketAddr) -> Result<Admitted, Denied> {
         let local = plain(client.local_addr()?);
         let mut addresses = ClientAddresses { source: plain(peer), destination: local };
         let mut first = Vec::new();
@@ -195,7 +195,7 @@ impl Entrance {
 }
 
 /// Returns the original destination: REDIRECT keeps it in a socket option, TPROXY in the local address.
-fn intended(client: &Line, local: SocketAddr) -> SocketAddr {
+fn intended(client: &Connection, local: SocketAddr) -> SocketAddr {
     let Some(socket) = client.socket() else { return local };
     let socket = socket2::SockRef::from(socket);
     let redirected = match local {
@@ -207,7 +207,7 @@ fn intended(client: &Line, local: SocketAddr) -> SocketAddr {
 
 /// Reads into `buffer` until `done` finds a result in it.
 async fn until<T>(
-    client: &mut Line,
+    client: &mut Connection,
     buffer: &mut Vec<u8>,
     longest: usize,
     mut done: impl FnMut(&[u8]) -> io::Result<Option<T>>,
@@ -227,7 +227,7 @@ async fn until<T>(
 }
 
 /// Reads a client's first bytes until they are a TLS client hello or certainly something else.
-pub(crate) async fn client_hello(client: &mut Line, buffer: &mut Vec<u8>) -> io::Result<Hello> {
+pub(crate) async fn client_hello(client: &mut Connection, buffer: &mut Vec<u8>) -> io::Result<Hello> {
     let mut needed = 1;
     until(client, buffer, client_hello::MAX_LENGTH, |bytes| {
         if bytes.len() < needed {
@@ -249,7 +249,7 @@ fn bad(why: &str) -> io::Error {
 }
 
 /// Reads a PROXY header.
-async fn proxied(client: &mut Line, buffer: &mut Vec<u8>) -> io::Result<Option<ClientAddresses>> {
+async fn proxied(client: &mut Connection, buffer: &mut Vec<u8>) -> io::Result<Option<ClientAddresses>> {
     let (addresses, length) = until(client, buffer, proxy::MAX_LENGTH, |bytes| match proxy::parse(bytes) {
         Parsed::Header(addresses, length) => Ok(Some((addresses, length))),
         Parsed::More => Ok(None),
@@ -262,7 +262,11 @@ async fn proxied(client: &mut Line, buffer: &mut Vec<u8>) -> io::Result<Option<C
 
 impl Entrance {
     /// Reads a SOCKS5 greeting or a request to a proxy; `None` if the client uses neither.
-    async fn asked(&self, client: &mut Line, buffer: &mut Vec<u8>) -> Result<Option<ProxyRequest>, Denied> {
+    async fn asked(
+        &self,
+        client: &mut Connection,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Option<ProxyRequest>, Denied> {
         let begin = until(client, buffer, 1, |bytes| Ok(bytes.first().copied())).await?;
         match begin {
             5 if self.socks5 => socks5(client, buffer, self.users.as_ref()).await.map(Some),
@@ -280,7 +284,7 @@ const NO_METHOD: u8 = 0xff;
 /// Handles RFC 1928: greeting, choice of a method, request. With `users` the method is that of RFC 1929,
 /// otherwise "no authentication".
 async fn socks5(
-    client: &mut Line,
+    client: &mut Connection,
     buffer: &mut Vec<u8>,
     users: Option<&Users>,
 ) -> Result<ProxyRequest, Denied> {
@@ -319,7 +323,11 @@ async fn socks5(
 }
 
 /// Handles RFC 1929: a name and a password; a failure ends the connection.
-async fn socks5_login(client: &mut Line, buffer: &mut Vec<u8>, users: &Users) -> Result<Arc<str>, Denied> {
+async fn socks5_login(
+    client: &mut Connection,
+    buffer: &mut Vec<u8>,
+    users: &Users,
+) -> Result<Arc<str>, Denied> {
     let (user, length) = until(client, buffer, 512, |bytes| {
         let [version, name_length, rest @ ..] = bytes else { return Ok(None) };
         if *version != 1 {
@@ -400,7 +408,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (accepted, peer) = listener.accept().await.unwrap();
-        let mut accepted = Line::Kernel(accepted);
+        let mut accepted = Connection::Kernel(accepted);
         client.write_all(sent).await.unwrap();
         client.shutdown().await.unwrap();
         let mut admitted = entrance.admit(&mut accepted, peer, LIMIT).await;
@@ -561,7 +569,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (accepted, peer) = listener.accept().await.unwrap();
-        let mut accepted = Line::Kernel(accepted);
+        let mut accepted = Connection::Kernel(accepted);
         let slow = async {
             for byte in b"CONNECT origin.example:443 HTTP/1.1\r\nX-Slow: ".iter().cycle() {
                 client.write_all(&[*byte]).await.unwrap();

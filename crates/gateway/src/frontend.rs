@@ -19,8 +19,8 @@ use crate::end::End;
 use crate::entrance::{Admitted, Entrance};
 use crate::exchanges::Exchanges;
 use crate::first_bytes::{FirstSender, GREETING, Guess, Habits};
+use crate::hop::connection::Connection;
 use crate::hop::dial::DialError;
-use crate::hop::line::Line;
 use crate::hop::opening::plain;
 use crate::hop::stream::HopStream;
 use crate::hop::{Ephemerals, Hop, Opening, Purpose, Verdict};
@@ -411,7 +411,7 @@ impl FrontendShared {
         &self,
         mut current: Arc<Current>,
         admitted: &Admitted,
-        client: &Line,
+        client: &Connection,
         signal: &mut watch::Receiver<Phase>,
         access: &mut Access,
     ) -> (Arc<Current>, Routed) {
@@ -528,7 +528,7 @@ async fn serve(
     frontend: &FrontendShared,
     mut shared: Arc<Current>,
     entry: Arc<Entry>,
-    mut client: Line,
+    mut client: Connection,
     peer: SocketAddr,
     mut signal: watch::Receiver<Phase>,
 ) -> Option<Access> {
@@ -623,7 +623,7 @@ impl Current {
     async fn admit(
         &self,
         entry: &Entry,
-        client: &mut Line,
+        client: &mut Connection,
         peer: SocketAddr,
         signal: &mut watch::Receiver<Phase>,
         access: &mut Access,
@@ -683,7 +683,7 @@ impl Current {
     async fn route(
         &self,
         admitted: &Admitted,
-        client: &Line,
+        client: &Connection,
         signal: &mut watch::Receiver<Phase>,
         access: &mut Access,
     ) -> Routed {
@@ -775,7 +775,7 @@ impl Current {
             why: error.to_string(),
             verdict: match error {
                 DialError::Refused(verdict) => Some(verdict),
-                DialError::Handshake(_) | DialError::Line(_) => None,
+                DialError::Handshake(_) | DialError::Connection(_) => None,
             },
         })
     }
@@ -803,7 +803,7 @@ impl Current {
             None => Vec::new(),
         };
         first.extend_from_slice(&admitted.first);
-        let mut stream = HopStream::direct(Line::Kernel(stream), first);
+        let mut stream = HopStream::direct(Connection::Kernel(stream), first);
         let left = stream.split().1.flush().await;
         left.map(|()| stream).map_err(|error| End::OriginUnreachable(error.to_string()))
     }

@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Handle;
 
 use crate::clients::ClientSide;
-use crate::hop::line::Line;
+use crate::hop::connection::Connection;
 use crate::io::prepare;
 use crate::listen::Listen;
 use crate::log::Log;
@@ -46,15 +46,15 @@ enum ClientListener {
 }
 
 impl ClientListener {
-    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<Result<(Line, SocketAddr), Failed>> {
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<Result<(Connection, SocketAddr), Failed>> {
         match self {
             ClientListener::Brisk(listener) => {
                 let accepted = ready!(listener.poll_accept(cx)).map_err(Failed::Device)?;
-                Poll::Ready(Ok((Line::Brisk(accepted.0), accepted.1)))
+                Poll::Ready(Ok((Connection::Brisk(accepted.0), accepted.1)))
             }
             ClientListener::Kernel(listener) => {
                 let accepted = ready!(listener.poll_accept(cx)).map_err(Failed::Accept)?;
-                Poll::Ready(Ok((Line::Kernel(accepted.0), accepted.1)))
+                Poll::Ready(Ok((Connection::Kernel(accepted.0), accepted.1)))
             }
         }
     }
@@ -172,7 +172,7 @@ impl Sockets {
 }
 
 /// A client, with its address and the configured address of its listener.
-pub(crate) type Client = (Line, SocketAddr, SocketAddr);
+pub(crate) type Client = (Connection, SocketAddr, SocketAddr);
 
 /// Waits for the next client at any of these sockets, beginning with the one at index `turn`. Returns `None`
 /// if a device has failed.

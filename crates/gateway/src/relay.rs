@@ -24,7 +24,7 @@ use crate::end::End;
 use crate::exchanges::Exchanges;
 use crate::first_bytes::FirstSender;
 use crate::frontends::FrontendSlot;
-use crate::hop::line::Line;
+use crate::hop::connection::Connection;
 use crate::hop::opening::ClientAddresses;
 use crate::hop::stream::HopStream;
 use crate::io::{Sink, Source, prepare, with_chunk};
@@ -97,7 +97,7 @@ pub(crate) struct Carry<'a, L> {
 /// task of the relay is cancelled or panics. An orderly end would tell an application that it has received
 /// everything.
 struct ConnectionPair {
-    outside: Line,
+    outside: Connection,
     hop: HopStream,
     have_ended: bool,
 }
@@ -105,7 +105,7 @@ struct ConnectionPair {
 impl Drop for ConnectionPair {
     fn drop(&mut self) {
         if !self.have_ended {
-            self.hop.line().reset();
+            self.hop.connection().reset();
             self.outside.reset();
         }
     }
@@ -114,7 +114,7 @@ impl Drop for ConnectionPair {
 /// Copies in both directions. Then closes both connections if both directions have ended, and otherwise
 /// resets them. Adds the copied bytes to the record.
 pub(crate) async fn carry(
-    outside: Line,
+    outside: Connection,
     hop: HopStream,
     with: Carry<'_, impl Future<Output = &'static str>>,
     access: &mut Access,
@@ -151,7 +151,7 @@ pub(crate) async fn carry(
     };
     access.bytes_up += up.bytes;
     access.bytes_down += down.bytes;
-    access.end_hop(pair.hop.line());
+    access.end_hop(pair.hop.connection());
     access.outside = pair.outside.stats();
     access.client_ended = up.ended;
     access.first_byte = down.first.map(|at| at.saturating_duration_since(access.began));
@@ -601,8 +601,8 @@ mod tests {
                 unprepared: false,
             };
             let mut access = Access::begin(Role::Frontend, "192.0.2.1:1".parse().unwrap());
-            let hop = HopStream::direct(Line::Kernel(hop), Vec::new());
-            carry(Line::Kernel(kernel), hop, with, &mut access).await
+            let hop = HopStream::direct(Connection::Kernel(hop), Vec::new());
+            carry(Connection::Kernel(kernel), hop, with, &mut access).await
         });
         let mut received = [0; 9];
         client.write_all(b"the first").await.unwrap();

@@ -10,7 +10,7 @@ use tokio::io::AsyncWriteExt;
 use crate::client_hello::{Hello, UNRECOGNIZED_NAME};
 use crate::end::End;
 use crate::entrance::client_hello;
-use crate::hop::line::Line;
+use crate::hop::connection::Connection;
 use crate::origins::OriginName;
 use crate::outgoing::Direct;
 use crate::timeouts::Timeout;
@@ -55,7 +55,7 @@ pub(crate) fn choose<'a>(routes: &'a [Route], name: &str) -> Option<&'a Route> {
 pub(crate) async fn of_client<'a>(
     routes: &'a [Route],
     has_origin: bool,
-    client: &mut Line,
+    client: &mut Connection,
     first: &mut Vec<u8>,
     limit: Duration,
 ) -> Result<Option<&'a Route>, End> {

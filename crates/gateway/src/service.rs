@@ -17,7 +17,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::access::Access;
-use crate::hop::line::Line;
+use crate::hop::connection::Connection;
 use crate::io::{prepare, with_chunk};
 use crate::log::{Level, Log, Value};
 use crate::metrics::Metrics;
@@ -267,11 +267,11 @@ fn another_listener(listener: &TcpListener, core: &Handle) -> io::Result<TcpList
 }
 
 /// Moves a connection that another runtime has accepted to the current one.
-pub(crate) fn adopt(line: Line) -> io::Result<Line> {
-    match line {
-        Line::Kernel(socket) => TcpStream::from_std(socket.into_std()?).map(Line::Kernel),
+pub(crate) fn adopt(connection: Connection) -> io::Result<Connection> {
+    match connection {
+        Connection::Kernel(socket) => TcpStream::from_std(socket.into_std()?).map(Connection::Kernel),
         // Its stack stays where it is.
-        Line::Brisk(stream) => Ok(Line::Brisk(stream)),
+        Connection::Brisk(stream) => Ok(Connection::Brisk(stream)),
     }
 }
 

@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     fn failed(kind: io::ErrorKind) -> Result<&'static str, DialError> {
-        Err(DialError::Line(kind.into()))
+        Err(DialError::Connection(kind.into()))
     }
 
     async fn after(ms: u64, answer: Result<&'static str, DialError>) -> Result<&'static str, DialError> {

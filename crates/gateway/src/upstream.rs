@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 use brisk_runtime::{ConnectConfig, Endpoint, FastOpenConnect, TcpConfig, TcpStream};
 use tokio::sync::{Notify, watch};
 
+use crate::hop::connection::Connection;
 use crate::hop::dial::{Answered, DialError, Dialled, ask, dial};
 use crate::hop::handshake::HandshakeError;
-use crate::hop::line::Line;
 use crate::hop::stream::HopStream;
 use crate::hop::{BackendClock, Ephemerals, Hop, Opening, Purpose};
 use crate::log::{Level, Log, Value};
@@ -318,7 +318,7 @@ impl Upstream {
         self.works(transport, &dialling.log);
         let stream = dialled.finish(answered, &self.clock).await?;
         if !dialling.watched
-            && let Some(round_trip) = stream.line().stats().and_then(|stats| stats.srtt)
+            && let Some(round_trip) = stream.connection().stats().and_then(|stats| stats.srtt)
         {
             self.learn(round_trip);
         }
@@ -412,7 +412,7 @@ impl Upstream {
             self.warm.learn(stats.fast_open);
             self.peer.learn(stats.gentle);
         }
-        let answered = ask(Line::Brisk(stream), &message[sent..], sent).await?;
+        let answered = ask(Connection::Brisk(stream), &message[sent..], sent).await?;
         abandoned.kept();
         Ok(answered)
     }
@@ -421,7 +421,7 @@ impl Upstream {
     async fn ask_on_open_connection(&self, stream: TcpStream, message: &[u8]) -> Result<Answered, DialError> {
         stream.set_linger(None);
         let abandoned = Abandoned(Some(stream.handle()));
-        let answered = ask(Line::Brisk(stream), message, 0).await?;
+        let answered = ask(Connection::Brisk(stream), message, 0).await?;
         abandoned.kept();
         Ok(answered)
     }
@@ -604,7 +604,7 @@ impl Upstream {
                 None => return (true, Some(format!("silent for {} ms", asked.elapsed().as_millis()))),
             };
             self.learn(asked.elapsed());
-            self.peer.measured(self.measure(hop.line(), transport, dialling, loss));
+            self.peer.measured(self.measure(hop.connection(), transport, dialling, loss));
             self.peer.log_redundancy(&self.spec.name, log);
             if transport != self.transport() {
                 return (true, None);
@@ -625,7 +625,7 @@ impl Upstream {
     /// `None` if the backend is silent.
     async fn register(&self, hop: &mut HopStream, dialling: &Dialling) -> Option<io::Result<Registered>> {
         let Some(secret) = self.secret else { return Some(Ok(Registered::Refused)) };
-        let ends = hop.line().ends();
+        let ends = hop.connection().ends();
         let (mut read, mut write) = hop.split();
         let telling = peer::register(&mut read, &mut write, &secret);
         let registered = tokio::time::timeout(2 * self.patience(), telling).await.ok()?;
@@ -655,7 +655,7 @@ impl Upstream {
     /// Returns the path as a connection of the watch has measured it.
     fn measure(
         &self,
-        line: &Line,
+        connection: &Connection,
         transport: Transport,
         dialling: &Dialling,
         loss_in: Option<f64>,
@@ -664,7 +664,7 @@ impl Upstream {
             Transport::Packet => dialling.packet.as_ref(),
             Transport::Usual | Transport::Kernel => Some(&dialling.endpoint),
         };
-        match (line.stats(), line.ends(), endpoint) {
+        match (connection.stats(), connection.ends(), endpoint) {
             (Some(stats), Some(ends), Some(endpoint)) => PathReport::of(&stats, endpoint, ends, loss_in),
             // The kernel's TCP reports only the time of the answers.
             _ => PathReport { smoothed_rtt: self.round_trip(), loss_in, ..PathReport::default() },
@@ -703,7 +703,7 @@ async fn ask_over_kernel(kernel: Option<SocketAddr>, message: &[u8]) -> Result<A
     let kernel = kernel.ok_or_else(not_configured)?;
     let stream = outgoing::connect(kernel).await?;
     crate::io::prepare(&stream);
-    ask(Line::Kernel(stream), message, 0).await
+    ask(Connection::Kernel(stream), message, 0).await
 }
 
 /// Resets a connection when dropped, unless it was kept.

@@ -9,7 +9,7 @@
 use tokio::io::AsyncWriteExt;
 
 use super::{Denied, NO_LOGIN, ProxyRequest, Reply, WRONG_LOGIN, bad, until, usable};
-use crate::hop::line::Line;
+use crate::hop::connection::Connection;
 use crate::users::Users;
 
 /// Maximum length of the request line and the headers, bytes.
@@ -25,7 +25,7 @@ const HOP_BY_HOP: [&str; 6] =
 /// Returns the destination; `None` if this is not a request to a proxy. Leaves in `buffer` the bytes for the
 /// origin.
 pub(super) async fn asked(
-    client: &mut Line,
+    client: &mut Connection,
     buffer: &mut Vec<u8>,
     users: Option<&Users>,
 ) -> Result<Option<ProxyRequest>, Denied> {

@@ -8,9 +8,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use zeroize::Zeroizing;
 
 use super::Hop;
+use super::connection::Connection;
 use super::ephemeral::Ephemerals;
 use super::handshake::{FirstMessage, HandshakeError, Responder, Verdict};
-use super::line::Line;
 use super::opening::{Opening, OpeningError};
 use super::replay::{Freshness, MessageId, ReplayWindow};
 use super::stamp::Stamp;
@@ -33,7 +33,7 @@ pub(crate) enum Rejected {
     },
     /// The connection failed, or its bytes were not a message.
     #[error("first message: {0}")]
-    Line(#[from] io::Error),
+    Connection(#[from] io::Error),
     /// The peer closed the connection without a message.
     #[error("the peer closed the connection without a message")]
     Silent,
@@ -96,14 +96,14 @@ pub(crate) struct Asked {
 #[derive(Debug)]
 enum HopReply {
     /// In the second message.
-    Message { line: Line, responder: Option<Responder>, arrived: Vec<u8> },
+    Message { connection: Connection, responder: Option<Responder>, arrived: Vec<u8> },
     /// In the first record, because the second message has requested a confirmation.
     Record(HopStream),
 }
 
 /// Waits for the beginning of the first message, and returns the bytes that have arrived.
-pub(crate) async fn beginning(line: &mut Line) -> Result<Vec<u8>, Rejected> {
-    match arrival(line).await {
+pub(crate) async fn beginning(connection: &mut Connection) -> Result<Vec<u8>, Rejected> {
+    match arrival(connection).await {
         Ok(arrived) if !arrived.is_empty() => Ok(arrived),
         Ok(_) | Err(_) => Err(Rejected::Silent),
     }
@@ -112,14 +112,14 @@ pub(crate) async fn beginning(line: &mut Line) -> Result<Vec<u8>, Rejected> {
 /// Reads the rest of the first message, which begins with `arrived`, and checks it. If a confirmation is
 /// necessary, waits for that too.
 pub(crate) async fn receive(
-    mut line: Line,
+    mut connection: Connection,
     mut arrived: Vec<u8>,
     hop: &Hop,
     run: &Run,
 ) -> Result<Asked, Rejected> {
-    let Message { bytes: message, is_lasting } = next_message(&mut line, &mut arrived).await?;
+    let Message { bytes: message, is_lasting } = next_message(&mut connection, &mut arrived).await?;
     let first = match hop {
-        Hop::Plain => return plain(line, &message, arrived),
+        Hop::Plain => return plain(connection, &message, arrived),
         Hop::Sealed(keys) if is_lasting => Responder::accept_lasting(keys, &run.own, &message)?,
         Hop::Sealed(keys) => Responder::accept(keys, &message)?,
         Hop::Pairs(keys) => Responder::accept_with_pair(keys, &message)?,
@@ -128,30 +128,30 @@ pub(crate) async fn receive(
     let (opening, first) = Opening::decode(&payload)?;
     let first = Zeroizing::new(first.to_vec());
     let reply = match run.check(id, opening.stamp) {
-        Freshness::Fresh => HopReply::Message { line, responder: Some(responder), arrived },
-        Freshness::Unknown => HopReply::Record(confirmed(line, responder, arrived, run).await?),
+        Freshness::Fresh => HopReply::Message { connection, responder: Some(responder), arrived },
+        Freshness::Unknown => HopReply::Record(confirmed(connection, responder, arrived, run).await?),
         Freshness::Repeated => return Err(Rejected::Repeated { frontend }),
     };
     Ok(Asked { opening, first, frontend, reply })
 }
 
-fn plain(line: Line, message: &[u8], arrived: Vec<u8>) -> Result<Asked, Rejected> {
+fn plain(connection: Connection, message: &[u8], arrived: Vec<u8>) -> Result<Asked, Rejected> {
     let (opening, first) = Opening::decode(message)?;
     let first = Zeroizing::new(first.to_vec());
-    let reply = HopReply::Message { line, responder: None, arrived };
+    let reply = HopReply::Message { connection, responder: None, arrived };
     Ok(Asked { opening, first, frontend: None, reply })
 }
 
 /// Requests a confirmation and waits for it. Only the sender of the first message can create a valid record
 /// after it has read the answer.
 async fn confirmed(
-    line: Line,
+    connection: Connection,
     responder: Responder,
     arrived: Vec<u8>,
     run: &Run,
 ) -> Result<HopStream, Rejected> {
     let (sealing, answer) = responder.finish(Verdict::Confirm, run.stamp())?;
-    let mut stream = HopStream::new(line, Some(sealing), arrived, framed(&answer), 0);
+    let mut stream = HopStream::new(connection, Some(sealing), arrived, framed(&answer), 0);
     let (mut read, mut write) = stream.split();
     write.flush().await?;
     read.read_u8().await?;
@@ -160,10 +160,10 @@ async fn confirmed(
 
 impl Asked {
     /// Returns the transport of the connection.
-    pub(crate) fn line(&self) -> &Line {
+    pub(crate) fn connection(&self) -> &Connection {
         match &self.reply {
-            HopReply::Message { line, .. } => line,
-            HopReply::Record(stream) => stream.line(),
+            HopReply::Message { connection, .. } => connection,
+            HopReply::Record(stream) => stream.connection(),
         }
     }
 
@@ -171,12 +171,12 @@ impl Asked {
     /// flush; as a record it leaves at once.
     pub(crate) async fn send_verdict(self, verdict: Verdict, run: &Run) -> Result<HopStream, Rejected> {
         match self.reply {
-            HopReply::Message { line, responder: Some(responder), arrived } => {
+            HopReply::Message { connection, responder: Some(responder), arrived } => {
                 let (sealing, answer) = responder.finish(verdict, run.stamp())?;
-                Ok(HopStream::new(line, Some(sealing), arrived, framed(&answer), 0))
+                Ok(HopStream::new(connection, Some(sealing), arrived, framed(&answer), 0))
             }
-            HopReply::Message { line, responder: None, arrived } => {
-                Ok(HopStream::new(line, None, arrived, framed(&verdict.answer(run.stamp())), 0))
+            HopReply::Message { connection, responder: None, arrived } => {
+                Ok(HopStream::new(connection, None, arrived, framed(&verdict.answer(run.stamp())), 0))
             }
             HopReply::Record(mut stream) => {
                 let (_, mut write) = stream.split();
@@ -220,21 +220,21 @@ mod tests {
         dial::dial(hop, &Arc::new(Ephemerals::new(USUAL_LIFETIME)), opening, first)
     }
 
-    async fn lines() -> (Line, Line) {
+    async fn lines() -> (Connection, Connection) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let connecting = TcpStream::connect(listener.local_addr().unwrap());
         let (connected, accepted) = tokio::join!(connecting, listener.accept());
-        (Line::Kernel(connected.unwrap()), Line::Kernel(accepted.unwrap().0))
+        (Connection::Kernel(connected.unwrap()), Connection::Kernel(accepted.unwrap().0))
     }
 
     /// Runs the frontend's part after `dial`.
     async fn answered(
         dialled: Dialled,
-        line: Line,
+        connection: Connection,
         message: &[u8],
         clock: &BackendClock,
     ) -> Result<HopStream, DialError> {
-        dialled.finish(ask(line, message, 0).await?, clock).await
+        dialled.finish(ask(connection, message, 0).await?, clock).await
     }
 
     fn opening(stamp: Stamp) -> Opening {
@@ -415,7 +415,7 @@ mod tests {
             let mut hop = asked.send_verdict(Verdict::Go, &run).await.unwrap();
             hop.split().1.write_all(b"half").await.unwrap();
             hop.split().1.flush().await.unwrap();
-            // The line ends without an empty record: any attacker on the path can end it in this way.
+            // The connection ends without an empty record: any attacker on the path can end it in this way.
         };
         let clock = BackendClock::default();
         let frontend = async {

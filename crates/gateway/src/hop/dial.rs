@@ -7,9 +7,9 @@ use std::time::Instant;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::Hop;
+use super::connection::Connection;
 use super::ephemeral::Ephemerals;
 use super::handshake::{HandshakeError, Initiator, Verdict};
-use super::line::Line;
 use super::opening::Opening;
 use super::records::Sealing;
 use super::stamp::{BackendClock, Stamp};
@@ -38,13 +38,13 @@ pub(crate) enum DialError {
         }
         _ => ": the connection failed during the handshake",
     })]
-    Line(#[from] io::Error),
+    Connection(#[from] io::Error),
 }
 
 impl DialError {
     /// True if nothing listens at the address.
     pub(crate) fn is_port_closed(&self) -> bool {
-        matches!(self, DialError::Line(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+        matches!(self, DialError::Connection(error) if error.kind() == io::ErrorKind::ConnectionRefused)
     }
 
     /// True if another backend may be tried: certainly no origin has received anything, and the backend has
@@ -53,7 +53,7 @@ impl DialError {
         match self {
             DialError::Refused(verdict) => matches!(verdict, Verdict::OriginUnreachable | Verdict::Limited),
             DialError::Handshake(_) => true,
-            DialError::Line(error) => matches!(
+            DialError::Connection(error) => matches!(
                 error.kind(),
                 io::ErrorKind::ConnectionRefused
                     | io::ErrorKind::AddrNotAvailable
@@ -95,7 +95,7 @@ pub(crate) fn dial(
 /// A connection on which the backend's answer has arrived.
 #[derive(Debug)]
 pub(crate) struct Answered {
-    line: Line,
+    connection: Connection,
     answer: Vec<u8>,
     /// Bytes after the answer.
     arrived: Vec<u8>,
@@ -105,14 +105,14 @@ pub(crate) struct Answered {
 
 /// Sends the rest of the first message, of which `sent` bytes have already been queued, and waits for the
 /// answer.
-pub(crate) async fn ask(mut line: Line, rest: &[u8], sent: usize) -> Result<Answered, DialError> {
+pub(crate) async fn ask(mut connection: Connection, rest: &[u8], sent: usize) -> Result<Answered, DialError> {
     if !rest.is_empty() {
-        let (_, mut write) = line.split();
+        let (_, mut write) = connection.split();
         write.write_all(rest).await?;
     }
     let mut arrived = Vec::new();
-    let answer = next_message(&mut line, &mut arrived).await?.bytes;
-    Ok(Answered { line, answer, arrived, before: sent + rest.len() })
+    let answer = next_message(&mut connection, &mut arrived).await?.bytes;
+    Ok(Answered { connection, answer, arrived, before: sent + rest.len() })
 }
 
 impl Dialled {
@@ -123,10 +123,10 @@ impl Dialled {
         answered: Answered,
         clock: &BackendClock,
     ) -> Result<HopStream, DialError> {
-        let Answered { line, answer, arrived, before } = answered;
+        let Answered { connection, answer, arrived, before } = answered;
         let (sealing, verdict, stamp) = self.verdict(&answer)?;
         clock.set(stamp, Instant::now());
-        let mut stream = HopStream::new(line, sealing, arrived, Vec::new(), before);
+        let mut stream = HopStream::new(connection, sealing, arrived, Vec::new(), before);
         let verdict = match verdict {
             Verdict::Confirm => confirm(&mut stream).await?,
             other => other,

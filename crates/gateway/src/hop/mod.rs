@@ -28,8 +28,8 @@
 //! | [`records`] | records, which carry the bytes after the messages |
 //! | [`stamp`] | identifies the run of the backend that a message is for, and a time in that run |
 //! | [`replay`] | detection of replayed first messages |
-//! | [`mod@line`] | transport of the hop: brisk's TCP, or the kernel's if the path carries nothing else |
-//! | [`stream`] | an encrypted line as a stream |
+//! | [`connection`] | transport of the hop: brisk's TCP, or the kernel's if the path carries nothing else |
+//! | [`stream`] | an encrypted connection as a stream |
 //!
 //! Each message and each record is preceded by its length in two bytes. An empty record ends a direction. If
 //! a direction ends without it, an attacker or a failure has ended the connection.
@@ -39,11 +39,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub(crate) mod answer;
+pub mod connection;
 pub(crate) mod dial;
 pub mod ephemeral;
 pub mod handshake;
 pub mod key;
-pub mod line;
 pub mod opening;
 pub mod pairs;
 pub mod records;

@@ -14,23 +14,23 @@ use std::time::Instant;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::line::{Line, LineRead, LineWrite};
+use super::connection::{Connection, ConnectionRead, ConnectionWrite};
 use super::records::{LONGEST_PAYLOAD, RecordSizes, Sealing};
 use super::{LASTING_FLAG, LENGTH, LONGEST_MESSAGE};
 use crate::io::{Sink, Source};
 
-/// Bytes of one read from the line.
+/// Bytes of one read from the connection.
 const CHUNK: usize = 16 << 10;
 
 thread_local! {
-    /// Buffer for bytes between a read from the line and their copy to the connection's own buffer.
+    /// Buffer for bytes between a read from the connection and their copy to the connection's own buffer.
     static CHUNK_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
 }
 
 /// A connection of the hop.
 #[derive(Debug)]
 pub struct HopStream {
-    line: Line,
+    connection: Connection,
     /// `None` over a plain hop.
     sealing: Option<Mutex<Sealing>>,
     incoming: Incoming,
@@ -40,7 +40,7 @@ pub struct HopStream {
 /// Bytes that have arrived and are not read yet.
 #[derive(Debug, Default)]
 struct Incoming {
-    /// Bytes from the line.
+    /// Bytes from the connection.
     wire: Vec<u8>,
     /// Payload.
     plain: Vec<u8>,
@@ -60,41 +60,41 @@ struct Outgoing {
 }
 
 impl HopStream {
-    /// Returns a stream over `line`. `arrived` holds the bytes received after the last message. `first` is
+    /// Returns a stream over `connection`. `arrived` holds the bytes received after the last message. `first` is
     /// kept until the first write, and leaves in front of it. `before` is the number of bytes sent on the
     /// connection so far. Without `sealing` the hop is plain.
     pub(super) fn new(
-        line: Line,
+        connection: Connection,
         sealing: Option<Sealing>,
         arrived: Vec<u8>,
         first: Vec<u8>,
         before: usize,
     ) -> HopStream {
-        let sizes = RecordSizes::new(line.segment(), before + first.len(), Instant::now());
+        let sizes = RecordSizes::new(connection.segment(), before + first.len(), Instant::now());
         let incoming = match sealing {
             Some(_) => Incoming { wire: arrived, ..Incoming::default() },
             None => Incoming { plain: arrived, ..Incoming::default() },
         };
         let outgoing = Outgoing { wire: first, sent: 0, sizes, ended: false };
-        HopStream { line, sealing: sealing.map(Mutex::new), incoming, outgoing }
+        HopStream { connection, sealing: sealing.map(Mutex::new), incoming, outgoing }
     }
 
     /// Returns a stream to an origin without a hop, which begins with `first`.
-    pub(crate) fn direct(line: Line, first: Vec<u8>) -> HopStream {
-        HopStream::new(line, None, Vec::new(), first, 0)
+    pub(crate) fn direct(connection: Connection, first: Vec<u8>) -> HopStream {
+        HopStream::new(connection, None, Vec::new(), first, 0)
     }
 
     /// Returns the transport of the connection.
-    pub fn line(&self) -> &Line {
-        &self.line
+    pub fn connection(&self) -> &Connection {
+        &self.connection
     }
 
     pub(crate) fn split(&mut self) -> (HopRead<'_>, HopWrite<'_>) {
-        let (read, write) = self.line.split();
+        let (read, write) = self.connection.split();
         let sealing = self.sealing.as_ref();
         (
-            HopRead { line: read, sealing, state: &mut self.incoming },
-            HopWrite { line: write, sealing, state: &mut self.outgoing },
+            HopRead { connection: read, sealing, state: &mut self.incoming },
+            HopWrite { connection: write, sealing, state: &mut self.outgoing },
         )
     }
 }
@@ -105,16 +105,16 @@ pub(super) struct Message {
     pub(super) is_lasting: bool,
 }
 
-/// Waits for bytes and returns them; returns nothing if the line has ended.
-pub(super) async fn arrival(line: &mut Line) -> io::Result<Vec<u8>> {
-    let (mut arrived, (mut read, _)) = (Vec::new(), line.split());
+/// Waits for bytes and returns them; returns nothing if the connection has ended.
+pub(super) async fn arrival(connection: &mut Connection) -> io::Result<Vec<u8>> {
+    let (mut arrived, (mut read, _)) = (Vec::new(), connection.split());
     poll_fn(|cx| poll_arrive(&mut read, &mut arrived, cx)).await?;
     Ok(arrived)
 }
 
 /// Reads the next message; bytes after it stay in `arrived`.
-pub(super) async fn next_message(line: &mut Line, arrived: &mut Vec<u8>) -> io::Result<Message> {
-    let (mut read, _) = line.split();
+pub(super) async fn next_message(connection: &mut Connection, arrived: &mut Vec<u8>) -> io::Result<Message> {
+    let (mut read, _) = connection.split();
     loop {
         if let Some((length, rest)) = arrived.split_first_chunk::<LENGTH>() {
             let length = u16::from_be_bytes(*length);
@@ -152,15 +152,15 @@ pub(super) fn framed_lasting(message: &[u8]) -> Vec<u8> {
     framed
 }
 
-/// Appends the bytes available on the line to `arrived`; returns their number.
+/// Appends the bytes available on the connection to `arrived`; returns their number.
 fn poll_arrive(
-    line: &mut LineRead<'_>,
+    connection: &mut ConnectionRead<'_>,
     arrived: &mut Vec<u8>,
     cx: &mut Context<'_>,
 ) -> Poll<io::Result<usize>> {
     CHUNK_BUFFER.with_borrow_mut(|chunk| {
         let mut buffer = ReadBuf::new(chunk);
-        ready!(Pin::new(line).poll_read(cx, &mut buffer))?;
+        ready!(Pin::new(connection).poll_read(cx, &mut buffer))?;
         arrived.extend_from_slice(buffer.filled());
         Poll::Ready(Ok(buffer.filled().len()))
     })
@@ -168,14 +168,14 @@ fn poll_arrive(
 
 /// The reading half.
 pub(crate) struct HopRead<'a> {
-    line: LineRead<'a>,
+    connection: ConnectionRead<'a>,
     sealing: Option<&'a Mutex<Sealing>>,
     state: &'a mut Incoming,
 }
 
-/// The writing half. Written bytes that the line does not accept at once leave when it is flushed.
+/// The writing half. Written bytes that the connection does not accept at once leave when it is flushed.
 pub(crate) struct HopWrite<'a> {
-    line: LineWrite<'a>,
+    connection: ConnectionWrite<'a>,
     sealing: Option<&'a Mutex<Sealing>>,
     state: &'a mut Outgoing,
 }
@@ -187,7 +187,7 @@ fn lock(sealing: &Mutex<Sealing>) -> MutexGuard<'_, Sealing> {
 
 impl Source for HopRead<'_> {
     async fn failed(&self) -> io::Error {
-        self.line.failed().await
+        self.connection.failed().await
     }
 }
 
@@ -242,19 +242,19 @@ impl AsyncRead for HopRead<'_> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let HopRead { line, sealing, state } = self.get_mut();
+        let HopRead { connection, sealing, state } = self.get_mut();
         loop {
             if state.take(buffer) || state.ended || buffer.remaining() == 0 {
                 return Poll::Ready(Ok(()));
             }
             let Some(sealing) = sealing else {
                 state.free_buffers();
-                return Pin::new(line).poll_read(cx, buffer);
+                return Pin::new(connection).poll_read(cx, buffer);
             };
             if state.open(sealing)? {
                 continue;
             }
-            let count = match poll_arrive(line, &mut state.wire, cx) {
+            let count = match poll_arrive(connection, &mut state.wire, cx) {
                 Poll::Ready(count) => count?,
                 Poll::Pending => {
                     state.free_buffers();
@@ -278,7 +278,7 @@ impl HopWrite<'_> {
     fn poll_leave(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let state = &mut self.state;
         while state.sent < state.wire.len() {
-            let count = ready!(Pin::new(&mut self.line).poll_write(cx, &state.wire[state.sent..]))?;
+            let count = ready!(Pin::new(&mut self.connection).poll_write(cx, &state.wire[state.sent..]))?;
             if count == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
@@ -334,7 +334,7 @@ impl AsyncWrite for HopWrite<'_> {
         let this = self.get_mut();
         ready!(this.poll_leave(cx))?;
         this.state.wire = Vec::new();
-        Pin::new(&mut this.line).poll_flush(cx)
+        Pin::new(&mut this.connection).poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -346,7 +346,7 @@ impl AsyncWrite for HopWrite<'_> {
             this.state.ended = true;
         }
         ready!(this.poll_leave(cx))?;
-        Pin::new(&mut this.line).poll_shutdown(cx)
+        Pin::new(&mut this.connection).poll_shutdown(cx)
     }
 }
 
@@ -386,7 +386,7 @@ mod tests {
         let (mut second, _silent) = connected(&near, &listener).await;
         let written = fill(&mut first).await;
         fill(&mut second).await;
-        let mut hop = HopStream::direct(Line::Brisk(first), Vec::new());
+        let mut hop = HopStream::direct(Connection::Brisk(first), Vec::new());
         let (_, mut write) = hop.split();
         write.write_all(&[8; 10_000]).await.unwrap();
         assert!(timeout(Duration::from_secs(1), write.flush()).await.is_err(), "there is no room");
