@@ -1,7 +1,7 @@
-//! The addresses of a frontend's backends. They are looked up at the start and at a reload, while a backend
-//! is down or its name is not found, and from time to time, because a backend may move. All addresses of a
-//! name are kept and one is used. If the backend does not answer there, the next one is used. If one name is
-//! not found, the other backends and the direct fallback remain in use.
+//! The addresses of a frontend's backends. Their names are looked up at the start, at a reload, while a
+//! backend is down or its name is not found, and from time to time, because a backend may move. All addresses
+//! of a name are kept, and one is used; if the backend does not answer there, the next one is used. If a name
+//! is not found, the other backends and the direct destination remain in use.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,11 +13,11 @@ use tokio::task::JoinSet;
 
 use crate::failure::Failure;
 
-/// How long a name server may take to answer.
+/// Time limit for the answer of a name server.
 const LOOK_UP_LIMIT: Duration = Duration::from_secs(10);
 /// Interval between look-ups of a name that is not found, or whose backend is down.
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(2);
-/// Minimum interval between two look-ups while clients wait for them.
+/// Minimum interval between look-ups while clients wait for their result.
 pub(crate) const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(250);
 /// Time that clients wait while the names of backends that are down are looked up again.
 pub(crate) const MAX_CLIENT_WAIT: Duration = Duration::from_secs(3);
@@ -36,7 +36,7 @@ struct Candidates {
 pub(crate) struct Addresses(BTreeMap<String, Result<Candidates, String>>);
 
 impl Addresses {
-    /// Looks up all of `names` at one time.
+    /// Looks up all of `names` at the same time.
     pub(crate) async fn look_up(names: impl IntoIterator<Item = String>) -> Addresses {
         let mut asked = JoinSet::new();
         for name in names {
@@ -62,7 +62,7 @@ impl Addresses {
         kept
     }
 
-    /// Returns these addresses; a name without an address here gets those of `known`.
+    /// Returns these addresses, and those of `known` for names that have none here.
     fn or(&self, known: &Addresses) -> Addresses {
         let with = |(name, found): (&String, &Result<Candidates, String>)| {
             let known = known.0.get(name).and_then(|known| known.as_ref().ok());
@@ -76,8 +76,8 @@ impl Addresses {
         Addresses(self.0.iter().map(with).collect())
     }
 
-    /// Returns these addresses with those `found` for the name of a backend, which may be down; `None` if
-    /// nothing changes. The address in use is kept if the name still has it and the backend answers there.
+    /// Returns these addresses after `found` was found for the name of a backend, which may be down; `None`
+    /// if nothing changes. The address in use is kept if the name still has it and the backend answers there.
     pub(crate) fn with(&self, name: &str, found: &Addresses, is_down: bool) -> Option<Addresses> {
         let mut all = self.clone();
         let place = all.0.get_mut(name)?;
@@ -98,7 +98,7 @@ impl Addresses {
         before != Some(Err(why.to_owned()))
     }
 
-    /// Keeps the addresses for which `reaches` holds, of each name that has one.
+    /// Keeps only addresses for which `reaches` is true, for each name that has such an address.
     pub(crate) fn only(&self, reaches: impl Fn(SocketAddr) -> bool) -> Addresses {
         let only = |(name, found): (&String, &Result<Candidates, String>)| {
             let reached = found.as_ref().ok().and_then(|found| found.only(&reaches));

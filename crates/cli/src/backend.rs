@@ -122,10 +122,8 @@ fn bind(config: BackendConfig, endpoint: &brisk_runtime::Endpoint, log: &Log) ->
     }
 }
 
-/// Settings that only a restart changes, in addition to those of every side: the listeners are created with
-/// the mechanisms, and a backend that did not connect from clients' addresses has given up the capability for
-/// it.
-/// it.
+/// Settings that only a restart changes, in addition to those of every side. The listeners are created with
+/// the mechanisms. A backend that did not connect from clients' addresses has given up the capability for it.
 const FIXED: [&str; 6] = [
     "backend.listen",
     "backend.as_client",
@@ -135,7 +133,7 @@ const FIXED: [&str; 6] = [
     "hop.kernel_tcp",
 ];
 
-/// The changes of SIGHUP.
+/// The state that a reload (SIGHUP) changes.
 struct Reloadable {
     args: Args,
     /// The settings at the start.
@@ -169,7 +167,7 @@ impl Side for Reloadable {
     }
 }
 
-/// Checks everything about the start of a backend with these settings that needs no system call.
+/// Makes all checks of the start of a backend with these settings that need no system call.
 pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     let listen = listen(&settings.backend)?;
     origin(&settings.backend)?;
@@ -259,7 +257,7 @@ fn log_unknown_labels(settings: &Settings, config: &BackendConfig, log: &Log) {
     }
 }
 
-/// Returns the configured device, or the UDP socket that `--listen` names.
+/// Returns the configured device; by default a UDP socket at the address of `--listen`.
 fn attach(settings: &Settings, listen: SocketAddr) -> Result<AttachConfig, Failure> {
     let attach = hop_args::attach(&settings.hop, DeviceSpec::Udp { bind: listen })?;
     match attach.device {

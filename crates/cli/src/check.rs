@@ -22,11 +22,11 @@ pub(crate) struct Args {
     config: PathBuf,
 }
 
-/// Checks that a role can start with these settings.
+/// Checks that a side can start with these settings.
 type Check = fn(&Settings) -> Result<(), Failure>;
 
-/// Reads the file and checks it as the start of its role does. Warns about settings without effect and about
-/// settings whose validity depends on the machine.
+/// Reads the file and makes the checks of the start of its side. Warns about settings without effect, and
+/// about settings whose validity depends on the machine.
 pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
     let name = args.config.display().to_string();
     let settings = Settings::load(&args.config).map_err(Failure::failed)?;

@@ -1,8 +1,8 @@
 //! Confines a gateway before it takes its first connection: it gives up capabilities that it does not need,
 //! the right to get new ones, and the right to write to the file system or execute from it.
 //!
-//! A thread has these rights and passes them on to threads that it creates. So [`confine`] is called while
-//! there is only one thread: before the first line of the log, which starts another.
+//! Each thread has these rights, and passes them on to the threads that it creates. So [`confine`] is called
+//! while there is only one thread: before the first log line, which starts another thread.
 
 use brisk_gateway::Settings;
 use brisk_gateway::log::{Level, Log, Value};
@@ -33,8 +33,8 @@ impl Confined {
     }
 }
 
-/// Gives up rights that a side with these settings does not need. A right that the system refuses to take
-/// away is kept: this is a second line of defence, and its failure must not prevent the start.
+/// Gives up rights that a side with these settings does not need. A right that the system does not take away
+/// is kept: this is a second line of defence, and its failure must not prevent the start.
 pub(crate) fn confine(settings: &Settings) -> Confined {
     let needed = needed(settings);
     // Fails only on kernels without this flag.
@@ -51,12 +51,14 @@ pub(crate) fn confine(settings: &Settings) -> Confined {
     Confined { capabilities, files }
 }
 
-/// The capabilities that these settings need. A port below 1024 needs CAP_NET_BIND_SERVICE. A key file of
-/// another owner, as for a gateway that root starts with a user's key, needs the right to read it. A TUN
-/// device and sockets with foreign addresses need CAP_NET_ADMIN; packet sockets and clients' addresses need
-/// CAP_NET_RAW. BPF programs that choose the queue of a TUN device or redirect frames need CAP_BPF; programs
-/// that read frames in place (`xdp:`) need CAP_PERFMON as well. Memory for packets beyond the limit of locked
-/// memory needs CAP_IPC_LOCK.
+/// Returns the capabilities that these settings need:
+/// - CAP_NET_BIND_SERVICE for a port below 1024;
+/// - the right to read any file for a key file of another owner (root starts a gateway with a user's key);
+/// - CAP_NET_ADMIN for a TUN device and for sockets with foreign addresses;
+/// - CAP_NET_RAW for packet sockets and clients' addresses;
+/// - CAP_BPF for programs that choose the queue of a TUN device or redirect frames;
+/// - CAP_PERFMON, too, for programs that read frames in place (`xdp:`);
+/// - CAP_IPC_LOCK for packets' memory beyond the limit of locked memory.
 fn needed(settings: &Settings) -> CapabilitySet {
     let named = [&settings.hop.device, &settings.frontend.client_device];
     let devices: Vec<DeviceSpec> =

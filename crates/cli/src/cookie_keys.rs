@@ -1,9 +1,10 @@
 //! The keys of Fast Open cookies: reads them from their source, and again when they change.
 //!
-//! A source has one line in the format of Linux (`net.ipv4.tcp_fastopen_key`), `PRIMARY` or `PRIMARY,BACKUP`,
-//! or, in derived mode, a secret from which the key of each period is derived. To rotate the keys of a farm
-//! without refusing any cookie: (1) make the new key the backup everywhere; (2) when all servers have it,
-//! swap the two keys everywhere; (3) remove the old key after the overlap. Derived mode needs no such steps.
+//! A source has one line in the format of Linux (`net.ipv4.tcp_fastopen_key`), `PRIMARY` or `PRIMARY,BACKUP`;
+//! in derived mode it has a secret, from which the key of each period is derived. To rotate the keys of a
+//! farm without refusing any cookie: (1) make the new key the backup everywhere; (2) when all servers have
+//! it, swap the two keys everywhere; (3) remove the old key when most clients have got a new cookie. Derived
+//! mode needs no such steps.
 
 mod place;
 
@@ -20,8 +21,8 @@ use place::Place;
 /// Shortest and longest period of a derived key, seconds.
 const EPOCHS: std::ops::RangeInclusive<u64> = 60..=2_592_000;
 
-/// Interval between two checks of the files. A mounted Secret changes when its links are replaced, which a
-/// notification about a file does not report.
+/// Interval between two checks of the files. A notification about a file would miss changes of a mounted
+/// Secret, in which only links are replaced.
 const INTERVAL: Duration = Duration::from_secs(2);
 
 /// The source of the keys and its kind.
@@ -98,8 +99,8 @@ impl Keys {
         }
     }
 
-    /// Installs the keys again whenever they have changed. If keys cannot be read, the old ones stay in
-    /// force.
+    /// Installs the keys again whenever they have changed. While keys cannot be read, the old ones remain
+    /// valid.
     async fn watch(self, mut installed: KeySource, endpoint: Endpoint, log: Log) {
         let mut complaint = None;
         loop {

@@ -31,7 +31,7 @@ const USUAL_LINK: &str = "--rtt 100ms --rate 20mbit --loss 2%";
 const USUAL_SEED: u64 = 1;
 /// Duration of the warm-up, in which both ends learn the path.
 const WARM_UP: Duration = Duration::from_secs(3);
-/// Simulated transactions for the expected times.
+/// Number of simulated transactions, for comparison.
 const SIMULATED: u64 = 4000;
 
 /// The flags of `demo`.
@@ -128,7 +128,7 @@ impl Args {
     }
 }
 
-/// A part of the terminal that is redrawn repeatedly.
+/// The part of the terminal that shows the progress; it is redrawn repeatedly.
 #[derive(Debug, Default)]
 struct Screen {
     lines: usize,
@@ -139,7 +139,7 @@ impl Screen {
         self.clear();
         self.lines = text.lines().count();
         // Switches wrapping off, so that a narrow terminal does not break the lines. An error means that the
-        // terminal has gone: there is nobody to report it to.
+        // terminal is closed, so nobody would read a report.
         let _ = write!(std::io::stderr(), "\x1b[?7l{text}\x1b[?7h");
     }
 

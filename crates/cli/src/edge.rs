@@ -111,7 +111,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     })
 }
 
-/// The changes of SIGHUP.
+/// The state that a reload (SIGHUP) changes.
 struct Reloadable {
     args: Args,
     /// The settings at the start.
@@ -142,8 +142,8 @@ impl Side for Reloadable {
     }
 }
 
-/// Returns the settings that were `read`, with the listeners that the edge has `started` with; each takes
-/// over the new settings for its address.
+/// Returns the settings that were `read`, with the listeners of the start; each has the settings that were
+/// `read` for its address.
 fn as_opened(read: Settings, started: &Settings) -> Settings {
     let listeners = clients::as_opened(&read.listeners, &started.listeners);
     let edge = EdgeSettings { listen: started.edge.listen, share: started.edge.share, ..read.edge };
@@ -178,7 +178,7 @@ fn device(settings: &Settings) -> Result<ClientDevice, Failure> {
     }
 }
 
-/// Checks everything about the start of an edge with these settings that needs no system call.
+/// Makes all checks of the start of an edge with these settings that need no system call.
 pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     let Settings { edge, listeners, admin, .. } = settings;
     if places(settings).is_empty() {

@@ -30,7 +30,7 @@ impl Failure {
         Failure { message: message.to_string(), code: 2, about: None }
     }
 
-    /// Names the key that caused it, which may be missing in the file.
+    /// Names the key that caused it; the key may be missing in the file.
     pub(crate) fn about(self, key: &'static str) -> Failure {
         Failure { about: Some(key), ..self }
     }
@@ -46,7 +46,7 @@ impl Failure {
         }
     }
 
-    /// Prints the line to stderr and turns into the exit status.
+    /// Prints the line to stderr, and returns the exit status.
     pub(crate) fn report(self) -> ExitCode {
         eprintln!("brisk: {}", self.message);
         ExitCode::from(self.code)

@@ -1,5 +1,4 @@
-//! The file in which a client keeps its memory between runs of the program: Fast Open cookies and path
-//! metrics.
+//! The file in which a client stores Fast Open cookies and facts about paths between runs of the program.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -9,7 +8,7 @@ use brisk_runtime::{Endpoint, ImportError};
 use crate::failure::Failure;
 use crate::private_file;
 
-/// The file.
+/// The file, and its content.
 pub(crate) struct Cache {
     path: PathBuf,
 }
@@ -22,8 +21,7 @@ impl Cache {
 
     /// Passes the stored entries to the endpoint. Unusable cookies are reported and ignored.
     ///
-    /// # Errors
-    /// If the file has other content or cannot be read: it would be overwritten.
+    /// If the file has other content or cannot be read. (Storing would overwrite it.)
     pub(crate) fn load(&self, endpoint: &Endpoint) -> Result<(), Failure> {
         let path = self.path.display();
         let text = match std::fs::read(&self.path) {

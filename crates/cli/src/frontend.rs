@@ -210,7 +210,7 @@ pub(crate) fn started(
     confined.log_rights(log);
 }
 
-/// The changes of SIGHUP.
+/// The state that a reload (SIGHUP) changes.
 struct Reloadable {
     args: Args,
     /// The settings at the start.
@@ -230,8 +230,8 @@ struct Reloadable {
 }
 
 impl Reloadable {
-    /// Looks up names again: often, those without an address or whose backend is down; from time to time, and
-    /// when a client waits for a backend, all of them. Never ends.
+    /// Looks up names again: often those without an address or whose backend is down; all of them from time
+    /// to time, and when a client waits for a backend. Never ends.
     async fn look_up_again(&self) -> Infallible {
         let mut renewed = Instant::now();
         loop {
@@ -279,7 +279,7 @@ impl Reloadable {
             match configured(settings, &moved, &self.attached, &self.log, &self.metrics) {
                 Ok(config) => {
                     if moved.of(name) != addresses.of(name) {
-                        // The listeners do not change: none has to be opened.
+                        // The listeners stay the same, so none must be opened, which could fail.
                         let _ = self.control.reload(config);
                         let address = moved.of(name).map_or_else(String::new, |address| address.to_string());
                         self.log.line(Level::Info, "resolved", &[backend, ("address", Value::Text(address))]);
@@ -331,8 +331,8 @@ impl Side for Arc<Reloadable> {
     }
 }
 
-/// Returns the settings that were `read`, with the devices of `started`, the settings at the start, and with
-/// its listening addresses if they are on a device.
+/// Returns the settings that were `read`, but with the devices of `started`, the settings at the start. If
+/// clients connect on a device, the listening addresses are those of `started` too.
 fn as_opened(read: Settings, started: &Settings) -> Settings {
     let read = hop_args::as_opened(read, started);
     let FrontendSettings { listen, client_device, client_addr, client_mechanisms, .. } =
@@ -420,7 +420,7 @@ pub(crate) struct Stacks {
 }
 
 impl Stacks {
-    /// Opens the devices: the one that the settings name, or else `usual`. It has a stack on each core if it
+    /// Opens the device that the settings name, or else `usual`. The device has a stack on each core if it
     /// has enough queues.
     pub(crate) fn open(hop: &HopSettings, usual: DeviceSpec, cores: &Cores) -> Result<Stacks, Failure> {
         let attach = hop_args::attach(hop, usual)?;
@@ -457,7 +457,7 @@ impl Devices {
     }
 }
 
-/// Checks everything about the start of a frontend with these settings that needs no system call.
+/// Makes all checks of the start of a frontend with these settings that need no system call.
 pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     let Settings { frontend, peers, hop, .. } = settings;
     check_listens(settings, systemd::addresses()?)?;
@@ -507,8 +507,8 @@ fn check_listens(settings: &Settings, handed: &[SocketAddr]) -> Result<(), Failu
     }
 }
 
-/// Returns the address that replaces `frontend.listen`, out of those that systemd passed (`handed`): the one
-/// that no other listener has.
+/// Returns the address that replaces `frontend.listen`: the one that systemd passed (`handed`) and that no
+/// other listener has.
 fn handed(settings: &Settings, handed: &[SocketAddr]) -> Result<Option<SocketAddr>, Failure> {
     let is_of_listener = |address: &SocketAddr| {
         settings.listeners.iter().flat_map(|listener| listener.listen.addresses()).any(|own| own == *address)
@@ -531,7 +531,7 @@ fn with_listen(settings: Settings, handed: Option<SocketAddr>) -> Settings {
     Settings { frontend: FrontendSettings { listen, ..settings.frontend }, ..settings }
 }
 
-/// Returns the listeners for certain origins.
+/// Returns the listeners that have origins of their own.
 pub(crate) fn listeners(settings: &[ListenerSettings]) -> Vec<Listener> {
     let listener = |listener: &ListenerSettings| {
         let ListenerSettings { listen, origin, routes, direct, send_proxy } = listener.clone();
@@ -546,7 +546,7 @@ pub(crate) fn listeners(settings: &[ListenerSettings]) -> Vec<Listener> {
     settings.iter().map(listener).collect()
 }
 
-/// Checks that all listeners can be open at one time.
+/// Checks that all listeners can be open at the same time.
 pub(crate) fn check_listeners(
     listen: Option<SocketAddr>,
     listeners: &[ListenerSettings],
@@ -583,7 +583,7 @@ pub(crate) fn listener(text: &str) -> Result<ListenerSettings, String> {
     })
 }
 
-/// Returns the users of the proxies if clients have to log in.
+/// Returns the users of the proxies; `None` if clients need not log in.
 fn users(frontend: &FrontendSettings) -> Result<Option<Users>, Failure> {
     let Some(file) = &frontend.users_file else { return Ok(None) };
     let about = |failure: Failure| failure.about("frontend.users_file");
@@ -629,7 +629,7 @@ pub(crate) fn configured(
         backends.push(BackendSpec { priority: *priority, weight: *weight, ..spec });
     }
     let usual = FrontendConfig::between(backends, hop);
-    // No device on the path reads the datagrams, so the rest of a long request need not wait for the SYN-ACK.
+    // No middlebox looks into the datagrams, so the rest of a long request need not wait for the SYN-ACK.
     let data_after_syn = if over_udp { DATA_AFTER_SYN } else { 0 };
     let opens = |usual: FastOpenConnect| {
         fast_open.then_some(FastOpenConnect { data_after_syn, early_window: over_udp, ..usual })
@@ -665,8 +665,7 @@ pub(crate) fn hop_name(attached: &Attached) -> &'static str {
     }
 }
 
-/// The addresses of the backends. An unknown address is a failure only if all are unknown and there is no
-/// fallback.
+/// Looks up the addresses of the backends. Fails only if all are unknown and there is no direct destination.
 async fn look_up(settings: &Settings, known: &Addresses, log: &Log) -> Result<Addresses, Failure> {
     let addresses = known.renewed(&settings.peers, log).await;
     if direct(&settings.frontend)?.is_none() {
@@ -687,7 +686,7 @@ pub(crate) fn device(settings: &Settings, addresses: &Addresses) -> DeviceSpec {
         let any = std::net::UdpSocket::bind(both).map(|_| both);
         return DeviceSpec::Udp { bind: any.unwrap_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))) };
     }
-    // A backend with a name may move away from this host.
+    // A backend with a name may move to another host.
     let stays_here =
         named.iter().all(|name| is_address(name)) && known.iter().all(|address| address.ip().is_loopback());
     udp(has(true), stays_here)

@@ -60,7 +60,7 @@ pub(crate) struct Args {
     timeout: Duration,
 }
 
-/// Format of the figures of a transfer.
+/// Format of the statistics of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 enum Stats {
     /// A sentence on stderr.
@@ -211,7 +211,7 @@ async fn fetch(
     let (connect, mut response) = if args.fast_open {
         let (connect, response) = tokio::join!(opening, request(stream, target));
         match (connect, response) {
-            // The second connection has received the response.
+            // The second connection has got the response.
             (Err(_), Ok(response)) => (started.elapsed(), response),
             (connect, response) => (connect?, response?),
         }
@@ -266,7 +266,7 @@ fn check(response: &Response<Incoming>, target: &Target) -> Result<(), Failure> 
 }
 
 impl Transfer {
-    /// Returns the figures of `--stats json`.
+    /// Returns the statistics for `--stats json`.
     fn figures<'a>(&self, url: &'a str) -> Figures<'a> {
         let counters = self.stats.map(|stats| stats.counters).unwrap_or_default();
         Figures {
@@ -289,7 +289,7 @@ impl Transfer {
         }
     }
 
-    /// The format has no reasons: `off` means that the connection did not try Fast Open.
+    /// The format has no word for reasons: `off` means that the connection did not try Fast Open.
     fn fast_open_word(&self) -> &'static str {
         match self.stats.map(|stats| stats.fast_open) {
             None | Some(FastOpenOutcome::Off(_)) => "off",

@@ -1,5 +1,5 @@
-//! The flags that frontend, backend and edge share. They become settings that take precedence over those of a
-//! file.
+//! The flags that frontend, backend and edge have in common. They become settings, which take precedence over
+//! those of a file.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,8 +29,8 @@ pub(crate) struct RoleArgs<R: HasKeys> {
 }
 
 impl<R: HasKeys> RoleArgs<R> {
-    /// Adds the line of the file to `failure` if a key of the file caused it, and not one of these flags or
-    /// of `own`.
+    /// Adds the line of the file to `failure`, if the key that caused it is from the file, and not from these
+    /// flags or `own`.
     fn placed(&self, failure: Failure, own: Settings) -> Failure {
         let (Some(path), Some(key)) = (&self.config, failure.about) else { return failure };
         let by_flags = self.flags.settings.clone().over(own).changed(&Settings::default());
@@ -72,7 +72,8 @@ impl<R: HasKeys> RoleArgs<R> {
     }
 }
 
-/// Checks the options common to both sides of a hop: at the start, at a reload and in `brisk check`.
+/// Makes the checks that both gateways of a pair have in common: at the start, at a reload and in `brisk
+/// check`.
 pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     let Settings { hop, admin, .. } = settings;
     protection(hop)?;
@@ -87,13 +88,13 @@ pub(crate) fn check_admin(AdminSettings { listen, token_file }: &AdminSettings) 
     Admin::check(listen, token_file.as_deref()).map_err(|error| Failure::failed(error).about(about))
 }
 
-/// Checks for contradictions with the device before it is opened.
+/// Makes the checks of the device that need no system call.
 pub(crate) fn check_device(attach: &AttachConfig) -> Result<(), Failure> {
     attach.check().map_err(|error| Failure::from(error).about("hop.device"))
 }
 
-/// Returns the keys whose change needs a restart and in which `read` differs from `started`, the settings at
-/// the start. These are the limits, the admin listener, the hop's devices, and the keys in `own`.
+/// Returns the keys that differ between `read` and `started`, the settings at the start, and whose change
+/// needs a restart: the limits, the admin listener, the hop's devices, and the keys in `own`.
 pub(crate) fn needs_restart(read: &Settings, started: &Settings, own: &[&str]) -> Vec<String> {
     let opened = ["hop.device", "hop.addr", "hop.gateway", "hop.mtu", "hop.packet"];
     let fixed = |key: &String| {
@@ -181,7 +182,7 @@ pub(crate) fn security(hop: &Hop) -> &'static str {
     }
 }
 
-/// The device and its addresses.
+/// Returns the device and its addresses.
 pub(crate) fn attach(hop: &HopSettings, usual: DeviceSpec) -> Result<AttachConfig, Failure> {
     let device = match &hop.device {
         None => usual,
@@ -199,12 +200,13 @@ pub(crate) fn attach(hop: &HopSettings, usual: DeviceSpec) -> Result<AttachConfi
     Ok(AttachConfig { addresses, gateway: hop.gateway, mtu: hop.mtu, ..AttachConfig::new(device) })
 }
 
-/// Ports that a frontend claims on a packet socket, for at most 3584 connections to each backend, open or in
-/// TIME-WAIT.
+/// Number of ports that a frontend claims on a packet socket: the limit of connections to each backend, open
+/// or in TIME-WAIT.
 pub(crate) const LOCAL_PORTS: u16 = 3584;
 
-/// True if the kernel's TCP is a fallback for the hop's device. With `udp:` it reaches a kernel listener with
-/// the number of the UDP port; with `packet:` and `xdp:` it reaches brisk's TCP at the host's address.
+/// True if the kernel's TCP is a fallback for the hop's device. With `udp:`, the backend's kernel listens on
+/// the port number of the UDP port; with `packet:` and `xdp:`, the kernel's TCP connects to brisk's at the
+/// host's address.
 pub(crate) fn kernel_tcp(hop: &HopSettings) -> bool {
     let device = hop.device.as_deref().map(str::parse::<DeviceSpec>);
     let reaches = matches!(
@@ -235,13 +237,13 @@ pub(crate) fn packet_endpoint(attach: Option<AttachConfig>) -> Result<Option<(En
     Ok(Some((builder.build()?, attached)))
 }
 
-/// The mechanisms of the hop: its TCP, and whether Fast Open is on.
+/// Returns the mechanisms of the hop: its TCP settings, and whether Fast Open is on.
 pub(crate) fn mechanisms(hop: &HopSettings) -> Result<(TcpConfig, bool), Failure> {
     let Profile { tcp, fast_open, .. } = profile(hop)?;
     Ok((brisk_gateway::service::hop_tcp(tcp), fast_open))
 }
 
-/// The mechanisms of the hop.
+/// Returns the mechanisms of the hop.
 pub(crate) fn profile(hop: &HopSettings) -> Result<Profile, Failure> {
     let mut profile = Profile::parse(&hop.mechanisms())
         .map_err(|error| Failure::usage(format!("mechanisms: {error}")).about("hop.mechanisms"))?;
@@ -266,7 +268,7 @@ pub(crate) fn states(hop: &HopSettings, tcp: &TcpConfig, fast_open: bool) -> Vec
     let source = if hop.mechanisms.is_some() { "by configuration" } else { "default" };
     let allowance = format!("max_overhead {}", hop.max_overhead());
     let allowance = if hop.max_overhead.is_some() { allowance } else { format!("default {allowance}") };
-    // With an allowance of 0 % the planner is off, and so are parity and copies.
+    // With an allowance of 0 % the planner is off, and so are the parity and copies that it adds.
     let without_allowance = !planner && words().any(|word| matches!(word, "all" | "planner"));
     let planned = |on: bool| match on == planner && (planner || without_allowance) {
         true => allowance.as_str(),

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM end the work cleanly: the results so far are reported.
+//! Ctrl-C and SIGTERM stop the work, and the results so far are reported.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -47,14 +47,15 @@ pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
     output::print_line(&key.reveal())
 }
 
-/// The shell creates the file of `brisk keygen > key` with permissions for others; this removes them.
+/// Makes the file of `brisk keygen > key` readable by its owner only: the shell creates it with permissions
+/// for others.
 fn protect_stdout() {
     use std::os::fd::AsFd;
     use std::os::unix::fs::PermissionsExt;
     let Ok(descriptor) = std::io::stdout().as_fd().try_clone_to_owned() else { return };
     let file = std::fs::File::from(descriptor);
     if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
-        // A failure shows later, because the gateway refuses a key file that others may write.
+        // If this fails, the gateway later refuses the key file.
         let _ = file.set_permissions(PermissionsExt::from_mode(0o600));
     }
 }

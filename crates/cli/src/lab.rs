@@ -27,7 +27,7 @@ Examples:
   brisk lab run ga-table5b --quick
   brisk lab run --all --out results && brisk lab report results -o report.html
   brisk lab run --all --shard 1/4 --out shard1    (on each of four machines)
-  sudo brisk lab run bar --real
+  sudo brisk lab run bar --real                   (the plan `bar` in real time)
   brisk lab merge shard1 shard2 shard3 shard4 --out results";
 
 /// Maximum size of a plan, and of a file of pages, bytes.
@@ -87,13 +87,14 @@ struct Run {
     /// Run only this part, for instance 1/4; merge the parts later
     #[arg(long, value_name = "I/N", default_value = "1/1")]
     shard: Shard,
-    /// Recorded pages instead of synthetic ones of the same label: page skeletons or WProf graphs, JSON lines
+    /// Recorded pages in place of the plan's generated pages of the same label: a HAR, or JSON lines
+    /// (docs/lab.md has the formats)
     #[arg(long, value_name = "FILE", env = "BRISK_PAGES")]
     pages: Option<PathBuf>,
     /// Directory for the results
     #[arg(long, value_name = "DIR", default_value = "brisk-results", env = "BRISK_OUT")]
     out: PathBuf,
-    /// Print a line of JSON for each cell instead of tables
+    /// Print a line of JSON for each measured configuration (cell of a plan) instead of tables
     #[arg(long)]
     json: bool,
     #[command(flatten)]

@@ -25,7 +25,7 @@ pub(crate) trait Side: Send + Sync + 'static {
     /// The files with keys, which are watched.
     fn key_files(&self) -> Vec<PathBuf>;
 
-    /// Reads and checks the configuration and puts it into effect. On an error the old one stays.
+    /// Reads, checks and applies the configuration. On an error the old one stays.
     fn reload(&self) -> impl Future<Output = Result<Reloaded, Failure>> + Send;
 }
 
@@ -33,7 +33,7 @@ pub(crate) trait Side: Send + Sync + 'static {
 pub(crate) struct Reloaded {
     /// Keys whose values have changed since the last reload.
     changes: Vec<Change>,
-    /// Keys whose values need a restart.
+    /// Changed keys whose values need a restart.
     waiting: Vec<String>,
 }
 
@@ -108,7 +108,7 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// Opens the resources on the runtime that will use them.
+    /// Opens the resources. Call it on the runtime that will use them.
     pub(crate) fn by(settings: &Settings) -> Result<Opened, Failure> {
         let cores = service::gateway_cores(&settings.limits)?;
         let stop = Stop::on_signals()?;
@@ -130,7 +130,8 @@ impl Operation {
     ) -> Result<Operation, Failure> {
         let shown = Shown { facts, metrics, frontend };
         let mut tasks = JoinSet::new();
-        // The task starts first, because a reader of the log line about the listener may send a signal.
+        // The task starts before the admin listener is logged, because a reader of that line may send the
+        // signal.
         tasks.spawn(reloads(side, log.clone())?);
         tasks.spawn(dumps(shown.clone(), log.clone())?);
         if let Some(admin) = admin {
@@ -149,8 +150,7 @@ impl Operation {
     }
 }
 
-/// Reloads at SIGHUP, and when a file with keys has other content: no signal announces a change of a mounted
-/// secret.
+/// Reloads at SIGHUP, and when a file with keys has changed: the change of a mounted secret sends no signal.
 fn reloads(side: impl Side, log: Log) -> Result<impl Future<Output = ()> + Send, Failure> {
     let mut hangup = signal(SignalKind::hangup()).map_err(cannot_catch)?;
     Ok(async move {

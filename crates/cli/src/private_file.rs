@@ -1,4 +1,4 @@
-//! Files that their owner alone can read.
+//! Files that only their owner can read.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};

@@ -68,7 +68,7 @@ fn text(args: &Args) -> String {
             .to_owned();
     }
     let ports = args.port.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
-    // The flags require it wherever it is used.
+    // The flags require the port for every rule that contains it.
     let to = args.listen_port.unwrap_or_default();
     // A browser with QUIC would bypass the gateway.
     let quic = if args.port.contains(&443) { "    udp dport 443 reject\n" } else { "" };

@@ -163,7 +163,7 @@ fn status(ended: ExitStatus) -> Result<(), Failure> {
     }
 }
 
-/// The socket between the two processes, in a directory that only this user can enter.
+/// The socket between this process and the one inside, in a directory that only this user can enter.
 struct Handover {
     directory: PathBuf,
     listener: UnixListener,
@@ -206,7 +206,7 @@ impl Handover {
 
 impl Drop for Handover {
     fn drop(&mut self) {
-        // An empty directory is left.
+        // A failure leaves an empty directory.
         let _ = std::fs::remove_dir_all(Path::new(&self.directory));
     }
 }

@@ -175,7 +175,7 @@ struct Server {
 }
 
 impl Server {
-    /// Serves each connection in its own task, until the order to stop.
+    /// Serves each connection in a task of its own, until the signal to stop.
     async fn accept(self: Arc<Server>, listener: TcpListener) {
         let mut connections = JoinSet::new();
         loop {
@@ -251,12 +251,12 @@ impl Server {
     }
 }
 
-/// A connection on which an answer may be under way. Dropping it resets the connection, so that no client
-/// mistakes a part of a file for the whole.
+/// Resets its connection when it is dropped while an answer is under way, so that no client mistakes a part
+/// of a file for the whole.
 struct ResetOnDrop(Option<StreamHandle>);
 
 impl ResetOnDrop {
-    /// Marks that no answer is under way.
+    /// Records that no answer is under way.
     fn finish(mut self) {
         self.0 = None;
     }

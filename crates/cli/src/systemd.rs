@@ -49,7 +49,7 @@ pub(crate) async fn watchdog() {
 #[derive(Debug)]
 struct PassedListeners {
     addresses: Vec<SocketAddr>,
-    /// Present until the frontend takes them.
+    /// The listeners, until the frontend takes them.
     listeners: Mutex<Vec<TcpListener>>,
 }
 

@@ -1,4 +1,4 @@
-//! Text files whose size is bounded.
+//! Text files of limited size.
 
 use std::fs::File;
 use std::io::Read;

@@ -54,7 +54,7 @@ pub(crate) fn run(args: Args, _common: &Common) -> Result<(), Failure> {
     store(path, &line)
 }
 
-/// Returns the line after a step; `Err` has the reason why the step is impossible now.
+/// Returns the line after a step, or the reason why the step is impossible now.
 fn rotated(
     line: &str,
     args: &Args,

@@ -1,6 +1,6 @@
 //! Reports an invalid command line in one line, like every failure.
 //!
-//! clap writes a paragraph. Its content is kept, its layout is not; help and version are shown as they are.
+//! clap writes a paragraph; this puts its content into one line. Help and version are shown unchanged.
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -123,7 +123,7 @@ fn style() -> ProgressStyle {
 }
 
 impl Args {
-    /// Permitted additional bytes, percent.
+    /// Returns the limit of redundancy, percent.
     fn max_overhead(&self) -> Result<u32, Failure> {
         parse_max_overhead(&self.max_overhead)
             .map_err(|error| Failure::usage(format!("--max-overhead {error}")))

@@ -1,8 +1,8 @@
 //! Many short transfers over one link, once for each arm: the effect of each mechanism.
 //!
 //! Transaction `i` has the same seed in every arm, and so the same size and the same random numbers of the
-//! link. The arms are compared on the same losses, and the result depends on the seed but not on the number
-//! of cores.
+//! link. So the arms are compared on the same losses, and the result depends on the seed but not on the
+//! number of cores.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,15 +35,15 @@ pub struct Comparison {
     pub request: u32,
     /// Bytes of the responses.
     pub sizes: Sizes,
-    /// The sizes as requested, for the report.
+    /// The sizes as the user wrote them, for the report.
     pub sizes_text: String,
     /// A page that each transaction loads, instead of one response. Default `None`.
     pub page: Option<Page>,
-    /// The surroundings of a transaction. Default: nothing.
+    /// The surroundings of a transaction: its other paths and flows. Default: none.
     pub scenario: Scenario,
     /// Number of transactions of each arm.
     pub n: u64,
-    /// True to exclude the handshake.
+    /// True if transactions begin on an open connection, so that the handshake does not count.
     pub established: bool,
     /// Seed of all random numbers.
     pub seed: u64,
@@ -59,9 +59,9 @@ pub fn default_arms() -> Vec<Profile> {
 
 pub(crate) type Numbered = (u64, TransactionResult);
 
-/// Maximum number of transactions that a core takes at a time: enough to make use of an [`Arena`].
+/// Maximum number of transactions that a core takes at a time. It is enough to profit from an [`Arena`].
 const CHUNK: u64 = 32;
-/// Minimum number of chunks per core. At the end no core waits longer than for one chunk.
+/// Minimum number of chunks per core. So at the end no core waits for long.
 const MIN_CHUNKS_PER_CORE: u64 = 16;
 
 /// The result of a comparison, in the format of `whatif --json`.
@@ -96,7 +96,7 @@ impl LinkReport {
 /// The transfer.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Workload {
-    /// The response size, as requested.
+    /// The response size as the user wrote it.
     pub flow: String,
     /// Bytes of each request.
     pub request_bytes: u32,
@@ -109,7 +109,7 @@ pub struct Workload {
 /// The result of one arm. Times are those of completed transactions.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct ArmReport {
-    /// The arm, as requested.
+    /// The arm as the user wrote it.
     pub name: String,
     /// Transactions run.
     pub n: u64,
@@ -200,7 +200,7 @@ pub fn compare(
     }))
 }
 
-/// Runs the transactions whose number is in `wanted`, for each arm; stops early once `stop` is set.
+/// Runs the transactions whose number is in `wanted`, for each arm. Stops early once `stop` is set.
 ///
 /// # Errors
 /// Those of [`compare`].
@@ -232,11 +232,11 @@ pub(crate) fn transactions(
 }
 
 thread_local! {
-    /// The memory that a chunk leaves to the next one on this thread.
+    /// Memory that a chunk leaves for the next chunk on this thread.
     static ARENA: RefCell<Arena> = RefCell::default();
 }
 
-/// Runs the transactions of these numbers, for each arm; stops early once `stop` is set.
+/// Runs the transactions of these numbers, for each arm. Stops early once `stop` is set.
 fn run_chunk(
     comparison: &Comparison,
     knowledge_of_arms: &KnowledgeOfArms,
@@ -331,7 +331,7 @@ impl ArmReport {
 }
 
 impl Report {
-    /// Computes the report of a comparison; `report_arm` reports an arm by its index.
+    /// Computes the report of a comparison; `report_arm` computes that of the arm with an index.
     pub(crate) fn of(comparison: &Comparison, report_arm: impl Fn(usize, &Profile) -> ArmReport) -> Report {
         Report {
             link: LinkReport::of(&comparison.link),

@@ -1,9 +1,9 @@
 //! The packets of a simulated connection as a time-sequence diagram: an SVG with the client on the left, the
 //! server on the right, and time from top to bottom.
 //!
-//! The diagram is drawn from a capture of both ends. A packet that was captured at its sender but not at its
-//! receiver was lost, and its arrow ends in a cross. Idle times are shortened, but the times at the margins
-//! are exact.
+//! The diagram is drawn from a capture of both ends. A packet was lost if it was captured at its sender but
+//! not at its receiver; its arrow ends in a cross. Idle times are shortened, but the times at the margins are
+//! exact.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -64,7 +64,7 @@ struct Captured {
 struct Crossing {
     from_server: bool,
     sent: u64,
-    /// `None`: lost.
+    /// Time of the arrival; `None` if the packet was lost.
     arrived: Option<u64>,
     label: String,
     /// True for a copy or parity.
@@ -120,7 +120,7 @@ fn arrow(crossing: &Crossing, flight: u64, y: &impl Fn(u64) -> f64, slots: &mut 
     let away = if *from_server { -1.0 } else { 1.0 };
     // The arrow of a lost packet ends at two thirds of the width, with the slope of a packet that arrives.
     let (x, end) = match arrived {
-        // Packets of the same instant are drawn one below the other at both ends.
+        // Packets of the same instant are drawn one below the other, at both ends.
         Some(at) => (to, y(*at) + start - y(*sent)),
         None => (from + (to - from) * 0.66, start + (y(sent + flight) - y(*sent)) * 0.66),
     };

@@ -1,5 +1,4 @@
-//! One interface to the kernel's TCP and to brisk's. The code above it is the same, so that only the TCP
-//! differs.
+//! One interface to the kernel's TCP and to brisk's, so that measurements of both differ only in the TCP.
 
 use std::io;
 use std::net::SocketAddr;
@@ -207,7 +206,7 @@ impl Stream {
                 stream.set_nodelay(true);
                 Ok(())
             }
-            // `ask` has switched it on in the configuration of the connection.
+            // `ask` has switched Nagle's algorithm off in the configuration of the connection.
             Stream::Hedged(_) => Ok(()),
         }
     }

@@ -13,6 +13,7 @@
 //! | [`browse`] | a page in a real Chromium over an emulated link |
 //! | [`captured`] | traffic from a capture or an access log, and the expected gain of each mechanism for it |
 //! | [`real`] | the kernel's TCP, a connection pool and gateways, in real time over the same link |
+//! | [`row`] | one transaction as a row of CSV |
 //! | [`mod@bench`] | processor time of both ends with the kernel's TCP and with brisk's |
 //! | [`either_tcp`] | one interface to the kernel's TCP and to brisk's |
 //! | [`emulate`] | a link in real time between two devices |

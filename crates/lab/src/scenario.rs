@@ -1,4 +1,4 @@
-//! The surroundings of a transaction, in addition to its link and its sizes.
+//! The surroundings of a transaction: everything beyond its link and its sizes.
 
 use std::time::Duration;
 
@@ -23,11 +23,11 @@ pub struct Scenario {
     pub think: Duration,
     /// Number of earlier transactions on the open connection.
     pub earlier: u32,
-    /// Variation of the computations of a page between loads, thousandths.
+    /// Variation of a page's computations between loads, thousandths.
     pub spread: u16,
     /// The second hop, over which the server fetches its responses.
     pub backend: Option<Backend>,
-    /// Flows on the same link, which are then measured instead of the transaction.
+    /// Other flows on the same link. They are measured instead of the transaction.
     pub beside: Option<Beside>,
     /// Bursts of packets instead of connections.
     pub burst: Option<Burst>,

@@ -2,8 +2,8 @@
 //!
 //! Quantiles interpolate between order statistics (Hyndman and Fan 1996, type 7, as in R and NumPy). The
 //! interval of a quantile lies between two order statistics, whose ranks follow from the binomial
-//! distribution: it holds for any distribution of the values, in at least 95 % of samples that are large
-//! enough (six values for the median). The interval of a mean is Student's. Figures that combine several
+//! distribution. It holds for any distribution of the values, in at least 95 % of samples that are large
+//! enough (six values for the median). The interval of a mean is Student's. Estimates that combine several
 //! statistics have bootstrap intervals.
 
 use brisk_link::seeds::ChaCha8Rng;
@@ -73,7 +73,7 @@ impl Sample {
     /// Returns the 95 % interval of a statistic; NaN without values.
     ///
     /// Mean: Student's interval, exact for a normal distribution and nearly so for a large sample of any
-    /// other. The interval of a single value has no width: nothing is known about its error.
+    /// other. The interval of a single value has no width, although nothing is known about its error.
     ///
     /// Quantile: the closest two values so that each end is beyond the true quantile in at most 2.5 % of
     /// samples. If the sample is too small for that, as for the 99th percentile of 100 values, the
@@ -174,8 +174,8 @@ fn interpolated(n: usize, q: f64, at: impl Fn(usize) -> f64) -> f64 {
     low + (high - low) * (rank - below as f64)
 }
 
-/// Returns the generator of the resample at index `place`, if each resample draws `words` words and the first
-/// one starts at the position of `rng`. Resamples can then be drawn in parallel.
+/// Returns the generator of the resample at index `place`. Each resample draws `words` words, and the first
+/// one starts at the position of `rng`; so resamples can be drawn in parallel.
 fn resampler(rng: &ChaCha8Rng, place: usize, words: usize) -> ChaCha8Rng {
     let mut own = rng.clone();
     own.set_word_pos(rng.get_word_pos() + place as u128 * words as u128);

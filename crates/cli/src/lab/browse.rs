@@ -133,7 +133,7 @@ impl Args {
     }
 }
 
-/// Returns the synthetic pages of the plans.
+/// Returns the generated pages of the plans.
 fn made() -> Result<Vec<Outline>, Failure> {
     let mut outlines: Vec<Outline> = Vec::new();
     for (name, text) in builtin::PLANS {

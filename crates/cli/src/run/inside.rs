@@ -18,7 +18,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::failure::Failure;
 
-/// The source address of connections; it is not visible outside.
+/// Source address of the command's connections; it is not visible outside.
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 255, 255, 254);
 /// Exit status for a command that cannot run, as in a shell.
 const CANNOT_RUN: u8 = 127;
@@ -50,7 +50,7 @@ fn network() -> Result<(TcpListener, UdpSocket), Failure> {
     let lo = Interface::named("lo").map_err(Failure::failed)?;
     lo.add_address(OWN.into(), 32).map_err(Failure::failed)?;
     lo.add_route(IpAddr::from(Ipv4Addr::UNSPECIFIED), 0, None).map_err(Failure::failed)?;
-    // Without IPv6 in the kernel there is nothing to route.
+    // A kernel without IPv6 needs no route for it.
     let _ = lo.add_route(IpAddr::from(Ipv6Addr::UNSPECIFIED), 0, None);
     let any = |port| (IpAddr::from(Ipv6Addr::UNSPECIFIED), port);
     let (listener, names) = match TcpListener::bind(any(0)) {
@@ -91,7 +91,7 @@ fn redirect(tcp: u16, names: u16) -> Result<(), Failure> {
     }
 }
 
-/// Sets the capabilities that an executed program inherits in the namespace; the command has none.
+/// Sets the capabilities that an executed program inherits in the namespace. The command gets none.
 fn inherit(capabilities: CapabilitySet) -> Result<(), Failure> {
     let failed = |error: rustix::io::Errno| Failure::failed(format!("capabilities: {error}"));
     rustix::thread::clear_ambient_capability_set().map_err(failed)?;

@@ -34,7 +34,7 @@ pub(super) fn relay(inside: std::net::UdpSocket) -> io::Result<impl Future<Outpu
             let Ok((length, asker)) = inside.recv_from(&mut question).await else { continue };
             let (question, inside) = (question[..length].to_vec(), inside.clone());
             tokio::spawn(async move {
-                // A client without an answer asks again, or gives up.
+                // If there is no answer, the client asks again or gives up.
                 if let Ok(Ok(answer)) = tokio::time::timeout(TIME_LIMIT, ask(resolver, &question)).await {
                     let _ = inside.send_to(&answer, asker).await;
                 }

@@ -55,7 +55,7 @@ pub(super) fn run(args: &Args, file: &Path, common: &Common) -> Result<(), Failu
     print(&facts.to_text())?;
     match estimate {
         Some(estimate) => print(&format!("\n{}", estimate.to_text()))?,
-        // The figures of the capture are useful without an estimate.
+        // The statistics of the capture are useful even without an estimate.
         None => print_line("interrupted before there was an estimate")?,
     }
     print_line("\nThe estimate is based on:")?;

@@ -69,13 +69,12 @@ pub enum Role {
     Ask(SocketAddr, Work),
 }
 
-/// The transfers of an end, with the unit in which they are counted.
+/// What the two ends transfer. Costs are per unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Work {
     /// One connection on which the client sends as fast as possible. Unit: a byte.
     Upload,
-    /// Like `Upload`, but a server with brisk's TCP reads the bytes in the packets, without a copy. Unit: a
-    /// byte.
+    /// Like `Upload`, but a server with brisk's TCP reads the bytes in place, without a copy. Unit: a byte.
     Delivery,
     /// One connection on which the server sends as fast as possible. Unit: a byte.
     Download,
@@ -94,7 +93,7 @@ pub enum Work {
     PingPong,
 }
 
-/// The result of one line of a client's input.
+/// The result of one interval of a client's work.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Done {
     /// Number of units.
@@ -114,8 +113,8 @@ impl End {
         if let (Tcp::Smoltcp { device, address, sockets }, Role::Serve(at)) = (&self.tcp, &self.role) {
             return serve_on_smoltcp(device, address, *sockets, *at);
         }
-        // A runtime with one thread, or one thread per core if this process may use several cores, so that
-        // the cost is that of these cores.
+        // Uses a runtime with one thread, or one thread for each core that this process may use, so that the
+        // cost is that of these cores.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let local = LocalSet::new();
         local.block_on(&runtime, async {
@@ -221,9 +220,9 @@ async fn accept(listener: Listener) -> io::Result<()> {
     }
 }
 
-/// Serves one connection as its first bytes request. The client detects and counts failures.
+/// Serves one connection, in the way that its first bytes request. The client detects and counts failures.
 async fn converse(mut stream: Stream) -> io::Result<()> {
-    // The head of a request arrives in one read together with the request.
+    // Usually the head arrives together with the whole request.
     let mut first = [0; 1024];
     let mut have = stream.read(&mut first).await?;
     while have < Head::LEN {
@@ -269,8 +268,8 @@ async fn converse(mut stream: Stream) -> io::Result<()> {
     }
 }
 
-/// Reads to the end of the stream; returns the number of bytes. With `in_place`, brisk's TCP reads them in
-/// the packets, without a copy.
+/// Reads to the end of the stream; returns the number of bytes. With `in_place`, a connection of brisk's TCP
+/// is read without a copy.
 async fn receive(stream: &mut Stream, in_place: bool) -> io::Result<u64> {
     let (mut buffer, mut received) = (vec![0; PIECE], 0);
     loop {

@@ -1,4 +1,4 @@
-//! The environment of a measurement: two namespaces that a veth pair joins, and processes in them on given
+//! The environment of a measurement: two namespaces joined by a veth pair, and processes in them on given
 //! cores, whose cost is measured.
 
 use std::fs;
@@ -25,14 +25,14 @@ const VETH: &str = "bench0";
 const NEAR: [u8; 4] = [10, 99, 0, 1];
 const FAR: [u8; 4] = [10, 99, 0, 2];
 const BEHIND: [u8; 4] = [10, 98, 0, 0];
-/// Settings of both namespaces: Fast Open for clients and for every listener, and more ports than the
+/// Settings of both namespaces: Fast Open for clients and for every listener, and enough ports for the
 /// transactions of a run.
 const SYSCTLS: [(&str, &str); 2] = [("tcp_fastopen", "1027"), ("ip_local_port_range", "10000 65000")];
 
 /// Time limit for an end to exit by itself.
 const EXIT_LIMIT: Duration = Duration::from_secs(1);
 
-/// Two namespaces. The client is in the first one; the row determines where the server is.
+/// Two namespaces. The client is in the first one; the setup of the row determines where the server is.
 #[derive(Debug)]
 pub(super) struct Fixture {
     pub(super) near: Namespace,
@@ -83,7 +83,7 @@ impl Fixture {
         let spawn = || -> io::Result<Child> {
             let mut set = CpuSet::new();
             cores.iter().for_each(|core| set.set(*core));
-            // The thread is temporary; its child stays on these cores.
+            // This thread ends; only its child stays on these cores.
             sched_setaffinity(None, &set)?;
             let mut command = Command::new(&self.program);
             command.args(["bench", "--end", &spec]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -119,7 +119,7 @@ fn shell(program: &str, words: &[&str]) -> io::Result<()> {
     }
 }
 
-/// Makes this core process the packets of the veth device, regardless of the sender, because each host has
+/// Makes this core process the packets of the veth device, whichever core sent them, because each host has
 /// its own core.
 fn serve_packets_on(core: usize) -> io::Result<()> {
     let mask = 1u64.checked_shl(core as u32).unwrap_or(0);
@@ -221,8 +221,8 @@ impl Process {
         Ok(sum)
     }
 
-    /// Returns the number of packets that have passed the interfaces of its namespace in both directions so
-    /// far, the loopback interface excepted. A super-packet counts as one.
+    /// Returns the number of packets that have passed the interfaces of its namespace, in both directions,
+    /// without loopback. A super-packet counts as one.
     pub(super) fn packets(&self) -> io::Result<u64> {
         let unknown = || io::Error::other("/proc does not report the packets of an interface");
         packets(&fs::read_to_string(format!("/proc/{}/net/dev", self.child.id()))?).ok_or_else(unknown)
@@ -231,7 +231,8 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // The process ends with its standard input, so that it can write the results of its end (a profile).
+        // The process ends when its standard input ends. Before that it can write files of its own, such as a
+        // profile.
         drop(self.child.stdin.take());
         let until = Instant::now() + EXIT_LIMIT;
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < until {

@@ -1,10 +1,10 @@
-//! Cost of TCP: processor time of both ends for the same work. The measurements of the kernel's TCP and of
-//! brisk's alternate.
+//! Cost of TCP: processor time of both ends for the same work, measured alternately with the kernel's TCP and
+//! with brisk's.
 //!
-//! Each measurement has two processes, a client and a server, on one core (or on one each). The cost is that
-//! of both ends, because one end may save work that the other must do. The kernel charges its packet work to
-//! the running process, which is one of the two if no other process uses their core. A row shows the median
-//! of the ratios of the rounds, so that a change in the machine's speed between rounds has no effect.
+//! Each measurement has two processes, a client and a server, on the same core or on one core each. The cost
+//! is that of both ends, because one end may save work that the other must then do. The kernel charges its
+//! packet work to the running process, which is one of the two if no other process uses the core. A row shows
+//! the median of the rounds' ratios, so that changes of the machine's speed between rounds have no effect.
 //!
 //! | module | content |
 //! |---|---|
@@ -91,9 +91,9 @@ pub struct Cost {
     /// Packets that passed the interfaces of the client's host in both directions, per unit. A super-packet
     /// counts as one.
     pub packets: f64,
-    /// Times that a thread of either end slept and was woken, per unit.
+    /// Number of times that a thread of either end slept and was woken, per unit.
     pub wakeups: f64,
-    /// Processor time of both ends / cores / time: 1 if no end waited.
+    /// Processor time of both ends / cores / elapsed time: 1 if no end waited.
     pub busy: f64,
     /// Transactions that failed.
     pub failed: u64,
@@ -177,7 +177,7 @@ impl Bench {
     }
 }
 
-/// Lets all clients work at the same time.
+/// Makes all clients work at the same time.
 fn work_together(clients: &mut [Process], seconds: f64) -> Result<Vec<Done>, BenchError> {
     clients.iter_mut().try_for_each(|client| client.begin(seconds))?;
     clients.iter_mut().map(Process::done).collect()

@@ -1,13 +1,13 @@
 //! A server on [smoltcp](https://docs.rs/smoltcp), on a TUN device like brisk's server, for the same clients.
 //!
-//! One thread polls arriving packets, conversations and outgoing packets in turn, and then sleeps until the
-//! device is readable or a timer of smoltcp expires. The device is from `brisk-packet-io`, with packets of up
-//! to 64 kB in both directions. smoltcp's segments fit an MTU of 1,500 bytes. If smoltcp combines several
-//! segments into one packet, it tells the kernel their length (its feature `segmentation-offload`). For
-//! smoltcp as for brisk, the kernel verifies and completes checksums.
+//! One thread in turn polls arriving packets, conversations and outgoing packets, and then sleeps until the
+//! device is readable or a timer of smoltcp expires. The device is that of `brisk-packet-io`, with packets of
+//! up to 64 kB in both directions. Segments fit an MTU of 1,500 bytes. If smoltcp combines several segments
+//! into one packet, it tells the kernel their length (its feature `segmentation-offload`). As for brisk, the
+//! kernel verifies and completes checksums.
 //!
 //! A socket listens again as soon as its connection is in TIME-WAIT. smoltcp searches all sockets linearly;
-//! sockets kept for its 10 s of TIME-WAIT would take all of its time.
+//! if sockets stayed in its TIME-WAIT of 10 s, the search would take all of its time.
 
 use std::convert::Infallible;
 use std::io;
@@ -71,7 +71,7 @@ struct SmoltcpDevice {
     tun: TunDevice,
     arrived: Vec<u8>,
     leaving: Vec<u8>,
-    /// Error that smoltcp's interface cannot return.
+    /// An error that smoltcp's interface cannot return.
     failed: Option<io::Error>,
 }
 
@@ -99,8 +99,8 @@ impl SmoltcpDevice {
         }
     }
 
-    /// Reads the next valid packet and returns its range in the buffer. The packet is read in one piece with
-    /// the kernel's metadata, as by brisk's server.
+    /// Reads the next valid packet, and returns its range in the buffer. The packet is read in one piece with
+    /// the kernel's metadata, as brisk's server does.
     fn read(&mut self) -> Option<Range<usize>> {
         loop {
             match self.tun.recv_in_place(&mut self.arrived) {

@@ -38,7 +38,7 @@ pub struct RowReport {
     pub ratio_of: &'static str,
     /// Ratio of the processor times of both ends.
     pub cpu: Spread,
-    /// The value that `cpu` would have if the server's own code took no time: the cost of the path through
+    /// Value of `cpu` if the server's own code took no time: the remaining cost is that of the path through
     /// the device and of the other end. Present in rows that compare a server in user space with the kernel.
     pub limit: Option<f64>,
     /// Ratio of the wall-clock times per unit, in the direction of `ratio_of`.
@@ -56,7 +56,7 @@ pub struct RowReport {
 pub struct SetupReport {
     /// The TCP and its path.
     pub name: String,
-    /// The median of each figure.
+    /// The median of each value.
     pub median: Cost,
 }
 

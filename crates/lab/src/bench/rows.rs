@@ -40,8 +40,8 @@ pub(super) enum Topology {
     Big,
     /// Packets of 1,500 bytes cross the veth pair; the kernel cuts and joins them in software at both ends.
     Packets,
-    /// The client is on a core of its own, like a separate host. The server's host receives the packets of
-    /// the veth pair and can forward packets, and all work of its core counts.
+    /// The client has a core of its own, like a separate host. The server's host receives the packets of the
+    /// veth pair and may forward them; all work of its core counts.
     Routed,
 }
 
@@ -187,7 +187,7 @@ fn tun() -> Tcp {
     ours(&format!("tun:{TUN_DEVICE}"), &[TUN_ADDRESS], "tcp")
 }
 
-/// A socket of smoltcp serves one connection, so each busy socket needs another one that listens.
+/// A socket of smoltcp serves one connection, so there is one that listens for each busy one.
 fn smoltcp(work: Work) -> Tcp {
     let parallel = if let Work::Transactions { parallel, .. } = work { parallel } else { 1 };
     let (device, address) = (TUN_DEVICE.to_owned(), TUN_ADDRESS.to_owned());

@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 pub(super) const PIECE: usize = 256 << 10;
 pub(super) static PATTERN: [u8; PIECE] = [b'x'; PIECE];
 
-/// The first bytes of a connection, with the client's request.
+/// The request of a client: the first bytes of its connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Head {
     Upload,

@@ -24,7 +24,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(30);
 /// Size of the window, CSS pixels.
 const WINDOW: &str = "1280,900";
 
-/// Flags of every browser. Without the disabled features at the end, the browser tries https first for
+/// Flags of every browser. Without the disabled features at the end, the browser would try https first for
 /// `http://`.
 const FLAGS: [&str; 10] = [
     "--headless",

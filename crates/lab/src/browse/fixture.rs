@@ -5,8 +5,8 @@
 //! Chromium --kernel TCP--> frontends ==brisk TCP in UDP==> link ==> backends --kernel TCP--> web server
 //! ```
 //!
-//! Every host of the page has its own address on the loopback device of both namespaces. Each arm has a port.
-//! Its frontend accepts connections to all these addresses on that port, and its backend connects to the same
+//! Every host of the page has its own address on the loopback device of both namespaces. Each arm has a port:
+//! its frontend accepts connections to all these addresses on that port, and its backend connects to the same
 //! address and port on the other side. So the browser's limits per host apply, and the arms share only the
 //! link.
 
@@ -85,7 +85,7 @@ pub(super) fn add_hosts(hosts: usize) -> Result<(), BrowseError> {
 
 /// Gives the gateways priority over the browser, so that computations of the browser do not delay packets.
 pub(super) fn prioritise() {
-    // Without the capability the run is slightly less exact; the link reports the missing priority.
+    // Without the capability the results are slightly less exact; the link reports that it has no priority.
     let _ = request_fifo(FIFO_PRIORITY);
 }
 

@@ -43,7 +43,7 @@ const LONGEST_LOAD: Duration = Duration::from_secs(120);
 /// Pause between two loads, so that the queues of the link are empty again.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// Page, links, profiles and number of loads.
+/// The page, the link, the profiles and the number of loads.
 #[derive(Clone, Debug)]
 pub struct Browse {
     /// The page.
@@ -217,7 +217,7 @@ impl Measurement<'_> {
                     let picture = self.picture.filter(|_| number == 0 && arm == 0);
                     let result = self.load(&mut driver, browser, arm, picture).await;
                     if let (0, Err(error)) = (number, result.as_ref()) {
-                        // The counted loads of an arm would fail like this first one.
+                        // The first load has failed, and so would the counted ones.
                         return Err(BrowseError::Driver(error.clone()));
                     }
                     on_progress(&Progress { arm: &arms[arm].name, number, result: &result });

@@ -41,9 +41,9 @@ pub struct PageReport {
     pub seed: u64,
     /// The arms; gains are relative to the first.
     pub arms: Vec<ArmReport>,
-    /// True if the link kept its times.
+    /// True if the emulated link delivered its packets on time.
     pub valid: bool,
-    /// Description of the link's timing.
+    /// Says in words how punctual the link was.
     pub verdict: String,
 }
 
@@ -70,7 +70,7 @@ pub struct ArmReport {
     pub loads: Vec<Load>,
 }
 
-/// A time over several loads, ms.
+/// The mean of a time over several loads, ms.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct MeanTime {
     /// Number of loads.

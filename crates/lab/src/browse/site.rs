@@ -1,9 +1,9 @@
 //! A recorded page as files, from which a browser can load the page again.
 //!
 //! Documents contain the objects that their parser found, in order and evenly distributed, with leading style
-//! sheets and scripts in the head. Scripts compute and then load the objects that they loaded in the
+//! sheets and scripts in the head. Scripts compute, and then load the objects that they loaded in the
 //! recording. The children of other objects are loaded when their parent has arrived. Objects are padded to
-//! their size; they are longer only if their content requires it.
+//! their recorded size; an object is longer only if its content does not fit.
 
 use std::fmt::Write;
 
@@ -117,7 +117,7 @@ impl Tree<'_> {
         Answer { content_type, location: redirect, head: object.head, body }
     }
 
-    /// Returns the kind of the object itself; the page is always a document.
+    /// Returns the kind of the object itself, not of its target; the page is always a document.
     fn own_kind(&self, index: usize) -> Kind {
         if self.final_target(0) == index { Kind::Document } else { self.outline.objects[index].kind }
     }
@@ -198,7 +198,7 @@ fn spread(pieces: &[String], size: usize) -> Vec<u8> {
     let mut body = Vec::with_capacity(size.max(contained));
     for (nth, piece) in pieces.iter().enumerate() {
         body.extend_from_slice(piece.as_bytes());
-        // Length that the body should have after this piece; a gap too short for a comment is left.
+        // Length of the body after this piece and its comment. A gap that is too short for a comment stays.
         let due = contained_until(pieces, nth) + filler * (nth + 1) / pieces.len();
         if let Some(missing) = due.checked_sub(body.len() + "<!---->".len()) {
             body.extend_from_slice(b"<!--");

@@ -1,8 +1,8 @@
 //! Expected gain of each mechanism for a workload, its confidence, and a recommendation.
 //!
-//! Every pair of arms runs with the estimated loss rate and with both ends of its interval. The interval of a
-//! gain is the hull of the three bootstrap intervals, so it includes the uncertainty of the capture and of
-//! the simulation.
+//! Each pair of arms runs with the estimated loss rate and with both ends of its interval. The interval of a
+//! gain covers the three bootstrap intervals, so it includes the uncertainty of the capture and of the
+//! simulation.
 
 use std::sync::atomic::AtomicBool;
 
@@ -22,7 +22,7 @@ use crate::statistics::{Interval, Statistic};
 use crate::text_table;
 
 /// Mechanisms: name, arm without it, arm with it, and true if a user can switch it on. The kernel's Fast Open
-/// stores the cookie but not the round-trip time, so a lost SYN costs it a second, as without Fast Open. Ours
+/// stores the cookie but not the round-trip time, so a lost SYN costs a second, as without Fast Open. Brisk's
 /// also stores the round-trip time of earlier connections, and sends a plain SYN soon after an unanswered
 /// one.
 const MECHANISMS: [(&str, &str, &str, bool); 6] = [
@@ -71,7 +71,7 @@ pub struct Estimate {
     pub recommended: Option<String>,
 }
 
-/// Change by a mechanism. Negative is faster.
+/// The change that a mechanism causes. Negative is faster.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Gain {
     /// Name of the mechanism.
@@ -100,7 +100,7 @@ impl Estimation {
         3 * arms(self.max_overhead).len() as u64 * self.parts.iter().map(|part| self.share(part)).sum::<u64>()
     }
 
-    /// Runs the simulation. Calls `progress` with the number of completed transactions; returns `None` once
+    /// Runs the simulation. Calls `progress` with the number of completed transactions. Returns `None` once
     /// `stop` is set.
     ///
     /// # Errors
@@ -208,8 +208,8 @@ fn gain(
     }
 }
 
-/// Returns the arm with the largest gain among those with a certain gain whose additional bytes are within
-/// the limit.
+/// Returns the arm with the largest gain, of those whose gain is certain and whose additional bytes are
+/// within the limit.
 fn recommended(gains: &[Gain], max_overhead: u32) -> Option<String> {
     let to_switch_on = |gain: &&Gain| {
         let listed = MECHANISMS.iter().any(|(name, _, _, on)| *on && *name == gain.mechanism);

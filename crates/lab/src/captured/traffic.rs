@@ -55,7 +55,7 @@ pub struct Traffic {
     pub up: Losses,
 }
 
-/// Figures of the capture for text and JSON. Times are in ms, sizes in bytes, rates are shares.
+/// Statistics of the capture, for text and JSON. Times are in ms, sizes in bytes; rates are shares.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Facts {
     /// Packets in the file.
@@ -171,7 +171,7 @@ fn percent(share: f64) -> String {
 }
 
 impl Facts {
-    /// Computes the figures of a capture.
+    /// Computes the statistics of a capture.
     pub fn of(analysis: &Analysis, traffic: &Traffic) -> Facts {
         let ms = |ns: u64| ns as f64 / 1e6;
         let rtt = |quantile| analysis.round_trip(quantile).map_or(f64::NAN, ms);
@@ -193,7 +193,7 @@ impl Facts {
         }
     }
 
-    /// Formats the figures for a terminal of 80 columns.
+    /// Formats the statistics for a terminal of 80 columns.
     pub fn to_text(&self) -> String {
         let side = match self.side {
             Side::Client => "at the clients",

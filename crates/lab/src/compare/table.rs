@@ -1,4 +1,4 @@
-//! A comparison as a table: one row per arm, with the interval of each figure below it.
+//! A comparison as a table: one row per arm, with intervals below the values.
 
 use comfy_table::{ContentArrangement, Table, presets};
 
@@ -14,7 +14,7 @@ type Row = [String; 10];
 const HEADINGS: [&str; 10] =
     ["arm", "mean ms", "p50 ms", "p90 ms", "p99 ms", "p50\nin RTT", "p99\nin RTT", "wire", "hit", "timeouts"];
 
-/// Maximum length of an arm's name in the table; with a longer one, the table has numbers instead.
+/// Maximum length of an arm's name in the table. If a name is longer, the table has numbers instead of names.
 const LONGEST_NAME: usize = 12;
 
 /// Returns the whole text, line end included.
@@ -36,7 +36,7 @@ pub(super) fn text(report: &Report) -> String {
         report.arms.iter().enumerate().map(|(index, arm)| row(name(index, arm), arm, interval)).collect()
     };
     let on_a_line = rows("..");
-    // The table would break a long interval anywhere, and a part of a number looks like a number.
+    // The table would break a long interval anywhere, and a part of a number looks like another number.
     table.add_rows(if width(&on_a_line) <= usize::from(WIDTH) { on_a_line } else { rows("..\n") });
     text += &text_table::lines(table, 1..);
     text.push_str("\nBelow each time: its 95 % confidence interval. wire: IP bytes / payload bytes.\n");

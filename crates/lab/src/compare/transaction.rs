@@ -22,7 +22,8 @@ use crate::scenario::Scenario;
 
 /// Maximum number of earlier transactions over a path.
 const EARLIER: usize = 300;
-/// Bytes of earlier transactions that suffice, because a large transaction shows as much as many small ones.
+/// Bytes of earlier transactions that suffice: a large transaction tells as much about the path as many small
+/// ones.
 const EARLIER_BYTES: u64 = 100_000_000;
 /// Minimum number of earlier transactions, even if they exceed [`EARLIER_BYTES`].
 const EARLIER_MIN: usize = 4;
@@ -59,8 +60,9 @@ impl Comparison {
     }
 
     /// Returns the state of both ends of an arm after earlier connections; `None` for an arm without memory.
+    /// It comes from many earlier transactions over the same path, which are like those that are compared.
     /// The planner needs the loss rate of the path, and an arm that starts from path memory needs its
-    /// capacity. Many earlier transactions like those that are compared, over the same path, provide both.
+    /// capacity.
     fn prior_knowledge(
         &self,
         arm: &Profile,

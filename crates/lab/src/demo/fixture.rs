@@ -29,7 +29,7 @@ pub(super) struct Fixture {
     pub(super) frontend: SocketAddr,
     pub(super) tally: SharedTally,
     pub(super) hop: Arc<HopTotals>,
-    /// Counters of the link, up and down, at the last second.
+    /// Counters of the link, up and down. The link updates them every second.
     pub(super) link: Arc<Mutex<(Counters, Counters)>>,
     before: EarlierCounts,
     relay: JoinHandle<io::Result<Outcome>>,
@@ -183,8 +183,8 @@ impl Fixture {
     }
 }
 
-/// Returns the TCP of a gateway's tunnel with the mechanisms of `arm`. If the arm starts from path memory, it
-/// does so with the settings of an installed gateway.
+/// Returns the TCP of a gateway's tunnel with the mechanisms of `arm`. An arm that starts from path memory
+/// uses the settings of an installed gateway for that.
 fn as_installed(arm: &Profile) -> TcpConfig {
     let hop = hop_tcp(arm.tcp.clone());
     match arm.starts_from_path() {
@@ -206,7 +206,7 @@ fn relay(
     std::thread::Builder::new().name("link".to_owned()).spawn(move || {
         emulation.prioritise();
         emulation.run(None, &stop, &mut |progress| {
-            // Readers only copy the value, so it is valid even after the panic of a reader.
+            // Readers only copy the value, so it is valid even if one has panicked.
             *counters.lock().unwrap_or_else(PoisonError::into_inner) = (*progress.up, *progress.down);
         })
     })

@@ -67,7 +67,7 @@ impl Capture {
         let (clock, today) = self.epoch;
         let since = began.saturating_duration_since(clock) + Duration::from_micros(now.as_micros());
         let time = Instant::from_micros((today + since).as_micros() as u64);
-        // `finish` reports the error of a writer that has ended.
+        // If the writer has ended with an error, `finish` reports it.
         let _ = self.records.send(Record { interface, heading, time, packet: packet.to_vec() });
     }
 

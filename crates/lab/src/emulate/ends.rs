@@ -97,7 +97,7 @@ impl EndSpec {
     /// # Errors
     /// The system's error with the remedy.
     pub fn open(&self) -> Result<TunEnd, EndError> {
-        // A link carries packets as on a wire: no super-packets, complete checksums.
+        // Packets cross the link as on a wire: no super-packets, complete checksums.
         let options = TunOptions { offload: false, ..TunOptions::default() };
         let mut device = match &self.namespace {
             Some(namespace) => TunDevice::open_in_netns(&self.device, namespace, options)?,
@@ -177,7 +177,7 @@ pub struct Created {
 impl Drop for Created {
     fn drop(&mut self) {
         for name in &self.names {
-            // An error cannot be reported here; `ip netns list` shows a remaining namespace.
+            // An error cannot be reported here; `ip netns list` shows a namespace that is left.
             let _ = Namespace::delete(name);
         }
     }

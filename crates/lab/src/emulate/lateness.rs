@@ -1,4 +1,4 @@
-//! Lateness of packets: actual release time minus due time.
+//! Lateness of packets: the time of their departure minus their due time.
 
 use std::time::Duration;
 

@@ -43,7 +43,7 @@ pub trait End {
     /// An error of the device; the packet is then lost.
     fn send(&mut self, packet: &[u8]) -> io::Result<()>;
 
-    /// Returns the bytes that each packet has on the wire in addition to those of [`End::receive`].
+    /// Returns the bytes that each packet has on the wire beyond those that [`End::receive`] returns.
     fn overhead(&self) -> usize {
         0
     }
@@ -109,7 +109,7 @@ pub struct Emulation<A, B> {
 /// Maximum number of packets that are read from one end before the other end is read and due packets are
 /// sent.
 const BATCH: usize = 32;
-/// Maximum time until a request to stop takes effect.
+/// Maximum delay of a request to stop.
 const ATTENTION: Duration = Duration::from_millis(50);
 const SPARE_BUFFERS: usize = 4096;
 /// Real-time priority: low, so that threads of the system run first.

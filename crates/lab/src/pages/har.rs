@@ -2,7 +2,7 @@
 //!
 //! The format records what was fetched and when, but not why. The parent of an object is the object in
 //! `_initiator`; if that is unknown, the page in the `Referer` header; otherwise the first object. A child of
-//! a document begins while the document arrives, every other child after its parent has arrived.
+//! a document begins to load while the document arrives, any other child after its parent has arrived.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -182,8 +182,8 @@ fn known(size: Option<i64>) -> Option<u64> {
     size.and_then(|size| u64::try_from(size).ok())
 }
 
-/// Returns when a child begins: a parser finds the children of a document one after the other while it
-/// arrives.
+/// Returns when a child begins to load. A parser finds the children of a document one after the other, while
+/// the document arrives.
 fn found_in(parent: usize, index: usize, of: &Entry, parents: &[Option<usize>]) -> Wait {
     if of.kind() != Kind::Document {
         return Wait::End(parent);

@@ -1,5 +1,5 @@
-//! A page as the tree of its objects, from which a browser can load it again. The graph of
-//! [`brisk_sim::page`] lacks this information.
+//! A page as the tree of its objects, from which a browser can load it again. (The graph of
+//! [`brisk_sim::page`] lacks what a browser needs.)
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub struct Outline {
 pub struct Object {
     /// Host, counted from 0.
     pub host: usize,
-    /// Treatment by the browser.
+    /// How a browser treats the object.
     pub kind: Kind,
     /// The object that loads this one; it has a smaller index.
     pub parent: Option<usize>,
@@ -31,7 +31,7 @@ pub struct Object {
     pub compute: Duration,
 }
 
-/// Treatment of an object by a browser.
+/// How a browser treats an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// The browser parses the object and loads the objects that it finds.

@@ -2,9 +2,9 @@
 //!
 //! `res` is a list of objects, each an array: host number, kind, number of the parent (-1: none), how the
 //! parent loaded it, start in ms, request bytes, response header bytes, body bytes, status, connection,
-//! waiting time in ms. An object that the parser of an HTML parent found begins while that parent arrives. An
-//! object that a script loads begins when the script has arrived. Waiting times include a round trip of the
-//! recording, so they are not used as think time of the server.
+//! waiting time in ms. An object begins to load while its parent arrives if an HTML parser found it there,
+//! and after its parent has arrived if a script loads it. Waiting times include a round trip of the
+//! recording, so the simulated server does not use them as think time.
 
 use std::time::Duration;
 
@@ -90,8 +90,8 @@ fn parent_of(index: usize, parent: i64) -> Option<usize> {
     }
 }
 
-/// Returns when a child begins: a parser finds the children of an HTML object one after the other while it
-/// arrives.
+/// Returns when a child begins to load. A parser finds the children of an HTML object one after the other,
+/// while the object arrives.
 fn found_in(parent: usize, index: usize, kind: &str, parents: &[Option<usize>]) -> Wait {
     if kind != "html" {
         return Wait::End(parent);

@@ -75,8 +75,8 @@ impl Recipe {
         let made = self.make();
         let by_parser = made.iter().filter(|object| object.parent == Some(0)).count();
         let mut activities: Vec<Activity> = Vec::new();
-        // For each object, the activity that completes it (a script's computation, otherwise the download);
-        // and the last computation.
+        // For each object, the activity that completes it: the computation of a script, otherwise the
+        // download. Also the last computation.
         let mut computed: Vec<usize> = Vec::new();
         let mut last: Option<usize> = None;
         let mut seen = 0;

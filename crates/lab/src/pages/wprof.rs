@@ -32,7 +32,7 @@ struct Object(
     f64,
 );
 
-/// Share of an object in its first chunk, thousandths.
+/// Share of an object that its first chunk has, thousandths.
 const FIRST_CHUNK: u16 = 1;
 
 /// Reads the page of one line.

@@ -1,4 +1,4 @@
-//! Compares results with expectations: the paper's figure, brisk's figure, its confidence interval, and
+//! Compares results with expectations: the paper's result, brisk's result with its confidence interval, and
 //! whether it is in the expected range.
 
 use comfy_table::{ContentArrangement, Table, presets};
@@ -25,7 +25,7 @@ pub struct PlanReport {
     pub title: String,
     /// The place in the paper.
     pub source: String,
-    /// How to read the figures.
+    /// How to read the results.
     pub about: String,
     /// The claim in the overview.
     #[serde(skip)]
@@ -66,39 +66,39 @@ pub struct Finding {
     pub metric: String,
     /// Its unit.
     pub unit: &'static str,
-    /// The paper's figure.
+    /// The paper's result.
     pub paper: Option<f64>,
-    /// Our figure; null if no transaction completed.
+    /// Brisk's result; null if no transaction completed.
     pub brisk: f64,
-    /// The kernel's figure in real time, if the cell was run in real time and the kernel has such an arm.
+    /// The kernel's result in real time, if the cell was run in real time and the kernel has such an arm.
     pub kernel: Option<f64>,
-    /// The arm's figure in real time.
+    /// The arm's result in real time.
     pub real: Option<f64>,
     /// The 95 % confidence interval.
     pub ci95: Interval,
     /// The interval in which a sample as large as the paper's would lie in 95 % of cases if the paper had
-    /// measured the same system; `None` if that size is unknown or the paper has no figure.
+    /// measured the same system. `None` if that size is unknown or the paper has no result.
     pub chance: Option<Interval>,
     /// The expected range.
     pub range: [f64; 2],
-    /// Whether the figure is in the range.
+    /// Whether brisk's result is in the range.
     pub verdict: Verdict,
-    /// Reason for the range, and for a difference from the paper's figure.
+    /// Reason for the range, and for a difference from the paper's result.
     pub why: String,
     /// The experiment that tested the reason; empty if there is none.
     pub checked: String,
 }
 
-/// Whether a figure is in the expected range.
+/// Whether a result is in the expected range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// The figure is in the range.
+    /// The result is in the range.
     Within,
-    /// The figure is outside, but chance can explain it: its confidence interval, or that of a sample as
+    /// The result is outside, but chance can explain it: its confidence interval, or that of a sample as
     /// large as the paper's, extends into the range.
     Unsure,
-    /// The figure is outside, and chance does not explain it.
+    /// The result is outside, and chance does not explain it.
     Outside,
 }
 
@@ -150,7 +150,7 @@ fn evaluate_cell(
     })
 }
 
-/// The transactions from which a figure is computed.
+/// The transactions from which a result is computed.
 #[derive(Clone, Copy)]
 struct Rows<'a> {
     arm: &'a [Row],
@@ -165,7 +165,7 @@ fn find(expectation: &Expectation, rows: Rows<'_>, paper_n: Option<u64>, seed: u
     let brisk = rounded(metric.value(rows.arm, rows.base, rows.rtt_us, &all));
     let ci95 = interval(*metric, rows.arm, rows.base, rows.rtt_us, seed);
     let chance = paper.and(paper_n).map(|n| chance(*metric, rows, n as usize, seed));
-    // Either interval alone may extend into the range. The second one includes both errors.
+    // Either interval alone may extend into the range; the second one includes both errors.
     let widest = chance.map_or(ci95, |[low, high]| [low.min(ci95[0]), high.max(ci95[1])]);
     Finding {
         arm: name.clone(),
@@ -184,8 +184,8 @@ fn find(expectation: &Expectation, rows: Rows<'_>, paper_n: Option<u64>, seed: u
     }
 }
 
-/// Returns the interval of a figure. If the figure is a statistic of one value per transaction, its interval
-/// has a closed form. For other figures the bootstrap resamples transactions; it draws each transaction of an
+/// Returns the interval of a result. If the result is a statistic of one value per transaction, its interval
+/// has a closed form. For other results the bootstrap resamples transactions; it draws each transaction of an
 /// arm together with that of the first arm, because both had the same losses.
 pub(crate) fn interval(metric: Metric, arm: &[Row], base: &[Row], rtt_us: f64, seed: u64) -> Interval {
     let n = arm.len().min(base.len());
@@ -200,10 +200,10 @@ pub(crate) fn interval(metric: Metric, arm: &[Row], base: &[Row], rtt_us: f64, s
     found.map(rounded)
 }
 
-/// Returns the interval of the figure that another measurement of `n` transactions of each arm would have.
-/// Each resample has two steps: it resamples brisk's transactions, because brisk's figure has an error too,
-/// and draws `n` of the result. The arms are resampled separately, because those of the other measurement did
-/// not have the same losses.
+/// Returns the interval of the result that another measurement of `n` transactions of each arm would have.
+/// Each resample has two steps: it resamples brisk's transactions, because brisk's result has an error too,
+/// and draws `n` of them. The arms are resampled separately, because those of the other measurement did not
+/// have the same losses.
 fn chance(metric: Metric, Rows { arm, base, rtt_us }: Rows<'_>, n: usize, seed: u64) -> Interval {
     let rng = brisk_link::seeds::rng(seed, "chance");
     let found = bootstrap(&rng, RESAMPLES, arm.len() + n + base.len() + n, |rng| {
@@ -232,7 +232,7 @@ fn rounded(value: f64) -> f64 {
 }
 
 impl PlanReport {
-    /// Returns the figures of the claim, each with the paper's.
+    /// Returns the results that belong to the claim, each with the paper's.
     pub fn answers(&self) -> Vec<String> {
         let figures = self.claim.iter().flat_map(|claim| &claim.figures);
         let found = figures.filter_map(|[cell, arm, metric]| {
@@ -246,7 +246,7 @@ impl PlanReport {
         found.collect()
     }
 
-    /// Returns the number of figures with each verdict.
+    /// Returns the number of results with each verdict.
     pub fn verdict(&self) -> String {
         let count = |verdict| self.findings().filter(|finding| finding.verdict == verdict).count();
         let verdicts = [Verdict::Within, Verdict::Unsure, Verdict::Outside];
@@ -273,24 +273,24 @@ impl PlanReport {
         text
     }
 
-    /// Returns the number of findings outside their range.
+    /// Returns the number of results outside their range.
     pub fn outside(&self) -> usize {
         self.findings().filter(|finding| finding.verdict == Verdict::Outside).count()
     }
 
-    /// Returns all findings.
+    /// Returns all results.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
         self.cells.iter().flat_map(|cell| &cell.expected)
     }
 }
 
 impl Finding {
-    /// True if the figure is outside its range and no experiment has tested the reason.
+    /// True if the result is outside its range and no experiment has tested the reason.
     pub fn is_unexplained(&self) -> bool {
         self.verdict == Verdict::Outside && self.checked.is_empty()
     }
 
-    /// Adds the figures of the kernel and of brisk in real time.
+    /// Adds the results of the kernel and of brisk in real time.
     fn with_real_time(self, metric: Metric, arms: &[String], real: Option<&RealReport>) -> Finding {
         let first = arms.first().map_or("", String::as_str);
         let of = |name: fn(&str) -> Option<String>| {
@@ -336,7 +336,7 @@ impl Verdict {
     }
 }
 
-/// Formats a figure; larger figures have fewer decimals.
+/// Formats a result; larger ones have fewer decimals.
 pub(crate) fn short(value: f64) -> String {
     match value.abs() {
         _ if value.is_nan() => "-".to_owned(),

@@ -1,5 +1,5 @@
 //! The report of [`super::page`] as Markdown, for a repository: an overview, and a page for each plan with
-//! every figure and its reason.
+//! every result and its reason.
 
 use crate::plan::evaluation::{Finding, PlanReport, Verdict, short};
 use crate::real::report::{ContestantReport, RealReport, Times};
@@ -13,7 +13,7 @@ pub struct ReportSource {
     pub version: String,
     /// Seed of all random numbers.
     pub seed: String,
-    /// Description of the machine. Figures in virtual time do not depend on it.
+    /// Description of the machine. Results in virtual time do not depend on it.
     pub machine: Option<String>,
 }
 

@@ -13,7 +13,7 @@
 //! | `share.COUNT` | a sum / segments sent, percent |
 //! | `each.COUNT` | a sum / transactions |
 //! | `by_timeout` | timeouts / (timeouts + fast recoveries), percent |
-//! | `neighbours` | bytes for the plain flows on the same link / all bytes that arrived, percent |
+//! | `neighbours` | bytes for the plain bulk flows on the same link / all bytes that arrived, percent |
 //! | `position.K` | losses of the K-th packet of a burst / losses of the first one, K from 1 |
 //! | `lost_up_to.K` | of the transactions that lost a packet, those that lost at most K, percent |
 //! | `wire` | IP bytes in both directions / payload bytes |
@@ -223,8 +223,8 @@ impl Metric {
         self.value_of((arm, drawn), (base, drawn), rtt_us)
     }
 
-    /// Returns a value of each transaction, a statistic, and a divisor: the figure is that statistic of the
-    /// values, divided by the divisor. `None` for a figure of another kind.
+    /// Returns a value for each transaction, a statistic, and a divisor: the metric is that statistic of the
+    /// values, divided by the divisor. `None` for a metric of another kind.
     pub(crate) fn values(&self, arm: Drawn<'_>, rtt_us: f64) -> Option<(Vec<f64>, Statistic, f64)> {
         let ratio = |row: &Row| Some(row.rto_us? as f64 / row.srtt_us.filter(|us| *us > 0)? as f64);
         match self {

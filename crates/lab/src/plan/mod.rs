@@ -1,8 +1,9 @@
-//! Experiments as plans: one TOML file for each table or figure, with the paper's figures and brisk's.
+//! Experiments as plans: one TOML file for each table or figure of a paper, with the paper's results and
+//! brisk's.
 //!
 //! A plan has cells. A cell is a link, a workload and the profiles that are compared on it, transaction by
-//! transaction with the same seeds. The plan contains the expectations of a cell before it runs: the paper's
-//! figure, the range for brisk's figure, and the reason why the two may differ.
+//! transaction with the same seeds. The plan states the expectations of a cell before it runs: the paper's
+//! result, the range for brisk's result, and the reason why the two may differ.
 //!
 //! | module | content |
 //! |---|---|
@@ -58,9 +59,9 @@ pub struct Plan {
     pub title: String,
     /// The place in the paper.
     pub source: String,
-    /// Measurement, differences from the paper, and how to read the figures.
+    /// What is measured, how it differs from the paper, and how to read the results.
     pub about: String,
-    /// The claim in the overview.
+    /// The claim that the overview shows.
     pub claim: Option<Claim>,
     /// Transactions of each arm in a cell.
     #[serde(default = "usual_n")]
@@ -68,20 +69,20 @@ pub struct Plan {
     /// Transactions of each arm in a cell, in a quick run.
     #[serde(default = "usual_quick_n")]
     pub quick_n: u64,
-    /// Number of transactions of each arm behind the paper's figures, 100 or more. It determines their error.
+    /// Number of transactions of each arm behind the paper's results, 100 or more. It determines their error.
     pub paper_n: Option<u64>,
     /// The cells.
     #[serde(rename = "cell")]
     pub cells: Vec<Cell>,
 }
 
-/// The claim of the source in one sentence, with the figures that test it.
+/// The claim of the source in one sentence, and the results that test it.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
     /// The sentence.
     pub text: String,
-    /// Cell, arm and metric of each figure; the cell must have an expectation for it.
+    /// Cell, arm and metric of each result; the cell must have an expectation for it.
     pub figures: Vec<[String; 3]>,
 }
 
@@ -169,11 +170,11 @@ pub struct Expectation {
     pub arm: String,
     /// The quantity to measure.
     pub metric: Metric,
-    /// The paper's figure, if it has one.
+    /// The paper's result, if it has one.
     pub paper: Option<f64>,
-    /// Range for brisk's figure, ends included.
+    /// Range for brisk's result, ends included.
     pub range: [f64; 2],
-    /// Reason for the range, and for a difference from the paper's figure.
+    /// Reason for the range, and for a difference from the paper's result.
     #[serde(default)]
     pub why: String,
     /// The experiment that has tested the reason, with its result.

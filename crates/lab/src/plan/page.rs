@@ -59,7 +59,7 @@ pub fn page(plans: &[PlanReport], made_by: &str) -> String {
     markup.into_string()
 }
 
-/// Returns every figure as CSV, one per line.
+/// Returns every result as CSV, one per line.
 pub fn csv(plans: &[PlanReport]) -> String {
     let mut writer = csv::Writer::from_writer(Vec::new());
     let heading = [
@@ -147,7 +147,7 @@ fn findings(findings: &[Finding]) -> Markup {
     }
 }
 
-/// Returns the reason of a difference as a row across `columns`, so that it needs no scrolling on a phone.
+/// Returns the reason of a difference as a row over all `columns`, so that it needs no scrolling on a phone.
 fn reason(finding: &Finding, columns: usize) -> Markup {
     html! {
         tr.reason { td colspan=(columns) { div.why {

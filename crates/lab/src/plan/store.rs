@@ -22,7 +22,7 @@ use crate::plan::{Cell, Plan};
 use crate::real::report::RealReport;
 use crate::row::Row;
 
-/// Shard `index` of `of`: the transactions whose number divided by `of` leaves the remainder `index - 1`.
+/// Shard `index` of `of`: the transactions whose number divided by `of` has the remainder `index - 1`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Shard {
     /// Index from 1 to `of`.

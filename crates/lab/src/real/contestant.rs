@@ -9,12 +9,12 @@ use brisk_gateway::HopKey;
 
 use super::ORIGIN;
 
-/// A participant that carries requests to the origin.
+/// A TCP, a pool or a pair of gateways that carries requests to the origin.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Contestant {
     /// The name in the table.
     pub name: String,
-    /// The kernel's TCP on both sides.
+    /// The kernel's TCP, on both sides.
     pub kernel: Kernel,
     /// The command on the load's side, which accepts its requests; `None`: the load connects to the origin.
     pub left: Option<String>,
@@ -86,7 +86,7 @@ impl Contestant {
     }
 }
 
-/// Values for the words in braces of a command.
+/// Values that replace the words in braces of a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Places {
     /// `{listen}`: address at which the left command accepts requests.

@@ -1,5 +1,5 @@
-//! Contestants in real time: the kernel's TCP, a connection pool and gateways, one after the
-//! other over the same emulated link with the same seed, under the same load.
+//! Contestants: the kernel's TCP, a connection pool and gateways. They run in real time, one after the other
+//! over the same emulated link with the same seed, under the same load.
 //!
 //! ```text
 //! namespace A                                         namespace B
@@ -249,7 +249,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Only configurations and logs are left.
+        // A failure leaves only configurations and logs.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -56,7 +56,7 @@ pub struct ContestantReport {
     pub share: Option<f64>,
     /// True if the emulated link delivered its packets on time.
     pub valid: bool,
-    /// Description of the link's timing.
+    /// Says in words how punctual the link was.
     pub verdict: String,
 }
 
