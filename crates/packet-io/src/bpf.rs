@@ -1,7 +1,7 @@
 //! Small programs that the kernel runs on packets: classic BPF (`Documentation/networking/filter.rst`), and
-//! its translation into extended BPF (RFC 9669) for hooks that accept only extended BPF ([`extended`]).
+//! its translation into eBPF (RFC 9669) for places that accept only eBPF ([`extended`]).
 //!
-//! Classic programs need no privilege, extended ones CAP_BPF or CAP_SYS_ADMIN on most systems.
+//! Classic programs need no privilege; on most systems eBPF programs need CAP_BPF or CAP_SYS_ADMIN.
 
 pub(crate) mod extended;
 
@@ -28,7 +28,8 @@ pub(crate) const XOR_X: u32 = libc::BPF_ALU | libc::BPF_XOR | libc::BPF_X;
 pub(crate) const MUL: u32 = libc::BPF_ALU | libc::BPF_MUL | libc::BPF_K;
 pub(crate) const LSH: u32 = libc::BPF_ALU | libc::BPF_LSH | libc::BPF_K;
 pub(crate) const RSH: u32 = libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K;
-/// Jumps if the accumulator is equal to, greater than, or not less than a constant, or has one of its bits.
+/// Jumps if the accumulator is equal to a constant, greater than it, not less than it, or has one of its
+/// bits.
 pub(crate) const JEQ: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
 pub(crate) const JGT: u32 = libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K;
 pub(crate) const JGE: u32 = libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K;
@@ -37,8 +38,9 @@ pub(crate) const JSET: u32 = libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K;
 pub(crate) const RET: u32 = libc::BPF_RET | libc::BPF_K;
 pub(crate) const RET_A: u32 = libc::BPF_RET | libc::BPF_A;
 
-/// Result for a packet of a client whose hash is in the accumulator: the verdict depends on the kernel's list
-/// of exceptions ([`extended::by_list`]). A packet socket without a list accepts the whole packet.
+/// Result for a packet of a client whose hash is in the accumulator: the verdict depends on whether the
+/// kernel's list has that hash ([`extended::by_list`]). A packet socket without a list accepts the whole
+/// packet.
 pub(crate) const CLIENT: u32 = 0x4_0002;
 
 /// Returns an instruction that does not jump.

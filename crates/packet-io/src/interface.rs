@@ -1,8 +1,9 @@
 //! A network interface and its configuration: addresses, MTU, state, routes.
 //!
-//! A small encoder for rtnetlink (`rtnetlink(7)`) makes external programs unnecessary and shares the code of
-//! IPv4 and IPv6. All calls act in the network namespace of the calling thread; see [`crate::netns`]. They
-//! fail with the kernel's error, for example if CAP_NET_ADMIN is missing or the interface is gone.
+//! The module has a small encoder for rtnetlink (`rtnetlink(7)`), so that no external program is needed, and
+//! IPv4 and IPv6 have the same code. All calls act in the network namespace of the calling thread; see
+//! [`crate::netns`]. They fail with the kernel's error, for example if CAP_NET_ADMIN is missing or the
+//! interface is gone.
 
 use std::io;
 use std::net::IpAddr;
@@ -94,7 +95,7 @@ impl Interface {
         Some(String::from_utf8_lossy(kind).trim_end_matches('\0').to_owned())
     }
 
-    /// Returns the id of the XDP program at the interface, if there is one.
+    /// Returns the id of the XDP program on the interface, if there is one.
     pub(crate) fn xdp_program(&self) -> Option<u32> {
         let reply = self.link().ok()?;
         let xdp = attribute(reply.get(IFINFOMSG..)?, IFLA_XDP)?;
@@ -204,7 +205,8 @@ impl Interface {
     pub fn add_address(&self, address: IpAddr, prefix: u8) -> Result<(), OpenError> {
         let (family, octets) = encode(address);
         // struct ifaddrmsg: family, prefix length, flags, scope, index. Without duplicate address detection
-        // an IPv6 address is usable at once; on our own devices no other host can have it.
+        // an IPv6 address is usable at once. Only brisk's own devices get addresses here, so no other host
+        // can have them.
         let no_detection = if address.is_ipv6() { libc::IFA_F_NODAD as u8 } else { 0 };
         let mut header = vec![family, prefix, no_detection, 0];
         header.extend(self.index.to_ne_bytes());
@@ -333,7 +335,7 @@ fn link_header(index: u32, flags: u32, change: u32) -> Vec<u8> {
 pub(crate) struct Request(Vec<u8>);
 
 impl Request {
-    /// Returns a request with one answer and no additional acknowledgement.
+    /// Returns a request for one answer, without an acknowledgement in addition.
     pub(crate) fn question(kind: u16) -> Request {
         let mut question = Request::new(kind, 0);
         question.0[6..8].copy_from_slice(&NLM_F_REQUEST.to_ne_bytes());
@@ -348,7 +350,7 @@ impl Request {
         self.0
     }
 
-    /// Returns a request that gets an answer, or an acknowledgement if it is a command.
+    /// Returns a request that gets an answer; a command gets an acknowledgement.
     pub(crate) fn new(kind: u16, flags: u16) -> Request {
         // struct nlmsghdr: length (written last), type, flags, sequence number, port.
         let mut message = vec![0u8; 4];

@@ -10,8 +10,8 @@
 //! | [`netns`] | network namespaces: open, create, run a closure inside |
 //! | [`interface`] | addresses, MTU and routes of a network interface |
 //! | [`realtime`] | waiting for a due time with microsecond precision |
-//! | [`share`] | the share of the clients that the stack serves, where the kernel serves the others |
-//! | [`takeover`] | a process that takes a served port over from an earlier one |
+//! | [`share`] | the share of the clients that the stack serves while the kernel serves the others |
+//! | [`takeover`] | a process that takes a served port over from an earlier process |
 //! | [`sockopt`] | options of the kernel's sockets, by number |
 //! | [`privileges`] | errors with advice for a user who lacks a capability |
 //!

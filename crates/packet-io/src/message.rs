@@ -17,8 +17,8 @@ pub struct Received {
     pub flags: i32,
 }
 
-/// Sends `data` with control messages in this machine's layout, to `to` if given. Returns the number of bytes
-/// that were sent.
+/// Sends `data`, with control messages in this machine's layout, to `to` if it is given. Returns the number
+/// of sent bytes.
 pub fn send(
     fd: BorrowedFd<'_>,
     data: &[u8],
@@ -63,7 +63,7 @@ pub(crate) fn control(level: i32, kind: i32, value: &[u8]) -> Vec<u8> {
     control
 }
 
-/// Returns a header that points to all of these; they are only read.
+/// Returns a header that points to these parts, which are only read.
 fn header(to: Option<&SockAddr>, control: &[u8], part: &IoSlice<'_>) -> libc::msghdr {
     // SAFETY: a header of zeros points to nothing.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };

@@ -1,11 +1,11 @@
 //! Network namespaces: open one by name or path, create one, run a closure inside.
 //!
-//! A thread belongs to one namespace. A thread that changed its namespace cannot always return, because a
-//! user namespace may forbid it. So [`Namespace::run`] starts a scoped thread, and the caller's thread never
-//! changes. Descriptors that are opened inside belong to that namespace wherever they are used, so one
-//! process can serve several namespaces. Names are in `/run/netns`, as `ip-netns(8)` specifies, so `ip netns`
-//! and this module see each other's namespaces. Calls fail with the kernel's error, for example if
-//! CAP_SYS_ADMIN is missing.
+//! A thread belongs to one namespace, and cannot always return to it after a change, because a user namespace
+//! may forbid that. So [`Namespace::run`] starts a scoped thread, and the caller's thread never changes.
+//! Descriptors that are opened inside belong to that namespace wherever they are used, so one process can
+//! serve several namespaces. Names are in `/run/netns`, as `ip-netns(8)` specifies, so `ip netns` and this
+//! module see each other's namespaces. Calls fail with the kernel's error, for example if CAP_SYS_ADMIN is
+//! missing.
 
 use std::fs;
 use std::io;

@@ -1,9 +1,9 @@
 //! Native TCP on an address of the host, through a packet socket (`packet(7)`).
 //!
-//! The kernel's TCP and the stack share the address and use different ports. A packet socket reads packets
-//! for the stack's ports before any firewall of this host. The stack's packets leave through a raw socket, so
-//! the kernel routes them, resolves the neighbour's address and applies its rules. `guard` keeps the kernel
-//! from answering. All of this needs only CAP_NET_RAW.
+//! The kernel's TCP and the stack share the address and use different ports. A packet socket reads packets to
+//! the stack's ports before any firewall of this host. The stack's packets leave through a raw socket, so the
+//! kernel routes them, resolves the neighbour's address and applies its rules. `guard` keeps the kernel from
+//! answering packets to the stack's ports. All of this needs only CAP_NET_RAW.
 //!
 //! With more capabilities the kernel redirects segments to the stack, which is faster (`redirect`, [`open`]).
 //!
@@ -47,11 +47,11 @@ use redirect::RedirectDevice;
 pub struct PacketOptions {
     /// Address and port that the stack listens on; `[::]` or `0.0.0.0` for every address. Default none.
     pub serve: Option<SocketAddr>,
-    /// The clients of `serve` whose packets the stack gets, if the kernel serves the others
-    /// ([`Opened::kernel_listener`]). Default `None`: the stack serves all, without exceptions.
+    /// The clients of `serve` that the stack serves; the kernel serves the others
+    /// ([`Opened::kernel_listener`]). Default `None`: the stack serves all clients.
     pub share: Option<Share>,
     /// Number of ports to claim, from 61056 to 65535, for connections that the stack opens. They come in
-    /// blocks of 64; there are fewer if other processes use the other blocks. Each port that is used takes a
+    /// blocks of 64; there are fewer if other processes use the other blocks. Each port in use takes a
     /// descriptor. Default 256.
     pub local_ports: u16,
     /// Requested size of the receive buffer in bytes; the kernel may grant less. Default 4 MiB.
@@ -84,7 +84,7 @@ pub struct PacketDevice {
     counters: Counters,
 }
 
-/// Where a device receives from.
+/// The origin of received packets.
 #[derive(Debug)]
 enum Source {
     Frames(Socket),
@@ -123,9 +123,8 @@ pub struct Opened {
     pub kernel_listener: Option<KernelListener>,
 }
 
-/// Opens `count` queues for the stack on `addresses`, which the host must have and which are reached over
-/// `interface`: with redirection if the system permits it, otherwise with packet sockets.
-///
+/// Opens `count` queues for the stack on `addresses`, which are addresses of the host on `interface`: with
+/// redirection if the system permits it, otherwise with packet sockets.
 /// # Errors
 /// Those of [`PacketDevice::open`].
 pub fn open(
@@ -137,8 +136,8 @@ pub fn open(
     open_with(interface, addresses, options, count, None).map(|(opened, _)| opened)
 }
 
-/// Like [`open`], and returns the guards too. `inherited` is the guard of the served port if another process
-/// hands the port over.
+/// Like [`open`], but also returns the guards. `inherited` is the guard of the served port if another process
+/// hands that port over.
 pub(crate) fn open_with(
     interface: &str,
     addresses: &[IpAddr],
@@ -220,9 +219,9 @@ impl PacketDevice {
         })
     }
 
-    /// Returns a device that receives the packets from the process that has taken over the port; with `None`
-    /// it receives nothing.
-    ///
+    /// Returns a device that receives packets through `relay`, from the process that has taken over the port;
+    /// Returns a device that receives packets through `relay` from the process that has taken over the port.
+    /// Without a relay it receives nothing.
     /// # Errors
     /// CAP_NET_RAW is missing, or there is no such interface.
     pub(crate) fn relayed(
@@ -263,8 +262,7 @@ impl PacketDevice {
         while let Some(segment) = self.backlog.front() {
             match self.out.send(segment) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
-                // The packet has no route, is too long, or was rejected by a firewall, which is a loss for
-                // TCP.
+                // The packet has no route, is too long, or was rejected by a firewall. TCP treats it as lost.
                 Err(_) => self.counters.send_refused += 1,
                 Ok(()) => {}
             }
@@ -274,7 +272,7 @@ impl PacketDevice {
     }
 }
 
-/// Returns the packet without the padding of short frames.
+/// Returns the packet without the padding of a short frame.
 pub(crate) fn without_padding(packet: &[u8]) -> &[u8] {
     let length = match packet {
         [0x40..=0x4F, _, high, low, ..] => usize::from(u16::from_be_bytes([*high, *low])),

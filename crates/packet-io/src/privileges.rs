@@ -20,14 +20,14 @@ pub struct OpenError {
 }
 
 impl OpenError {
-    /// Returns the error of a failed `action` on `subject` with the cause `source`. `remedy` says how to
+    /// Returns the error of a failed `action` on `subject`, with its cause `source`. `remedy` says how to
     /// avoid it.
     pub(crate) fn new(subject: impl Into<String>, action: &str, remedy: &str, source: io::Error) -> Self {
         let problem = format!("{action}: {source}; {remedy}");
         OpenError { subject: subject.into(), problem, kind: source.kind(), source: Some(source) }
     }
 
-    /// Returns an error for a request that no system can fulfil, without a kernel error.
+    /// Returns an error, without a kernel error, for a request that no system can fulfil.
     pub(crate) fn unsupported(subject: impl Into<String>, problem: impl Into<String>) -> Self {
         OpenError {
             subject: subject.into(),

@@ -1,8 +1,8 @@
 //! The hash of [`Steering`] as a kernel program, so that the kernel puts a packet on the right queue.
 //!
 //! The programs hash TCP over IPv4 without options, TCP directly after the IPv6 header, and datagrams of IPv4
-//! peers. Other packets go to queue 0, other datagrams to a queue that the kernel chooses; that queue hands
-//! them over.
+//! peers. Other packets go to queue 0, and other datagrams to a queue that the kernel chooses. If that is the
+//! wrong queue, it passes them to the right one.
 
 use std::net::SocketAddr;
 
@@ -13,11 +13,11 @@ use crate::udp::layout::PORTS;
 use crate::udp::{LOCAL_INNER, inner_address};
 use brisk_device::steering::{FACTOR, SHIFT, Steering, address_words};
 
-/// First byte of an IPv4 header without options; `IPV4_HEADER`: its length in bytes.
+/// First byte of an IPv4 header without options. `IPV4_HEADER` is the length of that header in bytes.
 const IPV4: u32 = 0x45;
 const IPV4_HEADER: u32 = 20;
 const TCP: u32 = 6;
-/// Offset of the outer IP header in a program that gets the payload of a datagram.
+/// Offset of the outer IP header, for a program that gets the payload of a datagram.
 const OUTER: u32 = libc::SKF_NET_OFF as u32;
 
 /// Returns a program that returns the queue of an IP packet; 0 for packets that it does not hash.
@@ -51,7 +51,7 @@ pub(crate) fn for_datagrams(steering: &Steering) -> Vec<sock_filter> {
         .finish(steering)
 }
 
-/// A program that has computed a part of the hash, which is in X.
+/// A program under construction. The part of the hash that it has computed is in X.
 struct Program(Vec<sock_filter>);
 
 impl Program {
@@ -88,7 +88,7 @@ impl Program {
         words.iter().fold(self, |program, &word| program.then(LD, word).mix_loaded())
     }
 
-    /// Appends the end of the hash and the choice of the queue, as in [`Steering::queue_of`]; returns the
+    /// Appends the end of the hash and the choice of the queue (see [`Steering::queue_of`]), and returns the
     /// program.
     fn finish(self, steering: &Steering) -> Vec<sock_filter> {
         let program = self.mix(&steering.key()[1..]).then(TXA, 0);

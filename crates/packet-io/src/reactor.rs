@@ -1,5 +1,4 @@
-//! Registers a descriptor with tokio's reactor, as soon as a task waits for the descriptor for the first
-//! time.
+//! Registers a descriptor with tokio's reactor when a task waits for it for the first time.
 //!
 //! So a thread with its own poll loop, which never waits here, can use the same device without a runtime.
 //!
@@ -65,7 +64,7 @@ impl Reactor {
         if let Some(waiting) = writing {
             ready!(waiting.poll_write_ready(cx))?.retain_ready();
         }
-        // Readiness is reported once: the next waiter registers again, which reports the state at that time.
+        // Readiness is reported once. The next task to wait registers again, and gets the state at that time.
         self.end_waiting();
         Poll::Ready(Ok(()))
     }
@@ -85,7 +84,7 @@ impl Reactor {
         }
     }
 
-    /// Writes at once, without asking the reactor, because a device is nearly always writable. After
+    /// Writes at once, without waiting for readiness, because a device is nearly always writable. After
     /// `WouldBlock` the caller waits with [`poll_writable`](Reactor::poll_writable), until a write succeeds.
     pub(crate) fn write<T>(&self, write: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let written = write();
@@ -95,8 +94,8 @@ impl Reactor {
         written
     }
 
-    /// Like [`Reactor::read`], for a read that reports whether it has drained the descriptor. If so, the next
-    /// `poll_readable` waits without another call that returns `WouldBlock`.
+    /// Like [`Reactor::read`], for a read that also returns whether it has drained the descriptor. In that
+    /// case the next `poll_readable` waits without a further call that returns `WouldBlock`.
     pub(crate) fn read_out<T>(&self, read: impl FnOnce() -> io::Result<(T, bool)>) -> io::Result<T> {
         let mut last = None;
         let more = self.read(|| match read()? {
@@ -128,7 +127,7 @@ fn register(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     Ok(unsafe { AsyncFd::register_with_interest(fd, interest)? })
 }
 
-/// Returns a future that ends at an error; the error stays reported until a read clears it.
+/// Returns a future that resolves at an error. The error stays reported until a read clears it.
 fn failing(fd: Arc<AsyncFd<OwnedFd>>) -> Failing {
     Box::pin(async move {
         if let Ok(mut ready) = fd.ready(Interest::ERROR).await {

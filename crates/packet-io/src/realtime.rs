@@ -1,10 +1,10 @@
 //! Waiting for a due time with microsecond precision, for the link emulator.
 //!
 //! A plain `ppoll` returns 20 to 50 microseconds late, and milliseconds late on a busy machine. [`Waiter`]
-//! sleeps in `ppoll` until shortly before the due time and then polls in a busy loop. With a real-time
-//! priority ([`request_fifo`]) and a timer slack of a nanosecond its median lateness is below a microsecond.
-//! If a real-time thread uses more than 95 % of a second, the kernel stops it for tens of milliseconds, so
-//! the time in the busy loop is limited.
+//! sleeps in `ppoll` until shortly before the due time, and then polls in a busy loop. With a real-time
+//! priority ([`request_fifo`]) and a timer slack of a nanosecond, its median lateness is below a microsecond.
+//! The kernel stops real-time threads that use more than 95 % of a second for tens of milliseconds, so the
+//! time in the busy loop is limited.
 
 use std::io;
 use std::num::NonZeroU64;
@@ -67,8 +67,8 @@ impl Waiter {
         Waiter { spin, window_end: None, spun_in_window: Duration::ZERO, spun: Duration::ZERO }
     }
 
-    /// Waits until one of `fds` is readable or `due` is reached. Returns which are readable. If none is, the
-    /// due time has come or a signal arrived. Without `due` it waits for the descriptors alone.
+    /// Waits until one of `fds` is readable or `due` is reached; without `due`, only for the descriptors.
+    /// Returns which descriptors are readable; none if the due time has come or a signal has arrived.
     pub fn wait<const N: usize>(
         &mut self,
         fds: [BorrowedFd<'_>; N],

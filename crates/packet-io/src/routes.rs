@@ -1,6 +1,6 @@
-//! The kernel's tables for an address: the route, and the neighbour at its next hop (`rtnetlink(7)`).
+//! Looks up an address in the kernel's tables: its route, and the neighbour at the next hop (`rtnetlink(7)`).
 //!
-//! Devices whose frames bypass the kernel's network stack use them. The kernel maintains the tables: it
+//! Devices whose frames bypass the kernel's network stack need this. The kernel maintains the tables: it
 //! resolves and refreshes hardware addresses, and an administrator's changes apply here too.
 
 use std::io;
@@ -113,7 +113,7 @@ impl Routes {
         self.request(about_neighbour(Request::new(RTM_NEWNEIGH, 0), hop, NTF_USE)).map(drop)
     }
 
-    /// Sends a request and returns the kernel's answer: empty for an acknowledgement.
+    /// Sends a request, and returns the kernel's answer; it is empty for an acknowledgement.
     fn request(&mut self, request: Request) -> io::Result<&[u8]> {
         self.number = self.number.wrapping_add(1);
         rustix::net::send(&self.socket, &request.numbered(self.number), SendFlags::empty())?;
@@ -121,7 +121,7 @@ impl Routes {
             // The kernel answers before `send` returns.
             let (_, len) = rustix::net::recv(&self.socket, self.answer.as_mut_slice(), RecvFlags::DONTWAIT)?;
             let answer = self.answer.get(..len).unwrap_or_default();
-            // The answer to an earlier, abandoned request may come first.
+            // The answer to an earlier request that was given up may come first.
             if answer.get(8..12) == Some(&self.number.to_ne_bytes()) {
                 break;
             }

@@ -1,15 +1,15 @@
 //! The share of the clients that the stack serves on a port of the host; the kernel's TCP serves the others.
 //!
 //! A hash of the client's address decides: of the whole address for IPv4, of its first 64 bits for IPv6. Two
-//! programs in the kernel compute it. The device's program passes the packets of the share to the stack; the
-//! program of the kernel's listener drops them there, without a reset.
+//! programs in the kernel compute it. The device's program passes the packets of the share to the stack. The
+//! program of the kernel's listener drops these packets, without a reset.
 //!
 //! The hash has no secret key, so the same clients are in the share on every host and after every restart,
 //! and a larger share contains every smaller one. A client can choose its address by the hash, but this only
 //! determines which TCP serves it.
 //!
-//! The kernel also serves the clients of the share that are in [`Exceptions`], a list that both programs read
-//! and that can change at any time.
+//! The kernel also serves the clients of the share that are in the list [`Exceptions`]. Both programs read
+//! the list, which can change at any time.
 
 use std::fmt;
 use std::io;
@@ -58,9 +58,9 @@ impl Share {
         self.is_all() || hash(client) < self.limit()
     }
 
-    /// Returns the first hash outside the share, which must not be the whole.
+    /// Returns the first hash outside the share, which must be less than 100 %.
     pub(crate) fn limit(self) -> u32 {
-        // The share is not the whole, so the result is below 2^32.
+        // The share is less than 100 %, so the result is below 2^32.
         ((u64::from(self.0) << 32) / u64::from(FULL_SHARE)) as u32
     }
 }
@@ -85,18 +85,19 @@ pub fn hash(client: IpAddr) -> u32 {
 pub struct KernelListener {
     /// The listener. It does not block.
     pub listener: TcpListener,
-    /// The list of clients that are left to the kernel although they are in the share; `None` if the system
-    /// has no such list.
+    /// The list of clients in the share that the kernel serves nevertheless; `None` if the system permits no
+    /// such list.
     pub exceptions: Option<Exceptions>,
     /// True if the stack needs the listener while it has connections: the kernel also sees their packets, and
-    /// would reset them.
+    /// would reset them without the listener.
     pub guards: bool,
 }
 
-/// Clients that are left to the kernel although they are in the share, by the [`hash`] of their address. Two
-/// clients with the same hash are one client here. Clones are the same list.
-/// If the stack has a connection with a client in the list, the packets of that connection go to the kernel,
-/// which resets it.
+/// Clients in the share that the kernel serves nevertheless, by the [`hash`] of their address. Two clients
+/// with the same hash count as one. Clones are the same list.
+///
+/// If the stack has a connection with a client when the client enters the list, the packets of that
+/// connection go to the kernel, which resets it.
 #[derive(Clone, Debug)]
 pub struct Exceptions(Arc<OwnedFd>);
 
@@ -140,8 +141,8 @@ fn mix(hash: u32, word: u32) -> u32 {
     product ^ product >> SHIFT
 }
 
-/// Returns instructions, each with its constant, that load the hash of a source address into the accumulator.
-/// The address begins at `start`; its first `words` words are hashed.
+/// Returns instructions and their constants that load the hash of a source address into the accumulator. The
+/// address begins at `start`; its first `words` words are hashed.
 pub(crate) fn hash_of_source(start: u32, words: u32) -> Vec<(u32, u32)> {
     let mix = [(XOR_X, 0), (MUL, FACTOR), (TAX, 0), (RSH, SHIFT), (XOR_X, 0), (TAX, 0)];
     let mut program = vec![(LDX, START)];
@@ -155,7 +156,7 @@ pub(crate) fn hash_of_source(start: u32, words: u32) -> Vec<(u32, u32)> {
     program
 }
 
-/// Makes the kernel's listener drop the packets of the clients in `share`, except those in the list.
+/// Makes the kernel's listener drop the packets of the clients in `share`, except those in `list`.
 ///
 /// # Errors
 /// EPERM without CAP_NET_ADMIN, or for a list CAP_BPF.

@@ -1,4 +1,4 @@
-//! Access by number to options and requests of sockets that no safe interface supports.
+//! Access, by number, to socket options and requests that no safe interface supports.
 
 use std::io;
 use std::ops::RangeInclusive;

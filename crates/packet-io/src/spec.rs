@@ -139,7 +139,7 @@ impl fmt::Display for DeviceSpec {
     }
 }
 
-/// Checks a name like the kernel's `dev_valid_name`, so that a bad name is reported before a missing
+/// Checks a name as the kernel's `dev_valid_name` does, so that a bad name is reported rather than a missing
 /// capability.
 fn interface_name(text: &str, name: &str) -> Result<String, SpecError> {
     match name_problem(name) {

@@ -1,8 +1,8 @@
-//! A later process takes a served port over, so that a program is upgraded without a failed connection.
+//! A later process takes over a served port, so that a program can be upgraded without a failed connection.
 //!
-//! The process that serves a port [offers](Offer) it at an abstract Unix socket, whose name has the interface
-//! and the address. A process that wants the same port connects there and [waits](Candidate). When the first
-//! process begins to drain, they exchange these messages:
+//! The process that serves a port [offers](Offer) it at an abstract Unix socket, whose name contains the
+//! interface and the address. A process that wants the same port connects there and [waits](Candidate). When
+//! the first process begins to drain, they exchange these messages:
 //!
 //! | from | to | message |
 //! |---|---|---|
@@ -14,12 +14,13 @@
 //! From then on the new process receives all packets to the port, and relays those of the listed connections.
 //! The old process sends its packets as before, by a raw socket.
 //!
-//! No packet is lost in between. The old process receives until its device is closed. Packets that the new
+//! No packet is lost meanwhile. The old process receives until its device is closed. Packets that the new
 //! device receives before it has the list wait in its queues. The queues of AF_XDP belong to one process, so
 //! an `xdp:` device is replaced by a packet socket before the new process opens its own.
 //!
 //! If the new process ends before the old one, the old one offers the port again; its connections stall until
-//! another process takes the port over. Only processes of root or of the same user hand a port over.
+//! another process takes the port over. A process hands its port over only to a process of root or of its own
+//! user.
 
 pub(crate) mod relay;
 mod replaceable;
@@ -61,12 +62,12 @@ const RELAY_BYTES: usize = 4 << 20;
 /// Limit of connections in a list.
 const MAX_FLOWS: usize = 1 << 22;
 const FLOW_BYTES: usize = 36;
-/// Byte with the descriptors, and byte of the new process when its device is open.
+/// The byte that comes with the descriptors, and the byte that the new process sends when its device is open.
 const BEGIN: u8 = b'B';
 const READY: u8 = b'R';
 
-/// Like [`packet::open`], and offers the served port to later processes. With a `predecessor` it takes the
-/// port over. The offer is `None` if nothing is served.
+/// Like [`packet::open`], but offers the served port to later processes. With a `predecessor` it takes the
+/// port over from that process. The offer is `None` if no port is served.
 ///
 /// # Errors
 /// Those of [`packet::open`].
@@ -115,9 +116,9 @@ pub struct Offer {
     guards: Arc<Guards>,
     slots: Slots,
     predecessor: Option<Predecessor>,
-    /// The connections of the predecessor. The queues hold their packets until this is set.
+    /// The connections of the predecessor. Until this is set, the queues hold all packets back.
     inherited: Arc<OnceLock<Inherited>>,
-    /// True if the device has to be closed before another process opens its own.
+    /// True if the device must be closed before another process opens its own.
     is_exclusive: bool,
 }
 
@@ -150,15 +151,15 @@ impl Offer {
         (queues, Some(offer))
     }
 
-    /// Begins the offer, and takes the port over from the process before this one. Until then the stack
-    /// receives nothing, so it must listen before.
+    /// Begins the offer, and takes the port over from the predecessor. The stack receives nothing before, so
+    /// it must listen first.
     ///
     /// If another program uses the name of the offer, no process can take the port over.
     ///
     /// # Panics
     /// Outside a tokio runtime.
     pub fn begin(&mut self) {
-        // Without the list the other process has ended, and there are no connections to relay.
+        // Without the list the predecessor has ended, and has no connections to relay.
         let taken_over = self.predecessor.take().and_then(|predecessor| predecessor.take_over().ok());
         let (inherited, updates) = match taken_over {
             Some((inherited, updates)) => (inherited, Some(updates)),
@@ -186,9 +187,8 @@ impl Offer {
         }
     }
 
-    /// Waits for another process and hands the port over to it, with the exception of the connections in
-    /// `flows`. Returns their number. After an error this process has the port, and may try again.
-    ///
+    /// Waits for another process and hands the port over to it, but keeps the connections in `flows`. Returns
+    /// their number. After an error this process still has the port, and may try again.
     /// # Errors
     /// The other process could not open its device, or has ended.
     pub async fn hand_over(&mut self, flows: impl Fn() -> Vec<Flow>) -> io::Result<usize> {
@@ -196,12 +196,12 @@ impl Offer {
             match (self.waiting.take(), &self.listener) {
                 (Some(stream), _) => break stream,
                 (None, Some(listener)) => self.waiting = Some(listener.accept().await?.0).filter(is_trusted),
-                // Another process serves the port, and is the one to hand it over.
+                // Another process serves the port, and will hand it over itself.
                 (None, None) => std::future::pending().await,
             }
         };
         if self.is_exclusive {
-            // The kernel sees the packets from now on.
+            // From now on the kernel sees the packets.
             self.guards.listen_again()?;
             let options = PacketOptions::default();
             let socket = PacketDevice::guarded(&self.interface, options, self.guards.clone())?;
@@ -234,8 +234,8 @@ impl Offer {
         Ok(count)
     }
 
-    /// Reports the end of connections to the process that has taken over, until that process ends; then
-    /// offers the port again.
+    /// Reports ended connections to the process that has taken over, until that process ends; then offers the
+    /// port again.
     pub async fn report(&mut self, flows: impl Fn() -> Vec<Flow>) {
         let Some((mut stream, mut known)) = self.successor.take() else { return };
         let (mut from, mut to) = stream.split();
@@ -271,7 +271,7 @@ impl Offer {
     }
 }
 
-/// Without its offer the stack of a queue receives all packets.
+/// Without its offer, the stack of a queue receives all packets.
 impl Drop for Offer {
     fn drop(&mut self) {
         self.inherited.get_or_init(Inherited::default);
@@ -342,7 +342,7 @@ impl Predecessor {
     }
 }
 
-/// Reads lists of connections until the process before this one ends.
+/// Reads lists of connections until the predecessor ends.
 async fn follow(mut stream: UnixStream, inherited: Arc<OnceLock<Inherited>>) {
     let mut next = async || -> io::Result<HashSet<Flow>> {
         let mut count = [0; 4];

@@ -12,8 +12,8 @@ use rustix::time::{
 
 use crate::reactor::Reactor;
 
-/// A timer on the system's monotonic clock. Once set, it needs no system call until it fires, however often
-/// the thread waits for other events.
+/// A timer on the system's monotonic clock. Once set, it needs no system call until it fires, even if the
+/// thread waits for other events again and again.
 pub struct SystemTimer {
     fd: OwnedFd,
     reactor: Reactor,
@@ -43,7 +43,7 @@ impl SystemTimer {
         let _ = timerfd_settime(&self.fd, TimerfdTimerFlags::empty(), &spec);
     }
 
-    /// Ready once after each firing. Call it in a tokio runtime with I/O.
+    /// Ready once for each firing. Call it in a tokio runtime with I/O.
     ///
     /// # Errors
     /// The runtime has ended, or the descriptor cannot be registered.

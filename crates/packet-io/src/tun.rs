@@ -2,10 +2,10 @@
 //! it.
 //!
 //! With `IFF_VNET_HDR` each packet has a `virtio_net_hdr` (virtio 1.2, 5.1.6) that describes unfinished work:
-//! a super-packet to be cut every `gso_size` bytes, a checksum to be finished. So a TUN is the fastest path
-//! between a user-space TCP and the kernel of the same host: one call moves up to 64 kB in both directions,
-//! and up to 256 kB (`tun/big.rs`) to the kernel's own TCP. If the kernel does not support the offloads, the
-//! device carries single packets and does the unfinished work in software.
+//! a super-packet to be cut every `gso_size` bytes, a checksum to be completed. This makes a TUN the fastest
+//! path between a user-space TCP and the kernel of the same host: one call moves up to 64 kB in either
+//! direction, and up to 256 kB to the kernel's own TCP (`tun/big.rs`). If the kernel does not support the
+//! offloads, the device carries single packets and does the unfinished work in software.
 //!
 //! Creating a device needs CAP_NET_ADMIN. Opening one that was created for this user (`ip tuntap add NAME
 //! mode tun user USER`) needs no privilege.
@@ -43,11 +43,12 @@ use big::Locals;
 /// Options of a TUN device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TunOptions {
-    /// True to request super-packets and partial checksums in both directions; without support of the
-    /// kernel, none are used. Default true. A link emulator, which needs packets as on a wire, sets false.
+    /// True to request super-packets and partial checksums in both directions; they are not used if the
+    /// kernel does not support them. Default true. A link emulator sets false, because it needs packets as on
+    /// a wire.
     pub offload: bool,
-    /// True to open one more queue of a device with several (`IFF_MULTI_QUEUE`); all openers must use the
-    /// same value. Default false.
+    /// True to open one queue more of a device with several queues (`IFF_MULTI_QUEUE`); all openers must use
+    /// the same value. Default false.
     pub multi_queue: bool,
     /// True to pass super-packets beyond 64 kB, with offload, if they end in this host and the kernel accepts
     /// them. Default true. Set false if a policer or inspector at the interface does not support such
@@ -70,7 +71,7 @@ pub struct TunDevice {
     reactor: Reactor,
     fd: OwnedFd,
     name: String,
-    /// Namespace of the interface, if it is not the caller's.
+    /// Namespace of the interface, if the caller is in another.
     namespace: Option<Namespace>,
     mtu: usize,
     /// True if packets have a `virtio_net_hdr`.
@@ -84,7 +85,7 @@ pub struct TunDevice {
     counters: Counters,
 }
 
-/// A super-packet that leaves in pieces. It is counted when the last piece has left.
+/// A super-packet that leaves in pieces. It is counted when its last piece has left.
 #[derive(Debug, Default)]
 struct Cut {
     /// Length of the packet.
@@ -96,7 +97,7 @@ struct Cut {
 }
 
 impl Cut {
-    /// Begins a packet of this length, after the last piece of the previous one.
+    /// Begins a packet of this length, after the last piece of the previous packet has left.
     fn begin(&mut self, len: usize) -> &mut VecDeque<(Vec<u8>, TxMeta)> {
         (self.len, self.is_refused) = (len, false);
         &mut self.left
@@ -247,7 +248,7 @@ impl TunDevice {
         let mut head = [0; Headers::MAX];
         let head = &mut head[..before.len()];
         head.copy_from_slice(before);
-        // The field must contain the pseudo-header sum, regardless of the caller's value.
+        // The field must contain the sum of the pseudo-header, whatever the caller has written there.
         let at = headers.ip_len + TCP_CHECKSUM;
         head[at..at + 2].copy_from_slice(&headers.pseudo_sum(packet).to_be_bytes());
         self.write_big(headers, head, [payload, &[]], tx)
@@ -333,7 +334,7 @@ impl TunDevice {
         Ok(())
     }
 
-    /// Counts the result for a packet; a refusal is a loss.
+    /// Counts a packet by the result of its write; a refusal counts as a loss.
     fn count(&mut self, written: io::Result<()>, len: usize) -> io::Result<()> {
         match written {
             Ok(()) => self.counters.on_sent(len),
@@ -492,7 +493,7 @@ fn part(payload: [&[u8]; 2], range: Range<usize>) -> [&[u8]; 2] {
     [head.unwrap_or_default(), tail.unwrap_or_default()]
 }
 
-/// True if the kernel refused a packet, which is a loss for TCP; false if the device is gone or busy. EIO
+/// True if the kernel refused a packet, which TCP treats as lost. False if the device is gone or busy. EIO
 /// means that the interface is down.
 fn is_refusal(error: &io::Error) -> bool {
     matches!(
@@ -520,8 +521,8 @@ fn write_finished(fd: BorrowedFd<'_>, vnet: bool, packet: &[u8]) -> io::Result<(
     Ok(())
 }
 
-/// Writes a packet that the kernel completes. A short packet is first copied into one piece, because that
-/// takes less time than the kernel's processing of several pieces.
+/// Writes a packet that the kernel completes. A short packet is first copied into one piece: that takes less
+/// time than the kernel's processing of several pieces.
 fn write_unfinished(
     fd: BorrowedFd<'_>,
     header: VnetHeader,

@@ -7,9 +7,9 @@
 //! The stack uses IPv6 with inner addresses: its own is [`LOCAL_INNER`], a peer's is [`inner_address`]. TCP
 //! ports are independent of the UDP ports.
 //!
-//! NATs drop an idle flow after as little as 30 seconds; connections that must survive longer idle times need
-//! a TCP keepalive every 20 seconds. The socket forbids IP fragmentation, so a path with an MTU below
-//! [`UdpOptions::path_mtu`] drops full segments: lower the option there.
+//! NATs drop an idle flow after as little as 30 seconds, so connections that must survive longer idle times
+//! need a TCP keepalive every 20 seconds. The socket forbids IP fragmentation. So full segments are lost on a
+//! path with an MTU below [`UdpOptions::path_mtu`]; such a path needs a lower value.
 
 mod batch;
 mod errors;
@@ -86,12 +86,12 @@ pub struct UdpDevice {
 const RECEIVE_BATCH: usize = 8;
 /// Maximum length of a chain of the kernel's GRO.
 const CHAIN: usize = 65_536;
-/// Number of waiting chains above which all but the youngest are sent without a flush.
+/// If more chains wait, all but the youngest are sent without a flush.
 const SEND_AT: usize = 8;
-/// Minimum number of waiting bytes for which several chains leave in one call. Short chains of transactions
+/// Minimum number of waiting bytes for several chains to leave in one call. The short chains of transactions
 /// gain nothing from it.
 const TOGETHER_AT: usize = 96 << 10;
-/// Number of waiting chains at which no packet is accepted.
+/// Number of waiting chains at which the device accepts no packet.
 const MAX_WAITING: usize = 16;
 const UDP_HEADER: usize = 8;
 /// Range of the source address in an IPv6 header.
@@ -122,7 +122,7 @@ impl UdpDevice {
             local.is_ipv4() || local.ip().is_unspecified() && !socket2::SockRef::from(&socket).only_v6()?;
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         sockopt::request_buffers(socket.as_fd(), options.buffer_bytes);
-        // The device does not use arrival times.
+        // The device has no use for arrival times.
         let _ = sockopt::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &0i32.to_ne_bytes());
         errors::enable(socket.as_fd(), local.is_ipv6());
         let path_mtu = options.path_mtu.clamp(576, MAX_SUPER);
@@ -155,7 +155,8 @@ impl UdpDevice {
         self.local
     }
 
-    /// Returns the number of segments that lost their URG flag because the datagram has no urgent pointer.
+    /// Returns the number of segments that have lost their URG flag, because datagrams have no urgent
+    /// pointer.
     pub fn urgent_cleared(&self) -> u64 {
         self.urgent_cleared
     }
@@ -233,7 +234,7 @@ fn transmit_step(
         Err(error) => match error.raw_os_error() {
             Some(libc::EBADF | libc::ENOTSOCK) => Err(error),
             Some(code) if transmit.src_ip.is_some() && is_about_source(code) => Ok(SendStep::WithoutSource),
-            // The socket's state has recorded that the outgoing interface cannot segment.
+            // From now on the socket's state says that the outgoing interface cannot segment.
             Some(libc::EINVAL | libc::EIO)
                 if transmit.segment_size.is_some() && state.max_gso_segments() == 1 =>
             {
@@ -244,8 +245,8 @@ fn transmit_step(
     }
 }
 
-/// True if the reason may be a source address that this host no longer has. Linux also reports an unreachable
-/// network, because it looks up the route from that address.
+/// True if the cause may be a source address that this host no longer has. Linux also reports an unreachable
+/// network in this case, because it looks up the route from that address.
 fn is_about_source(code: i32) -> bool {
     matches!(code, libc::EINVAL | libc::EADDRNOTAVAIL | libc::ENETUNREACH | libc::EHOSTUNREACH)
 }
@@ -266,7 +267,7 @@ impl Device for UdpDevice {
             let (chains, drained) = match self.read(&mut metas, budget - count) {
                 Ok(read) => read,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // An ICMP error about an earlier datagram, which the kernel reports once here.
+                // The kernel reports an ICMP error about an earlier datagram once, here.
                 Err(error) if is_unreachable(&error) => {
                     self.has_errors = true;
                     continue;
@@ -337,7 +338,7 @@ impl Device for UdpDevice {
     }
 
     fn learn_return_route(&mut self, ReturnRoute { outer, from }: ReturnRoute) {
-        // Only a hash collision is refused. The known peer then keeps its address.
+        // Fails only at a hash collision; the known peer then keeps its address.
         let _ = self.peers.learn(Route { outer, from });
     }
 
@@ -359,8 +360,8 @@ impl Device for UdpDevice {
 }
 
 impl UdpDevice {
-    /// Collects the datagrams of a packet, and sends chains if many wait; `None` means a packet that cannot
-    /// be sent.
+    /// Collects the datagrams of a packet, and sends chains if many wait. `None` is a packet that cannot be
+    /// sent.
     fn send_datagrams(&mut self, outgoing: Option<Outgoing<'_>>, tx: TxMeta) -> io::Result<()> {
         self.transmit(MAX_WAITING - 1)?;
         let outgoing = outgoing.filter(|outgoing| outgoing.packet_len() <= MAX_SUPER);
@@ -390,7 +391,7 @@ impl UdpDevice {
         }
     }
 
-    /// Makes one system call. Returns the number of chains that it received, and true if these were all.
+    /// Makes one system call. Returns the number of received chains, and true if no more are waiting.
     fn read(&mut self, metas: &mut [RecvMeta; RECEIVE_BATCH], budget: usize) -> io::Result<(usize, bool)> {
         let mut chains = self.buffer.chunks_mut(CHAIN);
         let mut slices: [IoSliceMut<'_>; RECEIVE_BATCH] =
@@ -424,15 +425,15 @@ struct Arrival<'a> {
 }
 
 impl Arrival<'_> {
-    /// Processes a chain of datagrams of one peer: merges runs of one TCP stream, as the kernel's GRO does
-    /// for TCP.
+    /// Processes a chain of datagrams of one peer. Merges consecutive segments of one TCP stream, as the
+    /// kernel's GRO does for TCP.
     fn chain(&mut self, meta: &RecvMeta, bytes: &[u8], sink: &mut SharedSink<'_>) {
         let from = if self.unspecified { meta.dst_ip } else { None };
         let ecn = meta.ecn.map_or(0, |ecn| ecn as u8);
         let (mut run, mut copied) = (false, false);
         let mut peer = None;
         for datagram in bytes.chunks(meta.stride.max(1)) {
-            // The device does not remember senders of other datagrams.
+            // The device does not remember the senders of other datagrams.
             let Some(datagram) = Incoming::parse(datagram) else {
                 self.counters.receive_dropped += 1;
                 continue;
@@ -472,8 +473,8 @@ impl Arrival<'_> {
     }
 }
 
-/// Returns the maximum length of an inner packet whose datagram fits the path: the IPv6 and TCP headers are
-/// replaced by our header, UDP and IP.
+/// Returns the maximum length of an inner packet whose datagram fits the path: in the datagram, the headers
+/// of IPv6 and TCP are replaced by our header, UDP and IP.
 fn inner_mtu(path_mtu: usize, local: SocketAddr) -> usize {
     let ip_header = if local.is_ipv4() { 20 } else { 40 };
     (path_mtu - ip_header - UDP_HEADER - HEADER_LEN + INNER_HEADERS).min(MAX_SUPER)

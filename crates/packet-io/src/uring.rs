@@ -1,7 +1,7 @@
 //! Several writes, or messages on a socket, in one kernel call (`io_uring(7)`).
 //!
 //! A reader that a write wakes preempts the writer when the call ends. With several writes in one call this
-//! happens once. All writes are complete when the call ends, so no buffer has to outlive it and no task
+//! happens only once. All writes are complete when the call ends, so no buffer has to outlive it, and no task
 //! waits.
 
 use std::io::{self, IoSlice};
@@ -27,11 +27,11 @@ impl Uring {
         IoUring::new(MAX as u32).map(Uring)
     }
 
-    /// Writes at most [`MAX`] messages. Each message has a number and consists of a few pieces of memory.
-    /// Calls `done` with the result of each message that the kernel has tried. The kernel tries them in
-    /// order, continues after a failure, and never blocks.
+    /// Writes at most [`MAX`] messages. Each message has a number and consists of a few pieces of memory. The
+    /// kernel tries them in order, continues after a failure, and never blocks. Calls `done` with the result
+    /// of each message that it has tried.
     ///
-    /// Returns itself for the next call; `None` if the kernel did not accept the writes.
+    /// Returns `self` for the next call; `None` if the kernel did not accept the writes.
     pub(crate) fn write<'a>(
         self,
         fd: BorrowedFd<'_>,
@@ -94,7 +94,7 @@ impl Uring {
         (submitted == queued).then_some(self)
     }
 
-    /// Submits all queued entries; returns how many the kernel took.
+    /// Submits all queued entries; returns how many the kernel has accepted.
     fn submit(&mut self, queued: usize) -> usize {
         let mut submitted = 0;
         while submitted < queued {

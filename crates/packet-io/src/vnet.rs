@@ -1,4 +1,5 @@
-//! `struct virtio_net_hdr` of linux/virtio_net.h: unfinished work on a packet (virtio 1.2, 5.1.6).
+//! `struct virtio_net_hdr` of linux/virtio_net.h: describes the unfinished work on a packet (virtio 1.2,
+//! 5.1.6).
 //!
 //! Ten bytes before every packet, in the byte order of the host:
 //!
@@ -10,8 +11,8 @@ use brisk_device::{ChecksumState, RxMeta};
 
 use crate::headers::{CWR, Headers, TCP_CHECKSUM};
 
-/// The checksum field contains only the pseudo-header sum; the sum over the bytes from `csum_start` on is
-/// missing.
+/// The checksum field contains only the sum of the pseudo-header; the sum over the bytes from `csum_start`
+/// must be added.
 const F_NEEDS_CSUM: u8 = 1;
 /// The checksum was verified.
 const F_DATA_VALID: u8 = 2;
@@ -91,8 +92,8 @@ impl VnetHeader {
         [flags, gso_type, h0, h1, g0, g1, s0, s1, o0, o1]
     }
 
-    /// Returns the metadata of a received packet for the stack. A partial checksum comes from a sender on
-    /// this host. Such a packet was never on a wire, so there is nothing to verify.
+    /// Returns the metadata of a received packet. A packet with a partial checksum comes from a sender on
+    /// this host and was never on a wire, so its checksum need not be verified.
     pub(crate) fn rx_meta(&self) -> RxMeta {
         let trusted = self.flags & (F_NEEDS_CSUM | F_DATA_VALID) != 0;
         let tcp = matches!(self.gso_type & !GSO_ECN, GSO_TCPV4 | GSO_TCPV6);

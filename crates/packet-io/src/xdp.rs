@@ -1,17 +1,17 @@
 //! Native TCP on an address of the host, through AF_XDP (`Documentation/networking/af_xdp.rst`).
 //!
-//! A program at the interface passes the stack's segments to sockets with memory of brisk, before the kernel
+//! A program on the interface passes the stack's segments to sockets in brisk's memory, before the kernel
 //! processes them; the kernel gets all other frames. Packets of the stack leave as frames from the same
-//! memory, by this interface only and without the host's firewall, to the next hop in the kernel's tables
-//! (`next_hops`). If the driver supports it, frames are not copied at all. Super-packets do not pass whole:
-//! this module cuts and merges them. The device is meant for many short transfers on such an interface;
-//! `packet:` is better for bulk.
+//! memory, through this interface only and without the host's firewall, to the next hop in the kernel's
+//! tables (`next_hops`). If the driver supports it, frames are not copied at all. Super-packets cannot cross
+//! the interface: this module cuts and merges them. The device is meant for many short transfers; `packet:`
+//! is better for bulk.
 //!
 //! | file | content |
 //! |---|---|
 //! | [`mod@self`] | [`open`] |
 //! | `device` | the device: some of the queues of the interface |
-//! | `program` | the program at the interface |
+//! | `program` | the program on the interface |
 //! | `socket` | the socket of a queue of the interface, its memory and rings |
 //! | `ring`, `mapping` | a ring, and memory shared with the kernel |
 //! | `merge` | merges consecutive segments |
@@ -72,9 +72,9 @@ pub struct XdpOptions {
     pub native: bool,
     /// True to let the driver use the stack's memory if possible. Default true.
     pub zero_copy: bool,
-    /// True to trust segments whose checksum is only the sum of the pseudo-header, which a sender on the same
-    /// host leaves to the interface to complete. It must not be true if segments come from a wire. `None`:
-    /// true on a veth, otherwise false. Default `None`.
+    /// True to trust segments whose checksum is only the sum of the pseudo-header; a sender on the same host
+    /// leaves the rest to the interface. It must be false if segments come from a wire. `None`: true on a
+    /// veth, otherwise false. Default `None`.
     pub unfinished_checksums: Option<bool>,
 }
 
@@ -135,8 +135,8 @@ impl Path {
     }
 }
 
-/// Opens `count` queues, or as many as the interface has, for the stack on `addresses`, which the host must
-/// have and which are reached over `interface`.
+/// Opens `count` queues, or as many as the interface has, for the stack on `addresses`, which are addresses
+/// of the host on `interface`.
 ///
 /// # Errors
 /// The interface does not exist or is not an Ethernet; its MTU is above [`MAX_MTU`]; there are no addresses,
@@ -151,8 +151,8 @@ pub fn open(
     open_with(interface, addresses, options, count, None).map(|(opened, _)| opened)
 }
 
-/// Like [`open`], and returns the guards too. `inherited` is the guard of the served port if another process
-/// hands the port over.
+/// Like [`open`], but also returns the guards. `inherited` is the guard of the served port if another process
+/// hands that port over.
 pub(crate) fn open_with(
     interface: &str,
     addresses: &[IpAddr],
@@ -174,7 +174,7 @@ pub(crate) fn open_with(
             interface.name()
         ));
     }
-    // Other packets are for the kernel, or are forwarded by this host.
+    // Without addresses, the program would also take packets that this host forwards.
     if addresses.is_empty() || addresses.len() > MAX_ADDRESSES {
         return unsupported(format!(
             "the stack can share 1 to {MAX_ADDRESSES} addresses with the host, not {}; name them with --addr",
@@ -209,7 +209,7 @@ pub(crate) fn open_with(
     Ok((Opened { queues, local_ports, path, kernel_listener }, guards))
 }
 
-/// Opens a socket for each queue of the interface: frames of a queue can go only to its own socket.
+/// Opens a socket for each queue of the interface, because frames of a queue can go only to its own socket.
 fn sockets(interface: &Interface, mtu: usize, options: &XdpOptions) -> Result<Vec<XdpSocket>, OpenError> {
     let chunk = if mtu + ETHERNET_HEADER + VLAN_TAG + HEADROOM <= 2048 { 2048 } else { 4096 };
     let queues = interface.receive_queues().max(1);

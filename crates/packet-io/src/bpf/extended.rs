@@ -40,8 +40,8 @@ enum FrameAccess {
     InPlace,
 }
 
-/// Verdicts on a frame (`TCX_NEXT`, `TCX_DROP`): pass it to the next program and then to the kernel, or drop
-/// it.
+/// Verdicts on a frame: pass it to the next program and then to the kernel (`TCX_NEXT`), or drop it
+/// (`TCX_DROP`).
 const NEXT: u32 = u32::MAX;
 const DROP: u32 = 2;
 /// `XDP_PASS`: the kernel processes the frame as if there were no program.
@@ -72,8 +72,8 @@ const FIRST: u8 = 1;
 const SPARE: u8 = 8;
 /// End of the program's stack.
 const STACK: u8 = 10;
-/// Registers for frames that are read in place: start and end of the frame, end of the bytes read, address of
-/// a read relative to X.
+/// Registers for frames that are read in place: start and end of the frame, end of the read, and address of a
+/// read relative to X.
 const DATA: u8 = 2;
 const END: u8 = 3;
 const LIMIT: u8 = 4;
@@ -83,7 +83,7 @@ const MOV32: u32 = libc::BPF_ALU | 0xB0;
 const MOV64: u32 = 0x07 | 0xB0;
 const AND32: u32 = libc::BPF_ALU | libc::BPF_AND;
 const ADD64: u32 = 0x07;
-/// Bits of a load's opcode for the number of bytes.
+/// Bits in the opcode of a load that state the number of bytes.
 const SIZE: u32 = 0x18;
 const LOAD_MAP: u32 = 0x18;
 /// Source of a [`LOAD_MAP`] whose constant is the descriptor of a map.
@@ -171,8 +171,8 @@ fn returning(answer: u32) -> Vec<Instruction> {
     vec![Instruction::set(A, answer), Instruction::exit()]
 }
 
-/// Returns a program part that continues with `listed` if the word in the accumulator is a key of `list` (a
-/// [`word_map`]), otherwise with `unlisted`. Both must end the program.
+/// Returns a part of a program that executes `listed` if the word in the accumulator is in `list` (a
+/// [`word_map`]), otherwise `unlisted`. Both must end the program.
 fn by_list(list: BorrowedFd<'_>, listed: &[Instruction], unlisted: &[Instruction]) -> Vec<Instruction> {
     const KEY: i16 = -4;
     let mut part = vec![
@@ -192,7 +192,7 @@ fn load_map(map: BorrowedFd<'_>) -> [Instruction; 2] {
     [Instruction::new(LOAD_MAP, FIRST, MAP_DESCRIPTOR, map), Instruction::new(0, 0, 0, 0)]
 }
 
-/// Translates a filter to a program that redirects accepted frames to the interface `to`, and copies frames
+/// Translates a filter into a program that redirects accepted frames to the interface `to`. It copies frames
 /// for which the filter returns `copied`. Other frames, and those of the clients in `list`, pass unchanged.
 pub(crate) fn redirecting(
     program: &[sock_filter],
@@ -216,8 +216,8 @@ pub(crate) fn redirecting(
     translated(program, FrameAccess::Buffer, |answer| unless_listed(answer, list, act))
 }
 
-/// Returns the instructions `act(answer)`. For the answer [`CLIENT`] they are replaced by `act(0)` if the
-/// client is in `list`.
+/// Returns the instructions `act(answer)`. If the answer is [`CLIENT`], they are `act(0)` for clients in
+/// `list`.
 fn unless_listed(
     answer: u32,
     list: Option<BorrowedFd<'_>>,
@@ -273,7 +273,7 @@ pub(crate) fn sending_out(to: u32) -> Vec<Instruction> {
     let [no_params, no_params_length, no_flags] = [2, 3, 4].map(|register| Instruction::set(register, 0));
     let no_head_flags = Instruction::set(3, 0);
     vec![
-        // Make space for a header, which the kernel requires and fills in.
+        // Makes space for an Ethernet header, which the kernel fills in.
         Instruction::set(2, ETHERNET_HEADER),
         no_head_flags,
         Instruction::call(CHANGE_HEAD),
@@ -289,7 +289,7 @@ pub(crate) fn sending_out(to: u32) -> Vec<Instruction> {
     ]
 }
 
-/// Translates the program, with `answer` in place of `RET k`.
+/// Translates the program; `answer` returns the instructions for each `RET k`.
 fn translated(
     program: &[sock_filter],
     reading: FrameAccess,
@@ -323,8 +323,8 @@ fn translated(
     Some(start.into_iter().chain(parts.into_iter().flatten()).collect())
 }
 
-/// Loads `size` bytes of a frame at offset `k` from `base` into the accumulator. Frames that end earlier
-/// pass to the kernel.
+/// Loads `size` bytes of a frame at offset `k` from `base` into the accumulator. If the frame ends earlier,
+/// it passes to the kernel.
 fn in_place(size: u32, base: u8, k: u32) -> Vec<Instruction> {
     let (bytes, bits) = match size {
         libc::BPF_B => (1, None),
@@ -345,7 +345,7 @@ fn in_place(size: u32, base: u8, k: u32) -> Vec<Instruction> {
     part
 }
 
-/// Translates one instruction; the targets of jumps follow later.
+/// Translates one instruction. The targets of jumps are set later.
 fn part(
     classic: &sock_filter,
     reading: FrameAccess,

@@ -20,12 +20,12 @@ const ICMPV6: u32 = 58;
 const UNREACHABLE: u32 = 3;
 /// ICMPv6 "destination unreachable" is 1, "packet too big" 2 (RFC 4443).
 const TOO_BIG_V6: u32 = 2;
-/// The low 14 bits are the fragment offset and the more-fragments flag; a packet with an offset has no ports.
+/// The low 14 bits: the fragment offset and the more-fragments flag. A packet with an offset has no ports.
 const FRAGMENT_OFFSET: u32 = 0x1FFF;
 /// More than the length of any packet: accepts the whole packet.
 const WHOLE_PACKET: u32 = 0x4_0000;
-/// Result for ICMP errors, which may concern connections of the kernel. Packet sockets always receive copies,
-/// so there it has the effect of [`WHOLE_PACKET`].
+/// Result for ICMP errors, which may concern connections of the kernel. For a packet socket it has the effect
+/// of [`WHOLE_PACKET`], because packet sockets always receive copies.
 pub(crate) const COPY_TO_BOTH: u32 = WHOLE_PACKET + 1;
 
 /// Jump targets.
@@ -77,7 +77,7 @@ impl Default for Wanted<'_> {
     }
 }
 
-/// Limit because a jump spans 255 instructions and an IPv6 address takes eight.
+/// Maximum number of addresses: a jump spans 255 instructions, and an IPv6 address takes eight.
 pub(crate) const MAX_ADDRESSES: usize = 16;
 
 pub(crate) fn program(wanted: Wanted<'_>) -> Vec<sock_filter> {
@@ -145,7 +145,7 @@ fn steps(wanted: Wanted<'_>) -> (Vec<LabelledInstruction>, Vec<(Label, usize)>) 
         part(None, &[(JGE, Next, Drop, first), (JGT, Drop, Accept, last)]);
     }
     part(Some(Drop), &[(RET, Next, Next, 0)]);
-    // The kernel rejects extended programs with unreachable instructions.
+    // The kernel rejects eBPF programs with unreachable instructions.
     if own.is_some() || exceptions.is_none() {
         part(Some(Accept), &[(RET, Next, Next, WHOLE_PACKET)]);
     }
@@ -160,8 +160,8 @@ fn steps(wanted: Wanted<'_>) -> (Vec<LabelledInstruction>, Vec<(Label, usize)>) 
 fn addressed_to(addresses: &[IpAddr], link: u32, v6: bool) -> Vec<LabelledInstruction> {
     let of_version: Vec<Vec<u32>> = addresses.iter().filter(|ip| ip.is_ipv6() == v6).map(words_of).collect();
     if of_version.is_empty() {
-        // The jump is always taken. A plain drop would leave unreachable instructions, which the kernel
-        // rejects in extended programs.
+        // This jump is always taken. A plain drop would leave unreachable instructions, which the kernel
+        // rejects in eBPF programs.
         let never = (JGE, Label::Drop, Label::Next, 0);
         return if addresses.is_empty() { Vec::new() } else { vec![never] };
     }

@@ -1,9 +1,9 @@
-//! Guards: listeners of the kernel that prevent it from answering our segments with RST.
+//! Guards: listeners of the kernel that keep it from resetting the stack's connections.
 //!
 //! The kernel resets segments to a port that none of its sockets uses. A guard occupies the port and silently
 //! discards packets with a TTL below 255 (`IP_MINTTL`, `IPV6_MINHOPCOUNT`): all packets from beyond the link,
-//! and those from the link unless their sender sets the TTL to 255. It also keeps other programs from using
-//! the port, is shown by `ss`, and ends with the process. It needs no privilege.
+//! and packets from the link whose sender does not set the TTL to 255. A guard also keeps other programs from
+//! using the port, is shown by `ss`, and ends with the process. It needs no privilege.
 //!
 //! If the kernel serves some of the clients, the guard of the served port is a listener for them, with a
 //! program that discards the packets of the others.
@@ -23,8 +23,8 @@ use crate::privileges::OpenError;
 use crate::share::{self, Exceptions, KernelListener, Share};
 use crate::sockopt;
 
-/// Number of ports in a block. The guard of its first port claims a block, so that other processes of brisk
-/// do not use the rest.
+/// Number of ports in a block. The guard of its first port claims a block, so that no other process of brisk
+/// uses it.
 pub(super) const BLOCK: u16 = 64;
 /// Above the ports that Linux chooses for unbound sockets (`net.ipv4.ip_local_port_range`).
 const FIRST: u16 = 61_056;
@@ -38,9 +38,9 @@ const BACKLOG: i32 = 4096;
 pub(crate) struct Guards {
     /// The guard of the served port.
     served: Option<(u16, Socket)>,
-    /// The clients of the served port whose packets are for the stack, if the kernel serves the others.
+    /// The clients of the served port that the stack serves, if the kernel serves the others.
     share: Option<Share>,
-    /// Clients in the share whose packets are for the kernel.
+    /// Clients in the share that the kernel serves nevertheless.
     exceptions: Option<Exceptions>,
     /// First of the ports that are claimed for connections of the stack.
     first: u16,
@@ -65,10 +65,10 @@ impl Guards {
         claimed.map(Arc::new).map_err(|error| OpenError::guard(subject, served, error))
     }
 
-    /// Guards the port of `served`, and claims `wanted` ports, rounded up to whole blocks. It claims fewer if
-    /// other processes use the other blocks. With a `share`, the kernel serves the clients outside, and the
-    /// exceptions if the system permits a list of them. `inherited` is the guard of the served port if
-    /// another process hands the port over.
+    /// Guards the port of `served`, and claims `wanted` ports, rounded up to whole blocks; fewer if other
+    /// processes use the other blocks. With a `share`, the kernel serves the clients outside it, and exempt
+    /// clients if the system permits a list of them. `inherited` is the guard of the served port if another
+    /// process hands that port over.
     pub(crate) fn claim(
         served: Option<SocketAddr>,
         share: Option<Share>,
@@ -123,8 +123,8 @@ impl Guards {
         }
     }
 
-    /// Returns a handle of the kernel's listener, which does not block; `None` if the kernel serves no
-    /// client. `guards` is true if the kernel sees the packets of the stack.
+    /// Returns a non-blocking handle of the kernel's listener; `None` if the kernel serves no client.
+    /// `guards` is true if the kernel sees the packets of the stack.
     pub(crate) fn kernel_listener(&self, guards: bool) -> io::Result<Option<KernelListener>> {
         let Some((_, listener)) = self.served.as_ref().filter(|_| self.share.is_some()) else {
             return Ok(None);
@@ -138,8 +138,8 @@ impl Guards {
         self.served.as_ref().map(|(_, guard)| guard)
     }
 
-    /// Makes the guard of the served port listen again if it was shut down, because only a listener keeps the
-    /// kernel from answering.
+    /// Makes the guard of the served port listen again if it was shut down: the kernel answers unless there
+    /// is a listener.
     pub(crate) fn listen_again(&self) -> io::Result<()> {
         self.served().map_or(Ok(()), |guard| begin(guard, self.share))
     }
@@ -162,13 +162,13 @@ impl Guards {
         }
     }
 
-    /// Returns the ports for connections of ours.
+    /// Returns the ports for connections that the stack opens.
     pub(crate) fn ports(&self) -> Option<RangeInclusive<u16>> {
         let more = u16::try_from(self.own.len().checked_sub(1)?).ok()?;
         Some(self.first..=self.first + more)
     }
 
-    /// True if the source port of this packet has no guard. The kernel would then reset the connection at the
+    /// True if the source port of this packet has no guard. Then the kernel would reset the connection at the
     /// peer's first answer, or another program uses the port.
     pub(crate) fn is_unguarded(&self, packet: &[u8]) -> bool {
         source_port(packet).is_some_and(|port| !self.ensure_guarded(port))
@@ -237,7 +237,7 @@ fn guard_of(
     match share {
         None => {
             discard_below(&guard, address, MIN_TTL)?;
-            // There may be no program.
+            // There may be no program to remove.
             let _ =
                 sockopt::set(guard.as_fd(), libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0i32.to_ne_bytes());
         }
@@ -264,14 +264,14 @@ fn listen(address: SocketAddr, share: Option<Share>, list: Option<&Exceptions>) 
             share::reject(socket.as_fd(), share, list)?;
         }
     }
-    // Connections of an earlier process to this port do not matter.
+    // Closed connections of an earlier process must not prevent the bind.
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
     begin(&socket, share)?;
     Ok(socket)
 }
 
-/// Begins to listen, also after a shutdown.
+/// Starts to listen, also after a shutdown.
 fn begin(socket: &Socket, share: Option<Share>) -> io::Result<()> {
     if share.is_some() {
         socket.set_nonblocking(true)?;

@@ -46,7 +46,7 @@ impl RawSockets {
         out.reactor.write(|| out.socket.send_to(packet, &destination)).map(drop)
     }
 
-    /// Ready when there may be space for `next`.
+    /// Ready when the socket may have space for `next`.
     pub(crate) fn poll_writable(&mut self, next: &[u8], cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let v6 = destination(next).is_some_and(|to| to.is_ipv6());
         match if v6 { self.v6.as_mut() } else { Some(&mut self.v4) } {
@@ -58,7 +58,7 @@ impl RawSockets {
 
 impl OneFamily {
     fn open(family: Domain) -> io::Result<OneFamily> {
-        // With this protocol the packet includes the IP header, and the socket receives nothing.
+        // With this protocol, a packet includes its IP header, and the socket receives nothing.
         let protocol = Protocol::from(libc::IPPROTO_RAW);
         let socket = Socket::new(family, Type::RAW.nonblocking(), Some(protocol))?;
         Ok(OneFamily { reactor: Reactor::default(), socket })

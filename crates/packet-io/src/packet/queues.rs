@@ -1,7 +1,7 @@
 //! Several packet sockets on one interface (`PACKET_FANOUT`), one per core.
 //!
-//! Each frame goes to one of the sockets: to the first until the kernel gets a program that chooses. The
-//! sockets share their guards.
+//! Each frame goes to one of the sockets: to the first one, until the kernel gets a program that chooses. All
+//! sockets have the same guards.
 
 use std::io;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Redirection, the fast path to an address of the host. The kernel moves the stack's packets from the
-//! interface to a TUN device of brisk, and moves packets that the stack writes to the TUN to the interface's
-//! neighbours.
+//! interface to a TUN device of brisk. It moves packets that the stack writes to the TUN to the interface,
+//! addressed to the next hop.
 //!
 //! Two small programs do this, one at the interface and one at the TUN. Super-packets pass whole in both
 //! directions, and the kernel's TCP never sees the segments. ICMP errors are copied, so the kernel gets them
@@ -51,7 +51,7 @@ impl RedirectDevice {
         guards: &Arc<Guards>,
         count: usize,
     ) -> Result<Vec<RedirectDevice>, OpenError> {
-        // Other packets are for the kernel, or are forwarded by this host.
+        // Without addresses, the program would also redirect packets that this host forwards.
         if addresses.is_empty() || addresses.len() > MAX_ADDRESSES {
             return Err(OpenError::unsupported(
                 format!("packet:{interface}"),

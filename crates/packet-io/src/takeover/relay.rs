@@ -1,5 +1,6 @@
-//! The stream of packets from the process that has taken a port over to the one before it. Each packet has a
-//! header: its length (32 bits), then a `virtio_net_hdr` with the state of its checksum and its segments.
+//! The stream of packets from the process that has taken a port over to the one before it, which keeps its
+//! connections. Each packet has a header: its length (32 bits), then a `virtio_net_hdr` with the state of its
+//! checksum and its segments.
 
 use std::collections::HashSet;
 use std::io;
@@ -19,7 +20,7 @@ pub type Flow = (SocketAddr, SocketAddr);
 
 const HEADER: usize = 4 + VnetHeader::LEN;
 
-/// The connections of the process before this one, and the stream for their packets. By default none.
+/// The connections of the predecessor, and the stream for their packets. Default: none.
 #[derive(Debug, Default)]
 pub(crate) struct Inherited {
     /// True if there are connections.
@@ -31,7 +32,7 @@ pub(crate) struct Inherited {
 struct State {
     flows: HashSet<Flow>,
     relay: Option<UnixStream>,
-    /// The rest of a packet that the stream took in part.
+    /// The rest of a packet of which the stream has accepted a part.
     rest: Vec<u8>,
 }
 
@@ -58,7 +59,7 @@ impl Inherited {
         self.state().flows = flows;
     }
 
-    /// Relays a packet of a connection of the process before. False if the packet is for this process.
+    /// Relays a packet of a connection of the predecessor. Returns false if the packet is for this process.
     pub(super) fn takes(&self, packet: &[u8], meta: RxMeta) -> bool {
         if !self.has_flows.load(Ordering::Relaxed) {
             return false;
@@ -66,7 +67,7 @@ impl Inherited {
         let mut state = self.state();
         match brisk_wire::four_tuple(packet) {
             Some((remote, local)) => state.flows.contains(&(local, remote)) && state.relay(packet, meta),
-            // ICMP errors are for both.
+            // ICMP errors are for both processes.
             None => {
                 state.relay(packet, meta);
                 false
@@ -76,7 +77,8 @@ impl Inherited {
 }
 
 impl State {
-    /// Sends a packet; false if the other process has ended. The packet is lost if the stream is full.
+    /// Sends a packet. If the stream is full, the packet is lost. Returns false if the other process has
+    /// ended.
     fn relay(&mut self, packet: &[u8], meta: RxMeta) -> bool {
         let Some(relay) = &self.relay else { return false };
         let mut frame = std::mem::take(&mut self.rest);

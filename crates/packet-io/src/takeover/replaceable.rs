@@ -1,4 +1,4 @@
-//! A queue of a device that is replaced by another device while its stack uses it.
+//! A queue whose device is replaced by another device while its stack uses it.
 
 use std::fmt;
 use std::io;
@@ -17,7 +17,7 @@ pub(super) struct Replaceable {
     device: Box<dyn Device>,
     capabilities: Capabilities,
     mtu: usize,
-    /// The device that takes its place once it is drained, and a sender to drop then.
+    /// The device that will take its place once it is drained, and a sender that is dropped then.
     next: Option<Next>,
     /// Counters of the earlier devices.
     counted: Counters,
@@ -34,7 +34,7 @@ struct Slot {
     waker: Option<Waker>,
 }
 
-/// The places of the next devices of all queues.
+/// The slots for the next devices of all queues.
 pub(super) struct Slots(Vec<Arc<Mutex<Slot>>>);
 
 impl Slots {
@@ -126,7 +126,7 @@ impl Device for Replaceable {
         if count < budget
             && let Some((device, _done)) = self.next.take()
         {
-            // Packets that still wait to be sent are lost if the device does not take them now.
+            // Waiting packets that the device does not accept now are lost.
             let _ = self.device.flush();
             self.counted += self.device.counters();
             self.device = device;

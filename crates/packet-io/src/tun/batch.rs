@@ -1,10 +1,10 @@
 //! Passes several packets to the kernel in one call.
 //!
 //! A packet for a program of this host wakes that program. If both run on one core, the kernel schedules the
-//! program when our call ends. With a call per packet it runs after each packet, and the benchmark `own-send`
-//! takes 209 ms/GB instead of 145 (docs/notes/performance-bulk.md, "One call for all packets of a round").
-//! Without `io_uring`, packets are written one by one. Packets that the kernel refuses here are also written
-//! one by one, which reports the reason in the usual way.
+//! program when our call ends. So with a call for each packet it runs after each packet, and the benchmark
+//! `own-send` takes 209 ms/GB instead of 145 (docs/notes/performance-bulk.md, "One call for all packets of a
+//! round"). Without `io_uring`, packets are written one by one. So are packets that the kernel refuses here,
+//! which reports the reason in the usual way.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -38,8 +38,8 @@ impl TunBatch {
         Uring::open().ok().map(|uring| TunBatch { uring, starts: vec![start; MAX] })
     }
 
-    /// Describes the packets up to the first that must be written alone ([`send_each`]); returns their
-    /// number. The count includes packets with `taken` set, which are not written again.
+    /// Describes the packets up to the first one that must be written alone ([`send_each`]); returns their
+    /// number, including packets that are marked as `taken` and are not written again.
     fn describe(&mut self, packets: &[Gathered<'_>], big: &mut Option<Locals>) -> usize {
         let described = packets.iter().zip(&mut self.starts);
         described
@@ -48,8 +48,8 @@ impl TunBatch {
             .count()
     }
 
-    /// Writes described packets in one call, and marks those that were written. Returns itself for the next
-    /// call; `None` if `io_uring` cannot write here.
+    /// Writes the described packets in one call, and marks those that were written. Returns `self` for the
+    /// next call; `None` if `io_uring` cannot write here.
     fn write(self, fd: BorrowedFd<'_>, packets: &mut [Gathered<'_>]) -> Option<TunBatch> {
         let TunBatch { uring, starts } = self;
         let described = packets.iter().zip(&starts).enumerate().filter(|(_, (packet, _))| !packet.taken);
@@ -105,7 +105,7 @@ impl TunDevice {
         let mut rest = packets;
         while !rest.is_empty() {
             let count = match &mut self.batch {
-                // Pieces left of an earlier packet that was cut go first, by `send_each`.
+                // The remaining pieces of an earlier packet leave first, by `send_each`.
                 Some(batch) if self.cut.left.is_empty() => batch.describe(rest, &mut self.big),
                 _ => 0,
             };

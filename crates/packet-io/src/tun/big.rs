@@ -1,13 +1,13 @@
 //! Super-packets of more than 64 kB, which the kernel accepts whole if they end in this host.
 //!
-//! An IPv4 packet that is too long for its length field has 0 in that field, and its length is that of the
-//! buffer (Linux 6.3, "BIG TCP"). A TUN accepts such a packet since Linux 6.6. One write then moves four
-//! times as much, and the kernel's TCP processes it once and wakes its reader once. Bulk to a program of this
-//! host costs half as much (docs/notes/performance-bulk.md, "Packets of 256 kB").
+//! An IPv4 packet that is too long for its length field has 0 in that field; its length is that of the buffer
+//! (Linux 6.3, "BIG TCP"). A TUN accepts such a packet since Linux 6.6. One write then moves four times as
+//! much, and the kernel's TCP processes it once and wakes its reader once. This halves the cost of bulk data
+//! to a program of this host (docs/notes/performance-bulk.md, "Packets of 256 kB").
 //!
-//! Packets to other hosts leave in pieces of 64 kB, because most interfaces accept no more and the kernel
-//! would cut the packet into single segments for them. IPv6 packets also leave in pieces of 64 kB, because a
-//! greater length needs an extension header, and so do packets for which the kernel has no memory.
+//! Packets to other hosts leave in pieces of 64 kB: most interfaces accept no more, so the kernel would cut a
+//! longer packet into single segments. IPv6 packets also leave in pieces, because a greater length needs an
+//! extension header, and so do packets for which the kernel has no memory.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,8 +20,7 @@ use crate::routes::Routes;
 const ANSWER_LIFETIME: Duration = Duration::from_secs(1);
 /// Maximum number of addresses whose answers are kept.
 const MAX_KNOWN: usize = 256;
-/// First Linux release that accepts such packets from a TUN. Earlier ones store a packet in at most 17 single
-/// pages.
+/// First Linux release that accepts such packets from a TUN. Earlier ones store a packet in at most 17 pages.
 const MIN_RELEASE: (u32, u32) = (6, 6);
 
 /// Addresses that this host has, according to the kernel.
@@ -71,7 +70,7 @@ impl Locals {
     }
 }
 
-/// True if the kernel had no memory for a packet of that length; shorter packets may succeed.
+/// True if the kernel had no memory for a packet of that length. Shorter packets may succeed.
 pub(super) fn is_out_of_memory(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM | libc::EMSGSIZE))
 }

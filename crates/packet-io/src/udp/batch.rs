@@ -1,6 +1,6 @@
 //! Outgoing datagrams, collected so that one system call sends many of them (`UDP_SEGMENT`).
 //!
-//! Unlike TCP's segmentation offload this sends *different* packets, if they have the same peer, the same
+//! Unlike TCP's segmentation offload, this sends *different* packets. They must have the same peer, the same
 //! length (the last may be shorter) and the same ECN bits. Datagrams to one peer keep their order.
 
 use std::collections::VecDeque;
@@ -25,7 +25,7 @@ pub(super) struct UdpBatch {
     /// Bytes that have been sent.
     sent: usize,
     datagrams: usize,
-    /// True after a datagram that is shorter than the others: none may follow it.
+    /// True after a datagram that is shorter than the others; it must be the last.
     closed: bool,
 }
 
@@ -66,7 +66,7 @@ pub(super) struct Batches {
 
 impl Batches {
     /// Adds `count` datagrams of `len` bytes each. `write` appends the datagrams with the given indices, from
-    /// 0 on, to a buffer. Chains have at most `max_datagrams`.
+    /// 0, to a buffer. A chain has at most `max_datagrams`.
     pub(super) fn add(
         &mut self,
         route: Route,
@@ -87,7 +87,7 @@ impl Batches {
     }
 
     /// Returns the chain for a datagram: the youngest chain to its peer, or a new one if that chain cannot
-    /// take it. With an older chain, datagrams would overtake each other.
+    /// take it. In an older chain, the datagram would overtake others.
     fn chain_for(&mut self, route: Route, ecn: u8, len: usize, max_datagrams: usize) -> &mut UdpBatch {
         let youngest = self.queue.iter().rposition(|batch| batch.route.outer == route.outer);
         let takes = |at: &usize| self.queue[*at].takes(route.outer, ecn, len, max_datagrams);

@@ -1,8 +1,8 @@
 //! Converts ICMP errors about datagrams to errors about the segments in them.
 //!
-//! The kernel queues an error with its datagram (`IP_RECVERR`). A host without a listener on the port reports
-//! that in one round trip, and the connection attempt then ends at once, as after a reset. The stack checks
-//! the sequence number in the datagram (RFC 5927).
+//! The kernel queues an error together with its datagram (`IP_RECVERR`). If nothing listens on the port, the
+//! host reports that in one round trip, and the connection attempt ends at once, as after a reset. The stack
+//! checks the sequence number in the datagram (RFC 5927).
 
 use std::io;
 use std::net::IpAddr;
@@ -25,7 +25,7 @@ const CONTROL: usize = 256;
 const ICMP: u8 = 2;
 const ICMPV6: u8 = 3;
 
-/// Makes the kernel queue errors; otherwise it reports none.
+/// Makes the kernel queue errors, which it does not do by default.
 pub(super) fn enable(fd: BorrowedFd<'_>, v6: bool) {
     let on = 1i32.to_ne_bytes();
     let _ = sockopt::set(fd, libc::IPPROTO_IP, libc::IP_RECVERR, &on);

@@ -41,8 +41,8 @@ pub(crate) const PORTS: u32 = 12;
 pub const HEADER_LEN: usize = 16;
 /// Length of the IPv6 and TCP headers of the stack's packet, without options.
 pub(super) const INNER_HEADERS: usize = 60;
-/// Maximum length of the packet built from one datagram. It exceeds the maximum for a run, because IP and TCP
-/// headers are longer than the headers of the datagram and of UDP.
+/// Maximum length of the packet that is built from datagrams. It exceeds the maximum for a run, because the
+/// headers of IP and TCP are longer than those of the datagram and UDP.
 const MAX_PACKET: usize = MAX_SUPER + 128;
 /// Offset of the flags in that packet.
 const INNER_FLAGS: usize = 53;
@@ -180,8 +180,8 @@ impl<'a> Incoming<'a> {
     }
 }
 
-/// The IPv6 packet for the stack: one datagram, or a run of datagrams that a sender with TSO would have sent
-/// as one packet.
+/// The IPv6 packet for the stack, built from one datagram or from a run of datagrams that a sender with TSO
+/// would have sent as one packet.
 #[derive(Debug)]
 pub(super) struct Assembly {
     buffers: Buffers,
@@ -211,7 +211,7 @@ impl Default for Assembly {
 }
 
 impl Assembly {
-    /// Appends bytes to the packet; false if they do not fit.
+    /// Appends bytes to the packet; returns false if they do not fit.
     fn append(&mut self, bytes: &[u8]) -> bool {
         let Some(room) = self.buffers.current().get_mut(self.len..self.len + bytes.len()) else {
             return false;
@@ -230,7 +230,8 @@ impl Assembly {
         self.append(&src.octets());
         self.append(&dst.octets());
         self.append(&[s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, offset, flags & !URG, w0, w1]);
-        // Checksum and urgent pointer. UDP has verified the datagram, and the device reports that.
+        // Checksum and urgent pointer. UDP has already verified the datagram, and the device reports that to
+        // the stack.
         self.append(&[0; 4]);
         self.append(options);
         self.append(payload);
@@ -241,7 +242,7 @@ impl Assembly {
         self.closed = payload.is_empty() || datagram.flags() & (FIN | SYN | RST | PSH) != 0;
     }
 
-    /// True if the datagram is the copy (Proactive) of a datagram of the run. Then a run of copies begins
+    /// True if the datagram is the copy (Proactive) of a datagram of the run. A run of copies then begins
     /// with it.
     pub(super) fn is_followed_by(&self, datagram: &Incoming<'_>) -> bool {
         let Incoming { header, payload, .. } = datagram;
@@ -278,8 +279,8 @@ impl Assembly {
         self.append(payload)
     }
 
-    /// Completes the length and passes the packet to `sink`, with its buffer if `sink` may keep it, and the
-    /// segment size if it is a super-packet.
+    /// Completes the length and passes the packet to `sink`, with the segment size if it is a super-packet,
+    /// and with its buffer if `sink` may keep that.
     pub(super) fn finish(&mut self, sink: impl FnOnce(&[u8], Option<&Bytes>, Option<u16>)) {
         let len = self.len.saturating_sub(40).min(usize::from(u16::MAX)) as u16;
         if let Some(field) = self.buffers.current().get_mut(4..6) {

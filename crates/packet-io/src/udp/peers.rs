@@ -1,6 +1,6 @@
 //! Inner addresses: the stack's names of peers, which UDP identifies by address *and* port.
 //!
-//! Two peers behind one NAT share an address and differ in the port. So each outer socket address gets its
+//! Two peers behind one NAT have the same address and different ports. So each outer socket address gets its
 //! own inner IPv6 address, in a prefix of unique local addresses (RFC 4193) that never appears on a wire:
 //!
 //! ```text
@@ -9,10 +9,11 @@
 //! fd62:7269:736b:6:HHHH:HHHH:HHHH:HHHH   peer with an IPv6 address: SipHash-2-4 of address, port and scope
 //! ```
 //!
-//! The mapping is a pure function, the same in every process and on every host. It can be inverted for IPv4.
-//! For IPv6 a bounded table stores it and drops the peers that were silent longest. A peer knows other
-//! addresses for itself (NAT), which does not matter because datagrams contain no addresses. Fast Open
-//! cookies are bound to the inner address, and so to the outer address and port.
+//! The mapping is a pure function, the same in every process and on every host. For IPv4 it can be inverted.
+//! For IPv6, a table of limited size stores it, and drops the peers that have been silent for the longest
+//! time. Because of NAT a peer may know other addresses for itself; this does not matter, because datagrams
+//! contain no addresses. Fast Open cookies are bound to the inner address, and so to the outer address and
+//! port.
 //!
 //! A peer that moves to another outer address keeps its inner address while connections use it
 //! (`Peers::redirect`). Another peer at the old outer address gets a different inner address, in the IPv6
@@ -42,10 +43,10 @@ const MAX_REDIRECTS: usize = 16_384;
 /// Maximum number of peers that have left an outer address and still have connections.
 const MAX_MOVED_AWAY: u64 = 15;
 
-/// IPv6 peers that this process named through [`inner_address`] before any datagram arrived from them.
+/// IPv6 peers that this process has named with [`inner_address`] before any datagram arrived from them.
 static NAMED: LazyLock<Mutex<Recent<SocketAddr>>> = LazyLock::new(|| Mutex::new(Recent::new(PEERS)));
 
-/// Returns the address by which the stack knows the peer at `outer`: `connect` to this address reaches it.
+/// Returns the address of the peer at `outer` in the stack: `connect` to this address reaches the peer.
 ///
 /// Every [`UdpDevice`](super::UdpDevice) of this process can convert the result back to `outer`.
 ///
@@ -151,9 +152,8 @@ impl Peers {
         names.find(|name| !self.moved.contains_key(name))
     }
 
-    /// Records a peer from which a datagram arrived, and returns its inner address. `None` if another live
-    /// peer has the same inner address, which happens for IPv6 peers after a hash collision: the first peer
-    /// keeps it.
+    /// Records a peer from which a datagram has arrived, and returns its inner address. `None` after a hash
+    /// collision of IPv6 peers: another live peer has the same inner address, and keeps it.
     pub(super) fn learn(&mut self, route: Route) -> Option<Ipv6Addr> {
         let inner = self.name(route.outer)?;
         match self.routes.find(inner) {
@@ -177,7 +177,7 @@ impl Peers {
         Some(route)
     }
 
-    /// Makes the kernel choose the local address towards this peer again.
+    /// Lets the kernel choose the local address towards this peer again.
     pub(super) fn forget_source(&mut self, outer: SocketAddr) {
         if let Some(route) = self.name(outer).and_then(|name| self.routes.find(name)) {
             route.from = None;
@@ -200,8 +200,8 @@ impl Peers {
     }
 }
 
-/// A bounded map. When its younger half is full, it drops the older half; entries in use move to the younger
-/// half.
+/// A map of limited size. When its younger half is full, it drops the older half; entries that are used move
+/// to the younger half.
 #[derive(Debug)]
 struct Recent<T> {
     younger: HashMap<Ipv6Addr, T>,

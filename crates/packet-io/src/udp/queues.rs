@@ -1,7 +1,7 @@
-//! Several sockets that share a port (`SO_REUSEPORT`), one per core.
+//! Several sockets on one port (`SO_REUSEPORT`), one per core.
 //!
-//! The kernel keeps all datagrams of a peer on one socket, until it gets a program that reads the connections
-//! in the datagrams. The program needs no privilege and supports only peers with an IPv4 address.
+//! The kernel keeps all datagrams of a peer on one socket, unless it has a program that chooses by the TCP
+//! connection in the datagram. The program needs no privilege, but supports only peers with an IPv4 address.
 //! [`steering`](brisk_device::steering) handles datagrams on another socket.
 
 use std::io;
@@ -18,8 +18,8 @@ use crate::queue_program;
 impl UdpDevice {
     /// Binds `count` sockets to one address.
     ///
-    /// The first socket is bound as by [`bind`](UdpDevice::bind), so an address that another program uses is
-    /// refused although these sockets share the address.
+    /// The first socket is bound as by [`bind`](UdpDevice::bind), so that an address in use by another
+    /// program is refused, although these sockets share their address.
     ///
     /// # Errors
     /// Those of [`bind`](UdpDevice::bind).

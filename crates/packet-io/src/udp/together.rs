@@ -1,10 +1,10 @@
 //! Passes several chains of datagrams to the kernel in one call.
 //!
 //! If both ends run on one core, the first chain wakes the receiver, which preempts the sender when its call
-//! ends. With a call per chain this happens after each chain (docs/notes/performance-bulk.md, "In UDP").
-//! `sendmmsg(2)` does not help, because the kernel yields between two messages. Without `io_uring`, chains
-//! are sent one by one. Chains that the kernel refuses here are also sent one by one, which reports the
-//! reason in the usual way.
+//! ends. With a call for each chain, this happens after each chain (docs/notes/performance-bulk.md, "In
+//! UDP"). `sendmmsg(2)` does not help, because the kernel may switch to the receiver between two messages.
+//! Without `io_uring`, chains are sent one by one. So are chains that the kernel refuses here, which reports
+//! the reason in the usual way.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,8 +21,8 @@ use crate::uring::{MAX, Uring};
 #[derive(Debug)]
 pub(super) struct JointSender {
     uring: Uring,
-    /// True after a success. Early kernels do not accept control messages in this way, and return an error
-    /// each time.
+    /// True after the first success. Early kernels do not accept control messages in this way, and return an
+    /// error each time.
     is_proven: bool,
 }
 
@@ -32,7 +32,7 @@ impl JointSender {
         Uring::open().ok().map(|uring| JointSender { uring, is_proven: false })
     }
 
-    /// Sends chains, and advances those that were sent. Returns their number, and itself for the next call;
+    /// Sends chains, and advances those that were sent. Returns their number, and `self` for the next call;
     /// `None` if `io_uring` cannot send here.
     fn send(
         self,
@@ -92,9 +92,9 @@ fn memory(len: usize) -> usize {
 }
 
 impl UdpDevice {
-    /// Sends waiting chains in one call, all but the youngest `keep`, and only as many as certainly fit into
-    /// the socket's memory. The kernel tries every chain, so if one did not fit, a later one could be sent
-    /// before it. Returns true if some were sent.
+    /// Sends waiting chains in one call, all but the youngest `keep`. Only sends as many as certainly fit
+    /// into the socket's memory: the kernel tries every chain, so if one did not fit, a later one could
+    /// overtake it. Returns true if it has sent any.
     pub(super) fn transmit_together(&mut self, keep: usize) -> bool {
         let count = self.batches.len().saturating_sub(keep).min(MAX);
         if count < 2 || self.together.is_none() || self.state.max_gso_segments() == 1 {

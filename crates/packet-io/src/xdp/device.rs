@@ -27,7 +27,7 @@ use crate::packet::{ETHERNET_HEADER, without_padding};
 use crate::privileges::OpenError;
 use crate::reactor::Reactor;
 
-/// Time until the next attempt to send on a full interface, which does not report when it has space again.
+/// Time until the next attempt to send on a full interface, which does not report when it has space.
 pub(super) const PAUSE: Duration = Duration::from_millis(1);
 
 /// Properties of the interface.
@@ -56,13 +56,13 @@ impl Port {
 /// Some of the queues of an interface, as a device for IP packets of the host's own addresses.
 #[derive(Debug)]
 pub(super) struct XdpDevice {
-    /// Dropped first, so that later arrivals go to the kernel.
+    /// Dropped first, so that later frames go to the kernel.
     _running: Arc<Running>,
-    /// At least one. All of them receive; the first one sends.
+    /// At least one. All receive; only the first one sends.
     ports: Vec<Port>,
     /// Index of the port from which the next call receives first.
     turn: usize,
-    /// Present in one of the devices only.
+    /// `None` except in one of the devices.
     errors: Option<Errors>,
     merge: Merge,
     next_hops: NextHops,
@@ -132,13 +132,13 @@ impl XdpDevice {
         }
     }
 
-    /// Returns the hardware address for a packet; `None`: the kernel sends it.
+    /// Returns the hardware address of the next hop of a packet; `None` if the kernel must send the packet.
     fn mac(&mut self, packet: &[u8]) -> Option<[u8; 6]> {
         let (from, to) = addresses(packet)?;
         self.next_hops.mac(from, to, Instant::now())
     }
 
-    /// Sends a complete segment, or refuses it; false if there is no space.
+    /// Sends a complete segment, or refuses it; returns false if there is no space.
     fn put(&mut self, segment: &[u8], to: Option<[u8; 6]>) -> bool {
         if segment.len() > self.host.mtu {
             self.counters.send_refused += 1;
@@ -153,11 +153,11 @@ impl XdpDevice {
     }
 
     fn put_by_kernel(&mut self, segment: &[u8]) -> bool {
-        // Send earlier frames first, to keep the order.
+        // Sends earlier frames first, to keep the order.
         let _ = self.ports.first_mut().map(|port| port.socket.kick());
         match self.out.send(segment) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-            // The packet has no route, or was rejected by a firewall, which is a loss for TCP.
+            // The packet has no route, or was rejected by a firewall. TCP treats it as lost.
             Err(_) => self.counters.send_refused += 1,
             Ok(()) => {}
         }
@@ -223,7 +223,7 @@ pub(super) fn deliver(
     merge.offer(packet, checksum, &mut counted(counters, sink))
 }
 
-/// True if the TCP checksum of a packet is the partial one that a sender leaves to its interface.
+/// True if the TCP checksum of a packet is partial: its sender has left the rest to the interface.
 fn is_unfinished(packet: &[u8]) -> bool {
     let Some(headers) = Headers::of(packet) else { return false };
     let field = packet.get(headers.ip_len + TCP_CHECKSUM..).and_then(|field| field.first_chunk::<2>());
@@ -341,8 +341,8 @@ impl Device for XdpDevice {
     }
 
     fn capabilities(&self) -> Capabilities {
-        // Super-packets are cut while they are copied into frames, which costs less than single segments from
-        // the stack.
+        // Super-packets from the stack are cut while they are copied into frames. This costs less than single
+        // segments from the stack.
         Capabilities { tso: true, descriptor: true, ..Capabilities::NONE }
     }
 

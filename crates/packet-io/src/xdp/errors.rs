@@ -1,6 +1,6 @@
-//! ICMP errors. An XDP program passes a frame either to the kernel or to the stack. The kernel gets ICMP
-//! errors, and a packet socket receives copies for the stack. Unlike an AF_XDP socket, the packet socket also
-//! reports that the interface was removed.
+//! ICMP errors for the stack. An XDP program passes a frame either to the kernel or to the stack. The kernel
+//! gets ICMP errors, and a packet socket receives copies of them. Unlike an AF_XDP socket, the packet socket
+//! also reports that the interface was removed.
 
 use std::io;
 use std::os::fd::AsFd;

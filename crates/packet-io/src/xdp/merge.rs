@@ -1,8 +1,8 @@
 //! Merges runs of segments into super-packets, like GRO in the kernel, which XDP bypasses.
 //!
-//! Bulk in many short frames costs time per frame, not per byte. So successive segments of one connection are
-//! merged if their checksums are right and their headers differ only in the fields that must differ.
-//! [`brisk_wire::split`] would cut the super-packet into the same segments again.
+//! The cost of bulk data in many short frames depends on the number of frames, not of bytes. So consecutive
+//! segments of a connection are merged if their checksums are right and their headers differ only in the
+//! fields that must differ. [`brisk_wire::split`] would cut the super-packet into the same segments again.
 
 use brisk_device::{ChecksumState, MAX_SUPER, RxMeta};
 use bytes::Bytes;
@@ -12,8 +12,7 @@ use brisk_wire::checksum::Sum;
 use crate::buffers::Buffers;
 use crate::headers::{Headers, PSH};
 
-/// Minimum payload of a segment that is copied into a run, bytes. Shorter segments, such as requests, stay
-/// alone.
+/// Minimum payload of a segment that is merged, bytes. Shorter segments, such as requests, stay alone.
 const MIN_PAYLOAD: usize = 512;
 /// ACK, the one flag that all segments of a run have; the last one may also have PSH.
 const ACK: u8 = 0x10;
@@ -28,7 +27,7 @@ const SAME_TCP: [std::ops::Range<usize>; 3] = [0..4, 8..13, 14..16];
 #[derive(Debug)]
 pub(super) struct Merge {
     buffers: Buffers,
-    /// Headers of the first segment; `None`: there is no run.
+    /// Headers of the first segment; `None` if there is no run.
     headers: Option<Headers>,
     /// Bytes in the buffer.
     len: usize,
@@ -55,8 +54,8 @@ impl Merge {
         Merge { buffers: Buffers::of(MAX_SUPER), headers: None, len: 0, size: 0, segments: 0 }
     }
 
-    /// Adds a packet to the run, or passes it to `emit` if it cannot be merged. A run that the packet does
-    /// not continue is passed first. Returns the number of packets passed.
+    /// Adds a packet to the run, or passes it to `emit` if it cannot be merged. If it does not continue the
+    /// run, the run is passed first. Returns the number of packets that were passed.
     pub(super) fn offer(&mut self, packet: &[u8], checksum: ChecksumState, emit: &mut Emit<'_>) -> usize {
         let Some(headers) = mergeable(packet, checksum) else {
             let before = self.flush(emit);
@@ -79,7 +78,7 @@ impl Merge {
         }
     }
 
-    /// Passes the run to `emit`. Returns the number of packets passed: one or none.
+    /// Passes the run to `emit`. Returns the number of packets that were passed: one or none.
     pub(super) fn flush(&mut self, emit: &mut Emit<'_>) -> usize {
         let Some(headers) = self.headers.take() else { return 0 };
         finish_lengths(self.buffers.current().get_mut(..self.len).unwrap_or_default(), headers);
@@ -219,7 +218,7 @@ mod tests {
             assert_eq!(*meta, RxMeta { checksum: ChecksumState::Trusted, segment_size: Some(1448) });
             let mut cut = Vec::new();
             brisk_wire::split(packet, 1448, ChecksumFill::Full, &mut |segment| cut.push(segment.to_vec()));
-            // The IPv4 identification counts up and has no other use here.
+            // The IPv4 identification is a counter, and means nothing here.
             for (n, packet) in cut.iter_mut().enumerate().filter(|_| template.src.is_ipv4()) {
                 packet[4..6].copy_from_slice(&packets[n][4..6]);
                 packet[10..12].copy_from_slice(&packets[n][10..12]);

@@ -1,7 +1,7 @@
 //! Hardware addresses of next hops from the kernel's tables ([`Routes`]), cached.
 //!
-//! This module resolves no address and does not wait. If the kernel does not know the next hop yet, or the
-//! packet leaves by another interface, the kernel sends it and resolves the address.
+//! This module resolves no address, and never waits. If the kernel does not know the next hop yet, or the
+//! packet leaves by another interface, the kernel sends the packet and resolves the address.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use crate::interface::Interface;
 use crate::routes::Routes;
 
-/// Time for which an answer is valid: a changed route takes effect after it.
+/// Time for which an answer is valid. A changed route takes effect after this time.
 const RESOLVED_LIFETIME: Duration = Duration::from_secs(2);
 /// Time for which an answer is valid while the kernel is still resolving the address.
 const UNRESOLVED_LIFETIME: Duration = Duration::from_millis(2);
-/// Maximum number of cached address pairs; beyond it all are dropped, so that a flood of senders only causes
+/// Maximum number of cached address pairs. Beyond it all are dropped, so that a flood of senders only causes
 /// queries.
 const MAX_KNOWN: usize = 16_384;
 
@@ -50,7 +50,7 @@ impl NextHops {
         {
             return hop.mac;
         }
-        // If the address cannot be resolved, the kernel reports that when it sends.
+        // If the address cannot be resolved, the kernel reports that when it sends the packet.
         let mac = self.look_up(from, to).unwrap_or_default();
         if self.known.len() >= MAX_KNOWN {
             self.known.clear();
@@ -66,7 +66,7 @@ impl NextHops {
         };
         let Some(neighbour) = self.routes.neighbour(hop)? else { return Ok(None) };
         // The kernel does not see the frames that leave here, so it does not know that the neighbour is in
-        // use. Without the capability to confirm the neighbour, the kernel sends the packet.
+        // use. If this process lacks the capability to tell it, the kernel sends the packet.
         if neighbour.is_stale {
             self.routes.confirm(hop)?;
         }

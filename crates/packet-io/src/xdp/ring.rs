@@ -1,9 +1,9 @@
-//! The rings of AF_XDP (`Documentation/networking/af_xdp.rst`): a producer puts entries in, a consumer takes
-//! them out. One of the two is the kernel, and neither waits.
+//! The rings of AF_XDP (`Documentation/networking/af_xdp.rst`): a producer puts entries in, and a consumer
+//! takes them out. One of the two is the kernel; neither waits for the other.
 //!
 //! Each side counts its entries, modulo 2^32, in a word that only it writes. The producer writes an entry
 //! before it advances its count (release); the consumer reads that count (acquire) before it reads the entry.
-//! In the same way the consumer gives the place of an entry back to the producer.
+//! In the same way the consumer returns the place of an entry to the producer.
 
 use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;

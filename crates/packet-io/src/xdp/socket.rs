@@ -1,9 +1,9 @@
 //! An AF_XDP socket on one queue of an interface: the memory of the frames, and the four rings that pass them
 //! between us and the kernel (`Documentation/networking/af_xdp.rst`).
 //!
-//! The first part of the memory is for arriving frames. The kernel has all of them except those that are
-//! being processed (fill ring), and reports arrivals in the receive ring. The second part is for outgoing
-//! frames. They belong to the kernel from the send ring until they return through the completion ring.
+//! The first part of the memory is for arriving frames. The kernel owns all of them (fill ring), except those
+//! that are being processed, and reports arrivals in the receive ring. The second part is for outgoing
+//! frames. The kernel owns them from the send ring until they return through the completion ring.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -110,7 +110,7 @@ impl XdpSocket {
         retry_while(libc::ENOBUFS, || register(socket.as_fd(), &memory, chunk))
             .map_err(failed("the kernel rejected the memory for packets"))?;
         let rings = Rings::make(socket.as_fd(), arriving, leaving).map_err(failed("no rings"))?;
-        // Kernel buffers for all frames that leave together.
+        // The kernel must have buffers for all frames that leave together.
         sockopt::request_buffers(socket.as_fd(), 2 * chunk * leaving.entries() as usize);
         retry_while(libc::EBUSY, || bind(&socket, interface.index(), queue, options.zero_copy))
             .map_err(failed("the queue cannot be opened"))?;
@@ -162,15 +162,15 @@ impl XdpSocket {
         wanted
     }
 
-    /// Wakes a sleeping driver, because it has free chunks again.
+    /// Wakes a sleeping driver, because free chunks are available again.
     fn fetch(&self) {
         if self.fill.needs_wakeup() {
-            // The result does not matter: later frames show whether it worked.
+            // The result does not matter: later frames show whether the call worked.
             let _ = rustix::net::recv(&self.socket, &mut [0u8; 0][..], rustix::net::RecvFlags::DONTWAIT);
         }
     }
 
-    /// Queues a frame, which leaves at the next [`kick`](XdpSocket::kick); false if no chunk is free.
+    /// Queues a frame, which leaves at the next [`kick`](XdpSocket::kick); returns false if no chunk is free.
     pub(super) fn send(&mut self, header: &[u8], packet: &[u8]) -> bool {
         if self.free.is_empty() {
             self.reap();
@@ -206,10 +206,10 @@ impl XdpSocket {
             if !self.sending.is_pending() || !self.sending.needs_wakeup() {
                 return Ok(());
             }
-            // The call has no data, because the frames are in the ring.
+            // The call has no data; the frames are in the ring.
             match rustix::net::send(&self.socket, &[], rustix::net::SendFlags::DONTWAIT) {
                 Ok(_) => return Ok(()),
-                // One call does not send all frames of the ring.
+                // One call may not send all frames of the ring.
                 Err(rustix::io::Errno::AGAIN) => self.reap(),
                 // The interface's own queue is full, and has just dropped a frame.
                 Err(rustix::io::Errno::BUSY | rustix::io::Errno::NOBUFS) => break,
@@ -302,8 +302,8 @@ fn register(socket: BorrowedFd<'_>, memory: &Mapping, chunk: usize) -> io::Resul
     sockopt::set(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &request)
 }
 
-/// Repeats an attempt that fails with `refusal` for a while. The kernel releases the queue and memory of a
-/// closed socket with a delay, and the next opener must not fail because of that.
+/// Repeats an attempt for a while if it fails with `refusal`. The kernel releases the queue and memory of a
+/// closed socket with a delay, which must not make the next opener fail.
 fn retry_while(refusal: i32, attempt: impl Fn() -> io::Result<()>) -> io::Result<()> {
     for _ in 0..ATTEMPTS {
         match attempt() {

@@ -14,15 +14,15 @@ use crate::privileges::OpenError;
 /// Result of [`survey`].
 #[derive(Debug)]
 pub struct Survey {
-    /// Reason why the kernel does not accept a socket or program, if so.
+    /// Reason why the kernel refuses a socket or program; `None` if it does not.
     pub refused: Option<OpenError>,
-    /// Number of an XDP program that is attached to the interface, which excludes `xdp:`. Programs of brisk
-    /// end with their process, so this program belongs to a running process, or another tool has left it (`ip
-    /// link set dev ... xdp`).
+    /// Id of the XDP program on the interface, which prevents `xdp:`. Programs of brisk end with their
+    /// process, so this program belongs to a running process, or another tool has left it (`ip link set dev
+    /// ... xdp`).
     pub program: Option<u32>,
     /// MTU of the interface, bytes. It must be at most [`MAX_MTU`].
     pub mtu: usize,
-    /// Kind of a virtual device, as in `ip -d link`. On a veth unfinished checksums are trusted.
+    /// Kind of a virtual device, as in `ip -d link`. On a veth, unfinished checksums are trusted.
     pub kind: Option<String>,
 }
 
@@ -48,7 +48,7 @@ impl Survey {
     }
 }
 
-/// Opens a socket and a program that are attached to nothing.
+/// Opens a socket and a program that are not attached to anything.
 fn try_out() -> io::Result<()> {
     Socket::new(Domain::from(libc::AF_XDP), Type::RAW, None)?;
     let sockets = extended::socket_map(1)?;

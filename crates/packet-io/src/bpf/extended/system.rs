@@ -1,5 +1,5 @@
-//! `bpf(2)`: creates programs and maps and attaches them to interfaces. The results are descriptors. The
-//! kernel removes a program or map with its last descriptor, even after a crash.
+//! `bpf(2)`: creates programs and maps, and attaches programs to interfaces. Each is a descriptor; the kernel
+//! removes a program or map with its last descriptor, even after a crash.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -14,7 +14,7 @@ const PROG_LOAD: libc::c_long = 5;
 const LINK_CREATE: libc::c_long = 28;
 const BPF_XDP: u32 = 37;
 const TCX_INGRESS: u32 = 46;
-/// `BPF_MAP_TYPE_HASH`, and `BPF_F_NO_PREALLOC`: its entries take memory only while they exist.
+/// `BPF_MAP_TYPE_HASH`, and `BPF_F_NO_PREALLOC`: entries take memory only while they exist.
 const MAP_OF_WORDS: u32 = 1;
 const NO_PREALLOCATION: u32 = 1;
 /// `BPF_MAP_TYPE_XSKMAP`: AF_XDP sockets by number.
@@ -62,7 +62,7 @@ struct MapElement {
 /// Where a program of the kind [`Kind::Xdp`] runs (`XDP_FLAGS_*` of linux/if_link.h).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum XdpMode {
-    /// In the kernel, on any interface, once the kernel has its own buffer for the frame.
+    /// In the kernel, for any interface, after the kernel has copied the frame into its own buffer.
     Generic = 1 << 1,
     /// In the interface's driver.
     Native = 1 << 2,
