@@ -1,17 +1,18 @@
-//! The interface of every device: [`Device`], and the metadata of a packet.
+//! The interface of all devices, [`Device`], and the metadata of packets.
 //!
 //! | module | content |
 //! |---|---|
 //! | [`memory`] | a pair of devices joined in memory, for tests and examples |
 //! | [`offload`] | segmentation and checksums in software, for devices that offer neither |
-//! | [`steering`] | several stacks on one device: a queue for each, a mailbox for packets on the wrong queue |
+//! | [`steering`] | several stacks on one device: a queue for each, a mailbox for packets that arrive on a
+//! wrong queue |
 //!
 //! The crate depends on no operating system. `brisk_packet_io` has the devices of Linux; a program with its
 //! own source of packets (a tunnel, a simulator, a network card in user space) implements the trait itself.
 //!
 //! The driver loops over `poll_readable`, `receive` with a budget, `send` for each packet of the stack, and
-//! `flush`. A packet may be a *super-packet*: one IP and one TCP header over up to 64 kB of payload (256 kB
-//! on some devices), which represents a run of equal-sized segments. Super-packets affect bulk throughput far
+//! `flush`. A packet may be a *super-packet*: one IP and one TCP header before up to 64 kB of payload (256 kB
+//! on some devices), in place of a run of segments of equal size. Super-packets affect bulk throughput far
 //! more than the kind of device does.
 #![forbid(unsafe_code)]
 
@@ -33,34 +34,34 @@ mod testing;
 /// Callback that gets a packet, its buffer if the callback may keep it, and its metadata.
 pub type SharedSink<'a> = dyn FnMut(&[u8], Option<&Bytes>, RxMeta) + 'a;
 
-/// A batch-oriented device for IP packets under a tokio runtime.
+/// A device for IP packets under a tokio runtime, which passes several packets in a call.
 ///
-/// The trait is object safe, and one task drives one device. `poll_readable` and `poll_writable` must be
-/// called inside a tokio runtime with I/O enabled; the other methods need no runtime.
+/// The trait is object safe, and one task drives one device. Call `poll_readable` and `poll_writable` inside
+/// a tokio runtime with I/O enabled; the other methods need no runtime.
 pub trait Device: Send {
     /// Ready when [`receive`](Device::receive) may return packets. An error means that the device has failed.
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Hands the available packets to `sink`, at most about `budget`, and returns their number.
+    /// Passes the available packets, at most about `budget`, to `sink`; returns their number.
     ///
     /// Never blocks: returns `Ok(0)` if there are none. A result below `budget` means that the device is
-    /// drained, and that [`poll_readable`](Device::poll_readable) will wake the task when more arrives. A
-    /// device that reads several packets in one call may exceed the budget by these. An error means that the
-    /// device has failed.
+    /// drained, and that [`poll_readable`](Device::poll_readable) will wake the task when a packet arrives. A
+    /// device that reads several packets in one call may exceed the budget by their number. An error means
+    /// that the device has failed.
     fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(&[u8], RxMeta)) -> io::Result<usize>;
 
-    /// Like [`receive`](Device::receive), but for long packets `sink` also gets the buffer and may keep any
-    /// part of it. That buffer is at most twice as long as the packet.
+    /// Like [`receive`](Device::receive), but for long packets `sink` also gets the packet's buffer, and may
+    /// keep any part of it. That buffer is at most twice as long as the packet.
     fn receive_shared(&mut self, budget: usize, sink: &mut SharedSink<'_>) -> io::Result<usize> {
         self.receive(budget, &mut |packet, meta| sink(packet, None, meta))
     }
 
     /// Sends one IP packet, which may be a super-packet of up to [`Capabilities::max_super`] bytes.
     ///
-    /// Never blocks. `WouldBlock` means that the device did not accept this packet: call again with the same
-    /// packet after [`poll_writable`](Device::poll_writable). A packet that the path refuses (too long, no
-    /// route, a firewall) is counted in [`Counters::send_refused`] and reported as sent, because to TCP that
-    /// is a loss. Any other error means that the device has failed.
+    /// Never blocks. `WouldBlock` means that the device has not accepted this packet: call again with the
+    /// same packet after [`poll_writable`](Device::poll_writable). A packet that the path refuses (too long,
+    /// no route, a firewall) is counted in [`Counters::send_refused`]; the result is that of a sent packet,
+    /// because TCP treats it as lost. Any other error means that the device has failed.
     fn send(&mut self, packet: &[u8], tx: TxMeta) -> io::Result<()>;
 
     /// Like [`send`](Device::send), for a packet with a partial checksum whose payload is in two separate
@@ -69,13 +70,13 @@ pub trait Device: Send {
         self.send(&[headers, payload[0], payload[1]].concat(), tx)
     }
 
-    /// Like [`send`](Device::send) and [`send_gathered`](Device::send_gathered) for several packets. It keeps
-    /// their order until a queue is full. It marks each packet that was accepted, or refused by the path
-    /// ([`Gathered::taken`]), and skips packets that are marked already. An unmarked packet would have
-    /// returned `WouldBlock`.
+    /// Like [`send`](Device::send) and [`send_gathered`](Device::send_gathered), for several packets. Keeps
+    /// their order until a queue is full. Marks each packet that was accepted, or refused by the path
+    /// ([`Gathered::taken`]), and skips packets that are already marked. For a packet that stays unmarked,
+    /// `send` would have returned `WouldBlock`.
     ///
-    /// The payload is in the stack, which the driver locks during this call, so the device must not use its
-    /// endpoint. The driver calls it only for devices that [gather](Capabilities::gather).
+    /// The payload is in the stack, which the driver locks during this call, so the device must not use the
+    /// endpoint of that stack. The driver calls it only for devices that [gather](Capabilities::gather).
     fn send_batch(&mut self, packets: &mut [Gathered<'_>]) -> io::Result<()> {
         send_each(self, packets)
     }
@@ -94,7 +95,7 @@ pub trait Device: Send {
     /// it.
     fn mtu(&self) -> usize;
 
-    /// Returns the work that the device does for the stack.
+    /// Returns what the device can do for the stack.
     fn capabilities(&self) -> Capabilities;
 
     /// Returns the counters of packets since the device was opened.
@@ -102,8 +103,8 @@ pub trait Device: Send {
         Counters::default()
     }
 
-    /// Returns the route to the sender of the packet that was just received, if another queue of this device
-    /// must learn it: see [`steering`].
+    /// Returns the route to the sender of the packet that was received last, if another queue of this device
+    /// needs that route: see [`steering`].
     fn return_route(&mut self, _packet: &[u8]) -> Option<ReturnRoute> {
         None
     }
@@ -118,7 +119,7 @@ pub trait Device: Send {
     /// Forgets that the peer at `from` has moved.
     fn forget_redirect(&mut self, _from: IpAddr) {}
 
-    /// Hands over a packet that this queue has received and that belongs to another queue's stack.
+    /// Passes a packet that this queue has received for another queue's stack to that queue.
     fn hand_over(&mut self, _packet: Vec<u8>, _meta: RxMeta) {}
 
     /// Asks the kernel to deliver every packet to the queue of its stack, on all queues of this device.
@@ -140,7 +141,7 @@ pub struct Gathered<'a> {
     pub payload: [&'a [u8]; 2],
     /// Metadata.
     pub tx: TxMeta,
-    /// True if the device has accepted the packet.
+    /// True if the packet needs no further attempt: the device has accepted it, or the path has refused it.
     pub taken: bool,
 }
 
@@ -156,7 +157,7 @@ impl Gathered<'_> {
     }
 }
 
-/// Sends packets one after the other until one of them would block. Implements [`Device::send_batch`] with
+/// Sends packets one by one until one would block: an implementation of [`Device::send_batch`] with
 /// [`Device::send`] and [`Device::send_gathered`].
 ///
 /// ```
@@ -190,7 +191,7 @@ pub fn send_each(device: &mut (impl Device + ?Sized), packets: &mut [Gathered<'_
     Ok(())
 }
 
-/// Message from one queue of a device to another: the route to a peer.
+/// The route to a peer, a message from one queue of a device to another.
 ///
 /// ```
 /// use brisk_device::{Device, ReturnRoute, memory::MemoryDevice};
@@ -202,14 +203,13 @@ pub fn send_each(device: &mut (impl Device + ?Sized), packets: &mut [Gathered<'_
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReturnRoute {
-    /// The peer's address outside the device.
+    /// The peer's address in the network.
     pub outer: SocketAddr,
     /// Local address to which the peer sends, if the socket is not bound to a particular one.
     pub from: Option<IpAddr>,
 }
 
-/// Abilities of a device. Every device accepts super-packets and partial checksums; these fields say which of
-/// them are cheap.
+/// What a device can do at low cost. Every device accepts super-packets and partial checksums.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capabilities {
     /// True if the device sends a super-packet in one call, or cuts it in a step that it needs anyway.
@@ -224,13 +224,13 @@ pub struct Capabilities {
     /// The longest super-packet in bytes, IP header included. If it exceeds [`MAX_SUPER`], longer
     /// super-packets have 0 in the length field of their IP header.
     pub max_super: usize,
-    /// True if packets come from a descriptor of the system. A task that waits for them may then use a system
-    /// timer too; without a descriptor, a test may control the time.
+    /// True if packets come from a descriptor of the system. A task that waits for packets may then also use
+    /// a timer of the system. Without a descriptor, a test may control the time.
     pub descriptor: bool,
 }
 
 impl Capabilities {
-    /// All work is done in software.
+    /// The device does all work in software.
     pub const NONE: Capabilities = Capabilities {
         tso: false,
         checksum_offload: false,
@@ -249,7 +249,7 @@ pub const MAX_SUPER: usize = 65_535;
 pub enum ChecksumState {
     /// The stack must verify it.
     Verify,
-    /// The device vouches for the packet; the checksum field itself may be incomplete.
+    /// The device vouches for the packet; the checksum field may be incomplete.
     Trusted,
 }
 
@@ -269,7 +269,7 @@ pub struct TxMeta {
     /// Payload bytes after which to cut a segment. `None` and 0 send the packet unchanged.
     pub segment_size: Option<u16>,
     /// True if the TCP checksum field holds only the folded sum of the pseudo-header (not complemented), as
-    /// virtio-net's `NEEDS_CSUM` expects it; the device or the kernel finishes it.
+    /// for virtio-net's `NEEDS_CSUM`. The device or the kernel then completes the checksum.
     pub partial_checksum: bool,
     /// True to send each of the segments twice in a row, the second time with the reserved bit that marks a
     /// copy ([`brisk_wire::split_twice`]). Only for a device with [`Capabilities::twice`].
@@ -297,16 +297,16 @@ pub struct Counters {
     /// Arrivals that the kernel dropped because they were not read in time, if it reports them (`udp:`,
     /// `packet:`, `xdp:`).
     pub receive_overflowed: u64,
-    /// Packets accepted with an unfinished checksum, on a device that cannot report that state (`xdp:` on a
-    /// veth).
+    /// Packets that were accepted with an unfinished checksum, on a device that cannot recognise this state
+    /// for certain (`xdp:` on a veth).
     pub unfinished_checksums: u64,
     /// Packets accepted from the stack.
     pub sent: u64,
     /// Bytes of those packets.
     pub sent_bytes: u64,
     /// Packets that could not be sent because of their properties or their destination. A TUN counts a packet
-    /// once here if any segment of it was refused; devices that cut packets themselves count them as sent,
-    /// and each refused segment here.
+    /// once if any of its segments was refused. Devices that cut packets themselves count such a packet as
+    /// sent, and here each refused segment.
     pub send_refused: u64,
     /// Packets that arrived at this queue and were handed to another queue's stack.
     pub handed_over: u64,

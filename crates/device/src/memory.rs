@@ -1,8 +1,7 @@
 //! A pair of devices joined in memory: each receives the packets that the other sends, in order and without
 //! loss.
 //!
-//! The pair serves tests and examples of the layers above. It has no delay, rate or loss; `brisk_link`
-//! emulates those.
+//! The pair is for tests and examples. It has no delay, rate or loss; `brisk_link` emulates those.
 
 use std::collections::VecDeque;
 use std::io;
@@ -44,7 +43,7 @@ pub struct MemoryDevice {
 struct Inbox {
     packets: VecDeque<(Vec<u8>, RxMeta)>,
     bytes: usize,
-    /// Buffers that were read and that the sender reuses.
+    /// Buffers that the receiver has finished with, for reuse by the sender.
     spare: Vec<Vec<u8>>,
     reader: Option<Waker>,
     writer: Option<Waker>,
@@ -181,7 +180,8 @@ impl Inbox {
     }
 }
 
-/// Locks the queue. It holds plain values, so a panic under the lock leaves no partial state.
+/// Locks the queue. A panic under the lock leaves no partial state, because the queue only holds plain
+/// values.
 fn lock(inbox: &Mutex<Inbox>) -> MutexGuard<'_, Inbox> {
     inbox.lock().unwrap_or_else(PoisonError::into_inner)
 }

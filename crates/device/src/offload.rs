@@ -1,14 +1,13 @@
-//! The work of a device without offload, in software: cut a super-packet into segments and finish its
-//! checksums.
+//! The work of a device that cannot do it itself: cuts a super-packet into segments, and completes checksums.
 
 use brisk_wire::ChecksumFill;
 
 use crate::TxMeta;
 
-/// Passes to `emit` the packets that `packet` becomes on the wire: one, or a run of segments, each with
-/// complete checksums. A device without [`Capabilities::tso`](crate::Capabilities::tso) and
-/// [`Capabilities::checksum_offload`](crate::Capabilities::checksum_offload) calls it in
-/// [`Device::send`](crate::Device::send).
+/// Passes the packets that `packet` becomes on the wire to `emit`: one, or a run of segments, each with
+/// complete checksums. [`Device::send`](crate::Device::send) calls it in devices without
+/// [`Capabilities::tso`](crate::Capabilities::tso) and
+/// [`Capabilities::checksum_offload`](crate::Capabilities::checksum_offload).
 ///
 /// ```
 /// use brisk_device::{TxMeta, offload};
@@ -22,7 +21,7 @@ pub fn cut(packet: &[u8], tx: TxMeta, emit: &mut dyn FnMut(&[u8])) {
     let size = tx.segment_size.filter(|&size| size > 0);
     match (size, tx.partial_checksum) {
         (None, false) => emit(packet),
-        // A cut at the longest possible payload leaves one segment, with a new checksum.
+        // A cut at the maximum payload leaves one segment, with a new checksum.
         (size, _) => {
             let split = if tx.twice { brisk_wire::split_twice } else { brisk_wire::split };
             split(packet, size.unwrap_or(u16::MAX), ChecksumFill::Full, emit);

@@ -1,9 +1,10 @@
-//! Several stacks on one device, each with a queue of its own: assigns packets to stacks and delivers them.
+//! Several stacks on one device, each with a queue of its own: this module assigns packets to stacks and
+//! delivers them.
 //!
 //! A connection belongs to the stack that [`Steering`] computes from its four-tuple, whichever queue its
-//! packets come from. Most packets arrive on the right queue, because a program in the kernel computes the
-//! same hash ([`Device::spread`](crate::Device::spread)). The others are *handed over*: the queue that read
-//! them puts them into the mailbox of the right one. No stack waits for another, and a full mailbox drops
+//! packets arrive on. Most packets arrive on the right queue, because a program in the kernel computes the
+//! same hash ([`Device::spread`](crate::Device::spread)). The others are *handed over*: the queue that has
+//! read them puts them into the mailbox of the right queue. No stack waits for another; a full mailbox drops
 //! packets, as a queue does.
 //!
 //! | file | content |
@@ -25,7 +26,7 @@ pub use queue::SteeredDevice;
 /// the kernel can compute it too: see [`Steering::key`].
 ///
 /// An attacker without the key cannot direct load at one stack. The hash is not cryptographic: an attacker
-/// who finds out the key can give one core more work than another, and nothing else.
+/// who finds out the key can make one core work more than the others, but cannot do more harm.
 ///
 /// ```
 /// use brisk_device::memory::{MemoryDevice, MemoryOptions};

@@ -1,6 +1,6 @@
 //! Packets for one stack that arrived on another stack's queue.
 //!
-//! Only such packets use the lock, and only to move a few words.
+//! Only these packets use the lock, and only while a few words are moved.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::{ReturnRoute, RxMeta};
 
-/// Limit of waiting bytes for one stack: a few milliseconds of a core's throughput.
+/// Limit of waiting bytes for one stack: the throughput of a core in a few milliseconds.
 pub(super) const MAX_BYTES: usize = 4 << 20;
 /// Bytes that a packet counts in addition to its own length.
 const OVERHEAD: usize = 64;
@@ -104,7 +104,8 @@ impl Mailbox {
         self.len.load(Ordering::Acquire) == 0
     }
 
-    /// Locks the state. It is valid after each call, so a panic under the lock leaves no partial state.
+    /// Locks the state. A panic under the lock leaves no partial state, because the state is valid after each
+    /// call.
     fn lock(&self) -> MutexGuard<'_, MailboxState> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -9,17 +9,16 @@ use super::Steering;
 use super::mailbox::{Handed, Mailbox};
 use crate::{Capabilities, Counters, Device, Gathered, ReturnRoute, RxMeta, SharedSink, TxMeta};
 
-/// One queue of a device for one of several stacks. It hands packets of the other stacks over to their
-/// queues.
+/// One queue of a device, for one of several stacks. It hands packets of other stacks over to their queues.
 ///
-/// The task of a stack is woken by its own queue and by the mailbox, so the queues may be driven by tasks of
-/// different runtimes.
+/// The stack's task is woken by its own queue and by its mailbox, so tasks on different runtimes can drive
+/// the queues.
 pub struct SteeredDevice {
     queue: Box<dyn Device>,
     index: usize,
     steering: Steering,
     mailboxes: Arc<[Mailbox]>,
-    /// Packets for this queue that others have read and its stack has not received yet.
+    /// Packets for this queue that other queues have read, and that its stack has not received yet.
     arrived: Vec<Handed>,
     taken: usize,
     /// Packets for other queues that this one has read, with the index of their queue.
@@ -35,8 +34,8 @@ const SPARE_BUFFERS: usize = 64;
 impl SteeredDevice {
     /// Joins the queues of one device, in the order of `steering`.
     ///
-    /// If the kernel cannot compute the hash (no permission, too old), packets arrive at any queue, and more
-    /// of them are handed over ([`Counters::handed_over`]).
+    /// If the kernel cannot compute the hash (it is too old, or permission is missing), packets arrive on any
+    /// queue, and more of them are handed over ([`Counters::handed_over`]).
     ///
     /// # Panics
     /// If the number of queues differs from that of `steering`.
@@ -114,7 +113,7 @@ impl Device for SteeredDevice {
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let has_mail = self.taken < self.arrived.len()
             || self.mailboxes.get(self.index).is_some_and(|mailbox| mailbox.poll_mail(cx).is_ready());
-        // The queue is polled even if mail has arrived, so that it wakes this task too.
+        // The queue is polled even if there is mail, so that it wakes this task too.
         match self.queue.poll_readable(cx) {
             Poll::Pending if has_mail => Poll::Ready(Ok(())),
             other => other,
