@@ -1,8 +1,8 @@
 //! Memory that outlives a [`World`](crate::World): hosts, links, lists and buffers.
 //!
 //! Allocating and freeing a world takes as long as simulating a transaction of 5 kB in it. So a caller of
-//! many simulations passes the arena from one world to the next. All parts are reset in between: no state of
-//! one world reaches the next.
+//! many simulations passes the arena from one world to the next. All parts are reset in between, so that no
+//! state of a world affects the next one.
 
 use brisk_link::{Link, LinkSpec};
 use brisk_tcp::error::ConfigError;
@@ -12,8 +12,8 @@ use crate::host::Host;
 use crate::schedule::Schedule;
 use crate::side::Side;
 
-/// An address as a number, which compares faster. IPv4 addresses are mapped into IPv6 (RFC 4291 section
-/// 2.5.5.2); mapped addresses do not occur in packets.
+/// An address as a number, which is faster to compare. IPv4 addresses are mapped to IPv6 (RFC 4291 section
+/// 2.5.5.2); packets contain no mapped addresses.
 pub(crate) type Address = u128;
 
 const READ_CHUNK: usize = 64 << 10;

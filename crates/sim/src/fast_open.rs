@@ -1,9 +1,9 @@
 //! A client that has connected to the server before.
 //!
 //! Fast Open saves time from the second connection on. A [`PriorKnowledge`] is the state after two earlier
-//! connections over the same path: the client has the server's cookie, knows the properties of the path, and
-//! knows whether the path passes data on a SYN. The server knows the path too. The earlier connections use
-//! the path of the measurement with its middleboxes, but without load and loss. The state is computed once
+//! connections over the same path. The client has the server's cookie, knows the properties of the path, and
+//! knows whether the path passes data on a SYN; the server knows the path too. The earlier connections use
+//! the path of the measurement with its middleboxes, but without load and loss. The state is computed once,
 //! and restored at the start of every transaction.
 
 use std::net::{IpAddr, SocketAddr};
@@ -21,7 +21,7 @@ use crate::addresses::{CLIENT, PORT, SERVER};
 use crate::application::{Client, ClientPlan, Connections, Exchange, Server};
 use crate::world::{Side, World};
 
-/// Fast Open key of every simulated server, so that a cookie stays valid in other worlds.
+/// Fast Open key of every simulated server, so that a cookie is valid in other worlds too.
 const KEY: [u8; 16] = *b"brisk simulation";
 /// Maximum time of each earlier transaction: longer than the stack takes to give up a connection.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
@@ -32,8 +32,9 @@ pub(crate) fn keys() -> FastOpenConfig {
     FastOpenConfig { keys: Some(KeySource::Fixed { primary, backup: None }), ..FastOpenConfig::default() }
 }
 
-/// Returns the Fast Open configuration of a listener with this TCP. An initial window above the standard is
-/// for the servers of a gateway pair, which respond only to authenticated requests.
+/// Returns the Fast Open configuration of a listener with this TCP. It permits an initial window above the
+/// standard, because only the servers of a gateway pair have one, and they respond only to authenticated
+/// requests.
 pub fn listening(tcp: &TcpConfig) -> FastOpenListen {
     let early_response = match tcp.initial_window > TcpConfig::default().initial_window {
         true => EarlyResponse::Authenticated,

@@ -1,5 +1,5 @@
-//! Plain bulk transfers next to flows under test on one link: measures the share of the rate that the plain
-//! flows keep.
+//! Plain bulk flows next to flows under test on one link: measures the share of the rate that the plain flows
+//! keep.
 //!
 //! Plain senders at side B send as much as possible to receivers at side A. On the same link the TCP under
 //! test runs bulk transfers, or clients that fetch short responses one after the other. All flows begin at

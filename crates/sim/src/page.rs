@@ -185,8 +185,8 @@ impl Page {
     }
 }
 
-/// Returns an activity that can never begin (Kahn's algorithm: the remaining activities are part of a circle
-/// or wait for one).
+/// Returns an activity that can never begin. (Kahn's algorithm: the activities that remain are part of a
+/// circle, or wait for one that is.)
 fn first_in_a_circle(activities: &[Activity]) -> Option<usize> {
     let mut waiting: Vec<usize> = activities.iter().map(|activity| activity.waits.len()).collect();
     let mut followers: Vec<Vec<usize>> = vec![Vec::new(); activities.len()];

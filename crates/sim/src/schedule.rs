@@ -3,7 +3,7 @@
 //! Sources with the same time are woken in the order in which they were armed, so that a run depends only on
 //! its inputs. A world has few sources, two per link and one per host, and arms each of them several times
 //! per wake-up. So arming writes one entry of a list, and `pop` searches the list. A heap would take four
-//! times as long, because every arming leaves an old entry in it.
+//! times as long, because arming would leave an old entry in it each time.
 
 use brisk_wire::Instant;
 

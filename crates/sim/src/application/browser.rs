@@ -1,5 +1,5 @@
-//! A client that loads a page. An activity begins once the events that it waits for have happened. Downloads
-//! share the connections to their host.
+//! A client that loads a page. An activity begins when the events that it waits for have happened. Downloads
+//! from one host share a few connections.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -133,7 +133,7 @@ impl Browser {
             Wait::End(_) => progress.ended,
             Wait::Begun(_, after) => progress.began.map(|began| began + *after),
             Wait::Share(index, thousandths) => match self.page.activities()[*index].work {
-                // The caller calls this as soon as bytes arrive, so the event happened now.
+                // This is called as soon as bytes arrive, so the event has happened now.
                 Work::Download { response, .. } => {
                     let there = progress.received * 1000 >= response * u64::from(*thousandths);
                     progress.began.filter(|_| there)
@@ -200,7 +200,7 @@ impl Browser {
         while connection.written < connection.request.len() {
             match host.stack.write(id, &connection.request[connection.written..], host.now) {
                 Ok(taken) => connection.written += taken,
-                // The event of the connection reports its end.
+                // An event of the connection reports its end.
                 Err(WriteError::WouldBlock | WriteError::NoConnection) => return,
                 Err(WriteError::AfterClose | WriteError::Closed(_)) => return,
             }

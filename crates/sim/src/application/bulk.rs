@@ -1,4 +1,4 @@
-//! Bulk transfer: one side writes as much as possible, the other reads everything.
+//! Bulk transfer: one side writes as much as it can, the other reads everything.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -91,7 +91,7 @@ impl BulkSender {
             let left = self.left(host.now);
             if left == 0 {
                 self.over = true;
-                // If this fails, the connection has ended, and its event reports that.
+                // This fails only if the connection has ended, which an event reports.
                 let _ = host.stack.shutdown(id, host.now);
                 return;
             }

@@ -21,7 +21,7 @@ pub enum Connections {
     Fresh,
     /// One for all exchanges; the time of the first exchange includes `connect`.
     Kept,
-    /// One for all exchanges, opened in advance: the first exchange begins this long after the handshake.
+    /// One for all exchanges, opened in advance. The first exchange begins this long after the handshake.
     Established(Duration),
 }
 
@@ -184,7 +184,7 @@ impl Client {
         while self.written < self.request.len() {
             match host.stack.write(id, &self.request[self.written..], host.now) {
                 Ok(taken) => self.written += taken,
-                // The event of the connection reports its end.
+                // An event of the connection reports its end.
                 Err(WriteError::WouldBlock | WriteError::NoConnection) => return,
                 Err(WriteError::AfterClose | WriteError::Closed(_)) => return,
             }

@@ -13,7 +13,7 @@ use super::view::HostView;
 use crate::by_connection::ByConnection;
 use crate::content;
 
-/// Server that sends the response that each request asks for (see [`Exchange`]), on any number of
+/// A server that sends the response that each request asks for (see [`Exchange`]), on any number of
 /// connections.
 #[derive(Debug)]
 pub struct Server {

@@ -13,8 +13,8 @@ use crate::by_connection::ByConnection;
 /// The host of an application during a call of the application.
 #[derive(Debug)]
 pub struct HostView<'a> {
-    /// The stack. Applications open and accept connections through the methods of the view, so that events
-    /// find the application.
+    /// The stack. Applications must open and accept connections through the methods of the view, so that
+    /// events reach them.
     pub stack: &'a mut Stack,
     /// The virtual time.
     pub now: Instant,
@@ -76,7 +76,7 @@ impl HostView<'_> {
     }
 
     /// True if there is nothing to read and the peer has not closed. Applications read until no data is left,
-    /// and this check costs less than a read without data.
+    /// and this check costs less than a read that returns nothing.
     fn has_nothing_new(&self, id: ConnId) -> bool {
         let is_open = matches!(
             self.stack.state(id),
