@@ -1,7 +1,7 @@
 //! Counters of one direction of a link.
 //!
-//! The counts balance: every packet that was offered or created on the path was delivered, dropped or merged,
-//! or is still in flight.
+//! The counts balance: every packet that was offered, or created on the path, was delivered, dropped or
+//! merged, or is still in flight.
 
 /// Counts since the direction was created, in packets unless stated otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -28,7 +28,7 @@ pub struct Counters {
     pub split: u64,
     /// Packets that a middlebox merged into a neighbour, and which no longer exist.
     pub coalesced: u64,
-    /// Held back so that later packets could overtake them.
+    /// Held back, so that later packets could overtake them.
     pub reordered: u64,
     /// Marked Congestion Experienced by the queue.
     pub marked: u64,

@@ -42,7 +42,7 @@ pub(crate) struct DelayLine<P> {
     reordered: BinaryHeap<InPropagation<P>>,
 }
 
-/// A packet in propagation. In comparisons the earliest is the greatest, for the heap.
+/// A packet in propagation. The order is reversed, so that the heap returns the earliest first.
 #[derive(Debug)]
 struct InPropagation<P> {
     due: u64,
@@ -117,7 +117,8 @@ impl<P> DelayLine<P> {
         self.in_order.drain(..).chain(reordered).for_each(|InPropagation { packet, .. }| to(packet));
     }
 
-    /// Draws for the next packet, even for a lost one, so that the draws depend only on the packet's number.
+    /// Draws the delay of the next packet. It is drawn even for a lost packet, so that the draws depend only
+    /// on the packet's number.
     #[inline]
     pub(crate) fn draw(&mut self) -> DrawnDelay {
         DrawnDelay {

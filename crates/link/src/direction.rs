@@ -1,10 +1,10 @@
 //! One direction of a link: middleboxes, then MTU, then queue and rate, then loss, then delay, jitter,
 //! reordering and duplication.
 //!
-//! The outcome of a packet is determined when it is offered: the bottleneck is first in, first out, so its
-//! departure is known. Therefore one queue of due times is the only state of a direction. A loss happens
-//! behind the bottleneck, so a lost packet has used it. All draws depend on the packet's number, so one
-//! element never changes the draws of another.
+//! The fate of a packet is determined when it is offered: the bottleneck is first in, first out, so the
+//! packet's departure is known. Therefore a queue of due times is the only state of a direction. Losses
+//! happen behind the bottleneck, so a lost packet has used it. All draws depend on the packet's number, so
+//! one element never changes the draws of another.
 
 use crate::counters::Counters;
 use crate::delay::DelayLine;
@@ -23,7 +23,7 @@ use brisk_wire::Instant;
 /// The outcome of an offered packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Offered {
-    /// The packet is in flight, or a middlebox holds it and may join it with its successor.
+    /// The packet is in flight, or a middlebox holds it and may join it with the next packet.
     Queued,
     /// The queue before the bottleneck was full.
     DroppedQueue,
@@ -172,8 +172,8 @@ impl<P: LinkPacket> LinkDirection<P> {
         }
     }
 
-    /// Returns the next packet that is due by `now`, with the time when it was due (whole microseconds,
-    /// rounded up). Call until `None`.
+    /// Returns the next packet that is due by `now`, and its due time (whole microseconds, rounded up). Call
+    /// it until it returns `None`.
     #[inline]
     pub fn poll(&mut self, now: Instant) -> Option<(Instant, P)> {
         self.release_held(now);
@@ -211,7 +211,8 @@ impl<P: LinkPacket> LinkDirection<P> {
                 break;
             };
             if let Some(packet) = self.middleboxes.get_mut(index).and_then(Middlebox::release) {
-                // The caller of `offer` got `Queued`; only the counters show the final outcome.
+                // `offer` has already returned `Queued`, so only the counters show what happened to the
+                // packet.
                 self.pass(index + 1, packet, deadline);
             }
         }
@@ -260,7 +261,7 @@ impl<P: LinkPacket> LinkDirection<P> {
         let drawn = self.line.draw();
         let mut lost = false;
         for model in &mut self.losses {
-            // Each model processes each packet, even one that another model has lost already.
+            // Each model processes each packet, even one that another model has already lost.
             lost |= model.lose(now, len);
         }
         let mut departure = nanos_of(now);

@@ -41,7 +41,8 @@ impl<P: LinkPacket> Link<P> {
         self.up.renew(&spec.up, up);
     }
 
-    /// Hands the packets in flight to `to`, except those that a middlebox holds, and does not count them.
+    /// Removes the packets in flight and hands them to `to`, without counting them. Packets that a middlebox
+    /// holds are not handed out.
     pub fn clear(&mut self, to: &mut impl FnMut(P)) {
         self.down.clear(to);
         self.up.clear(to);

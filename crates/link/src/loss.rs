@@ -1,10 +1,10 @@
 //! Loss models: which packets the path loses.
 //!
 //! Each model processes every packet that enters the path exactly once, in order, with a fixed number of
-//! draws. So losses depend on the packet's number and not on its time. The exceptions are [`After`],
-//! [`Outage`] and [`Policer`], which use the time when the packet enters the link. For [`After`] this is the
-//! paper's definition: a burst is a sequence that the *sender* sent back to back ("Gentle Aggression",
-//! SIGCOMM 2013, section 2: gaps below 0.5 ms), even if a slow link spreads it out.
+//! draws. So losses depend on the packet's number and not on its time. The exceptions [`After`], [`Outage`]
+//! and [`Policer`] use the time at which the packet enters the link. For [`After`] this is the paper's
+//! definition: a burst is a sequence that the *sender* sent back to back ("Gentle Aggression", SIGCOMM 2013,
+//! section 2: gaps below 0.5 ms), even if a slow link spreads it out.
 
 use crate::seeds::{Draws, below, chance};
 use crate::units::{Rate, Ratio};
@@ -52,7 +52,7 @@ pub enum LossSpec {
         /// The recording, once it is loaded; `true` is lost.
         lost: Option<Arc<[bool]>>,
     },
-    /// `list:3,7-9`: exactly these packets, the first being 1; sorted, disjoint, inclusive ranges.
+    /// `list:3,7-9`: exactly these packets, counted from 1; sorted, disjoint, inclusive ranges.
     Positions(Arc<[(u64, u64)]>),
     /// `outage:2s..4s` or `outage:14s..14.2s,every=15s`: all packets in a period since the link began.
     Outage {
@@ -63,7 +63,7 @@ pub enum LossSpec {
         /// Distance between two begins, if the outage repeats.
         every: Option<Duration>,
     },
-    /// `policer:10mbit,100kB`: packets for which a token bucket of this rate and size has no tokens; there is
+    /// `policer:10mbit,100kB`: packets for which a token bucket of this rate and size has no tokens. There is
     /// no queue.
     Policer {
         /// The rate at which the bucket fills.
@@ -77,8 +77,8 @@ impl LossSpec {
     /// The burst gap of "Gentle Aggression", section 2.
     pub const BURST_GAP: Duration = Duration::from_micros(500);
 
-    /// Returns the model in its initial state. `rng` is the generator of this model, `began` the time from
-    /// which outages count. A trace that was not loaded loses nothing.
+    /// Returns the model in its initial state. `rng` is the generator of this model; outages are timed from
+    /// `began`. A trace that has not been loaded loses nothing.
     pub fn model(&self, mut rng: Draws, began: Instant) -> Model {
         match self {
             LossSpec::Independent(p) => Model::Independent(Independent { p: *p, rng }),
@@ -155,8 +155,8 @@ impl LossModel for Independent {
 ///
 /// "raised the loss probability to 0.5 if the previous packet in the burst was lost" (SIGCOMM 2013, section
 /// 8.4.1), taken literally: a loss affects only the same burst. If it also affected a packet after a pause,
-/// half of the retransmissions after timeouts would be lost too, with tails of many seconds that the paper
-/// does not have.
+/// half of the retransmissions after timeouts would be lost too. That would cause tails of many seconds,
+/// which the paper does not have.
 #[derive(Debug)]
 pub struct After {
     p: Ratio,

@@ -2,9 +2,11 @@
 //!
 //! A packet waits until earlier packets have left; then it takes its length divided by the rate. All values
 //! are integers in nanoseconds, and the remainder is carried over to the next packet, so a busy link is exact
-//! over any length of time. A rate may also follow a recording in the format of the mahimahi tool set
-//! (Netravali et al., USENIX ATC 2015): one line per opportunity to deliver 1,500 bytes, with its time in
-//! milliseconds. The recording repeats from its beginning.
+//! over any length of time.
+//!
+//! A rate may also follow a recording in the format of the mahimahi tool set (Netravali et al., USENIX ATC
+//! 2015). It has one line per opportunity to deliver 1,500 bytes, with its time in milliseconds. The
+//! recording repeats from its beginning.
 
 use crate::error::SpecError;
 use crate::units::Rate;

@@ -1,7 +1,7 @@
 //! Per-connection state of stateful boxes, for both directions.
 //!
 //! The two directions of a link may run in different threads, so the table consists of atomics, and each word
-//! has one writer. The table has slots for a fixed number of connections and never frees one; a connection
+//! has one writer. The table has slots for a fixed number of connections and never frees one. A connection
 //! without a slot passes unchecked.
 
 use super::Verdict;

@@ -3,9 +3,9 @@
 //! NATs, firewalls, normalisers, proxies and accelerators drop, remove and rewrite unknown options, bits and
 //! segments. A TCP that uses a new option or bit must work behind them or fall back (Honda et al., "Is it
 //! still possible to extend TCP?", IMC 2011). Each box of this module does one such thing, so that a test can
-//! show its cost. A box processes one packet at a time, keeps the checksums correct, and passes packets that
-//! are not TCP. Boxes form a row from A to B: packets in the direction `up` pass them in the written order,
-//! packets in the direction `down` in reverse.
+//! show what it causes. A box processes one packet at a time, keeps the checksums correct, and passes packets
+//! that are not TCP. The boxes of a link stand in a row from A to B: packets in the direction `up` pass them
+//! in the written order, packets in the direction `down` in reverse.
 
 mod bits;
 mod coalesce;
@@ -44,7 +44,7 @@ pub(crate) enum Verdict {
     Reset,
 }
 
-/// The outcome of one packet at one box; packets that go on are in the given list.
+/// The outcome of one packet at one box. Packets that go on are appended to a list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Passed {
     /// The packet went on, or is held.

@@ -2,9 +2,9 @@
 //! itself, with a sequence number of its own and a window of zero. It contacts the server only when the
 //! client's acknowledgement has shown that the client is real. It discards data and options of the SYN.
 //!
-//! After that it shifts the sequence numbers of the server's half. It offers no options but the MSS, so
-//! nothing else needs translation. The client's first data completes the handshake with the server, so a
-//! protocol in which the server sends first does not work.
+//! After that it shifts the sequence numbers of the server's half. Nothing else needs translation, because
+//! the proxy offers no option but the MSS. The client's first data completes the handshake with the server,
+//! so a protocol in which the server sends first does not work.
 
 use super::flows::Flows;
 use super::header::{Tcp, update_checksums};

@@ -1,6 +1,6 @@
 //! Boxes that translate addresses and sequence numbers.
 //!
-//! Both directions must agree on the translation. They need no shared state, because the translation is a
+//! Both directions must translate in the same way. They need no shared state, because the translation is a
 //! function of the link's seed and the connection.
 
 use super::Verdict;
