@@ -1,7 +1,7 @@
 //! The Internet checksum (RFC 1071), its pseudo headers, partial sums and incremental update (RFC 1624).
 //!
-//! The sum is kept in 64 bits and folded once at the end. Its value does not depend on byte order
-//! until then, so the inner loop reads native words and the fold swaps once.
+//! The sum is kept in 64 bits and folded once at the end. Until then its value does not depend on byte order,
+//! so the inner loop reads native words, and the fold swaps the bytes once.
 
 use core::net::IpAddr;
 
@@ -102,7 +102,7 @@ fn address_sum(address: IpAddr) -> u64 {
 fn native_sum(bytes: &[u8]) -> u64 {
     // Adding eight bytes takes one addition with carry. 128-bit vectors would need three or four
     // instructions, because they must first widen 32-bit words to 64 bits. Carries between blocks are counted
-    // apart, so that no block depends on the one before.
+    // separately, so that no block depends on the previous one.
     let (mut lanes, mut carries) = ([0u64; 4], 0);
     let (blocks, rest) = bytes.as_chunks::<32>();
     for block in blocks {

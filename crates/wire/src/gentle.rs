@@ -15,8 +15,8 @@
 //! | enc-F2 | 15 | flags, enc_len (24), start_off (24), crc32c (32) | `ENC`, profile F2 |
 //! | enc-RS | 16 | as enc-F2, then parity (4 bits), parities (4) | `ENC`, profile F2, encoding type 3 |
 //!
-//! The payload of a segment whose option has `ENC` but is malformed must never be processed as data. So a
-//! malformed option is reported separately from an absent one: see [`Reading::Malformed`].
+//! The payload of a segment whose option has `ENC` but is malformed must never be processed as data. So
+//! parsing distinguishes a malformed option from an absent one: see [`Reading::Malformed`].
 
 use arrayvec::ArrayVec;
 

@@ -1,7 +1,7 @@
 //! ICMP errors that quote a TCP segment (RFC 792, RFC 1191, RFC 4443).
 //!
-//! Anyone can send an ICMP error. The fields read here say which connection and which sequence number it
-//! claims to be about; the stack decides whether to believe it (RFC 5927).
+//! Anyone can send an ICMP error. The fields here say which connection and which sequence number it claims to
+//! be about; the stack decides whether to believe it (RFC 5927).
 
 use core::net::{IpAddr, SocketAddr};
 

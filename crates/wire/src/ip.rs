@@ -1,7 +1,7 @@
 //! IPv4 and IPv6 headers (RFC 791, RFC 8200) as far as TCP needs them.
 //!
 //! IPv4 options are skipped. In IPv6, extension headers that a receiver may skip are skipped, up to a limit.
-//! Fragments are rejected: a peer that sets DF, or uses IPv6 and learns the path's MTU, sends none.
+//! Fragments are rejected: a peer that sets DF, or that uses IPv6 and learns the path's MTU, sends none.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -208,8 +208,8 @@ fn parse_v6(packet: &[u8], strictness: Strictness) -> Result<IpHeader, ParseErro
 }
 
 /// Returns the length of `packet` that its length field announces; the field does not count `uncounted`
-/// bytes. A field of 0 stands for the length of `packet` in quotations and in [`Peeked`](Strictness::Peeked)
-/// packets, which can be longer than the field can express.
+/// bytes. In quotations and in [`Peeked`](Strictness::Peeked) packets, which can be longer than the field can
+/// express, 0 stands for the length of `packet`.
 fn announced(field: [u8; 2], uncounted: usize, packet: &[u8], strictness: Strictness) -> usize {
     let says_nothing = match strictness {
         Strictness::Arrived => false,

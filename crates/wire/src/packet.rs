@@ -16,9 +16,9 @@ use crate::options::{self, Options};
 use crate::seq::SeqNum;
 use crate::tcp::{self, Flags, TcpHeader};
 
-/// Longest super-packet that this crate writes, bytes. Its checksum is partial, because it never leaves the
-/// host uncut. One longer than [`MAX_PACKET_LEN`] has 0 in the length field of its IP header, the convention
-/// of Linux for such packets ("BIG TCP").
+/// Maximum length of a super-packet that this crate writes, bytes. Its checksum is partial, because it never
+/// leaves the host uncut. If it is longer than [`MAX_PACKET_LEN`], the length field of its IP header is 0, as
+/// in Linux ("BIG TCP").
 pub const MAX_SUPER_LEN: usize = 256 << 10;
 
 /// A TCP segment with its IP header.
@@ -89,7 +89,7 @@ pub enum ChecksumFill {
 /// # Errors
 /// A [`ParseError`] for a packet that must not be processed. Never panics.
 pub fn parse(bytes: &[u8], check: ChecksumCheck) -> Result<Packet<'_>, ParseError> {
-    // The result is used in place, because it is large.
+    // The result is large, so it is used in place.
     let read = IpHeader::parse(bytes, Strictness::Arrived);
     let ip = read.as_ref().map_err(|error| *error)?;
     let payload = bytes.get(ip.payload_at..ip.end).ok_or(ParseError::Truncated)?;
@@ -105,7 +105,7 @@ pub fn parse(bytes: &[u8], check: ChecksumCheck) -> Result<Packet<'_>, ParseErro
     }
 }
 
-/// Writes the segment to the caller's place, because it is large.
+/// Writes the segment directly to the caller's memory, because it is large.
 #[inline]
 fn parse_segment<'a>(ip: &IpHeader, bytes: &'a [u8], check: ChecksumCheck) -> Result<Packet<'a>, ParseError> {
     let parts = tcp::split(bytes)?;

@@ -1,9 +1,9 @@
 //! Segmentation in software, for devices without TSO.
 //!
-//! The stack combines runs of equal segments of one connection into a super-packet. This module cuts it: the
-//! sequence number advances, FIN and PSH stay on the last segment, CWR on the first, the IPv4 identification
-//! counts up, lengths and checksums are rewritten. All other fields, options included, are the same on each
-//! segment.
+//! The stack combines runs of equal segments of one connection into a super-packet. This module cuts it
+//! again: the sequence number advances, FIN and PSH stay on the last segment and CWR on the first, the IPv4
+//! identification counts up, and lengths and checksums are rewritten. All other fields, options included, are
+//! the same on each segment.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -12,8 +12,8 @@ use crate::ip::{self, IpHeader, Strictness, protocol};
 use crate::packet::{ChecksumFill, fill_tcp_checksum, header_len};
 use crate::tcp::Flags;
 
-/// Cuts `packet` into segments of at most `segment_size` payload bytes and hands each to `emit`, in order,
-/// with the kind of checksum `sum`, whatever the packet's own checksum field holds.
+/// Cuts `packet` into segments of at most `segment_size` payload bytes, and passes each to `emit`, in order.
+/// Their checksums are of the kind `sum`, whatever the packet's own checksum field contains.
 ///
 /// A packet is not cut if it fits one segment, if it has SYN, RST or URG (such a packet is never a
 /// super-packet), or if `segment_size` is zero. Packets of other protocols are not changed.

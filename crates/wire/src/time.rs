@@ -12,7 +12,8 @@ pub use core::time::Duration;
 
 /// A point in time: microseconds since the driver's origin, at most `u64::MAX - 1`.
 ///
-/// An `Option<Instant>` takes no more memory than an `Instant`: a connection has many unset deadlines.
+/// An `Option<Instant>` takes no more memory than an `Instant`, which matters because a connection has many
+/// unset deadlines.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(NonZeroU64);
 

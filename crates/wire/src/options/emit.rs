@@ -53,7 +53,7 @@ impl Options {
     /// nor reported.
     #[inline]
     pub fn emit(&self, syn: bool, out: &mut ArrayVec<u8, MAX_LEN>) -> Dropped {
-        // A shortcut for most segments, with the same result as the general case (a test compares them).
+        // A shortcut for most segments. A test checks that the result is that of the general case.
         if !syn && self.is_at_most_timestamps() {
             out.clear();
             if let Some(stamps) = self.timestamps {
@@ -264,8 +264,8 @@ impl<'a> Choice<'a> {
         self.acc_ecn.checked_sub(2).map(|room| content.get(..room).unwrap_or(content))
     }
 
-    /// Leaves out the least important option. Once all of these are left out, the area fits, because the
-    /// options that are never dropped have 19 bytes.
+    /// Leaves out the least important option. The area fits at the latest when all of these are left out,
+    /// because the options that are never dropped have 19 bytes.
     fn leave_something_out(&mut self) {
         let longest = contents_of(self.options, Class::AccEcn).map(|content| content.len() + 2).max();
         let acc_ecn = longest.unwrap_or(0).min(self.acc_ecn);

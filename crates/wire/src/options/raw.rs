@@ -1,6 +1,7 @@
 //! The option list on the wire (RFC 9293 section 3.1): kinds, lengths, contents, positions.
 //!
-//! For code that handles bytes rather than meaning: the parser, and middleboxes that edit packets.
+//! It is for code that handles bytes rather than their meaning: the parser, and middleboxes that edit
+//! packets.
 
 use super::kind;
 
