@@ -154,7 +154,6 @@ impl Candidates {
     }
 }
 
-/// Returns the names of the backends.
 pub(crate) fn names(peers: &[PeerSettings]) -> impl Iterator<Item = String> {
     peers.iter().map(|peer| peer.peer.clone())
 }

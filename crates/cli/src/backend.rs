@@ -136,7 +136,6 @@ const FIXED: [&str; 6] = [
 /// The state that a reload (SIGHUP) changes.
 struct Reloadable {
     args: Args,
-    /// The settings at the start.
     started: Settings,
     /// The settings and keys of the last reload.
     last: Mutex<(Settings, Hop)>,

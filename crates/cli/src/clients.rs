@@ -49,7 +49,6 @@ pub(crate) struct ClientDevice {
     share: Option<Share>,
 }
 
-/// An open device.
 pub(crate) struct OpenDevice {
     pub(crate) places: Places,
     /// The kernel's listeners for the clients that it serves.

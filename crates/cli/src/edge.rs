@@ -114,7 +114,6 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
 /// The state that a reload (SIGHUP) changes.
 struct Reloadable {
     args: Args,
-    /// The settings at the start.
     started: Settings,
     /// The settings of the last reload.
     last: Mutex<Settings>,
@@ -167,7 +166,6 @@ fn exemptions(others: &[(SocketAddr, KernelListener)]) -> MechanismState {
     MechanismState { name: "exemptions", state, reason: reason.to_owned() }
 }
 
-/// Returns the device towards the clients.
 fn device(settings: &Settings) -> Result<ClientDevice, Failure> {
     match settings.hop.device {
         Some(_) => ClientDevice::of(&settings.hop, NAMES, &places(settings))?.sharing(settings.edge.share()),

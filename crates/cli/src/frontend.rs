@@ -213,7 +213,6 @@ pub(crate) fn started(
 /// The state that a reload (SIGHUP) changes.
 struct Reloadable {
     args: Args,
-    /// The settings at the start.
     started: Settings,
     /// The address on which systemd listens in place of `frontend.listen`.
     handed: Option<SocketAddr>,
@@ -474,7 +473,6 @@ pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     hop_args::check_device(&hop_args::attach(hop, any_udp(SocketAddr::from((Ipv4Addr::LOCALHOST, 1))))?)
 }
 
-/// Checks the device for clients.
 fn check_clients(settings: &Settings, handed: &[SocketAddr]) -> Result<(), Failure> {
     if client_device(settings)?.is_none() {
         return Ok(());

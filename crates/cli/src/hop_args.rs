@@ -149,7 +149,6 @@ pub(crate) fn missing_interfaces(settings: &Settings) -> Vec<(&'static str, Stri
     named.filter(|(_, name)| Interface::named(name).is_err()).collect()
 }
 
-/// Returns the configured protection.
 pub(crate) fn protection(hop: &HopSettings) -> Result<Hop, Failure> {
     let peers = hop.peer_keys.as_deref();
     if peers.is_some() && hop.plain() {
@@ -182,7 +181,6 @@ pub(crate) fn security(hop: &Hop) -> &'static str {
     }
 }
 
-/// Returns the device and its addresses.
 pub(crate) fn attach(hop: &HopSettings, usual: DeviceSpec) -> Result<AttachConfig, Failure> {
     let device = match &hop.device {
         None => usual,
@@ -230,7 +228,6 @@ pub(crate) fn packet(
     Ok(Some(AttachConfig { mtu: hop.mtu, serve, local_ports, ..AttachConfig::new(device) }))
 }
 
-/// Returns the endpoint of [`packet`].
 pub(crate) fn packet_endpoint(attach: Option<AttachConfig>) -> Result<Option<(Endpoint, Attached)>, Failure> {
     let Some(attach) = attach else { return Ok(None) };
     let (builder, attached) = attach.open()?;
@@ -243,7 +240,6 @@ pub(crate) fn mechanisms(hop: &HopSettings) -> Result<(TcpConfig, bool), Failure
     Ok((brisk_gateway::service::hop_tcp(tcp), fast_open))
 }
 
-/// Returns the mechanisms of the hop.
 pub(crate) fn profile(hop: &HopSettings) -> Result<Profile, Failure> {
     let mut profile = Profile::parse(&hop.mechanisms())
         .map_err(|error| Failure::usage(format!("mechanisms: {error}")).about("hop.mechanisms"))?;

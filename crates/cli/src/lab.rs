@@ -127,7 +127,6 @@ struct Report {
     machine: Option<String>,
 }
 
-/// Runs the subcommand.
 pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     match args.command {
         Command::List => list(),

@@ -51,7 +51,6 @@ impl Reloaded {
         Reloaded { changes, waiting }
     }
 
-    /// Adds another change.
     pub(crate) fn with(mut self, change: Option<Change>) -> Reloaded {
         self.changes.extend(change);
         self
@@ -101,7 +100,6 @@ pub(crate) struct Operation {
 pub(crate) struct Opened {
     /// The cores that the limits permit.
     pub(crate) cores: Cores,
-    /// The signal to stop.
     pub(crate) stop: Stop,
     /// The admin listener, if there is one; it is opened before a side reports its start.
     pub(crate) admin: Option<Admin>,

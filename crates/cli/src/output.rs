@@ -4,7 +4,6 @@ use std::io::{ErrorKind, Write};
 
 use crate::failure::Failure;
 
-/// Prints `text` as it is.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {

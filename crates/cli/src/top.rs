@@ -316,7 +316,6 @@ fn frontends(list: &[Value]) -> String {
     page + "extra: bytes on the hop beyond the payload; loss: towards the frontend\n"
 }
 
-/// Formats a share in percent.
 fn percent(share: Option<f64>) -> String {
     share.map_or("-".to_owned(), |share| format!("{:.1} %", 100.0 * share))
 }

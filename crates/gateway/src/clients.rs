@@ -36,7 +36,6 @@ impl Default for ClientSide {
 }
 
 impl ClientSide {
-    /// Returns the settings of a listener.
     pub(crate) fn listen(&self) -> ListenConfig {
         let ClientSide { tcp, fast_open } = self.clone();
         ListenConfig { tcp, fast_open, backlog: BACKLOG.into(), ..ListenConfig::default() }

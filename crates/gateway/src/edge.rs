@@ -70,7 +70,6 @@ impl EdgeConfig {
         }
     }
 
-    /// Returns the listener with this configured address.
     fn listener(&self, listen: SocketAddr) -> Option<&Listener> {
         self.listeners.iter().find(|listener| listener.listen.addresses().any(|own| own == listen))
     }
@@ -241,8 +240,13 @@ impl HandingOver {
 }
 
 /// Hands a port over to the next edge; hands it over again if that edge ends before this one.
-async fn hand_over(mut offer: Offer, stack: Endpoint, log: Log, results: mpsc::Sender<bool>) -> Infallible {
-    let flows = || stack.flows().into_iter().map(|flow| (flow.local, flow.remote)).collect();
+async fn hand_over(
+    mut offer: Offer,
+    endpoint: Endpoint,
+    log: Log,
+    results: mpsc::Sender<bool>,
+) -> Infallible {
+    let flows = || endpoint.flows().into_iter().map(|flow| (flow.local, flow.remote)).collect();
     loop {
         let result = offer.hand_over(flows).await;
         match &result {

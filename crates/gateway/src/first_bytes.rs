@@ -229,7 +229,6 @@ impl Habits {
     }
 }
 
-/// Key of a habit.
 #[derive(Hash)]
 enum HabitKey<'a> {
     /// `HOST:PORT`, or the default origin.

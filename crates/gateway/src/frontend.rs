@@ -469,13 +469,11 @@ struct Entry {
 }
 
 impl FrontendConfig {
-    /// Returns the addresses to listen on.
     fn addresses(&self) -> Vec<SocketAddr> {
         let listeners = self.listeners.iter().flat_map(|listener| listener.listen.addresses());
         self.listen.into_iter().chain(listeners).collect()
     }
 
-    /// Returns the listeners by address.
     fn entries(&self) -> HashMap<SocketAddr, Arc<Entry>> {
         let name = |listen: &Listen| Some(Arc::from(listen.to_string()));
         let plain = self.listen.map(|listen| Entry {

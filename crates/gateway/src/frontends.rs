@@ -123,7 +123,6 @@ impl Account {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Returns the limits.
     pub(crate) fn limits(&self) -> FrontendLimits {
         *lock(&self.limits)
     }
@@ -151,7 +150,6 @@ impl Ended {
         self.results().filter(|(name, _)| *name == "limited").map(|(_, count)| count).sum()
     }
 
-    /// Returns the number of connections with each result.
     pub(crate) fn results(&self) -> impl Iterator<Item = (&'static str, u64)> {
         End::NAMES.into_iter().zip(self.results)
     }

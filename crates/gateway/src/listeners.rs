@@ -155,7 +155,6 @@ impl Sockets {
         &mut self.0[core]
     }
 
-    /// Returns the sockets of one core.
     pub(crate) fn of_core(&self, core: usize) -> Vec<Arc<Socket>> {
         self.0.get(core).cloned().unwrap_or_default()
     }

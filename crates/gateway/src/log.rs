@@ -51,7 +51,6 @@ pub struct Log {
 
 #[derive(Clone)]
 enum Out {
-    /// To [`STDERR`].
     Stderr,
     Writer(Arc<Mutex<dyn Write + Send>>),
 }

@@ -158,7 +158,6 @@ impl Series {
         Series { family, key, known }
     }
 
-    /// Adds `by` to the counter of `name`.
     fn add(&self, name: &'static str, by: u64) {
         // All cores share the counters. Adding 0 would only move the cache line to this core.
         if by == 0 && self.known.iter().any(|(known, _)| *known == name) {

@@ -65,7 +65,6 @@ pub enum Redundancy {
 }
 
 impl Redundancy {
-    /// All states.
     pub(crate) const ALL: [Redundancy; 6] = [
         Redundancy::Unknown,
         Redundancy::Agreed,

@@ -65,7 +65,6 @@ impl Stat {
     }
 }
 
-/// Converts ticks to seconds.
 fn seconds(ticks: u64) -> f64 {
     ticks as f64 / clock_ticks_per_second() as f64
 }

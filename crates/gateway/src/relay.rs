@@ -55,7 +55,6 @@ impl Role {
 enum Stopped {
     /// Both directions ended, and both ends were forwarded.
     Ended,
-    /// One side failed.
     Failed(Side, io::Error),
     /// No more answer will come from the other gateway.
     Lost,
@@ -83,7 +82,6 @@ pub(crate) struct Carry<'a, L> {
     pub(crate) on_first: &'a (dyn Fn(FirstSender) + Sync),
     /// Limits of inactivity.
     pub(crate) timeouts: &'a Timeouts,
-    /// The signal to stop.
     pub(crate) signal: &'a mut watch::Receiver<Phase>,
     /// The slot of the frontend, in backends only. All connections of a frontend share its rate limit.
     pub(crate) slot: Option<&'a FrontendSlot>,
@@ -410,7 +408,6 @@ pub(crate) enum Stop {
 pub(crate) struct OriginRequest<'a> {
     /// `HOST:PORT`.
     pub(crate) origin: &'a str,
-    /// The client, if it is known.
     pub(crate) client: Option<ClientAddresses>,
     /// True to connect from the client's address.
     pub(crate) as_client: bool,
@@ -418,7 +415,6 @@ pub(crate) struct OriginRequest<'a> {
     pub(crate) send_proxy: Option<ProxyVersion>,
     /// The client's first bytes.
     pub(crate) first: &'a [u8],
-    /// Time limit.
     pub(crate) limit: Duration,
 }
 

@@ -59,7 +59,6 @@ struct Location {
     key_label: Option<Arc<str>>,
     /// Its address in the stack.
     at: IpAddr,
-    /// Its outside address.
     outside: SocketAddr,
     /// Its earlier addresses in the stack, the latest last.
     earlier: VecDeque<IpAddr>,

@@ -5,9 +5,7 @@ use crate::access::Access;
 /// Sums over the connections that have ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Sums {
-    /// Connections.
     pub(crate) connections: u64,
-    /// Failed connections.
     pub(crate) failed: u64,
     /// Payload bytes towards the origin.
     pub(crate) up: u64,
@@ -28,7 +26,6 @@ pub(crate) struct Sums {
     pub(crate) segments: u64,
     /// Lost segments among them, including repaired ones.
     pub(crate) lost: u64,
-    /// Retransmission timeouts.
     pub(crate) timeouts: u64,
     /// Losses repaired by a tail loss probe.
     pub(crate) by_probe: u64,

@@ -140,7 +140,6 @@ pub struct Upstream {
     round_trip: AtomicU64,
     /// Number of connections that clients have requested.
     asked: AtomicU64,
-    /// Number of failures in a row.
     failures: AtomicU32,
     /// Time of the last answer on such a connection.
     answered: Mutex<Option<Instant>>,
@@ -748,7 +747,6 @@ impl Upstreams {
         Upstreams { owed: Mutex::new(vec![0; all.len()]), all }
     }
 
-    /// Returns the backend with this name.
     pub(crate) fn named(&self, name: &str) -> Option<&Arc<Upstream>> {
         self.iter().find(|upstream| upstream.spec.name == name)
     }

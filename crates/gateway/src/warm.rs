@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 use brisk_runtime::fast_open::OffReason;
 use brisk_runtime::{FastOpenOutcome, TcpStream};
 
-/// Number of connections in the pool.
 pub(crate) const POOL_SIZE: usize = 4;
 /// Time for which a connection is usable. A backend closes a silent connection after its `connect_timeout`
 /// (default 10 s), in an earlier release after five seconds.

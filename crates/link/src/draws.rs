@@ -14,7 +14,6 @@ const BEGINNING: [u32; 4] = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574]
 #[derive(Clone, Debug)]
 pub struct Draws {
     key: [u32; 8],
-    /// The number of the next block.
     next_block: u64,
     block: [u32; WORDS],
     /// Words of `block` that were used.

@@ -55,7 +55,6 @@ impl<'a> Message<'a> {
     }
 }
 
-/// Returns a control message.
 pub(crate) fn control(level: i32, kind: i32, value: &[u8]) -> Vec<u8> {
     let len = size_of::<usize>() + 2 * size_of::<i32>() + value.len();
     let mut control = [&len.to_ne_bytes()[..], &level.to_ne_bytes(), &kind.to_ne_bytes(), value].concat();

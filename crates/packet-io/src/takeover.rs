@@ -387,7 +387,6 @@ fn send_descriptors(stream: &UnixStream, descriptors: [RawFd; 2]) -> io::Result<
     message::send(stream.as_fd(), &[BEGIN], libc::MSG_NOSIGNAL, None, &control).map(drop)
 }
 
-/// Receives two descriptors.
 fn receive_descriptors(stream: &UnixStream) -> io::Result<[OwnedFd; 2]> {
     const HEADER: usize = size_of::<libc::cmsghdr>();
     let (mut data, mut control) = ([0], [0; HEADER + 8]);

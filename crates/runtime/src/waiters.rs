@@ -44,7 +44,6 @@ impl Wakers {
         }
     }
 
-    /// Removes a waiter; returns its waker.
     #[must_use = "a waker is dropped without the lock"]
     pub(crate) fn remove(&mut self, waiter: Waiter) -> Option<Waker> {
         let at = self.0.iter().position(|(known, _)| *known == waiter)?;

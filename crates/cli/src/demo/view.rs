@@ -24,7 +24,6 @@ pub(super) fn introduction(demo: &Demo) -> String {
     )
 }
 
-/// Progress of the demonstration.
 pub(super) fn live(demo: &Demo, snapshot: &Snapshot) -> String {
     let whole = if snapshot.warming_up { demo.warm_up } else { demo.duration };
     let share = (snapshot.elapsed.as_secs_f64() / whole.as_secs_f64()).min(1.0);

@@ -8,7 +8,6 @@ use hyper::body::{Body, Bytes, Frame, SizeHint};
 use tokio::fs::File;
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// Bytes of one chunk.
 const CHUNK: u64 = 64 << 10;
 
 /// A body of known length.

@@ -37,7 +37,6 @@ impl Connection {
         }
     }
 
-    /// Returns the local address.
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         match self {
             Connection::Brisk(stream) => Ok(stream.local_addr()),

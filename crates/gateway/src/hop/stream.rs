@@ -60,8 +60,8 @@ struct Outgoing {
 }
 
 impl HopStream {
-    /// Returns a stream over `connection`. `arrived` holds the bytes received after the last message. `first` is
-    /// kept until the first write, and leaves in front of it. `before` is the number of bytes sent on the
+    /// Returns a stream over `connection`. `arrived` holds the bytes received after the last message. `first`
+    /// is kept until the first write, and leaves in front of it. `before` is the number of bytes sent on the
     /// connection so far. Without `sealing` the hop is plain.
     pub(super) fn new(
         connection: Connection,

@@ -12,7 +12,6 @@ use crate::pages::outline::{Kind, Outline};
 /// The server's answer to `GET /N`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Answer {
-    /// `Content-Type`.
     pub(super) content_type: &'static str,
     pub(super) location: Option<String>,
     /// Length of the whole head, bytes.

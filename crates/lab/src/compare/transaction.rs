@@ -35,9 +35,7 @@ pub(crate) type KnowledgeOfArms = Vec<Vec<Option<PriorKnowledge>>>;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Drawn {
     seed: u64,
-    /// Index of the path.
     path: usize,
-    /// Bytes of the response.
     response: u64,
 }
 

@@ -65,7 +65,6 @@ pub(crate) struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// Returns the descriptor of the list.
     pub(crate) fn list(&self) -> Option<BorrowedFd<'_>> {
         self.exceptions.map(AsFd::as_fd)
     }

@@ -36,7 +36,6 @@ pub(super) struct RedirectDevice {
     _running: Arc<[OwnedFd; 2]>,
     tun: TunDevice,
     guards: Arc<Guards>,
-    /// MTU of the interface.
     mtu: usize,
 }
 

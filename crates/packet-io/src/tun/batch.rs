@@ -20,7 +20,6 @@ use crate::vnet::{Gso, VnetHeader};
 #[derive(Debug)]
 pub(super) struct TunBatch {
     uring: Uring,
-    /// Start of each packet.
     starts: Vec<Start>,
 }
 
