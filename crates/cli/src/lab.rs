@@ -88,7 +88,7 @@ struct Run {
     #[arg(long, value_name = "I/N", default_value = "1/1")]
     shard: Shard,
     /// Recorded pages in place of the plan's generated pages of the same label: a HAR, or JSON lines
-    /// (docs/lab.md has the formats)
+    /// (formats: docs/lab.md)
     #[arg(long, value_name = "FILE", env = "BRISK_PAGES")]
     pages: Option<PathBuf>,
     /// Directory for the results
