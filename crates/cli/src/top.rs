@@ -298,7 +298,7 @@ fn frontends(list: &[Value]) -> String {
     for frontend in list {
         let count = |path: &str| number(frontend, path);
         let open = match frontend["max_connections"].as_u64() {
-            Some(most) => format!("{}/{most}", count("/open")),
+            Some(max) => format!("{}/{max}", count("/open")),
             None => count("/open").to_string(),
         };
         let rtt = frontend["rtt_ms"].as_f64().map_or("-".to_owned(), |rtt| format!("{rtt:.0}"));
@@ -320,10 +320,10 @@ fn percent(share: Option<f64>) -> String {
     share.map_or("-".to_owned(), |share| format!("{:.1} %", 100.0 * share))
 }
 
-/// Shortens a text to at most `most` characters.
-fn cut(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
-        Some(_) => text.chars().take(most - 1).chain(['~']).collect(),
+/// Shortens a text to at most `max` characters.
+fn cut(text: &str, max: usize) -> String {
+    match text.char_indices().nth(max) {
+        Some(_) => text.chars().take(max - 1).chain(['~']).collect(),
         None => text.to_owned(),
     }
 }

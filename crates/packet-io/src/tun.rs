@@ -263,8 +263,8 @@ impl TunDevice {
         tx: TxMeta,
     ) -> io::Result<()> {
         let len = head.len() + payload[0].len() + payload[1].len();
-        let (size, most) = (tx.segment_size.unwrap_or_default(), MAX_SUPER - headers.total());
-        if len > MAX_SUPER && !(1..=most).contains(&usize::from(size)) {
+        let (size, max) = (tx.segment_size.unwrap_or_default(), MAX_SUPER - headers.total());
+        if len > MAX_SUPER && !(1..=max).contains(&usize::from(size)) {
             // No segment can be that long.
             return self.refuse();
         }
@@ -275,7 +275,7 @@ impl TunDevice {
             }
         }
         self.cut.begin(len);
-        let piece = most / usize::from(size) * usize::from(size);
+        let piece = max / usize::from(size) * usize::from(size);
         let (mut is_first, mut failed) = (true, Ok(()));
         brisk_wire::split_headers(head, len - head.len(), size, piece, &mut |head, range| {
             if failed.is_ok() {

@@ -164,9 +164,9 @@ impl UdpDevice {
     /// Returns the maximum length of a super-packet whose datagrams form one chain. A longer super-packet
     /// would need a second call.
     fn max_super(&self) -> usize {
-        let (payload, most) = (self.mtu - INNER_HEADERS, self.state.max_gso_segments());
-        let datagrams = (batch::MAX_BYTES / (HEADER_LEN + payload)).clamp(1, most.max(1));
-        if most > 1 { INNER_HEADERS + datagrams * payload } else { MAX_SUPER }
+        let (payload, max) = (self.mtu - INNER_HEADERS, self.state.max_gso_segments());
+        let datagrams = (batch::MAX_BYTES / (HEADER_LEN + payload)).clamp(1, max.max(1));
+        if max > 1 { INNER_HEADERS + datagrams * payload } else { MAX_SUPER }
     }
 
     /// Sends the waiting chains, oldest first, until at most `keep` are left.

@@ -273,16 +273,16 @@ impl Connection {
     }
 
     /// Waits for received data and returns it in the buffer that holds it, without a copy.
-    pub(crate) async fn read_bytes(&self, most: usize) -> io::Result<Bytes> {
-        self.wait(|cx, waiter| self.poll_take(waiter, cx, most)).await
+    pub(crate) async fn read_bytes(&self, max: usize) -> io::Result<Bytes> {
+        self.wait(|cx, waiter| self.poll_take(waiter, cx, max)).await
     }
 
-    pub(crate) fn poll_read_bytes(&self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<Bytes>> {
-        self.poll_take(Waiter::POLL, cx, most)
+    pub(crate) fn poll_read_bytes(&self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Bytes>> {
+        self.poll_take(Waiter::POLL, cx, max)
     }
 
-    fn poll_take(&self, waiter: Waiter, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<Bytes>> {
-        self.poll_taken(waiter, cx, |stack, now| stack.read_bytes(self.id, most, now))
+    fn poll_take(&self, waiter: Waiter, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Bytes>> {
+        self.poll_taken(waiter, cx, |stack, now| stack.read_bytes(self.id, max, now))
     }
 
     pub(crate) fn poll_peek(&self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {

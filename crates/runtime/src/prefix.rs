@@ -37,7 +37,7 @@ pub enum PrefixError {
         /// The text before the slash.
         address: IpAddr,
         /// The longest length of the family.
-        most: u8,
+        max: u8,
         /// The usual value.
         usual: u8,
     },
@@ -48,8 +48,8 @@ pub enum PrefixError {
 brisk_wire::impl_error! {
     PrefixError {
         Self::Address(text) => "'{text}' is not an IP address; write for instance 10.7.0.2/24 or fd07::2/64";
-        Self::Length { text, address, most, usual } =>
-            "'{text}' needs the length of its network, 1 to {most}; write for instance {address}/{usual}";
+        Self::Length { text, address, max, usual } =>
+            "'{text}' needs the length of its network, 1 to {max}; write for instance {address}/{usual}";
         Self::NotAHost(address) => "{address} cannot be the address of a host; choose another of its network";
     }
 }
@@ -108,15 +108,15 @@ impl FromStr for Prefix {
     fn from_str(text: &str) -> Result<Prefix, PrefixError> {
         let (address, length) = text.split_once('/').unwrap_or((text, ""));
         let address: IpAddr = address.parse().map_err(|_| PrefixError::Address(text.to_owned()))?;
-        let (most, usual) = if address.is_ipv4() { (32, 24) } else { (128, 64) };
+        let (max, usual) = if address.is_ipv4() { (32, 24) } else { (128, 64) };
         let length = match length.parse() {
-            Ok(length) if (1..=most).contains(&length) => length,
-            _ => return Err(PrefixError::Length { text: text.to_owned(), address, most, usual }),
+            Ok(length) if (1..=max).contains(&length) => length,
+            _ => return Err(PrefixError::Length { text: text.to_owned(), address, max, usual }),
         };
         let prefix = Prefix { address, length };
-        let is_network = length < most - 1 && prefix.join(prefix.network()) == address;
+        let is_network = length < max - 1 && prefix.join(prefix.network()) == address;
         let last = match address {
-            IpAddr::V4(v4) => length < most - 1 && v4.to_bits() | (u32::MAX >> length) == v4.to_bits(),
+            IpAddr::V4(v4) => length < max - 1 && v4.to_bits() | (u32::MAX >> length) == v4.to_bits(),
             IpAddr::V6(_) => false,
         };
         if address.is_unspecified() || address.is_multicast() || is_network || last {

@@ -107,9 +107,9 @@ const PERCENT: u32 = 10_000_000;
 /// # Errors
 /// The error in the text: it is not a share, or exceeds 200 %.
 pub fn parse_max_overhead(text: &str) -> Result<u32, String> {
-    let most = parse_proportion(text).map_err(|error| format!("{text}: {error}"))?.ppb() / PERCENT;
-    match most {
-        0..=200 => Ok(most),
+    let max = parse_proportion(text).map_err(|error| format!("{text}: {error}"))?.ppb() / PERCENT;
+    match max {
+        0..=200 => Ok(max),
         _ => Err(format!("{text}: use 0% to 200%")),
     }
 }

@@ -110,8 +110,8 @@ impl TcpStream {
         self.connection.poll_peek(cx, buffer)
     }
 
-    /// Removes and returns at most `most` received bytes. Waits for at least one; an empty result means the
-    /// end of the stream, or that `most` is 0. Returns one contiguous piece, possibly less than has arrived.
+    /// Removes and returns at most `max` received bytes. Waits for at least one; an empty result means the
+    /// end of the stream, or that `max` is 0. Returns one contiguous piece, possibly less than has arrived.
     /// Long pieces are not copied from the buffer into which the device read them; short ones are.
     ///
     /// The result keeps its whole buffer allocated: some 64 kB, and after losses up to the connection's
@@ -120,13 +120,13 @@ impl TcpStream {
     ///
     /// # Errors
     /// Those of reading.
-    pub async fn read_bytes(&self, most: usize) -> io::Result<Bytes> {
-        self.connection.read_bytes(most).await
+    pub async fn read_bytes(&self, max: usize) -> io::Result<Bytes> {
+        self.connection.read_bytes(max).await
     }
 
     /// Like [`read_bytes`](TcpStream::read_bytes), for use in a `poll` function.
-    pub fn poll_read_bytes(&self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<Bytes>> {
-        self.connection.poll_read_bytes(cx, most)
+    pub fn poll_read_bytes(&self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Bytes>> {
+        self.connection.poll_read_bytes(cx, max)
     }
 
     /// Sends bytes from the front of `bytes`, and removes them from it. Waits for space for at least one

@@ -68,7 +68,7 @@ pub enum EmitError {
         /// Bytes of the whole packet.
         len: usize,
         /// Permitted bytes.
-        most: usize,
+        max: usize,
     },
     /// Source and destination are not both IPv4 or both IPv6.
     MixedFamilies,
@@ -76,8 +76,8 @@ pub enum EmitError {
 
 crate::impl_error! {
     EmitError {
-        Self::TooLong { len, most } =>
-            "a packet of {len} bytes does not fit an IP packet: send at most {most} with the headers";
+        Self::TooLong { len, max } =>
+            "a packet of {len} bytes does not fit an IP packet: send at most {max} with the headers";
         Self::MixedFamilies => "source and destination address are of different IP versions";
     }
 }

@@ -144,14 +144,14 @@ pub fn emit(
     out: &mut Vec<u8>,
 ) -> Result<(), EmitError> {
     let len = payload.iter().map(|piece| piece.len()).sum();
-    let most = match sum {
+    let max = match sum {
         ChecksumFill::Full => MAX_PACKET_LEN,
         ChecksumFill::Partial => MAX_SUPER_LEN,
     };
     // Write all headers at once rather than piece by piece.
     out.clear();
     out.reserve(ip.header_len() + tcp::MAX_HEADER_LEN + len);
-    emit_headers_within(most, ip, tcp, len, out)?;
+    emit_headers_within(max, ip, tcp, len, out)?;
     for piece in payload {
         out.extend_from_slice(piece);
     }
@@ -178,10 +178,10 @@ pub fn emit_headers(
     emit_headers_within(MAX_SUPER_LEN, ip, tcp, payload_len, out)
 }
 
-/// Like [`emit_headers`], for a packet of at most `most` bytes.
+/// Like [`emit_headers`], for a packet of at most `max` bytes.
 #[inline(always)]
 fn emit_headers_within(
-    most: usize,
+    max: usize,
     ip: &IpMeta,
     tcp: &TcpHeader,
     payload_len: usize,
@@ -201,8 +201,8 @@ fn emit_headers_within(
     let options_len = stamps.as_ref().map_or(options.len(), |stamps| stamps.len());
     let segment_len = tcp::MIN_HEADER_LEN + options_len + payload_len;
     let len = ip.header_len() + segment_len;
-    if len > most {
-        return Err(EmitError::TooLong { len, most });
+    if len > max {
+        return Err(EmitError::TooLong { len, max });
     }
     let check = Sum::pseudo_header(ip.src, ip.dst, protocol::TCP, segment_len as u32).fold();
     ip::emit_header(ip, protocol::TCP, segment_len, out);
@@ -344,14 +344,14 @@ mod tests {
         let mut out = Vec::new();
         let len = payload.len() + 1;
         let refused = emit_headers(&ipv4(), &data_header(), len, &mut out);
-        assert_eq!(refused, Err(EmitError::TooLong { len: MAX_SUPER_LEN + 1, most: MAX_SUPER_LEN }));
+        assert_eq!(refused, Err(EmitError::TooLong { len: MAX_SUPER_LEN + 1, max: MAX_SUPER_LEN }));
     }
 
     #[test]
     fn packets_beyond_the_length_field_are_refused() {
         let mut out = Vec::new();
         let largest = [0; 65535 - 40];
-        let too_long = Err(EmitError::TooLong { len: 65_536, most: 65_535 });
+        let too_long = Err(EmitError::TooLong { len: 65_536, max: 65_535 });
         assert_eq!(emit(&ipv4(), &data_header(), &[&largest], ChecksumFill::Full, &mut out), Ok(()));
         assert_eq!(out.len(), 65535);
         assert!(parse(&out, ChecksumCheck::Verify).is_ok());

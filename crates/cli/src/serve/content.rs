@@ -51,11 +51,11 @@ impl Content {
     }
 
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
-        let most = usize::try_from(self.left.min(CHUNK)).unwrap_or(usize::MAX);
+        let max = usize::try_from(self.left.min(CHUNK)).unwrap_or(usize::MAX);
         match &mut self.source {
             Source::Text(text) => Poll::Ready(Ok(std::mem::take(text))),
             Source::File(file) => {
-                let mut chunk = vec![0; most];
+                let mut chunk = vec![0; max];
                 let mut buffer = ReadBuf::new(&mut chunk);
                 ready!(pin!(file).poll_read(cx, &mut buffer))?;
                 let filled = buffer.filled().len();
@@ -68,8 +68,8 @@ impl Content {
             }
             Source::Synthetic(offset) => {
                 let start = *offset;
-                *offset += most as u64;
-                Poll::Ready(Ok((start..start + most as u64).map(synthetic_byte).collect()))
+                *offset += max as u64;
+                Poll::Ready(Ok((start..start + max as u64).map(synthetic_byte).collect()))
             }
         }
     }

@@ -51,9 +51,9 @@ impl UdpBatch {
         if self.closed || len > self.segment_size {
             return 0;
         }
-        let most = if len < self.segment_size { 1 } else { usize::MAX };
+        let max = if len < self.segment_size { 1 } else { usize::MAX };
         let bytes = MAX_BYTES.saturating_sub(self.buffer.len());
-        most.min(max_datagrams.saturating_sub(self.datagrams)).min(bytes / len.max(1))
+        max.min(max_datagrams.saturating_sub(self.datagrams)).min(bytes / len.max(1))
     }
 }
 

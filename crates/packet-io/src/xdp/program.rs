@@ -30,9 +30,9 @@ impl Running {
         native: bool,
     ) -> Result<Running, OpenError> {
         let failed = |action: &'static str| move |error| OpenError::xdp(interface.name(), action, error);
-        let most = sockets.len() as u32;
-        let map = extended::socket_map(most).map_err(failed("the kernel cannot create a socket map"))?;
-        for (queue, socket) in (0..most).zip(sockets) {
+        let max = sockets.len() as u32;
+        let map = extended::socket_map(max).map_err(failed("the kernel cannot create a socket map"))?;
+        for (queue, socket) in (0..max).zip(sockets) {
             extended::put_socket(map.as_fd(), queue, *socket)
                 .map_err(failed("a socket cannot be added to the map"))?;
         }

@@ -125,8 +125,8 @@ impl OwnedReadHalf {
     ///
     /// # Errors
     /// Those of reading.
-    pub async fn read_bytes(&mut self, most: usize) -> io::Result<Bytes> {
-        self.connection.read_bytes(most).await
+    pub async fn read_bytes(&mut self, max: usize) -> io::Result<Bytes> {
+        self.connection.read_bytes(max).await
     }
 
     /// See [`TcpStream::local_addr`].

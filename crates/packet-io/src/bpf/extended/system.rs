@@ -44,7 +44,7 @@ struct MapCreate {
     map_type: u32,
     key_size: u32,
     value_size: u32,
-    most: u32,
+    max: u32,
     flags: u32,
     rest: [u32; 11],
 }
@@ -112,26 +112,26 @@ fn tie(program: BorrowedFd<'_>, interface: u32, attach_type: u32, flags: u32) ->
     unsafe { descriptor(LINK_CREATE, &attributes) }
 }
 
-/// Creates a map for up to `most` AF_XDP sockets.
+/// Creates a map for up to `max` AF_XDP sockets.
 ///
 /// # Errors
 /// EPERM without CAP_BPF and CAP_NET_ADMIN; EINVAL if the kernel has no AF_XDP.
-pub(crate) fn socket_map(most: u32) -> io::Result<OwnedFd> {
-    map(MAP_OF_SOCKETS, most, 0)
+pub(crate) fn socket_map(max: u32) -> io::Result<OwnedFd> {
+    map(MAP_OF_SOCKETS, max, 0)
 }
 
-/// Creates a set of up to `most` words.
+/// Creates a set of up to `max` words.
 ///
 /// # Errors
 /// EPERM without CAP_BPF, on most systems.
-pub(crate) fn word_map(most: u32) -> io::Result<OwnedFd> {
-    map(MAP_OF_WORDS, most, NO_PREALLOCATION)
+pub(crate) fn word_map(max: u32) -> io::Result<OwnedFd> {
+    map(MAP_OF_WORDS, max, NO_PREALLOCATION)
 }
 
 /// Creates a map whose keys and values are words.
-fn map(map_type: u32, most: u32, flags: u32) -> io::Result<OwnedFd> {
+fn map(map_type: u32, max: u32, flags: u32) -> io::Result<OwnedFd> {
     let word = size_of::<u32>() as u32;
-    let attributes = MapCreate { map_type, key_size: word, value_size: word, most, flags, rest: [0; 11] };
+    let attributes = MapCreate { map_type, key_size: word, value_size: word, max, flags, rest: [0; 11] };
     // SAFETY: these are the attributes of BPF_MAP_CREATE, and they contain no pointer.
     unsafe { descriptor(MAP_CREATE, &attributes) }
 }
