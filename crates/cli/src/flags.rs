@@ -17,13 +17,13 @@ pub(crate) trait HasKeys: Clone + Debug + Send + Sync + 'static {
 }
 
 /// Declares groups. Each entry has a name, `true` if the group is that of an edge, and a condition on a key.
-macro_rules! roles {
-    ($($(#[$doc:meta])* $role:ident, $is_edge:literal, |$key:ident| $has:expr;)*) => {$(
+macro_rules! groups {
+    ($($(#[$doc:meta])* $group:ident, $is_edge:literal, |$key:ident| $has:expr;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Debug)]
-        pub(crate) struct $role;
+        pub(crate) struct $group;
 
-        impl HasKeys for $role {
+        impl HasKeys for $group {
             const IS_EDGE: bool = $is_edge;
 
             fn has($key: &Key) -> bool {
@@ -37,7 +37,7 @@ fn is_common(key: &Key) -> bool {
     matches!(key.section, "limits" | "admin")
 }
 
-roles! {
+groups! {
     /// The keys of both gateways of a pair.
     OfPair, false, |key| is_common(key) || key.section == "hop";
     /// The keys of the frontend only.
@@ -52,7 +52,7 @@ roles! {
 #[derive(Clone, Debug)]
 pub(crate) struct Flags<R> {
     pub(crate) settings: Settings,
-    role: PhantomData<R>,
+    group: PhantomData<R>,
 }
 
 /// Returns the keys of a group that have flags, with the names of the flags.
@@ -98,7 +98,7 @@ impl<R: HasKeys> clap::Args for Flags<R> {
 
 impl<R: HasKeys> FromArgMatches for Flags<R> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Flags<R>, Error> {
-        let mut flags = Flags { settings: Settings::default(), role: PhantomData };
+        let mut flags = Flags { settings: Settings::default(), group: PhantomData };
         flags.update_from_arg_matches(matches)?;
         Ok(flags)
     }
