@@ -79,7 +79,7 @@ pub fn page(plan: &PlanReport) -> String {
 fn contestants(cell: &str, real: &RealReport, text: &mut String) {
     text.push_str(&format!(
         "\nCell {cell} in real time, {} bytes, {} at a time (ms; IP bytes that each side sent / payload; CPU time of the\n\
-         contestant's processes per request, ms; percent of its bulk flow next to one of the kernel's CUBIC; whether the link kept its times):\n\n\
+         contestant's processes per request, ms; percent of the bytes that its bulk flow carried while it competed with one of the kernel's CUBIC; whether the link delivered its packets on time):\n\n\
          | contestant | answered | failed | mean | 95 % interval | p50 | p95 | p99 | up | down | CPU | share | link |\n\
          |---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
         real.bytes, real.parallel

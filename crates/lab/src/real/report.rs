@@ -191,7 +191,8 @@ impl RealReport {
         text += &text_table::lines(table, 1..);
         text.push_str(
             "Times in ms. up, down: IP bytes that each side sent / payload bytes. CPU: ms per request of the\n\
-             contestant's processes. share: percent of its bulk flow next to one of the kernel's CUBIC.\n",
+             contestant's processes. share: percent of the bytes that its bulk flow\n\
+             carried while it competed with one of the kernel's CUBIC (50: fair).\n",
         );
         for contestant in contestants {
             if let Some(why) = &contestant.last_failure {
