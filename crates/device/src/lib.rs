@@ -297,8 +297,8 @@ pub struct Counters {
     /// Arrivals that the kernel dropped because they were not read in time, if it reports them (`udp:`,
     /// `packet:`, `xdp:`).
     pub receive_overflowed: u64,
-    /// Packets that were accepted with an unfinished checksum, on a device that cannot recognise this state
-    /// for certain (`xdp:` on a veth).
+    /// Packets that were accepted with an unfinished checksum, on a device that does not report which
+    /// checksums are unfinished (`xdp:` on a veth).
     pub unfinished_checksums: u64,
     /// Packets accepted from the stack.
     pub sent: u64,
