@@ -1,5 +1,5 @@
-//! A device whose packets the program supplies and takes through channels: for tunnels, VPN services of
-//! phones, and other carriers of IP packets.
+//! A device whose packets the program supplies and takes through channels: for tunnels, for VPN services of
+//! phones, and for other ways to carry IP packets.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
@@ -43,11 +43,12 @@ impl Default for ChannelOptions {
 
 /// The stack's end of two channels of IP packets.
 ///
-/// Packets to the stack: each [`Bytes`] is one IP packet, whose checksums are verified. While
-/// [`ChannelOptions::queue`] of them wait, sending waits; a carrier that must not wait drops the packet
-/// instead ([`Sender::try_send`]). Packets from the stack are at most [`ChannelOptions::mtu`] bytes long and
-/// have complete checksums; while the queue is full, the stack waits, and so do the writes of applications.
-/// Each direction keeps at most `queue` packets.
+/// Each [`Bytes`] is one IP packet. The stack verifies the checksums of the packets that it receives. If
+/// [`ChannelOptions::queue`] packets wait for the stack, sending another one waits; a program that must not
+/// wait drops the packet instead ([`Sender::try_send`]).
+///
+/// Packets from the stack are at most [`ChannelOptions::mtu`] bytes long and have complete checksums. If
+/// `queue` of them wait for the program, the stack waits, and so do the writes of applications.
 ///
 /// If the program drops one of its two ends, the endpoint fails with
 /// [`BrokenPipe`](io::ErrorKind::BrokenPipe).

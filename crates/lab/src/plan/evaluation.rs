@@ -27,7 +27,7 @@ pub struct PlanReport {
     pub source: String,
     /// How to read the results.
     pub about: String,
-    /// The claim in the overview.
+    /// The claim that the overview shows.
     #[serde(skip)]
     pub claim: Option<Claim>,
     /// The cells.
