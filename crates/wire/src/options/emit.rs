@@ -11,9 +11,9 @@
 //! NOPs, with zeros at the end. If that exceeds 40 bytes too, an option is left out and the choice starts
 //! again:
 //!
-//! - SYN, SYN-ACK, in the order of dropping: the early window, Accurate ECN (11, 8, 5, none), other unknown
-//!   options from the last, GA, Fast Open. MSS, window scale, SACK permitted and timestamps are never
-//!   dropped; MD5 and AO are dropped only if they do not fit together with these.
+//! - SYN, SYN-ACK, in the order of dropping: the early window, Accurate ECN (shortened to 11, 8 or 5 bytes,
+//!   then left out), other unknown options from the last, GA, Fast Open. MSS, window scale, SACK permitted
+//!   and timestamps are never dropped; MD5 and AO are dropped only if they do not fit together with these.
 //! - Other segments, in the order of dropping: the fourth and third SACK block, Accurate ECN, other unknown
 //!   options, Fast Open, the second SACK block, GA, the first SACK block.
 //!
