@@ -5,13 +5,13 @@
 //! exactly the missing range; with the checksum of the true bytes it must bring the true bytes; and the
 //! number of waiting segments stays bounded.
 
-use brisk_tcp::mechanism::Profile;
-use brisk_tcp::mechanism::corrective::code::{Code, Layout, ROWS_MAX, checksum, parity, placed};
-use brisk_tcp::mechanism::corrective::decoder::{
+use brisk_tcp::event::SeqRange;
+use brisk_tcp::internals::code::{Code, Layout, ROWS_MAX, checksum, parity, placed};
+use brisk_tcp::internals::decoder::{
     Decoder, DecoderConfig, Edges, Outcome, ReceivedBytes, Recovered,
 };
-use brisk_tcp::outcome::Arrived;
-use brisk_tcp::seq_ranges::{SeqRange, SeqRanges};
+use brisk_tcp::internals::{Arrived, SeqRanges};
+use brisk_tcp::mechanism::Profile;
 use brisk_tcp::time::{Duration, Instant};
 use brisk_wire::{Ecn, Flags, Gentle, Options, SeqNum, gentle};
 

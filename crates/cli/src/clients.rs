@@ -7,10 +7,11 @@ use brisk_gateway::clients::client_tcp;
 use brisk_gateway::log::{Level, Log, Value};
 use brisk_gateway::settings::{CLIENT_MECHANISMS, HopSettings, ListenerSettings};
 use brisk_gateway::{ClientSide, MechanismState};
+use brisk_packet_io::share::{KernelListener, Share};
+use brisk_packet_io::takeover::{Offer, Predecessor};
 use brisk_runtime::attach::{AttachConfig, Queues};
 use brisk_runtime::profile::Profile;
-use brisk_runtime::takeover::{Offer, Predecessor};
-use brisk_runtime::{Builder, Cores, DeviceSpec, Endpoint, KernelListener, Share};
+use brisk_runtime::{Builder, Cores, DeviceSpec, Endpoint};
 
 use crate::failure::Failure;
 use crate::hop_args;

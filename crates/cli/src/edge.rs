@@ -11,7 +11,7 @@ use brisk_gateway::{
     Edge, EdgeConfig, EdgeControl, Facts, Hop, Listen, MechanismState, Metrics, OriginName, ServiceConfig,
     Settings,
 };
-use brisk_runtime::KernelListener;
+use brisk_packet_io::share::KernelListener;
 
 use crate::Common;
 use crate::clients::{self, ClientDevice, OpenDevice, SettingNames};

@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
-use brisk_runtime::inherited_listener;
+use brisk_packet_io::inherited::inherited_listener;
 use sd_notify::NotifyState;
 
 use crate::failure::Failure;

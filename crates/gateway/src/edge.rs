@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use brisk_packet_io::share::KernelListener;
 use brisk_packet_io::sockopt::TcpInfo;
+use brisk_packet_io::takeover::Offer;
 use brisk_runtime::Endpoint;
-use brisk_runtime::takeover::Offer;
 use socket2::SockRef;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;

@@ -36,7 +36,7 @@ const TUN_MTU: u16 = 1500;
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use brisk_runtime::Share;
+/// use brisk_runtime::packet_io::share::Share;
 /// use brisk_runtime::attach::{
 ///     AttachConfig, AttachError, Attached, Frames, NoRoute, OpenShare, Queues, UDP_SERVICE_PORT,
 /// };

@@ -58,12 +58,7 @@ mod waiters;
 pub use brisk_device::{self as device, Counters, Device};
 pub use brisk_link as link;
 #[cfg(all(feature = "packet-io", target_os = "linux"))]
-pub use brisk_packet_io::{
-    DeviceSpec,
-    inherited::inherited_listener,
-    share::{KernelListener, Share},
-    takeover,
-};
+pub use brisk_packet_io::{self as packet_io, DeviceSpec};
 pub use brisk_tcp::config::{CongestionAlgorithm, FastOpenConfig, KeepaliveConfig, SynCookies};
 pub use brisk_tcp::connection::ConnStats;
 pub use brisk_tcp::error::CloseReason;
@@ -82,7 +77,7 @@ pub use hedge::{HedgedHandle, HedgedStream};
 pub use listener::TcpListener;
 pub use prefix::Prefix;
 pub use socket::TcpSocket;
-pub use stream::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
+pub use stream::split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use stream::{StreamHandle, TcpStream};
 
 /// Runs the code of the guide to the library as tests.

@@ -8,7 +8,7 @@ use brisk_sim::fast_open::PriorKnowledge;
 use brisk_sim::transaction::{TransactionResult, TransactionSpec, transaction};
 use brisk_tcp::TcpConfig;
 use brisk_tcp::config::{HandshakeCopies, PlannerConfig};
-use brisk_tcp::mechanism::plan::{self, Flight, Form, Losses, Means, Parity, Protection};
+use brisk_tcp::internals::plan::{self, Flight, Form, Losses, Means, Parity, Protection};
 
 /// The result of a cell: completion in round trips, and IP bytes per payload byte.
 #[derive(Clone, Copy, Debug)]

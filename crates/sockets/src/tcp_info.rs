@@ -2,9 +2,9 @@
 //! Linux measures `tcpi_delivery_rate`, brisk calculates it from the window and the round-trip time.
 
 use brisk_tcp::Stack;
+use brisk_tcp::congestion::CongestionState;
 use brisk_tcp::connection::{ConnInfo, ConnStats, State};
 use brisk_tcp::fast_open::SynAckClass;
-use brisk_tcp::outcome::CongestionState;
 use brisk_wire::Instant;
 use std::time::Duration;
 

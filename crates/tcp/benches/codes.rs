@@ -8,11 +8,11 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use brisk_tcp::event::SeqRange;
+use brisk_tcp::internals::code::{Code, Layout, checksum, parity, placed};
+use brisk_tcp::internals::decoder::{Decoder, DecoderConfig, Edges, Outcome, ReceivedBytes};
+use brisk_tcp::internals::{Arrived, SeqRanges};
 use brisk_tcp::mechanism::Profile;
-use brisk_tcp::mechanism::corrective::code::{Code, Layout, checksum, parity, placed};
-use brisk_tcp::mechanism::corrective::decoder::{Decoder, DecoderConfig, Edges, Outcome, ReceivedBytes};
-use brisk_tcp::outcome::Arrived;
-use brisk_tcp::seq_ranges::{SeqRange, SeqRanges};
 use brisk_wire::{Ecn, Flags, Gentle, Options, SeqNum};
 
 const SEGMENT: u32 = 1448;

@@ -6,12 +6,12 @@ use crate::conn_id::{ConnId, ListenerId};
 use crate::connection::ConnStats;
 use crate::error::CloseReason;
 use crate::four_tuple::FourTuple;
-use crate::mechanism::corrective::decoder::Failure;
-use crate::mechanism::plan::{Flight, Losses, Plan};
-use crate::mechanism::{CopiesOff, ParityOff};
-use crate::outcome::{CongestionState, LossCause, Origin, Repair};
-use crate::seq_ranges::SeqRange;
+use crate::mechanism::{CopiesOff, Failure, Flight, Losses, ParityOff, Plan};
+use crate::outcome::CongestionState;
 use crate::time::Duration;
+
+pub use crate::outcome::{LossCause, Origin, Repair};
+pub use crate::seq_ranges::SeqRange;
 
 /// An event that the application waits for. Edge-triggered: reported once per change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

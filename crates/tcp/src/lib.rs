@@ -14,7 +14,7 @@
 //! | `send`, `receive` | the parts: scoreboard, RACK, PRR, timers; reassembly, SACK, acknowledgements, window |
 //! | [`congestion`] | CUBIC with HyStart++, Reno, BBR, a fixed window, or a controller of the program |
 //! | [`path`] | memory of a path from one connection to the next |
-//! | [`mechanism`], [`outcome`] | the parts of Corrective and Proactive; the values that parts exchange |
+//! | [`mechanism`] | the agreement on Corrective and Proactive, and the decisions of the planner |
 //!
 //! [`wire`] is the crate of the formats, whose types are in the signatures here.
 //!
@@ -73,6 +73,8 @@
 
 #![no_std]
 #![forbid(unsafe_code)]
+// Only `internals` exports some items, and only tests and benchmarks of other crates call some.
+#![cfg_attr(not(feature = "internals"), allow(dead_code, unreachable_pub))]
 
 extern crate alloc;
 #[cfg(test)]
@@ -92,11 +94,11 @@ mod keys;
 pub(crate) mod lru;
 pub mod mechanism;
 pub(crate) mod on_demand;
-pub mod outcome;
+pub(crate) mod outcome;
 pub mod path;
 pub(crate) mod receive;
 pub(crate) mod send;
-pub mod seq_ranges;
+pub(crate) mod seq_ranges;
 pub mod stack;
 mod stored;
 pub mod time;
@@ -108,3 +110,23 @@ pub use config::{ConnectConfig, ListenConfig, StackConfig, TcpConfig};
 pub use event::{Event, Lifecycle, LifecycleEvent};
 pub use keys::Seed;
 pub use stack::{ConnId, ListenerId, Stack};
+
+/// Parts that tests, fuzz targets and benchmarks call without a connection. Any release may change them.
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::outcome::Arrived;
+    pub use crate::seq_ranges::SeqRanges;
+
+    pub mod code {
+        pub use crate::mechanism::corrective::code::*;
+    }
+
+    pub mod decoder {
+        pub use crate::mechanism::corrective::decoder::*;
+    }
+
+    pub mod plan {
+        pub use crate::mechanism::plan::*;
+    }
+}

@@ -6,8 +6,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use brisk_packet_io::share::Share;
+use brisk_runtime::Prefix;
 use brisk_runtime::profile::DEFAULT_MAX_OVERHEAD;
-use brisk_runtime::{Prefix, Share};
 
 use super::Fallback;
 use super::key::{Key, NameOf, ValueOf, section};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use brisk_runtime::Share;
+use brisk_packet_io::share::Share;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 

@@ -8,7 +8,7 @@ use brisk_sim::transaction::transaction_in;
 use brisk_sim::world::Arena;
 use brisk_tcp::TcpConfig;
 use brisk_tcp::config::{CorrectiveConfig, KeepaliveConfig, ProactiveConfig};
-use brisk_tcp::mechanism::plan::{Flight, Losses, Means, Parity, plan};
+use brisk_tcp::internals::plan::{Flight, Losses, Means, Parity, plan};
 use brisk_tcp::time::Duration;
 
 use crate::one_side;

@@ -4,7 +4,7 @@ use brisk_tcp::ConnId;
 use brisk_tcp::config::{
     BufferConfig, CongestionAlgorithm, CopyScope, CorrectiveConfig, ProactiveConfig, TcpConfig,
 };
-use brisk_tcp::outcome::Origin;
+use brisk_tcp::event::Origin;
 use brisk_tcp::stack::Rx;
 use brisk_tcp::time::Duration;
 

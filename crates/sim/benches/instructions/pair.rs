@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use brisk_tcp::error::ReadError;
+use brisk_tcp::event::Origin;
 use brisk_tcp::fast_open::{CookieKey, FastOpenConnect, FastOpenListen, KeySource};
-use brisk_tcp::outcome::Origin;
 use brisk_tcp::stack::Rx;
 use brisk_tcp::time::{Duration, Instant};
 use brisk_tcp::{ConnId, ConnectConfig, ListenConfig, ListenerId, Stack, StackConfig, TcpConfig};

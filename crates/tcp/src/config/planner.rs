@@ -18,7 +18,8 @@ pub struct PlannerConfig {
     pub max_overhead: u32,
     /// Assumed loss of an unknown path, per million. 0..=500000, default 10000.
     pub assumed_loss: u32,
-    /// Form of every flight, for comparisons in the laboratory. Default `None`: the planner chooses.
+    /// Form of every flight, for comparisons in tests. Default `None`: the planner chooses.
+    #[doc(hidden)]
     pub form: Option<Form>,
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]

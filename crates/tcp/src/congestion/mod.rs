@@ -9,7 +9,6 @@ use alloc::boxed::Box;
 use core::fmt::Debug;
 use core::ops::{Deref, DerefMut};
 
-use crate::outcome::CongestionState;
 use crate::time::Instant;
 use bbr::Bbr;
 use cubic::Cubic;
@@ -20,6 +19,8 @@ use sample::{AckSample, CongestionEvent, ControllerStart, LostPacket, RtoEvent, 
 
 pub use algorithm::{CongestionAlgorithm, ControllerFactory, UnknownCongestion};
 pub use prr::PrrBound;
+
+pub use crate::outcome::{CongestionState, Episode};
 
 /// A congestion controller. All sizes are in bytes.
 pub trait CongestionController: Debug + Send {

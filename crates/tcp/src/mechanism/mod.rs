@@ -7,13 +7,15 @@
 //! connection.
 
 mod capability;
-pub mod corrective;
+pub(crate) mod corrective;
 pub(crate) mod memory;
-pub mod plan;
+pub(crate) mod plan;
 pub(crate) mod proactive;
 pub(crate) mod signal;
 
 pub use capability::{Agreed, GentleOff, GentleOutcome, ParityOff, Profile};
 pub(crate) use capability::{Capabilities, accept};
+pub use corrective::decoder::Failure;
 pub(crate) use corrective::encoder::DueParity;
+pub use plan::{Flight, Losses, Plan, Protection, Reason};
 pub use proactive::copies::CopiesOff;

@@ -6,9 +6,6 @@
 //! packet after a lost packet is lost with probability `1 - 1/burst`, and a pause ends a burst. Losses in a
 //! full queue get no redundancy.
 //!
-//! The module is public because events report a [`Plan`], and because the simulator compares its decisions
-//! with measured transfers. Releases may change its functions without a new major version.
-//!
 //! Time constants are in thousandths of a round trip, expected delays in millionths, probabilities in units
 //! of 1e-9; all are integers.
 

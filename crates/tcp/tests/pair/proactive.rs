@@ -12,7 +12,7 @@ use brisk_tcp::config::{
 use brisk_tcp::connection::Counters;
 use brisk_tcp::error::CloseReason;
 use brisk_tcp::event::Observation;
-use brisk_tcp::mechanism::plan::{Form, Protection};
+use brisk_tcp::internals::plan::{Form, Protection};
 use brisk_tcp::stack::Rx;
 use brisk_tcp::{ConnId, Event, Stack};
 use brisk_wire::{Flags, TcpHeader};

@@ -253,7 +253,7 @@ pub fn parity<'a>(layout: &Layout, row: u8, bytes: impl Iterator<Item = Placed<'
 /// With [`Code::ReedSolomon`] the checksum also covers the position of the range, as its distance from the
 /// first stream byte. The sequence number of that byte is `origin` (ISS + 1 for the sender, IRS + 1 for the
 /// receiver). So a device that renumbers only a part of the stream cannot move a range. With the XOR codes
-/// the checksum does not cover the position; a rule in [`super::decoder`] replaces this.
+/// the checksum does not cover the position; a rule in `decoder` replaces this.
 pub fn checksum<'a>(layout: &Layout, origin: SeqNum, bytes: impl Iterator<Item = Placed<'a>>) -> u32 {
     let add = |crc, (_, bytes): Placed<'a>| crc32c::append(crc, bytes);
     match layout.code {

@@ -176,7 +176,7 @@ enum Attempt {
     Failed(Failure),
 }
 
-/// See the [module](self).
+/// The parity segments that wait for others of their group, and the counts that limit repairs.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     config: DecoderConfig,

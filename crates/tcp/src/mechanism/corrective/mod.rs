@@ -1,9 +1,6 @@
 //! Corrective (Gentle Aggression section 5): a parity segment, sent a quarter of a round trip after the
 //! data, from which the receiver rebuilds what the path lost. `docs/wire` specifies the wire.
 //!
-//! `code` and `decoder` are public because a fuzz target and a benchmark call them without a connection.
-//! Releases may change them without a new major version.
-//!
 //! | file | content |
 //! |---|---|
 //! | `gf256` | the field in which the parities are computed |
@@ -17,9 +14,9 @@
 //! | `overtaken` | repairs whose original may only be late, and when they are reported |
 //! | `decoder` | from a parity segment to the lost bytes, or to the reason of a failure |
 
-pub mod code;
+pub(crate) mod code;
 mod crc32c;
-pub mod decoder;
+pub(crate) mod decoder;
 pub(crate) mod encoder;
 mod gf256;
 pub(crate) mod history;
