@@ -99,4 +99,6 @@ mod guide {
     struct Controller;
     #[doc = include_str!("../../../docs/library/hyper-and-tls.md")]
     struct HyperAndTls;
+    #[doc = include_str!("../../../docs/library/tuning.md")]
+    struct Tuning;
 }
