@@ -6,6 +6,23 @@
 //! A release can add fields to these types without a new major version. A literal therefore ends with the
 //! defaults: `TcpConfig { nodelay: true, ..TcpConfig::default() }`. [`BufferConfig`],
 //! [`KeepaliveConfig`] and [`RtoConfig`] are complete.
+//!
+//! ```
+//! use brisk_tcp::TcpConfig;
+//! use brisk_tcp::config::{BufferConfig, RtoConfig};
+//!
+//! // Every mechanism, within a quarter more bytes; BBR; windows for 100 Mbit/s and two seconds.
+//! let tcp = TcpConfig {
+//!     congestion: "bbr".parse()?,
+//!     receive_buffer: BufferConfig { initial: 128 << 10, max: 50 << 20 },
+//!     rto: RtoConfig { max: RtoConfig::RFC6298.max, ..RtoConfig::LINUX },
+//!     ..TcpConfig::planned(25)
+//! };
+//! tcp.validate()?;
+//! let error = TcpConfig { initial_window: 100, ..tcp }.validate().unwrap_err();
+//! assert_eq!((error.key, error.range), ("initial_window", "1 to 64 segments"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use alloc::string::ToString;
 use alloc::vec::Vec;

@@ -1,4 +1,20 @@
-//! One error type per operation, each with the side at fault.
+//! One error type per operation, and the side at fault.
+//!
+//! ```
+//! use brisk_tcp::error::{CloseReason, ConnectError, Fault};
+//! use brisk_tcp::time::Instant;
+//! use brisk_tcp::{ConnectConfig, Stack, StackConfig};
+//!
+//! let mut stack = Stack::new(StackConfig::default(), 1)?;
+//! let remote = "10.0.0.2:80".parse()?;
+//! let error = stack.connect(remote, &ConnectConfig::default(), Instant::ZERO).unwrap_err();
+//! assert_eq!(error, ConnectError::NoAddress(remote));
+//!
+//! // A peer that did not answer may do so later; one that refuses has no such service.
+//! let is_worth_a_retry = |why: CloseReason| why.fault() == Fault::Paths;
+//! assert!(is_worth_a_retry(CloseReason::HandshakeTimeout) && !is_worth_a_retry(CloseReason::Refused));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use core::net::SocketAddr;
 

@@ -78,12 +78,48 @@ pub enum UndoCause {
 }
 
 /// Event inside a connection with its reason; recorded only if `StackConfig::observe` is set.
+///
+/// ```
+/// # use brisk_tcp::stack::Rx;
+/// use brisk_tcp::connection::State;
+/// use brisk_tcp::event::{Observation, Origin};
+/// # use brisk_tcp::time::Instant;
+/// use brisk_tcp::{ConnectConfig, ListenConfig, Stack, StackConfig};
+///
+/// let at = |ip: &str| StackConfig { addresses: vec![ip.parse().unwrap()], ..StackConfig::default() };
+/// let mut client = Stack::new(StackConfig { observe: true, ..at("10.0.0.1") }, 1)?;
+/// let mut server = Stack::new(at("10.0.0.2"), 2)?;
+/// # let (remote, now, mut packet) = ("10.0.0.2:80".parse()?, Instant::ZERO, Vec::new());
+/// # let mut pass = |from: &mut Stack, to: &mut Stack| {
+/// #     while from.poll_transmit(now, &mut packet).is_some() {
+/// #         to.on_packet(&packet, Rx::default(), now);
+/// #     }
+/// # };
+/// server.listen(remote, ListenConfig::default())?;
+/// let conn = client.connect(remote, &ConnectConfig::default(), now)?;
+/// // `pass` brings the packets of one stack to the other.
+/// pass(&mut client, &mut server);
+/// pass(&mut server, &mut client);
+/// client.write(conn, b"hello", now)?;
+/// pass(&mut client, &mut server);
+/// let (mut states, mut bytes) = (Vec::new(), 0);
+/// while let Some((of, _at, observation)) = client.poll_observation() {
+///     assert_eq!(of, conn);
+///     match observation {
+///         Observation::State(state) => states.push(state),
+///         Observation::Sent { origin: Origin::New, range } => bytes += range.len(),
+///         _ => {}
+///     }
+/// }
+/// assert_eq!((states.last(), bytes), (Some(&State::Established), 5));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Observation {
     /// The connection changed its RFC 9293 state.
     State(crate::connection::State),
-    /// A segment left.
+    /// A segment with data, FIN or parity left.
     Sent {
         /// Sequence range of the segment.
         range: SeqRange,

@@ -9,6 +9,15 @@ use super::CongestionController;
 use super::sample::ControllerStart;
 
 /// The congestion control of a connection.
+///
+/// ```
+/// use brisk_tcp::config::{CongestionAlgorithm, UnknownCongestion};
+///
+/// assert_eq!("fixed:20000".parse(), Ok(CongestionAlgorithm::Fixed(20_000)));
+/// assert_eq!("vegas".parse::<CongestionAlgorithm>(), Err(UnknownCongestion));
+/// assert_eq!(CongestionAlgorithm::Bbr.to_string(), "bbr");
+/// assert!(CongestionAlgorithm::NAMES.contains("bbr"));
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum CongestionAlgorithm {

@@ -115,6 +115,22 @@ brisk_wire::impl_error! {
 }
 
 /// Source of a server's keys.
+///
+/// ```
+/// use brisk_tcp::fast_open::{CookieKey, KeyError, KeySource};
+/// use brisk_tcp::{Stack, StackConfig};
+///
+/// // Linux's format: net.ipv4.tcp_fastopen_key.
+/// let line = "a0bf63f7-ed803d81-cd641d30-cebc4a90,1-2-3-4";
+/// let keys = KeySource::parse(line)?;
+/// let KeySource::Fixed { backup: Some(backup), .. } = &keys else { panic!("two keys") };
+/// assert_eq!(*backup, CookieKey::new([1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0]));
+/// assert_eq!(KeySource::parse("a0bf63f7"), Err(KeyError::Words));
+///
+/// let mut stack = Stack::new(StackConfig::default(), 1)?;
+/// stack.set_fast_open_keys(keys);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum KeySource {
