@@ -1,9 +1,19 @@
-//! An endpoint with 500 stalled peers, 10,000 connections at once, 20,000 short-lived ones, slow readers,
-//! streams that are dropped during a transfer, futures that are dropped at every await, and every kind of
-//! end. Afterwards no data is lost and no state is left.
+//! Conditions under which a stack must neither lose data nor keep state.
 //!
-//! The clock is paused and each test runs on one thread, so that every run is the same. Only the test of a
-//! runtime that is shut down has two runtimes and real time.
+//! | condition | tests |
+//! |---|---|
+//! | streams are dropped during a transfer | `dropped` |
+//! | reads, writes, connects, accepts and other waits are cancelled, at every await | `cancelled` |
+//! | tasks are aborted by another thread; several threads share a stream | `threads` |
+//! | 10,000 connections are open at once | `many` |
+//! | 500 peers stall, and the buffers reach their limit | `stalled` |
+//! | readers are slow | `slow` |
+//! | both ends close at once; an endpoint with idle connections closes; its runtime ends or is dropped | `ended` |
+//! | the clock is paused | `ended::paused_clock_skips_a_minute_and_repeats_each_run` |
+//! | 20,000 connections open and end one after another | `churned` |
+//!
+//! The clock is paused and each test runs on one thread, so that every run is the same. Only the tests of
+//! several threads, and the test of an endpoint whose runtime shuts down, use real time.
 
 #[path = "torture/cancelled.rs"]
 mod cancelled;
@@ -21,6 +31,8 @@ mod many;
 mod slow;
 #[path = "torture/stalled.rs"]
 mod stalled;
+#[path = "torture/threads.rs"]
+mod threads;
 mod watched;
 
 use std::net::SocketAddr;

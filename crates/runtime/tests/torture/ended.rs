@@ -1,5 +1,5 @@
 //! Ends of connections: both sides close at once, an endpoint with idle connections closes, an endpoint's
-//! runtime shuts down.
+//! runtime shuts down or is dropped.
 
 use std::io;
 use std::time::Instant as RealInstant;
@@ -10,6 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
+use super::heap;
 use super::{Duration, LIMIT, assert_nothing_left, builders, pair, pattern, server_address};
 
 const IDLE: usize = 500;
@@ -115,6 +116,45 @@ fn runtime_that_ends_under_an_endpoint_fails_every_wait() {
     for text in kinds {
         assert!(text.contains("runtime that this endpoint ran on was shut down"), "{text}");
     }
+}
+
+/// Everything runs on one runtime. It is dropped with its tasks while handles outside are left.
+#[test]
+fn dropped_runtime_frees_all_memory_and_handles_outside_fail() {
+    let use_it = || {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        let (endpoints, listener, outside, peer) = runtime.block_on(async {
+            let (a, b, mut pairs) = connected(20).await;
+            let (outside, peer) = pairs.remove(0);
+            for (mut client, mut server) in pairs {
+                // Both write until the buffers are full.
+                tokio::spawn(async move { while client.write_all(&[0; 10_000]).await.is_ok() {} });
+                tokio::spawn(async move {
+                    server.read_exact(&mut [0; 1_000]).await.unwrap();
+                    while server.write_all(&[0; 10_000]).await.is_ok() {}
+                });
+            }
+            let listener = TcpListener::bind(&b, "10.0.0.2:81".parse().unwrap()).unwrap();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            ([a, b], listener, outside, peer)
+        });
+        drop(runtime);
+        let other = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        other.block_on(async {
+            let failing = async {
+                assert!(outside.read_bytes(1).await.is_err() && listener.accept().await.is_err());
+                assert!(endpoints[0].connect(server_address()).await.is_err());
+            };
+            timeout(LIMIT, failing).await.expect("a task waits without end");
+        });
+        drop((endpoints, listener, outside, peer, other));
+        heap::live()
+    };
+    // The first time allocates memory that tokio and the library keep.
+    let first = use_it();
+    let grown = use_it() - first;
+    assert!(grown < 1_024, "{grown} bytes");
 }
 
 /// Runs a transfer over a slow link; returns when it ended.
