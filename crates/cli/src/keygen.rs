@@ -1,4 +1,4 @@
-//! `brisk keygen`: creates a key or a pair of keys for a hop.
+//! `brisk keygen`: creates a key or a key pair for a hop.
 
 use std::path::PathBuf;
 
@@ -13,18 +13,18 @@ const EXAMPLES: &str = "\
 Examples:
   (umask 077; brisk keygen > key)
   brisk backend --listen :7443 --to 127.0.0.1:80 --key-file key
-With a pair of keys on each side instead of one key on both:
-  (umask 077; brisk keygen --static > pair); brisk keygen --public pair > public
-  brisk backend --listen :7443 --to 127.0.0.1:80 --key-file pair --peer-keys frontends";
+With a key pair on each side instead of one key on both:
+  (umask 077; brisk keygen --static > keys); brisk keygen --public keys > public
+  brisk backend --listen :7443 --to 127.0.0.1:80 --key-file keys --peer-keys frontends";
 
 /// The flags of `keygen`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Create a pair of keys for this side; the other side gets the public key
+    /// Create a key pair for this side; the other side gets the public key
     #[arg(long = "static")]
     pair: bool,
-    /// Print the public keys of the pairs in this file
+    /// Print the public keys of the key pairs in this file
     #[arg(long, value_name = "FILE", conflicts_with = "pair")]
     public: Option<PathBuf>,
 }

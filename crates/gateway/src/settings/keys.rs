@@ -42,7 +42,7 @@ section! {
     peer_keys: PathBuf, {
         flag: Some("peer-keys"),
         heading: Some("Security"),
-        help: "File with the public keys of the other side, if the key is a pair (brisk keygen --static)",
+        help: "File with the public keys of the other side, if the key is a key pair (brisk keygen --static)",
         example: "\"/etc/brisk/peers\"",
     };
     plain: bool, default false, {
@@ -55,7 +55,7 @@ section! {
         flag: Some("ephemeral-lifetime"),
         heading: Some("Security"),
         help: "Lifetime of an ephemeral key pair: an attacker who takes over a gateway can decrypt recorded traffic at \
-               most this far back; 0s: a new pair for each connection, which costs 1.6 times the processor time per \
+               most this far back; 0s: a new key pair for each connection, which costs 1.6 times the processor time per \
                request",
         more: "[Security](security.md)",
     };
