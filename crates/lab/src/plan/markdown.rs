@@ -24,8 +24,8 @@ pub fn overview(plans: &[PlanReport], source: &ReportSource, folder: &str) -> St
     let count = |verdict| findings().filter(|finding| finding.verdict == verdict).count();
     let ReportSource { command, version, seed, machine } = source;
     let mut text = format!(
-        "# Reproduction\n\nThis page lists every table and figure of both papers, and brisk's own experiments, with brisk's results. brisk {version}\n\
-         wrote it with seed {seed}, in virtual time{}:\n\n```\n{command}\n```\n\nThe same seed gives the same figures everywhere.\n\n\
+        "# Reproduction\n\nThis page lists every table and figure of both papers ([words](README.md#words)), and brisk's own experiments, with\n\
+         brisk's results. brisk {version} wrote it with seed {seed}, in virtual time{}:\n\n```\n{command}\n```\n\nThe same seed gives the same figures everywhere.\n\n\
          Of {} figures, {} are in the expected range (`ok`), {} are outside it by an amount that chance can explain (`unsure`), and\n\
          {} are outside it by more (`OUTSIDE`). For {unexplained} of the last group no experiment has tested a reason. The plan has the\n\
          expected range; if the range excludes the paper's figure, the last column gives the reason and, after *Checked*, the\n\
@@ -55,7 +55,11 @@ pub fn overview(plans: &[PlanReport], source: &ReportSource, folder: &str) -> St
 /// Returns the page of one plan.
 pub fn page(plan: &PlanReport) -> String {
     let PlanReport { plan: name, title, source, about, cells, .. } = plan;
-    let mut text = format!("# {title}\n\n`{name}`: {source}.\n\n{}\n\n", about.trim());
+    let mut text = format!(
+        "# {title}\n\n`{name}`: {source}.\n\n{}\n\n[The lab](../lab.md#a-plan) explains the names of figures, the arms and the \
+         verdicts. A gain below 0 is a shorter time.\n\n",
+        about.trim()
+    );
     for cell in cells {
         let link =
             if cell.report.link.spec.is_empty() { "no delay, no limit" } else { &cell.report.link.spec };
