@@ -121,6 +121,14 @@ kernel_profile() {
     echo
 }
 
+# change_address OLD NEW: replaces the address of the link on the left.
+change_address() {
+    # Otherwise the kernel removes the new address, which is secondary, with the old one.
+    ip netns exec "$left" sysctl -qw net.ipv4.conf.all.promote_secondaries=1 net.ipv4.conf.brisk0.promote_secondaries=1
+    ip -n "$left" addr add "$2/24" dev brisk0
+    ip -n "$left" addr del "$1/24" dev brisk0
+}
+
 # origin DIR: starts nginx on the right at port 80, with a connection for each request.
 origin() {
     cat >"$work/nginx.conf" <<CONF

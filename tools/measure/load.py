@@ -1,9 +1,9 @@
 """A steady load of HTTP requests, each over its own connection, and their results.
 
     load.py run ADDRESS:PORT PATH RATE SECONDS [HOLD [TIMEOUT]] > LOG
-        Sends RATE requests a second at fixed times, independent of earlier responses. A connection stays open for HOLD seconds
-        after its response. Prints a line for each request: start (s since the epoch), duration (s), outcome, and bytes of the
-        response.
+        Sends RATE requests a second at fixed times, independent of earlier responses. With HOLD, a connection stays open for HOLD
+        seconds after its response and then sends a second request. Prints a line for each request: start (s since the epoch),
+        duration (s), outcome, and bytes of the response. Failures of second requests begin with "held-".
         With FAST_OPEN=1 in the environment the request is on the SYN, by the kernel's Fast Open.
     load.py open ADDRESS:PORT PATH COUNT PARALLEL WAIT
         Sends COUNT requests, PARALLEL at a time, each over its own connection that has been open for WAIT seconds. Prints a line
@@ -17,8 +17,8 @@
         Prints requests, failures and percentiles in windows of WINDOW seconds.
     load.py verdict LOG SAMPLES
         Prints a row for each minute (requests, failures, percentiles, memory and descriptors of both sides), and whether no request
-        failed and the other figures are flat. SAMPLES has a line for each minute: seconds since the epoch, MB and descriptors of
-        the frontend, MB and descriptors of the backend. The exit status is 1 if a check fails.
+        failed and the other figures are flat. SAMPLES has a line for each minute: seconds since the epoch and, for the frontend and
+        the backend, resident MB, MB that the program has allocated, and descriptors. The exit status is 1 if a check fails.
 """
 import asyncio
 import math
@@ -28,6 +28,7 @@ import socket
 import statistics
 import sys
 import time
+from collections import Counter
 
 TCP_FASTOPEN_CONNECT = 30
 FAST_OPEN = bool(os.environ.get("FAST_OPEN"))
@@ -44,12 +45,12 @@ async def connect(host, port):
 
 
 async def request(host, port, path, hold, timeout, log):
-    began = time.time()
-    writer = None
+    reader = writer = None
 
     async def exchange():
-        nonlocal writer
-        reader, writer = await connect(host, port)
+        nonlocal reader, writer
+        if writer is None:
+            reader, writer = await connect(host, port)
         writer.write(f"GET {path} HTTP/1.1\r\nHost: origin\r\n\r\n".encode())
         head = await reader.readuntil(b"\r\n\r\n")
         if b" 200 " not in head.split(b"\r\n")[0]:
@@ -58,21 +59,26 @@ async def request(host, port, path, hold, timeout, log):
         body = await reader.readexactly(int(fields[b"content-length"]))
         return "ok", len(body)
 
-    size = 0
-    try:
-        outcome, size = await asyncio.wait_for(exchange(), timeout)
-    except asyncio.TimeoutError:
-        outcome = "timeout"
-    except asyncio.IncompleteReadError:
-        outcome = "closed"
-    except ConnectionRefusedError:
-        outcome = "refused"
-    except OSError as error:
-        outcome = "reset" if isinstance(error, ConnectionError) else type(error).__name__
-    log.write(f"{began:.4f} {time.time() - began:.4f} {outcome} {size}\n")
-    if writer is not None:
-        if outcome == "ok" and hold > 0:
+    for name in ["", "held-"] if hold > 0 else [""]:
+        began, size = time.time(), 0
+        try:
+            outcome, size = await asyncio.wait_for(exchange(), timeout)
+        except asyncio.TimeoutError:
+            outcome = "timeout"
+        except asyncio.IncompleteReadError:
+            outcome = "closed"
+        except ConnectionRefusedError:
+            outcome = "refused"
+        except OSError as error:
+            outcome = "reset" if isinstance(error, ConnectionError) else type(error).__name__
+        if outcome != "ok":
+            outcome = name + outcome
+        log.write(f"{began:.4f} {time.time() - began:.4f} {outcome} {size}\n")
+        if outcome != "ok":
+            break
+        if hold > 0 and not name:
             await asyncio.sleep(hold)
+    if writer is not None:
         writer.close()
 
 
@@ -154,7 +160,7 @@ def faults(name, path, at):
 
 
 # Maximum growth of a figure in a long load, as a share of its value in the first half of the checked time.
-FLAT = {"memory": 0.05, "descriptors": 0.05, "p99": 0.25}
+FLAT = {"memory": 0.05, "allocated": 0.05, "descriptors": 0.05, "p99": 0.25}
 
 
 def verdict(path, samples):
@@ -162,29 +168,33 @@ def verdict(path, samples):
     start = requests[0][0]
     looks = [[float(word) for word in line.split()] for line in open(samples)]
     print(f"{'minute':>6} {'requests':>9} {'failed':>7} {'p50 ms':>7} {'p95 ms':>7} {'p99 ms':>7} "
-          f"{'front MB':>9} {'files':>6} {'back MB':>8} {'files':>6}")
+          f"{'front MB':>9} {'alloc.':>7} {'files':>6} {'back MB':>8} {'alloc.':>7} {'files':>6}")
     minutes = []
-    for minute in range(math.ceil((requests[-1][0] - start) / 60)):
+    for minute in range(len(looks)):
         part = [r for r in requests if 60 * minute <= r[0] - start < 60 * (minute + 1)]
         at, answered = milliseconds(part), sum(outcome == "ok" for _, _, outcome in part)
         look = min(looks, key=lambda look: abs(look[0] - start - 60 * (minute + 1)))[1:]
         minutes.append((at(.99), look))
         print(f"{minute + 1:6} {len(part):9} {len(part) - answered:7} {at(.5):7.0f} {at(.95):7.0f} {at(.99):7.0f} "
-              f"{look[0]:9.1f} {look[1]:6.0f} {look[2]:8.1f} {look[3]:6.0f}")
-    lost = sorted(outcome for _, _, outcome in requests if outcome != "ok")
-    told = [("no request failed", not lost, f"{len(lost)} of {len(requests)} {','.join(sorted(set(lost)))}")]
+              f"{look[0]:9.1f} {look[1]:7.1f} {look[2]:6.0f} {look[3]:8.1f} {look[4]:7.1f} {look[5]:6.0f}")
+    lost = Counter(outcome for _, _, outcome in requests if outcome != "ok")
+    reasons = ", ".join(f"{count} {outcome}" for outcome, count in sorted(lost.items()))
+    told = [("no request failed", not lost, f"{lost.total()} of {len(requests)} {reasons}")]
     # The checks begin after a third of the time, because connections are opened and tables fill before.
     settled = minutes[len(minutes) // 3:]
     series = [("p99", "p99, ms", [p99 for p99, _ in settled])]
-    for at, side in [(0, "frontend"), (2, "backend")]:
+    for at, side in [(0, "frontend"), (3, "backend")]:
         series.append(("memory", f"memory of the {side}, MB", [look[at] for _, look in settled]))
-        series.append(("descriptors", f"descriptors of the {side}", [look[at + 1] for _, look in settled]))
+        series.append(("allocated", f"allocated by the {side}, MB", [look[at + 1] for _, look in settled]))
+        series.append(("descriptors", f"descriptors of the {side}", [look[at + 2] for _, look in settled]))
     for kind, name, values in series:
         # Medians of the two halves, because a single minute may be disturbed by other work on the machine.
         half = max(1, len(values) // 2)
         before, after = statistics.median(values[:half]), statistics.median(values[-half:])
         good = len(values) > 1 and after <= before * (1 + FLAT[kind])
-        told.append((f"flat: {name}", good, f"{before:.0f} -> {after:.0f}, least {min(values):.0f}, most {max(values):.0f}"))
+        slope = statistics.linear_regression(range(len(values)), values).slope if len(values) > 1 else math.nan
+        told.append((f"flat: {name}", good, f"{before:.0f} -> {after:.0f}, least {min(values):.0f}, most {max(values):.0f}, "
+                     f"slope {60 * slope:+.1f} an hour"))
     for name, good, figures in told:
         print(f"{'ok ' if good else 'NOT'} {name}: {figures}")
     return all(good for _, good, _ in told)
