@@ -249,18 +249,26 @@ pub(crate) enum Registered {
 }
 
 /// Sends the backend the secret by which it recognises this frontend at another address ([`crate::roaming`]).
+/// If the backend `is_known` to follow it, the secret does not wait for the backend's consent, which saves a
+/// round trip.
 pub(crate) async fn register(
     read: &mut (impl AsyncRead + Unpin),
     write: &mut (impl AsyncWrite + Unpin),
     secret: &Secret,
+    is_known: bool,
 ) -> io::Result<Registered> {
     write.write_all(&[REGISTER]).await?;
+    if is_known {
+        write.write_all(&secret.0).await?;
+    }
     write.flush().await?;
     if read.read_u8().await? != FOLLOWS {
         return Ok(Registered::Refused);
     }
-    write.write_all(&secret.0).await?;
-    write.flush().await?;
+    if !is_known {
+        write.write_all(&secret.0).await?;
+        write.flush().await?;
+    }
     Ok(match read.read_u8().await? {
         UP => Registered::Known,
         MOVED_PORT => Registered::Moved(false),
@@ -400,12 +408,13 @@ mod tests {
     #[tokio::test]
     async fn frontend_registers_with_a_backend_that_follows_and_no_other() {
         let moved = |is_other_path| Moved { before: "192.0.2.1:1".parse().unwrap(), is_other_path };
-        for (known, expected) in [
+        let cases = [
             (Some(None), Registered::Known),
             (Some(Some(moved(false))), Registered::Moved(false)),
             (Some(Some(moved(true))), Registered::Moved(true)),
             (None, Registered::Refused),
-        ] {
+        ];
+        for ((known, expected), is_known) in cases.iter().flat_map(|case| [(*case, false), (*case, true)]) {
             let (mut near, mut far) = tokio::io::duplex(64);
             let backend = async {
                 let question = far.read_u8().await.unwrap();
@@ -423,7 +432,7 @@ mod tests {
                 }
             };
             let (mut read, mut write) = tokio::io::split(&mut near);
-            let asked = async { register(&mut read, &mut write, &Secret([7; 32])).await.unwrap() };
+            let asked = async { register(&mut read, &mut write, &Secret([7; 32]), is_known).await.unwrap() };
             assert_eq!(tokio::join!(asked, backend).0, expected);
         }
     }

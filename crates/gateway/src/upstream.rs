@@ -131,6 +131,8 @@ pub struct Upstream {
     /// The secret by which the backend recognises this frontend at another address; `None` if the system has
     /// no randomness.
     secret: Option<Secret>,
+    /// True if the backend accepted the last registration of this frontend.
+    is_followed: AtomicBool,
     changed: Notify,
     /// True while the watch is running: it will soon report whether the backend is up.
     watched: AtomicBool,
@@ -160,6 +162,7 @@ impl Upstream {
             changes: PathChanges::default(),
             peer: Peer::default(),
             secret: roaming::secret(),
+            is_followed: AtomicBool::new(false),
             changed: Notify::new(),
             watched: AtomicBool::new(false),
             refused: Notify::new(),
@@ -306,7 +309,7 @@ impl Upstream {
         if !once {
             transports.truncate(1);
         }
-        let asked = self.ask_in_order(dialling, &message, &transports).await;
+        let asked = self.ask_in_order(dialling, opening.purpose, &message, &transports).await;
         let (transport, answered) = asked.inspect_err(|_| self.clock.forget_lasting())?;
         for tried in transports.into_iter().take_while(|tried| *tried != transport) {
             if self.transports.memory(tried).is_some_and(|memory| works(tried, memory)) {
@@ -328,19 +331,22 @@ impl Upstream {
     async fn ask_in_order(
         &self,
         dialling: &Dialling,
+        purpose: Purpose,
         message: &[u8],
         transports: &[Transport],
     ) -> Result<(Transport, Answered), DialError> {
         let (first, rest) = transports.split_first().unwrap_or((&Transport::Usual, &[]));
         if rest.is_empty() {
-            return self.ask_over(*first, dialling, message, None).await.map(|answered| (*first, answered));
+            let asked = self.ask_over(*first, dialling, purpose, message, None).await;
+            return asked.map(|answered| (*first, answered));
         }
         let (report, connected) = watch::channel(false);
         let this = async {
-            self.ask_over(*first, dialling, message, Some(report)).await.map(|answered| (*first, answered))
+            let asked = self.ask_over(*first, dialling, purpose, message, Some(report)).await;
+            asked.map(|answered| (*first, answered))
         };
         let head_start = HEAD_START.max(3 * self.round_trip().unwrap_or_default());
-        let next = Box::pin(self.ask_in_order(dialling, message, rest));
+        let next = Box::pin(self.ask_in_order(dialling, purpose, message, rest));
         first_of(this, connected, head_start, next).await
     }
 
@@ -352,7 +358,7 @@ impl Upstream {
         transport: Transport,
     ) -> Result<HopStream, DialError> {
         let (dialled, message) = self.message(dialling, opening, &[])?;
-        let answered = self.ask_over(transport, dialling, &message, None).await?;
+        let answered = self.ask_over(transport, dialling, opening.purpose, &message, None).await?;
         dialled.finish(answered, &self.clock).await
     }
 
@@ -378,6 +384,7 @@ impl Upstream {
         &self,
         transport: Transport,
         dialling: &Dialling,
+        purpose: Purpose,
         message: &[u8],
         connected: Option<watch::Sender<bool>>,
     ) -> Result<Answered, DialError> {
@@ -393,7 +400,10 @@ impl Upstream {
             fast_open.data_after_syn = 0;
             fast_open.early_window = false;
         }
-        if let (Transport::Usual, Some(stream)) = (transport, self.warm.take(Instant::now())) {
+        // The watch finds out whether a connection can be opened now, from the present address.
+        if let (Transport::Usual, Purpose::Carry) = (transport, purpose)
+            && let Some(stream) = self.warm.take(Instant::now())
+        {
             if let Some(connected) = connected {
                 connected.send_replace(true);
             }
@@ -573,8 +583,18 @@ impl Upstream {
             Some(Err(refused)) => return (false, Some(refused.to_string())),
             None => return (false, Some("no answer".to_owned())),
         };
-        let (mut follows, mut has_registered) =
-            (false, transport != Transport::Usual || matches!(dialling.hop, Hop::Plain));
+        let mut registers = transport == Transport::Usual && !matches!(dialling.hop, Hop::Plain);
+        let mut follows = false;
+        if registers && self.is_followed.load(Ordering::Relaxed) {
+            // This side may have moved, and its connections wait for the registration.
+            registers = false;
+            follows = match self.register(&mut hop, dialling).await {
+                Ok(true) => true,
+                // The backend is another one, which may have read the secret as questions.
+                Ok(false) => return (true, None),
+                Err(ended) => return (true, ended),
+            };
+        }
         loop {
             let asked = Instant::now();
             let (mut read, mut write) = hop.split();
@@ -608,31 +628,33 @@ impl Upstream {
             if transport != self.transport() {
                 return (true, None);
             }
-            if !has_registered {
-                has_registered = true;
+            if std::mem::take(&mut registers) {
                 follows = match self.register(&mut hop, dialling).await {
-                    Some(Ok(registered)) => registered != Registered::Refused,
-                    Some(Err(error)) => return (true, Some(error.to_string())),
-                    None => return (true, None),
+                    Ok(follows) => follows,
+                    Err(ended) => return (true, ended),
                 };
             }
             tokio::time::sleep(ASK).await;
         }
     }
 
-    /// Identifies this frontend to the backend, so that its connections continue when its address changes;
-    /// `None` if the backend is silent.
-    async fn register(&self, hop: &mut HopStream, dialling: &Dialling) -> Option<io::Result<Registered>> {
-        let Some(secret) = self.secret else { return Some(Ok(Registered::Refused)) };
+    /// Identifies this frontend to the backend, so that its connections continue when its address changes.
+    /// Returns whether the backend will follow it. An error ends the watch, as for [`Upstream::converse`].
+    async fn register(&self, hop: &mut HopStream, dialling: &Dialling) -> Result<bool, Option<String>> {
+        let Some(secret) = self.secret else { return Ok(false) };
         let ends = hop.connection().ends();
         let (mut read, mut write) = hop.split();
-        let telling = peer::register(&mut read, &mut write, &secret);
-        let registered = tokio::time::timeout(2 * self.patience(), telling).await.ok()?;
-        if let (Ok(Registered::Moved(is_other_path)), Some((_, remote))) = (&registered, ends) {
-            dialling.endpoint.change_path(remote, *is_other_path);
+        let is_known = self.is_followed.load(Ordering::Relaxed);
+        let telling = peer::register(&mut read, &mut write, &secret, is_known);
+        let registered = tokio::time::timeout(self.first_answer(), telling).await.map_err(|_| None)?;
+        let registered = registered.map_err(|error| Some(error.to_string()))?;
+        if let (Registered::Moved(is_other_path), Some((_, remote))) = (registered, ends) {
+            dialling.endpoint.change_path(remote, is_other_path);
             dialling.log.line(Level::Info, "moved", &[("backend", Value::Text(self.spec.name.clone()))]);
         }
-        Some(registered)
+        let follows = registered != Registered::Refused;
+        self.is_followed.store(follows, Ordering::Relaxed);
+        Ok(follows)
     }
 
     /// True if the backend has answered a connection other than the watch within `span`.

@@ -23,17 +23,26 @@ const OPEN: usize = 24;
 /// Time limit of each step, sufficient on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-async fn socket() -> UdpSocket {
-    UdpSocket::bind("127.0.0.1:0").await.unwrap()
+async fn socket() -> Arc<UdpSocket> {
+    Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap())
+}
+
+/// Sends a datagram after `delay`.
+fn forward(socket: &Arc<UdpSocket>, datagram: &[u8], to: SocketAddr, delay: Duration) {
+    let (socket, datagram) = (Arc::clone(socket), datagram.to_vec());
+    tokio::spawn(async move {
+        tokio::time::sleep(delay).await;
+        let _ = socket.send_to(&datagram, to).await;
+    });
 }
 
 /// Returns an address that forwards datagrams between a client and `to`. With each change of `moves` it sends
-/// to `to` from another port, and closes the old one.
-async fn nat(to: SocketAddr, mut moves: watch::Receiver<u32>) -> SocketAddr {
-    let inside = Arc::new(socket().await);
+/// to `to` from another port, and closes the old one; from the first change on each datagram takes `delay`.
+async fn nat(to: SocketAddr, mut moves: watch::Receiver<u32>, delay: Duration) -> SocketAddr {
+    let inside = socket().await;
     let address = inside.local_addr().unwrap();
     tokio::spawn(async move {
-        let mut client = None;
+        let (mut client, mut now) = (None, Duration::ZERO);
         loop {
             let outside = socket().await;
             let (mut up, mut down) = (vec![0; 65_536], vec![0; 65_536]);
@@ -42,15 +51,18 @@ async fn nat(to: SocketAddr, mut moves: watch::Receiver<u32>) -> SocketAddr {
                     received = inside.recv_from(&mut up) => {
                         let Ok((len, from)) = received else { continue };
                         client = Some(from);
-                        let _ = outside.send_to(&up[..len], to).await;
+                        forward(&outside, &up[..len], to, now);
                     }
                     received = outside.recv_from(&mut down) => {
                         if let (Ok((len, _)), Some(client)) = (received, client) {
-                            let _ = inside.send_to(&down[..len], client).await;
+                            forward(&inside, &down[..len], client, now);
                         }
                     }
                     moved = moves.changed() => match moved {
-                        Ok(()) => break,
+                        Ok(()) => {
+                            now = delay;
+                            break;
+                        }
                         Err(_) => return,
                     }
                 }
@@ -81,46 +93,91 @@ async fn echo(client: &mut TcpStream, len: usize) -> io::Result<()> {
     Ok(())
 }
 
-#[tokio::test]
-async fn connections_in_flight_survive_a_nat_that_moves_twice() {
-    let cores = Cores::start(NonZeroUsize::new(2).unwrap()).unwrap();
-    let service =
-        ServiceConfig { log: Log::silent(), cores: cores.handles().to_vec(), ..ServiceConfig::default() };
-    let hop = || Hop::Sealed(KeyRing::of(HopKey::new([7; 32])));
-    let loopback: SocketAddr = "127.0.0.1:0".parse().unwrap();
-    let origin = TcpListener::bind(loopback).await.unwrap();
-    let origin_at = origin.local_addr().unwrap().to_string();
-    tokio::spawn(mirror(origin));
+/// A pair with a NAT between its sides.
+struct Pair {
+    _cores: Cores,
+    /// Where clients connect.
+    address: SocketAddr,
+    moves: watch::Sender<u32>,
+}
 
-    let ((far, served), (near, attached)) = (host(&cores), host(&cores));
-    let inside = SocketAddr::new("::".parse().unwrap(), served.service_port(1));
-    let usual = BackendConfig::new(inside, origin_at, hop());
-    let config = BackendConfig { service: service.clone(), attached: Some(served.clone()), ..usual };
-    let backend = Backend::bind(config, &far).unwrap();
-    let (moves, moved) = watch::channel(0);
-    let through = nat(served.outside(backend.local_addr()), moved).await;
-    let to = attached.destination(through).unwrap();
-    let config = FrontendConfig { service, watch: true, ..FrontendConfig::new(loopback, to, hop()) };
-    let frontend = Frontend::bind(config, near).await.unwrap();
-    let client_side = frontend.local_addr().unwrap();
-    tokio::spawn(backend.run(std::future::pending()));
-    tokio::spawn(frontend.run(std::future::pending()));
+impl Pair {
+    /// Starts a pair. After a move of the NAT each datagram takes `delay`.
+    async fn start(delay: Duration) -> Pair {
+        let cores = Cores::start(NonZeroUsize::new(2).unwrap()).unwrap();
+        let service =
+            ServiceConfig { log: Log::silent(), cores: cores.handles().to_vec(), ..ServiceConfig::default() };
+        let hop = || Hop::Sealed(KeyRing::of(HopKey::new([7; 32])));
+        let loopback: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let origin = TcpListener::bind(loopback).await.unwrap();
+        let origin_at = origin.local_addr().unwrap().to_string();
+        tokio::spawn(mirror(origin));
 
-    let mut clients = Vec::new();
-    // The watch registers after its first answer.
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    for turn in 1..=2 {
+        let ((far, served), (near, attached)) = (host(&cores), host(&cores));
+        let inside = SocketAddr::new("::".parse().unwrap(), served.service_port(1));
+        let usual = BackendConfig::new(inside, origin_at, hop());
+        let config = BackendConfig { service: service.clone(), attached: Some(served.clone()), ..usual };
+        let backend = Backend::bind(config, &far).unwrap();
+        let (moves, moved) = watch::channel(0);
+        let through = nat(served.outside(backend.local_addr()), moved, delay).await;
+        let to = attached.destination(through).unwrap();
+        let config = FrontendConfig { service, watch: true, ..FrontendConfig::new(loopback, to, hop()) };
+        let frontend = Frontend::bind(config, near).await.unwrap();
+        let address = frontend.local_addr().unwrap();
+        tokio::spawn(backend.run(std::future::pending()));
+        tokio::spawn(frontend.run(std::future::pending()));
+        // The watch registers after its first answer.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        Pair { _cores: cores, address, moves }
+    }
+
+    /// Opens connections, and exchanges a few bytes over each.
+    async fn open(&self) -> Vec<TcpStream> {
+        let mut clients = Vec::new();
         for _ in 0..OPEN {
-            let mut client = TcpStream::connect(client_side).await.unwrap();
+            let mut client = TcpStream::connect(self.address).await.unwrap();
             timeout(LIMIT, echo(&mut client, 100)).await.expect("in time").unwrap();
             clients.push(client);
         }
-        moves.send_replace(turn);
-        let outcomes = clients.iter_mut().map(|client| timeout(LIMIT, echo(client, 20_000)));
-        let mut lost = futures_all(outcomes).await;
-        lost.retain(|outcome| !matches!(outcome, Ok(Ok(()))));
-        assert!(lost.is_empty(), "of {} connections, move {turn}: {lost:?}", clients.len());
+        clients
     }
+}
+
+/// Exchanges 20 kB over each connection, and checks that none is lost.
+async fn check_survival(clients: &mut [TcpStream], what: &str) {
+    let outcomes = clients.iter_mut().map(|client| timeout(LIMIT, echo(client, 20_000)));
+    let mut lost = futures_all(outcomes).await;
+    lost.retain(|outcome| !matches!(outcome, Ok(Ok(()))));
+    assert!(lost.is_empty(), "of {} connections, {what}: {lost:?}", clients.len());
+}
+
+#[tokio::test]
+async fn connections_in_flight_survive_a_nat_that_moves_twice() {
+    let pair = Pair::start(Duration::ZERO).await;
+    let mut clients = Vec::new();
+    for turn in 1..=2 {
+        clients.extend(pair.open().await);
+        pair.moves.send_replace(turn);
+        check_survival(&mut clients, &format!("move {turn}")).await;
+    }
+}
+
+/// While other connections are answered, the backend counts as up, and the time limit of the registration
+/// does not grow.
+#[tokio::test]
+async fn connections_in_flight_survive_a_move_to_a_slow_path_under_load() {
+    let pair = Pair::start(Duration::from_millis(400)).await;
+    let mut clients = pair.open().await;
+    let address = pair.address;
+    let load = tokio::spawn(async move {
+        loop {
+            tokio::spawn(async move { echo(&mut TcpStream::connect(address).await?, 100).await });
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    });
+    pair.moves.send_replace(1);
+    check_survival(&mut clients, "slow path").await;
+    load.abort();
 }
 
 /// Waits for all futures concurrently; returns their results in order.

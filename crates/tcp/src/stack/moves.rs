@@ -24,7 +24,7 @@ use crate::four_tuple::FourTuple;
 use crate::time::{Duration, Instant};
 
 /// Time for which unknown segments from an address wait for the report of a move.
-const MOVE_REPORT_WAIT: Duration = Duration::from_secs(4);
+const MOVE_REPORT_WAIT: Duration = Duration::from_secs(15);
 /// Maximum number of addresses with such segments. Segments from further addresses are answered by a reset.
 const MAX_WAITING: usize = 1024;
 /// Maximum number of known peers, and of earlier addresses.

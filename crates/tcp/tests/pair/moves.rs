@@ -163,9 +163,9 @@ fn unreported_moves_are_answered_by_a_reset_after_a_while() {
     moving.known();
     moving.change();
     moving.pair.write(A, moving.at_a, &pattern(10)).expect("open");
-    moving.pair.run_ms(2000);
+    moving.pair.run_ms(10_000);
     assert_eq!(moving.pair.count(B, Flags::RST), 0);
-    moving.pair.run_ms(8000);
+    moving.pair.run_ms(20_000);
     assert!(moving.pair.count(B, Flags::RST) > 0);
 }
 
