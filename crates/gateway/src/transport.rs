@@ -13,7 +13,7 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
@@ -94,7 +94,14 @@ impl Transports {
 
 /// Record of whether a path carries brisk's TCP over one transport.
 #[derive(Debug, Default)]
-pub(crate) struct Memory(Mutex<Option<Lost>>);
+pub(crate) struct Memory(Mutex<State>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    lost: Option<Lost>,
+    /// Time of the last answer over this transport.
+    worked: Option<Instant>,
+}
 
 /// The state of a transport that the path does not carry, as far as known.
 #[derive(Clone, Copy, Debug)]
@@ -107,19 +114,25 @@ struct Lost {
 impl Memory {
     /// True while connections begin with another transport.
     pub(crate) fn is_lost(&self) -> bool {
-        self.get().is_some()
+        self.lock().lost.is_some()
     }
 
     /// True if the transport is due for a trial.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
-        self.get().is_some_and(|lost| lost.again_at <= now)
+        self.lock().lost.is_some_and(|lost| lost.again_at <= now)
     }
 
-    /// Records a failure. Returns true if it is certain enough to give up the connections that began over
-    /// this transport. A path or machine that is busy for a moment must not end them.
-    pub(crate) fn lost(&self, trials: Trials, now: Instant) -> bool {
-        let Some(Lost { since, again_at, pause }) = self.get() else {
-            self.set(Some(Lost { since: now, again_at: now + RETRY_PAUSE, pause: RETRY_PAUSE }));
+    /// Records the failure of a connection that began at `began`, unless the transport has carried an answer
+    /// since: then only packets of this connection were lost. Returns true if it is certain enough to give up
+    /// the connections that began over this transport; a path or a machine that was busy for a moment must
+    /// not end them.
+    pub(crate) fn lost(&self, trials: Trials, began: Instant, now: Instant) -> bool {
+        let mut state = self.lock();
+        if state.worked.is_some_and(|worked| worked > began) {
+            return false;
+        }
+        let Some(Lost { since, again_at, pause }) = state.lost else {
+            state.lost = Some(Lost { since: now, again_at: now + RETRY_PAUSE, pause: RETRY_PAUSE });
             return false;
         };
         let trial = again_at <= now;
@@ -128,21 +141,17 @@ impl Memory {
             // Before the pause has passed, other connections report the same failure.
             (true, Trials::Watch) | (false, _) => pause,
         };
-        self.set(Some(Lost { since, again_at: now + pause, pause }));
+        state.lost = Some(Lost { since, again_at: now + pause, pause });
         trial && now.saturating_duration_since(since) >= GIVE_UP_AFTER
     }
 
-    /// Records that the transport works.
-    pub(crate) fn works(&self) {
-        self.set(None);
+    /// Records an answer over this transport.
+    pub(crate) fn works(&self, now: Instant) {
+        *self.lock() = State { lost: None, worked: Some(now) };
     }
 
-    fn get(&self) -> Option<Lost> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn set(&self, lost: Option<Lost>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = lost;
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -345,16 +354,16 @@ mod tests {
         assert!(!memory.is_lost() && !memory.is_due(now));
         let mut pauses = Vec::new();
         for _ in 0..8 {
-            let certain = memory.lost(trials, now);
+            let certain = memory.lost(trials, now, now);
             // Another task that sees the same failure does not count as another trial.
-            assert!(!memory.lost(trials, now) && memory.is_lost());
+            assert!(!memory.lost(trials, now, now) && memory.is_lost());
             let pause = (1..=60).find(|seconds| memory.is_due(now + Duration::from_secs(*seconds))).unwrap();
             pauses.push((pause, certain));
             // A trial of the watch waits for its answer.
             now += Duration::from_secs(pause)
                 + if trials == Trials::Watch { 4 * TIME_LIMIT } else { Duration::ZERO };
         }
-        memory.works();
+        memory.works(now);
         assert!(!memory.is_lost() && !memory.is_due(now));
         pauses
     }
@@ -376,6 +385,17 @@ mod tests {
     }
 
     #[test]
+    fn failed_handshake_is_no_loss_of_the_transport_if_another_was_answered_since() {
+        let (memory, began) = (Memory::default(), Instant::now());
+        let [answered, later] = [1, 2].map(|ms| began + Duration::from_millis(ms));
+        memory.works(answered);
+        memory.lost(Trials::Watch, began, later);
+        assert!(!memory.is_lost(), "the path lost packets of one connection");
+        memory.lost(Trials::Watch, later, later);
+        assert!(memory.is_lost());
+    }
+
+    #[test]
     fn connections_begin_with_the_first_transport_that_works() {
         let (transports, now) = (Transports::default(), Instant::now());
         let begin = |available: &[Transport]| {
@@ -383,13 +403,13 @@ mod tests {
         };
         let [usual, packet, kernel] = Transport::ALL;
         assert_eq!(begin(&Transport::ALL), Transport::ALL);
-        transports.usual.lost(Trials::Watch, now);
+        transports.usual.lost(Trials::Watch, now, now);
         assert_eq!(begin(&Transport::ALL), [packet, kernel]);
         assert_eq!(begin(&[usual, kernel]), [kernel]);
         assert_eq!(begin(&[usual]), [usual], "the only transport is tried although it is lost");
-        transports.packet.lost(Trials::Watch, now);
+        transports.packet.lost(Trials::Watch, now, now);
         assert_eq!(begin(&Transport::ALL), [kernel]);
-        transports.usual.works();
+        transports.usual.works(now);
         assert_eq!(begin(&Transport::ALL), Transport::ALL);
     }
 }

@@ -309,12 +309,13 @@ impl Upstream {
         if !once {
             transports.truncate(1);
         }
+        let began = Instant::now();
         let asked = self.ask_in_order(dialling, opening.purpose, &message, &transports).await;
         let (transport, answered) = asked.inspect_err(|_| self.clock.forget_lasting())?;
         for tried in transports.into_iter().take_while(|tried| *tried != transport) {
             if self.transports.memory(tried).is_some_and(|memory| works(tried, memory)) {
                 let trials = if dialling.watched { Trials::Watch } else { Trials::Connections };
-                self.lost(tried, trials, &dialling.log);
+                self.lost(tried, trials, began, &dialling.log);
             }
         }
         self.works(transport, &dialling.log);
@@ -504,16 +505,18 @@ impl Upstream {
         if !self.transports.memory(transport).is_some_and(|memory| memory.is_due(Instant::now())) {
             return;
         }
-        let opening = Opening::new(Purpose::Watch);
+        let (opening, began) = (Opening::new(Purpose::Watch), Instant::now());
         let trial = self.open_over(dialling, &opening, transport);
         match tokio::time::timeout(4 * MIN_TIME_LIMIT, trial).await {
             Ok(Ok(_)) => self.works(transport, &dialling.log),
-            Ok(Err(_)) | Err(_) => self.lost(transport, Trials::Watch, &dialling.log),
+            Ok(Err(_)) | Err(_) => self.lost(transport, Trials::Watch, began, &dialling.log),
         }
     }
 
-    fn lost(&self, transport: Transport, trials: Trials, log: &Log) {
-        if self.transports.memory(transport).is_some_and(|memory| memory.lost(trials, Instant::now())) {
+    /// Records that a connection over this transport, which began at `began`, has failed.
+    fn lost(&self, transport: Transport, trials: Trials, began: Instant, log: &Log) {
+        let memory = self.transports.memory(transport);
+        if memory.is_some_and(|memory| memory.lost(trials, began, Instant::now())) {
             self.changes.lost(transport);
         }
         self.report_change(log);
@@ -521,7 +524,7 @@ impl Upstream {
 
     fn works(&self, transport: Transport, log: &Log) {
         if let Some(memory) = self.transports.memory(transport) {
-            memory.works();
+            memory.works(Instant::now());
         }
         self.report_change(log);
     }
@@ -912,8 +915,8 @@ mod tests {
         upstream.works(Transport::Usual, &log);
         assert_eq!(logged(), "");
         assert!(is_shown("brisk", 1) && is_shown("kernel-tcp", 0));
-        upstream.lost(Transport::Usual, Trials::Watch, &log);
-        upstream.lost(Transport::Usual, Trials::Watch, &log);
+        upstream.lost(Transport::Usual, Trials::Watch, Instant::now(), &log);
+        upstream.lost(Transport::Usual, Trials::Watch, Instant::now(), &log);
         let fallback = logged();
         assert_eq!(fallback.lines().count(), 1, "{fallback}");
         let fields = "event=transport backend=192.0.2.1:1 transport=kernel-tcp before=brisk";
@@ -925,7 +928,7 @@ mod tests {
         assert!(is_shown("brisk", 1) && is_shown("kernel-tcp", 0));
         // Without another transport the hop keeps this one.
         let alone = Upstream::new(BackendSpec::new(address));
-        alone.lost(Transport::Usual, Trials::Watch, &log);
+        alone.lost(Transport::Usual, Trials::Watch, Instant::now(), &log);
         assert_eq!(logged(), "");
     }
 
