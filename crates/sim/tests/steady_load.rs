@@ -261,8 +261,8 @@ fn starts_keep_the_rate_of_the_path_while_the_brake_limits_their_window() {
     }
 }
 
-/// A pause delays the responses that are in flight: one in eight here. It is no queue, so later responses have
-/// their whole first flight and their parity.
+/// A pause delays the responses that are in flight, here one in eight. It is no queue, so later responses
+/// have their whole first flight and their parity.
 #[test]
 fn pauses_of_a_host_delay_only_what_is_in_flight() {
     let link = "--rtt 100ms --rate 20mbit --queue 200p --loss 2%";

@@ -116,8 +116,8 @@ impl TrainMeter {
 }
 
 impl OnPath {
-    /// Processes the round-trip sample of an acknowledgement, before the estimator does. Returns the sample if
-    /// it may show a queue (see [`Rise`]).
+    /// Processes the round-trip sample of an acknowledgement, before the estimator does. Returns the sample
+    /// if it may show a queue (see [`Rise`]).
     pub(in crate::connection) fn watch_rtt(
         &mut self,
         ack: &AckOutcome,

@@ -92,8 +92,8 @@ mod tests {
     const SPACING: u64 = 600;
     const LEAST: Duration = Duration::from_millis(20);
 
-    /// Returns the meanings of samples whose segments left one by one at the rate of the path. The
-    /// acknowledgement of each arrives at `arrival` of the time, in us, when it would without queue and pause.
+    /// Returns the meanings of samples whose segments left one by one at the rate of the path. `arrival`
+    /// maps the time, in us, at which an acknowledgement would arrive without queue and pause.
     fn meanings(segments: u64, rate: Option<u64>, arrival: impl Fn(u64) -> u64) -> Vec<Meaning> {
         let (mut rise, mut latest) = (None, None);
         let of = |n: u64| {
