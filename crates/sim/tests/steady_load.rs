@@ -182,13 +182,15 @@ fn response_of_100_kb_takes_one_round_trip_on_a_lossy_path() {
 }
 
 /// At 150 responses a second the allowance does not pay for the protection of each. A lost SYN-ACK costs 1.25
-/// round trips, a lost tail less than two.
+/// round trips, a lost tail less than two. Without redundancy the load takes 1.27 bytes per byte of payload;
+/// the allowance adds a quarter of that and of 1 MB for each side every ten seconds, and the insurance copies
+/// of SYNs are not part of it.
 #[test]
 fn unprotected_losses_of_a_busy_pair_are_repaired_early() {
     let link = "--rtt 100ms --rate 50mbit --queue 400p --loss 2%";
     let load = loads(link, &gateway(25), 2_000, Duration::from_micros(6_667), 3_000, 3);
-    assert!(load.at(0.98) <= 110.0 && load.at(0.998) <= 300.0, "{:?}", load.times);
-    assert!(load.wire <= 1.85, "{}", load.wire);
+    assert!(load.at(0.99) <= 110.0 && load.at(0.998) <= 210.0, "{:?}", load.times);
+    assert!(load.wire <= 1.88, "{}", load.wire);
 }
 
 /// Their flights take longer than a round trip, and most lose packets. Each transfer begins with the path's
