@@ -62,9 +62,11 @@ section! {
     mechanisms: String, default "all".to_owned(), {
         flag: Some("mechanisms"),
         value_name: "LIST",
-        help: "Mechanisms, separated by commas: fast_open, corrective, proactive, planner, ...; all for these four, BBR \
-               and the shared path",
-        more: "Also `congestion=bbr`, `congestion=cubic`, `path=shared`, `path=on`. [Mechanisms](mechanisms.md)",
+        help: "Mechanisms, separated by commas: fast_open, corrective, proactive, planner, path (path memory), \
+               path=shared, congestion=bbr, congestion=cubic; all for the first four, path=shared and congestion=bbr",
+        more: "`path=shared` includes the path memory and needs `congestion=bbr`. A list with neither `all` nor \
+               `congestion` uses CUBIC. Reactive is on unless the list has `reactive=off`. \
+               [Mechanisms](mechanisms.md)",
         permits: "a list in quotes, for instance \"all\" or \"fast_open,corrective\"",
         edge: true,
         edge_default: Some(CLIENT_MECHANISMS),
@@ -180,7 +182,8 @@ section! {
     first_bytes_limit: Time, default 2 * SECOND, range NO_TIME => 10 * SECOND, {
         flag: Some("first-bytes-limit"),
         help: "Upper limit of the wait for a client's first bytes if clients are known to send first (the wait is \
-               then a round trip of the hop or more); 0s: always wait for first_bytes_wait",
+               then a round trip of the hop or more); 0s: wait for first_bytes_wait on every connection, \
+               also if the server is known to send first",
     };
     proxy_from: Vec<Network>, {
         flag: Some("proxy-from"),
