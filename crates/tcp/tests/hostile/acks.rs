@@ -209,7 +209,7 @@ fn permanent_ece_leaves_a_minimum_window() {
         scene.sent.clear();
     }
     let stats = scene.stats(id);
-    bounded("ECE in 500 round trips", "reductions: one for each", 500, stats.counters.reductions);
+    bounded("ECE in 500 round trips", "reductions, at most one a round trip", 500, stats.counters.reductions);
     bounded(
         "ECE in 500 round trips",
         "round trips in which nothing moved",
