@@ -37,8 +37,8 @@ const UP_WITH_LOSS: u8 = 2;
 /// The backend is up; a length of two bytes and that many bytes follow, in a full segment.
 const UP_FULL: u8 = 3;
 
-/// The backend follows frontends. The frontend then sends its secret, and the backend answers with `UP` or
-/// one of the next two.
+/// The backend follows frontends. The frontend then sends its secret, unless it has sent it already, and the
+/// backend answers with `UP` or one of the next two.
 const FOLLOWS: u8 = 4;
 /// The frontend has another port.
 const MOVED_PORT: u8 = 5;

@@ -649,7 +649,11 @@ impl Upstream {
         let (mut read, mut write) = hop.split();
         let is_known = self.is_followed.load(Ordering::Relaxed);
         let telling = peer::register(&mut read, &mut write, &secret, is_known);
-        let registered = tokio::time::timeout(self.first_answer(), telling).await.map_err(|_| None)?;
+        let Some(registered) = self.unless_silent(self.first_answer(), telling).await else {
+            // The next watch asks first, which measures the round trip.
+            self.is_followed.store(false, Ordering::Relaxed);
+            return Err(None);
+        };
         let registered = registered.map_err(|error| Some(error.to_string()))?;
         if let (Registered::Moved(is_other_path), Some((_, remote))) = (registered, ends) {
             dialling.endpoint.change_path(remote, is_other_path);
@@ -671,7 +675,8 @@ impl Upstream {
         MIN_TIME_LIMIT.max(3 * self.round_trip().unwrap_or_default())
     }
 
-    /// Returns the time limit of the first answer, which may include the handshake and the confirmation.
+    /// Returns the time limit of the first answer, which may include the handshake and the confirmation, and of
+    /// the registration.
     fn first_answer(&self) -> Duration {
         4 * self.patience()
     }

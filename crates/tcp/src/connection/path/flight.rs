@@ -141,7 +141,7 @@ impl OnPath {
         };
         let mut rise = self.flights.as_ref().and_then(|watch| watch.rise);
         let meaning = Rise::classify(&mut rise, &sample, now);
-        if rise.is_some() || self.flights.is_some() {
+        if self.flights.is_some() || rise.is_some() && !tx.scoreboard.is_empty() {
             self.flights.get_or_insert_default().rise = rise;
         }
         match meaning {
