@@ -61,13 +61,25 @@ mod order {
 impl Connection {
     /// Writes the next packet into `out`, if there is one to send: decide, build, account.
     pub(crate) fn poll_transmit(&mut self, now: Instant, env: &Env<'_>, out: &mut Vec<u8>) -> Option<Built> {
-        let mut turns = self.turns(now);
+        let turns = self.turns(now);
         if turns.is_empty() {
             let sends = |turn: &Turn| matches!(self.decide(*turn, now, env), Step::Send(_));
             debug_assert!(!self.state.is_synchronized() || !order::ALL.iter().any(sends), "it has a turn");
             self.become_idle(now);
             return None;
         }
+        self.transmit_in(turns, now, env, out)
+    }
+
+    /// Writes the next packet like [`Connection::poll_transmit`], but only of these [turns](Connection::turns),
+    /// of which there is at least one.
+    pub(crate) fn transmit_in(
+        &mut self,
+        mut turns: &'static [Turn],
+        now: Instant,
+        env: &Env<'_>,
+        out: &mut Vec<u8>,
+    ) -> Option<Built> {
         (self.tx.paced, self.tx.send_limited) = (false, false);
         self.gentle.refresh_copies(self.tx.scoreboard.una());
         while let Some((&turn, later)) = turns.split_first() {

@@ -51,45 +51,57 @@ impl Stack {
         let repair_memory_changed = slot.repair_memory != aftermath.repair_memory;
         let is_watched = self.config.observe || self.config.lifecycle || self.memory.has_waiters();
         if aftermath.asks() || uses_fast_open || repair_memory_changed || is_watched {
-            if aftermath.has_drained_storage {
-                self.memory.take_storage(slot);
-            }
-            if self.memory.has_waiters() {
-                self.memory.wake_waiters(&mut self.slots, &mut self.events);
-            }
-            if let Some(slot) = self.slots.at_mut(id).filter(|_| is_watched) {
-                if self.config.observe {
-                    self.reports.observe(id, slot, &mut self.stats, now);
-                }
-                if self.config.lifecycle {
-                    self.reports.report_lifecycle(id, slot, &self.controllers, &mut self.stats);
-                }
-            }
-            if aftermath.events != Events::default() {
-                self.pass_events_on(id, aftermath.events);
-            }
-            if repair_memory_changed {
-                self.memory.count_repairs(id, &mut self.slots, now);
-            }
-            if uses_fast_open {
-                self.learn_fast_open(id, now);
-            }
-            if aftermath.has_gentle_report {
-                self.learn_gentle(id, now);
-            }
-            if aftermath.has_path_report {
-                self.learn_path(id, now);
-            }
-            if aftermath.asks_to_join
-                && let Some(slot) = self.slots.at_mut(id).filter(|slot| slot.member.is_none())
-            {
-                slot.member = self.controllers.join(id, &mut slot.connection, now);
-            }
-            if aftermath.is_over {
-                self.retire(id, now);
-            }
+            self.process_reports(id, &aftermath, now);
+        } else if aftermath.urgency != Urgency::Idle || slot.urgency != Urgency::Idle {
+            // Most calls end here: `schedule` would look the slot up again.
+            return self.ready.raise(id, slot, aftermath.urgency);
         }
         self.schedule(id, aftermath.urgency, now);
+    }
+
+    /// Processes the parts of an aftermath that few calls have.
+    #[inline(never)]
+    fn process_reports(&mut self, id: ConnId, aftermath: &Aftermath, now: Instant) {
+        let Some(slot) = self.slots.at_mut(id) else { return };
+        let uses_fast_open = aftermath.has_fast_open_report || slot.ticket.is_some();
+        let repair_memory_changed = slot.repair_memory != aftermath.repair_memory;
+        if aftermath.has_drained_storage {
+            self.memory.take_storage(slot);
+        }
+        if self.memory.has_waiters() {
+            self.memory.wake_waiters(&mut self.slots, &mut self.events);
+        }
+        if let Some(slot) = self.slots.at_mut(id) {
+            if self.config.observe {
+                self.reports.observe(id, slot, &mut self.stats, now);
+            }
+            if self.config.lifecycle {
+                self.reports.report_lifecycle(id, slot, &self.controllers, &mut self.stats);
+            }
+        }
+        if aftermath.events != Events::default() {
+            self.pass_events_on(id, aftermath.events);
+        }
+        if repair_memory_changed {
+            self.memory.count_repairs(id, &mut self.slots, now);
+        }
+        if uses_fast_open {
+            self.learn_fast_open(id, now);
+        }
+        if aftermath.has_gentle_report {
+            self.learn_gentle(id, now);
+        }
+        if aftermath.has_path_report {
+            self.learn_path(id, now);
+        }
+        if aftermath.asks_to_join
+            && let Some(slot) = self.slots.at_mut(id).filter(|slot| slot.member.is_none())
+        {
+            slot.member = self.controllers.join(id, &mut slot.connection, now);
+        }
+        if aftermath.is_over {
+            self.retire(id, now);
+        }
     }
 
     fn pass_events_on(&mut self, id: ConnId, events: Events) {

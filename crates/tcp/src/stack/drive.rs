@@ -165,10 +165,24 @@ impl Stack {
         [(); MAX_PIECES].map(|()| pieces.next().unwrap_or_default())
     }
 
-    /// Writes the next packet: of those that had to leave early, then of the stack's own answers, then of the
-    /// connections that are ready.
+    /// True if there is certainly nothing to send, as in most calls.
+    #[inline]
+    fn is_silent(&self, now: Instant) -> bool {
+        self.ready.is_empty()
+            && self.early.is_empty()
+            && !self.answers.are_waiting()
+            && self.half_open.is_idle(now)
+    }
+
+    #[inline]
     fn transmit(&mut self, now: Instant, out: &mut Vec<u8>, which: Which) -> Option<Transmit> {
         out.clear();
+        if self.is_silent(now) { None } else { self.next_packet(now, out, which) }
+    }
+
+    /// Writes the next packet: of those that had to leave early, then of the stack's own answers, then of the
+    /// connections that are ready.
+    fn next_packet(&mut self, now: Instant, out: &mut Vec<u8>, which: Which) -> Option<Transmit> {
         if let Some((mut packet, transmit)) = self.early.pop_front() {
             core::mem::swap(out, &mut packet);
             self.answers.recycle(packet);
@@ -228,6 +242,21 @@ impl Stack {
                 false => connection.path.start_as_unknown(),
             }
         }
+        let turns = connection.turns(now);
+        if turns.is_empty() {
+            // Nearly every segment causes such a poll. It changes nothing that an aftermath tells.
+            connection.become_idle(now);
+            reserve(&mut self.allowances, connection, now);
+            if slot.member.is_some() {
+                self.take_back(id, Urgency::Idle, now);
+            }
+            let slot = self.slots.at_mut(id)?;
+            match is_queued {
+                true => slot.urgency = Urgency::Normal,
+                false => self.schedule(id, Urgency::Idle, now),
+            }
+            return None;
+        }
         let planned = connection.gentle.planner_config().map(|planner| {
             let remote = connection.tuple().remote.ip();
             (remote, self.allowances.available(remote, planner, now))
@@ -237,7 +266,7 @@ impl Stack {
         }
         let built = with_env(&self.config, &mut self.challenges, &mut self.stats, |env| {
             env.payload_in_place = payload_in_place;
-            connection.poll_transmit(now, env, out)
+            connection.transmit_in(turns, now, env, out)
         });
         let transmit = built.map(|built| Transmit {
             len: out.len() + built.in_place_len(),

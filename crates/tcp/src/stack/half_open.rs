@@ -318,6 +318,12 @@ impl HalfOpenTable {
         self.entries.get(index)
     }
 
+    /// True if no timer is due.
+    #[inline]
+    pub(super) fn is_idle(&self, now: Instant) -> bool {
+        self.deadlines.next().is_none_or(|at| at > self.due.min(now))
+    }
+
     /// Returns the next timeout that is not due. [`Stack::poll_transmit`] processes the timeouts that are
     /// due.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {

@@ -38,6 +38,12 @@ impl Ready {
         !self.urgent.is_empty()
     }
 
+    /// True if no connection has anything to send.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
     /// Raises the urgency of a connection to at least `urgency`.
     #[inline]
     pub(super) fn raise(&mut self, id: ConnId, slot: &mut Slot, urgency: Urgency) {
