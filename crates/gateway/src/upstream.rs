@@ -675,8 +675,8 @@ impl Upstream {
         MIN_TIME_LIMIT.max(3 * self.round_trip().unwrap_or_default())
     }
 
-    /// Returns the time limit of the first answer, which may include the handshake and the confirmation, and of
-    /// the registration.
+    /// Returns the time limit of the registration, and of the first answer, which may include the handshake
+    /// and the confirmation.
     fn first_answer(&self) -> Duration {
         4 * self.patience()
     }

@@ -71,8 +71,8 @@ impl Connection {
         self.transmit_in(turns, now, env, out)
     }
 
-    /// Writes the next packet like [`Connection::poll_transmit`], but only of these [turns](Connection::turns),
-    /// of which there is at least one.
+    /// Writes the next packet like [`Connection::poll_transmit`], but only of these
+    /// [turns](Connection::turns), of which there is at least one.
     pub(crate) fn transmit_in(
         &mut self,
         mut turns: &'static [Turn],
