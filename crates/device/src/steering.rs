@@ -25,8 +25,9 @@ pub use queue::SteeredDevice;
 /// Assigns four-tuples to stacks by a keyed hash. The hash is cheap enough for every packet, and a program in
 /// the kernel can compute it too: see [`Steering::key`].
 ///
-/// An attacker without the key cannot direct load at one stack. The hash is not cryptographic: an attacker
-/// who finds out the key can make one core work more than the others, but cannot do more harm.
+/// The hash is not cryptographic: some chosen addresses and ports collide under every key, and an attacker
+/// who finds out the key knows the stack of each four-tuple. So an attacker can make one core work more than
+/// the others, but cannot do more harm.
 ///
 /// ```
 /// use brisk_device::memory::{MemoryDevice, MemoryOptions};
@@ -63,7 +64,8 @@ pub struct Steering {
     queues: u32,
 }
 
-/// 2^32 divided by the golden ratio, the usual factor of multiplicative hashing (Knuth, TAOCP 3, 6.4).
+/// The prime closest to 2^32 divided by the golden ratio, the usual factor of multiplicative hashing (Knuth,
+/// TAOCP 3, 6.4).
 pub const FACTOR: u32 = 0x9e37_79b1;
 /// Shift that brings the high bits of a product, which depend on all bits of its factors, to the low ones.
 pub const SHIFT: u32 = 15;
@@ -105,7 +107,8 @@ impl Steering {
         (((mix(hash, end) >> 16) * self.queues) >> 16) as usize
     }
 
-    /// Returns the queue of a received packet; `None` if it belongs to no connection.
+    /// Returns the queue of a received packet; `None` if it is neither a TCP packet nor an ICMP error about
+    /// one.
     pub fn queue_of_packet(&self, packet: &[u8]) -> Option<usize> {
         if let Some((remote, local)) = four_tuple(packet) {
             return Some(self.queue_of(local, remote));

@@ -9,23 +9,23 @@ use crate::timeouts::Timeout;
 pub enum End {
     /// Both directions ended in order.
     Closed,
-    /// The client reset the connection or vanished (reported by a frontend).
+    /// The client reset the connection or vanished (reported by a frontend or an edge).
     ClientFailed(String),
-    /// The origin reset the connection or vanished (reported by a backend).
+    /// The origin reset the connection or vanished (reported by a backend or an edge).
     OriginFailed(String),
     /// The connection between the gateways was reset or lost.
     HopFailed(String),
-    /// The origin could not be reached (reported by a backend).
+    /// The origin could not be reached (found by a backend or an edge).
     OriginUnreachable(String),
     /// The peer gateway could not be reached (reported by a frontend).
     HopUnreachable(String),
     /// The gateway was shut down, and the connection outlasted the drain limit.
     Drained,
-    /// A limit of the frontend was reached.
+    /// The frontend has as many connections as the backend permits it.
     Limited(String),
     /// The client did not log in.
     Unauthorized(&'static str),
-    /// The connection was inactive for too long.
+    /// The bytes before the payload took too long, or the connection was inactive for too long.
     TimedOut(Timeout),
 }
 
@@ -61,7 +61,7 @@ impl End {
         End::NAMES[n]
     }
 
-    /// True if the client was not served and did not cause this itself.
+    /// True if the gateways, the hop or the origin ended the connection early. A timeout does not count.
     pub fn is_failure(&self) -> bool {
         !matches!(self, End::Closed | End::ClientFailed(_) | End::Unauthorized(_) | End::TimedOut(_))
     }

@@ -9,15 +9,13 @@
 //! | [`frontend`] | [`Frontend`]: accepts clients, opens the hop with their first bytes |
 //! | [`backend`] | [`Backend`]: accepts connections of the hop, connects to the origin |
 //! | [`edge`] | [`Edge`]: accepts clients over brisk's TCP, connects to the origin, without another gateway |
-//! | [`clients`] | brisk's TCP towards unmodified clients: those of an edge, or of a frontend with a device
-//! for clients |
+//! | [`clients`] | brisk's TCP towards unmodified clients, of an edge or of a frontend's client device |
 //! | [`hop`] | the protocol between frontend and backend: key, messages, records |
 //! | [`upstream`] | the backends of a frontend: the choice among them, and their health |
 //! | `warm` | connections to a backend that are open before they are needed |
 //! | `transport` | transports of the hop to a backend: brisk's TCP with or without UDP, or the kernel's TCP |
 //! | `outgoing` | the kernel's TCP to an origin |
-//! | [`entrance`] | identity of a client and the origin that it requests: PROXY, SOCKS5, CONNECT, redirection
-//! |
+//! | [`entrance`] | identity of a client and the origin it requests: PROXY, SOCKS5, CONNECT, redirection |
 //! | [`users`] | users that may log in at a frontend as a proxy |
 //! | [`first_bytes`] | which side sends first, and the wait for a client's first bytes |
 //! | [`proxy`] | the PROXY protocol |
@@ -43,7 +41,8 @@
 //! | [`doctor`] | examination of the path to a backend |
 //! | [`log`] | log lines |
 //!
-//! Any TCP payload passes. The hop is encrypted and authenticated by a key that both sides hold.
+//! Any TCP payload passes. The hop is encrypted and authenticated, by keys that both sides hold or by a pair
+//! of keys on each side, unless it is configured as plain ([`hop::Hop`]).
 #![forbid(unsafe_code)]
 
 pub mod access;

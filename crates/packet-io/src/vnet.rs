@@ -93,7 +93,8 @@ impl VnetHeader {
     }
 
     /// Returns the metadata of a received packet. A packet with a partial checksum comes from a sender on
-    /// this host and was never on a wire, so its checksum need not be verified.
+    /// this host, or the kernel has verified and merged its segments (GRO). So its checksum need not be
+    /// verified.
     pub(crate) fn rx_meta(&self) -> RxMeta {
         let trusted = self.flags & (F_NEEDS_CSUM | F_DATA_VALID) != 0;
         let tcp = matches!(self.gso_type & !GSO_ECN, GSO_TCPV4 | GSO_TCPV6);

@@ -2,7 +2,8 @@
 //! wait for it.
 //!
 //! Handles change the stack themselves, under the lock and without awaiting, and then wake the driver. Only
-//! the driver uses the device and the timer. The stack's `max_connections` limits the number of entries here.
+//! the driver uses the device and the timer. The stack's `max_connections` limits the number of entries in
+//! [`Inner::connections`].
 //!
 //! Wakers are code of the program, and may call the endpoint. So they are woken and dropped only after the
 //! lock is released ([`Inner::retired`]). They are cloned under the lock; cloning a waker that is an `Arc`
@@ -206,9 +207,10 @@ impl Shared {
         result
     }
 
-    /// Records that the driver has ended, and wakes every waiting task. If the stack was still in use, this
-    /// ends the other stacks of the endpoint too: otherwise some connections of the host would fail without
-    /// notice. The drivers of a closed endpoint end by themselves.
+    /// Records that the driver has ended, and wakes every waiting task. If the stack was still in use, the
+    /// other stacks of the endpoint end too: otherwise new connections whose four-tuple belongs to this stack
+    /// would get no answer, and no handle would report it. The drivers of a closed endpoint end by
+    /// themselves.
     pub(crate) fn end(&self, ended: Ended) {
         let is_needed = self.lock().has_handles();
         if self.end_alone(ended.clone()) && is_needed {
@@ -388,8 +390,9 @@ impl Inner {
         }
     }
 
-    /// True if no connection is left except in TIME-WAIT. TIME-WAIT only guards against old duplicates; it
-    /// need not delay the end of a device or a program by a minute.
+    /// True if no connection is left except in TIME-WAIT. TIME-WAIT guards against old duplicates and
+    /// acknowledges a repeated FIN. All data is delivered by then, so it need not delay the end of a device
+    /// or a program by a minute.
     pub(crate) fn is_idle(&self) -> bool {
         self.stack.connections() == self.stack.time_waits()
     }

@@ -2,8 +2,8 @@
 //!
 //! A path is a pair of addresses. Its connections report their measurements when they open, every
 //! `REPORT_INTERVAL` while they are busy, and at their end. The memory merges the reports and lets them
-//! age; a new connection receives the [`PathFacts`] as a value. The memory knows no connection and decides
-//! nothing: `path_start` and `handshake_timers` of [`crate::TcpConfig`] decide how a connection uses the
+//! age; a new connection receives the [`PathFacts`] as a value. The memory decides only which window it
+//! grants; `path_start` and `handshake_timers` of [`crate::TcpConfig`] decide how a connection uses the
 //! facts.
 //!
 //! Only this module has facts of the *path*: round-trip time, window, loss, and segment size.
@@ -14,11 +14,12 @@
 //! | round-trip time | a longer one at once, a shorter one by an eighth (so does Linux) | `RTT_LIFETIME` |
 //! | duration of a handshake in doubt | the last, until one is certain | `RTT_LIFETIME` |
 //! | minimum round-trip time | the minimum | `RTT_LIFETIME` since it was measured |
-//! | round-trip time of a full queue | from its losses (`LossTimes`) | the last 2048 samples |
-//! | volume of a flight, its rate | see `path/volume.rs` | `WINDOW_LIFETIME`, half of it after 30 s |
+//! | round-trip time of a full queue | from its losses (`LossTimes`) | sums halved beyond 2048 samples |
+//! | volume of a flight, its rate | see `path/volume.rs` | `WINDOW_LIFETIME`; half the volume after 30 s |
 //! | loss, burst length | counts that decay, without what a queue lost | halved per `LOSS_HALF_LIFE` |
 //! | MTU | as path-MTU discovery left it | ten minutes (RFC 8201 section 4) |
-//! | MSS of the peer, handshakes that failed | the last | until the path is evicted |
+//! | MSS of the peer | the last | until the path is evicted |
+//! | handshakes that failed in a row | counted | until one completes, or the path is evicted |
 
 use core::hash::{Hash, Hasher};
 use core::net::IpAddr;
@@ -39,7 +40,7 @@ pub(crate) use volume::{FlightReport, StartRequest, at_rate};
 pub(crate) const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 /// Lifetime of a round-trip time.
 const RTT_LIFETIME: Duration = Duration::from_secs(600);
-/// Lifetime of the volume of a flight; it is halved after 30 s.
+/// Lifetime of the volume of a flight, which counts half after 30 s.
 const WINDOW_LIFETIME: Duration = Duration::from_secs(600);
 /// Lifetime of a reduced MTU (RFC 8201 section 4 recommends ten minutes).
 const MTU_LIFETIME: Duration = Duration::from_secs(600);
@@ -84,10 +85,10 @@ impl PathFacts {
         own.map(Duration::from).into_iter().chain(self.min_rtt).min()
     }
 
-    /// Returns the round-trip time for timers of a handshake. A doubtful time counts while nothing better is
-    /// known, just as Karn's algorithm keeps a timeout after back-off (RFC 6298 section 5.7). Otherwise a
-    /// timer that is too short for a path that became longer would make every measurement doubtful, and would
-    /// never grow.
+    /// Returns the round-trip time for timers of a handshake; `None` without a certain time. A longer
+    /// doubtful time replaces the certain one until the next certain time, just as a timeout after back-off
+    /// stays until the next sample (RFC 6298 section 5). Otherwise a timer that is too short for a path that
+    /// became longer would make every measurement doubtful, and would never grow.
     pub fn handshake_rtt(&self) -> Option<Duration> {
         self.rtt.map(|rtt| self.doubtful_rtt.map_or(rtt.srtt, |doubtful| doubtful.max(rtt.srtt)))
     }
@@ -130,11 +131,11 @@ impl From<PathLoss> for LossHistory {
 pub struct NarrowPath {
     /// Packets of this size pass.
     pub low: u16,
-    /// Larger packets than this do not pass; sizes in between are unknown.
+    /// Largest size that is not known to fail; the sizes in between are unknown.
     pub high: u16,
 }
 
-/// A packet that has arrived and is larger than the packets that are sent into a black hole.
+/// A packet that has arrived and is larger than those that are sent while a black hole is suspected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LargePacket {
     /// Bytes of IP packet.
@@ -322,8 +323,8 @@ impl PathMemory {
         };
     }
 
-    /// Records that a large packet arrived, and revises a smaller MTU that was reported before it left.
-    /// Returns true if the last such record is old.
+    /// Records that a large packet arrived, and revises a smaller MTU that was reported before it left, if
+    /// it left at least [`LARGE_PACKET_INTERVAL`] after the last recorded one. Returns true in this case.
     pub(crate) fn on_large_packet(&mut self, ends: Ends, packet: LargePacket) -> bool {
         let paths = &mut self.paths;
         let Some((_, path)) = paths.touch_or_insert(ends, Path::default) else { return false };

@@ -17,7 +17,7 @@ const MAX_MESSAGE: usize = 65_535;
 /// The file with the host's resolvers.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// Relays questions and answers; never returns.
+/// Returns a future that relays questions and answers, and never ends.
 ///
 /// # Errors
 /// If the socket cannot be used.
@@ -58,7 +58,8 @@ async fn ask(resolver: SocketAddr, question: &[u8]) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// Returns the first resolver in the file; the host itself if the file has none (resolv.conf(5)).
+/// Returns the first resolver in the file whose address has no zone; the host itself if there is none
+/// (resolv.conf(5)).
 fn resolver(text: &str) -> SocketAddr {
     let named = |line: &str| {
         let mut words = line.split_whitespace();

@@ -1,8 +1,8 @@
 //! HyStart++ (RFC 9406): leaving the first slow start before it overflows the bottleneck.
 //!
-//! A rise of the round-trip time within a round of slow start suggests that a queue builds. Growth then slows
-//! down for a few rounds of *conservative slow start*. If the round-trip time falls back, the rise was noise
-//! and slow start goes on. Otherwise congestion avoidance begins, without a loss.
+//! A rise of the minimum round-trip time from one round of slow start to the next suggests that a queue
+//! builds. Growth then slows down for a few rounds of *conservative slow start*. If the round-trip time falls
+//! back, the rise was noise and slow start goes on. Otherwise congestion avoidance begins, without a loss.
 
 use brisk_wire::SeqNum;
 

@@ -31,7 +31,7 @@ pub(crate) trait Window: Debug + Send {
     fn on_timeout(&mut self, now: Instant, first: bool);
     /// Sets the window, for PRR or at the end of recovery.
     fn set_cwnd(&mut self, cwnd: u32);
-    /// Sets the slow-start threshold, remembered from the path or limited by it.
+    /// Sets the slow-start threshold, which the path may limit.
     fn set_ssthresh(&mut self, ssthresh: u32);
     /// Limits the window to `restart` bytes, because nothing was sent for longer than the timeout (RFC 5681
     /// section 4.1).

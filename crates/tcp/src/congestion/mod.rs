@@ -54,8 +54,7 @@ pub trait CongestionController: Debug + Send {
     /// Sets the largest payload, which has changed (path MTU, option size).
     fn set_mss(&mut self, mss: u32);
 
-    /// Starts the connection, or starts it again, with this window, and with this threshold if the path's
-    /// memory has one.
+    /// Starts the connection, or starts it again, with this window. At present `ssthresh` is always `None`.
     fn start(&mut self, window: u32, ssthresh: Option<u32>);
 
     /// Records that data left, for the first time or again.
@@ -66,17 +65,20 @@ pub trait CongestionController: Debug + Send {
     fn on_lost(&mut self, _lost: &LostPacket) {}
 
     /// Records the rate that the spacing of the acknowledgements of a whole flight shows. Called directly
-    /// before or after the [`AckSample`] of the last acknowledgement.
+    /// before or after the [`AckSample`] of the acknowledgement that ends the flight, or at the reordering
+    /// timeout that declares its last segment lost.
     fn on_train(&mut self, _train: &Train) {}
 
     /// Processes every acknowledgement with information about outstanding data.
     fn on_ack(&mut self, ack: &AckSample);
 
-    /// Begins fast recovery or CWR; the [`AckSample`] of the same acknowledgement follows.
+    /// Begins fast recovery or CWR. If an acknowledgement is the cause, its [`AckSample`] follows; no
+    /// [`AckSample`] follows a timer.
     fn on_congestion(&mut self, event: &CongestionEvent);
 
-    /// Ends a reduction (`_from`): all data outstanding at its beginning is delivered, or the loss proved
-    /// spurious.
+    /// Ends a reduction (`_from`): all data outstanding at its beginning is delivered, the window is reduced
+    /// at once, another reduction begins, or packets seem to be lost because of their size. A spurious loss
+    /// ends it by [`CongestionController::on_spurious`] alone.
     fn on_recovery_exit(&mut self, _from: CongestionState) {}
 
     /// Responds to a loss that the reordering timer declared, with `_pipe` bytes in flight. The window must

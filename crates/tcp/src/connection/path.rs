@@ -1,8 +1,8 @@
 //! Exchange between a connection and the memory of its path ([`crate::path`]).
 //!
 //! A connection always uses the path's maximum packet size. If the configuration says so, it also uses the
-//! variation of the round-trip time, the slow-start threshold, a larger initial window, and handshake timers
-//! that follow the path's round-trip time.
+//! variation of the round-trip time, a larger initial window, and handshake timers that follow the path's
+//! round-trip time.
 //!
 //! **The window** ([`TcpConfig::path_start`]). RFC 9040 lets connections share what they know of a path; RFC
 //! 6928 permits ten segments on an unknown path. A larger window is either a window that the path has carried

@@ -56,13 +56,13 @@ impl Budget {
         window.min(self.peer)
     }
 
-    /// Returns the bytes of new data that may leave now, each with its copy.
+    /// Returns the bytes of new data that the allowance and pacing permit now, each with its copy.
     pub(crate) fn twice(&self) -> u32 {
         self.redundancy.min(self.paced / 2)
     }
 
-    /// True if the windows permit another full segment, or the remaining `left` bytes, after `len` bytes of
-    /// new data.
+    /// True if, after `len` bytes of new data, the congestion window permits another full segment, and the
+    /// peer's window permits that segment or the remaining `left` bytes.
     pub(crate) fn has_room_after(&self, len: u32, left: u32) -> bool {
         let window = self.unfilled().saturating_sub(len);
         self.mss <= window && left.min(self.mss) <= self.peer.saturating_sub(len)

@@ -377,13 +377,14 @@ impl PathMtu {
         large_arrived && self.on_large_arrived()
     }
 
-    /// True if a segment with this payload, bytes, is larger than the segments that are sent into a black
-    /// hole.
+    /// True if a segment with this payload, bytes, is larger than the segments that are sent while a black
+    /// hole is suspected.
     pub(crate) fn is_large(&self, payload: u32, options: u32) -> bool {
         payload > self.base_payload(options)
     }
 
-    /// Returns the payload, with `options` bytes of options, of the segments that are sent into a black hole.
+    /// Returns the payload, with `options` bytes of options, of the segments that are sent while a black hole
+    /// is suspected.
     pub(crate) fn base_payload(&self, options: u32) -> u32 {
         self.payload(self.base(), options)
     }

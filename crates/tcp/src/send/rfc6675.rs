@@ -90,7 +90,8 @@ impl Rfc6675 {
     }
 
     /// Detects a segment that was sent once and is delivered below data delivered before it: it was
-    /// overtaken, and the threshold rises to the number of segments that passed it.
+    /// overtaken, and the threshold rises to the number of segments from it to the highest delivered one,
+    /// both included.
     fn detect_reordering(&mut self, ack: &AckOutcome, board: &Scoreboard) {
         let before = self.fack;
         for segment in &ack.delivered {
@@ -106,8 +107,9 @@ impl Rfc6675 {
     }
 
     /// Detects losses by counting. RFC 6675 section 4: IsLost() is true if "DupThresh discontiguous SACKed
-    /// sequences have arrived above 'SeqNum' or more than (DupThresh - 1) * SMSS bytes"; in segments. FACK
-    /// counts the holes below the highest SACK as well.
+    /// sequences have arrived above 'SeqNum' or more than (DupThresh - 1) * SMSS bytes". This function counts
+    /// segments instead of bytes; then the second condition includes the first. FACK counts the holes below
+    /// the highest SACK as well.
     fn by_count(&self, board: &Scoreboard, count: &Count) -> (RackVerdict, LossCause) {
         if self.config.fack && count.spanned > self.dup_thresh {
             return (holes(board, self.dup_thresh, count), LossCause::Fack);
@@ -123,8 +125,8 @@ impl Rfc6675 {
         (verdict, LossCause::DupThresh)
     }
 
-    /// After a partial acknowledgement in recovery, declares the next hole lost too, as rule 3 of NextSeg()
-    /// in RFC 6675 would send it.
+    /// After a partial acknowledgement in recovery, declares the next hole lost too (RFC 6582 section 3.2),
+    /// if SACK reports data above it.
     fn after_partial_ack(&self, ack: &AckOutcome, board: &Scoreboard, count: &Count) -> RackVerdict {
         let mut verdict = RackVerdict::default();
         let next = board.head().filter(|head| is_sent_once(head));
@@ -134,10 +136,10 @@ impl Rfc6675 {
         verdict
     }
 
-    /// Performs early retransmit. RFC 5827 section 2.2: "the amount of outstanding data [...] is less than
-    /// 4*SMSS" and "there is either no unsent data [...] or the advertised receive window does not permit":
-    /// "ER_ssthresh = oseg - 1". The paper's form needs only one reported segment. After reordering was seen,
-    /// early retransmit is off (section 3.2 of the RFC).
+    /// Performs early retransmit, the variant of RFC 5827 that counts segments (section 2.2): if fewer than
+    /// four segments are outstanding and no new data can leave, reports of all but one of them suffice. The
+    /// paper's form needs only one reported segment. After reordering was seen, early retransmit is off
+    /// (section 3.2 of the RFC).
     fn early_retransmit(&self, board: &Scoreboard, count: &Count, situation: &Situation) -> RackVerdict {
         let needed = match self.config.early_retransmit {
             EarlyRetransmit::Off => u32::MAX,
@@ -213,7 +215,7 @@ mod tests {
             Sender { board, counting: Rfc6675::new(&config, 3) }
         }
 
-        /// Returns the first segments that an acknowledgement declares lost, with the reason.
+        /// Returns the segments that an acknowledgement declares lost, with the reason.
         fn ack(&mut self, ack: u32, sack: &[(u32, u32)], situation: Situation) -> (Vec<u32>, LossCause) {
             let blocks: SackBlocks = sack
                 .iter()
@@ -258,7 +260,7 @@ mod tests {
 
     #[test]
     fn early_retransmit_needs_all_but_one_or_in_the_relaxed_form_one() {
-        // RFC 5827 section 2.2: "ER_ssthresh = oseg - 1".
+        // RFC 5827 section 2.2: the threshold is the number of outstanding segments less one.
         let rfc = Rfc6675Config { early_retransmit: EarlyRetransmit::Rfc5827, ..ALONE };
         assert!(Sender::new(3, rfc).ack(0, &[(2, 3)], STUCK).0.is_empty());
         let all = (Vec::from([0]), LossCause::EarlyRetransmit);
@@ -277,7 +279,7 @@ mod tests {
         let mut sender = Sender::new(20, Rfc6675Config { fack: true, ..ALONE });
         assert_eq!(sender.ack(0, &[(4, 5)], STUCK).0, [0, 1]);
         let mut sender = Sender::new(20, ALONE);
-        // Two segments overtake the first, then five overtake the fourth.
+        // Two segments overtake the first; later four overtake the fourth.
         sender.ack(0, &[(1, 3)], STUCK);
         sender.ack(3, &[], STUCK);
         assert!(sender.counting.reordering_seen());

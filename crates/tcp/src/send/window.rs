@@ -10,7 +10,7 @@ const PERSIST_MAX: Micros = Micros::from_millis(120_000);
 
 /// The default MSS (RFC 9293 section 3.7.1).
 const DEFAULT_SEGMENT: u32 = 536;
-/// Minimum segment size, regardless of the window (Linux: 68 bytes with the headers of IPv4 and TCP).
+/// Minimum segment size, regardless of the window: a packet of 68 bytes with the headers of IPv4 and TCP.
 const MIN_SEGMENT: u32 = 28;
 
 /// Effect of a segment on the send window.
@@ -73,13 +73,14 @@ impl SendWindow {
         self.snd_wnd = u32::from(wnd_raw);
     }
 
-    /// Adds the bytes that the peer's SYN announced in addition to its window field.
+    /// Raises the window to the one that an option of the peer's SYN announces, unless the window field
+    /// announces a larger one.
     pub(crate) fn widen(&mut self, bytes: u32) {
         self.snd_wnd = self.snd_wnd.max(bytes);
     }
 
-    /// Counts the window of the SYN as offered for data. Otherwise the first offer is in the peer's
-    /// acknowledgement (Linux: the same).
+    /// Counts the window of the SYN in MAX.SND.WND: a Fast Open server may send before the peer's next
+    /// segment. Other servers begin to count with that segment (Linux: the same).
     pub(crate) fn count_offer(&mut self) {
         self.max_snd_wnd = self.max_snd_wnd.max(self.snd_wnd);
     }
@@ -170,9 +171,10 @@ impl SendWindow {
         self.snd_wnd.saturating_sub(nxt.since(una))
     }
 
-    /// Starts the persist timer unless it runs: data waits, nothing is in flight, and the data exceeds the
-    /// window. RFC 9293: "The transmitting host SHOULD send the first zero-window probe when a zero window
-    /// has existed for the retransmission timeout period" (SHLD-29).
+    /// Starts the persist timer unless it runs. The caller has checked that data waits, nothing is in flight,
+    /// and the window is too small for the next segment. RFC 9293: "The transmitting host SHOULD send the
+    /// first zero-window probe when a zero window has existed for the retransmission timeout period"
+    /// (SHLD-29).
     pub(crate) fn arm_persist(&mut self, now: Instant, rto: Micros) {
         if self.persist.is_none() {
             self.persist = Some(now + self.persist_interval(rto));

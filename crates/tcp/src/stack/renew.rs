@@ -18,8 +18,8 @@ use crate::keys::{Purpose, Seed};
 use crate::time::Instant;
 
 impl Stack {
-    /// Resets this stack to the state of [`Stack::new`] with `config` and `seed`. Only the storage of its
-    /// connections, listeners and memories remains.
+    /// Resets this stack to the state of [`Stack::new`] with `config` and `seed`. Only storage remains: that
+    /// of connections, listeners, queues and memories.
     ///
     /// ```
     /// # use brisk_tcp::time::Instant;

@@ -12,14 +12,14 @@ use crate::four_tuple::{CompactTuple, FourTuple};
 use crate::outcome::Arrived;
 use crate::time::{Duration, Instant};
 
-/// Minimum time between two answers of one entry: two confused ends must not acknowledge each other for ever,
-/// but every retransmission of a FIN is answered.
+/// Minimum time between two answers of one entry: two confused ends must not acknowledge each other for ever.
+/// A FIN that is repeated sooner is answered when it comes again.
 const ANSWER_INTERVAL: Duration = Duration::from_millis(100);
 /// Minimum age of an entry that an active open of our own may replace; from then on timestamps distinguish
 /// the incarnations (RFC 6191, as Linux' `tcp_tw_reuse`).
 const REUSE_AGE: Duration = Duration::from_secs(1);
-/// Minimum distance of a new incarnation's first sequence number from the old SND.NXT. It exceeds the largest
-/// unscaled window, in which an old segment of ours could still be in flight.
+/// Minimum distance of a new incarnation's first sequence number from the old SND.NXT (Linux: the same). The
+/// new numbers are beyond any window without scaling (65,535 bytes) that begins at the old SND.NXT.
 const SEQUENCE_GAP: u32 = 65_537;
 
 /// A connection in TIME-WAIT. There may be many, so optional values are kept small: a bit and a word each.
@@ -46,7 +46,8 @@ pub(crate) struct TimeWaitEntry {
 /// Decision on a segment that arrives in TIME-WAIT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TimeWaitVerdict {
-    /// Do nothing: the segment is an old duplicate, or a reset (RFC 1337).
+    /// Do nothing: the segment needs no answer (a bare acknowledgement, a copy, a segment without ACK), or is
+    /// a reset that does not match (RFC 1337).
     Ignore,
     /// A reset at RCV.NXT, which may end the wait if the host is so configured (RFC 9293 section 3.10.7.4).
     Reset,
@@ -54,7 +55,7 @@ pub(crate) enum TimeWaitVerdict {
     AckAndRestart,
     /// Send an acknowledgement: a challenge to a SYN, or the answer to an old segment.
     Ack,
-    /// The SYN may open a new connection, with an initial sequence number not below this one.
+    /// The SYN may open a new connection. Our initial sequence number must not be below this one.
     Reopen(SeqNum),
 }
 
@@ -88,8 +89,9 @@ impl TimeWaitEntry {
             return if exact { TimeWaitVerdict::Reset } else { TimeWaitVerdict::Ignore };
         }
         if segment.flags.contains(Flags::SYN) {
-            // RFC 9293 section 3.10.7.4 / RFC 6191: a SYN beyond the old numbers, or with a later
-            // timestamp, belongs to a new incarnation.
+            // RFC 9293 section 3.10.7.4 / RFC 6191: the timestamps decide if the SYN and the old
+            // connection have them and they differ. Otherwise a SYN beyond the old numbers, or the first
+            // segment with a timestamp, is of a new incarnation.
             let fresh = match (ts_recent, value) {
                 (Some(recent), Some(value)) if value != recent => is_later(value, recent),
                 (None, Some(_)) => true,
@@ -107,8 +109,8 @@ impl TimeWaitEntry {
         }
         let later = ts_recent.zip(value).is_some_and(|(recent, value)| is_later(value, recent));
         if copies && is_marked(segment) && !later {
-            // A copy of the last FIN has the timestamp of the FIN. If a device on the path has marked a
-            // retransmission, the timestamp is later.
+            // A device on the path may have set the mark of a copy on a retransmission. A copy has the
+            // timestamp of the FIN; a retransmission has a later one, and is answered.
             return TimeWaitVerdict::Ignore;
         }
         if segment.flags.contains(Flags::FIN) && segment.end() == rcv_nxt {
@@ -271,7 +273,7 @@ impl TimeWaitTable {
         self.evict()
     }
 
-    /// Removes the entry that expires first, and returns it with its index, because the stack is full.
+    /// Removes the entry that expires first, and returns it with its index.
     pub(crate) fn evict(&mut self) -> Option<(u32, TimeWaitEntry)> {
         let index = self.first;
         Some((index, self.remove(index)?))

@@ -1,5 +1,5 @@
-//! Corrective and Proactive on one connection: the agreement of SYN and SYN-ACK, the option on every later
-//! segment, and the meaning of the option on an arriving segment (Gentle Aggression sections 5 and 6).
+//! Corrective and Proactive on one connection: the agreement of SYN and SYN-ACK, the option on later
+//! segments, and the meaning of the option on an arriving segment (Gentle Aggression sections 5 and 6).
 //!
 //! The parts are in [`crate::mechanism`]; this file connects them. A connection without these mechanisms
 //! sends no option and ignores the peer's options, with one exception. If the handshake has shown an option,
@@ -179,7 +179,7 @@ impl Parts<'_> {
 
 impl Gentle {
     pub(crate) fn new(config: &TcpConfig, accepts_parity: bool) -> Self {
-        // Without SACK the sender does not know which segments were lost, and nothing could be repaired.
+        // Both mechanisms need SACK (wire format, W-3.10).
         let capabilities = Capabilities::of(&config.mechanisms).filter(|_| config.sack);
         let capabilities =
             if accepts_parity { capabilities } else { capabilities.and_then(Capabilities::without_parity) };
@@ -359,7 +359,8 @@ impl Gentle {
         [parity, repair, copies].into_iter().flatten().min()
     }
 
-    /// Serves the timers: copies and parity may be due, and originals that have not arrived count as lost.
+    /// Serves the timers: copies and parity may be due, and received data that parity has repaired counts as
+    /// lost if its original has not arrived by now.
     pub(crate) fn on_timeout(&mut self, parts: &mut Parts<'_>, now: Instant) {
         let Some(active) = self.active.as_deref_mut() else { return };
         active.on_proactive_timeout(parts, now);
@@ -385,7 +386,8 @@ impl Gentle {
         if self.option().is_some() { FLAGS_LEN } else { marks }
     }
 
-    /// Returns the option of a bare acknowledgement that reports a failure, or STOP.
+    /// Returns the option of a bare acknowledgement that reports a failed repair, or asks for no more parity
+    /// ([`STOP`]).
     pub(crate) fn failure_option(&self) -> Option<GentleOption> {
         let signals = &self.active.as_ref()?.signals;
         let lost_len = signals.failure()?;

@@ -97,8 +97,8 @@ pub struct Layout {
 
 impl Layout {
     /// Returns the blocks of `block` bytes in `range`, which reaches from the first to the last encoded byte.
-    /// `None` if no block or more than [`Code::blocks_max`] blocks would be encoded, or if the code skips the
-    /// last block.
+    /// `None` if the range has no block or more than [`Code::blocks_max`] blocks, skipped ones included, or
+    /// if the code skips the last block.
     pub fn new(code: Code, range: SeqRange, block: u32) -> Option<Layout> {
         if range.is_empty() || block == 0 {
             return None;
@@ -110,7 +110,8 @@ impl Layout {
 
     /// Returns the layouts of the parity segments of a group in the order of sending: two for the interleaved
     /// code if the group has more than one block, otherwise one (which serves every row of
-    /// [`Code::ReedSolomon`]). Empty if the group is not legal.
+    /// [`Code::ReedSolomon`]). Empty if the group has no block. The caller ensures that it has at most
+    /// [`Code::blocks_max`] blocks; layouts that [`Layout::new`] refuses are left out.
     pub fn of_group(code: Code, group: SeqRange, block: u32) -> ArrayVec<Layout, 2> {
         let blocks = if block == 0 { 0 } else { group.len().div_ceil(block) };
         match code {
