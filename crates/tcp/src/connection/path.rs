@@ -84,8 +84,6 @@ pub(crate) struct OnPath {
     pub(super) rtt_in_doubt: bool,
     /// True if the handshake was answered only after its timer had fired, but not because of a loss.
     seems_longer: bool,
-    /// True if a pause of a process or of the path lengthens the smoothed round-trip time.
-    was_paused: bool,
     /// True if the final report was made.
     over: bool,
     /// All losses at the last call of [`OnPath::sort_losses`].
@@ -310,13 +308,8 @@ impl OnPath {
 
 /// Round-trip times and queues.
 impl OnPath {
-    /// Returns the round-trip time to report; none while a pause lengthens it.
+    /// Returns the round-trip time to report; none if it may include the timer of a lost SYN-ACK.
     pub(super) fn rtt_report(&self, tx: &Sender) -> Option<(PathRtt, u32)> {
-        self.measured_rtt(tx).filter(|_| !self.was_paused)
-    }
-
-    /// Returns the measured round-trip time; none if it may include the timer of a lost SYN-ACK.
-    fn measured_rtt(&self, tx: &Sender) -> Option<(PathRtt, u32)> {
         let (srtt, rttvar) = tx.rtt.srtt().zip(tx.rtt.rttvar())?;
         let samples = tx.rtt.samples();
         let min_rtt = tx.rtt.min_rtt()?;
@@ -336,7 +329,7 @@ impl OnPath {
     pub(super) fn began_in_queue(&self, tx: &Sender) -> bool {
         let is_long = |rtt: &PathRtt| is_queued(rtt.min_rtt, self.min_rtt(tx));
         self.known.rtt.is_some_and(|rtt| is_long(&rtt))
-            && self.measured_rtt(tx).is_none_or(|(rtt, _)| is_long(&rtt))
+            && self.rtt_report(tx).is_none_or(|(rtt, _)| is_long(&rtt))
     }
 
     /// Decides whether the path has become longer, when the handshake is answered `since` after its last
@@ -360,7 +353,7 @@ impl OnPath {
     pub(super) fn sort_losses(&mut self, all: LossCount, tx: &Sender) -> LossCount {
         let LossCount { lost, runs, .. } = all.since(self.sorted);
         self.sorted = all;
-        let srtt = tx.rtt.srtt().filter(|_| tx.rtt.samples() >= SAMPLES && !self.was_paused);
+        let srtt = tx.rtt.srtt().filter(|_| tx.rtt.samples() >= SAMPLES);
         let queued = self.sees_queue(tx)
             || self.began_in_queue(tx)
             || srtt.is_some_and(|srtt| is_queued(srtt.into(), self.min_rtt(tx)))
@@ -644,7 +637,6 @@ impl Connection {
         self.tx.decline_sharing();
         if is_other_path {
             self.path.known = PathFacts::default();
-            self.path.was_paused = false;
             self.tx.rtt = RttEstimator::new(&self.config.rto, self.tx.rtt.granularity().into());
         }
         self.tx.rto.reset_backoff();

@@ -8,7 +8,7 @@
 use brisk_wire::SeqNum;
 
 use crate::congestion::sample::Train;
-use crate::connection::path::pause::{Meaning, Rise, Sample};
+use crate::connection::path::pause::{Rise, Sample};
 use crate::connection::path::{OnPath, STANDARD_WINDOW};
 use crate::connection::sender::{Sender, initial_window};
 use crate::evidence::{LossTimes, shows_queue};
@@ -63,8 +63,6 @@ struct Round {
     rtt_samples: u32,
     train: TrainMeter,
     times: LossTimes,
-    /// The longest pause during it, which lengthens the train.
-    paused: Duration,
 }
 
 /// Acknowledgements of one flight.
@@ -140,25 +138,11 @@ impl OnPath {
             rate: self.known.volume.filter(|volume| volume.is_rate_limited).and_then(|volume| volume.rate),
         };
         let mut rise = self.flights.as_ref().and_then(|watch| watch.rise);
-        let meaning = Rise::classify(&mut rise, &sample, now);
+        let may_show_queue = Rise::may_show_queue(&mut rise, &sample, now);
         if self.flights.is_some() || rise.is_some() && !tx.scoreboard.is_empty() {
             self.flights.get_or_insert_default().rise = rise;
         }
-        match meaning {
-            Meaning::Pause => {
-                self.was_paused = true;
-                let round = self.flights.as_mut().and_then(|watch| watch.round.as_mut());
-                if let Some((rise, round)) = rise.zip(round) {
-                    round.paused = round.paused.max(rise.by);
-                }
-            }
-            Meaning::Clear if self.was_paused => {
-                let is_long = |rtt: Micros| shows_queue(rtt.into(), least);
-                self.was_paused = !is_long(rtt) && tx.rtt.srtt().is_some_and(is_long);
-            }
-            Meaning::Clear | Meaning::Undecided => {}
-        }
-        (meaning == Meaning::Clear).then_some(rtt)
+        may_show_queue.then_some(rtt)
     }
 
     /// Processes an acknowledgement. `rtt`: its round-trip sample, if it may show a queue; `before`: the
@@ -221,7 +205,7 @@ impl OnPath {
         let (waited, min_rtt) = (self.waited(tx), self.min_rtt(tx));
         let round = self.flights.as_mut().and_then(|watch| watch.round.take())?;
         let end = round.range.end;
-        let train = round.train.rate(mss).filter(|train| !train.is_limited || !round.is_distorted());
+        let train = round.train.rate(mss);
         let lost = losses.since(round.before);
         let granted = if self.is_on_trust_behind(end) { 0 } else { self.take_granted() };
         let segments = round.range.len().div_ceil(mss);
@@ -337,27 +321,10 @@ impl OnPath {
 }
 
 impl Round {
-    /// True if a pause takes a quarter of the train or more.
-    fn is_distorted(&self) -> bool {
-        self.paused * 4 >= self.train.last.at.saturating_since(self.train.first.at)
-    }
-
     fn new(range: SeqRange, began: Instant, acked: Instant, before: LossCount) -> Round {
         let (train, times) = (TrainMeter::default(), LossTimes::default());
         let (lost_beyond, waited_at_loss, min_rtt, rtt_samples) = (0, Duration::ZERO, None, 0);
-        Round {
-            range,
-            began,
-            acked,
-            before,
-            lost_beyond,
-            waited_at_loss,
-            min_rtt,
-            rtt_samples,
-            train,
-            times,
-            paused: Duration::ZERO,
-        }
+        Round { range, began, acked, before, lost_beyond, waited_at_loss, min_rtt, rtt_samples, train, times }
     }
 }
 
