@@ -209,7 +209,7 @@ pub struct ReturnRoute {
     pub from: Option<IpAddr>,
 }
 
-/// What a device can do at low cost. Every device accepts super-packets and partial checksums.
+/// The tasks that a device takes over at low cost. Every device accepts super-packets and partial checksums.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capabilities {
     /// True if the device sends a super-packet in one call, or cuts it in a step that it needs anyway.

@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// one shows whether the cookie is still valid.
 const LATER_CONNECTIONS: usize = 2;
 
-/// What to examine, and how.
+/// The examination that was asked for: its subjects and its means.
 #[derive(Clone, Debug)]
 pub struct Examination {
     /// The stack that opens the connections.

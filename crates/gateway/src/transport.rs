@@ -54,7 +54,7 @@ const MAX_RETRY_PAUSE: Duration = Duration::from_secs(60);
 /// A transport is given up if all trials have failed for this time.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(15);
 
-/// Who tries a lost transport again.
+/// The task that tries a lost transport again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Trials {
     Watch,
@@ -168,7 +168,7 @@ struct Changes {
     packet: u64,
 }
 
-/// What has happened on a backend's path since a connection began.
+/// The changes on a backend's path since a connection began.
 #[derive(Debug)]
 pub(crate) struct PathState {
     changes: watch::Receiver<Changes>,

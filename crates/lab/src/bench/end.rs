@@ -69,7 +69,7 @@ pub enum Role {
     Ask(SocketAddr, Work),
 }
 
-/// What the two ends transfer. Costs are per unit.
+/// The units that the two ends transfer. Costs are per unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Work {
     /// One connection on which the client sends as fast as possible. Unit: a byte.

@@ -59,7 +59,7 @@ pub struct Plan {
     pub title: String,
     /// The place in the paper.
     pub source: String,
-    /// What is measured, how it differs from the paper, and how to read the results.
+    /// Says what is measured, how it differs from the paper, and how to read the results.
     pub about: String,
     /// The claim that the overview shows.
     pub claim: Option<Claim>,
