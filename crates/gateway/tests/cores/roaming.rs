@@ -166,7 +166,7 @@ async fn connections_in_flight_survive_a_nat_that_moves_twice() {
 /// does not grow.
 #[tokio::test]
 async fn connections_in_flight_survive_a_move_to_a_slow_path_under_load() {
-    let pair = Pair::start(Duration::from_millis(400)).await;
+    let pair = Pair::start(Duration::from_millis(700)).await;
     let mut clients = pair.open().await;
     let address = pair.address;
     let load = tokio::spawn(async move {
