@@ -1,6 +1,6 @@
-//! The bytes that may leave now. This module compares the bytes in flight with the windows, the pacer and the
-//! allowance. Two limits are elsewhere: `decide_lost` does not exceed a window that the peer has reduced, and
-//! `choose_probe` sends one segment at most.
+//! The bytes that may leave now, as permitted by the congestion window, the peer's window, the pacer and the
+//! allowance. Two limits are elsewhere: `decide_lost` keeps retransmissions inside a window that the peer has
+//! shrunk, and `choose_probe` limits a tail loss probe to one segment.
 
 use crate::outcome::{Origin, PARITY_OPTION};
 
@@ -9,9 +9,9 @@ use crate::outcome::{Origin, PARITY_OPTION};
 pub(crate) struct Budget {
     /// Congestion window.
     pub(crate) cwnd: u32,
-    /// RFC 6675 pipe.
+    /// Bytes in flight of this connection (pipe of RFC 6675).
     pub(crate) pipe: u32,
-    /// Pipe of the other members of the path, if the congestion window is that of the path.
+    /// Bytes in flight of the path's other members, if the congestion window is that of the path.
     pub(crate) others: u32,
     /// Copies and parity in flight, if the congestion window counts them.
     pub(crate) redundancy_in_flight: u32,
@@ -19,9 +19,9 @@ pub(crate) struct Budget {
     pub(crate) peer: u32,
     /// Bytes that the pacer permits now.
     pub(crate) paced: u32,
-    /// Bytes of payload that one copy may have within the allowance, which counts its headers too.
+    /// Payload of the largest copy that the flight's plan still permits, bytes; its headers are deducted.
     pub(crate) redundancy: u32,
-    /// A full segment.
+    /// Payload of a full segment.
     pub(crate) mss: u32,
 }
 
@@ -31,7 +31,7 @@ impl Budget {
     /// | origin | congestion window | peer's window | pacing | allowance |
     /// |---|---|---|---|---|
     /// | `Ack` | - | - | - | - |
-    /// | `New` | yes (one segment when nothing is in flight) | yes | yes | - |
+    /// | `New` | yes (at least one segment when nothing is in flight) | yes | yes | - |
     /// | `Retransmit` | yes (unless nothing is in flight) | - | yes | - |
     /// | `TailLossProbe` | - | its new data | - | - |
     /// | `Duplicate`, `Parity` | - | - | yes | yes |
@@ -73,7 +73,7 @@ impl Budget {
         len > self.paced
     }
 
-    /// True if the allowance will not take a copy of `len` bytes, however long it waits.
+    /// True if a copy of `len` bytes exceeds the plan's allowance, which does not grow with time.
     pub(crate) fn is_spent(&self, len: u32) -> bool {
         len > self.redundancy
     }

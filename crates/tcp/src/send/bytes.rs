@@ -1,5 +1,5 @@
-//! The bytes of the send queue. Written data is copied into a ring. A long run whose ownership the
-//! application has handed over stays in its reference-counted buffer and is not copied.
+//! The bytes of the send queue. Written data is copied into a ring. If the application hands over the
+//! ownership of a long piece (a *run*), the run stays in its reference-counted buffer and is not copied.
 
 use alloc::collections::VecDeque;
 use core::ops::Range;
@@ -89,8 +89,7 @@ impl SendBytes {
         self.len() == 0
     }
 
-    /// Returns the bytes of memory in use. A given run counts with its length, not with the length of its
-    /// buffer.
+    /// Returns the bytes of memory in use. A run counts with its length, not with the length of its buffer.
     pub(crate) fn allocated(&self) -> usize {
         self.ring.capacity() + self.given.len
     }
@@ -138,8 +137,7 @@ impl SendBytes {
         let mut at = gone + range.start as u64;
         let next = runs.partition_point(|given| given.end() <= at);
         let before = next.checked_sub(1).and_then(|index| runs.get(index));
-        // Start of the part of the ring that contains `at`, or that precedes the next run: in the stream, and
-        // in the ring.
+        // Positions after the previous run, in the stream and in the ring.
         let (mut stretch, mut ring) = before.map_or((*gone, *ring_gone), |given| (given.end(), given.ring));
         for given in runs.range(next..).map(Some).chain([None]) {
             let until = given.map_or(end, |given| given.start.min(end));

@@ -1,8 +1,8 @@
 //! Delivery rate (draft-ietf-ccwg-bbr section 4.1): the rate at which the path delivers, measured over the
 //! data delivered between the sending of a segment and its acknowledgement.
 //!
-//! A transmission is identified by its time and its end, which only grow, so that records of the scoreboard
-//! find the snapshot of their last transmission without an index. A super-segment is one transmission.
+//! The pair of a transmission's time and end only grows. So a binary search for this pair finds the snapshot
+//! of the last transmission of a scoreboard record. A super-segment is one transmission.
 
 use alloc::collections::VecDeque;
 
@@ -84,7 +84,7 @@ impl DeliveryRate {
         self.app_limited = (self.delivered + u64::from(pipe)).max(1);
     }
 
-    /// Records that data leaves; without it `pipe` bytes are in flight. `from_idle`: nothing is
+    /// Records a transmission of data. `pipe`: bytes in flight before it. `from_idle`: no other data is
     /// unacknowledged.
     pub(crate) fn on_sent(&mut self, snapshots: &mut Snapshots, sent: &Sent, pipe: u32, from_idle: bool) {
         self.redundancy.expire(sent.at);
@@ -126,9 +126,9 @@ impl DeliveryRate {
         self.redundancy.bytes
     }
 
-    /// Records that redundancy has repaired `range`, which was last sent at `sent_at` and counts as
-    /// delivered: it was lost, and the redundancy crossed the path instead. Returns the record of the lost
-    /// transmission.
+    /// Records that redundancy has repaired `range`, which was last sent at `sent_at`. The acknowledgement
+    /// has counted the range as delivered, but it was lost and the redundancy crossed the path instead.
+    /// Returns the record of the lost transmission.
     pub(crate) fn on_repaired(
         &mut self,
         snapshots: &Snapshots,
@@ -205,8 +205,8 @@ impl DeliveryRate {
             }
         });
         if let Some((newest, snapshot)) = found {
-            // Redundancy that left before the delivered data has arrived too, or is lost in the same share as
-            // data.
+            // Redundancy that left before the newest delivered data is no longer in flight. It counts as
+            // delivered, less the share of data that was lost.
             let lost = self.lost - snapshot.lost;
             let all = lost + (self.delivered - snapshot.delivered);
             while let Some(redundant) = self.redundancy.pop_before(newest.sent_at) {

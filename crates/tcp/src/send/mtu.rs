@@ -21,15 +21,15 @@ const FLOOR_MSS: u32 = 48;
 const BLACK_HOLE_TIMEOUTS: u32 = 3;
 /// A search ends when its limits are closer than this, bytes.
 const THRESHOLD: u32 = 8;
-/// Time after which a finished search tries larger sizes again (RFC 4821 section 7.2), and after which a
-/// router's report is tried again (RFC 1191 section 6.3 and RFC 8201 section 4 recommend ten minutes).
+/// Time after which a finished search tries larger sizes again (RFC 4821 section 7), and after which a
+/// router's report expires (RFC 1191 section 6.3 and RFC 8201 section 4 recommend ten minutes).
 const RAISE_AFTER: Duration = Duration::from_secs(600);
 /// Minimum window for a probe, segments (Linux).
 const PROBE_CWND: u32 = 11;
 /// Number of segments that directly follow a probe, so that its loss is detected without a timeout.
 const SEGMENTS_AFTER_PROBE: u32 = 4;
-/// The arrival of a large packet shows that the path carries this size for packets that left at most this
-/// much later. Connections report arrivals twice in this time.
+/// A large packet that arrives clears the size of packets that left at most this much later. Connections
+/// report such arrivals twice in this time.
 const CLEARS_FOR: Duration = Duration::from_millis(100);
 
 /// The largest packet that a path carries, as far as known.
@@ -52,7 +52,7 @@ pub(crate) struct PathMtu {
     /// The path seems to carry less than the device: a router reported it, large packets vanished, or an
     /// earlier connection found it.
     narrow: bool,
-    /// Time until which the report that lowered the MTU is valid, unless a search raises it.
+    /// Time until which the cause of the low MTU (a report, or an earlier connection's result) is valid.
     stale_at: Option<Instant>,
     /// A segment larger than the base has arrived since the last timeout.
     large_arrived: bool,
@@ -240,8 +240,8 @@ impl PathMtu {
         self.stale_at.is_some_and(|at| at <= now)
     }
 
-    /// Returns to the size before a router's report; the router will repeat it if necessary. Returns true if
-    /// the MTU has grown.
+    /// Raises the MTU to the limit of device and peer when the cause of the low MTU has expired; a router
+    /// repeats its report if necessary. Returns true if the MTU has grown.
     pub(crate) fn raise_stale(&mut self) -> bool {
         self.stale_at = None;
         // A search raises the MTU by probes.
@@ -289,7 +289,8 @@ impl PathMtu {
         }
     }
 
-    /// Records that SND.UNA advanced: packets of the current size arrive.
+    /// Records that SND.UNA advanced: packets of the current size arrive. If a suspicion reduced the size,
+    /// this confirms that the path is narrow.
     pub(crate) fn on_progress(&mut self) {
         self.timeouts = 0;
         self.narrow |= self.search.as_ref().is_some_and(|search| search.retest);
@@ -459,8 +460,7 @@ impl PathMtu {
         self.search.as_ref()?.probe.map(|probe| probe.range)
     }
 
-    /// Processes an advance of SND.UNA to `una`. Returns true if it acknowledges the probe: the MTU has
-    /// grown.
+    /// Processes an advance of SND.UNA to `una`. Returns true if it acknowledges the probe and the MTU grows.
     pub(crate) fn on_acked(&mut self, una: SeqNum) -> bool {
         match self.probe_in_flight() {
             Some(range) if una.ge(range.end) => self.on_probe_acked(),
@@ -500,14 +500,15 @@ impl PathMtu {
         }
     }
 
-    /// Ends the probe without a result, because its arrival will remain unknown (RFC 4821 section 7.6.3).
+    /// Ends the probe without a result, because nothing shows whether it arrived (RFC 4821 sections 7.6.3,
+    /// 7.6.4).
     pub(crate) fn abandon_probe(&mut self) {
         if let Some(search) = &mut self.search {
             search.probe = None;
         }
     }
 
-    /// Returns the size that every path is assumed to take once large packets seem to vanish, bytes of IP
+    /// Returns the size that every path is assumed to carry once large packets seem to vanish, bytes of IP
     /// packet.
     fn base(&self) -> u32 {
         (u32::from(self.base_mss) + self.headers).max(self.min).min(self.mtu)

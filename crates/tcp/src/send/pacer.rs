@@ -1,10 +1,10 @@
 //! Pacing: spreads transmissions over the round trip instead of sending bursts.
 //!
-//! A bucket fills at `percent * cwnd / srtt`. Its size, the quantum, is the data of one wake-up: about a
-//! millisecond of data as in Linux, so that super-segments stay large at high rates. While data waits for it,
-//! the bucket holds a second quantum: a wake-up that is late by up to a quantum's time loses nothing of the
-//! rate. The first ten segments of a connection are not paced, because an initial window should leave at
-//! once.
+//! A bucket fills at `percent * cwnd / srtt`, or at the rate that a congestion controller sets. Its size, the
+//! *quantum*, is the data of one wake-up: about a millisecond of data as in Linux, so that super-segments
+//! stay large at high rates. While data waits, the bucket holds a second quantum, so that a wake-up that is
+//! late by up to a quantum's time does not lower the rate. The first ten segments of a connection are not
+//! paced, because an initial window should leave at once.
 
 use alloc::boxed::Box;
 
@@ -37,16 +37,16 @@ struct Bucket {
     config: Option<PacingConfig>,
     /// Bytes per second; `None` while the round-trip time is unknown.
     rate: Option<u64>,
-    /// Content in units of [`BYTE`]; negative after a transmission that could not wait.
+    /// Content; a byte is [`BYTE`] units. Negative after a transmission that could not wait.
     level: i64,
     at: Instant,
     /// True while data waits for the bucket to fill.
     is_awaited: bool,
-    /// Paces a remembered window over a remembered round trip.
+    /// A remembered window that is paced over a remembered round trip.
     spread: Option<Spread>,
     /// Rate of the spread, bytes per second: the rate of the path.
     spread_rate: u64,
-    /// A congestion controller sets the rate, which applies after the spread.
+    /// True if a congestion controller sets the rate: pacing then continues after a spread.
     is_named: bool,
 }
 
@@ -65,8 +65,8 @@ impl Pacer {
         Pacer { segments: 0, mss: 536, bucket }
     }
 
-    /// Changes or ends pacing. The current rate applies until the next [`update`](Pacer::update); a lower
-    /// maximum rate applies at once.
+    /// Changes or ends pacing. Until the next [`update`](Pacer::update) the current rate applies, limited by
+    /// the new maximum.
     pub(crate) fn set_config(&mut self, config: Option<PacingConfig>) {
         if config.is_none() && self.bucket.is_none() {
             return;
@@ -80,7 +80,7 @@ impl Pacer {
         self.bucket.get_or_insert_with(|| Box::new(Bucket::new()))
     }
 
-    /// True if its rate follows the window and the round-trip time.
+    /// True if the configuration paces.
     #[inline]
     pub(crate) fn is_configured(&self) -> bool {
         self.bucket.as_ref().is_some_and(|bucket| bucket.config.is_some())
@@ -174,7 +174,7 @@ impl Pacer {
         }
         match UNPACED_SEGMENTS.saturating_sub(self.segments) {
             0 => u32::try_from(bucket.level_at(self.mss, now).max(0) / BYTE).unwrap_or(u32::MAX),
-            // Of a long run only the first segments are unpaced.
+            // Only the first segments of a longer burst are unpaced.
             unpaced => unpaced * self.mss,
         }
     }

@@ -8,11 +8,11 @@
 
 use crate::time::Micros;
 
-/// `tcp_min_tso_segs`.
+/// Linux: `tcp_min_tso_segs`.
 const MIN_SEGMENTS: u32 = 2;
-/// `gso_max_size` less the headers.
+/// Linux: `gso_max_size` less the headers.
 const MAX_BYTES: u64 = 65_535 - 320;
-/// `tcp_tso_rtt_log`: each 2^9 us of round-trip time halve the added length.
+/// Linux: `tcp_tso_rtt_log`. Each 2^9 us of round-trip time halve the added length.
 const RTT_LOG: u32 = 9;
 /// Pacing rates of slow start and of congestion avoidance, percent of cwnd/srtt.
 const SLOW_START_PERCENT: u64 = 200;

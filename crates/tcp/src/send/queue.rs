@@ -28,7 +28,7 @@ pub(crate) struct SendQueue {
     limit: usize,
     max: usize,
     fin: bool,
-    /// One past the last byte of each record, in ascending order: no segment crosses it.
+    /// One past the last byte of each record of the application, in ascending order: no segment crosses it.
     records: OnDemand<RecordEnds>,
     /// One past the last pushed byte of each message, in ascending order.
     pushes: SmallVec<[SeqNum; 4]>,
@@ -36,7 +36,7 @@ pub(crate) struct SendQueue {
     tail_push: Option<SeqNum>,
     /// The last write announced that more follows.
     more: bool,
-    /// End of the bytes pushed by the application or at the end of a burst; Linux: pushed_seq.
+    /// End of the last push mark other than [`SendQueue::mark_burst`]'s, or SND.UNA (Linux: pushed_seq).
     pushed: SeqNum,
     /// The highest sequence number that was sent.
     sent: SeqNum,
@@ -145,7 +145,7 @@ impl SendQueue {
     /// queued data to be sent)" (MUST-61).
     pub(crate) fn mark_push(&mut self) {
         self.more = false;
-        // The end of a write that has not been sent completely is no longer the end of the buffered data.
+        // If the end of the previous write has not been sent yet, PSH moves from there to the new end.
         if let Some(push) = self.tail_push
             && push.gt(self.sent)
             && self.pushes.last() == Some(&push)
@@ -205,8 +205,8 @@ impl SendQueue {
             || self.pushes.get(index).is_some_and(|push| push.le(range.end))
     }
 
-    /// Records that bytes up to `to` were sent: their marks stay, so that a retransmission carries PSH if the
-    /// original did.
+    /// Records that bytes up to `to` were sent. If they empty the queue, their end gets a mark, so that a
+    /// retransmission carries PSH as the original did.
     pub(crate) fn on_sent(&mut self, to: SeqNum) {
         let to = to.min(self.end());
         if to == self.end() && to.gt(self.sent) && !self.more {
@@ -215,8 +215,8 @@ impl SendQueue {
         self.sent = self.sent.max(to);
     }
 
-    /// Sets MAX.SND.WND, bytes. A push mark follows after half of it at the latest, so that a receiver that
-    /// waits for PSH cannot stall the window.
+    /// Sets MAX.SND.WND, bytes. Writes set a push mark after each half of it, so that a receiver that waits
+    /// for PSH cannot stall the window.
     pub(crate) fn set_max_window(&mut self, max_snd_wnd: u32) {
         self.max_window = max_snd_wnd;
     }

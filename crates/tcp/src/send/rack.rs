@@ -1,8 +1,9 @@
 //! RACK: loss detection by time (RFC 8985 section 6), without its tail loss probe.
 //!
-//! A segment is lost if one that was sent sufficiently later has been delivered. "Sufficiently" is the
-//! reordering window, zero until reordering has been seen. Unlike a count of duplicates, this rule also
-//! covers lost tails of a burst, lost retransmissions and reordering.
+//! A segment is lost if a segment that was sent later has been delivered, and RACK.rtt plus a *reordering
+//! window* has passed since the segment was sent. Until reordering has been seen, that window is zero during
+//! recovery and after three segments reported by SACK. Unlike a count of duplicates, the rule also works for
+//! short flights, lost retransmissions and reordered segments.
 
 use alloc::vec::Vec;
 
@@ -58,7 +59,8 @@ pub(crate) struct Rack {
 /// Reordering as Linux's TCP_INFO counts it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Reordering {
-    /// Number of acknowledgements that showed that a later segment had overtaken an earlier one.
+    /// Number of times that an acknowledgement showed a segment overtaken by a later one; an acknowledgement
+    /// can show two.
     pub(crate) events: u32,
     /// Maximum distance by which a segment was overtaken, bytes.
     pub(crate) span: u32,
@@ -70,7 +72,7 @@ pub(crate) struct Reordering {
 struct Holds {
     /// Ranges that parities cover, with the time when each left or will leave.
     covered: Vec<(SeqRange, Instant)>,
-    /// True if segments are also held while the reordering window is zero, after three segments above a hole.
+    /// True if segments are held even while the reordering window is zero.
     full: bool,
 }
 
@@ -80,7 +82,8 @@ impl Initial for Holds {
 }
 
 impl Holds {
-    /// Returns the time when the newest parity of a segment leaves, if one is awaited.
+    /// Returns the time when the last parity that covers a segment leaves; `None` for a retransmitted
+    /// segment.
     fn parity_at(&self, record: &Record) -> Option<Instant> {
         if self.covered.is_empty() || record.transmissions > 1 {
             return None;
@@ -96,7 +99,8 @@ const HOLD_SLACK: Micros = Micros::from_millis(1);
 
 impl Rack {
     /// Returns RACK before the first delivery. `granularity` is that of the driver's clock and the minimum of
-    /// the reordering timer. `dup_thresh`: number of segments above a hole that end the wait for it.
+    /// the reordering timer. From `dup_thresh` segments reported by SACK on, the reordering window is zero
+    /// until reordering has been seen.
     pub(crate) fn new(granularity: Duration, dup_thresh: u32) -> Self {
         Rack {
             granularity: granularity.into(),
@@ -152,7 +156,7 @@ impl Rack {
         self.min_rtt = min_rtt.unwrap_or(self.min_rtt);
         self.srtt = srtt.unwrap_or(self.srtt);
         self.advanced = false;
-        // The lowest segment that SACK reports, and the lowest below the acknowledgement number:
+        // The lowest overtaken segment that SACK reports, and the lowest below the acknowledgement number:
         // `tcpi_reord_seen` counts each (Linux: the same).
         let mut overtaken: [Option<SeqNum>; 2] = [None; 2];
         let mut last = None;
@@ -191,8 +195,8 @@ impl Rack {
         self.take_dsack(ack, board.una(), board.nxt());
     }
 
-    /// Performs step 2: takes the most recently sent segment among the delivered ones. False if the segment
-    /// shows nothing about its last transmission.
+    /// Performs step 2 for a delivered segment: RACK.xmit_ts and RACK.end_seq follow it if it was sent later.
+    /// Returns false if the delivery shows nothing about the segment's last transmission.
     fn take_delivery(&mut self, segment: &Delivered, echoed_rtt: Option<Micros>, now: Instant) -> bool {
         if segment.retransmitted {
             let rtt = Micros::between(segment.sent_at, now);
@@ -210,8 +214,8 @@ impl Rack {
         true
     }
 
-    /// Performs step 3, "Detect data segment reordering": true if a later segment arrived before this one,
-    /// which was sent once.
+    /// Performs step 3, "Detect data segment reordering": returns true if data with higher sequence numbers
+    /// arrived before this segment, which was sent once.
     fn is_overtaken(&mut self, segment: &Delivered) -> bool {
         let end = segment.range.end;
         match self.fack {
@@ -237,8 +241,9 @@ impl Rack {
         }
     }
 
-    /// True if the last acknowledgement advanced RACK. The late arrival of an original that had been
-    /// retransmitted shows that segments are late, not which are lost (Linux: the same).
+    /// True if the last acknowledgement shows that a segment's last transmission arrived. The late arrival of
+    /// an original that had been retransmitted shows that segments are late, not which are lost (Linux: the
+    /// same).
     pub(crate) fn has_advanced(&self) -> bool {
         self.advanced
     }
@@ -306,8 +311,7 @@ impl Rack {
         self.reordering_seen = true;
     }
 
-    /// Records that a segment was not lost: it arrived in recovery, and was overtaken by up to `bytes` of
-    /// data.
+    /// Records that up to `bytes` of later data overtook a segment, which therefore was late and not lost.
     pub(crate) fn on_overtaken(&mut self, bytes: u32) {
         self.reordering_seen = true;
         self.reordering.events += 1;
@@ -364,7 +368,7 @@ impl Rack {
 }
 
 impl RackVerdict {
-    /// Adds a record; those before it come first.
+    /// Adds a record, and joins it to the previous range if they are adjacent.
     pub(crate) fn add(&mut self, record: &Record) {
         if record.transmissions > 1 {
             self.lost_again = self.lost_again.saturating_add(record.range.len());

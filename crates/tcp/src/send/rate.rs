@@ -33,7 +33,8 @@ pub(crate) struct Others {
     pub(crate) is_recovering: bool,
     /// True if one of them has data that waits for the window or the pacer.
     pub(crate) wants: bool,
-    /// True if this member may undo the response to its losses, because no other member has had losses since.
+    /// True if this member may undo the response to its losses: no other member has lost data in the
+    /// meantime.
     pub(crate) may_undo: bool,
     /// True if the last response to a congestion mark was a round trip ago or more.
     pub(crate) may_answer_mark: bool,
@@ -44,8 +45,7 @@ pub(crate) struct Others {
     pub(crate) grant: u32,
     /// Bytes that the member may always have in flight.
     pub(crate) floor: u32,
-    /// Time when the newest transmission left that any member knows to be delivered. The member also reports
-    /// it.
+    /// Time when the newest transmission left that any member knows to be delivered. The member updates it.
     pub(crate) newest_delivered: Instant,
     /// Reported: bytes sent in this call.
     pub(crate) sent: u32,
@@ -70,7 +70,7 @@ impl RateControl {
         RateControl { congestion, delivery, pacer, others: None }
     }
 
-    /// Returns the value in a member while the path's control is not lent to it.
+    /// Returns the value that a member holds while the path's control is not lent to it.
     pub(crate) fn placeholder() -> Self {
         RateControl {
             congestion: Controller::Fixed(crate::congestion::fixed::Fixed::new(0)),
@@ -102,7 +102,8 @@ impl RateControl {
         }
     }
 
-    /// Returns the congestion window; for a member, at least the bytes in flight of the others and its floor.
+    /// Returns the congestion window; for a member, at least the sum of the others' bytes in flight and its
+    /// floor.
     #[inline]
     pub(crate) fn window(&self) -> u32 {
         let cwnd = self.congestion.cwnd();

@@ -3,7 +3,8 @@
 //!
 //! This module decides when a reduction begins and ends; the congestion controller decides its size. There is
 //! at most one reduction per window of data, for any cause (loss detection, ECN or a mechanism that repaired
-//! a loss), and one more if a retransmission is lost after a timeout (RFC 5681 section 4.3).
+//! a loss). During the repair after a timeout, a lost retransmission (RFC 5681 section 4.3) or a timeout
+//! after progress reduces the window once more.
 
 use brisk_wire::SeqNum;
 
@@ -36,7 +37,7 @@ pub(crate) struct Recovery {
     frto: bool,
     /// True if F-RTO is used.
     uses_frto: bool,
-    /// True for the first timeout in a row: new data may then reveal a mistake.
+    /// True if the last timeout lowered `ssthresh`; otherwise F-RTO does not send new data.
     first_timeout: bool,
     /// True if SND.UNA moved since the last timeout.
     progressed: bool,
@@ -112,7 +113,8 @@ impl Recovery {
         !self.in_recovery() && self.una.gt(self.recover)
     }
 
-    /// Records a transmission. An undo requires that all retransmissions of an episode prove unnecessary.
+    /// Records a transmission. An undo by DSACK requires that all retransmissions of an episode prove
+    /// unnecessary.
     pub(crate) fn on_sent(&mut self, sent: &Sent) {
         if sent.origin == Origin::Retransmit && self.undo_marker.is_some() {
             self.undo_retrans = self.undo_retrans.saturating_add(sent.range.len());
@@ -129,8 +131,8 @@ impl Recovery {
     /// [`Recovery::on_ack`]; on `Some` the caller restores the window, clears the marks of losses and calls
     /// [`Recovery::undo`].
     ///
-    /// `repairs_in_flight`: a retransmission is outstanding. It may have been lost: neither a late original
-    /// nor a duplicate shows that.
+    /// `repairs_in_flight`: true if a retransmission is outstanding. Then DSACK and timestamps decide
+    /// nothing, because that retransmission may have been lost.
     pub(crate) fn spurious(
         &mut self,
         ack: &AckOutcome,
@@ -289,8 +291,8 @@ impl Recovery {
     pub(crate) fn on_loss(&mut self, nxt: SeqNum) -> Episode {
         self.resume_retransmissions();
         match self.state {
-            // After a timeout it is another sign of congestion, like the loss of a retransmission (Linux:
-            // tcp_rack_reo_timeout).
+            // After a timeout this loss is another sign of congestion, like the loss of a retransmission
+            // (Linux: tcp_rack_reo_timeout).
             CongestionState::Open | CongestionState::Disorder | CongestionState::Loss => {
                 self.enter_recovery(nxt)
             }
@@ -343,9 +345,9 @@ impl Recovery {
         }
     }
 
-    /// Begins a repair after only a small segment of a flight arrived, for which the window has been reduced.
-    /// The other segments were probably too large, so the repair uses the current window instead of beginning
-    /// with one segment.
+    /// Begins a repair after only a small segment of a flight arrived. The window has already been reduced,
+    /// and the other segments were probably too large. So the repair uses the current window instead of
+    /// beginning with one segment.
     pub(crate) fn on_flight_vanished(&mut self, nxt: SeqNum) {
         self.enter_loss(nxt);
     }
@@ -357,8 +359,8 @@ impl Recovery {
         self.forbid_undo();
     }
 
-    /// Processes an acknowledgement of `ack` on which the peer echoes congestion experienced. RFC 3168 6.1.2:
-    /// "TCP should not react to congestion indications more than once every window of data".
+    /// Processes an acknowledgement of `ack` with ECE. RFC 3168 6.1.2: "TCP should not react to congestion
+    /// indications more than once every window of data".
     pub(crate) fn on_ecn(&mut self, ack: SeqNum, nxt: SeqNum) -> Episode {
         if self.reducing() {
             self.forbid_undo();
@@ -390,7 +392,7 @@ impl Recovery {
         episode
     }
 
-    /// True if the last reduction would be undone in case a reported masked loss is refuted.
+    /// True if a masked loss is a cause of the last reduction, so that refuting it may undo the reduction.
     pub(crate) fn answers_masked_loss(&self) -> bool {
         self.masked || self.has_masked_loss
     }

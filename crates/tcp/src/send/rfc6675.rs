@@ -63,7 +63,8 @@ impl Rfc6675 {
         let count = Count::of(board);
         let counted = self.by_count(board, &count);
         if !counted.0.lost.is_empty() {
-            // The answer to a probe: earlier segments are at least a probe timeout old.
+            // The acknowledgement answers a probe. Earlier segments are at least a probe timeout old, so all
+            // are lost.
             let probed = ack.delivered.iter().any(|segment| segment.origin == Origin::TailLossProbe);
             return if probed && !situation.in_recovery {
                 (holes(board, 0, &count), counted.1)

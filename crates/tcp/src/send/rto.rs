@@ -39,7 +39,7 @@ impl Rto {
         self.deadline = Some(at);
     }
 
-    /// Postpones the timer because the timeout has grown by this time.
+    /// Postpones the timer, because the timeout has grown by `longer`.
     pub(crate) fn postpone(&mut self, longer: Duration) {
         self.deadline = self.deadline.map(|deadline| deadline + longer);
     }

@@ -103,7 +103,7 @@ impl RttEstimator {
     }
 
     /// Makes the first sample continue from the SRTT and RTTVAR of an earlier connection (RFC 9040 section
-    /// 5), unless the path has changed.
+    /// 5), unless it is less than half or more than twice that SRTT.
     pub(crate) fn continue_from(&mut self, srtt: Duration, rttvar: Duration) {
         let (srtt, rttvar) = (Micros::from(srtt), Micros::from(rttvar));
         self.prior = Some((srtt.clamp(MIN_SAMPLE, MAX_SAMPLE), rttvar.min(MAX_SAMPLE)));
@@ -150,7 +150,8 @@ impl RttEstimator {
     }
 
     /// Returns the timeout before backoff: `srtt + max(G, 4*rttvar, var_floor)`, limited to `[min, max]`. The
-    /// floor is on the variance term so that a stable path keeps a timeout well above two round trips.
+    /// floor limits the variance term, not the sum, so the timeout of a stable path exceeds its round-trip
+    /// time by `var_floor`.
     pub(crate) fn rto_base(&self) -> Micros {
         self.rto_base
     }

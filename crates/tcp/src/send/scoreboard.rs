@@ -24,8 +24,8 @@ mod sent_twice;
 
 use sent_twice::SentTwice;
 
-/// Limit of records that SACK blocks may split; after that, partial coverage is ignored. It bounds the memory
-/// that a peer with strange blocks can occupy.
+/// Maximum number of splits of records by SACK blocks; beyond it, partial coverage is ignored. It bounds the
+/// memory that a peer with strange blocks can occupy.
 const MAX_SACK_SPLITS: u32 = 1024;
 
 /// Record of one sent segment.
@@ -48,8 +48,8 @@ pub(crate) struct Record {
     /// True if the segment was declared lost, and neither sacked nor restored since, whether or not it was
     /// retransmitted.
     pub(crate) missing: bool,
-    /// True if the receiver reported the segment by SACK and reneged: the time of its arrival shows nothing
-    /// about its transmission.
+    /// True if the receiver reported the segment by SACK and reneged: its acknowledgement gives no round-trip
+    /// sample.
     pub(crate) taken_back: bool,
     /// True for the SYN; such a record contains nothing else.
     pub(crate) syn: bool,
@@ -106,7 +106,7 @@ struct Tags {
     lost: SeqRanges,
     /// Ranges that are sacked, lost or were sent more than once.
     aside: SeqRanges,
-    /// Retransmitted ranges, in that order; an entry may remain after its range is acknowledged.
+    /// Retransmitted ranges, in the order of sending; an entry may remain after its range is acknowledged.
     resent: VecDeque<Resent>,
     sent_twice: VecDeque<SentTwice>,
     sack_splits: u32,
@@ -225,8 +225,9 @@ impl Scoreboard {
         self.outstanding().saturating_sub(gone).saturating_sub(self.reno.arrived)
     }
 
-    /// True if outstanding data has arrived, according to SACK or, without it, to duplicate acknowledgements,
-    /// or if the first segment or another one in flight was retransmitted.
+    /// True if outstanding data has arrived, according to SACK or, without it, to duplicate acknowledgements;
+    /// if the first segment was sent more than once; or if another segment in flight was retransmitted, other
+    /// than by a probe.
     pub(crate) fn has_gaps(&self) -> bool {
         !self.tags.sacked.is_empty()
             || self.reno.arrived > 0
@@ -645,7 +646,7 @@ impl Scoreboard {
         }
     }
 
-    /// Counts RFC 5681 duplicates, and their meaning on a connection without SACK.
+    /// Counts duplicate acknowledgements (RFC 5681) and, without SACK, the segments that they announce.
     fn count_duplicate(&mut self, outcome: &mut AckOutcome) {
         if outcome.duplicate {
             self.dupacks = self.dupacks.saturating_add(1);

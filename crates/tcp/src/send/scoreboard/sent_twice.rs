@@ -29,10 +29,10 @@ impl Scoreboard {
         self.tags.sent_twice.push_back(SentTwice { range, of });
     }
 
-    /// Returns the cause of the duplicate `range`, which is the earliest transmission in the log that
-    /// overlaps it, and the number of bytes of `range` in the log. These bytes are removed, because each
-    /// transmission can cause only one duplicate. The peer drops copies silently, so a copy is the cause only
-    /// if nothing else was sent again.
+    /// Returns the cause of the duplicate `range`, and the number of its bytes in the log that have such a
+    /// cause (a copy, or anything else). The cause is the earliest transmission in the log that overlaps the
+    /// range. It is a copy only if nothing else was sent again, because the peer drops copies silently. The
+    /// bytes found are removed from the log, because each transmission can cause only one duplicate.
     pub(super) fn take_sent_twice(&mut self, range: SeqRange) -> (DsackOf, u32) {
         let overlaps = |entry: &SentTwice| entry.range.intersection(&range).is_some();
         let again = |entry: &SentTwice| entry.of != DsackOf::Duplicate && overlaps(entry);
