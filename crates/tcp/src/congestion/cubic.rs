@@ -28,7 +28,7 @@ const L: u32 = 8;
 /// Cubic microseconds in a cubic second.
 const MICROS_CUBED: u128 = 1_000_000_000_000_000_000;
 
-/// Limit of the time from the plateau; beyond it the window is out of range anyway.
+/// Limit of the time from the plateau, microseconds; beyond it the window is out of range anyway.
 const OFFSET_MAX: u64 = 10_000_000_000;
 
 /// State that a reduction changes and an undo restores (RFC 9438 section 4.9).
@@ -92,7 +92,8 @@ impl Cubic {
         }
     }
 
-    /// Slow start (RFC 9438 section 4.10). Returns the bytes left for congestion avoidance.
+    /// Grows the window in slow start (RFC 9438 section 4.10). Returns the bytes left for congestion
+    /// avoidance.
     fn slow_start(&mut self, acked: &AckSample) -> u32 {
         let first = self.curve.ssthresh == u32::MAX;
         let phase = if first {
@@ -157,8 +158,8 @@ impl Cubic {
         });
     }
 
-    /// Skips unused time (section 5.8): time in which the window was not the limit, and a pause of more than
-    /// a round trip with nothing in flight, do not count for t.
+    /// Excludes unused time from t (section 5.8): time in which the window was not the limit, and the part
+    /// beyond a round trip of a longer time between two acknowledgements.
     fn skip_unused_time(&mut self, acked: &AckSample) {
         let last_ack = self.last_ack.replace(acked.now).unwrap_or(acked.now);
         let Some(epoch) = &mut self.curve.epoch else { return };
@@ -167,7 +168,8 @@ impl Cubic {
         epoch.start = (epoch.start + since.saturating_sub(used)).min(acked.now);
     }
 
-    /// Performs sections 4.6 and 4.7, in whole segments, because a part of one permits no transmission.
+    /// Performs the reduction of sections 4.6 and 4.7 in whole segments, because a part of one permits no
+    /// transmission.
     fn reduce(&mut self) {
         self.before = Some(Box::new((self.cwnd, self.curve)));
         let used = self.cwnd - self.cwnd % self.mss;

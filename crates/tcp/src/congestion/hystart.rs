@@ -68,7 +68,7 @@ impl HyStart {
         self.phase
     }
 
-    /// Returns the growth of the window for `bytes` acknowledged (already limited to L segments).
+    /// Returns the growth of the window for `bytes` acknowledged, which the caller has limited.
     pub(crate) fn growth(&self, bytes: u32) -> u32 {
         match self.phase {
             HystartPhase::SlowStart => bytes,

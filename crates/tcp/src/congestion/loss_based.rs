@@ -26,8 +26,7 @@ pub(crate) trait Window: Debug + Send {
     /// Responds to congestion: computes and returns the new `ssthresh` (at least two segments) from `cwnd`;
     /// leaves `cwnd` to PRR.
     fn on_congestion(&mut self, now: Instant) -> u32;
-    /// Responds to a retransmission timeout: continues with one segment. `first` is false for further
-    /// timeouts of the same data, which do not lower `ssthresh` again (RFC 5681 equation 4).
+    /// Responds to a retransmission timeout: continues with one segment. `first`: see [`RtoEvent::first`].
     fn on_timeout(&mut self, now: Instant, first: bool);
     /// Sets the window, for PRR or at the end of recovery.
     fn set_cwnd(&mut self, cwnd: u32);

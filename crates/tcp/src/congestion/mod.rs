@@ -76,9 +76,9 @@ pub trait CongestionController: Debug + Send {
     /// [`AckSample`] follows a timer.
     fn on_congestion(&mut self, event: &CongestionEvent);
 
-    /// Ends a reduction (`_from`): all data outstanding at its beginning is delivered, the window is reduced
-    /// at once, another reduction begins, or packets seem to be lost because of their size. A spurious loss
-    /// ends it by [`CongestionController::on_spurious`] alone.
+    /// Ends a reduction (`_from`) for one of these reasons: all data outstanding at its beginning is
+    /// delivered, the window has been reduced in one step, another reduction begins, or packets seem to be
+    /// lost because of their size. A spurious loss ends it by [`CongestionController::on_spurious`] alone.
     fn on_recovery_exit(&mut self, _from: CongestionState) {}
 
     /// Responds to a loss that the reordering timer declared, with `_pipe` bytes in flight. The window must

@@ -1,8 +1,8 @@
 //! Proportional Rate Reduction (RFC 9937): the window of a loss-based controller during fast recovery and
 //! CWR.
 //!
-//! PRR sends in proportion to the delivered data that the receiver reports. So the window is at `ssthresh`
-//! when recovery ends, for any losses, without silence at the start or a burst at the end. The older RFC 6937
+//! PRR sends in proportion to the data that the receiver reports as delivered. So the window converges to
+//! `ssthresh` during recovery, without silence at the start or a burst at the end. The older RFC 6937
 //! compensates for losses faster; the baseline of the paper's time uses it.
 
 use alloc::boxed::Box;
@@ -69,12 +69,12 @@ impl Prr {
         self.episode = None;
     }
 
-    /// Computes the window after an acknowledgement that reports `delivered` bytes and leaves `pipe`
-    /// bytes in flight. `una_advanced`: SND.UNA moved. `new_loss`: this acknowledgement caused bytes
-    /// to be marked lost. Without an active reduction it returns `pipe + delivered`.
+    /// Computes the window after an acknowledgement that reports `delivered` bytes and leaves `pipe` bytes in
+    /// flight. `una_advanced`: SND.UNA moved. `new_loss`: this acknowledgement caused bytes to be marked
+    /// lost. Without an active reduction it returns `pipe + delivered`.
     ///
-    /// The caller passes at least one segment as `delivered` if a timer or a mechanism began the reduction,
-    /// so that the first retransmission leaves at once.
+    /// After a timer, which delivers nothing, the caller passes one segment as `delivered`, so that the first
+    /// retransmission leaves at once.
     pub(crate) fn on_ack(
         &mut self,
         delivered: u32,

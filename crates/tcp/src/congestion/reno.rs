@@ -1,15 +1,16 @@
 //! Reno congestion control (RFC 5681) with appropriate byte counting (RFC 3465).
 //!
-//! Slow start grows by the bytes acknowledged, congestion avoidance by one segment per window of
-//! bytes acknowledged, congestion halves the window.
+//! In slow start the window grows by the bytes acknowledged, in congestion avoidance by one segment per
+//! window of acknowledged bytes. Congestion halves it.
 
 use super::loss_based::Window;
 use super::sample::AckSample;
 use crate::time::Instant;
 
-/// Maximum growth by one acknowledgement in slow start without pacing, bytes. RFC 9406 section 4.2 suggests 8
-/// segments; Linux has no limit. The value is one super-segment, because a peer behind a coalescing device
-/// acknowledges that much at once, and a smaller limit would end exponential growth there.
+/// Maximum growth by one acknowledgement in slow start, bytes, unless eight segments are more. RFC 9406
+/// section 4.2 suggests 8 segments; Linux has no limit. The value is one super-segment, because a peer behind
+/// a coalescing device acknowledges that much at once, and a smaller limit would end exponential growth
+/// there.
 pub(super) const SLOW_START_BURST: u32 = 64 << 10;
 
 #[derive(Clone, Debug)]

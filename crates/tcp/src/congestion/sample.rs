@@ -63,7 +63,7 @@ pub struct AckSample {
     pub pipe_before: u32,
     /// Bytes in flight now.
     pub pipe: u32,
-    /// Round-trip sample of the oldest segment acknowledged (Karn's rule).
+    /// Round-trip sample of the acknowledgement, if Karn's rule permits one.
     pub rtt: Option<Micros>,
     /// Smoothed round-trip time.
     pub srtt: Option<Micros>,
@@ -126,8 +126,8 @@ pub struct RateSample {
     pub is_probe: bool,
     /// Round-trip time of the transmission, if unambiguous.
     pub rtt: Option<Micros>,
-    /// Delivery rate, bytes per second, rounded up; `None` if the interval is zero, or shorter than the
-    /// minimum round-trip time.
+    /// Delivery rate, bytes per second, rounded up; `None` if the receiver has reneged, or the interval is
+    /// zero or shorter than the minimum round-trip time.
     pub rate: Option<u64>,
 }
 
@@ -179,7 +179,7 @@ pub enum CongestionCause {
     Repaired(Repair),
 }
 
-/// The sender enters fast recovery or CWR: once per window of data.
+/// Entry of the sender into fast recovery or CWR: at most once per window of data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct CongestionEvent {
@@ -205,8 +205,8 @@ pub struct RtoEvent {
     pub now: Instant,
     /// Bytes still in flight and not declared lost.
     pub pipe: u32,
-    /// False for further timeouts of the same data, which do not lower the threshold again (RFC 5681 equation
-    /// 4).
+    /// False if `ssthresh` is lowered already, by an earlier timeout of the same data or the reduction that
+    /// the timeout interrupts (RFC 5681 equation 4).
     pub first: bool,
     /// `Some` if the start window from the path's memory was too large: upper bound of the slow-start
     /// threshold, bytes.

@@ -1,12 +1,13 @@
 //! The times of acknowledgements: delayed acknowledgements as in Linux.
 //!
-//! RFC 9293 section 3.8.6.3 and RFC 5681 section 4.2 allow half a second and require an acknowledgement for
-//! at least every second full-sized segment, and at once for anything out of order. Within that, the delay
-//! adapts:
+//! RFC 9293 section 3.8.6.3 and RFC 5681 section 4.2 allow a delay of half a second, and ask for an
+//! acknowledgement of at least every second full-sized segment and at once of anything out of order. Within
+//! these rules, the delay adapts:
 //!
 //! - **quick mode**: the first acknowledgements of a connection (and those after a long gap or a duplicate)
 //!   are not delayed, so that the window of a sender in slow start grows;
-//! - **ato**: the delay follows the time between arrivals, never below 40 ms;
+//! - **ato**: the delay follows the time between arrivals, from 40 ms up to the limits that the
+//!   configuration, the round-trip time and the retransmission timeout set;
 //! - **interactive** ("ping-pong"): once the application has responded within the delay, acknowledgements
 //!   wait for the response that carries them, even in quick mode.
 //!
@@ -83,7 +84,7 @@ pub(crate) struct Received {
     pub(crate) rcv_wnd: u32,
     /// Smoothed round-trip time of this end's data, if there is a sample: limits the delay.
     pub(crate) srtt: Option<Micros>,
-    /// This end's retransmission timeout; after a longer gap the peer starts again.
+    /// This end's retransmission timeout; after a longer gap the peer may be in slow start again.
     pub(crate) rto: Micros,
 }
 
@@ -301,7 +302,8 @@ impl AckPolicy {
     }
 
     /// Records a read of `count` bytes; `emptied`: nothing is left to read. The acknowledgement leaves if it
-    /// covers more than a full-sized segment, or if it waited in vain for a response.
+    /// covers more than a full-sized segment. It also leaves if everything is read and the peer has ended two
+    /// writes, or one write on a connection that is not interactive.
     pub(crate) fn on_read(&mut self, count: usize, emptied: bool, rcv_nxt: SeqNum) {
         if self.owed == Owed::Nothing {
             return;

@@ -1,9 +1,9 @@
 //! The receiving half of a connection: turns arrivals into a stream, acknowledgements and a window.
 //!
-//! It has six parts that do not know each other; the connection passes values from one to the next:
+//! It has six parts that share no state; the connection passes values from one to the next:
 //!
 //! 1. [`timestamps`] checks the timestamp (PAWS) and keeps the value to echo;
-//! 2. [`window`] decides if the segment lies in the window;
+//! 2. [`window`] decides which segments are acceptable, and which window is announced;
 //! 3. [`assembler`] returns the data that the segment adds, as an [`assembler::Arrival`];
 //! 4. [`queue`] stores the bytes until the application reads them;
 //! 5. [`sack`] turns arrivals into the SACK blocks of the next acknowledgement;

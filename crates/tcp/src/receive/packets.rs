@@ -44,8 +44,8 @@ impl Packets {
         self.len
     }
 
-    /// Returns the bytes of memory in use. A driver may use buffers twice as long as the packets that it
-    /// lends.
+    /// Returns the bytes of memory in use. A lent packet counts twice its length, because a driver's buffer
+    /// may be that long.
     pub(super) fn memory(&self) -> usize {
         self.memory
     }

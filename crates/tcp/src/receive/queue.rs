@@ -8,9 +8,9 @@
 //! Bytes that were read may be retained for a while before offset 0, as the history from which Corrective
 //! repairs losses ([`RecvQueue::retain`]); they do not reduce the window.
 //!
-//! Long payload that arrives in order while the ring is empty stays in its [packets](super::packets), if
-//! these are lent ([`RecvQueue::lend_packet`]); the ring then begins after it. With a history all bytes are
-//! in the ring.
+//! Long payload that arrives in order stays in its [packets](super::packets), if these are lent
+//! ([`RecvQueue::lend_packet`]). The ring's content, if all of it is readable, then becomes a packet too, and
+//! the ring begins after the packets. With a history all bytes are in the ring.
 //!
 //! Storage is allocated for the first byte and grows with its content. When the last byte has been read and
 //! no byte is retained, the storage is [taken](RecvQueue::take_storage), so an idle connection has no

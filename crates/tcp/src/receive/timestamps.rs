@@ -53,7 +53,7 @@ impl Timestamps {
         Option8 { value: self.value(now), echo: self.echo() }
     }
 
-    /// Advances the clock by one tick, so that later segments are newer than all earlier ones.
+    /// Advances the clock by one tick, so that later segments have a larger TSval than all earlier ones.
     #[cfg(feature = "historical")]
     pub(crate) fn advance(&mut self) {
         self.offset = self.offset.wrapping_add(1);
@@ -76,8 +76,8 @@ impl Timestamps {
     }
 
     /// Applies R3 of RFC 7323 section 5.3 (and section 4.3): the TSval of an accepted segment becomes
-    /// TS.Recent if the segment contains the left edge of the last acknowledgement, so that an echo measures
-    /// a delayed acknowledgement from the first segment it covers. Returns whether it did.
+    /// TS.Recent if the segment begins at or below Last.ACK.sent. So an echo measures a delayed
+    /// acknowledgement from the first segment that it covers. Returns whether TS.Recent was set.
     pub(crate) fn on_accepted(
         &mut self,
         seq: SeqNum,

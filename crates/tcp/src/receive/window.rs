@@ -2,8 +2,9 @@
 //!
 //! - The scale is chosen for the largest buffer, once (RFC 7323 section 2.3); windows in SYN
 //!   segments are not scaled.
-//! - This end never moves the right edge to the left (RFC 9293 section 3.8.6.2.1); rounding to the scale may
-//!   announce less, so the largest edge ever announced is remembered and honoured (RFC 7323 section 2.4).
+//! - Unless the [`WindowRules`] permit it, this end does not move the right edge to the left (RFC 9293
+//!   section 3.8.6.2.1). Rounding to the scale may announce less, so the largest edge ever announced is
+//!   remembered and honoured (RFC 7323 section 2.4).
 //! - Silly windows are not offered (RFC 9293 section 3.8.6.2.2).
 //! - The buffer grows with what the application reads per round trip, as Linux's dynamic right-sizing
 //!   does.
@@ -119,11 +120,11 @@ impl RecvWindow {
         self.edge.max(rcv_nxt)
     }
 
-    /// True if any part of a segment of `len` sequence numbers is in the window (the table of RFC 9293
-    /// section 3.10.7.4). With a closed window only an empty segment at RCV.NXT is acceptable; the caller
-    /// makes the exceptions for ACKs, URGs and RSTs at RCV.NXT. An empty segment may be at the right edge: a
-    /// peer that has filled the window sends its acknowledgements from there, even if some of its data was
-    /// lost (Linux: the same).
+    /// True if the segment of `len` sequence numbers is acceptable: the first or the last of them is in the
+    /// window (the table of RFC 9293 section 3.10.7.4). With a closed window only an empty segment at RCV.NXT
+    /// is acceptable; the caller makes the exceptions for ACKs, URGs and RSTs at RCV.NXT. An empty segment
+    /// may be at the right edge: a peer that has filled the window sends its acknowledgements from there,
+    /// even if some of its data was lost (Linux: the same).
     pub(crate) fn acceptable(&self, rcv_nxt: SeqNum, seq: SeqNum, len: u32) -> bool {
         let wnd = self.rcv_wnd(rcv_nxt);
         let inside = |seq: SeqNum| seq.since(rcv_nxt) < wnd;
@@ -196,9 +197,9 @@ impl RecvWindow {
     }
 }
 
-/// Avoids silly windows (RFC 9293 section 3.8.6.2.2) as Linux does. Once half of the buffer is used, a window
-/// below a segment or below a sixteenth of the buffer becomes 0; an unscaled window is a whole number of
-/// segments.
+/// Avoids silly windows (RFC 9293 section 3.8.6.2.2) as Linux does. Once more than half of the buffer is
+/// used, a window below a segment or below a sixteenth of the buffer becomes 0. An unscaled window changes
+/// only by whole segments.
 fn avoid_silliness(free: u32, capacity: u32, rcv_mss: u32, current: u32, scaled: bool) -> u32 {
     let mss = rcv_mss.clamp(1, capacity.max(1));
     if free < capacity / 2 && (free < capacity / 16 || free < mss) {
@@ -216,7 +217,7 @@ fn avoid_silliness(free: u32, capacity: u32, rcv_mss: u32, current: u32, scaled:
 struct RightSizing {
     capacity: usize,
     max: usize,
-    /// Bytes read in the previous round.
+    /// Maximum number of bytes read in one of the previous rounds.
     space: u64,
     /// Bytes read in this round so far.
     copied: u64,
@@ -297,7 +298,7 @@ impl RightSizing {
     }
 }
 
-/// Returns the buffer for a peer, from the bytes read in this round trip (`copied`) and in the previous one
+/// Returns the buffer for a peer, from the bytes read in this round trip (`copied`) and in an earlier one
 /// (`before`). Twice the bytes read covers a round trip in which a loss is repaired; in addition, the growth
 /// of a sender that doubles its window is extrapolated.
 fn wanted(copied: u64, before: u64, mss: u32) -> u64 {

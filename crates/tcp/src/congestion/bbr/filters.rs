@@ -74,7 +74,7 @@ pub(super) struct MinRtt {
     /// The minimum of the last [`PROBE_RTT_INTERVAL`].
     recent: Option<Micros>,
     recent_at: Instant,
-    /// Largest flight in this round, bytes, and its smallest round-trip time.
+    /// Largest flight of this round, bytes, and the smallest round-trip time of the round.
     round_flight: u64,
     round_rtt: Option<Micros>,
 }

@@ -5,10 +5,15 @@
 //! also be *excess*: more than random loss explains. The flow learns the random loss of its path over time
 //! ([`crate::evidence`]).
 //!
-//! Such losses end a probe. Between probes the limits fall if the losses of a round exceed what chance causes
-//! once in ten thousand rounds. They also fall if the losses are excess in a queue, or excess in two of four
-//! lossy rounds. Finally they fall if two of four lossy rounds had a queue, unless the flow drains its own
-//! queue. Losses of data that was sent before Drain do not count after it.
+//! Such losses end a probe, and so do losses that a full queue is known to have caused. Between probes, the
+//! limits fall after a round whose losses
+//!
+//! - are known to be caused by a full queue;
+//! - exceed what chance causes once in ten thousand rounds;
+//! - are excess, while there is a queue or for the second time in four lossy rounds; or
+//! - occur while there is a queue, in the second of four lossy rounds, unless the flow drains its own queue.
+//!
+//! Losses of data that was sent before Drain do not count after it.
 
 use super::super::sample::{LostPacket, RateSample};
 use super::{Bbr, BbrState, CyclePhase};
@@ -187,7 +192,8 @@ impl Bbr {
         }
     }
 
-    /// Responds to an ECN mark (RFC 3168) once per window: as to a loss, but with the reduction of RFC 8511.
+    /// Responds to an ECN mark (RFC 3168) once per window: in a probe as to a loss, otherwise with the
+    /// reduction of RFC 8511.
     pub(super) fn answer_mark(&mut self, now: Instant) {
         match self.state {
             BbrState::Startup => {

@@ -91,7 +91,7 @@ pub(crate) struct Bbr {
     undo: Option<Undo>,
 }
 
-/// The phase of BBR's model building.
+/// The state of BBR's state machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum BbrState {
     /// Doubles the rate each round until the bandwidth no longer grows.

@@ -93,7 +93,7 @@ impl Bbr {
     }
 
     /// Returns `gain` times the volume that `bandwidth` delivers in a round trip, bytes; the initial window
-    /// while that is unknown.
+    /// while the round-trip time is unknown.
     pub(super) fn bdp(&self, bandwidth: u64, gain: Gain) -> u64 {
         match self.min_rtt.get() {
             Some(rtt) => bytes_in(bandwidth, rtt).saturating_mul(gain.0).div_ceil(gain.1),

@@ -83,7 +83,7 @@ impl Cycle {
         segments * u64::from(mss)
     }
 
-    /// Ends a probe, whose last data is acknowledged from now on. ProbeRTT and Down call it.
+    /// Ends a probe: from now on, its last data is acknowledged.
     pub(super) fn stop_probe(&mut self) {
         self.ack_phase = AckPhase::Stopping;
     }
@@ -182,7 +182,7 @@ impl Bbr {
         };
         let is_precautionary = self.cycle.prev_too_high && flight >= self.bounds.inflight_longterm;
         let had_a_round = self.rounds.count > self.cycle.up_start_round;
-        // With a smaller queue, a later flow could not take its share from a flow that fills the path.
+        // With a lower limit, a later flow could not take its share from a flow that fills the path.
         let queue = self.bdp(self.bandwidth(), (8, 5))
             + self.aggregation.extra(self.bandwidth())
             + 2 * u64::from(self.mss);
