@@ -75,7 +75,8 @@ pub enum GentleOutcome {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum GentleOff {
-    /// The configuration has neither, or SACK or timestamps, which they need, are off.
+    /// The configuration has neither, or SACK is off, or timestamps are off, which all but Corrective in F2
+    /// need.
     NotAsked,
     /// The option did not fit on the SYN together with a long cookie.
     NoRoom,
@@ -150,8 +151,7 @@ impl Capabilities {
     /// Returns the byte of a SYN; `None`: no option. All except Corrective in F2 need timestamps.
     pub(crate) fn offer(&self, timestamps: bool) -> Option<u8> {
         if self.f1 && !self.f2 {
-            // The options of F1 cannot distinguish several parities, so the XOR replaces the code with
-            // several.
+            // The options of F1 cannot distinguish several parities, so the XOR replaces Reed-Solomon.
             let larger = self.encoding == ENCODING_REED_SOLOMON;
             let encoding = if larger { ENCODING_XOR } else { self.encoding };
             return timestamps.then_some(CAP_VERSION_F1 | encoding);

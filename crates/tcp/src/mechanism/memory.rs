@@ -7,15 +7,15 @@
 //! their combination does not pass, and the option is left out for a day. So the cause is found within two
 //! connections, and the other option stays in use.
 //!
-//! After the second dropped SYN in a row the option is left out for an hour, doubled each time. A device that
-//! removes the option from later segments, or rewrites payload, stops it for a day.
+//! After the second dropped SYN in a row the option is left out for an hour, doubled each time. If a device
+//! removes the option from later segments or rewrites payload, the option is left out for a day.
 //! [`crate::fast_open::client`] remembers failures of Fast Open alone.
 //!
 //! A random loss looks the same. On a path that loses 2 % in each direction a SYN stays unanswered in 4 of
 //! 100 connections, and two in a row after some 600. With a limit of two a busy client would leave out the
 //! option most of the time, on exactly those paths where it helps. So a destination that has passed the
-//! option before needs more dropped SYNs. Two in a row are needed before the options are tried one by one,
-//! because a connection without an option is slower. Six are needed before the option is left out.
+//! option before needs more dropped SYNs: two in a row before the options are tried one by one, because a
+//! connection without an option is slower, and six before the option is left out.
 //!
 //! "In a row" means that each of these connections was opened when the drop before it was known. SYNs that
 //! leave together count as one: a moment without a link drops all of them. If chance drops some, these are

@@ -2,7 +2,7 @@
 //! Proactive (copies), the agreement of both ends, and the planner that decides which redundancy is worth its
 //! cost.
 //!
-//! None of them knows a connection. [`crate::connection`] calls them at named points and sends the segments
+//! None of them knows a connection. [`crate::connection`] calls them at fixed points and sends the segments
 //! that they request. Reactive, which needs only the sender, is also there, as the probe timer of a
 //! connection.
 

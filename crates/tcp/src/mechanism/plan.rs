@@ -2,9 +2,9 @@
 //! path, the means of the connection and the allowance.
 //!
 //! It computes the expected delay of every form of the flight that fits the allowance, and takes the one with
-//! the smallest delay, if the gain is worth its bytes. Losses follow a chain of two states (Gilbert): a
-//! packet after a lost packet is lost with probability `1 - 1/burst`, and a pause ends a burst. Losses in a
-//! full queue get no redundancy.
+//! the smallest sum of delay and price of its bytes. Losses follow a chain of two states (Gilbert): a packet
+//! after a lost packet is lost with probability `1 - 1/burst`, and a pause ends a burst. Losses in a full
+//! queue get no redundancy.
 //!
 //! Time constants are in thousandths of a round trip, expected delays in millionths, probabilities in units
 //! of 1e-9; all are integers.
@@ -139,7 +139,7 @@ pub enum Protection {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Reason {
-    /// The plan has the smallest expected delay within the allowance.
+    /// The redundancy shortens the expected delay by more than the price of its bytes.
     Pays,
     /// Losses are so rare that redundancy is not worth its bytes.
     RareLoss,
@@ -193,7 +193,7 @@ pub fn plan(flight: &Flight, losses: &Losses, means: &Means, allowance: u32) -> 
     let (mut best, mut best_value) = (without(Reason::RareLoss), value(&plain));
     for form in forms(flight, means) {
         if price(form.cost(flight)) >= best_value {
-            // Even with no delay this form would cost more.
+            // Even without a delay this form would cost more than the best one.
             continue;
         }
         let plan = form.possible().weighed(flight, &mut tally);

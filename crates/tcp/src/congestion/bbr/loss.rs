@@ -11,7 +11,8 @@
 //! - are known to be caused by a full queue;
 //! - exceed what chance causes once in ten thousand rounds;
 //! - are excess, while there is a queue or for the second time in four lossy rounds; or
-//! - occur while there is a queue, in the second of four lossy rounds, unless the flow drains its own queue.
+//! - occur while there is a queue, for the second time in four lossy rounds, unless the flow drains its own
+//!   queue.
 //!
 //! Losses of data that was sent before Drain do not count after it.
 

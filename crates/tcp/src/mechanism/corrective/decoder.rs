@@ -333,7 +333,7 @@ impl Decoder {
         if range.start.lt(received.oldest()) && range.start.lt(edges.rcv_nxt) {
             return Attempt::Failed(Failure::History);
         }
-        // The form of F1 has no checksum (W-5.17).
+        // In F1 parity has no checksum, so it repairs only one run of at most a block (W-5.17).
         let is_one_run = missing.len() <= 1 && missing.iter().all(|run| run.len() <= layout.block());
         if self.config.profile.is_f1() && !is_one_run {
             return Attempt::Failed(Failure::TooMuchLost);

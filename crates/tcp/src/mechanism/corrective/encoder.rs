@@ -1,11 +1,11 @@
 //! The sending half of Corrective: the grouping of segments, the time of their parity, and the range that it
 //! covers (Gentle Aggression section 5).
 //!
-//! Segments that are sent for the first time within a quarter of a round trip form a group of at most 16
-//! blocks. Its parity leaves a quarter of a round trip after its last packet. So the loss of a burst does not
-//! include the parity, and the parity arrives well before a retransmission. The encoder does not know the
-//! bytes of the stream: [`Encoder::next`] returns the ranges, and the parity is computed from the send queue
-//! when the packet is written.
+//! Segments that are sent for the first time within a fraction of a round trip (by default a quarter) form a
+//! group. Its parity leaves the same time after its last packet. So the loss of a burst does not include the
+//! parity, and the parity arrives well before a retransmission. The encoder does not know the bytes of the
+//! stream: [`Encoder::next`] returns the ranges, and the parity is computed from the send queue when the
+//! packet is written.
 
 use alloc::collections::VecDeque;
 
@@ -192,8 +192,8 @@ impl Encoder {
         self.params
     }
 
-    /// Records data that left for the first time, in segments of `segment_size` bytes. `recovering`: losses
-    /// are being repaired.
+    /// Records data that left for the first time, in segments of `segment_size` bytes. `withheld`: no parity
+    /// may leave, because losses are being repaired.
     pub(crate) fn on_sent(
         &mut self,
         range: SeqRange,

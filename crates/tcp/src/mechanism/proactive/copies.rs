@@ -81,7 +81,7 @@ impl Copy {
 pub(crate) struct Original {
     /// The range that it occupies, including the FIN.
     pub(crate) range: SeqRange,
-    /// Number of segments; a segment that is to be copied is sent alone, so 1 then.
+    /// Number of segments. A segment whose copy leaves separately is sent alone.
     pub(crate) segments: u32,
     pub(crate) origin: Origin,
     pub(crate) at: Instant,
@@ -257,7 +257,7 @@ impl Copies {
         self.waiting.pop_front();
     }
 
-    /// Returns the time when the next copy is due, if it waits for that.
+    /// Returns the time when the next copy is due; `None` if none waits or the next one is deferred.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.waiting.front().filter(|_| !self.deferred).map(|copy| copy.due)
     }

@@ -60,8 +60,8 @@ pub(crate) enum FilterVerdict {
     DropCopy,
     /// The segment is the original of data that a copy has delivered: drop it without effect.
     DropOriginal,
-    /// The segment is the original of the last reported loss: process it like any segment; the DSACK informs
-    /// the peer.
+    /// The segment is the last original that was missing of those reported as lost: process it like any
+    /// segment; the DSACK informs the peer.
     Refute,
 }
 

@@ -9,8 +9,8 @@
 //! any other (`R_SUCC`, `R_ACK`).
 //!
 //! One difference from the paper: the receiver records the ranges that copies delivered. The paper's receiver
-//! remembers if the previous packet with the same sequence number was marked, and so drops a retransmission
-//! after a lost acknowledgement without an answer.
+//! remembers if the previous packet with the same sequence number was marked. So it silently drops a
+//! retransmission that follows a lost acknowledgement.
 
 pub(crate) mod brake;
 pub(crate) mod copies;
