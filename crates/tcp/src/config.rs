@@ -4,8 +4,8 @@
 //! Linux. A mechanism is off if its value is absent.
 //!
 //! A release can add fields to these types without a new major version. A literal therefore ends with the
-//! defaults: `TcpConfig { nodelay: true, ..TcpConfig::default() }`. [`BufferConfig`],
-//! [`KeepaliveConfig`] and [`RtoConfig`] are complete.
+//! defaults: `TcpConfig { nodelay: true, ..TcpConfig::default() }`. Only [`BufferConfig`],
+//! [`KeepaliveConfig`] and [`RtoConfig`] get no new fields.
 //!
 //! ```
 //! use brisk_tcp::TcpConfig;
@@ -110,8 +110,8 @@ pub struct FastOpenConfig {
     /// Time for which a client does not use Fast Open on a network that is a black hole, doubled each time.
     /// With 0 it is always used. Up to 86400 s, default 3600 s.
     pub black_hole_base: Duration,
-    /// Limit of the bytes of SYN data of all pending connections of a server: opened by their SYN and not
-    /// acknowledged yet. Default 1 MiB.
+    /// Limit of the bytes of SYN data of all pending connections of a server: their SYN has opened them, and
+    /// the client has not acknowledged the SYN-ACK yet. Default 1 MiB.
     pub max_pending_bytes: usize,
     /// The keys of listeners without keys of their own. `None`: the stack uses a key derived from its seed.
     pub keys: Option<KeySource>,
@@ -288,9 +288,9 @@ pub enum MtuProbing {
     OnBlackHole,
     /// Like `OnBlackHole`, but a path that has not delivered a large packet yet is suspected earlier: at the
     /// first timeout, or when only a small segment of a whole flight arrives. It is not suspected if large
-    /// packets of other connections arrive meanwhile. After a suspicion, data is sent in segments of 1024
-    /// bytes, and the previous size is tried again a round trip later, so that a path which only had many
-    /// losses returns to it.
+    /// packets of other connections arrive meanwhile. After a suspicion, data is sent in segments of
+    /// [`TcpConfig::base_mss`], and the previous size is tried again a round trip later, so that a path which
+    /// only had many losses returns to it.
     Early,
     /// Always search upwards from the base.
     Always,
@@ -370,8 +370,8 @@ pub struct TcpConfig {
     pub delack_max: Duration,
     /// Pace transmissions. Default `None`: Linux with CUBIC sends in bursts.
     pub pacing: Option<PacingConfig>,
-    /// Halve the window for each timeout without transmissions, down to the initial window (RFC 5681 section
-    /// 4.1; Linux: `tcp_slow_start_after_idle`). Default on.
+    /// Halve the window for each timeout without transmissions, down to the initial window (RFC 2861; Linux:
+    /// `tcp_slow_start_after_idle`). Default on.
     pub slow_start_after_idle: bool,
     /// Keepalive. Default off.
     pub keepalive: Option<KeepaliveConfig>,

@@ -117,7 +117,7 @@ pub(crate) struct Delivered {
     pub(crate) range: SeqRange,
     /// Time at which it was last sent.
     pub(crate) sent_at: Instant,
-    /// True if it was sent more than once.
+    /// True if it was sent more than once, or if the receiver has reneged on it: its round trip is ambiguous.
     pub(crate) retransmitted: bool,
     /// Reason of the last transmission.
     pub(crate) origin: Origin,
@@ -192,7 +192,7 @@ pub(crate) struct AckOutcome {
     pub(crate) bare: bool,
     /// The peer echoes congestion experienced (ECE, RFC 3168).
     pub(crate) ece: bool,
-    /// A range at SND.UNA that was reported by SACK is no longer reported: the receiver reneged.
+    /// SND.UNA has advanced to a segment that SACK had reported, and no further: the receiver reneged.
     pub(crate) reneged: bool,
     /// A repair by redundancy is reported for the first time: data delivered now may have been rebuilt from a
     /// later segment, so times prove nothing.
@@ -220,7 +220,7 @@ impl AckOutcome {
     }
 }
 
-/// Algorithm that declared data lost.
+/// Rule by which data was declared lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum LossCause {
@@ -228,7 +228,7 @@ pub enum LossCause {
     Rack,
     /// SACK reported three segments above the lost data (RFC 6675).
     DupThresh,
-    /// More than three segments lie between the lost data and the highest segment reported by SACK (FACK).
+    /// The highest segment reported by SACK is at least three segments above the lost data (FACK).
     Fack,
     /// Few segments are outstanding, and SACK reported a segment above the lost data (RFC 5827).
     EarlyRetransmit,
@@ -314,7 +314,7 @@ pub(crate) struct Sent {
     pub(crate) at: Instant,
 }
 
-/// Names of RFC 6675 / Linux for the state of the sender.
+/// Recovery state of the sender, with Linux's names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum CongestionState {
     /// No sign of trouble.

@@ -11,7 +11,7 @@
 //!
 //! | fact | how it is merged | lifetime |
 //! |---|---|---|
-//! | round-trip time | a longer one at once, a shorter one by an eighth (so does Linux) | `RTT_LIFETIME` |
+//! | round-trip time | a longer one at once, a shorter one by an eighth (as in Linux) | `RTT_LIFETIME` |
 //! | duration of a handshake in doubt | the last, until one is certain | `RTT_LIFETIME` |
 //! | minimum round-trip time | the minimum | `RTT_LIFETIME` since it was measured |
 //! | round-trip time of a full queue | from its losses (`LossTimes`) | sums halved beyond 2048 samples |
@@ -171,7 +171,7 @@ pub(crate) struct PathReport {
     pub(crate) mss: Option<u16>,
     /// Result of path-MTU discovery.
     pub(crate) mtu: MtuReport,
-    /// Every round trip was longer than that of the path without a queue.
+    /// True if every round trip was longer than that of the path without a queue.
     pub(crate) saw_queue: bool,
     /// The handshake just ended.
     pub(crate) handshake: Option<HandshakeResult>,
@@ -219,7 +219,8 @@ impl<T: Copy> Aging<T> {
 }
 
 impl Aging<NarrowPath> {
-    /// Returns what remains of a report that is valid for `lifetime`, after the arrival of a packet.
+    /// Returns the report as revised by the arrival of a packet; `None` if nothing of it remains. `lifetime`:
+    /// that of the report.
     fn revised(mut self, packet: LargePacket, lifetime: Duration) -> Option<Aging<NarrowPath>> {
         let was_reported_later = packet.sent_at + lifetime < self.until;
         if was_reported_later {
@@ -275,7 +276,7 @@ impl PathMemory {
         PathMemory::new(self.entries, self.hash.clone())
     }
 
-    /// Returns the facts of a path; none for a path without reports.
+    /// Returns the facts of a path; all are absent for a path without reports.
     pub(crate) fn facts(&self, ends: &Ends, now: Instant) -> PathFacts {
         self.paths.peek(ends).map_or_else(PathFacts::default, |path| path.facts(now))
     }
@@ -323,8 +324,8 @@ impl PathMemory {
         };
     }
 
-    /// Records that a large packet arrived, and revises a smaller MTU that was reported before it left, if
-    /// it left at least [`LARGE_PACKET_INTERVAL`] after the last recorded one. Returns true in this case.
+    /// Records that a large packet arrived, if it left at least [`LARGE_PACKET_INTERVAL`] after the last
+    /// recorded one; returns true then. A smaller MTU that was reported before the packet left is revised.
     pub(crate) fn on_large_packet(&mut self, ends: Ends, packet: LargePacket) -> bool {
         let paths = &mut self.paths;
         let Some((_, path)) = paths.touch_or_insert(ends, Path::default) else { return false };

@@ -5,8 +5,9 @@
 //! provides round-trip time and MSS as [`PathFacts`]. The cache also remembers failures, in three scopes, so
 //! that a reaction is not larger than its cause:
 //!
-//! - A SYN with data (or with the option) was dropped. After the second time the client uses no Fast Open to
-//!   this destination and port, for 240 s and doubling.
+//! - A SYN with data (or with the option) was dropped. After two in a row, or six if the destination has
+//!   answered SYN data before, the client uses no Fast Open to this destination and port, for 240 s and
+//!   doubling.
 //! - The server answered but did not accept the data, three times in ten minutes. SYNs carry the cookie and
 //!   no data for 60 s and doubling, so that the client notices a server that recovers. This also happens to a
 //!   client whose address changes; it costs bytes and no time.
@@ -57,7 +58,7 @@ const BLACK_HOLE_WINDOW: Duration = Duration::from_secs(600);
 const RECENT_SUCCESS: Duration = Duration::from_secs(60);
 /// Number of dropped SYNs in a row after which a destination and port is avoided, if it has answered SYN data
 /// before. If one of twenty-five handshakes loses a packet, chance causes two in a row every 600 connections,
-/// and six never.
+/// and six only every 240 million.
 const KNOWN_SYN_FAIL_LIMIT: u8 = 6;
 /// Limit of remembered signs of a black hole.
 const MAX_SIGNS: usize = 8;
@@ -264,7 +265,7 @@ pub(crate) enum FastOpenReport {
 }
 
 impl FastOpenReport {
-    /// Returns the same report for a SYN that had another option which may be the cause.
+    /// Returns the report for a SYN whose drop another option may have caused.
     pub(crate) fn doubted(self) -> FastOpenReport {
         match self {
             FastOpenReport::SynAck { class: SynAckClass::SynDrop | SynAckClass::ReqDrop, .. }

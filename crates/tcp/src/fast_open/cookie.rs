@@ -25,7 +25,7 @@ mod derived;
 #[cfg(feature = "derived-keys")]
 pub use derived::MasterSecret;
 
-/// Length of a cookie, bytes. Longer ones would not fit together with the other options of a SYN.
+/// Length of a cookie, bytes, as in Linux. A longer one may displace other options of a SYN.
 pub(crate) const COOKIE_LEN: usize = 8;
 /// A key of 16 bytes.
 #[derive(Clone)]

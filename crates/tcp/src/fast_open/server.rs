@@ -38,9 +38,10 @@ const MAX_PENDING: usize = 65_535;
 /// SYN, RFC 7413 section 6.1): use it only for requests that may be repeated.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FastOpenListen {
-    /// Pending connections: opened by their SYN and not acknowledged yet. 0 (off)..=65535, default 256.
+    /// Maximum number of pending connections: their SYN has opened them, and the client has not acknowledged
+    /// the SYN-ACK yet. 0 (off)..=65535, default 256.
     pub max_pending: u16,
-    /// Pending connections per client: an IPv4 address, an IPv6 /64. 1..=65535, default 16.
+    /// Maximum number of pending connections per client: an IPv4 address, an IPv6 /64. 1..=65535, default 16.
     pub max_per_ip: u16,
     /// Keys of this listener only. `None`: the stack's keys.
     pub keys: Option<KeySource>,
@@ -162,7 +163,7 @@ pub(crate) enum Plain {
     WindowFull,
 }
 
-/// The slot of a connection until its SYN is acknowledged. It must be returned exactly once, by
+/// The slot of a connection until its SYN-ACK is acknowledged. It must be returned exactly once, by
 /// [`Admission::release`] or [`Admission::penalise`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ticket {
@@ -294,13 +295,13 @@ impl Admission {
         Verdict::Accept { ticket: Ticket { listener, per_ip, bytes: syn.payload }, option, key }
     }
 
-    /// Frees the slot: the SYN of the connection was acknowledged, or the connection ended without a reset.
+    /// Frees the slot: the SYN-ACK was acknowledged, or the connection ended without a reset.
     pub(crate) fn release(&mut self, ticket: Ticket) {
         self.bytes = self.bytes.saturating_sub(ticket.bytes);
         self.free(ticket.listener, ticket.per_ip);
     }
 
-    /// Keeps the slot occupied for some time, because the connection was reset before its SYN was
+    /// Keeps the slot occupied for some time, because the connection was reset before its SYN-ACK was
     /// acknowledged.
     pub(crate) fn penalise(&mut self, ticket: Ticket, now: Instant) {
         self.bytes = self.bytes.saturating_sub(ticket.bytes);

@@ -68,7 +68,7 @@ pub(super) struct Epochs {
     master: MasterSecret,
     rotate_s: u64,
     unix: Option<u64>,
-    /// The epoch of `keys[2]`; the keys belong to the two epochs before it, to itself and to the next epoch.
+    /// The current epoch, and the keys of the two epochs before it, of itself and of the next one.
     turned: Option<(u64, [CookieKey; 4])>,
 }
 
