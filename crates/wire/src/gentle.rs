@@ -162,7 +162,7 @@ impl Gentle {
         if syn { read_capability(value) } else { read_flags(value) }
     }
 
-    /// Returns the flags byte of a segment after the handshake; `None` for a capability.
+    /// Returns the flags byte of a segment after the handshake; `None` for the forms of a SYN.
     pub const fn flags(&self) -> Option<u8> {
         match *self {
             Gentle::Capability(_) | Gentle::Part { .. } => None,

@@ -100,7 +100,8 @@ fn quoted_segment(quotation: &[u8]) -> Option<(SocketAddr, SocketAddr, SeqNum)> 
     Some((src, dst, SeqNum(u32::from_be_bytes([e, f, g, h]))))
 }
 
-/// RFC 792, codes of RFC 1122 section 3.2.2.1 and RFC 1812 section 5.2.7.1.
+/// Returns the kind of an ICMPv4 error (RFC 792; codes of RFC 1122 section 3.2.2.1 and RFC 1812 section
+/// 5.2.7.1).
 fn kind_v4(kind: u8, code: u8, mtu: u16) -> Option<IcmpKind> {
     match (kind, code) {
         (3, 0 | 6 | 11) => Some(IcmpKind::NetUnreachable),
@@ -116,7 +117,7 @@ fn kind_v4(kind: u8, code: u8, mtu: u16) -> Option<IcmpKind> {
     }
 }
 
-/// RFC 4443 section 3.
+/// Returns the kind of an ICMPv6 error (RFC 4443 section 3).
 fn kind_v6(kind: u8, code: u8, mtu: u32) -> Option<IcmpKind> {
     match (kind, code) {
         (1, 0) => Some(IcmpKind::NetUnreachable),

@@ -105,7 +105,7 @@ pub fn parse(bytes: &[u8], check: ChecksumCheck) -> Result<Packet<'_>, ParseErro
     }
 }
 
-/// Writes the segment directly to the caller's memory, because it is large.
+/// Parses a TCP segment. It writes the result directly to the caller's memory, because it is large.
 #[inline]
 fn parse_segment<'a>(ip: &IpHeader, bytes: &'a [u8], check: ChecksumCheck) -> Result<Packet<'a>, ParseError> {
     let parts = tcp::split(bytes)?;
@@ -148,7 +148,7 @@ pub fn emit(
         ChecksumFill::Full => MAX_PACKET_LEN,
         ChecksumFill::Partial => MAX_SUPER_LEN,
     };
-    // Write all headers at once rather than piece by piece.
+    // Reserve space for the whole packet at once.
     out.clear();
     out.reserve(ip.header_len() + tcp::MAX_HEADER_LEN + len);
     emit_headers_within(max, ip, tcp, len, out)?;

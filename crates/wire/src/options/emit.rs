@@ -11,7 +11,7 @@
 //! NOPs, with zeros at the end. If that exceeds 40 bytes too, an option is left out and the choice starts
 //! again:
 //!
-//! - SYN, SYN-ACK, in the order of dropping: the early window, Accurate ECN (shortened to 11, 8 or 5 bytes,
+//! - SYN, SYN-ACK, in the order of dropping: the early window, Accurate ECN (shortened to 8 bytes, then to 5,
 //!   then left out), other unknown options from the last, GA, Fast Open. MSS, window scale, SACK permitted
 //!   and timestamps are never dropped; MD5 and AO are dropped only if they do not fit together with these.
 //! - Other segments, in the order of dropping: the fourth and third SACK block, Accurate ECN, other unknown
@@ -117,7 +117,7 @@ struct Choice<'a> {
 /// Classes of unknown options; the class decides when an option is dropped for lack of space.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
-    /// Accurate ECN: dropped first, counter by counter.
+    /// Accurate ECN: shortened counter by counter before it is dropped.
     AccEcn,
     /// MD5 and AO: a signature covers the segment, so it is dropped after all experiments.
     Signature,
