@@ -22,7 +22,7 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    /// Queues a finished packet; false if the queue is full.
+    /// Queues a finished packet; false if the packet is empty or the queue is full.
     pub(crate) fn push(&mut self, packet: Vec<u8>) -> bool {
         if self.waiting.len() >= CAPACITY || packet.is_empty() {
             self.recycle(packet);

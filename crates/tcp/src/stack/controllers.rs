@@ -11,9 +11,10 @@
 //! its return updates the path.
 //!
 //! A member that the window or the pacer holds back waits in a queue of the path. When the window permits,
-//! one of them gets a *grant* of about a millisecond of data. Retransmissions go first, then the members that
-//! have sent the fewest bytes since they were last idle; one grant in eight goes to the member of the other
-//! levels that has waited longest.
+//! one of them gets a *grant* of about a millisecond of data. The *level* of a member depends on the bytes
+//! that it has sent since it was last idle. The two lower levels go before the two upper ones. Within either
+//! pair, retransmissions go first, then the new data of the lower level. One grant in eight goes to the
+//! member of the other queues that has waited longest.
 //!
 //! The model is used for ten seconds after the last delivery. Then the path starts again, like a new
 //! connection.

@@ -244,7 +244,7 @@ impl Stack {
         }
         let turns = connection.turns(now);
         if turns.is_empty() {
-            // Nearly every segment causes such a poll. It changes nothing that an aftermath tells.
+            // Nearly every segment causes such a poll. It changes nothing that an aftermath reports.
             connection.become_idle(now);
             reserve(&mut self.allowances, connection, now);
             if slot.member.is_some() {

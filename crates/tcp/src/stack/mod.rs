@@ -118,7 +118,7 @@ use time_wait::TimeWaitTable;
 /// The device's information about a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rx {
-    /// Whether the checksums must still be verified.
+    /// Treatment of the TCP checksum.
     pub checksum: ChecksumCheck,
     /// Payload bytes of each wire segment if the device coalesced several into this packet.
     pub segment_size: Option<u16>,

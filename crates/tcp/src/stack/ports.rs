@@ -1,8 +1,8 @@
 //! Ephemeral ports: the double-hash algorithm of RFC 6056 section 3.3.4, with random increments.
 //!
 //! A hash of the addresses gives the start of the search for a destination, and a counter from a small table
-//! gives its progress. An outsider who sees the ports used towards himself learns nothing about those used
-//! towards others. A port is used again only after all others had their turn.
+//! gives its progress. So a host that sees the ports used towards it learns nothing about those used towards
+//! others. A port is used again towards a destination only after the counter has passed the whole range.
 
 use core::hash::{Hash, Hasher};
 use core::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};

@@ -167,7 +167,7 @@ pub struct StackStats {
     pub packets_out: u64,
     /// Active opens.
     pub active_opens: u64,
-    /// SYNs that began a half-open connection.
+    /// SYNs that began a connection, half-open or at once (Fast Open).
     pub passive_opens: u64,
     /// Handshakes that listeners completed, by cookie or not.
     pub handshakes_completed: u64,
