@@ -27,7 +27,7 @@ impl Connection {
     /// Applies all effects of an acknowledgement, in six steps; each uses the results of the earlier ones.
     /// `ARCHITECTURE.md` ("A segment comes in") has the same numbers.
     pub(crate) fn acknowledge(&mut self, segment: &Arrived<'_>, now: Instant) {
-        // 1. The send window takes SEG.WND. A segment without new acknowledgements ends here.
+        // 1. The send window takes SEG.WND. With nothing in flight, an ordinary data segment ends here.
         let window = &mut self.tx.window;
         let window_changed = match segment.flags.contains(Flags::SYN) {
             true => window.update_unscaled(segment.seq, segment.ack, segment.window),
@@ -196,7 +196,8 @@ impl Connection {
         self.rx.timestamps.rtt(timestamps.echo, self.handshake.opened, now)
     }
 
-    /// Returns the sample if it may show a queue. `watched`: the flights are watched.
+    /// Takes the round-trip sample, and returns it if it may show a queue. `watched`: the flights are
+    /// watched.
     fn take_rtt_sample(&mut self, ack: &AckOutcome, watched: bool, now: Instant) -> Option<Micros> {
         let queue_rtt = if watched { self.path.watch_rtt(ack, &self.tx, now) } else { ack.rtt };
         if let Some(rtt) = ack.rtt {

@@ -21,7 +21,7 @@ impl Connection {
     }
 
     /// Queues at most `max` bytes like [`Connection::write`], but splits them off the front of `data` and
-    /// does not copy them.
+    /// copies them only if they are few.
     pub(crate) fn write_bytes(
         &mut self,
         data: &mut Bytes,
@@ -91,7 +91,7 @@ impl Connection {
         Ok(read)
     }
 
-    /// Reads at most `max` bytes like [`Connection::read`], but without a copy.
+    /// Reads at most `max` bytes like [`Connection::read`], but without a copy if they are in a packet.
     pub(crate) fn read_bytes(&mut self, max: usize, now: Instant) -> Result<Bytes, ReadError> {
         let take = self.rx.readable_run(&mut self.urgent, self.tx.rtt.min_rtt(), now);
         if take == 0 {

@@ -78,7 +78,7 @@ pub(crate) enum Change {
     RestartWindow(u32),
     /// A FIN leaves after an idle time: set the congestion window to this.
     DecayWindow(u32),
-    /// Stop believing the report that lowered the path MTU.
+    /// Discard the expired report or result that lowered the path MTU.
     RaiseMtu,
     /// Start the search for the path MTU again.
     SearchMtu,

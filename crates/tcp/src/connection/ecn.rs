@@ -88,7 +88,7 @@ impl EcnState {
         self.active && flags.contains(Flags::ECE) && !flags.contains(Flags::SYN)
     }
 
-    /// Records a window reduction because of ECE: the next new data carries CWR.
+    /// Records a window reduction for any cause: if ECN is in use, the next new data carries CWR.
     pub(crate) fn on_reduced(&mut self) {
         self.reduced = self.active;
     }

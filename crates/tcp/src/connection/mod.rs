@@ -353,8 +353,8 @@ impl Connection {
         waits && self.tx.queue.is_empty() && self.rx.queue.readable() == 0 && !self.has_events()
     }
 
-    /// True if the connection is idle and holds no buffers, is unobserved, and is without Corrective,
-    /// Proactive and planner.
+    /// True if the connection is idle, has no storage of received data, is unobserved, and is without
+    /// Corrective, Proactive and planner.
     pub(crate) fn is_bare(&self) -> bool {
         let has_mechanisms = self.gentle.active.is_some() || self.gentle.planner.is_some();
         self.is_idle() && self.rx.queue.memory() == 0 && !has_mechanisms && !self.counters.is_observed()

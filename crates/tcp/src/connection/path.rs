@@ -11,7 +11,8 @@
 //!
 //! - the connection asks for it when ten segments are not enough; all connections of a path that ask share
 //!   the volume of one flight, and more if simultaneous flights arrive whole;
-//! - it is not used before the handshake has shown that the client exists;
+//! - it is not used before the handshake has shown that the client exists, unless the listener's early
+//!   responses are [`Authenticated`](crate::fast_open::EarlyResponse::Authenticated);
 //! - the round-trip time must be similar: at least half of the remembered one, and without a queue;
 //! - no packet of the handshake may have been lost, unless an early retry repaired the loss;
 //! - its data leaves at the rate of the path, if that is known, otherwise within a round trip after the first
@@ -71,7 +72,7 @@ pub(crate) struct OnPath {
     start: Start,
     /// Bytes granted for the start that no report has returned.
     granted: u32,
-    /// Bytes of data that it last requested.
+    /// Bytes of data for which it made its last request.
     asked: u32,
     /// Losses before the start.
     before_trust: LossCount,
@@ -452,8 +453,9 @@ impl OnPath {
         due || is_over || tx.mtu.report() != self.reported_mtu
     }
 
-    /// Returns the report that is due to the memory of paths, if any: at the handshake, periodically, and at
-    /// the end. Before the handshake there is only the report of a failed active open.
+    /// Returns the report that is due to the memory of paths, if any: at the handshake, periodically, when
+    /// path-MTU discovery has a new result, and at the end. Before the handshake there is only the report of
+    /// a failed active open.
     pub(crate) fn take_report(
         &mut self,
         counters: &LiveStats,
@@ -651,8 +653,9 @@ impl Connection {
     }
 }
 
-/// Returns the bytes of a flight that the path has carried and that a start may use at once: the
-/// bandwidth-delay product of the empty path if its rate is known, else [`UNMEASURED_WINDOW`].
+/// Returns the bytes of a flight that the path has carried and that a start may use at once: at most the
+/// bandwidth-delay product of the empty path, or [`UNMEASURED_WINDOW`] if that is more or the rate is
+/// unknown.
 fn remembered_window(volume: &PathVolume, known: &PathFacts, config: &TcpConfig, mss: u32) -> u32 {
     let of_path = |segments| initial_window(segments, mss);
     let rate = volume.rate.filter(|_| volume.is_rate_limited).unwrap_or(0);

@@ -76,7 +76,7 @@ pub(crate) struct Sender {
     pub(crate) window: SendWindow,
     pub(crate) rate: RateControl,
     pub(crate) sharing: Sharing,
-    /// True if the window holds the next segment back.
+    /// True if the congestion window or pacing holds the next segment back.
     pub(crate) send_limited: bool,
     /// The counters of the delivery rate at each transmission, if the controller uses the rate.
     pub(crate) snapshots: Option<Box<Snapshots>>,
@@ -91,7 +91,8 @@ pub(crate) struct Sender {
     pub(crate) usage: WindowUsage,
     /// Retransmission timeouts since the last progress.
     pub(crate) timeouts_in_row: u32,
-    /// Time at which the oldest unacknowledged data was first sent; the user timeout counts from here.
+    /// Time when SND.UNA last advanced, or when data first left after everything had been acknowledged;
+    /// `None` if nothing is unacknowledged. The user timeout counts from here.
     pub(crate) waiting_since: Option<Instant>,
     /// Time at which the last data segment left.
     pub(crate) last_sent: Instant,
@@ -518,8 +519,8 @@ impl Sender {
         }
     }
 
-    /// Returns the bytes in flight: of data (RFC 6675 pipe) and, if the controller uses the delivery rate, of
-    /// redundancy.
+    /// Returns the bytes in flight on the path: of data (RFC 6675 pipe), with that of other members, and, if
+    /// the controller uses the delivery rate, of redundancy.
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
         self.rate.pipe_with(self.scoreboard.pipe()).saturating_add(self.redundancy_in_flight())
@@ -672,7 +673,7 @@ impl Sender {
         }
     }
 
-    /// True if RACK detects losses; false if the duplicate-acknowledgement count of RFC 6675 does.
+    /// True if RACK detects losses; false if counts of SACKed segments do (RFC 6675).
     pub(crate) fn uses_rack(&self) -> bool {
         #[cfg(feature = "historical")]
         if self.rfc6675.is_some() {
