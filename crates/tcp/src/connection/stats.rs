@@ -34,7 +34,7 @@ pub struct Counters {
     pub payload_bytes_received: u64,
     /// Segments that the peer reported as arrived, the SYN or SYN-ACK and the FIN included.
     pub delivered_segments: u64,
-    /// Of these, segments whose acknowledgement echoed a congestion mark.
+    /// Of these, segments whose acknowledgement reported a congestion mark.
     pub delivered_segments_ce: u64,
     /// Segments with data or a FIN sent, whether for the first time or again.
     pub data_segments_out: u64,
@@ -52,7 +52,7 @@ pub struct Counters {
     pub timeouts: u64,
     /// SYN or SYN-ACK retransmissions.
     pub handshake_retransmits: u64,
-    /// Of these, retransmissions that a timer sent; the others answer a repeated SYN.
+    /// Expiries of the ordinary timer of the SYN or SYN-ACK; most of them retransmit it.
     pub handshake_timeouts: u64,
     /// Copies of the SYN that left before an answer could arrive.
     pub syn_copies: u64,
@@ -68,9 +68,9 @@ pub struct Counters {
     pub probes_spurious: u64,
     /// Reductions for a loss that was repaired before loss detection saw it.
     pub masked_losses: u64,
-    /// Losses declared by early retransmit (RFC 5827).
+    /// Acknowledgements that let early retransmit (RFC 5827) declare a loss.
     pub early_retransmits: u64,
-    /// Losses declared by forward acknowledgement (FACK).
+    /// Acknowledgements that let forward acknowledgement (FACK) declare a loss.
     pub fack_losses: u64,
     /// Bytes whose retransmission was lost too.
     pub lost_again_bytes: u64,
@@ -84,7 +84,7 @@ pub struct Counters {
     pub undos: u64,
     /// Segments that a tail loss probe delivered: the original was lost.
     pub repaired_by_probe: u64,
-    /// Losses repaired by parity.
+    /// Runs of lost bytes that parity rebuilt.
     pub repaired_by_parity: u64,
     /// Losses repaired by a copy.
     pub repaired_by_copy: u64,
@@ -439,7 +439,7 @@ pub struct ConnInfo {
     pub retransmitted: u32,
     /// Payload bytes that left with the SYN, were not taken there, and were sent again.
     pub syn_data_again: u32,
-    /// Acknowledgements that showed that a later segment had overtaken an earlier one.
+    /// Number of times that an acknowledgement showed that a later segment had overtaken an earlier one.
     pub reorderings: u32,
     /// Maximum number of segments by which a segment was overtaken; 0 if none was.
     pub reordering_degree: u32,

@@ -191,7 +191,7 @@ impl Connection {
     }
 
     /// Returns the time at which the user timeout (RFC 5482) ends the connection, once a timer has expired:
-    /// it counts from the oldest unacknowledged data, in SYN-SENT from the SYN.
+    /// it counts from `waiting_since`, in SYN-SENT from the SYN.
     fn user_limit(&self) -> Option<Instant> {
         let limit = self.user_timeout.filter(|_| self.closed.is_none())?;
         let since = match self.state {
@@ -202,8 +202,8 @@ impl Connection {
         since.map(|since| since + limit)
     }
 
-    /// True if R2 of RFC 9293 section 3.8.3, or the user timeout of RFC 5482, is exceeded after this number
-    /// of transmissions without an answer.
+    /// True if R2 of RFC 9293 section 3.8.3, or the user timeout of RFC 5482, is exceeded after `unanswered`
+    /// timeouts or probes in a row without an answer.
     fn is_given_up(&self, unanswered: u32, now: Instant) -> bool {
         if let Some(limit) = self.user_timeout {
             let waiting_since = self.tx.waiting_since.filter(|_| unanswered > 0);

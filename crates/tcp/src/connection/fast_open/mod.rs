@@ -437,7 +437,8 @@ impl FastOpenState {
         self.server().is_some_and(Server::is_authenticated)
     }
 
-    /// True if there is an amplification limit until the handshake is complete: segments leave one by one.
+    /// True if there is an amplification limit until the handshake is complete. Segments then leave one by
+    /// one.
     pub(super) fn limits_amplification(&self) -> bool {
         self.server().is_some_and(|server| server.allowance().is_some())
     }
@@ -450,8 +451,8 @@ impl FastOpenState {
         unproven.then(|| initial_window(STANDARD_WINDOW, mss).saturating_sub(sent))
     }
 
-    /// Returns what may be sent in SYN-RECEIVED in addition to the SYN-ACK, within the amplification limit,
-    /// if the next segment has at most `limit` bytes of payload and `headers` bytes of headers.
+    /// Returns which segments may leave in SYN-RECEIVED after the SYN-ACK within the amplification limit, if
+    /// the next one has at most `limit` bytes of payload and `headers` bytes of headers.
     pub(super) fn affords_early(&self, tx: &Sender, limit: u32, headers: usize) -> EarlyBudget {
         let Some(server) = self.server().filter(|server| server.sends_early()) else {
             return EarlyBudget::Nothing;
