@@ -78,8 +78,8 @@ macro_rules! reads_and_writes {
 }
 pub(crate) use reads_and_writes;
 
-/// The application's handle to a connection of the stack. Dropping it closes the connection gracefully; if
-/// the application has asked for a reset, dropping it resets the connection.
+/// The application's handle to a connection of the stack. Dropping it closes the connection gracefully, or
+/// resets it if the application has asked for that.
 #[derive(Debug)]
 pub(crate) struct Connection {
     shared: Arc<Shared>,
@@ -87,7 +87,7 @@ pub(crate) struct Connection {
     local: SocketAddr,
     remote: SocketAddr,
     reset_on_drop: AtomicBool,
-    /// True while the SYN waits for the first write and no task has waited for the handshake.
+    /// True while the SYN waits for the first write and no task waits for the handshake or for data.
     is_deferred: AtomicBool,
     /// True if a write has reported why the connection ended.
     write_failed: AtomicBool,
@@ -115,7 +115,8 @@ impl Connection {
         })
     }
 
-    /// True if the SYN waits for the first write. Sends a SYN that cannot carry data at once.
+    /// True if the SYN waits for the first write. If the SYN cannot carry data, sends it now and returns
+    /// false.
     pub(crate) fn waits_for_first_write(&self) -> bool {
         if !self.is_deferred.load(Ordering::Relaxed) {
             return false;
@@ -181,7 +182,7 @@ impl Connection {
         self.wait(|cx, waiter| self.poll_failed(waiter, cx)).await
     }
 
-    /// Waits until the connection is over.
+    /// Waits until the connection has ended.
     pub(crate) async fn ended(&self) {
         self.wait(|cx, waiter| self.poll_ended(waiter, cx)).await;
     }
@@ -234,7 +235,7 @@ impl Connection {
         }
     }
 
-    /// Ready once the connection is over.
+    /// Ready once the connection has ended.
     fn poll_ended(&self, waiter: Waiter, cx: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.shared.lock();
         if inner.waiting(self.id).closed.is_some() || inner.check_driver().is_err() {
@@ -272,7 +273,7 @@ impl Connection {
         taken
     }
 
-    /// Waits for received data and returns it in the buffer that holds it, without a copy.
+    /// Waits for received data and returns it, mostly in the buffer that holds it (`TcpStream::read_bytes`).
     pub(crate) async fn read_bytes(&self, max: usize) -> io::Result<Bytes> {
         self.wait(|cx, waiter| self.poll_take(waiter, cx, max)).await
     }
@@ -340,8 +341,8 @@ impl Connection {
         })
     }
 
-    /// Waits for space in the send buffer and sends as many bytes from the front of `bytes` as fit, without
-    /// copying.
+    /// Waits for space in the send buffer and queues as many bytes from the front of `bytes` as fit, long
+    /// runs without a copy.
     pub(crate) async fn write_bytes(&self, bytes: &mut Bytes) -> io::Result<usize> {
         self.wait(|cx, waiter| self.poll_give(waiter, cx, bytes)).await
     }
@@ -370,7 +371,7 @@ impl Connection {
         self.shared.act(|inner| {
             inner.check_driver()?;
             let written = write(&mut inner.stack, now).map_err(|error| match error {
-                // As with the kernel, the first write returns the reason why the connection ended.
+                // As with the kernel, only the first write returns the reason why the connection ended.
                 WriteError::Closed(reason) if self.write_failed.swap(true, Ordering::Relaxed) => {
                     Some(error::broken_pipe(reason))
                 }

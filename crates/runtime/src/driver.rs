@@ -1,10 +1,11 @@
 //! The driver: the task that moves packets between a stack and its device.
 //!
-//! In a round the driver passes packets in, serves due timers, wakes tasks for events, and sends packets (the
-//! order of `brisk_tcp::stack`). Then it sleeps until the device is readable, a handle has acted, or a timer
-//! is due. Woken tasks run before any transmission that can wait: see [`READERS_TURN`]. The driver calls the
-//! device without the lock, except for super-packets whose payload the device reads in place. Packets to an
-//! address of the stack itself do not reach the device: they arrive in the next round.
+//! In a round the driver passes arrived packets to the stack, calls it for due timers, wakes tasks for its
+//! events, and sends its packets (the order of `brisk_tcp::stack`). Then it sleeps until the device is
+//! readable, a handle has acted, or a timer is due. Woken tasks run before any transmission that can wait:
+//! see [`READERS_TURN`]. The driver calls the device without the lock, except for super-packets whose payload
+//! the device reads in place. Packets to an address of the stack itself do not reach the device: they arrive
+//! in the next round.
 //!
 //! If the device returns `WouldBlock`, the packets wait here and the driver asks the stack for no more. Then
 //! the send buffers fill, and the applications' writes wait.
@@ -57,7 +58,8 @@ const ROUNDS: usize = 8;
 /// first one delay transmissions.
 const READERS_TURN: Duration = Duration::from_millis(1);
 
-/// A future that runs until the device fails, or until no handle is left and everything is delivered.
+/// A future that runs until the device fails, the endpoint is closed, or no handle is left and all is
+/// delivered.
 pub(crate) struct Driver {
     shared: Arc<Shared>,
     device: Box<dyn Device>,
@@ -298,7 +300,8 @@ struct Round {
     much: bool,
     next_timeout: Option<Instant>,
     now: Instant,
-    /// True if no handle needs this stack any more.
+    /// True if the driver may end: the endpoint was closed, or no handle and no connection is left; and the
+    /// stack has nothing more to send.
     done: bool,
 }
 
@@ -389,7 +392,7 @@ impl Driver {
         let now = self.shared.clock.now();
         if inner.is_driver_woken() {
             self.readers.end();
-            // Events that an application itself caused do not begin a turn of other tasks.
+            // Events that an application's own call caused do not begin a turn.
             inner.take_events(&mut self.woken);
         }
         let known = self.woken.len();

@@ -108,9 +108,9 @@ impl Endpoint {
         Ok(stream)
     }
 
-    /// Connects with `data` queued behind the SYN, so that it leaves as early as the handshake allows.
-    /// Returns without waiting for the handshake; reading and writing wait for it, and fail if it fails. Also
-    /// returns how many bytes of `data` were queued.
+    /// Connects and queues `data` at once, so that it leaves as early as the handshake allows. Returns
+    /// without waiting for the handshake; reading and writing wait for it, and fail if it fails. Also returns
+    /// how many bytes of `data` were queued.
     ///
     /// If `config` enables Fast Open and there is a cookie of the server, the data leaves with the SYN. The
     /// network can then deliver it to the server's application **more than once**, each time in another

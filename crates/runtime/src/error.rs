@@ -20,7 +20,7 @@ pub fn close_reason(error: &io::Error) -> Option<CloseReason> {
     error.get_ref()?.downcast_ref::<CloseReason>().copied()
 }
 
-/// Converts a close reason to the kind that the kernel's sockets return for it.
+/// Converts a close reason to an error of the kind that the kernel's sockets return for it.
 pub(crate) fn closed(reason: CloseReason) -> io::Error {
     let kind = match reason {
         CloseReason::Finished => io::ErrorKind::NotConnected,
@@ -106,7 +106,7 @@ pub(crate) fn write(error: WriteError) -> Option<io::Error> {
     }
 }
 
-/// Returns the error of a second write to a connection that has ended.
+/// Returns the error of each write after the first one to a connection that has ended.
 pub(crate) fn broken_pipe(reason: CloseReason) -> io::Error {
     io::Error::new(io::ErrorKind::BrokenPipe, reason)
 }

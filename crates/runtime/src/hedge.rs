@@ -7,10 +7,10 @@
 //! complete (1.5 round trips after the SYN), it sends the request, unless the first connection has delivered
 //! data by then. The stream uses the connection that is answered first, and resets the other one.
 //!
-//! On a path that works this costs a SYN, a SYN-ACK and a reset, only for the first request to a destination.
-//! On a path that does not, the request is half a round trip late instead of lost. If the server takes longer
-//! than half a round trip to answer that first request, it gets the request **twice**. As always with Fast
-//! Open, use this only for requests that may be repeated.
+//! On a path that works, and only for the first request to a destination, this costs a SYN, a SYN-ACK and a
+//! reset. On a path that does not, the request is half a round trip late instead of lost. If the server takes
+//! longer than half a round trip to answer that first request, it gets the request **twice**. As always with
+//! Fast Open, use this only for requests that may be repeated.
 
 use std::future::Future;
 use std::io;

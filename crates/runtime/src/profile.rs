@@ -1,8 +1,8 @@
 //! Sets of mechanisms as text: a name (`tcp`, `all`), a list of mechanisms (`fast_open,corrective=f2`), or a
 //! name followed by changes (`tcp2012,proactive=all`).
 //!
-//! The profile `tcp2012` and the values `paper` and `f1` are the TCP and the mechanisms of 2012. They need
-//! the feature `historical`.
+//! The profiles `tcp2012` and `reactive` and the values `paper` and `f1` stand for the TCP and the mechanisms
+//! of 2012. They need the feature `historical`.
 
 use brisk_link::units::{parse_duration, parse_proportion};
 use brisk_tcp::TcpConfig;
@@ -132,7 +132,7 @@ pub enum ProfileError {
         /// The profile.
         profile: String,
     },
-    /// `share_path` needs BBR.
+    /// `path=shared` needs BBR.
     SharedWithoutBbr {
         /// The profile.
         profile: String,

@@ -62,13 +62,13 @@ pub(crate) struct Inner {
     pub(crate) moves: Vec<PeerMove>,
     /// True if the stack has opened a connection to an address of its own.
     pub(crate) loops: bool,
-    /// Connections whose deferred SYN waits for the first write while a task waits for the handshake, with
-    /// the time at which the SYN leaves without data. The earliest is first.
+    /// Connections whose deferred SYN waits for the first write while a task waits for the handshake or for
+    /// data, with the time at which the SYN leaves without data. The earliest is first.
     deferred: VecDeque<(ConnId, Instant)>,
 }
 
 /// Time for which a deferred SYN still waits for the first write after a task has begun to wait for the
-/// handshake. An HTTP client polls for reading before it writes, both in one poll of its task.
+/// handshake or for data. An HTTP client polls for reading before it writes, both in one poll of its task.
 const FIRST_WRITE: Duration = Duration::from_millis(10);
 
 /// A change of the device's table of moved peers.
@@ -127,7 +127,7 @@ impl Ended {
     }
 }
 
-/// The held lock. Dropping it first releases the lock and then drops the retired wakers.
+/// The held lock. Dropping it releases the lock and, after that, drops the retired wakers.
 pub(crate) struct Locked<'a> {
     inner: MutexGuard<'a, Inner>,
     /// Receives the retired wakers of `inner` at the end; fields are dropped in their order.
@@ -243,7 +243,8 @@ impl Shared {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// Aborts the remaining connections and ends the driver; returns their number.
+    /// Aborts the remaining connections and lets the driver end. Returns how many of them were not in
+    /// TIME-WAIT.
     pub(crate) fn finish_close(&self) -> usize {
         let now = self.clock.now();
         self.act(|inner| {

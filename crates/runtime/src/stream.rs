@@ -80,8 +80,8 @@ impl TcpStream {
         self.connection.connected().await
     }
 
-    /// Waits until the connection fails by a reset or a timeout. Never resolves if both sides close normally.
-    /// For tasks that neither read nor write.
+    /// Waits until the connection fails, for instance by a reset or a timeout. Never resolves if both sides
+    /// close normally. For tasks that neither read nor write.
     pub async fn failed(&self) -> io::Error {
         self.connection.failed().await
     }
@@ -217,8 +217,8 @@ impl TcpStream {
         self.connection.waits_for_first_write()
     }
 
-    /// Returns the time from the SYN to the start of a hedging second connection; `None` if this connection
-    /// does not send its request by Fast Open.
+    /// Returns the time from the SYN to the start of a hedging second connection; `None` if none is needed,
+    /// because this connection has no request on its SYN or because the path has passed a response before.
     pub(crate) fn hedge_wait(&self) -> Option<Duration> {
         self.connection.hedge_wait()
     }

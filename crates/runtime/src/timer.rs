@@ -1,10 +1,10 @@
 //! The timer of a driver.
 //!
 //! When a thread begins to wait, tokio passes its next deadline to the system as the limit of the wait. A
-//! connection on a short path nearly always has a deadline within a millisecond, so the system would set its
-//! clock twice for each wait. Therefore the driver uses a timer of the system (timerfd) if packets come from
-//! a descriptor of the system. That timer is set once and stays set until it fires, however often the thread
-//! waits. Devices in memory use tokio's timer, which a test may pause.
+//! connection on a short path nearly always has a deadline within a millisecond, so the system would set and
+//! cancel a timer for each wait. Therefore the driver uses a timer of the system (timerfd) if packets come
+//! from a descriptor of the system. That timer is set once and stays set until it fires, however often the
+//! thread waits. Devices in memory use tokio's timer, which a test may pause.
 
 use std::io;
 use std::pin::Pin;
@@ -91,8 +91,7 @@ impl Source {
         }
     }
 
-    /// Ready when the timer has fired. By then tokio has processed all events, and so has polled all ready
-    /// tasks.
+    /// Ready when the timer has fired. tokio notices this only after it has polled the tasks that were ready.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Source::Tokio(sleep) => sleep.as_mut().poll(cx).map(Ok),

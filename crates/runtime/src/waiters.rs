@@ -31,7 +31,7 @@ impl Waiter {
 pub(crate) struct Wakers(SmallVec<[(Waiter, Waker); 1]>);
 
 impl Wakers {
-    /// Adds a waiter; returns its earlier waker if that would wake another task.
+    /// Adds a waiter; returns its earlier waker if that may wake another task.
     #[must_use = "a waker is dropped without the lock"]
     pub(crate) fn add(&mut self, waiter: Waiter, cx: &Context<'_>) -> Option<Waker> {
         match self.0.iter_mut().find(|(known, _)| *known == waiter) {
