@@ -16,8 +16,8 @@ use brisk_runtime::CloseReason;
 use crate::access::{Access, ClientTcp};
 use crate::end::End;
 
-/// Number of timeouts after which a connection has failed. Even on a path without delay, this takes one
-/// second.
+/// Number of timeouts after which a connection has failed. Even on a path without delay, they take more than
+/// a second.
 const TIMEOUTS: u64 = 3;
 /// Time for which a client is exempt, and for which a first failure is remembered.
 const MEMORY: Duration = Duration::from_secs(3600);

@@ -377,7 +377,7 @@ struct FrontendShared {
     /// Sockets of clients; `None` once no more are accepted.
     sockets: watch::Sender<Option<Sockets>>,
     watches: Mutex<JoinSet<()>>,
-    /// True if a client waits for a backend; resolves [`FrontendControl::look_up_wanted`].
+    /// Notified when a client begins to wait for a backend; resolves [`FrontendControl::look_up_wanted`].
     look_up: Notify,
 }
 

@@ -83,7 +83,7 @@ pub struct Metrics {
     sent_first: Series,
     /// Connections by listener, named origin (if configured) and result.
     services: Family<Labels, Counter>,
-    /// Connections that were inactive for too long, by the kind of limit.
+    /// Connections that one of the [`Timeouts`](crate::Timeouts) ended, by timeout.
     timed_out: Series,
     repaired: Series,
     parity: Series,
@@ -335,7 +335,7 @@ impl Metrics {
         Open(self.open.clone())
     }
 
-    /// Counts a first message that failed authentication.
+    /// Counts a first message that was rejected.
     pub(crate) fn reject(&self) {
         self.rejected.inc();
     }

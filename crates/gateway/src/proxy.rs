@@ -24,7 +24,7 @@ pub enum ProxyVersion {
 /// Result of parsing the beginning of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Parsed {
-    /// A header of this many bytes; the addresses are absent for a health check of the proxy itself.
+    /// A header of this many bytes. It may contain no addresses, as for a health check of the proxy itself.
     Header(Option<ClientAddresses>, usize),
     /// The beginning of a header: more bytes are needed.
     More,

@@ -287,7 +287,7 @@ struct Service {
     slots: Arc<Semaphore>,
     max: usize,
     phase: watch::Sender<Phase>,
-    /// An acceptor has failed.
+    /// Notified when an acceptor has failed.
     broken: Notify,
 }
 

@@ -224,8 +224,9 @@ fn is_lost(transport: Transport, before: &Changes, now: &Changes) -> bool {
 }
 
 /// Returns the first answer of two attempts. `next` begins if `this` is not `connected` after `head_start`,
-/// or as soon as no program listens at the address of `this`. If one attempt fails, returns the result of the
-/// other. If both fail, returns an error that is not retryable, if there is one.
+/// or as soon as no program listens at the address of `this`. If `this` fails in another way before that,
+/// returns its error. Once both have begun, the failure of one is not returned unless the other fails too;
+/// then returns an error that is not retryable, if there is one.
 pub(crate) async fn first_of<T>(
     this: impl Future<Output = Result<T, DialError>>,
     mut connected: watch::Receiver<bool>,

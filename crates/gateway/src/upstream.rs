@@ -143,9 +143,9 @@ pub struct Upstream {
     /// Number of connections that clients have requested.
     asked: AtomicU64,
     failures: AtomicU32,
-    /// Time of the last answer on such a connection.
+    /// Time of the last answer on a connection for a client.
     answered: Mutex<Option<Instant>>,
-    /// Total traffic of such connections.
+    /// Traffic of the connections for clients.
     pub(crate) traffic: Traffic,
 }
 
@@ -235,7 +235,7 @@ impl Upstream {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Resolves when the backend has been down for the grace time. If it is down already, waits for longer by
+    /// Resolves when the backend has been down for [`GRACE`]. If it is down already, the wait is longer by
     /// the time that the watch needs to find out that the backend is up again.
     pub(crate) async fn dead(&self) {
         let grace = match self.health() {
@@ -401,7 +401,8 @@ impl Upstream {
             fast_open.data_after_syn = 0;
             fast_open.early_window = false;
         }
-        // The watch finds out whether a connection can be opened now, from the present address.
+        // The watch takes no connection that is already open: it finds out whether one can be opened now,
+        // from the present address.
         if let (Transport::Usual, Purpose::Carry) = (transport, purpose)
             && let Some(stream) = self.warm.take(Instant::now())
         {

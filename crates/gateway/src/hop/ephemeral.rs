@@ -4,7 +4,6 @@
 //! gateway keeps its pair for some seconds, and also the secrets that it shares with other gateways' pairs.
 //! The public key that Noise gets is still new for each connection and on each side, because it contains a
 //! nonce:
-//! contains a nonce:
 //!
 //! ```text
 //! 24 bytes  nonce, from the system's randomness, for this connection

@@ -13,9 +13,10 @@
 //! The messages are those of Noise's `NNpsk0` with X25519, ChaCha20-Poly1305 and BLAKE2s. A peer without the
 //! key can create neither message. Everything from the second message on has forward secrecy: a later theft
 //! of the key does not reveal it. The first message is sealed under the key alone, because the backend has
-//! The key pairs of X25519 are used for some seconds ([`ephemeral`]); forward secrecy begins when both sides
-//! have erased theirs. With a pair of keys on each side ([`pairs`]) the pattern is `IK`, and the first
-//! message is sealed to the backend's public key.
+//! not answered yet. An attacker could record it and send it again; [`replay`] detects that. The key pairs of
+//! X25519 are used for some seconds ([`ephemeral`]); forward secrecy begins when both sides have erased
+//! theirs. With a pair of keys on each side ([`pairs`]) the pattern is `IK`, and the first message is sealed
+//! to the backend's public key.
 //!
 //! | file | content |
 //! |---|---|

@@ -3,9 +3,8 @@
 //! The first message is encrypted with a key that does not change. So an attacker who has recorded it, or a
 //! network that duplicates the SYN, can deliver it again. The backend remembers each message that it has
 //! acted on for as long as the message's stamp is acceptable, and does not act on it again. The stamp names
-//! the run of the backend that the message is for, so no other backend accepts it, nor this one after a
-//! restart.
-//! accepts it.
+//! the run of the backend that the message is for, so no other backend accepts the message, and this backend
+//! does not accept it after a restart.
 //!
 //! The backend may be unable to tell whether a message is new: the frontend does not know this run yet, the
 //! message took long to arrive, or the table is full. Then it asks the frontend to confirm the message, which
@@ -53,7 +52,7 @@ impl ReplayWindow {
     }
 
     /// Returns the freshness of a message with this `stamp`, `now` ms after the beginning of the run, and
-    /// remembers the message.
+    /// remembers a fresh one.
     pub fn check(&mut self, id: MessageId, stamp: Stamp, now: u64) -> Freshness {
         self.forget(now);
         if self.seen.contains(&id) {
