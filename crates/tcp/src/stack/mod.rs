@@ -359,9 +359,9 @@ impl Stack {
 
 /// Commands: Fast Open.
 impl Stack {
-    /// Sets the time of day: `secs` since 1970 at `now`. Only
-    /// [derived keys](crate::fast_open::KeySource::Derived) and a stored cache need it; between two calls the
-    /// stack extrapolates it.
+    /// Sets the time of day: `secs` since 1970 at `now`. Only derived keys
+    /// ([`KeySource`](crate::fast_open::KeySource)) and a stored cache need it. Between two calls the stack
+    /// extrapolates it.
     pub fn set_unix_time(&mut self, secs: u64, now: Instant) {
         self.fast_open.set_unix_time(secs, now);
     }
