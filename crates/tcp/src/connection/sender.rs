@@ -91,8 +91,8 @@ pub(crate) struct Sender {
     pub(crate) usage: WindowUsage,
     /// Retransmission timeouts since the last progress.
     pub(crate) timeouts_in_row: u32,
-    /// Time when SND.UNA last advanced, or when data first left after everything had been acknowledged;
-    /// `None` if nothing is unacknowledged. The user timeout counts from here.
+    /// Time when SND.UNA last advanced, or when the wait began: data left after everything had been
+    /// acknowledged, or the peer's window closed. `None` if nothing waits. The user timeout counts from here.
     pub(crate) waiting_since: Option<Instant>,
     /// Time at which the last data segment left.
     pub(crate) last_sent: Instant,

@@ -167,7 +167,7 @@ impl Stack {
     }
 
     /// Reads received bytes, at most `max`. Bytes in a packet that was [passed by
-    /// reference](Stack::on_packet_shared) are not copied; others are. Returns one contiguous piece, which
+    /// reference](Stack::on_packet_shared) are not copied; others may be. Returns one contiguous piece, which
     /// may be shorter than the available data. An empty piece is the end of the stream, or the result for a
     /// `max` of 0.
     ///

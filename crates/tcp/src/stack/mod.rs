@@ -404,8 +404,8 @@ impl Stack {
         self.fast_open.pending(listener, now)
     }
 
-    /// Returns the RFC 9293 state of a connection; `None` if there is none with this handle. A connection
-    /// whose handle was not released remains in TIME-WAIT when that period is over.
+    /// Returns the RFC 9293 state of a connection; `None` if there is none with this handle. Until the handle
+    /// is released, the state stays TIME-WAIT even after the end of that period.
     pub fn state(&self, id: ConnId) -> Option<State> {
         self.owned(id).map(|slot| slot.connection.state())
     }
