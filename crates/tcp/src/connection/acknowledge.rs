@@ -71,6 +71,13 @@ impl Connection {
                 ts_echo_rtt: self.echo_rtt(segment, now),
             },
         );
+        let mut originals = ack.delivered.iter().filter(|segment| !segment.retransmitted);
+        if let Some(newest) = originals.next_back()
+            && self.handshake.delayed_data_of(newest.sent_at)
+        {
+            // The sample would include the time until the SYN-ACK was repeated.
+            ack.rtt = None;
+        }
         let watched = self.config.path_start || self.tx.rate.delivery.is_some();
         let losses = watched.then(|| self.all_losses());
         let report = if self.gentle.active.is_some() {

@@ -204,6 +204,12 @@ impl Handshake {
         self.syn.last_sent.map_or(Micros::ZERO, |at| Micros::between(at, now) + TIMESTAMP_TICK)
     }
 
+    /// True if data that left at `sent_at` may have waited at the client for a repetition of our SYN-ACK,
+    /// without which the client cannot acknowledge it.
+    pub(super) fn delayed_data_of(&self, sent_at: Instant) -> bool {
+        !self.active && self.syn.sent > 1 && self.syn.last_sent.is_some_and(|syn_ack| sent_at < syn_ack)
+    }
+
     /// True for a repetition of the SYN-ACK that was answered before.
     pub(crate) fn is_syn_ack_again(&self, segment: &Arrived<'_>) -> bool {
         segment.flags.contains(Flags::SYN | Flags::ACK) && segment.seq == self.irs

@@ -10,7 +10,7 @@
 //! careful resume (draft-ietf-tsvwg-careful-resume) bounds it:
 //!
 //! - the connection asks for it when ten segments are not enough; all connections of a path that ask share
-//!   the volume of one flight, and more if simultaneous flights arrive whole;
+//!   the volume of one flight, and more if simultaneous flights arrive without losses of congestion;
 //! - it is not used before the handshake has shown that the client exists, unless the listener's early
 //!   responses are [`Authenticated`](crate::fast_open::EarlyResponse::Authenticated);
 //! - the round-trip time must be similar: at least half of the remembered one, and without a queue;

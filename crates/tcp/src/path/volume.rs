@@ -167,6 +167,11 @@ impl Burst {
         };
         u64::try_from(sent).unwrap_or(u64::MAX)
     }
+
+    /// Returns the bytes that have not left at `at`.
+    fn left(&self, at: Instant) -> u64 {
+        u64::from(self.bytes).saturating_sub(self.sent(at))
+    }
 }
 
 /// The request of a connection for a window larger than the standard window.
@@ -275,8 +280,8 @@ impl Volume {
     }
 
     /// Grants as much of `request` as the path carries in addition to other connections' data on trust, if
-    /// that is more than the connection has. The outcome of the data is known after two round trips at the
-    /// latest.
+    /// that is more than the connection has. Data that left more than a round trip ago does not count,
+    /// because it is no longer on the path. Its outcome is known after two round trips at the latest.
     pub(super) fn grant(
         &mut self,
         request: &StartRequest,
@@ -286,7 +291,9 @@ impl Volume {
         let until = now + request.rtt * 2;
         self.grants.retain(|grant| grant.until > now);
         let held = self.give_back(request.granted);
-        let out: u32 = self.grants.iter().map(|grant| grant.burst.bytes).fold(0, u32::saturating_add);
+        let gone = Instant::from_micros(now.as_micros().saturating_sub(request.rtt.as_micros() as u64));
+        let out: u64 = self.grants.iter().map(|grant| grant.burst.left(gone)).sum();
+        let out = u32::try_from(out).unwrap_or(u32::MAX);
         let carried = if self.is_queued() { self.carried / 2 } else { self.carried };
         let together = self.together.max(carried).max(request.window).max(self.bdp(min_rtt).unwrap_or(0));
         let granted = request.window.min(together.saturating_sub(out));
@@ -408,8 +415,7 @@ impl Volume {
                 if flight.bytes >= standard {
                     self.is_suspended = false;
                 }
-                let is_proven = verdict == FlightVerdict::Whole && flight.granted > 0;
-                if is_proven && self.refused.take_if(|at| *at <= now).is_some() {
+                if flight.granted > 0 && self.refused.take_if(|at| *at <= now).is_some() {
                     let max = self.carried.saturating_mul(TOGETHER_MAX);
                     self.together = self.together.max(self.carried).saturating_add(flight.bytes).min(max);
                 }
@@ -787,5 +793,42 @@ mod tests {
             at(3),
         );
         assert_eq!(volume.grant(&more, None, at(3)), Some(40 * MSS), "the other one has given back");
+    }
+
+    #[test]
+    fn flights_with_random_losses_show_that_the_path_carries_them_together() {
+        let together = |lost| {
+            let mut volume = Volume::default();
+            let history = LossHistory { segments: 10_000, lost: 500, runs: 500 };
+            volume.on_flight(&flight(40, 0, 0), &history, LIFETIME, at(0));
+            let rtt = Duration::from_millis(100);
+            let request = StartRequest { window: 40 * MSS, has: 10 * MSS, granted: 0, at_once: 0, rtt };
+            let first = [(); 2].map(|()| volume.grant(&request, None, at(1)).map(|bytes| bytes / MSS));
+            assert_eq!(first, [Some(40), None]);
+            let flight = FlightReport { granted: 40 * MSS, ..flight(40, lost, 1) };
+            volume.on_flight(&flight, &history, LIFETIME, at(2));
+            [(); 2].map(|()| volume.grant(&request, None, at(2)).map(|bytes| bytes / MSS))
+        };
+        assert_eq!(together(2), [Some(40); 2], "chance explains two of 40 at 5 %");
+        assert_eq!(together(8), [Some(40), None], "but not eight");
+    }
+
+    /// The path carries 100 kB in 40 ms. The outcome of a flight is known late if a segment is sent again.
+    #[test]
+    fn data_that_left_a_round_trip_ago_takes_no_volume() {
+        let ms = Instant::from_millis;
+        let rtt = Duration::from_millis(100);
+        let train = Some(Train { rate: 2_500_000, is_limited: true });
+        let second = |at| {
+            let mut volume = Volume::default();
+            let known = FlightReport { bytes: 100_000, train, ..flight(70, 0, 0) };
+            volume.on_flight(&known, &LossHistory::default(), LIFETIME, ms(200));
+            // Without this the capacity of the path, 250 kB, would permit both.
+            volume.queued = 1 << 8;
+            let request = StartRequest { window: 100_000, has: 10 * MSS, granted: 0, at_once: 0, rtt };
+            assert_eq!(volume.grant(&request, Some(rtt), ms(1000)), Some(100_000));
+            volume.grant(&request, Some(rtt), ms(at))
+        };
+        assert_eq!([1100, 1120, 1140].map(second), [None, Some(50_000), Some(100_000)]);
     }
 }

@@ -137,6 +137,20 @@ fn answered_without_syn_ack() -> (World, ConnId, ConnId) {
     (world, id, at_b)
 }
 
+/// The response waits at the client until the SYN-ACK is repeated, and so does its acknowledgement.
+#[test]
+fn response_that_waits_for_a_lost_syn_ack_gives_no_round_trip_time() {
+    let (mut world, id, at_b) = answered_without_syn_ack();
+    world.until(399);
+    assert_eq!(world.read(A, id), pattern(4000));
+    let stats = world.pair.b.conn_stats(at_b).expect("held");
+    assert_eq!(stats.min_rtt, None, "the acknowledgement arrived {:?} after the response", stats.srtt);
+    world.pair.write(B, at_b, &pattern(100)).expect("room");
+    world.until(550);
+    let stats = world.pair.b.conn_stats(at_b).expect("held");
+    assert_eq!(stats.min_rtt, Some(Duration::from_millis(100)));
+}
+
 /// The response overtakes the SYN-ACK.
 #[test]
 fn data_before_the_syn_ack_is_kept() {
