@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use brisk_lab::bench::end::End;
 use brisk_lab::bench::report::RowReport;
-use brisk_lab::bench::rows::{Row, missing, rows};
+use brisk_lab::bench::rows::{Row, rows};
 use brisk_lab::bench::{Bench, allowed_cores};
 use brisk_packet_io::privileges::{has_net_admin, has_sys_admin};
 
@@ -20,8 +20,7 @@ Examples:
   brisk bench --rows send,receive --cores 2
 
 Both ends are processes on one core, in two new network namespaces. Creating these needs root, or
-`unshare -Urnm brisk bench`. Run nothing else on the machine meanwhile. Rows with smoltcp in their name exist in builds with
-`--features peers`.";
+`unshare -Urnm brisk bench`. Run nothing else on the machine meanwhile.";
 
 /// The flags of `bench`.
 #[derive(Debug, clap::Args)]
@@ -49,10 +48,9 @@ pub(crate) struct Args {
 
 fn row(name: &str) -> Result<String, String> {
     let names: Vec<&str> = rows().iter().map(|row| row.name).collect();
-    match (names.contains(&name), missing(name)) {
-        (true, _) => Ok(name.to_owned()),
-        (false, Some(reason)) => Err(reason.to_owned()),
-        (false, None) => Err(format!("unknown row; the rows are: {}", names.join(", "))),
+    match names.contains(&name) {
+        true => Ok(name.to_owned()),
+        false => Err(format!("unknown row; the rows are: {}", names.join(", "))),
     }
 }
 

@@ -10,13 +10,6 @@ fn the_kernel_and_brisk_do_the_same_work_in_turns() {
     measure(&["receive", "rr1-tfo", "udp"]);
 }
 
-#[cfg(feature = "peers")]
-#[test]
-fn smoltcp_does_the_same_work() {
-    require!("ip");
-    measure(&["smoltcp-receive", "smoltcp-send", "smoltcp-rr1", "smoltcp-rr64"]);
-}
-
 /// Short, because this tests the bench and not the speed.
 fn measure(names: &[&str]) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_brisk"));
@@ -48,13 +41,4 @@ fn unknown_row_is_refused_with_the_known_ones() {
     let out = Command::new(env!("CARGO_BIN_EXE_brisk")).args(["bench", "--rows", "rr2"]).output().unwrap();
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(!out.status.success() && said.contains("rr2") && said.contains("rr64-tfo"), "{said}");
-}
-
-#[cfg(not(feature = "peers"))]
-#[test]
-fn row_that_is_not_built_in_is_refused_with_the_remedy() {
-    let brisk = Command::new(env!("CARGO_BIN_EXE_brisk")).args(["bench", "--rows", "smoltcp-rr1"]).output();
-    let out = brisk.unwrap();
-    let said = String::from_utf8_lossy(&out.stderr);
-    assert!(!out.status.success() && said.contains("--features peers"), "{said}");
 }

@@ -49,15 +49,6 @@ pub enum Tcp {
         /// Mechanisms, in the grammar of `whatif --arms`.
         arm: String,
     },
-    /// The TCP of smoltcp, in builds with the feature `peers`; servers only.
-    Smoltcp {
-        /// The name of a TUN device.
-        device: String,
-        /// Address, in the grammar of `--addr`.
-        address: String,
-        /// Maximum number of simultaneous connections.
-        sockets: usize,
-    },
 }
 
 /// Role of an end.
@@ -110,9 +101,6 @@ impl End {
     /// # Errors
     /// The error of the system, of a device or of the other end.
     pub fn run(&self) -> io::Result<()> {
-        if let (Tcp::Smoltcp { device, address, sockets }, Role::Serve(at)) = (&self.tcp, &self.role) {
-            return serve_on_smoltcp(device, address, *sockets, *at);
-        }
         // Uses a runtime with one thread, or one thread for each core that this process may use, so that the
         // cost is that of these cores.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -134,7 +122,6 @@ impl End {
         let fast_open = self.fast_open;
         let (device, addresses, arm) = match &self.tcp {
             Tcp::Kernel => return Ok((EitherTcp::Kernel { fast_open, congestion: Some(CONGESTION) }, None)),
-            Tcp::Smoltcp { .. } => return Err(io::Error::other("smoltcp only serves")),
             Tcp::Brisk { device, addresses, arm } => (device, addresses, arm),
         };
         let queues = Queues::Exactly(cores.count());
@@ -156,20 +143,6 @@ impl End {
         let endpoint = builder.tcp(arm.tcp).stack(limits).build()?;
         Ok((EitherTcp::Ours { endpoint, fast_open }, Some(attached)))
     }
-}
-
-#[cfg(feature = "peers")]
-fn serve_on_smoltcp(device: &str, address: &str, sockets: usize, at: SocketAddr) -> io::Result<()> {
-    super::peer::serve(device, address, sockets, at).map(|never| match never {})
-}
-
-/// Error text of a build without the feature `peers`.
-pub(super) const PEERS_MISSING: &str =
-    "this build has no smoltcp; build it with `cargo build --release -p brisk --features peers`";
-
-#[cfg(not(feature = "peers"))]
-fn serve_on_smoltcp(_: &str, _: &str, _: usize, _: SocketAddr) -> io::Result<()> {
-    Err(io::Error::other(PEERS_MISSING))
 }
 
 /// Congestion control of both TCPs.

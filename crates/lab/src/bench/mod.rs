@@ -11,7 +11,6 @@
 //! | [`mod@self`] | the order of the measurements |
 //! | [`rows`] | the rows of the table |
 //! | [`end`] | the process at either end |
-//! | `peer` | a server on smoltcp, in builds with the feature `peers` |
 //! | `fixture` | namespaces, cores and costs |
 //! | [`report`] | medians, one table |
 
@@ -24,8 +23,6 @@ use thiserror::Error;
 
 pub mod end;
 mod fixture;
-#[cfg(feature = "peers")]
-mod peer;
 pub mod report;
 pub mod rows;
 mod talk;
@@ -143,7 +140,7 @@ impl Bench {
         let start = |(end, first, count): (End, usize, usize)| {
             fixture.start(place, &end, &cores[first..first + count])
         };
-        let servers = setup.servers(row.work).into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
+        let servers = setup.servers().into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
         let routed = row.topology == Topology::Routed;
         let used = setup.cores().unwrap_or(if routed { 2 } else { self.cores });
         let start = |(n, end): (usize, End)| {

@@ -103,9 +103,7 @@ impl RowReport {
         let cpu = Spread::of(rounds.iter().map(|(old, new)| turned(old.both / new.both)));
         let time = Spread::of(rounds.iter().map(|(old, new)| turned(new.per_second / old.per_second)));
         let limited = match row.candidate {
-            Setup::Tun { .. } | Setup::Own { .. } | Setup::Xdp | Setup::Behind { .. } | Setup::Smoltcp => {
-                true
-            }
+            Setup::Tun { .. } | Setup::Own { .. } | Setup::Xdp | Setup::Behind { .. } => true,
             Setup::Kernel { .. } | Setup::KernelOn(_) | Setup::TunOn(_) | Setup::Udp(_) => false,
         };
         let without_own = |(old, new): &(Cost, Cost)| turned(old.both / (new.both - new.server_user));

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::end::{End, PEERS_MISSING, Role, Tcp, Work};
+use super::end::{End, Role, Tcp, Work};
 
 /// Address of the kernel at the near end of the veth pair, as a `udp:` device.
 const NEAR_UDP: &str = "udp:10.99.0.1:0";
@@ -85,8 +85,6 @@ pub(super) enum Setup {
         /// True to use Fast Open.
         fast_open: bool,
     },
-    /// The kernel's client, and a server on smoltcp on a TUN device in the same namespace.
-    Smoltcp,
     /// Brisk's TCP at both ends, in UDP over the veth pair, with these mechanisms.
     Udp(&'static str),
     /// This number of kernel clients, each on a core, and as many kernel servers on the same cores, each for
@@ -117,7 +115,6 @@ impl Setup {
             Setup::Xdp => "xdp".to_owned(),
             Setup::Behind { fast_open: false } => "behind".to_owned(),
             Setup::Behind { fast_open: true } => "behind+tfo".to_owned(),
-            Setup::Smoltcp => "smoltcp".to_owned(),
             Setup::Udp(arm) => format!("udp {arm}"),
             Setup::KernelOn(cores) => format!("kernel, {cores}"),
             Setup::TunOn(cores) => format!("tun, {cores}"),
@@ -132,7 +129,6 @@ impl Setup {
             | Setup::Tun { .. }
             | Setup::Own { .. }
             | Setup::Behind { .. }
-            | Setup::Smoltcp
             | Setup::Xdp
             | Setup::Udp(_) => None,
         }
@@ -140,18 +136,17 @@ impl Setup {
 
     /// True if the server is in the client's namespace.
     pub(super) fn server_is_near(self) -> bool {
-        matches!(self, Setup::Tun { .. } | Setup::TunOn(_) | Setup::Smoltcp)
+        matches!(self, Setup::Tun { .. } | Setup::TunOn(_))
     }
 
     /// Returns the servers, each with its first core and its number of cores.
-    pub(super) fn servers(self, work: Work) -> Vec<(End, usize, usize)> {
+    pub(super) fn servers(self) -> Vec<(End, usize, usize)> {
         let (tcp, fast_open, at) = match self {
             Setup::Kernel { fast_open } => (Tcp::Kernel, fast_open, FAR),
             Setup::KernelOn(_) => (Tcp::Kernel, false, FAR),
             Setup::Tun { fast_open } | Setup::Behind { fast_open } => (tun(), fast_open, TUN),
             Setup::TunOn(_) => (tun(), false, TUN),
             Setup::Own { fast_open } => (ours(OWN, &[], "tcp"), fast_open, FAR),
-            Setup::Smoltcp => (smoltcp(work), false, TUN),
             Setup::Xdp => (ours(XDP, &[], "tcp"), false, FAR),
             Setup::Udp(arm) => (ours("udp:10.99.0.2:7000", &[], arm), false, FAR),
         };
@@ -169,7 +164,7 @@ impl Setup {
             Setup::Kernel { fast_open } | Setup::Own { fast_open } => (Tcp::Kernel, fast_open, FAR),
             Setup::KernelOn(_) | Setup::Xdp => (Tcp::Kernel, false, FAR),
             Setup::Tun { fast_open } | Setup::Behind { fast_open } => (Tcp::Kernel, fast_open, TUN),
-            Setup::TunOn(_) | Setup::Smoltcp => (Tcp::Kernel, false, TUN),
+            Setup::TunOn(_) => (Tcp::Kernel, false, TUN),
             Setup::Udp(arm) => (ours(NEAR_UDP, &[], arm), false, FAR),
         };
         let server_of = |client| if let Setup::KernelOn(_) = self { port(to, client) } else { to.into() };
@@ -185,13 +180,6 @@ fn port((ip, port): ([u8; 4], u16), n: usize) -> SocketAddr {
 
 fn tun() -> Tcp {
     ours(&format!("tun:{TUN_DEVICE}"), &[TUN_ADDRESS], "tcp")
-}
-
-/// A socket of smoltcp serves one connection, so there is one that listens for each busy one.
-fn smoltcp(work: Work) -> Tcp {
-    let parallel = if let Work::Transactions { parallel, .. } = work { parallel } else { 1 };
-    let (device, address) = (TUN_DEVICE.to_owned(), TUN_ADDRESS.to_owned());
-    Tcp::Smoltcp { device, address, sockets: 2 * parallel + 2 }
 }
 
 fn ours(device: &str, addresses: &[&str], arm: &str) -> Tcp {
@@ -220,19 +208,9 @@ fn row(
     Row { name, what, work, topology: Topology::Whole, baseline, candidate, goal }
 }
 
-/// Returns all rows that this build can measure, in the order of the table.
+/// Returns all rows in the order of the table.
 pub fn rows() -> Vec<Row> {
-    let mut rows = [of_brisk_servers(), between_hosts(), of_mechanisms_and_cores()].concat();
-    if cfg!(feature = "peers") {
-        rows.append(&mut of_peers());
-    }
-    rows
-}
-
-/// Returns why this build cannot measure a row that another build can.
-pub fn missing(name: &str) -> Option<&'static str> {
-    let known = of_peers().iter().any(|row| row.name == name);
-    (known && !cfg!(feature = "peers")).then_some(PEERS_MISSING)
+    [of_brisk_servers(), between_hosts(), of_mechanisms_and_cores()].concat()
 }
 
 /// Returns the rows with brisk's server on a TUN device, and on the address of the host.
@@ -305,18 +283,6 @@ fn of_mechanisms_and_cores() -> Vec<Row> {
     ]
 }
 
-/// Returns the rows `receive`, `send`, `rr1` and `rr64` with other TCPs.
-fn of_peers() -> Vec<Row> {
-    use Goal::None;
-    let smoltcp = [PLAIN, Setup::Smoltcp];
-    vec![
-        row("smoltcp-receive", "bulk into smoltcp", Work::Upload, smoltcp, None),
-        row("smoltcp-send", "bulk out of smoltcp", Work::Download, smoltcp, None),
-        row("smoltcp-rr1", "rr1 with smoltcp", RR1, smoltcp, None),
-        row("smoltcp-rr64", "rr64 with smoltcp", RR64, smoltcp, None),
-    ]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -337,17 +303,9 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_peers_are_listed_in_builds_with_peers() {
-        let offered = rows().iter().any(|row| row.name == "smoltcp-rr1");
-        assert_eq!(offered, cfg!(feature = "peers"));
-        assert_eq!(missing("smoltcp-rr1").is_some(), !offered);
-        assert_eq!((missing("rr1"), missing("smoltcp-rr2")), (None, None));
-    }
-
-    #[test]
     fn end_is_parsed_as_written() {
-        for row in rows().into_iter().chain(of_peers()) {
-            let servers = row.candidate.servers(row.work).into_iter().map(|(end, ..)| end);
+        for row in rows() {
+            let servers = row.candidate.servers().into_iter().map(|(end, ..)| end);
             for end in servers.chain(row.candidate.clients(row.work)) {
                 let text = serde_json::to_string(&end).unwrap();
                 assert_eq!(serde_json::from_str::<End>(&text).unwrap(), end);
