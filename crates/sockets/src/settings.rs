@@ -9,7 +9,7 @@ use brisk_tcp::config::{
     SynCookies, UrgentPolicy,
 };
 use brisk_tcp::fast_open::{
-    ClientCookie, EarlyResponse, FastOpenConnect, FastOpenListen, KeySource, LastAckHold, ReplayWindow,
+    ClientCookie, EarlyResponse, FastOpenConnect, FastOpenListen, KeySource, LastAckHold,
 };
 use brisk_tcp::{ListenConfig, StackConfig, TcpConfig};
 
@@ -33,17 +33,11 @@ const KEYS: &[(&str, &str)] = &[
     ("mtu", "largest IP packet of the device, bytes"),
     ("fec_mem_total", "maximum memory of all connections for the repair of losses, bytes"),
     ("max_super_segment", "largest super-segment, bytes; 0: none"),
-    ("max_connections", "maximum number of simultaneous connections"),
-    ("msl", "maximum segment lifetime; TIME-WAIT lasts twice as long"),
     ("time_wait_resets", "on, off: a reset ends TIME-WAIT"),
-    ("granularity", "clock granularity of the driver"),
-    ("challenge_acks_per_second", "maximum number of challenge ACKs of the host per second"),
     ("congestion", CongestionAlgorithm::NAMES),
     ("initial_window", "a number of segments"),
     ("rto_profile", "linux or rfc6298"),
     ("rto_var_floor", "minimum of the variance term of the timeout"),
-    ("rto_initial", "timeout before the first sample"),
-    ("rto_min", "minimum timeout"),
     ("rto_max", "maximum timeout"),
     ("send_buffer", "BYTES or INITIAL..MAX"),
     ("receive_buffer", "BYTES or INITIAL..MAX"),
@@ -52,48 +46,32 @@ const KEYS: &[(&str, &str)] = &[
     ("dsack", "on or off"),
     ("window_scaling", "on or off"),
     ("ecn", "off, passive (if the peer requests it) or on (active opens request it too)"),
-    ("nodelay", "on or off"),
     ("delack_max", "maximum delay of an acknowledgement; 0: no delay"),
     ("pacing", "on or off"),
     ("slow_start_after_idle", "on or off"),
     ("keepalive", "off, or IDLE/INTERVAL/COUNT as in 2s/1s/3"),
-    ("user_timeout", "off or a time"),
     ("syn_retries", "a number"),
-    ("share_path", "on or off; on only with congestion=bbr"),
     ("path_start", "on or off: start a connection over a known path with the remembered facts"),
-    ("handshake_timers", "on or off: early retries on a known path"),
     (
         "handshake_copies",
         "off, or the time between a SYN or SYN-ACK and its copy; with :data appended the copy of a SYN has its data too",
     ),
-    ("synack_retries", "a number"),
     ("retries", "a number"),
-    ("fin_wait_2_timeout", "a time"),
     ("mtu_probing", "off, on_black_hole, early or always"),
-    ("max_segment", "largest MSS to offer and to use"),
     ("urgent", "out_of_band or inline"),
     ("push_bursts", "on or off: PSH at the end of every burst, as in Linux with segmentation offload"),
-    ("hop_limit", "a number"),
-    ("dscp", "a number"),
     (
         "fast_open",
         "off, client, server, or both as in client,server: a client offers the option with every connect and send",
     ),
     ("fast_open_key", "PRIMARY or PRIMARY,BACKUP, each as four hexadecimal words with dashes"),
-    (
-        "fast_open_max_pending",
-        "maximum number of pending Fast Open connections of a listener; overrides TCP_FASTOPEN",
-    ),
     ("fast_open_max_per_ip", "maximum number of these connections for one client"),
     ("fast_open_require_cookie", "on or off"),
     ("fast_open_hold_response", "on or off"),
-    ("fast_open_replay_window", "a time; 0: none"),
     ("fast_open_amp_factor", "a number; 0: the initial window is the limit"),
     ("fast_open_one_time", "on or off, for both ends"),
     ("fast_open_no_cookie", "on or off, for the client"),
-    ("fast_open_experimental", "on or off, for the client"),
     ("fast_open_hold_early", "on or off, for the client"),
-    ("fast_open_syn_rto_floor", "a time, for the client"),
     ("fast_open_plain_copy_percent", "0 to 100, for the client"),
     (
         "fast_open_syn_parts",
@@ -104,15 +82,12 @@ const KEYS: &[(&str, &str)] = &[
         "number of segments that the client sends after a SYN with data; 0: neither sent nor accepted",
     ),
     ("fast_open_last_ack_hold", "off, fast_opened or all"),
-    ("fast_open_black_hole_base", "a time; 0: black holes are not detected"),
     ("proactive", proactive::TAKES),
     ("reactive", "off, rack_tlp, paper, or paper:2 for two probes"),
     (
         "loss_detection",
         "rack, or rfc6675 with options after a colon: fack, no_fack, no_er, er, relaxed_er, rfc6937 (the rate reduction of 2012), as in rfc6675:no_fack,no_er",
     ),
-    ("backlog", "connections that may wait for accept; overrides listen()"),
-    ("max_half_open", "connections in SYN-RECEIVED"),
     ("syn_cookies", "off, under_flood or always"),
 ];
 
@@ -148,8 +123,6 @@ pub struct Settings {
     pub like_linux: bool,
     /// Keepalive of sockets that enable it.
     pub keepalive: KeepaliveConfig,
-    /// True if `--set backlog` was given; the argument of listen() is then ignored.
-    pub fixed_backlog: bool,
     /// Seed of the stack's random numbers.
     pub seed: u64,
 }
@@ -170,7 +143,6 @@ impl Default for Settings {
             linux_suite: false,
             like_linux: false,
             keepalive: KeepaliveConfig::default(),
-            fixed_backlog: false,
             seed: 1,
         }
     }
@@ -204,16 +176,7 @@ impl Settings {
             "mtu" => self.stack.mtu = number(key, value)?,
             "fec_mem_total" => self.stack.fec_mem_total = number(key, value)?,
             "max_super_segment" => self.stack.max_super_segment = number(key, value)?,
-            "max_connections" => self.stack.max_connections = number(key, value)?,
-            "msl" => self.stack.msl = span(key, value)?,
             "time_wait_resets" => self.stack.time_wait_resets = on_off(key, value)?,
-            "granularity" => self.stack.granularity = span(key, value)?,
-            "challenge_acks_per_second" => self.stack.challenge_acks_per_second = number(key, value)?,
-            "backlog" => {
-                self.listen.backlog = number(key, value)?;
-                self.fixed_backlog = true;
-            }
-            "max_half_open" => self.listen.max_half_open = number(key, value)?,
             "syn_cookies" => {
                 self.listen.syn_cookies = match value {
                     "off" => SynCookies::Off,
@@ -259,7 +222,6 @@ impl Settings {
                 let keys = KeySource::parse(value).map_err(|_| refused(key, value))?;
                 self.stack.fast_open.keys = Some(keys);
             }
-            "fast_open_max_pending" => listen.max_pending = number(key, value)?,
             "fast_open_max_per_ip" => listen.max_per_ip = number(key, value)?,
             "fast_open_require_cookie" => listen.require_cookie = on_off(key, value)?,
             "fast_open_hold_response" => {
@@ -268,11 +230,6 @@ impl Settings {
                 } else if listen.early_response == EarlyResponse::Held {
                     listen.early_response = EarlyResponse::Standard;
                 }
-            }
-            "fast_open_replay_window" => {
-                let lifetime = span(key, value)?;
-                let window = ReplayWindow { lifetime, ..ReplayWindow::default() };
-                listen.replay_window = (!lifetime.is_zero()).then_some(window);
             }
             "fast_open_amp_factor" => {
                 listen.early_response = match (number(key, value)?, listen.early_response) {
@@ -286,11 +243,7 @@ impl Settings {
                 use_cookie(connect, ClientCookie::OneTime, listen.one_time);
             }
             "fast_open_no_cookie" => use_cookie(connect, ClientCookie::None, on_off(key, value)?),
-            "fast_open_experimental" => {
-                use_cookie(connect, ClientCookie::Experimental, on_off(key, value)?);
-            }
             "fast_open_hold_early" => connect.hold_early = on_off(key, value)?,
-            "fast_open_syn_rto_floor" => connect.syn_rto_floor = span(key, value)?,
             "fast_open_syn_parts" => {
                 connect.syn_parts = number(key, value)?;
                 listen.data_after_syn = connect.syn_parts > 1;
@@ -300,7 +253,6 @@ impl Settings {
                 listen.data_after_syn = connect.data_after_syn > 0;
             }
             "fast_open_plain_copy_percent" => connect.plain_copy_percent = number(key, value)?,
-            "fast_open_black_hole_base" => self.stack.fast_open.black_hole_base = span(key, value)?,
             "fast_open_last_ack_hold" => {
                 self.stack.fast_open.last_ack_hold = match value {
                     "off" => LastAckHold::Off,
@@ -327,8 +279,6 @@ impl Settings {
                 }
             }
             "rto_var_floor" => tcp.rto.var_floor = span(key, value)?,
-            "rto_initial" => tcp.rto.initial = span(key, value)?,
-            "rto_min" => tcp.rto.min = span(key, value)?,
             "rto_max" => tcp.rto.max = span(key, value)?,
             "send_buffer" => tcp.send_buffer = buffer(key, value)?,
             "receive_buffer" => tcp.receive_buffer = buffer(key, value)?,
@@ -343,7 +293,6 @@ impl Settings {
                     _ => EcnMode::Off,
                 }
             }
-            "nodelay" => tcp.nodelay = on_off(key, value)?,
             "delack_max" => tcp.delack_max = span(key, value)?,
             "pacing" => tcp.pacing = on_off(key, value)?.then(PacingConfig::default),
             "slow_start_after_idle" => tcp.slow_start_after_idle = on_off(key, value)?,
@@ -356,10 +305,7 @@ impl Settings {
         let tcp = &mut self.tcp;
         match key {
             "keepalive" => tcp.keepalive = keepalive(key, value)?,
-            "user_timeout" => tcp.user_timeout = if value == "off" { None } else { Some(span(key, value)?) },
-            "share_path" => tcp.share_path = on_off(key, value)?,
             "path_start" => tcp.path_start = on_off(key, value)?,
-            "handshake_timers" => tcp.handshake_timers = on_off(key, value)?,
             "handshake_copies" => {
                 tcp.handshake_copies = off_or(value, || {
                     let (gap, with_data) =
@@ -368,9 +314,7 @@ impl Settings {
                 })?;
             }
             "syn_retries" => tcp.syn_retries = number(key, value)?,
-            "synack_retries" => tcp.synack_retries = number(key, value)?,
             "retries" => tcp.retries = number(key, value)?,
-            "fin_wait_2_timeout" => tcp.fin_wait_2_timeout = span(key, value)?,
             "mtu_probing" => {
                 tcp.mtu_probing = match value {
                     "off" => MtuProbing::Off,
@@ -380,7 +324,6 @@ impl Settings {
                     _ => return Err(refused(key, value)),
                 }
             }
-            "max_segment" => tcp.max_segment = Some(number(key, value)?),
             "urgent" => {
                 tcp.urgent = match value {
                     "out_of_band" => UrgentPolicy::OutOfBand,
@@ -389,8 +332,6 @@ impl Settings {
                 }
             }
             "push_bursts" => tcp.push_bursts = on_off(key, value)?,
-            "hop_limit" => tcp.hop_limit = number(key, value)?,
-            "dscp" => tcp.dscp = number(key, value)?,
             "proactive" => tcp.mechanisms.proactive = proactive::read(value)?,
             "reactive" => tcp.mechanisms.reactive = reactive(value)?,
             "loss_detection" => tcp.loss_detection = loss_detection(value)?,
@@ -524,7 +465,7 @@ mod tests {
         let mut settings = Settings::default();
         for (key, value) in [
             ("delack_max", "0"),
-            ("rto_min", "20ms"),
+            ("rto_var_floor", "20ms"),
             ("keepalive", "2s/1s/3"),
             ("receive_buffer", "540000..15728640"),
             ("congestion", "fixed:10000"),
@@ -532,7 +473,7 @@ mod tests {
             settings.set(key, value).unwrap();
         }
         assert_eq!(settings.tcp.delack_max, Duration::ZERO);
-        assert_eq!(settings.tcp.rto.min, Duration::from_millis(20));
+        assert_eq!(settings.tcp.rto.var_floor, Duration::from_millis(20));
         assert_eq!(settings.tcp.keepalive.map(|keepalive| keepalive.count), Some(3));
         assert_eq!(settings.tcp.receive_buffer, BufferConfig { initial: 540_000, max: 15_728_640 });
         assert_eq!(settings.tcp.congestion, CongestionAlgorithm::Fixed(10_000));

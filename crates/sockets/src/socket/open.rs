@@ -94,8 +94,8 @@ impl Socket {
     }
 
     fn listen_config(&self, settings: &Settings) -> ListenConfig {
-        let backlog = if settings.fixed_backlog { settings.listen.backlog } else { self.backlog };
-        let mut config = ListenConfig { tcp: self.tcp.clone(), backlog, ..settings.listen.clone() };
+        let (tcp, backlog) = (self.tcp.clone(), self.backlog);
+        let mut config = ListenConfig { tcp, backlog, ..settings.listen.clone() };
         config.defer_accept = self.options.defer_accept;
         let asked = settings.fast_open_all_listeners || self.options.fast_open_queue.is_some();
         if asked && settings.fast_open_server_allowed {

@@ -55,7 +55,7 @@ fn of_key(key: &str, value: &str) -> Result<Vec<(&'static str, String)>, String>
     };
     let one = |name, value: String| Ok(vec![(name, value)]);
     match (key, value) {
-        ("seed" | "remote_isn" | "profile" | "mtu" | "max_connections", _) => Ok(Vec::new()),
+        ("seed" | "remote_isn" | "profile" | "mtu", _) => Ok(Vec::new()),
         ("timestamps", _) => one("tcp_timestamps", flag()),
         ("sack", _) => one("tcp_sack", flag()),
         ("dsack", _) => one("tcp_dsack", flag()),
@@ -67,7 +67,6 @@ fn of_key(key: &str, value: &str) -> Result<Vec<(&'static str, String)>, String>
         ("congestion", "reno" | "cubic") => Ok(Vec::new()),
         ("time_wait_resets", _) => one("tcp_rfc1337", if value == "on" { "0" } else { "1" }.to_owned()),
         ("syn_retries", _) => one("tcp_syn_retries", value.to_owned()),
-        ("synack_retries", _) => one("tcp_synack_retries", value.to_owned()),
         ("retries", _) => one("tcp_retries2", value.to_owned()),
         ("receive_buffer", _) => {
             Err(format!("it sets receive_buffer={value}: the kernel counts its records too"))
