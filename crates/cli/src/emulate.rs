@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use brisk_lab::emulate::{Between, Capture, Emulation, EndError, EndSpec, Outcome, Ticker, parse_prefix};
+use brisk_lab::emulate::{Between, Capture, Emulation, EndError, EndSpec, Outcome, Ticker};
 use brisk_link::{LinkSpec, RateSpec};
+use brisk_runtime::Prefix;
 
 use crate::Common;
 use crate::failure::Failure;
@@ -58,10 +59,10 @@ struct Ends {
     create: bool,
     /// Address at A instead of 10.77.0.1/24 and fd77::1/64; repeatable
     #[arg(long, value_name = "ADDRESS/LENGTH", requires = "between")]
-    addr_a: Vec<String>,
+    addr_a: Vec<Prefix>,
     /// Address at B instead of 10.77.0.2/24 and fd77::2/64; repeatable
     #[arg(long, value_name = "ADDRESS/LENGTH", requires = "between")]
-    addr_b: Vec<String>,
+    addr_b: Vec<Prefix>,
     /// A TUN device as end A: tun:NAME, tun:NAME@NAMESPACE, tun:NAME@NAMESPACE=ADDRESS/LENGTH,...
     #[arg(long, value_name = "END", conflicts_with = "between", requires = "b")]
     a: Option<EndSpec>,
@@ -119,11 +120,8 @@ fn report(outcome: &Outcome, spec: &LinkSpec, seed: u64, json: bool) -> Result<(
 
 impl Ends {
     fn specs(&self) -> Result<(EndSpec, EndSpec), Failure> {
-        let addresses = |texts: &[String]| {
-            texts.iter().map(|text| parse_prefix(text)).collect::<Result<Vec<_>, _>>().map_err(failure)
-        };
         match (&self.between, &self.a, &self.b) {
-            (Some(between), ..) => Ok(between.ends(addresses(&self.addr_a)?, addresses(&self.addr_b)?)),
+            (Some(between), ..) => Ok(between.ends(self.addr_a.clone(), self.addr_b.clone())),
             (None, Some(a), Some(b)) => Ok((a.clone(), b.clone())),
             (None, ..) => Err(Failure::usage("write the two ends: --between RED,BLUE, or --a and --b")),
         }
@@ -171,7 +169,7 @@ fn introduction(a: &EndSpec, b: &EndSpec) -> String {
         None => end.device.clone(),
     };
     let mut text = format!("A: {}    B: {}", place(a), place(b));
-    if let (Some(namespace), Some((address, _))) = (&a.namespace, b.addresses.first()) {
+    if let (Some(namespace), Some(Prefix { address, .. })) = (&a.namespace, b.addresses.first()) {
         text.push_str(&format!("\ntry: ip netns exec {namespace} ping {address}"));
     }
     text

@@ -28,6 +28,8 @@ pub mod demo;
 pub mod diagram;
 pub mod either_tcp;
 pub mod emulate;
+mod fixture;
+mod http;
 pub mod pages;
 pub mod plan;
 pub mod real;

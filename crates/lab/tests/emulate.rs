@@ -52,7 +52,7 @@ fn link_delays_and_limits_kernel_tcp_between_two_namespaces() {
     let between = Between { a: name("a"), b: name("b") };
     let created = between.create_missing().unwrap();
     let (a, b) = between.ends(Vec::new(), Vec::new());
-    let server: (IpAddr, u16) = (b.addresses[0].0, 8000);
+    let server: (IpAddr, u16) = (b.addresses[0].address, 8000);
     let spec = LinkSpec::parse("--rtt 40ms --rate 8mbit").unwrap();
     let mut emulation = Emulation::new(a.open().unwrap(), b.open().unwrap(), &spec, 1);
     let capture = Shared::default();

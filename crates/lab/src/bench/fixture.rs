@@ -18,6 +18,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use super::BenchError;
 use super::end::{Done, End};
 use super::rows::Topology;
+use crate::fixture::shell;
 
 /// The device in each namespace.
 const VETH: &str = "bench0";
@@ -104,19 +105,6 @@ pub fn allowed_cores() -> io::Result<Vec<usize>> {
 fn join(far: &Namespace) -> io::Result<()> {
     let there = format!("/proc/{}/fd/{}", std::process::id(), far.as_fd().as_raw_fd());
     shell("ip", &["link", "add", VETH, "type", "veth", "peer", "name", VETH, "netns", &there])
-}
-
-/// Runs a program of the system in the namespace of the calling thread.
-fn shell(program: &str, words: &[&str]) -> io::Result<()> {
-    let done = Command::new(program).args(words).output();
-    let done = done.map_err(|error| io::Error::other(format!("{program}: {error}; is it installed?")))?;
-    match done.status.success() {
-        true => Ok(()),
-        false => {
-            let said = String::from_utf8_lossy(&done.stderr);
-            Err(io::Error::other(format!("{program} {}: {}", words.join(" "), said.trim())))
-        }
-    }
 }
 
 /// Makes this core process the packets of the veth device, whichever core sent them, because each host has

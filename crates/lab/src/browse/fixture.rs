@@ -20,9 +20,6 @@ use brisk_gateway::{
 };
 use brisk_packet_io::interface::Interface;
 use brisk_packet_io::realtime::request_fifo;
-use brisk_runtime::DeviceSpec;
-use brisk_runtime::attach::{AttachConfig, Attached};
-use brisk_runtime::endpoint::{Builder, Endpoint};
 use brisk_runtime::profile::Profile;
 use brisk_tcp::TcpConfig;
 use brisk_tcp::fast_open::FastOpenOutcome;
@@ -31,6 +28,7 @@ use tokio::sync::watch;
 use super::BrowseError;
 use super::origin::{self, Tally};
 use super::site::Site;
+use crate::fixture::{keep, ordered, udp_device};
 
 /// Addresses of the link's ends, as in [`crate::emulate::Between`].
 const BROWSER_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
@@ -102,7 +100,8 @@ pub(super) async fn origin_side(
     for (index, arm) in arms.iter().enumerate() {
         let listener = origin::listen(port(index)).await?;
         tokio::spawn(origin::serve(listener, Arc::clone(site), Arc::clone(tally)));
-        let (builder, attached) = device(SocketAddr::from((ORIGIN_ADDRESS, FIRST_HOP_PORT + index as u16)))?;
+        let (builder, attached) =
+            udp_device(SocketAddr::from((ORIGIN_ADDRESS, FIRST_HOP_PORT + index as u16)))?;
         let endpoint = builder.build()?;
         let inside = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), attached.service_port(0));
         let first_host = SocketAddr::from((host_address(0), port(index))).to_string();
@@ -128,7 +127,7 @@ pub(super) async fn browser_side(
     stopped: &watch::Receiver<bool>,
 ) -> Result<(), BrowseError> {
     for (index, (arm, tally)) in arms.iter().zip(tallies).enumerate() {
-        let (builder, attached) = device(SocketAddr::from((BROWSER_ADDRESS, 0)))?;
+        let (builder, attached) = udp_device(SocketAddr::from((BROWSER_ADDRESS, 0)))?;
         let endpoint = builder.build()?;
         let peer = attached
             .destination(SocketAddr::from((ORIGIN_ADDRESS, FIRST_HOP_PORT + index as u16)))
@@ -150,25 +149,10 @@ fn tcp(arm: &Profile) -> TcpConfig {
     TcpConfig { nodelay: true, ..arm.tcp.clone() }
 }
 
-fn device(bind: SocketAddr) -> io::Result<(Builder, Attached)> {
-    Ok(AttachConfig::new(DeviceSpec::Udp { bind }).open()?)
-}
-
 fn service(tally: Option<&Arc<HopTally>>) -> ServiceConfig {
     let mut service = ServiceConfig { log: Log::silent(), ..ServiceConfig::default() };
     if let Some(tally) = tally.cloned() {
         service.on_access = Some(Arc::new(move |access: &Access| tally.add(access)));
     }
     service
-}
-
-/// Runs one gateway and keeps its stack until it ends.
-async fn keep<T>(endpoint: Endpoint, side: impl Future<Output = T>) {
-    side.await;
-    drop(endpoint);
-}
-
-async fn ordered(mut stopped: watch::Receiver<bool>) {
-    // The wait also ends when the sender is dropped.
-    let _ = stopped.wait_for(|stopped| *stopped).await;
 }

@@ -24,6 +24,7 @@ use thiserror::Error;
 use tokio::sync::watch;
 
 use crate::emulate::{Between, Emulation, EndError, Outcome};
+use crate::fixture::Scratch;
 use crate::pages::outline::Outline;
 
 mod driver;
@@ -198,7 +199,7 @@ impl Measurement<'_> {
         stopped: watch::Receiver<bool>,
         on_progress: &mut (dyn FnMut(&Progress<'_>) + Send),
     ) -> Result<Vec<ArmLoads>, BrowseError> {
-        let directory = Scratch::make()?;
+        let directory = Scratch::make("browse")?;
         let arms = &self.browse.arms;
         fixture::add_hosts(self.site.hosts)?;
         runtime()?.block_on(async {
@@ -296,24 +297,6 @@ fn run_link(
 ) -> io::Result<Outcome> {
     emulation.prioritise();
     emulation.run(None, stop, &mut |_| {})
-}
-
-/// A directory that is removed on drop.
-struct Scratch(std::path::PathBuf);
-
-impl Scratch {
-    fn make() -> io::Result<Scratch> {
-        let path = std::env::temp_dir().join(format!("brisk-browse-{}", std::process::id()));
-        std::fs::create_dir_all(&path)?;
-        Ok(Scratch(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // A failure leaves only browser profiles in the temporary directory.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 #[cfg(test)]

@@ -12,15 +12,14 @@ use brisk_gateway::{
     Access, Backend, BackendConfig, Frontend, FrontendConfig, Hop, HopKey, KeyRing, Log, Role, ServiceConfig,
 };
 use brisk_link::{Counters, LinkSpec};
-use brisk_runtime::DeviceSpec;
-use brisk_runtime::attach::{AttachConfig, Attached};
-use brisk_runtime::endpoint::{Builder, Endpoint};
+use brisk_runtime::attach::Attached;
 use brisk_runtime::profile::Profile;
 use brisk_tcp::TcpConfig;
 use tokio::sync::watch;
 
 use super::load::SharedTally;
 use crate::emulate::{Emulation, Outcome, UdpEnd};
+use crate::fixture::{keep, ordered, udp_device};
 
 /// The running parts of one arm.
 #[derive(Debug)]
@@ -112,7 +111,7 @@ impl Fixture {
         // The tunnel is encrypted, as by default.
         let key = Hop::Sealed(KeyRing::of(HopKey::generate()?));
 
-        let (builder, attached) = hop_device()?;
+        let (builder, attached) = udp_device(ANY)?;
         let endpoint = builder.build()?;
         let backend_at = udp_address(&attached)?;
         let inside =
@@ -134,7 +133,7 @@ impl Fixture {
         let counters = Arc::new(Mutex::new(<(Counters, Counters)>::default()));
         let relay = relay(Emulation::new(a, b, link, seed), &stop_relay, &counters)?;
 
-        let (builder, attached) = hop_device()?;
+        let (builder, attached) = udp_device(ANY)?;
         let endpoint = builder.build()?;
         let peer = attached.destination(relay_at)?;
         let defaults = FrontendConfig::new(ANY, peer, key);
@@ -212,10 +211,6 @@ fn relay(
     })
 }
 
-fn hop_device() -> io::Result<(Builder, Attached)> {
-    Ok(AttachConfig::new(DeviceSpec::Udp { bind: ANY }).open()?)
-}
-
 fn udp_address(attached: &Attached) -> io::Result<SocketAddr> {
     match attached {
         Attached::Udp { local } => Ok(*local),
@@ -230,15 +225,4 @@ fn service(hop: &Arc<HopTotals>) -> ServiceConfig {
         on_access: Some(Arc::new(move |access: &Access| hop.add(access))),
         ..ServiceConfig::default()
     }
-}
-
-/// Runs one gateway and keeps its stack until it ends.
-async fn keep<T>(endpoint: Endpoint, side: impl Future<Output = T>) {
-    side.await;
-    drop(endpoint);
-}
-
-async fn ordered(mut stopped: watch::Receiver<bool>) {
-    // The wait also ends when the sender is dropped.
-    let _ = stopped.wait_for(|stopped| *stopped).await;
 }

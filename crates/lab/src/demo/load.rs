@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rand_core::RngCore;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+
+use crate::either_tcp::EitherTcp;
+use crate::http;
 
 /// Time limit of one request.
 const TIME_LIMIT: Duration = Duration::from_secs(30);
@@ -62,25 +63,20 @@ pub(super) fn lock(tally: &SharedTally) -> std::sync::MutexGuard<'_, Tally> {
 
 /// Returns a request for a body of this length.
 pub(super) fn request_text(bytes: u64) -> String {
-    format!("GET /{bytes} HTTP/1.1\r\nHost: origin.example\r\nUser-Agent: brisk-demo\r\n\r\n")
+    format!(
+        "GET /{bytes} HTTP/1.1\r\nHost: origin.example\r\nUser-Agent: brisk-demo\r\nConnection: close\r\n\r\n"
+    )
 }
 
 /// Makes one request; returns the bytes of request and response.
 async fn fetch(to: SocketAddr, bytes: u64) -> io::Result<u64> {
-    let mut stream = TcpStream::connect(to).await?;
-    stream.set_nodelay(true)?;
     let request = request_text(bytes);
-    stream.write_all(request.as_bytes()).await?;
-    let mut response = Vec::with_capacity(bytes as usize + 128);
-    loop {
-        if stream.read_buf(&mut response).await? == 0 {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the response ended too early"));
-        }
-        if let Some(head) = response.windows(4).take(256).position(|end| end == b"\r\n\r\n")
-            && (response.len() - head - 4) as u64 >= bytes
-        {
-            return Ok((request.len() + response.len()) as u64);
-        }
+    let tcp = EitherTcp::Kernel { fast_open: false, congestion: None };
+    let stream = tcp.ask(to, request.as_bytes()).await?;
+    let (head, body) = http::read_response(stream, |body| body < bytes).await?;
+    match body < bytes {
+        true => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the response ended too early")),
+        false => Ok(request.len() as u64 + head + body),
     }
 }
 

@@ -19,20 +19,20 @@ use brisk_runtime::profile::Profile;
 use brisk_sim::transaction::TransactionError;
 use serde::Serialize;
 use thiserror::Error;
+use tokio::net::TcpListener;
 
 use crate::compare::{ArmReport, Comparison, LinkReport, Repaired, Totals, Workload, compare};
 use crate::emulate::Outcome;
+use crate::http;
 use crate::scenario::Scenario;
 use crate::sizes::Sizes;
 use crate::statistics::Sample;
 
 mod fixture;
 mod load;
-mod origin;
 
 use fixture::Fixture;
 use load::{gap, lock, request, request_text};
-use origin::{Origin, response_head};
 
 /// Parameters of a demonstration.
 #[derive(Clone, Debug)]
@@ -164,9 +164,9 @@ impl Demo {
         on_progress: &mut dyn FnMut(&Snapshot),
     ) -> Result<DemoReport, DemoError> {
         let expected = self.simulate()?;
-        let origin = Origin::bind().await?;
-        let origin_at = origin.local_addr()?;
-        let origin = tokio::spawn(origin.run());
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let origin_at = listener.local_addr()?;
+        let origin = tokio::spawn(http::serve(listener));
         let mut fixtures = Vec::new();
         for arm in &self.arms {
             fixtures.push(Fixture::start(arm.clone(), &self.link, self.seed, origin_at).await?);
@@ -213,7 +213,7 @@ impl Demo {
         let comparison = Comparison {
             link: self.link.clone(),
             request: self.request_bytes(),
-            sizes: Sizes::Fixed(self.response_bytes + response_head(self.response_bytes).len() as u64),
+            sizes: Sizes::Fixed(self.response_bytes + http::response_head(self.response_bytes).len() as u64),
             sizes_text: self.size_text.clone(),
             page: None,
             scenario: Scenario::default(),

@@ -8,31 +8,14 @@ use std::str::FromStr;
 use brisk_packet_io::OpenError;
 use brisk_packet_io::netns::Namespace;
 use brisk_packet_io::tun::{TunDevice, TunOptions};
+use brisk_runtime::Prefix;
+use brisk_runtime::prefix::PrefixError;
 use thiserror::Error;
 
 use super::End;
 
 /// Maximum length of an IP packet, bytes.
 const MAX_PACKET: usize = 65_535;
-
-/// An address and the length of its network prefix: `10.77.0.1/24`.
-pub type Prefix = (IpAddr, u8);
-
-/// Parses `10.77.0.1/24`; without a length, the network is the address alone.
-///
-/// # Errors
-/// The error in the text.
-pub fn parse_prefix(text: &str) -> Result<Prefix, EndError> {
-    let wrong = || EndError::Address(text.to_owned());
-    let (address, len) = text.split_once('/').ok_or_else(wrong)?;
-    let address: IpAddr = address.trim().parse().map_err(|_| wrong())?;
-    let longest = if address.is_ipv4() { 32 } else { 128 };
-    let len = len.parse().map_err(|_| wrong())?;
-    if len > longest {
-        return Err(wrong());
-    }
-    Ok((address, len))
-}
 
 /// One end as on the command line: `tun:NAME[@NAMESPACE][=ADDRESS/LENGTH[,...]]`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -56,9 +39,9 @@ pub enum EndError {
     /// The text is not a pair of namespaces.
     #[error("'{0}' is not a pair of namespaces: write --between RED,BLUE")]
     Pair(String),
-    /// The text is not an address.
-    #[error("'{0}' is not an address with a prefix length such as 10.77.0.1/24 or fd77::1/64")]
-    Address(String),
+    /// The text is not an address with the length of its prefix.
+    #[error(transparent)]
+    Address(#[from] PrefixError),
     /// The device cannot be opened or configured.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -77,7 +60,7 @@ impl FromStr for EndSpec {
         if device.is_empty() || namespace.is_some_and(str::is_empty) {
             return Err(wrong());
         }
-        let addresses = addresses.split(',').filter(|address| !address.is_empty()).map(parse_prefix);
+        let addresses = addresses.split(',').filter(|address| !address.is_empty()).map(str::parse);
         Ok(EndSpec {
             device: device.to_owned(),
             namespace: namespace.map(str::to_owned),
@@ -103,8 +86,8 @@ impl EndSpec {
             Some(namespace) => TunDevice::open_in_netns(&self.device, namespace, options)?,
             None => TunDevice::open(&self.device, options)?,
         };
-        for (address, prefix) in &self.addresses {
-            device.configure(*address, *prefix, MTU)?;
+        for Prefix { address, length } in &self.addresses {
+            device.configure(*address, *length, MTU)?;
         }
         Ok(TunEnd { device, buffer: vec![0; MAX_PACKET] })
     }
@@ -140,8 +123,8 @@ impl Between {
     pub fn ends(&self, a: Vec<Prefix>, b: Vec<Prefix>) -> (EndSpec, EndSpec) {
         let usual = |host: u8| {
             vec![
-                (IpAddr::from([10, 77, 0, host]), 24),
-                (IpAddr::from([0xfd77, 0, 0, 0, 0, 0, 0, u16::from(host)]), 64),
+                Prefix { address: IpAddr::from([10, 77, 0, host]), length: 24 },
+                Prefix { address: IpAddr::from([0xfd77, 0, 0, 0, 0, 0, 0, u16::from(host)]), length: 64 },
             ]
         };
         let end = |namespace: &str, given: Vec<Prefix>, host| EndSpec {
@@ -279,11 +262,15 @@ impl End for UdpEnd {
 mod tests {
     use super::*;
 
+    fn prefixes(texts: &[&str]) -> Vec<Prefix> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
     #[test]
     fn an_end_is_read_with_and_without_namespace_and_addresses() {
         let end: EndSpec = "tun:b0@red=10.9.0.1/24,fd09::1/64".parse().unwrap();
         assert_eq!((end.device.as_str(), end.namespace.as_deref()), ("b0", Some("red")));
-        assert_eq!(end.addresses, [("10.9.0.1".parse().unwrap(), 24), ("fd09::1".parse().unwrap(), 64)]);
+        assert_eq!(end.addresses, prefixes(&["10.9.0.1/24", "fd09::1/64"]));
         let bare: EndSpec = "tun:b0".parse().unwrap();
         assert_eq!((bare.namespace, bare.addresses.len()), (None, 0));
     }
@@ -303,8 +290,8 @@ mod tests {
     #[test]
     fn ends_between_namespaces_have_addresses_of_both_families_unless_given() {
         let between: Between = "red,blue".parse().unwrap();
-        let (a, b) = between.ends(Vec::new(), vec![parse_prefix("192.0.2.1/24").unwrap()]);
-        assert_eq!(a.addresses, [("10.77.0.1".parse().unwrap(), 24), ("fd77::1".parse().unwrap(), 64)]);
-        assert_eq!(b.addresses, [("192.0.2.1".parse().unwrap(), 24)]);
+        let (a, b) = between.ends(Vec::new(), prefixes(&["192.0.2.1/24"]));
+        assert_eq!(a.addresses, prefixes(&["10.77.0.1/24", "fd77::1/64"]));
+        assert_eq!(b.addresses, prefixes(&["192.0.2.1/24"]));
     }
 }

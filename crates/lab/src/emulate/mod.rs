@@ -21,7 +21,7 @@ mod outcome;
 mod report;
 
 pub use capture::Capture;
-pub use ends::{Between, EndError, EndSpec, TunEnd, UdpEnd, parse_prefix};
+pub use ends::{Between, EndError, EndSpec, TunEnd, UdpEnd};
 pub use lateness::{Lateness, Percentiles};
 pub use outcome::{Outcome, Validity};
 pub use report::Ticker;

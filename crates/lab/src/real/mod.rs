@@ -16,10 +16,9 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use brisk_link::LinkSpec;
 use brisk_packet_io::OpenError;
@@ -27,6 +26,7 @@ use brisk_packet_io::netns::Namespace;
 use thiserror::Error;
 
 use crate::emulate::{Between, Emulation, EndError, Outcome};
+use crate::fixture::{Scratch, shell};
 
 pub mod contestant;
 mod processes;
@@ -110,7 +110,7 @@ impl Real {
         for side in [&left, &right] {
             side.run(|| contestant.kernel.set_up())??;
         }
-        let scratch = Scratch::make()?;
+        let scratch = Scratch::make("real")?;
         let stop_link = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let link = scope.spawn(|| {
@@ -213,43 +213,7 @@ impl Kernel {
         }
         // A namespace rejects congestion controls that unprivileged users may not choose in its sysctl, but
         // accepts them for a route.
-        let words = "route change 10.77.0.0/24 dev brisk0 proto kernel scope link congctl";
-        let done = Command::new("ip").args(words.split(' ')).arg(&self.congestion).output();
-        let done = done.map_err(|error| io::Error::other(format!("ip: {error}; install iproute2")))?;
-        match done.status.success() {
-            true => Ok(()),
-            false => {
-                let said = String::from_utf8_lossy(&done.stderr);
-                Err(io::Error::other(format!("ip {words} {}: {}", self.congestion, said.trim())))
-            }
-        }
-    }
-}
-
-/// A directory that is removed on drop.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn make() -> io::Result<Scratch> {
-        let began = Instant::now();
-        loop {
-            let path = std::env::temp_dir().join(format!(
-                "brisk-real-{}-{}",
-                std::process::id(),
-                began.elapsed().as_nanos()
-            ));
-            match std::fs::create_dir(&path) {
-                Ok(()) => return Ok(Scratch(path)),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // A failure leaves only configurations and logs.
-        let _ = std::fs::remove_dir_all(&self.0);
+        let words = ["route", "change", "10.77.0.0/24", "dev", "brisk0", "proto", "kernel", "scope", "link"];
+        shell("ip", &[&words[..], &["congctl", &self.congestion]].concat())
     }
 }
