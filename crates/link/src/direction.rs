@@ -8,7 +8,7 @@
 
 use crate::counters::Counters;
 use crate::delay::DelayLine;
-use crate::loss::{LossModel, LossSpec, Model};
+use crate::loss::{LossSpec, Model};
 use crate::middlebox::{Flows, Middlebox, MiddleboxSpec, Passed, header};
 use crate::packet::LinkPacket;
 use crate::queue::{Admission, Depth, Queue};

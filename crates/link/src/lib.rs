@@ -62,7 +62,7 @@ pub use counters::Counters;
 pub use direction::{LinkDirection, Offered};
 pub use error::{SpecError, suggest};
 pub use link::Link;
-pub use loss::{LossModel, LossSpec};
+pub use loss::LossSpec;
 pub use middlebox::MiddleboxSpec;
 pub use packet::LinkPacket;
 pub use queue::Depth;

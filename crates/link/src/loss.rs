@@ -1,26 +1,18 @@
 //! Loss models: which packets the path loses.
 //!
 //! Each model processes every packet that enters the path exactly once, in order, with a fixed number of
-//! draws. So losses depend on the packet's number and not on its time. The exceptions [`After`], [`Outage`]
-//! and [`Policer`] use the time at which the packet enters the link. For [`After`] this is the paper's
-//! definition: a burst is a sequence that the *sender* sent back to back ("Gentle Aggression", SIGCOMM 2013,
-//! section 2: gaps below 0.5 ms), even if a slow link spreads it out.
+//! draws. So losses depend on the packet's number and not on its time. The exceptions [`LossSpec::After`],
+//! [`LossSpec::Outage`] and [`LossSpec::Policer`] use the time at which the packet enters the link. For
+//! `After` this is the paper's definition: a burst is a sequence that the *sender* sent back to back ("Gentle
+//! Aggression", SIGCOMM 2013, section 2: gaps below 0.5 ms), even if a slow link spreads it out.
 
 use crate::seeds::{Draws, below, chance};
 use crate::units::{Rate, Ratio};
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use brisk_wire::Instant;
-use core::fmt;
 use core::time::Duration;
 
-/// Decides for each packet in order whether it is lost.
-pub trait LossModel: fmt::Debug {
-    /// True if the packet of `len` bytes that enters at `now` is lost. Call once per packet, in order.
-    fn lose(&mut self, now: Instant, len: usize) -> bool;
-}
-
-/// A loss model in the grammar of `--loss`; [`LossSpec::model`] creates it.
+/// A loss model in the grammar of `--loss`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LossSpec {
     /// `2%`: each packet independently.
@@ -79,223 +71,135 @@ impl LossSpec {
 
     /// Returns the model in its initial state. `rng` is the generator of this model; outages are timed from
     /// `began`. A trace that has not been loaded loses nothing.
-    pub fn model(&self, mut rng: Draws, began: Instant) -> Model {
-        match self {
-            LossSpec::Independent(p) => Model::Independent(Independent { p: *p, rng }),
-            LossSpec::After { p, q, gap } => {
-                Model::After(After { p: *p, q: *q, gap: *gap, previous: None, lost: false, rng })
-            }
+    pub(crate) fn model(&self, mut rng: Draws, began: Instant) -> Model {
+        match *self {
+            LossSpec::Independent(p) => Model::Independent { p, rng },
+            LossSpec::After { p, q, gap } => Model::After { p, q, gap, previous: None, lost: false, rng },
             LossSpec::GilbertElliott { p, r, h, k } => {
-                let bad = begins_bad(&mut rng, *p, *r);
-                Model::GilbertElliott(GilbertElliott { p: *p, r: *r, h: *h, k: *k, bad, rng })
+                // A state of the stationary distribution.
+                let (bad, good) = (u64::from(p.ppb()), u64::from(r.ppb()));
+                let bad = below(&mut rng, bad + good) < bad;
+                Model::GilbertElliott { p, r, h, k, bad, rng }
             }
-            LossSpec::Trace { path: _, lost } => {
-                Model::Trace(Trace { lost: lost.clone().unwrap_or_else(|| Vec::new().into()), next: 0 })
+            LossSpec::Trace { path: _, ref lost } => {
+                Model::Trace { lost: lost.clone().unwrap_or_else(|| Arc::new([])), next: 0 }
             }
-            LossSpec::Positions(ranges) => {
-                Model::Positions(Positions { ranges: ranges.clone(), passed: 0, range: 0 })
+            LossSpec::Positions(ref ranges) => {
+                Model::Positions { ranges: ranges.clone(), passed: 0, range: 0 }
             }
             LossSpec::Outage { from, to, every } => {
-                Model::Outage(Outage { from: began + *from, length: to.saturating_sub(*from), every: *every })
+                Model::Outage { from: began + from, length: to.saturating_sub(from), every }
             }
-            LossSpec::Policer { rate, bucket } => Model::Policer(Policer::new(*rate, *bucket, began)),
+            LossSpec::Policer { rate, bucket } => {
+                let size = bucket.saturating_mul(POLICED_BYTE);
+                Model::Policer { rate: rate.bits_per_second(), tokens: size, size, filled: began }
+            }
         }
     }
 }
+
+/// Tokens of a policer for a byte: a token is a bit per second during a microsecond.
+const POLICED_BYTE: u64 = 8_000_000;
 
 /// The state of a [`LossSpec`].
 #[derive(Debug)]
-pub enum Model {
-    /// State of [`LossSpec::Independent`].
-    Independent(Independent),
-    /// State of [`LossSpec::After`].
-    After(After),
-    /// State of [`LossSpec::GilbertElliott`].
-    GilbertElliott(GilbertElliott),
-    /// State of [`LossSpec::Trace`].
-    Trace(Trace),
-    /// State of [`LossSpec::Positions`].
-    Positions(Positions),
-    /// State of [`LossSpec::Outage`].
-    Outage(Outage),
-    /// State of [`LossSpec::Policer`].
-    Policer(Policer),
+pub(crate) enum Model {
+    Independent {
+        p: Ratio,
+        rng: Draws,
+    },
+    After {
+        p: Ratio,
+        q: Ratio,
+        gap: Duration,
+        /// When the previous packet entered.
+        previous: Option<Instant>,
+        /// True if the previous packet was lost.
+        lost: bool,
+        rng: Draws,
+    },
+    GilbertElliott {
+        p: Ratio,
+        r: Ratio,
+        h: Ratio,
+        k: Ratio,
+        bad: bool,
+        rng: Draws,
+    },
+    Trace {
+        lost: Arc<[bool]>,
+        next: usize,
+    },
+    Positions {
+        ranges: Arc<[(u64, u64)]>,
+        /// Number of packets so far.
+        passed: u64,
+        /// Index of the first range that may still contain a packet.
+        range: usize,
+    },
+    Outage {
+        from: Instant,
+        length: Duration,
+        every: Option<Duration>,
+    },
+    Policer {
+        /// Bits per second.
+        rate: u64,
+        tokens: u64,
+        size: u64,
+        /// When the tokens were counted.
+        filled: Instant,
+    },
 }
 
-impl LossModel for Model {
+impl Model {
+    /// True if the packet of `len` bytes that enters at `now` is lost. Call once per packet, in order.
     #[inline]
-    fn lose(&mut self, now: Instant, len: usize) -> bool {
+    pub(crate) fn lose(&mut self, now: Instant, len: usize) -> bool {
         match self {
-            Model::Independent(model) => model.lose(now, len),
-            Model::After(model) => model.lose(now, len),
-            Model::GilbertElliott(model) => model.lose(now, len),
-            Model::Trace(model) => model.lose(now, len),
-            Model::Positions(model) => model.lose(now, len),
-            Model::Outage(model) => model.lose(now, len),
-            Model::Policer(model) => model.lose(now, len),
+            Model::Independent { p, rng } => chance(rng, *p),
+            Model::After { p, q, gap, previous, lost, rng } => {
+                let same_burst = previous.is_some_and(|previous| now.saturating_since(previous) <= *gap);
+                let probability = if same_burst && *lost { *q } else { *p };
+                *previous = Some(now);
+                *lost = chance(rng, probability);
+                *lost
+            }
+            Model::GilbertElliott { p, r, h, k, bad, rng } => {
+                let (delivery, leave) = if *bad { (*h, *r) } else { (*k, *p) };
+                let lost = !chance(rng, delivery);
+                *bad ^= chance(rng, leave);
+                lost
+            }
+            Model::Trace { lost, next } => {
+                let is_lost = lost.get(*next).copied().unwrap_or(false);
+                *next = if *next + 1 < lost.len() { *next + 1 } else { 0 };
+                is_lost
+            }
+            Model::Positions { ranges, passed, range } => {
+                *passed += 1;
+                while ranges.get(*range).is_some_and(|(_, last)| *last < *passed) {
+                    *range += 1;
+                }
+                ranges.get(*range).is_some_and(|(first, _)| *first <= *passed)
+            }
+            Model::Outage { from, length, every } => {
+                let since = now.saturating_since(*from).as_nanos();
+                let within = match every {
+                    Some(every) if !every.is_zero() => since % every.as_nanos(),
+                    Some(_) | None => since,
+                };
+                now >= *from && within < length.as_nanos()
+            }
+            Model::Policer { rate, tokens, size, filled } => {
+                let elapsed = now.as_micros().saturating_sub(filled.as_micros());
+                *filled = now.max(*filled);
+                *tokens = tokens.saturating_add(rate.saturating_mul(elapsed)).min(*size);
+                let left = tokens.checked_sub((len as u64).saturating_mul(POLICED_BYTE));
+                *tokens = left.unwrap_or(*tokens);
+                left.is_none()
+            }
         }
-    }
-}
-
-/// Each packet is lost with the same probability, independently of others.
-#[derive(Debug)]
-pub struct Independent {
-    p: Ratio,
-    rng: Draws,
-}
-
-impl LossModel for Independent {
-    #[inline]
-    fn lose(&mut self, _now: Instant, _len: usize) -> bool {
-        chance(&mut self.rng, self.p)
-    }
-}
-
-/// Correlated loss within a burst.
-///
-/// "raised the loss probability to 0.5 if the previous packet in the burst was lost" (SIGCOMM 2013, section
-/// 8.4.1), taken literally: a loss affects only the same burst. If it also affected a packet after a pause,
-/// half of the retransmissions after timeouts would be lost too. That would cause tails of many seconds,
-/// which the paper does not have.
-#[derive(Debug)]
-pub struct After {
-    p: Ratio,
-    q: Ratio,
-    gap: Duration,
-    previous: Option<Instant>,
-    lost: bool,
-    rng: Draws,
-}
-
-impl LossModel for After {
-    fn lose(&mut self, now: Instant, _len: usize) -> bool {
-        let same_burst = self.previous.is_some_and(|previous| now.saturating_since(previous) <= self.gap);
-        let probability = if same_burst && self.lost { self.q } else { self.p };
-        self.previous = Some(now);
-        self.lost = chance(&mut self.rng, probability);
-        self.lost
-    }
-}
-
-/// The Gilbert-Elliott chain in netem's notation: the current state decides about the packet, then the state
-/// changes.
-///
-/// It begins in the bad state with the chain's stationary probability, so that short runs have the same mean
-/// loss `(p (1-h) + r (1-k)) / (p + r)` as long ones.
-#[derive(Debug)]
-pub struct GilbertElliott {
-    p: Ratio,
-    r: Ratio,
-    h: Ratio,
-    k: Ratio,
-    bad: bool,
-    rng: Draws,
-}
-
-fn begins_bad(rng: &mut Draws, p: Ratio, r: Ratio) -> bool {
-    let (p, r) = (u64::from(p.ppb()), u64::from(r.ppb()));
-    below(rng, p + r) < p
-}
-
-impl LossModel for GilbertElliott {
-    fn lose(&mut self, _now: Instant, _len: usize) -> bool {
-        let (delivery, leave) = if self.bad { (self.h, self.r) } else { (self.k, self.p) };
-        let lost = !chance(&mut self.rng, delivery);
-        if chance(&mut self.rng, leave) {
-            self.bad = !self.bad;
-        }
-        lost
-    }
-}
-
-/// Replays a recording in a loop.
-#[derive(Debug)]
-pub struct Trace {
-    lost: Arc<[bool]>,
-    next: usize,
-}
-
-impl LossModel for Trace {
-    fn lose(&mut self, _now: Instant, _len: usize) -> bool {
-        let lost = self.lost.get(self.next).copied().unwrap_or(false);
-        self.next = if self.next + 1 < self.lost.len() { self.next + 1 } else { 0 };
-        lost
-    }
-}
-
-/// Loses exactly the packets with the listed numbers, for scripted situations.
-#[derive(Debug)]
-pub struct Positions {
-    ranges: Arc<[(u64, u64)]>,
-    passed: u64,
-    range: usize,
-}
-
-impl LossModel for Positions {
-    fn lose(&mut self, _now: Instant, _len: usize) -> bool {
-        self.passed += 1;
-        while self.ranges.get(self.range).is_some_and(|(_, last)| *last < self.passed) {
-            self.range += 1;
-        }
-        self.ranges.get(self.range).is_some_and(|(first, _)| *first <= self.passed)
-    }
-}
-
-/// Loses everything for a while, once or at regular distances (a handover, a cut cable).
-#[derive(Debug)]
-pub struct Outage {
-    from: Instant,
-    length: Duration,
-    every: Option<Duration>,
-}
-
-impl LossModel for Outage {
-    fn lose(&mut self, now: Instant, _len: usize) -> bool {
-        if now < self.from {
-            return false;
-        }
-        let since = now.saturating_since(self.from).as_nanos();
-        let within = match self.every {
-            Some(every) if !every.is_zero() => since % every.as_nanos(),
-            Some(_) | None => since,
-        };
-        within < self.length.as_nanos()
-    }
-}
-
-/// A token bucket that drops instead of queueing, as operators enforce a rate (Flach et al., "An
-/// Internet-Wide Analysis of Traffic Policing", SIGCOMM 2016). A dropped packet takes no tokens.
-#[derive(Debug)]
-pub struct Policer {
-    /// Bits per second, which is tokens per microsecond.
-    rate: u64,
-    /// Tokens; a byte costs [`Policer::BYTE`].
-    tokens: u64,
-    size: u64,
-    filled: Instant,
-}
-
-impl Policer {
-    /// Eight bits for a million microseconds.
-    const BYTE: u64 = 8_000_000;
-
-    fn new(rate: Rate, bucket: u64, began: Instant) -> Self {
-        let size = bucket.saturating_mul(Policer::BYTE);
-        Policer { rate: rate.bits_per_second(), tokens: size, size, filled: began }
-    }
-}
-
-impl LossModel for Policer {
-    fn lose(&mut self, now: Instant, len: usize) -> bool {
-        let elapsed = now.as_micros().saturating_sub(self.filled.as_micros());
-        self.filled = self.filled.max(now);
-        self.tokens = self.tokens.saturating_add(self.rate.saturating_mul(elapsed)).min(self.size);
-        let cost = (len as u64).saturating_mul(Policer::BYTE);
-        let passes = cost <= self.tokens;
-        if passes {
-            self.tokens -= cost;
-        }
-        !passes
     }
 }
 
@@ -304,6 +208,7 @@ mod tests {
     use super::*;
     use crate::seeds::draws;
     use alloc::vec;
+    use alloc::vec::Vec;
 
     const N: u64 = 200_000;
 

@@ -8,7 +8,7 @@
 //! | module | content |
 //! |---|---|
 //! | [`world`] | the path, the hosts and the event loop |
-//! | [`application`] | programs on a host: request and response, bulk, idle |
+//! | [`application`] | programs on a host: request and response, bulk, pages |
 //! | [`mod@transaction`] | one short transfer and its cost: the unit of every comparison |
 //! | [`page`] | a page of many objects, loaded as a browser does |
 //! | [`neighbours`] | plain bulk flows and flows under test on one link |

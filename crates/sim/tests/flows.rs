@@ -7,9 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use brisk_link::{Direction, LinkSpec};
-use brisk_sim::application::{
-    Amount, BulkSender, Client, ClientPlan, Connections, Exchange, Idle, Server, Sink,
-};
+use brisk_sim::application::{Amount, BulkSender, Client, ClientPlan, Connections, Exchange, Server, Sink};
 use brisk_sim::world::{Point, Side, World};
 use brisk_sim::{AppId, HostId};
 use brisk_tcp::{ConnectConfig, ListenConfig, StackConfig};
@@ -165,8 +163,16 @@ fn idle_connections_cost_no_packets_and_little_memory() {
     let (mut world, a, b) = hosts("--rtt 50ms", 1);
     let server_at: SocketAddr = format!("{B}:80").parse().unwrap();
     world.add_app(b, at(0), Server::new(server_at, ListenConfig::default()));
+    // The server sends no greeting, so the clients wait for ever.
+    let waiting = ClientPlan {
+        server: server_at,
+        connect: ConnectConfig::default(),
+        connections: Connections::Kept,
+        greeting: 1,
+        exchanges: vec![Exchange::of(1)],
+    };
     for _ in 0..200 {
-        world.add_app(a, at(0), Idle::new(server_at, ConnectConfig::default(), at(3_000)));
+        world.add_app(a, at(0), Client::new(waiting.clone()));
     }
     world.run_until(at(1));
     let offered = world.counters(0, Direction::Up).unwrap().offered;

@@ -12,7 +12,6 @@ pub mod browser;
 pub mod bulk;
 pub mod client;
 pub mod exchange;
-pub mod idle;
 pub mod server;
 pub(crate) mod view;
 
@@ -20,7 +19,6 @@ pub use browser::Browser;
 pub use bulk::{Amount, BulkSender, Sink};
 pub use client::{Client, ClientPlan, Connections, Outcome};
 pub use exchange::Exchange;
-pub use idle::Idle;
 pub use server::Server;
 
 /// A program on a host of the simulation.
