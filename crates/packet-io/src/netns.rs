@@ -105,11 +105,6 @@ impl Namespace {
         rustix::thread::move_into_link_name_space(self.fd.as_fd(), Some(LinkNameSpaceType::Network))
             .map_err(|error| OpenError::namespace(&self.label, "cannot be entered", error.into()))
     }
-
-    /// Returns the name or path by which the namespace was opened.
-    pub fn label(&self) -> &str {
-        &self.label
-    }
 }
 
 impl AsFd for Namespace {

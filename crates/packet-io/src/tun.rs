@@ -213,13 +213,8 @@ impl TunDevice {
         &self.name
     }
 
-    /// True if the device carries super-packets and partial checksums.
-    pub fn offload(&self) -> bool {
-        self.vnet
-    }
-
     /// Reads one packet into `buffer` and returns its length; `WouldBlock` if there is none. With offload it
-    /// may be a super-packet with an unfinished checksum: see [`TunDevice::recv_in_place`].
+    /// may be a super-packet with an unfinished checksum, which only [`receive`](Device::receive) describes.
     pub fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         if !self.vnet {
             return Ok(rustix::io::read(&self.fd, buffer)?);
@@ -228,12 +223,6 @@ impl TunDevice {
         let mut header = [0; VnetHeader::LEN];
         let len = rustix::io::readv(&self.fd, &mut [IoSliceMut::new(&mut header), IoSliceMut::new(buffer)])?;
         Ok(len.saturating_sub(VnetHeader::LEN))
-    }
-
-    /// Reads one packet with the kernel's metadata, as [`receive`](Device::receive) does. Returns the range
-    /// of the packet in `buffer`. A buffer of [`TunDevice::READ_BUFFER`] bytes is always long enough.
-    pub fn recv_in_place(&self, buffer: &mut [u8]) -> io::Result<(Range<usize>, RxMeta)> {
-        read_packet(self.fd.as_fd(), self.vnet, buffer)
     }
 
     /// Writes one finished packet of at most one MTU.
@@ -712,7 +701,7 @@ mod tests {
     #[test]
     fn device_without_offload_passes_finished_packets() {
         with_device(false, async |mut device| {
-            assert_eq!((device.mtu(), device.offload()), (1400, false));
+            assert_eq!((device.mtu(), device.vnet), (1400, false));
             let connecting = std::thread::spawn({
                 let namespace = Namespace::current().unwrap();
                 move || {
@@ -757,7 +746,7 @@ mod tests {
 
     /// The kernel accepts 30 kB from one `send`, and its answer of 30 kB arrives, whole or in pieces.
     async fn super_packets_both_ways(mut device: TunDevice, template: Tcp, kernel: &str) {
-        let offload = device.offload();
+        let offload = device.vnet;
         let listener = TcpListener::bind((kernel, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let ours = connect(&mut device, template, port).await;
@@ -1006,7 +995,7 @@ mod tests {
     fn a_descriptor_can_be_taken_over_with_its_flags() {
         with_device(true, async |device| {
             let copy = TunDevice::from_fd(device.fd.try_clone().unwrap(), 1400).unwrap();
-            assert_eq!((copy.name(), copy.offload(), copy.mtu()), ("pio0", true, 1400));
+            assert_eq!((copy.name(), copy.vnet, copy.mtu()), ("pio0", true, 1400));
         });
         let null = std::fs::File::open("/dev/null").unwrap();
         assert!(TunDevice::from_fd(null.into(), 1400).is_err());
