@@ -119,9 +119,6 @@ pub trait Device: Send {
     /// Forgets that the peer at `from` has moved.
     fn forget_redirect(&mut self, _from: IpAddr) {}
 
-    /// Passes a packet that this queue has received for another queue's stack to that queue.
-    fn hand_over(&mut self, _packet: Vec<u8>, _meta: RxMeta) {}
-
     /// Asks the kernel to deliver every packet to the queue of its stack, on all queues of this device.
     /// Called for the first queue only.
     ///
@@ -227,6 +224,9 @@ pub struct Capabilities {
     /// True if packets come from a descriptor of the system. A task that waits for packets may then also use
     /// a timer of the system. Without a descriptor, a test may control the time.
     pub descriptor: bool,
+    /// True if [`Device::redirect`] has an effect: peers can move, and their connections are assigned to
+    /// stacks [by their ports](steering::Steering::by_ports).
+    pub peers_move: bool,
 }
 
 impl Capabilities {
@@ -238,6 +238,7 @@ impl Capabilities {
         twice: false,
         max_super: MAX_SUPER,
         descriptor: false,
+        peers_move: false,
     };
 }
 

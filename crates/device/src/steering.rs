@@ -62,6 +62,7 @@ pub use queue::SteeredDevice;
 pub struct Steering {
     key: [u32; 2],
     queues: u32,
+    by_ports: bool,
 }
 
 /// The prime closest to 2^32 divided by the golden ratio, the usual factor of multiplicative hashing (Knuth,
@@ -74,7 +75,22 @@ impl Steering {
     /// Creates an assignment to 1 to 65,535 queues under a secret key.
     pub fn new(queues: usize, key: u64) -> Steering {
         let queues = queues.clamp(1, usize::from(u16::MAX)) as u32;
-        Steering { key: [(key >> 32) as u32, key as u32], queues }
+        Steering { key: [(key >> 32) as u32, key as u32], queues, by_ports: false }
+    }
+
+    /// Leaves the addresses out of the hash: the connections of a peer stay with their stacks when the peer's
+    /// address changes.
+    ///
+    /// ```
+    /// # use brisk_device::steering::Steering;
+    /// let steering = Steering::new(2, 0x0123_4567_89ab_cdef).by_ports();
+    /// let [before, after] = ["10.0.0.2:50000".parse()?, "10.0.0.3:50000".parse()?];
+    /// let local = "10.0.0.1:80".parse()?;
+    /// assert_eq!(steering.queue_of(local, before), steering.queue_of(local, after));
+    /// # Ok::<(), std::net::AddrParseError>(())
+    /// ```
+    pub fn by_ports(self) -> Steering {
+        Steering { by_ports: true, ..self }
     }
 
     /// Returns the key in the order in which it is mixed in, for a program that computes the same hash in the
@@ -82,7 +98,8 @@ impl Steering {
     ///
     /// The hash begins with the first half of the key. Then four things are mixed in, in this order: the
     /// ports (the peer's in the high half), the peer's address, our address (an IPv4 address is one word, an
-    /// IPv6 address the four of [`address_words`]), and the second half of the key. To mix in a word is to
+    /// IPv6 address the four of [`address_words`]; none [by ports](Steering::by_ports)), and the second half
+    /// of the key. To mix in a word is to
     /// XOR it, to multiply by [`FACTOR`], and to XOR the result with itself shifted right by [`SHIFT`]. The
     /// queue is the high 16 bits of the hash times the number of queues, shifted right by 16.
     pub fn key(&self) -> [u32; 2] {
@@ -99,7 +116,8 @@ impl Steering {
         // The peer's port comes first, as in an arriving packet.
         let ports = u32::from(remote.port()) << 16 | u32::from(local.port());
         let [start, end] = self.key;
-        let hash = [remote.ip(), local.ip()].into_iter().fold(mix(start, ports), |hash, ip| match ip {
+        let ips = [remote.ip(), local.ip()].into_iter().filter(|_| !self.by_ports);
+        let hash = ips.fold(mix(start, ports), |hash, ip| match ip {
             IpAddr::V4(ip) => mix(hash, ip.to_bits()),
             IpAddr::V6(_) => address_words(ip).into_iter().fold(hash, mix),
         });
@@ -170,15 +188,19 @@ mod tests {
     fn four_tuples_are_spread_evenly_and_by_the_key() {
         for queues in [1, 2, 3, 8] {
             let count = |key| {
-                let (steering, mut counts) = (Steering::new(queues, key), vec![0; queues]);
-                for port in 1..=8000 {
-                    counts[steering.queue_of_packet(&from_port(port, port % 2 == 0)).unwrap()] += 1;
-                }
-                counts
+                let steering = Steering::new(queues, key);
+                [steering, steering.by_ports()].map(|steering| {
+                    let mut counts = vec![0; queues];
+                    for port in 1..=8000 {
+                        counts[steering.queue_of_packet(&from_port(port, port % 2 == 0)).unwrap()] += 1;
+                    }
+                    counts
+                })
             };
             let even = 8000 / queues;
             for key in [KEY, 0, 1, u64::MAX, 0x9e37_79b9_7f4a_7c15] {
-                assert!(count(key).iter().all(|&count| count >= even * 8 / 10 && count <= even * 12 / 10));
+                let counts = count(key).concat();
+                assert!(counts.iter().all(|&count| count >= even * 8 / 10 && count <= even * 12 / 10));
             }
         }
         let one =

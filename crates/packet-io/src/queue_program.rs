@@ -1,24 +1,17 @@
 //! The hash of [`Steering`] as a kernel program, so that the kernel puts a packet on the right queue.
 //!
-//! The programs hash TCP over IPv4 without options, TCP directly after the IPv6 header, and datagrams of IPv4
-//! peers. Other packets go to queue 0, and other datagrams to a queue that the kernel chooses. If that is the
-//! wrong queue, it passes them to the right one.
-
-use std::net::SocketAddr;
+//! The programs hash TCP over IPv4 without options, TCP directly after the IPv6 header, and datagrams. Other
+//! packets go to queue 0. If that is the wrong queue, it passes them to the right one.
 
 use libc::sock_filter;
 
-use crate::bpf::{LD, LDB, LDH, LDW, LDX, LSH, MUL, RET_A, RSH, TAX, TXA, XOR_X, skip_if, skip_unless, step};
+use crate::bpf::{LD, LDB, LDW, LDX, MUL, RET_A, RSH, TAX, TXA, XOR_X, skip_if, skip_unless, step};
 use crate::udp::layout::PORTS;
-use crate::udp::{LOCAL_INNER, inner_address};
-use brisk_device::steering::{FACTOR, SHIFT, Steering, address_words};
+use brisk_device::steering::{FACTOR, SHIFT, Steering};
 
-/// First byte of an IPv4 header without options. `IPV4_HEADER` is the length of that header in bytes.
+/// First byte of an IPv4 header without options.
 const IPV4: u32 = 0x45;
-const IPV4_HEADER: u32 = 20;
 const TCP: u32 = 6;
-/// Offset of the outer IP header, for a program that gets the payload of a datagram.
-const OUTER: u32 = libc::SKF_NET_OFF as u32;
 
 /// Returns a program that returns the queue of an IP packet; 0 for packets that it does not hash.
 pub(crate) fn for_packets(steering: &Steering) -> Vec<sock_filter> {
@@ -35,20 +28,10 @@ pub(crate) fn for_packets(steering: &Steering) -> Vec<sock_filter> {
     [choice.to_vec(), v4, v6].concat()
 }
 
-/// Returns a program that returns the queue of a datagram of [`udp`](crate::udp) from an IPv4 peer, and an
-/// invalid number for other datagrams.
+/// Returns a program that returns the queue of a datagram of [`udp`](crate::udp), whose connections are
+/// assigned [by their ports](Steering::by_ports).
 pub(crate) fn for_datagrams(steering: &Steering) -> Vec<sock_filter> {
-    let [first, second, ..] = address_words(inner_address(SocketAddr::from(([0, 0, 0, 0], 0))));
-    Program::of(steering)
-        .require_byte(OUTER, IPV4, u32::MAX)
-        .mix_words(PORTS, 1)
-        .mix(&[first, second])
-        .then(LDH, OUTER + IPV4_HEADER)
-        .then(LSH, 16)
-        .mix_loaded()
-        .mix_words(OUTER + 12, 1)
-        .mix(&address_words(LOCAL_INNER.into()))
-        .finish(steering)
+    Program::of(steering).mix_words(PORTS, 1).finish(steering)
 }
 
 /// A program under construction. The part of the hash that it has computed is in X.

@@ -324,6 +324,7 @@ impl Device for UdpDevice {
             twice: true,
             max_super: self.max_super(),
             descriptor: true,
+            peers_move: true,
         }
     }
 

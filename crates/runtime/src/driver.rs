@@ -539,7 +539,6 @@ fn destination(packet: &[u8]) -> Option<IpAddr> {
 /// lock for each packet separately, so that a device may use its own endpoint.
 fn receive(device: &mut dyn Device, shared: &Shared, now: Instant) -> io::Result<usize> {
     let (mut packets, mut bytes) = (0, 0);
-    let mut strays = Vec::new();
     while packets < RECEIVE_BUDGET && bytes < ROUND_BYTES {
         let count = device.receive_shared(RECEIVE_STEP, &mut |packet, buffer, meta| {
             bytes += packet.len();
@@ -548,25 +547,13 @@ fn receive(device: &mut dyn Device, shared: &Shared, now: Instant) -> io::Result
                 Some(buffer) => stack.on_packet_shared(buffer, rx(meta), now),
                 None => stack.on_packet(packet, rx(meta), now),
             }
-            if let Some(source) = stack.take_stray() {
-                strays.extend(from_source(packet, source).map(|packet| (packet, meta)));
-            }
         })?;
-        strays.drain(..).for_each(|(packet, meta)| device.hand_over(packet, meta));
         packets += count;
         if count < RECEIVE_STEP {
             break;
         }
     }
     Ok(bytes)
-}
-
-/// Returns the IPv6 packet with another source address; `None` if that is an IPv4 address.
-fn from_source(packet: &[u8], source: IpAddr) -> Option<Vec<u8>> {
-    let IpAddr::V6(source) = source else { return None };
-    let mut packet = packet.to_vec();
-    packet.get_mut(8..24)?.copy_from_slice(&source.octets());
-    Some(packet)
 }
 
 fn tx(transmit: &Transmit) -> TxMeta {

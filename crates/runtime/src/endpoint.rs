@@ -213,7 +213,8 @@ impl Endpoint {
 
     /// Announces that the caller will learn of moves of the peer at `address` and report them with
     /// [`move_peer`](Endpoint::move_peer). Until then the stack answers unknown segments from new addresses
-    /// with no reset, for up to four seconds.
+    /// with no reset, for up to 15 seconds, and does not answer a SYN that repeats one whose data has opened
+    /// a connection of the peer.
     pub fn expect_moves(&self, address: IpAddr) {
         self.shards.for_each(|stack, _| stack.expect_moves(address));
     }
@@ -595,7 +596,11 @@ impl Builder {
         self.stack.observe = self.observers.observations.is_some();
         let seed = self.seed.map_or_else(os_entropy, Ok)?;
         let several = self.queues.len() > 1;
-        let steering = several.then(|| Steering::new(self.queues.len(), steering_key(&seed)));
+        let peers_move = self.queues.first().is_some_and(|device| device.capabilities().peers_move);
+        let steering = several.then(|| {
+            let steering = Steering::new(self.queues.len(), steering_key(&seed));
+            if peers_move { steering.by_ports() } else { steering }
+        });
         let queues = match steering {
             Some(steering) => {
                 let boxed = |queue| Box::new(queue) as Box<dyn Device>;

@@ -194,14 +194,6 @@ impl Device for SteeredDevice {
     fn forget_redirect(&mut self, from: IpAddr) {
         self.queue.forget_redirect(from);
     }
-
-    fn hand_over(&mut self, packet: Vec<u8>, meta: RxMeta) {
-        let to = self.steering.queue_of_packet(&packet).filter(|to| *to != self.index);
-        if let Some(to) = to {
-            self.misrouted.push((to, Handed { packet, meta, return_route: None }));
-            self.hand_over_misrouted();
-        }
-    }
 }
 
 impl Drop for SteeredDevice {

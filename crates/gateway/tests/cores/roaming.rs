@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use brisk_gateway::{
@@ -37,12 +38,13 @@ fn forward(socket: &Arc<UdpSocket>, datagram: &[u8], to: SocketAddr, delay: Dura
 }
 
 /// Returns an address that forwards datagrams between a client and `to`. With each change of `moves` it sends
-/// to `to` from another port, and closes the old one; from the first change on each datagram takes `delay`.
-async fn nat(to: SocketAddr, mut moves: watch::Receiver<u32>, delay: Duration) -> SocketAddr {
+/// to `to` from another port, and closes the old one. Each datagram takes the first delay before the first
+/// change, and the second one after it.
+async fn nat(to: SocketAddr, mut moves: watch::Receiver<u32>, delays: [Duration; 2]) -> SocketAddr {
     let inside = socket().await;
     let address = inside.local_addr().unwrap();
     tokio::spawn(async move {
-        let (mut client, mut now) = (None, Duration::ZERO);
+        let (mut client, mut now) = (None, delays[0]);
         loop {
             let outside = socket().await;
             let (mut up, mut down) = (vec![0; 65_536], vec![0; 65_536]);
@@ -60,7 +62,7 @@ async fn nat(to: SocketAddr, mut moves: watch::Receiver<u32>, delay: Duration) -
                     }
                     moved = moves.changed() => match moved {
                         Ok(()) => {
-                            now = delay;
+                            now = delays[1];
                             break;
                         }
                         Err(_) => return,
@@ -72,10 +74,11 @@ async fn nat(to: SocketAddr, mut moves: watch::Receiver<u32>, delay: Duration) -
     address
 }
 
-/// Sends the bytes of every connection back.
-async fn mirror(listener: TcpListener) -> io::Result<()> {
+/// Sends the bytes of every connection back, and counts the connections.
+async fn mirror(listener: TcpListener, served: Arc<AtomicUsize>) -> io::Result<()> {
     loop {
         let (mut stream, _) = listener.accept().await?;
+        served.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
             let (mut read, mut write) = stream.split();
             tokio::io::copy(&mut read, &mut write).await?;
@@ -99,11 +102,13 @@ struct Pair {
     /// Where clients connect.
     address: SocketAddr,
     moves: watch::Sender<u32>,
+    /// Number of connections to the origin.
+    served: Arc<AtomicUsize>,
 }
 
 impl Pair {
-    /// Starts a pair. After a move of the NAT each datagram takes `delay`.
-    async fn start(delay: Duration) -> Pair {
+    /// Starts a pair. A datagram takes the first delay before a move of the NAT, and the second one after it.
+    async fn start(delays: [Duration; 2]) -> Pair {
         let cores = Cores::start(NonZeroUsize::new(2).unwrap()).unwrap();
         let service =
             ServiceConfig { log: Log::silent(), cores: cores.handles().to_vec(), ..ServiceConfig::default() };
@@ -111,7 +116,8 @@ impl Pair {
         let loopback: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let origin = TcpListener::bind(loopback).await.unwrap();
         let origin_at = origin.local_addr().unwrap().to_string();
-        tokio::spawn(mirror(origin));
+        let count = Arc::<AtomicUsize>::default();
+        tokio::spawn(mirror(origin, count.clone()));
 
         let ((far, served), (near, attached)) = (host(&cores), host(&cores));
         let inside = SocketAddr::new("::".parse().unwrap(), served.service_port(1));
@@ -119,7 +125,7 @@ impl Pair {
         let config = BackendConfig { service: service.clone(), attached: Some(served.clone()), ..usual };
         let backend = Backend::bind(config, &far).unwrap();
         let (moves, moved) = watch::channel(0);
-        let through = nat(served.outside(backend.local_addr()), moved, delay).await;
+        let through = nat(served.outside(backend.local_addr()), moved, delays).await;
         let to = attached.destination(through).unwrap();
         let config = FrontendConfig { service, watch: true, ..FrontendConfig::new(loopback, to, hop()) };
         let frontend = Frontend::bind(config, near).await.unwrap();
@@ -127,8 +133,8 @@ impl Pair {
         tokio::spawn(backend.run(std::future::pending()));
         tokio::spawn(frontend.run(std::future::pending()));
         // The watch registers after its first answer.
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        Pair { _cores: cores, address, moves }
+        tokio::time::sleep(Duration::from_secs(1) + 20 * delays[0]).await;
+        Pair { _cores: cores, address, moves, served: count }
     }
 
     /// Opens connections, and exchanges a few bytes over each.
@@ -153,7 +159,7 @@ async fn check_survival(clients: &mut [TcpStream], what: &str) {
 
 #[tokio::test]
 async fn connections_in_flight_survive_a_nat_that_moves_twice() {
-    let pair = Pair::start(Duration::ZERO).await;
+    let pair = Pair::start([Duration::ZERO; 2]).await;
     let mut clients = Vec::new();
     for turn in 1..=2 {
         clients.extend(pair.open().await);
@@ -162,11 +168,35 @@ async fn connections_in_flight_survive_a_nat_that_moves_twice() {
     }
 }
 
+/// The NAT moves when the requests have reached the origin, and the answers are still on their way.
+#[tokio::test]
+async fn connections_that_open_during_a_move_are_served_once() {
+    const DELAY: Duration = Duration::from_millis(150);
+    let pair = Pair::start([DELAY; 2]).await;
+    let mut clients = pair.open().await;
+    let before = pair.served.load(Ordering::Relaxed);
+    let opening = async || {
+        let mut client = TcpStream::connect(pair.address).await?;
+        echo(&mut client, 100).await.map(|()| client)
+    };
+    let opened = futures_all((0..OPEN).map(|_| timeout(LIMIT, opening())));
+    let moving = async {
+        tokio::time::sleep(DELAY * 3 / 2).await;
+        assert_eq!(pair.served.load(Ordering::Relaxed), before + OPEN, "the requests are on the SYNs");
+        pair.moves.send_replace(1);
+    };
+    let (opened, ()) = tokio::join!(opened, moving);
+    let opened = opened.into_iter().map(|opened| opened.expect("in time").expect("not lost"));
+    clients.extend(opened);
+    assert_eq!(pair.served.load(Ordering::Relaxed), before + OPEN, "no request is delivered twice");
+    check_survival(&mut clients, "new connections").await;
+}
+
 /// While other connections are answered, the backend counts as up, and the time limit of the registration
 /// does not grow.
 #[tokio::test]
 async fn connections_in_flight_survive_a_move_to_a_slow_path_under_load() {
-    let pair = Pair::start(Duration::from_millis(700)).await;
+    let pair = Pair::start([Duration::ZERO, Duration::from_millis(700)]).await;
     let mut clients = pair.open().await;
     let address = pair.address;
     let load = tokio::spawn(async move {

@@ -184,10 +184,6 @@ impl Device for Replaceable {
         self.device.forget_redirect(from);
     }
 
-    fn hand_over(&mut self, packet: Vec<u8>, meta: RxMeta) {
-        self.device.hand_over(packet, meta);
-    }
-
     fn spread(&mut self, steering: &Steering) -> io::Result<()> {
         self.device.spread(steering)
     }

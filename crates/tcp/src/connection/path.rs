@@ -628,7 +628,15 @@ impl Connection {
     /// is unknown too (RFC 9000 section 9.4: "an endpoint MUST immediately reset the congestion controller
     /// and round-trip time estimator"); the caller has removed the connection from a shared path.
     pub(crate) fn on_path_change(&mut self, is_other_path: bool, now: Instant) {
-        if self.closed.is_some() || self.state.is_opening() {
+        if self.closed.is_some() {
+            return;
+        }
+        if self.state == State::SynReceived {
+            // The answer to the peer's SYN may have been lost, and the data after it.
+            self.handshake.syn.due = true;
+            self.tx.resend_dropped(|record| !record.syn);
+        }
+        if self.state.is_opening() {
             return;
         }
         self.path.end_trust(&mut self.tx);

@@ -6,6 +6,7 @@
 //! rate and the response to losses are those of the path (`stack/controllers.rs`).
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use brisk_wire::SeqNum;
 
@@ -31,7 +32,7 @@ use crate::send::recovery::Recovery;
 use crate::send::rfc6675::{Rfc6675, Situation};
 use crate::send::rto::Rto;
 use crate::send::rtt::RttEstimator;
-use crate::send::scoreboard::Scoreboard;
+use crate::send::scoreboard::{Record, Scoreboard};
 use crate::send::window::SendWindow;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
@@ -471,6 +472,22 @@ impl Sender {
 
     pub(crate) fn fin_acked(&self) -> bool {
         self.queue.fin_queued() && self.scoreboard.una().gt(self.queue.end())
+    }
+
+    /// Sends data in flight again that was certainly dropped, which is no sign of congestion. Returns true if
+    /// there is any.
+    pub(crate) fn resend_dropped(&mut self, is_dropped: impl Fn(&Record) -> bool) -> bool {
+        let in_flight = self.scoreboard.in_flight();
+        let dropped: Vec<SeqRange> =
+            in_flight.filter(|record| is_dropped(record)).map(|record| record.range).collect();
+        if dropped.is_empty() {
+            return false;
+        }
+        for range in dropped {
+            self.scoreboard.mark_lost(range);
+        }
+        self.recovery.on_too_big(self.scoreboard.nxt());
+        true
     }
 
     /// Frees the bytes before `una`, which the peer has acknowledged; returns their number.

@@ -5,12 +5,13 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-use brisk_wire::{ChecksumFill, Flags, IcmpError, IpMeta, Segment, TcpHeader, Timestamps as TimestampOption};
+use brisk_wire::{
+    ChecksumFill, Flags, IcmpError, IpMeta, Segment, SeqNum, TcpHeader, Timestamps as TimestampOption,
+};
 
 use super::demux::{Demux, Target};
 use super::half_open::{HalfOpen, HalfOpenTable};
 use super::listener::Listener;
-use super::moves::Earlier;
 use super::slot::{Ownership, Slot, with_env};
 use super::stats::Refusal;
 use super::time_wait::{TimeWaitEntry, TimeWaitTable, TimeWaitVerdict};
@@ -38,6 +39,16 @@ impl Owners<'_> {
             Target::Connection(slot) => self.slots.at_index(slot).is_some_and(|slot| slot.tuple.is(tuple)),
             Target::HalfOpen(index) => self.half_open.entry(index).is_some_and(|entry| entry.is_of(tuple)),
             Target::TimeWait(index) => self.time_wait.entry(index).is_some_and(|entry| entry.is_of(tuple)),
+        })
+    }
+
+    /// True if a SYN with this sequence number has opened the connection at `tuple`, and the peer may not
+    /// know that yet.
+    pub(super) fn has_opened(&self, tuple: &FourTuple, seq: SeqNum) -> bool {
+        let Some(Target::Connection(slot)) = self.of(tuple) else { return false };
+        self.slots.at_index(slot).is_some_and(|slot| {
+            let handshake = &slot.connection.handshake;
+            !handshake.active && !handshake.is_complete() && handshake.irs == seq
         })
     }
 }
@@ -73,13 +84,14 @@ impl Stack {
         };
         let owner = match self.owner_of(&tuple, now) {
             None => {
-                let Stack { moves, shard, demux, slots, half_open, time_wait, .. } = self;
+                let Stack { moves, demux, slots, half_open, time_wait, .. } = self;
                 let owners = Owners { demux, slots, half_open, time_wait };
-                match moves.find(&tuple, tcp.flags, shard, |earlier| owners.of(earlier).is_some()) {
-                    Earlier::Here(earlier) => self.owner_of(&earlier, now),
-                    Earlier::Elsewhere => return Ok(()),
-                    Earlier::Nobody => None,
-                }
+                // A new connection begins at the present address.
+                let has_owner = |earlier: &FourTuple| match is_opening(&arrived) {
+                    true => owners.has_opened(earlier, arrived.seq),
+                    false => owners.of(earlier).is_some(),
+                };
+                moves.find(&tuple, has_owner).and_then(|earlier| self.owner_of(&earlier, now))
             }
             owner => owner,
         };
@@ -322,6 +334,11 @@ impl Stack {
             self.stats.answers_dropped += 1;
         }
     }
+}
+
+/// True for the SYN of a client.
+fn is_opening(arrived: &Arrived<'_>) -> bool {
+    arrived.flags.contains(Flags::SYN) && !arrived.flags.contains(Flags::ACK)
 }
 
 /// True if the segment may complete a handshake. Such a segment is refused while the accept queue is full.

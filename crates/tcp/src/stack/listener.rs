@@ -302,7 +302,10 @@ impl Stack {
         if !arrived.flags.contains(Flags::SYN) || arrived.flags.contains(Flags::FIN) {
             return Err(Refusal::NotASyn);
         }
-        if self.is_replay(&tuple, arrived, now) {
+        let elsewhere = self.moves.opened_elsewhere(&tuple, arrived.seq, now);
+        if elsewhere.is_some_and(|opened| self.owners().has_opened(&opened, arrived.seq))
+            || self.is_replay(&tuple, arrived, now)
+        {
             return Err(Refusal::Replayed);
         }
         self.on_syn(listener, tuple, arrived, wire_len, None, now)
@@ -347,7 +350,10 @@ impl Stack {
         let ticket = answer.and_then(|(at, verdict)| at.answer(&mut connection, verdict, syn, wire_len, now));
         let has_no_effect = answer.is_some_and(|(at, verdict)| at.has_no_effect(&verdict));
         match ticket {
-            Some(ticket) => self.insert_opened(listener, connection, &tcp, ticket, now),
+            Some(ticket) => {
+                self.moves.on_opened(tuple.remote, syn.seq);
+                self.insert_opened(listener, connection, &tcp, ticket, now);
+            }
             None => {
                 let id = self.insert_half_open(listener, connection, &tcp, now);
                 let verdict = verdict.filter(|_| !has_no_effect);

@@ -8,16 +8,21 @@
 //!
 //! Between the change and its report, a reset would end connections that will be found again. So unknown
 //! segments from addresses that no peer has reported are not answered for [`MOVE_REPORT_WAIT`], once a peer
-//! has announced that it reports its moves ([`Stack::expect_moves`]).
+//! has announced that it reports its moves ([`Stack::expect_moves`]). The same holds for the repetition of a
+//! SYN whose data has already opened a connection at the address of such a peer: another connection would
+//! deliver the data again. After the report, the repetition belongs to the connection that the first SYN
+//! opened.
+//!
+//! All connections of a peer must belong to one shard for each port, whatever its address: a stack does not
+//! look for them in other stacks of the host.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
-use brisk_wire::Flags;
+use brisk_wire::{Flags, SeqNum};
 
 use super::Stack;
-use super::shard::Shard;
 use crate::conn_id::ConnId;
 use crate::connection::Connection;
 use crate::four_tuple::FourTuple;
@@ -31,6 +36,8 @@ const MAX_WAITING: usize = 1024;
 const MAX_PEERS: usize = 16_384;
 /// Maximum number of earlier addresses of one peer that still have connections.
 const MAX_EARLIER: usize = 8;
+/// Number of SYNs with data that are remembered at least; at most twice as many.
+const OPENED: usize = 4096;
 
 /// The moves of peers.
 #[derive(Debug, Default)]
@@ -41,17 +48,9 @@ pub(super) struct Moves {
     known: BTreeSet<IpAddr>,
     /// Addresses whose unknown segments are not answered, with the time of the first, the oldest first.
     waiting: VecDeque<(IpAddr, Instant)>,
-    /// Earlier address of the sender of the last packet, if another stack of the host serves it.
-    stray: Option<IpAddr>,
-}
-
-/// The owner of a segment from a peer that has moved.
-pub(super) enum Earlier {
-    /// This stack has a connection with the earlier address.
-    Here(FourTuple),
-    /// Another stack of the host may have one.
-    Elsewhere,
-    Nobody,
+    /// Addresses of known peers whose SYNs with data have opened connections, by port and sequence number:
+    /// the latest ones, and those before.
+    opened: [BTreeMap<(u16, u32), IpAddr>; 2],
 }
 
 impl Moves {
@@ -67,19 +66,13 @@ impl Moves {
         if self.known.is_empty() || self.known.contains(&address) {
             return false;
         }
-        let is_over = |since: Instant| now.saturating_since(since) >= MOVE_REPORT_WAIT;
+        let age = |since: Instant| now.saturating_since(since);
+        // An address that waited in vain is remembered for the same time again, during which its segments are
+        // answered.
+        while self.waiting.pop_front_if(|(_, since)| age(*since) >= MOVE_REPORT_WAIT * 2).is_some() {}
         match self.waiting.iter().find(|(waiting, _)| *waiting == address) {
-            Some((_, since)) => !is_over(*since),
+            Some((_, since)) => age(*since) < MOVE_REPORT_WAIT,
             None => {
-                // An address that waited in vain is remembered for the same time again, during which its
-                // segments are answered.
-                while self
-                    .waiting
-                    .front()
-                    .is_some_and(|(_, since)| now.saturating_since(*since) >= MOVE_REPORT_WAIT * 2)
-                {
-                    self.waiting.pop_front();
-                }
                 let has_room = self.waiting.len() < MAX_WAITING;
                 if has_room {
                     self.waiting.push_back((address, now));
@@ -89,34 +82,44 @@ impl Moves {
         }
     }
 
-    /// Looks up a segment without an owner at its source address under the earlier addresses of the peer.
+    /// Returns the four-tuple of a segment without an owner under an earlier address of its sender, if that
+    /// has an owner.
     pub(super) fn find(
+        &self,
+        tuple: &FourTuple,
+        has_owner: impl Fn(&FourTuple) -> bool,
+    ) -> Option<FourTuple> {
+        if self.earlier.is_empty() {
+            return None;
+        }
+        let at = |ip| FourTuple { local: tuple.local, remote: SocketAddr::new(ip, tuple.remote.port()) };
+        self.before(tuple.remote.ip()).map(at).find(has_owner)
+    }
+
+    /// Remembers a SYN whose data has opened a connection.
+    pub(super) fn on_opened(&mut self, remote: SocketAddr, seq: SeqNum) {
+        if !self.known.contains(&remote.ip()) {
+            return;
+        }
+        let [latest, before] = &mut self.opened;
+        if latest.len() >= OPENED {
+            *before = core::mem::take(latest);
+        }
+        latest.insert((remote.port(), seq.0), remote.ip());
+    }
+
+    /// Returns the four-tuple of the connection that this SYN has opened from the address of a known peer, if
+    /// the SYN may be a repetition from an address that the peer has not reported yet.
+    pub(super) fn opened_elsewhere(
         &mut self,
         tuple: &FourTuple,
-        flags: Flags,
-        shard: &Shard,
-        has_owner: impl Fn(&FourTuple) -> bool,
-    ) -> Earlier {
-        // A new connection begins at the present address.
-        if self.earlier.is_empty() || flags.contains(Flags::SYN) && !flags.contains(Flags::ACK) {
-            return Earlier::Nobody;
-        }
-        let found = self.before(tuple.remote.ip()).find_map(|before| {
-            let remote = SocketAddr::new(before, tuple.remote.port());
-            let earlier = FourTuple { local: tuple.local, remote };
-            match shard.has(&earlier) {
-                true => has_owner(&earlier).then_some(Ok(earlier)),
-                false => Some(Err(before)),
-            }
-        });
-        match found {
-            Some(Ok(earlier)) => Earlier::Here(earlier),
-            Some(Err(before)) => {
-                self.stray = Some(before);
-                Earlier::Elsewhere
-            }
-            None => Earlier::Nobody,
-        }
+        seq: SeqNum,
+        now: Instant,
+    ) -> Option<FourTuple> {
+        let remote = tuple.remote;
+        let known = self.opened.iter().find_map(|opened| opened.get(&(remote.port(), seq.0))).copied()?;
+        let is_awaited = known != remote.ip() && self.is_awaited(remote.ip(), now);
+        is_awaited.then_some(FourTuple { local: tuple.local, remote: SocketAddr::new(known, remote.port()) })
     }
 
     /// True if no reset may answer an unknown segment from this address, because its connection may be about
@@ -152,7 +155,6 @@ impl Stack {
     /// server.expect_moves(old);
     /// // A packet proves that the peer is now at another place, to which the driver gives the address `new`.
     /// server.move_peer(old, new, true, now);
-    /// assert_eq!(server.take_stray(), None, "the last packet was for this stack");
     /// // Nothing will come from the old place any more.
     /// server.forget_peer(old);
     /// // At the end that has moved:
@@ -182,13 +184,6 @@ impl Stack {
         self.moves.known.remove(&address);
         self.moves.earlier.remove(&address);
         self.moves.earlier.retain(|_, before| *before != address);
-    }
-
-    /// Returns the source address under which the last packet must be passed to another stack of the host:
-    /// the earlier address of a peer that has moved. `None` if the packet is not for another stack.
-    #[inline]
-    pub fn take_stray(&mut self) -> Option<IpAddr> {
-        self.moves.stray.take()
     }
 
     fn change_paths_of(&mut self, addresses: &[IpAddr], is_other_path: bool, now: Instant) {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use brisk_tcp::config::{ConnectConfig, ListenConfig};
+use brisk_tcp::fast_open::{ClientCookie, FastOpenConnect, FastOpenListen};
 use brisk_tcp::{ConnId, ListenerId};
 use brisk_wire::Flags;
 
@@ -26,7 +27,8 @@ struct Moving {
 
 fn moving() -> Moving {
     let mut pair = Pair::new(1);
-    let listener = pair.listen(B, 80, ListenConfig::default());
+    let fast_open = FastOpenListen { require_cookie: false, ..FastOpenListen::default() };
+    let listener = pair.listen(B, 80, ListenConfig { fast_open: Some(fast_open), ..ListenConfig::default() });
     let (at_a, at_b) = pair.established_at(listener, &ConnectConfig::default());
     let (moved, follows) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
     let (is_moved, is_followed) = (moved.clone(), follows.clone());
@@ -56,6 +58,20 @@ impl Moving {
     /// Changes the address without a report.
     fn change(&mut self) {
         self.moved.store(true, Ordering::Relaxed);
+    }
+
+    /// Opens a connection with data on the SYN, and changes the address while the answer is on its way.
+    fn change_after_syn(&mut self) -> ConnId {
+        let fast_open = FastOpenConnect { cookie: ClientCookie::None, ..FastOpenConnect::default() };
+        let config = ConnectConfig { fast_open: Some(fast_open), ..ConnectConfig::default() };
+        let now = self.pair.now;
+        let opened = self.pair.a.connect_with_data(B.addr(80), b"question", &config, now).expect("possible");
+        assert_eq!(opened.1, 8);
+        // The SYN leaves before the change.
+        self.pair.run_ms(5);
+        self.change();
+        self.pair.run_ms(10);
+        opened.0
     }
 
     fn report(&mut self, is_other_path: bool) {
@@ -189,4 +205,95 @@ fn forgotten_address_leads_to_no_connection_any_more() {
     moving.pair.write(A, moving.at_a, &pattern(10)).expect("open");
     moving.pair.run_ms(500);
     assert_eq!(moving.pair.count(B, Flags::RST), 1, "the peer is known: it is answered at once");
+}
+
+#[test]
+fn connection_that_opens_during_a_move_is_answered_once_after_the_report() {
+    for is_other_path in [false, true] {
+        let mut moving = moving();
+        moving.known();
+        let at_a = moving.change_after_syn();
+        let (at_b, from) = moving.pair.b.accept(moving.listener).expect("opened by its SYN");
+        assert_eq!(from.ip(), A.ip());
+        moving.pair.write(B, at_b, b"answer").expect("open");
+        // The SYN is repeated from the new address.
+        moving.pair.run_ms(3500);
+        assert!(moving.pair.b.accept(moving.listener).is_none(), "the data is delivered once");
+        moving.report(is_other_path);
+        // The answer does not wait for the next repetition.
+        moving.pair.run_ms(50);
+        let read = |pair: &mut Pair, side, id| pair.read(side, id).expect("open").expect("not at its end");
+        assert_eq!(read(&mut moving.pair, A, at_a), b"answer");
+        assert_eq!(read(&mut moving.pair, B, at_b), b"question");
+        assert!(moving.pair.b.accept(moving.listener).is_none());
+        assert_eq!(moving.pair.count(B, Flags::RST), 0);
+    }
+}
+
+#[test]
+fn response_to_a_syn_that_is_lost_with_the_old_address_is_sent_at_the_report() {
+    let mut moving = moving();
+    moving.known();
+    let fast_open = FastOpenConnect { cookie: ClientCookie::None, ..FastOpenConnect::default() };
+    let config = ConnectConfig { fast_open: Some(fast_open), ..ConnectConfig::default() };
+    let now = moving.pair.now;
+    let opened = moving.pair.a.connect_with_data(B.addr(80), b"question", &config, now);
+    let (at_a, _) = opened.expect("possible");
+    // The SYN-ACK is on its way when the address changes; its acknowledgement comes from the new address.
+    moving.pair.run_ms(12);
+    let (at_b, _) = moving.pair.b.accept(moving.listener).expect("opened by its SYN");
+    moving.change();
+    moving.pair.write(B, at_b, &pattern(2000)).expect("open");
+    moving.pair.run_ms(2000);
+    moving.report(true);
+    moving.pair.run_ms(60);
+    let got = moving.pair.read(A, at_a).expect("open").expect("not at its end");
+    assert!(got == pattern(2000), "{} bytes", got.len());
+}
+
+#[test]
+fn repeated_syn_of_a_moved_peer_belongs_to_the_connection_that_it_has_opened() {
+    let mut moving = moving();
+    moving.known();
+    let at_a = moving.change_after_syn();
+    let (at_b, _) = moving.pair.b.accept(moving.listener).expect("opened by its SYN");
+    moving.report(false);
+    // The answer to the report is lost.
+    moving.follows.store(false, Ordering::Relaxed);
+    moving.pair.run_ms(50);
+    moving.follows.store(true, Ordering::Relaxed);
+    moving.pair.run_ms(3500);
+    assert!(moving.pair.b.accept(moving.listener).is_none(), "the data is delivered once");
+    moving.pair.transfer(B, at_b, at_a, &pattern(1000), Duration::from_secs(5));
+}
+
+#[test]
+fn repeated_syn_from_an_address_without_a_report_is_answered_after_a_while() {
+    let mut moving = moving();
+    moving.known();
+    moving.change_after_syn();
+    moving.pair.b.accept(moving.listener).expect("opened by its SYN");
+    moving.pair.run_ms(14_000);
+    assert!(moving.pair.b.accept(moving.listener).is_none());
+    moving.pair.run_ms(40_000);
+    let (_, from) = moving.pair.b.accept(moving.listener).expect("another connection");
+    assert_eq!(from.ip(), IpAddr::from(MOVED));
+}
+
+#[test]
+fn address_whose_segments_once_waited_in_vain_waits_again_later() {
+    let mut moving = moving();
+    moving.known();
+    moving.change();
+    moving.pair.write(A, moving.at_a, &pattern(10)).expect("open");
+    moving.pair.run_ms(500);
+    // Back at the old address, without a report.
+    moving.moved.store(false, Ordering::Relaxed);
+    moving.pair.run_ms(60_000);
+    moving.change();
+    moving.pair.write(A, moving.at_a, &pattern(10)).expect("open");
+    moving.pair.run_ms(1000);
+    moving.report(false);
+    assert_eq!(moving.received(false, 20).len(), 20);
+    assert_eq!(moving.pair.count(B, Flags::RST), 0);
 }

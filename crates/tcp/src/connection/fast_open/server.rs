@@ -1,13 +1,10 @@
 //! The server of Fast Open on one connection: the content of its SYN-ACK, and the segments that may leave and
 //! arrive before the handshake is complete (RFC 7413 section 4.2).
 
-use alloc::vec::Vec;
-
 use brisk_wire::{Cookie, FastOpen, SeqNum};
 
 use crate::connection::sender::Sender;
 use crate::fast_open::FastOpenOutcome;
-use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros, TIMESTAMP_TICK};
 
 /// Number of segments that carry a one-time cookie.
@@ -135,21 +132,11 @@ impl Server {
         let since_last = Micros::between(syn_ack.sent_at, now);
         // Both ends of the interval are rounded to timestamp ticks.
         let since = echoed.map_or(since_last, |echoed| echoed + TIMESTAMP_TICK * 2);
-        let dropped: Vec<SeqRange> = tx
-            .scoreboard
-            .in_flight()
-            .filter(|record| !record.syn && Micros::between(record.sent_at, now) > since)
-            .filter(|record| record.range.start.ge(ack))
-            .map(|record| record.range)
-            .collect();
-        if dropped.is_empty() {
-            return self.reduced && echoed.is_some_and(|echoed| echoed > since_last + TIMESTAMP_TICK);
-        }
-        for range in dropped {
-            tx.scoreboard.mark_lost(range);
-        }
-        tx.recovery.on_too_big(tx.scoreboard.nxt());
-        false
+        let has_resent = tx.resend_dropped(|record| {
+            !record.syn && Micros::between(record.sent_at, now) > since && record.range.start.ge(ack)
+        });
+        let is_original = || echoed.is_some_and(|echoed| echoed > since_last + TIMESTAMP_TICK);
+        !has_resent && self.reduced && is_original()
     }
 
     /// True if `len` bytes after the SYN are accepted before the handshake is complete; they are deducted.
