@@ -1,9 +1,11 @@
 //! The transports of the hop to a backend ([`Transport`]), and which of them the path carries.
 //!
 //! The first transport is tried alone for at least [`HEAD_START`]. If its handshake has not completed by
-//! then, the next one is opened in parallel with **the same** first message. The first answer is accepted,
-//! and the other transport is dropped. Over an encrypted hop the backend acts on that message once, whichever
-//! transport delivers it ([`crate::hop::replay`]).
+//! then, the next one is opened in parallel with **the same** first message. While other connections are
+//! answered over the first transport, it gets up to [`MAX_HEAD_STARTS`] times as long: then only packets of
+//! this connection were lost, and a connection over the kernel's TCP does not survive a change of address.
+//! The first answer is accepted, and the other transport is dropped. Over an encrypted hop the backend acts
+//! on that message once, whichever transport delivers it ([`crate::hop::replay`]).
 //!
 //! If a later transport answers first, new connections begin with it, and the earlier ones are tried again
 //! after [`RETRY_PAUSE`]. If the watch makes these trials, the pause is constant, so that the watch notices
@@ -47,6 +49,8 @@ impl Transport {
 
 /// Time for which a transport is tried alone; three round trips if they take longer.
 pub(crate) const HEAD_START: Duration = Duration::from_millis(400);
+/// Limit of successive head starts of a transport that answers other connections.
+const MAX_HEAD_STARTS: u32 = 5;
 /// Time from a failure of a transport until it is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum of this time if clients' connections make the trials.
@@ -99,8 +103,10 @@ pub(crate) struct Memory(Mutex<State>);
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
     lost: Option<Lost>,
-    /// Time of the last answer over this transport.
+    /// Time of the last answer to a handshake over this transport.
     worked: Option<Instant>,
+    /// Time of the last answer of any kind.
+    answered: Option<Instant>,
 }
 
 /// The state of a transport that the path does not carry, as far as known.
@@ -145,9 +151,19 @@ impl Memory {
         trial && now.saturating_duration_since(since) >= GIVE_UP_AFTER
     }
 
-    /// Records an answer over this transport.
+    /// True if the transport has carried an answer of any kind since `began`.
+    pub(crate) fn has_answered_since(&self, began: Instant) -> bool {
+        self.lock().answered.is_some_and(|answered| answered > began)
+    }
+
+    /// Records an answer to a handshake over this transport.
     pub(crate) fn works(&self, now: Instant) {
-        *self.lock() = State { lost: None, worked: Some(now) };
+        *self.lock() = State { lost: None, worked: Some(now), answered: Some(now) };
+    }
+
+    /// Records an answer on an open connection, which does not show that another can be opened.
+    pub(crate) fn answers(&self, now: Instant) {
+        self.lock().answered = Some(now);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -223,21 +239,29 @@ fn is_lost(transport: Transport, before: &Changes, now: &Changes) -> bool {
     }
 }
 
-/// Returns the first answer of two attempts. `next` begins if `this` is not `connected` after `head_start`,
-/// or as soon as no program listens at the address of `this`. If `this` fails in another way before that,
-/// returns its error. Once both have begun, the failure of one is not returned unless the other fails too;
-/// then returns an error that is not retryable, if there is one.
+/// Returns the first answer of two attempts. `next` begins if `this` is not `connected` after `head_start`
+/// and its transport does not answer others (`answers_others`, with the beginning of the head start), or as
+/// soon as no program listens at the address of `this`. If `this` fails in another way before that, returns
+/// its error. Once both have begun, the failure of one is not returned unless the other fails too; then
+/// returns an error that is not retryable, if there is one.
 pub(crate) async fn first_of<T>(
     this: impl Future<Output = Result<T, DialError>>,
     mut connected: watch::Receiver<bool>,
     head_start: Duration,
+    answers_others: impl Fn(Instant) -> bool,
     next: impl Future<Output = Result<T, DialError>>,
 ) -> Result<T, DialError> {
     let (mut this, mut next) = (pin!(this), pin!(next));
     let silent = async {
-        let connected = connected.wait_for(|connected| *connected);
-        if matches!(tokio::time::timeout(head_start, connected).await, Ok(Ok(_))) {
-            std::future::pending::<()>().await;
+        for _ in 0..MAX_HEAD_STARTS {
+            let began = Instant::now();
+            let connected = connected.wait_for(|connected| *connected);
+            if matches!(tokio::time::timeout(head_start, connected).await, Ok(Ok(_))) {
+                std::future::pending::<()>().await;
+            }
+            if !answers_others(began) {
+                break;
+            }
         }
     };
     tokio::select! {
@@ -282,7 +306,18 @@ mod tests {
         kernel: impl Future<Output = Result<&'static str, DialError>>,
     ) -> Result<&'static str, DialError> {
         let (_told, connected) = watch::channel(connected);
-        first_of(ours, connected, HEAD_START, kernel).await
+        first_of(ours, connected, HEAD_START, |_| false, kernel).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn kernel_tcp_waits_longer_while_the_transport_answers_others() {
+        for (answers, head_starts) in [(0, 1), (1, 2), (3, 4), (99, MAX_HEAD_STARTS)] {
+            let (begin, answered) = (tokio::time::Instant::now(), std::cell::Cell::new(0));
+            let answers_others = |_| answered.replace(answered.get() + 1) < answers;
+            let (_told, connected) = watch::channel(false);
+            first_of(pending(), connected, HEAD_START, answers_others, ready(Ok("kernel"))).await.unwrap();
+            assert_eq!(begin.elapsed(), HEAD_START * head_starts);
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -393,6 +428,17 @@ mod tests {
         memory.lost(Trials::Watch, began, later);
         assert!(!memory.is_lost(), "the path lost packets of one connection");
         memory.lost(Trials::Watch, later, later);
+        assert!(memory.is_lost());
+    }
+
+    #[test]
+    fn answer_on_an_open_connection_does_not_return_to_a_lost_transport() {
+        let (memory, began) = (Memory::default(), Instant::now());
+        let later = began + Duration::from_millis(1);
+        memory.answers(later);
+        assert!(memory.has_answered_since(began) && !memory.has_answered_since(later));
+        memory.lost(Trials::Watch, began, later);
+        memory.answers(later);
         assert!(memory.is_lost());
     }
 

@@ -40,6 +40,9 @@ const RETRY: Duration = Duration::from_millis(500);
 /// may mean only a few lost packets.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// Limit of the number of times that the time limit of a watch doubles.
+const MAX_DOUBLED: u32 = 4;
+
 /// The configuration of a backend.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BackendSpec {
@@ -133,6 +136,10 @@ pub struct Upstream {
     secret: Option<Secret>,
     /// True if the backend accepted the last registration of this frontend.
     is_followed: AtomicBool,
+    /// True if the answer to a registration is missing: the backend may have moved this frontend.
+    may_have_moved: AtomicBool,
+    /// Number of successive watches without an answer in time, although the backend answered others.
+    late: AtomicU32,
     changed: Notify,
     /// True while the watch is running: it will soon report whether the backend is up.
     watched: AtomicBool,
@@ -163,6 +170,8 @@ impl Upstream {
             peer: Peer::default(),
             secret: roaming::secret(),
             is_followed: AtomicBool::new(false),
+            may_have_moved: AtomicBool::new(false),
+            late: AtomicU32::new(0),
             changed: Notify::new(),
             watched: AtomicBool::new(false),
             refused: Notify::new(),
@@ -348,7 +357,9 @@ impl Upstream {
         };
         let head_start = HEAD_START.max(3 * self.round_trip().unwrap_or_default());
         let next = Box::pin(self.ask_in_order(dialling, purpose, message, rest));
-        first_of(this, connected, head_start, next).await
+        let memory = self.transports.memory(*first);
+        let answers_others = |since| memory.is_some_and(|memory| memory.has_answered_since(since));
+        first_of(this, connected, head_start, answers_others, next).await
     }
 
     /// Like [`Upstream::open`], over one transport only: for trials.
@@ -581,11 +592,11 @@ impl Upstream {
     /// `None` as the reason means that it must be opened again, for example over another transport.
     async fn converse(&self, dialling: &Dialling, log: &Log) -> (bool, Option<String>) {
         let opening = Opening::new(Purpose::Watch);
-        let opened = self.unless_silent(self.first_answer(), self.open(dialling, &opening, &[])).await;
-        let (mut hop, transport) = match opened {
-            Some(Ok(opened)) => opened,
-            Some(Err(refused)) => return (false, Some(refused.to_string())),
-            None => return (false, Some("no answer".to_owned())),
+        let (mut hop, transport) = match self.unless_late(self.open(dialling, &opening, &[])).await {
+            Ok(Some(Ok(opened))) => opened,
+            Ok(Some(Err(refused))) => return (false, Some(refused.to_string())),
+            Ok(None) => return (false, Some("no answer".to_owned())),
+            Err(Late) => return (true, None),
         };
         let mut registers = transport == Transport::Usual && !matches!(dialling.hop, Hop::Plain);
         let mut follows = false;
@@ -626,6 +637,10 @@ impl Upstream {
                 Some(Err(error)) => return (true, Some(error.to_string())),
                 None => return (true, Some(format!("silent for {} ms", asked.elapsed().as_millis()))),
             };
+            self.late.store(0, Ordering::Relaxed);
+            if let Some(memory) = self.transports.memory(transport) {
+                memory.answers(Instant::now());
+            }
             self.learn(asked.elapsed());
             self.peer.measured(self.measure(hop.connection(), transport, dialling, loss));
             self.peer.log_redundancy(&self.spec.name, log);
@@ -649,14 +664,18 @@ impl Upstream {
         let ends = hop.connection().ends();
         let (mut read, mut write) = hop.split();
         let is_known = self.is_followed.load(Ordering::Relaxed);
+        let is_repeated = self.may_have_moved.swap(true, Ordering::Relaxed);
         let telling = peer::register(&mut read, &mut write, &secret, is_known);
-        let Some(registered) = self.unless_silent(self.first_answer(), telling).await else {
-            // The next watch asks first, which measures the round trip.
-            self.is_followed.store(false, Ordering::Relaxed);
-            return Err(None);
-        };
+        let Ok(Some(registered)) = self.unless_late(telling).await else { return Err(None) };
         let registered = registered.map_err(|error| Some(error.to_string()))?;
-        if let (Registered::Moved(is_other_path), Some((_, remote))) = (registered, ends) {
+        self.may_have_moved.store(false, Ordering::Relaxed);
+        let moved = match registered {
+            Registered::Moved(is_other_path) => Some(is_other_path || is_repeated),
+            // The backend may have read the earlier registration, whose answer is missing.
+            Registered::Known => is_repeated.then_some(true),
+            Registered::Refused => None,
+        };
+        if let Some((is_other_path, (_, remote))) = moved.zip(ends) {
             dialling.endpoint.change_path(remote, is_other_path);
             dialling.log.line(Level::Info, "moved", &[("backend", Value::Text(self.spec.name.clone()))]);
         }
@@ -716,6 +735,23 @@ impl Upstream {
         }
     }
 
+    /// Waits for the first answer to a watch, or for the answer to its registration; `None` if the backend is
+    /// silent. If this side may have moved, its connections wait for the registration. So there is a limit
+    /// even if the backend answers others, because this connection may be stuck; the limit doubles with each
+    /// successive failure, because the new path may be slower.
+    async fn unless_late<T>(&self, asked: impl Future<Output = T>) -> Result<Option<T>, Late> {
+        let patience = self.first_answer();
+        let answer = self.unless_silent(patience, asked);
+        if !self.is_followed.load(Ordering::Relaxed) {
+            return Ok(answer.await);
+        }
+        let doubled = self.late.load(Ordering::Relaxed).min(MAX_DOUBLED);
+        tokio::time::timeout(patience * (1 << doubled), answer).await.map_err(|_| {
+            self.late.fetch_add(1, Ordering::Relaxed);
+            Late
+        })
+    }
+
     fn learn(&self, round_trip: Duration) {
         let sample = u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX).max(1);
         let before = self.round_trip.load(Ordering::Relaxed);
@@ -723,6 +759,10 @@ impl Upstream {
         self.round_trip.store(smoothed, Ordering::Relaxed);
     }
 }
+
+/// Error of a watch that got no answer in time, although the backend answers others.
+#[derive(Debug)]
+struct Late;
 
 fn not_configured() -> io::Error {
     io::Error::new(io::ErrorKind::AddrNotAvailable, "this transport is not configured for this backend")
@@ -851,6 +891,10 @@ fn rank(upstream: &Upstream) -> (u8, u8) {
 
 #[cfg(test)]
 mod tests {
+    use brisk_runtime::TcpListener;
+    use brisk_runtime::memory::{self, LinkSpec};
+    use tokio::io::AsyncReadExt;
+
     use super::*;
     use crate::metrics::Metrics;
 
@@ -888,6 +932,67 @@ mod tests {
         };
         let ((answer, took), ()) = tokio::join!(silence(), others);
         assert!(answer.is_none() && took >= 2 * TIME_LIMIT, "{took:?}");
+    }
+
+    #[tokio::test]
+    async fn watch_that_may_report_a_move_has_a_limit_that_doubles_although_others_are_answered() {
+        let upstreams = upstreams(&[(0, 1), (0, 1)]);
+        upstreams.iter().for_each(|upstream| upstream.is_followed.store(true, Ordering::Relaxed));
+        upstreams.all[1].late.store(1, Ordering::Relaxed);
+        let is_late = async |upstream: &Upstream| {
+            let others = async {
+                loop {
+                    upstream.outcome(true, true, &Log::silent());
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            };
+            let asked = tokio::time::sleep(upstream.first_answer() * 5 / 4);
+            tokio::select! {
+                answer = upstream.unless_late(asked) => answer.is_err(),
+                () = others => false,
+            }
+        };
+        let late = tokio::join!(is_late(&upstreams.all[0]), is_late(&upstreams.all[1]));
+        assert_eq!(late, (true, false));
+        assert_eq!(upstreams.all[0].late.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test]
+    async fn registration_after_one_without_an_answer_counts_as_a_move() {
+        let (near, far) = memory::network(&LinkSpec::default(), 1).unwrap();
+        let listener = TcpListener::bind(&far, "10.0.0.2:80".parse().unwrap()).unwrap();
+        let address = listener.local_addr();
+        // The backend has nothing to move any more.
+        tokio::spawn(async move {
+            let mut hops = Vec::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                let mut hop = HopStream::direct(Connection::Brisk(stream), Vec::new());
+                let (mut read, mut write) = hop.split();
+                read.read_u8().await.unwrap();
+                peer::take_registration(&mut read, &mut write, |_| None).await.unwrap();
+                hops.push(hop);
+            }
+        });
+        let lines = Lines::default();
+        let dialling = Dialling {
+            endpoint: near.clone(),
+            packet: None,
+            hop: Hop::Plain,
+            own: Arc::new(Ephemerals::new(Duration::ZERO)),
+            tcp: TcpConfig::default(),
+            fast_open: None,
+            watched: true,
+            log: Log::to(lines.clone(), crate::log::LogFormat::Text, Level::Info),
+        };
+        let upstream = Upstream::new(BackendSpec::new(address));
+        for is_repeated in [false, true, false] {
+            upstream.may_have_moved.store(is_repeated, Ordering::Relaxed);
+            let stream = near.connect(address).await.unwrap();
+            let mut hop = HopStream::direct(Connection::Brisk(stream), Vec::new());
+            assert_eq!(upstream.register(&mut hop, &dialling).await, Ok(true));
+            let logged = String::from_utf8(std::mem::take(&mut lines.0.lock().unwrap())).unwrap();
+            assert_eq!(logged.contains("event=moved"), is_repeated, "{logged}");
+        }
     }
 
     /// Log lines in memory.
