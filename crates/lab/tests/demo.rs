@@ -34,7 +34,7 @@ async fn requests_through_gateways_and_link_take_two_round_trips() {
     let arm = &report.arms[0];
     assert!(warm_up.len() >= 2 && looks >= 4, "{warm_up:?} {looks}");
     assert!(warm_up.is_sorted(), "the elapsed time never restarts within the warm-up: {warm_up:?}");
-    assert_eq!(report.workload.request_bytes, 68, "the length of the request that the load sends");
+    assert_eq!(report.workload.request_bytes, 87, "the length of the request that the load sends");
     assert!((26..75).contains(&arm.measured.n), "the warm-up is not counted: {arm:?}");
     assert_eq!(arm.measured.completed, arm.measured.n, "{arm:?}");
     assert_eq!(arm.simulated_ms.p50, 80.0);
