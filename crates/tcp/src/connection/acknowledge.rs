@@ -75,8 +75,8 @@ impl Connection {
         if let Some(newest) = originals.next_back()
             && self.handshake.delayed_data_of(newest.sent_at)
         {
-            // The sample would include the time until the SYN-ACK was repeated.
-            ack.rtt = None;
+            // The time since the data left would include the wait. The echo measures the SYN-ACK.
+            ack.rtt = ack.echoed_rtt;
         }
         let watched = self.config.path_start || self.tx.rate.delivery.is_some();
         let losses = watched.then(|| self.all_losses());

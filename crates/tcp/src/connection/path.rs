@@ -628,15 +628,8 @@ impl Connection {
     /// is unknown too (RFC 9000 section 9.4: "an endpoint MUST immediately reset the congestion controller
     /// and round-trip time estimator"); the caller has removed the connection from a shared path.
     pub(crate) fn on_path_change(&mut self, is_other_path: bool, now: Instant) {
-        if self.closed.is_some() {
-            return;
-        }
-        if self.state == State::SynReceived {
-            // The answer to the peer's SYN may have been lost, and the data after it.
-            self.handshake.syn.due = true;
-            self.tx.resend_dropped(|record| !record.syn);
-        }
-        if self.state.is_opening() {
+        let answers_syn = self.state == State::SynReceived;
+        if self.closed.is_some() || self.state.is_opening() && !answers_syn {
             return;
         }
         self.path.end_trust(&mut self.tx);
@@ -648,6 +641,12 @@ impl Connection {
         if is_other_path {
             self.path.known = PathFacts::default();
             self.tx.rtt = RttEstimator::new(&self.config.rto, self.tx.rtt.granularity().into());
+        }
+        if answers_syn {
+            // The SYN-ACK may have been lost, and the data after it.
+            (self.handshake.syn.due, self.handshake.syn.early_wait) = (true, None);
+            self.tx.resend_dropped(|record| !record.syn);
+            return;
         }
         self.tx.rto.reset_backoff();
         if !self.tx.scoreboard.is_empty() {

@@ -302,11 +302,13 @@ impl Volume {
             self.refused.get_or_insert(until);
             return None;
         }
-        let (began, at_once) =
-            held.map_or((now, request.at_once), |TrustedBurst { burst, .. }| (burst.began, burst.at_once));
-        let paced = granted.saturating_sub(at_once);
+        // The bytes of an earlier grant have left, or leave before the others.
+        let (began, at_once, before) = held.map_or((now, request.at_once, request.at_once), |held| {
+            (held.burst.began, held.burst.at_once, held.burst.bytes)
+        });
+        let paced = granted.saturating_sub(before);
         let spread = self.rate().map_or(request.rtt, |train| at_rate(paced.into(), train.rate));
-        let burst = Burst { began, until: began + spread, bytes: granted, at_once };
+        let burst = Burst { began, until: now + spread, bytes: granted, at_once };
         self.grants.push_back(TrustedBurst { until, burst });
         Some(granted)
     }
@@ -830,5 +832,24 @@ mod tests {
             volume.grant(&request, Some(rtt), ms(at))
         };
         assert_eq!([1100, 1120, 1140].map(second), [None, Some(50_000), Some(100_000)]);
+    }
+
+    /// The application writes more data after most of a round trip.
+    #[test]
+    fn data_of_an_extended_grant_leaves_after_the_extension() {
+        let ms = Instant::from_millis;
+        let rtt = Duration::from_millis(100);
+        let mut volume = Volume::default();
+        let train = Some(Train { rate: 2_500_000, is_limited: true });
+        let known = FlightReport { bytes: 100_000, train, ..flight(70, 0, 0) };
+        volume.on_flight(&known, &LossHistory::default(), LIFETIME, ms(200));
+        volume.queued = 1 << 8;
+        let request = StartRequest { window: 20_000, has: 10 * MSS, granted: 0, at_once: 0, rtt };
+        assert_eq!(volume.grant(&request, Some(rtt), ms(1000)), Some(20_000));
+        let more = StartRequest { window: 100_000, has: 20_000, granted: 20_000, ..request };
+        assert_eq!(volume.grant(&more, Some(rtt), ms(1090)), Some(100_000));
+        let other = StartRequest { window: 100_000, ..request };
+        let granted = volume.grant(&other, Some(rtt), ms(1140)).unwrap_or(0);
+        assert!(granted < 50_000, "{granted} of 100 kB, of which 80 kB left 18 to 50 ms ago");
     }
 }

@@ -42,13 +42,12 @@ impl Owners<'_> {
         })
     }
 
-    /// True if a SYN with this sequence number has opened the connection at `tuple`, and the peer may not
-    /// know that yet.
+    /// True if a SYN with this sequence number has opened the connection at `tuple`.
     pub(super) fn has_opened(&self, tuple: &FourTuple, seq: SeqNum) -> bool {
         let Some(Target::Connection(slot)) = self.of(tuple) else { return false };
         self.slots.at_index(slot).is_some_and(|slot| {
             let handshake = &slot.connection.handshake;
-            !handshake.active && !handshake.is_complete() && handshake.irs == seq
+            !handshake.active && handshake.irs == seq
         })
     }
 }

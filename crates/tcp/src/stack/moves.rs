@@ -184,6 +184,9 @@ impl Stack {
         self.moves.known.remove(&address);
         self.moves.earlier.remove(&address);
         self.moves.earlier.retain(|_, before| *before != address);
+        for opened in &mut self.moves.opened {
+            opened.retain(|_, from| *from != address);
+        }
     }
 
     fn change_paths_of(&mut self, addresses: &[IpAddr], is_other_path: bool, now: Instant) {

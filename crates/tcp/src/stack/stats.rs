@@ -56,7 +56,8 @@ pub enum Refusal {
     TooManyConnections,
     /// Data while the buffers of the stack hold their maximum.
     OutOfMemory,
-    /// A SYN that repeats the SYN of a Fast Open connection that has ended.
+    /// A SYN that repeats the SYN of a Fast Open connection that has ended, or that is being opened by a peer
+    /// whose address may have changed.
     Replayed,
     /// A reset or a plain acknowledgement in TIME-WAIT, which changes nothing there (RFC 1337).
     InTimeWait,
