@@ -40,8 +40,9 @@ const RETRY: Duration = Duration::from_millis(500);
 /// may mean only a few lost packets.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Limit of the number of times that the time limit of a watch doubles.
-const MAX_DOUBLED: u32 = 4;
+/// Limit of the number of times that the time limit of a watch doubles. At short round trips three watches
+/// fit in the time for which the backend waits for a registration.
+const MAX_DOUBLED: u32 = 1;
 
 /// The configuration of a backend.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -664,9 +665,13 @@ impl Upstream {
         let ends = hop.connection().ends();
         let (mut read, mut write) = hop.split();
         let is_known = self.is_followed.load(Ordering::Relaxed);
-        let is_repeated = self.may_have_moved.swap(true, Ordering::Relaxed);
+        let is_repeated = self.may_have_moved.fetch_or(is_known, Ordering::Relaxed);
         let telling = peer::register(&mut read, &mut write, &secret, is_known);
-        let Ok(Some(registered)) = self.unless_late(telling).await else { return Err(None) };
+        let registered = match self.unless_late(telling).await {
+            Ok(Some(registered)) => registered,
+            Ok(None) => return Err(Some("no answer to the registration".to_owned())),
+            Err(Late) => return Err(None),
+        };
         let registered = registered.map_err(|error| Some(error.to_string()))?;
         self.may_have_moved.store(false, Ordering::Relaxed);
         let moved = match registered {
@@ -746,7 +751,9 @@ impl Upstream {
             return Ok(answer.await);
         }
         let doubled = self.late.load(Ordering::Relaxed).min(MAX_DOUBLED);
-        tokio::time::timeout(patience * (1 << doubled), answer).await.map_err(|_| {
+        // `answer` reports a silent backend first.
+        let limit = patience * (1 << doubled) + patience / 8;
+        tokio::time::timeout(limit, answer).await.map_err(|_| {
             self.late.fetch_add(1, Ordering::Relaxed);
             Late
         })

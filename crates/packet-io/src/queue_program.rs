@@ -15,12 +15,12 @@ const TCP: u32 = 6;
 
 /// Returns a program that returns the queue of an IP packet; 0 for packets that it does not hash.
 pub(crate) fn for_packets(steering: &Steering) -> Vec<sock_filter> {
-    let v4 = Program::of(steering).require_byte(9, TCP, 0).mix_words(20, 1).mix_words(12, 2).finish(steering);
+    let v4 = Program::of(steering).require_byte(9, TCP).mix_words(20, 1).mix_words(12, 2).finish(steering);
     let v6 = Program::of(steering)
         .then(LDB, 0)
         .then(RSH, 4)
-        .demand_loaded(6, 0)
-        .require_byte(6, TCP, 0)
+        .demand_loaded(6)
+        .require_byte(6, TCP)
         .mix_words(40, 1)
         .mix_words(8, 8)
         .finish(steering);
@@ -47,14 +47,14 @@ impl Program {
         self
     }
 
-    /// Makes the program return `otherwise` unless byte `at` is `k`.
-    fn require_byte(self, at: u32, k: u32, otherwise: u32) -> Program {
-        self.then(LDB, at).demand_loaded(k, otherwise)
+    /// Makes the program return 0 unless byte `at` is `k`.
+    fn require_byte(self, at: u32, k: u32) -> Program {
+        self.then(LDB, at).demand_loaded(k)
     }
 
-    fn demand_loaded(mut self, k: u32, otherwise: u32) -> Program {
+    fn demand_loaded(mut self, k: u32) -> Program {
         self.0.push(skip_if(k, 2));
-        self.then(LD, otherwise).then(RET_A, 0)
+        self.then(LD, 0).then(RET_A, 0)
     }
 
     /// Mixes the accumulator into X, as [`Steering::key`] describes.
@@ -67,14 +67,10 @@ impl Program {
         (0..count).fold(self, |program, n| program.then(LDW, start + 4 * n).mix_loaded())
     }
 
-    fn mix(self, words: &[u32]) -> Program {
-        words.iter().fold(self, |program, &word| program.then(LD, word).mix_loaded())
-    }
-
     /// Appends the end of the hash and the choice of the queue (see [`Steering::queue_of`]), and returns the
     /// program.
     fn finish(self, steering: &Steering) -> Vec<sock_filter> {
-        let program = self.mix(&steering.key()[1..]).then(TXA, 0);
+        let program = self.then(LD, steering.key()[1]).mix_loaded().then(TXA, 0);
         program.then(RSH, 16).then(MUL, steering.queues() as u32).then(RSH, 16).then(RET_A, 0).0
     }
 }

@@ -137,8 +137,8 @@ fn answered_without_syn_ack() -> (World, ConnId, ConnId) {
     (world, id, at_b)
 }
 
-/// The response waits at the client until the SYN-ACK is repeated, and so does its acknowledgement, which reports
-/// a part of it by SACK.
+/// The response waits at the client until the SYN-ACK is repeated, and so does its acknowledgement, which
+/// reports a part of it by SACK.
 #[test]
 fn response_that_waits_for_a_lost_syn_ack_does_not_lengthen_the_round_trip_time() {
     let mut world = World::known(FastOpenListen::default());
