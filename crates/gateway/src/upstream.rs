@@ -964,6 +964,32 @@ mod tests {
         assert_eq!(upstreams.all[0].late.load(Ordering::Relaxed), 1);
     }
 
+    /// Returns what a watch needs to open plain connections through `endpoint`; the log is written to `lines`.
+    fn plain(endpoint: &Endpoint, lines: &Lines) -> Dialling {
+        Dialling {
+            endpoint: endpoint.clone(),
+            packet: None,
+            hop: Hop::Plain,
+            own: Arc::new(Ephemerals::new(Duration::ZERO)),
+            tcp: TcpConfig::default(),
+            fast_open: None,
+            watched: true,
+            log: Log::to(lines.clone(), crate::log::LogFormat::Text, Level::Info),
+        }
+    }
+
+    #[tokio::test]
+    async fn watch_ends_with_a_reason_if_nothing_answers_its_registration() {
+        let (near, far) = memory::network(&LinkSpec::default(), 1).unwrap();
+        let listener = TcpListener::bind(&far, "10.0.0.2:80".parse().unwrap()).unwrap();
+        let upstream = Upstream::new(BackendSpec::new(listener.local_addr()));
+        let stream = near.connect(listener.local_addr()).await.unwrap();
+        let mut hop = HopStream::direct(Connection::Brisk(stream), Vec::new());
+        upstream.is_followed.store(true, Ordering::Relaxed);
+        let registered = upstream.register(&mut hop, &plain(&near, &Lines::default())).await;
+        assert_eq!(registered, Err(Some("no answer to the registration".to_owned())));
+    }
+
     #[tokio::test]
     async fn registration_after_one_without_an_answer_counts_as_a_move() {
         let (near, far) = memory::network(&LinkSpec::default(), 1).unwrap();
@@ -981,16 +1007,7 @@ mod tests {
             }
         });
         let lines = Lines::default();
-        let dialling = Dialling {
-            endpoint: near.clone(),
-            packet: None,
-            hop: Hop::Plain,
-            own: Arc::new(Ephemerals::new(Duration::ZERO)),
-            tcp: TcpConfig::default(),
-            fast_open: None,
-            watched: true,
-            log: Log::to(lines.clone(), crate::log::LogFormat::Text, Level::Info),
-        };
+        let dialling = plain(&near, &lines);
         let upstream = Upstream::new(BackendSpec::new(address));
         for is_repeated in [false, true, false] {
             upstream.may_have_moved.store(is_repeated, Ordering::Relaxed);
