@@ -216,10 +216,14 @@ fn connection_that_opens_during_a_move_is_answered_once_after_the_report() {
         let (at_b, from) = moving.pair.b.accept(moving.listener).expect("opened by its SYN");
         assert_eq!(from.ip(), A.ip());
         moving.pair.write(B, at_b, b"answer").expect("open");
+        let window = |pair: &Pair| pair.b.conn_stats(at_b).expect("there").cwnd;
+        let initial = window(&moving.pair);
         // The SYN is repeated from the new address.
         moving.pair.run_ms(3500);
         assert!(moving.pair.b.accept(moving.listener).is_none(), "the data is delivered once");
+        assert!(window(&moving.pair) < initial, "the SYN-ACK seemed to be lost");
         moving.report(is_other_path);
+        assert_eq!(window(&moving.pair), initial);
         // The answer does not wait for the next repetition.
         moving.pair.run_ms(50);
         let read = |pair: &mut Pair, side, id| pair.read(side, id).expect("open").expect("not at its end");
