@@ -964,7 +964,7 @@ mod tests {
         assert_eq!(upstreams.all[0].late.load(Ordering::Relaxed), 1);
     }
 
-    /// Returns what a watch needs to open plain connections through `endpoint`; the log is written to `lines`.
+    /// Returns what a watch needs to open plain connections through `endpoint`; `lines` receives the log.
     fn plain(endpoint: &Endpoint, lines: &Lines) -> Dialling {
         Dialling {
             endpoint: endpoint.clone(),
