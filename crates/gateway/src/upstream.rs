@@ -40,10 +40,6 @@ const RETRY: Duration = Duration::from_millis(500);
 /// may mean only a few lost packets.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Limit of the number of times that the time limit of a watch doubles. At short round trips three watches
-/// fit in the time for which the backend waits for a registration.
-const MAX_DOUBLED: u32 = 1;
-
 /// The configuration of a backend.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BackendSpec {
@@ -139,8 +135,8 @@ pub struct Upstream {
     is_followed: AtomicBool,
     /// True if the answer to a registration is missing: the backend may have moved this frontend.
     may_have_moved: AtomicBool,
-    /// Number of successive watches without an answer in time, although the backend answered others.
-    late: AtomicU32,
+    /// True if the last watch got no answer in time although the backend answered others.
+    was_late: AtomicBool,
     changed: Notify,
     /// True while the watch is running: it will soon report whether the backend is up.
     watched: AtomicBool,
@@ -172,7 +168,7 @@ impl Upstream {
             secret: roaming::secret(),
             is_followed: AtomicBool::new(false),
             may_have_moved: AtomicBool::new(false),
-            late: AtomicU32::new(0),
+            was_late: AtomicBool::new(false),
             changed: Notify::new(),
             watched: AtomicBool::new(false),
             refused: Notify::new(),
@@ -638,7 +634,7 @@ impl Upstream {
                 Some(Err(error)) => return (true, Some(error.to_string())),
                 None => return (true, Some(format!("silent for {} ms", asked.elapsed().as_millis()))),
             };
-            self.late.store(0, Ordering::Relaxed);
+            self.was_late.store(false, Ordering::Relaxed);
             if let Some(memory) = self.transports.memory(transport) {
                 memory.answers(Instant::now());
             }
@@ -742,19 +738,19 @@ impl Upstream {
 
     /// Waits for the first answer to a watch, or for the answer to its registration; `None` if the backend is
     /// silent. If this side may have moved, its connections wait for the registration. So there is a limit
-    /// even if the backend answers others, because this connection may be stuck; the limit doubles with each
-    /// successive failure, because the new path may be slower.
+    /// even if the backend answers others, because this connection may be stuck. After a late watch the limit
+    /// is twice as long, because the new path may be slower: at short round trips three watches fit in the
+    /// time for which the backend waits for a registration.
     async fn unless_late<T>(&self, asked: impl Future<Output = T>) -> Result<Option<T>, Late> {
         let patience = self.first_answer();
         let answer = self.unless_silent(patience, asked);
         if !self.is_followed.load(Ordering::Relaxed) {
             return Ok(answer.await);
         }
-        let doubled = self.late.load(Ordering::Relaxed).min(MAX_DOUBLED);
         // `answer` reports a silent backend first.
-        let limit = patience * (1 << doubled) + patience / 8;
+        let limit = if self.was_late.load(Ordering::Relaxed) { patience * 2 } else { patience * 9 / 8 };
         tokio::time::timeout(limit, answer).await.map_err(|_| {
-            self.late.fetch_add(1, Ordering::Relaxed);
+            self.was_late.store(true, Ordering::Relaxed);
             Late
         })
     }
@@ -945,7 +941,7 @@ mod tests {
     async fn watch_that_may_report_a_move_has_a_limit_that_doubles_although_others_are_answered() {
         let upstreams = upstreams(&[(0, 1), (0, 1)]);
         upstreams.iter().for_each(|upstream| upstream.is_followed.store(true, Ordering::Relaxed));
-        upstreams.all[1].late.store(1, Ordering::Relaxed);
+        upstreams.all[1].was_late.store(true, Ordering::Relaxed);
         let is_late = async |upstream: &Upstream| {
             let others = async {
                 loop {
@@ -961,7 +957,7 @@ mod tests {
         };
         let late = tokio::join!(is_late(&upstreams.all[0]), is_late(&upstreams.all[1]));
         assert_eq!(late, (true, false));
-        assert_eq!(upstreams.all[0].late.load(Ordering::Relaxed), 1);
+        assert!(upstreams.all[0].was_late.load(Ordering::Relaxed));
     }
 
     /// Returns what a watch needs to open plain connections through `endpoint`; `lines` receives the log.
@@ -982,12 +978,15 @@ mod tests {
     async fn watch_ends_with_a_reason_if_nothing_answers_its_registration() {
         let (near, far) = memory::network(&LinkSpec::default(), 1).unwrap();
         let listener = TcpListener::bind(&far, "10.0.0.2:80".parse().unwrap()).unwrap();
-        let upstream = Upstream::new(BackendSpec::new(listener.local_addr()));
-        let stream = near.connect(listener.local_addr()).await.unwrap();
-        let mut hop = HopStream::direct(Connection::Brisk(stream), Vec::new());
-        upstream.is_followed.store(true, Ordering::Relaxed);
-        let registered = upstream.register(&mut hop, &plain(&near, &Lines::default())).await;
-        assert_eq!(registered, Err(Some("no answer to the registration".to_owned())));
+        for is_followed in [false, true] {
+            let upstream = Upstream::new(BackendSpec::new(listener.local_addr()));
+            let stream = near.connect(listener.local_addr()).await.unwrap();
+            let mut hop = HopStream::direct(Connection::Brisk(stream), Vec::new());
+            upstream.is_followed.store(is_followed, Ordering::Relaxed);
+            let registered = upstream.register(&mut hop, &plain(&near, &Lines::default())).await;
+            assert_eq!(registered, Err(Some("no answer to the registration".to_owned())));
+            assert_eq!(upstream.may_have_moved.load(Ordering::Relaxed), is_followed);
+        }
     }
 
     #[tokio::test]

@@ -73,9 +73,10 @@ impl Connection {
         );
         let mut originals = ack.delivered.iter().filter(|segment| !segment.retransmitted);
         if let Some(newest) = originals.next_back()
-            && self.handshake.delayed_data_of(newest.sent_at)
+            && self.handshake.repeated_syn_ack_since(newest.sent_at)
         {
-            // The time since the data left would include the wait. The echo measures the SYN-ACK.
+            // The acknowledgement of this data may have waited for the SYN-ACK. The echoed timestamp is that of
+            // the SYN-ACK or of later data.
             ack.rtt = ack.echoed_rtt;
         }
         let watched = self.config.path_start || self.tx.rate.delivery.is_some();

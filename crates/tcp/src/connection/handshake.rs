@@ -204,9 +204,9 @@ impl Handshake {
         self.syn.last_sent.map_or(Micros::ZERO, |at| Micros::between(at, now) + TIMESTAMP_TICK)
     }
 
-    /// True if data that left at `sent_at` may have waited at the client for a repetition of our SYN-ACK,
-    /// without which the client cannot acknowledge it.
-    pub(super) fn delayed_data_of(&self, sent_at: Instant) -> bool {
+    /// True if our SYN-ACK was repeated after `sent_at`. The client may have lacked a SYN-ACK until then, and
+    /// cannot acknowledge data without one.
+    pub(super) fn repeated_syn_ack_since(&self, sent_at: Instant) -> bool {
         !self.active && self.syn.sent > 1 && self.syn.last_sent.is_some_and(|syn_ack| sent_at < syn_ack)
     }
 

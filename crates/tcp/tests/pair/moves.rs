@@ -10,7 +10,7 @@ use brisk_tcp::fast_open::{ClientCookie, FastOpenConnect, FastOpenListen};
 use brisk_tcp::{ConnId, ListenerId};
 use brisk_wire::Flags;
 
-use crate::harness::{A, B, Pair, packet, pattern};
+use crate::harness::{A, B, Pair, Seen, packet, pattern};
 
 const MOVED: [u8; 4] = [10, 0, 0, 3];
 
@@ -60,18 +60,23 @@ impl Moving {
         self.moved.store(true, Ordering::Relaxed);
     }
 
-    /// Opens a connection with data on the SYN, and changes the address while the answer is on its way.
-    fn change_after_syn(&mut self) -> ConnId {
+    /// Opens a connection with data on the SYN.
+    fn open_with_data(&mut self) -> ConnId {
         let fast_open = FastOpenConnect { cookie: ClientCookie::None, ..FastOpenConnect::default() };
         let config = ConnectConfig { fast_open: Some(fast_open), ..ConnectConfig::default() };
         let now = self.pair.now;
         let opened = self.pair.a.connect_with_data(B.addr(80), b"question", &config, now).expect("possible");
         assert_eq!(opened.1, 8);
-        // The SYN leaves before the change.
+        opened.0
+    }
+
+    /// Opens a connection with data on the SYN, and changes the address while the SYN is on its way.
+    fn change_after_syn(&mut self) -> ConnId {
+        let id = self.open_with_data();
         self.pair.run_ms(5);
         self.change();
         self.pair.run_ms(10);
-        opened.0
+        id
     }
 
     fn report(&mut self, is_other_path: bool) {
@@ -238,11 +243,7 @@ fn connection_that_opens_during_a_move_is_answered_once_after_the_report() {
 fn response_to_a_syn_that_is_lost_with_the_old_address_is_sent_at_the_report() {
     let mut moving = moving();
     moving.known();
-    let fast_open = FastOpenConnect { cookie: ClientCookie::None, ..FastOpenConnect::default() };
-    let config = ConnectConfig { fast_open: Some(fast_open), ..ConnectConfig::default() };
-    let now = moving.pair.now;
-    let opened = moving.pair.a.connect_with_data(B.addr(80), b"question", &config, now);
-    let (at_a, _) = opened.expect("possible");
+    let at_a = moving.open_with_data();
     // The SYN-ACK is on its way when the address changes; its acknowledgement comes from the new address.
     moving.pair.run_ms(12);
     let (at_b, _) = moving.pair.b.accept(moving.listener).expect("opened by its SYN");
@@ -269,6 +270,37 @@ fn repeated_syn_of_a_moved_peer_belongs_to_the_connection_that_it_has_opened() {
     moving.pair.run_ms(3500);
     assert!(moving.pair.b.accept(moving.listener).is_none(), "the data is delivered once");
     moving.pair.transfer(B, at_b, at_a, &pattern(1000), Duration::from_secs(5));
+}
+
+#[test]
+fn repeated_syn_of_a_moved_peer_opens_nothing_after_the_handshake_either() {
+    let mut moving = moving();
+    moving.known();
+    moving.open_with_data();
+    moving.pair.run_ms(100);
+    moving.pair.b.accept(moving.listener).expect("opened by its SYN");
+    let of_a = |seen: &&Seen| seen.is(A, Flags::SYN);
+    let syn = moving.pair.seen.iter().rev().find(of_a).expect("was sent").tcp.clone();
+    moving.change();
+    moving.report(false);
+    let from = SocketAddr::from((MOVED, syn.src_port));
+    moving.pair.inject(B, &packet(from, B.addr(80), &syn, b"question"));
+    moving.pair.run_ms(100);
+    assert!(moving.pair.b.accept(moving.listener).is_none(), "the data is delivered once");
+    assert_eq!(moving.pair.count(B, Flags::RST), 0);
+}
+
+#[test]
+fn repeated_syn_is_answered_at_once_if_the_address_of_the_first_is_forgotten() {
+    let mut moving = moving();
+    moving.known();
+    moving.pair.b.expect_moves("10.0.0.77".parse().expect("an address"));
+    moving.change_after_syn();
+    moving.pair.b.accept(moving.listener).expect("opened by its SYN");
+    moving.pair.b.forget_peer(A.ip());
+    moving.pair.run_ms(3500);
+    let (_, from) = moving.pair.b.accept(moving.listener).expect("another connection");
+    assert_eq!(from.ip(), IpAddr::from(MOVED));
 }
 
 #[test]

@@ -265,11 +265,7 @@ fn a_timeout_that_was_right_is_not_undone_though_no_data_was_dropped() {
 #[test]
 fn data_after_a_lost_syn_ack_is_repeated_when_a_syn_was_answered() {
     let mut world = World::known(FastOpenListen::default());
-    let mut count = 0;
-    world.pair.tap = Some(Box::new(move |from, _| {
-        count += usize::from(from == B);
-        from == B && count == 1
-    }));
+    world.pair.tap = Some(Box::new(lose_first(B, SYN_ACK)));
     let stats = answered(&mut world, 990, 14_000, 1250);
     assert_eq!((stats.counters.reductions, stats.counters.timeouts), (0, 0));
     assert_eq!(stats.counters.handshake_retransmits, 2, "the answer, and the timer");
