@@ -168,7 +168,7 @@ async fn connections_in_flight_survive_a_nat_that_moves_twice() {
     }
 }
 
-/// The NAT moves when the requests have reached the origin, and the answers are still on their way.
+/// The NAT moves while the requests are on their way to the backend, whose answers are lost with the old port.
 #[tokio::test]
 async fn connections_that_open_during_a_move_are_served_once() {
     const DELAY: Duration = Duration::from_millis(150);
@@ -181,9 +181,10 @@ async fn connections_that_open_during_a_move_are_served_once() {
     };
     let opened = futures_all((0..OPEN).map(|_| timeout(LIMIT, opening())));
     let moving = async {
-        tokio::time::sleep(DELAY * 3 / 2).await;
-        assert_eq!(pair.served.load(Ordering::Relaxed), before + OPEN, "the requests are on the SYNs");
+        tokio::time::sleep(DELAY / 2).await;
         pair.moves.send_replace(1);
+        tokio::time::sleep(DELAY).await;
+        assert_eq!(pair.served.load(Ordering::Relaxed), before + OPEN, "the requests are on the SYNs");
     };
     let (opened, ()) = tokio::join!(opened, moving);
     let opened = opened.into_iter().map(|opened| opened.expect("in time").expect("not lost"));
