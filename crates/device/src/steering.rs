@@ -99,9 +99,9 @@ impl Steering {
     /// The hash begins with the first half of the key. Then four things are mixed in, in this order: the
     /// ports (the peer's in the high half), the peer's address, our address (an IPv4 address is one word, an
     /// IPv6 address the four of [`address_words`]), and the second half of the key. A hash
-    /// [by ports](Steering::by_ports) leaves out both addresses. To mix in a word is to XOR it, to multiply by
-    /// [`FACTOR`], and to XOR the result with itself shifted right by [`SHIFT`]. The queue is the high 16 bits
-    /// of the hash times the number of queues, shifted right by 16.
+    /// [by ports](Steering::by_ports) leaves out both addresses. To mix in a word is to XOR it, to multiply
+    /// by [`FACTOR`], and to XOR the result with itself shifted right by [`SHIFT`]. The queue is the high 16
+    /// bits of the hash times the number of queues, shifted right by 16.
     pub fn key(&self) -> [u32; 2] {
         self.key
     }

@@ -168,7 +168,7 @@ async fn connections_in_flight_survive_a_nat_that_moves_twice() {
     }
 }
 
-/// The NAT moves while the requests are on their way to the backend, whose answers are lost with the old port.
+/// The NAT moves while the requests are on their way to the backend. The answers are lost with the old port.
 #[tokio::test]
 async fn connections_that_open_during_a_move_are_served_once() {
     const DELAY: Duration = Duration::from_millis(150);

@@ -75,8 +75,8 @@ impl Connection {
         if let Some(newest) = originals.next_back()
             && self.handshake.repeated_syn_ack_since(newest.sent_at)
         {
-            // The acknowledgement of this data may have waited for the SYN-ACK. The echoed timestamp is that of
-            // the SYN-ACK or of later data.
+            // The acknowledgement of this data may have waited for the SYN-ACK. The echoed timestamp is that
+            // of the SYN-ACK or of later data.
             ack.rtt = ack.echoed_rtt;
         }
         let watched = self.config.path_start || self.tx.rate.delivery.is_some();
