@@ -441,7 +441,7 @@ impl Driver {
             inner.take_idle(&mut self.woken);
         }
         let stack_has_more = self.outgoing.is_full();
-        // The woken tasks will use the same connections soon, so timers can wait until the turn ends.
+        // The woken tasks will change the same connections soon, so the deadlines are updated after the turn.
         if self.readers.all_wait {
             self.due = self.due.filter(|due| *due > now);
         } else {

@@ -1,8 +1,8 @@
 //! Waiting tasks, each in a slot of its own.
 //!
 //! A task that polls again keeps its slot, even with another waker. Slots are not identified by wakers,
-//! because [`Waker::will_wake`] may return false for two wakers of the same task: one task could fill all
-//! slots.
+//! because [`Waker::will_wake`] may return false for two wakers of the same task: one task would then take a
+//! slot at each poll.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,8 +25,8 @@ impl Waiter {
     }
 }
 
-/// Tasks that wait for the same thing: usually one, at most one for each waiting future and one for `poll_*`
-/// functions.
+/// Tasks that wait for the same thing. Each waiting future has one slot, and all `poll_*` functions share
+/// one.
 #[derive(Default)]
 pub(crate) struct Wakers(SmallVec<[(Waiter, Waker); 1]>);
 

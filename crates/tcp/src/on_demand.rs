@@ -1,4 +1,4 @@
-//! A part of a connection that allocates memory only when it differs from its initial value.
+//! A part of a connection that allocates memory at its first change.
 //!
 //! Most connections never lose a segment, are never paced and have no gap. The state for these cases is in
 //! [`OnDemand`] parts, which take one pointer each until a value is written. An idle connection frees the
@@ -25,7 +25,7 @@ impl<T: Initial> OnDemand<T> {
         OnDemand(None)
     }
 
-    /// Returns the value if it is allocated; the initial value needs no removal or reset.
+    /// Returns the value if it is allocated. Callers that only remove or reset have nothing to do otherwise.
     #[inline]
     pub(crate) fn get_mut(&mut self) -> Option<&mut T> {
         self.0.as_deref_mut()

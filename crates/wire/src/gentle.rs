@@ -31,9 +31,9 @@ pub const R_SUCC: u8 = 0x40;
 pub const R_FAIL: u8 = 0x20;
 /// Flag `ENC`: the payload is a parity of stream data.
 pub const ENC: u8 = 0x10;
-/// Flag `S_PAR` (F2): episode parity that belongs to `R_SUCC`.
+/// Flag `S_PAR` (F2): 1 in every second episode of reports (`docs/wire/reports.md`); belongs to `R_SUCC`.
 pub const S_PAR: u8 = 0x08;
-/// Flag `A_PAR` (F2): episode parity that belongs to `R_ACK`.
+/// Flag `A_PAR` (F2): the `S_PAR` that `R_ACK` confirms.
 pub const A_PAR: u8 = 0x04;
 /// Flag `COPY` (F2): this segment is a Proactive copy.
 pub const COPY: u8 = 0x02;
@@ -121,8 +121,8 @@ pub enum Gentle {
         enc_len: u32,
         /// The encoded range starts at SEG.SEQ + `start_off`.
         start_off: u32,
-        /// CRC-32C over the encoded stream bytes in stream order, without FIN; with encoding type 3 it covers
-        /// the position of the range before them.
+        /// CRC-32C over the encoded stream bytes in stream order, without FIN. On a connection with encoding
+        /// type 3 the position of the range precedes these bytes.
         crc32c: u32,
     },
     /// The payload is one of several parities, profile F2 with encoding type 3.
@@ -224,7 +224,7 @@ fn read_capability(value: &[u8]) -> Reading {
         [COPY, a, b, c] if [a, b, c] != [0; 3] => {
             Reading::Option(Gentle::Part { offset: from_u24([a, b, c]) })
         }
-        // Reserved versions and other lengths: no payload depends on them yet.
+        // Reserved versions and other lengths are harmless: the payload of a SYN is never parity.
         _ => Reading::Ignore,
     }
 }

@@ -200,7 +200,7 @@ impl Connection {
                 return self.outbox.challenge(self.config.challenge_interval, env, &mut self.counters, now);
             }
             self.outbox.clear();
-            // The peer has received this data, and read it or discards it.
+            // Data that the reset acknowledges counts as acknowledged, even if the peer discards it.
             if has(Flags::ACK) && segment.ack.le(self.tx.scoreboard.nxt()) {
                 self.counters.payload_bytes_acked += self.tx.release_acked(segment.ack);
             }
@@ -339,9 +339,9 @@ impl Connection {
         let refused = self.rx.closed || (self.rx.refuses && after_our_fin);
         let text_end = segment.seq + segment.payload.len() as u32;
         if refused && text_end.gt(self.rx.rcv_nxt()) {
-            // RFC 9293 section 3.6.1: data without a reader is answered by a reset, even if only a later FIN
-            // shows that there was data. The reset has the form of any answer to a segment with ACK (section
-            // 3.5.2), as in Linux.
+            // RFC 9293 section 3.6.1: data that nobody will read is answered by a reset. A FIN beyond RCV.NXT
+            // also shows that there was data. The reset has the form of any answer to a segment with ACK
+            // (section 3.5.2), as in Linux.
             self.counters.discarded_bytes += segment.payload.len() as u64;
             self.outbox.push(Control::Reset(segment.ack));
             self.end(CloseReason::DataAfterClose);
@@ -592,8 +592,8 @@ impl Connection {
         }
     }
 
-    /// Processes the newest large packet of the path that has arrived, if any. Without such a packet, a
-    /// segment size that is in doubt becomes smaller.
+    /// Reduces a segment size that is in doubt. A large packet that has arrived over the same path
+    /// (`arrived`, the newest one) removes the doubt.
     pub(crate) fn suspect_size(&mut self, arrived: Option<LargePacket>, now: Instant) {
         if self.tx.suspect_size(arrived, now) {
             self.shrink_segments();

@@ -11,7 +11,7 @@ use crate::receive::{
 use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
 
-/// Maximum number of duplicate acknowledgements owed: a peer needs no more than its window has segments.
+/// Maximum number of duplicate acknowledgements owed.
 const MAX_DUPLICATES_OWED: u32 = 64;
 
 /// The parts of the receiver.
@@ -28,7 +28,7 @@ pub(crate) struct Receiver {
     /// Duplicate acknowledgements that are still due to a peer without SACK. Such a peer counts them, so each
     /// segment of a batch is acknowledged on its own.
     pub(crate) duplicates_owed: u32,
-    /// True if the application has no reader any more.
+    /// True if the application has released the connection, so that nobody will read.
     pub(crate) closed: bool,
     /// True if the application has shut down reading: it reads only data that has already arrived.
     pub(crate) refuses: bool,

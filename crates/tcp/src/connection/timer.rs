@@ -114,7 +114,7 @@ impl Connection {
             let was_recovering = self.tx.recovery.state() == CongestionState::Recovery;
             let episode = self.tx.recovery.on_loss(self.tx.scoreboard.nxt());
             self.begin_reduction(episode, CongestionCause::Loss, undelivered, now);
-            // During a recovery no delivery has opened the window (Linux: the same).
+            // In a recovery that has begun already, only acknowledgements open the window (Linux: the same).
             if !was_recovering {
                 let pipe = self.tx.rate.pipe_with(self.tx.scoreboard.pipe());
                 self.tx.rate.congestion.on_reordering_timeout(pipe);
@@ -190,8 +190,8 @@ impl Connection {
         self.counters.observe_recovery(&self.tx);
     }
 
-    /// Returns the time at which the user timeout (RFC 5482) ends the connection, once a timer has expired:
-    /// it counts from `waiting_since`, in SYN-SENT from the SYN.
+    /// Returns the time at which the user timeout (RFC 5482) ends the connection; `None` until a
+    /// retransmission timeout. The user timeout counts from `waiting_since`, in SYN-SENT from the SYN.
     fn user_limit(&self) -> Option<Instant> {
         let limit = self.user_timeout.filter(|_| self.closed.is_none())?;
         let since = match self.state {

@@ -71,8 +71,8 @@ impl Connection {
         self.transmit_in(turns, now, env, out)
     }
 
-    /// Writes the next packet like [`Connection::poll_transmit`], but only of these
-    /// [turns](Connection::turns), of which there is at least one.
+    /// Writes the next packet of one of these [turns](Connection::turns), which are not empty. Otherwise like
+    /// [`Connection::poll_transmit`].
     pub(crate) fn transmit_in(
         &mut self,
         mut turns: &'static [Turn],
@@ -219,8 +219,8 @@ impl Connection {
     }
 
     /// Selects a probe of the path MTU (RFC 4821): one segment larger than the MSS, made of new data. There
-    /// is no probe while our own SACK blocks would make it larger than intended (as in Linux). The window
-    /// restarts after an idle time before any new data, so also before a probe.
+    /// is no probe while our own SACK blocks would make it larger than intended (as in Linux). After an idle
+    /// time the reduction of the window precedes the probe, as it precedes all new data.
     fn decide_mtu_probe(&self, now: Instant) -> Step {
         if self.tx.unsent() == 0 && !self.tx.fin_unsent() {
             return Step::Skip(None);
@@ -252,7 +252,7 @@ impl Connection {
     #[inline]
     fn decide_new(&self, now: Instant, env: &Env<'_>) -> Step {
         if self.tx.unsent() == 0 && !self.tx.fin_unsent() {
-            // The usage of the window counts even if the data ended before the window did.
+            // There is no more data, but `end_burst` must record how much of the window was used.
             let in_flight = !self.tx.scoreboard.is_empty();
             return Step::Skip(in_flight.then_some(Change::EndBurst { corked: false }));
         }
@@ -295,9 +295,9 @@ impl Connection {
         let rto = self.tx.timeout();
         let cwnd = self.tx.rate.congestion.cwnd();
         if self.tx.unsent() == 0 {
-            // A FIN alone begins no transmission. A window that did not grow for a timeout was not fully
-            // used, and decays half of the way to the part that was used (RFC 2861 section 3.1; Linux:
-            // tcp_cwnd_application_limited).
+            // A FIN alone begins no transmission. A window that has not grown for the length of a timeout was
+            // not fully used. It shrinks half of the way to the part that was used (RFC 2861 section 3.1;
+            // Linux: tcp_cwnd_application_limited).
             let used = self.path.unasked_window(&self.config, self.tx.mss());
             let unused = Micros::between(self.tx.usage.grown_at(), now) >= rto && used < cwnd;
             return unused.then(|| Change::DecayWindow(cwnd.midpoint(used)));
