@@ -88,7 +88,7 @@ pub struct StackConfig {
     pub challenge_acks_per_second: u32,
     /// Number of half-open connections that are kept whole, because most handshakes complete within a round
     /// trip. The oldest above this number are kept in a few bytes, from which the next segment or timer
-    /// restores them. The traffic does not depend on it. Default 64.
+    /// restores them. It changes the memory and not the traffic. Default 64.
     pub warm_half_open: usize,
     /// Record [`crate::event::Observation`]s. Default off.
     pub observe: bool,
@@ -410,8 +410,8 @@ pub struct TcpConfig {
     pub max_segment: Option<u16>,
     /// Treatment of urgent data.
     pub urgent: UrgentPolicy,
-    /// Set PSH on the last segment of every burst of several, where Linux since 5.4 ends a packet with
-    /// segmentation offload, in addition to the ends of writes. Default off.
+    /// In addition to the ends of writes, set PSH on the last segment of every burst of several segments, as
+    /// Linux since 5.4 does with segmentation offload. Default off.
     pub push_bursts: bool,
     /// IP hop limit. 1..=255, default 64.
     pub hop_limit: u8,
@@ -432,10 +432,10 @@ pub struct TcpConfig {
     /// above ten follows the same rules on a known path.
     pub path_start: bool,
     /// Early retransmissions of a SYN or SYN-ACK on a path with a remembered round-trip time, at most three.
-    /// The first leaves after one and a half times that time and at least 50 ms, each other after twice the
-    /// previous wait, while that wait is shorter than the ordinary timeout. They do not count as retries.
-    /// After them the ordinary schedule begins; on an unknown path there is only the ordinary schedule.
-    /// Default off.
+    /// The first leaves after one and a half times that time and at least 50 ms, each later one after twice
+    /// the previous wait, as long as that wait is shorter than the ordinary timeout. They do not count as
+    /// retries. After them the ordinary schedule begins; on an unknown path there is only the ordinary
+    /// schedule. Default off.
     pub handshake_timers: bool,
     /// Send every SYN and SYN-ACK twice. Default `None`.
     pub handshake_copies: Option<HandshakeCopies>,

@@ -323,7 +323,7 @@ impl Connection {
         let accepted = answer.accepted;
         self.fast_open.start_server(answer, syn.seq + 1);
         if accepted {
-            // Data may be sent before another window is announced.
+            // Our data may leave before the peer announces another window.
             self.tx.window.count_offer();
         }
         if accepted && !syn.payload.is_empty() {

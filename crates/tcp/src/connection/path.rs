@@ -10,13 +10,13 @@
 //! careful resume (draft-ietf-tsvwg-careful-resume) bounds it:
 //!
 //! - the connection asks for it when ten segments are not enough; all connections of a path that ask share
-//!   the volume of one flight, and more if simultaneous flights arrive without losses of congestion;
+//!   the volume of one flight, and more if simultaneous flights arrive without losses from congestion;
 //! - it is not used before the handshake has shown that the client exists, unless the listener's early
 //!   responses are [`Authenticated`](crate::fast_open::EarlyResponse::Authenticated);
 //! - the round-trip time must be similar: at least half of the remembered one, and without a queue;
 //! - no packet of the handshake may have been lost, unless an early retry repaired the loss;
-//! - its data leaves at the rate of the path, if that is known, otherwise within a round trip after the first
-//!   ten segments;
+//! - its data leaves at the rate of the path; if that is unknown, ten segments leave at once and the others
+//!   within a round trip;
 //! - the window does not grow until all of it has arrived;
 //! - more loss than chance explains reduces it to half of the data that has arrived.
 
@@ -160,7 +160,7 @@ impl OnPath {
     }
 
     /// Counts repairs by parity that the peer reports. Of the segments that this acknowledgement covers,
-    /// those below `reported` were missing: the highest sequence number that SACK had reported before.
+    /// those below `reported`, the highest sequence number that SACK had reported before, were missing.
     /// Segments above may have arrived without an acknowledgement of their own, because it was lost or
     /// because the receiver sends one for many segments. `is_first`: the report begins with this
     /// acknowledgement, which counts as one masked loss.
@@ -325,7 +325,7 @@ impl OnPath {
         self.known.min_with(tx.rtt.min_rtt())
     }
 
-    /// True if this connection began in a queue: all of its round trips, and all of the previous connection,
+    /// True if this connection began in a queue: all round trips of this connection and of the previous one
     /// were longer than the round trip of the empty path. A single long round trip may be jitter.
     pub(super) fn began_in_queue(&self, tx: &Sender) -> bool {
         let is_long = |rtt: &PathRtt| is_queued(rtt.min_rtt, self.min_rtt(tx));

@@ -359,7 +359,7 @@ impl Sender {
     }
 
     /// Grows the send queue after `acked` bytes were delivered: to the data that can be in flight, or on a
-    /// short path to the data that was.
+    /// short path to the data that was in flight.
     #[inline]
     pub(crate) fn grow_queue(&mut self, acked: u32, now: Instant) {
         let window = self.rate.congestion.cwnd().min(self.window.max_snd_wnd());
@@ -536,8 +536,8 @@ impl Sender {
         }
     }
 
-    /// Returns the bytes in flight on the path: of data (RFC 6675 pipe), with that of other members, and, if
-    /// the controller uses the delivery rate, of redundancy.
+    /// Returns the bytes in flight on the path: the data (RFC 6675 pipe) of all members, and redundancy if
+    /// the controller uses the delivery rate.
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
         self.rate.pipe_with(self.scoreboard.pipe()).saturating_add(self.redundancy_in_flight())
@@ -606,8 +606,8 @@ impl Sender {
     }
 
     /// True if acknowledgements clock the start of this flow in place of the pacer: on a path that loses
-    /// segments to a full queue. Of a burst, such a queue mostly drops packets of the burst itself; of a
-    /// paced start of the same size, packets of other flows.
+    /// segments to a full queue. Such a queue drops mostly packets of the burst that fills it; a paced start
+    /// of the same size would make it drop packets of other flows.
     fn is_clocked_by_acks(&self, now: Instant) -> bool {
         self.queued_from.is_some()
             && !self.rate.congestion.knows_path()

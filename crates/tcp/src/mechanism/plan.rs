@@ -36,7 +36,8 @@ const LATE_FAILURE: u64 = 1_000;
 const AFTER_PAUSE: u64 = 250;
 /// Delay of parity directly after the data.
 const AFTER_DATA: u64 = 20;
-/// Divisor of the delay of a flight that is followed by enough later data, which may be late as well.
+/// Divisor of the delay of a flight after which so much data follows that a retransmission delays only this
+/// flight. It is finite, because the later data may be late as well.
 const MORE_FOLLOWS_DIVISOR: u64 = 100;
 /// Minimum gain of a thousand additional bytes, in millionths of a round trip.
 const PRICE: u64 = 3_000;

@@ -21,8 +21,7 @@ use crate::time::{Duration, Instant};
 /// After this time without a flight of at least half the volume, the volume counts half (careful resume). A
 /// queue of other hosts is no longer assumed after this time.
 const AGED: Duration = Duration::from_secs(30);
-/// Longest time for which starts use the standard window after repeated excesses, and the time for which
-/// losses that grow with the volume are excesses.
+/// Maximum duration of the brake, and the time for which losses that grow with the volume count as excesses.
 const BRAKE: Duration = Duration::from_secs(60);
 /// Number of excesses among the remembered flights after which starts use the standard window.
 const BRAKE_EXCESSES: usize = 2;

@@ -28,8 +28,8 @@ const RAISE_AFTER: Duration = Duration::from_secs(600);
 const PROBE_CWND: u32 = 11;
 /// Number of segments that directly follow a probe, so that its loss is detected without a timeout.
 const SEGMENTS_AFTER_PROBE: u32 = 4;
-/// A large packet that arrives clears the size of packets that left at most this much later. Connections
-/// report such arrivals twice in this time.
+/// A large packet that arrives removes the doubt about the size of packets that left at most this much later.
+/// Connections report such arrivals twice in this time.
 const CLEARS_FOR: Duration = Duration::from_millis(100);
 
 /// The largest packet that a path carries, as far as known.

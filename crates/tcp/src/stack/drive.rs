@@ -61,8 +61,8 @@ impl Stack {
 
     /// Processes an IP packet like [`Stack::on_packet`], but may leave in-order data of a long packet in its
     /// buffer, which saves a copy. A packet that is kept counts with twice its length in
-    /// [`max_buffer_bytes`](crate::config::StackConfig::max_buffer_bytes), so its buffer should be no longer
-    /// than that.
+    /// [`max_buffer_bytes`](crate::config::StackConfig::max_buffer_bytes), so its buffer should be at most
+    /// twice as long as the packet.
     ///
     /// ```
     /// # use brisk_tcp::stack::Rx;

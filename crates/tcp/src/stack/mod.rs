@@ -164,7 +164,7 @@ pub struct Stack {
     stats: StackStats,
     /// Latest time that the stack received from its driver.
     clock: Instant,
-    /// Connections of any owner.
+    /// Connections, also those that the application has released.
     slots: Slots<Slot>,
     listeners: Slots<Listener>,
     /// Listeners by their address.

@@ -443,9 +443,9 @@ impl FastOpenState {
         self.server().is_some_and(|server| server.allowance().is_some())
     }
 
-    /// Returns the bytes of data that may leave before the handshake's ACK, after `sent` bytes. A source that
-    /// has proven its address with a cookie alone gets no more than any connection may begin with. `None` if
-    /// the windows alone decide.
+    /// Returns the bytes of data that may leave before the handshake's ACK, after `sent` bytes. A client
+    /// whose address only a cookie proves gets no more than any connection may begin with. `None` if the
+    /// windows alone decide.
     pub(super) fn unproven_budget(&self, sent: u32, mss: u32) -> Option<u32> {
         let unproven = !self.is_authenticated();
         unproven.then(|| initial_window(STANDARD_WINDOW, mss).saturating_sub(sent))

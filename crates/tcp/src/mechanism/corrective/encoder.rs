@@ -2,10 +2,10 @@
 //! covers (Gentle Aggression section 5).
 //!
 //! Segments that are sent for the first time within a fraction of a round trip (by default a quarter) form a
-//! group. Its parity leaves the same time after its last packet. So the loss of a burst does not include the
-//! parity, and the parity arrives well before a retransmission. The encoder does not know the bytes of the
-//! stream: [`Encoder::next`] returns the ranges, and the parity is computed from the send queue when the
-//! packet is written.
+//! group. Its parity leaves the same fraction of a round trip after its last packet. So a burst of losses
+//! does not include the parity, and the parity arrives well before a retransmission. The encoder does not
+//! know the bytes of the stream: [`Encoder::next`] returns the ranges, and the parity is computed from the
+//! send queue when the packet is written.
 
 use alloc::collections::VecDeque;
 
