@@ -22,8 +22,8 @@ use brisk_wire::{ChecksumCheck, Packet, four_tuple};
 
 pub use queue::SteeredDevice;
 
-/// Assigns four-tuples to stacks by a keyed hash. The hash is cheap enough for every packet, and a program in
-/// the kernel can compute it too: see [`Steering::key`].
+/// An assignment of four-tuples to stacks by a keyed hash. The hash is cheap enough for every packet, and a
+/// program in the kernel can compute it too: see [`Steering::key`].
 ///
 /// The hash is not cryptographic: some chosen addresses and ports collide under every key, and an attacker
 /// who finds out the key knows the stack of each four-tuple. So an attacker can make one core work more than

@@ -36,7 +36,7 @@ pub enum RateSpec {
 const OPPORTUNITY_BYTES: usize = 1500;
 const NANOS_PER_MILLI: u64 = 1_000_000;
 
-/// Assigns departure times in the order of arrival.
+/// The bottleneck, which assigns departure times in the order of arrival.
 #[derive(Debug)]
 pub(crate) enum Serialiser {
     Constant(Constant),

@@ -172,7 +172,7 @@ pub fn parse_proportion(text: &str) -> Result<Ratio, SpecError> {
     }
 }
 
-/// Prints a duration in its largest fitting unit, for instance `1.5s`; [`parse_duration`] reads it back.
+/// A duration that prints in its largest fitting unit, for instance `1.5s`; [`parse_duration`] reads it back.
 #[derive(Clone, Copy, Debug)]
 pub struct ShowDuration(pub Duration);
 
@@ -190,7 +190,8 @@ impl fmt::Display for ShowDuration {
     }
 }
 
-/// Prints a size in bytes in the largest decimal unit, for instance `30kB`; [`parse_size`] reads it back.
+/// A size in bytes that prints in the largest decimal unit, for instance `30kB`; [`parse_size`] reads it
+/// back.
 #[derive(Clone, Copy, Debug)]
 pub struct ShowSize(pub u64);
 

@@ -10,7 +10,7 @@ use brisk_tcp::time::Instant;
 /// Granularity of tokio's timers: the clock granularity G of RFC 6298 for the stack.
 pub(crate) const GRANULARITY: Duration = Duration::from_millis(1);
 
-/// Converts between the tokio clock and the instants of one stack.
+/// A clock that converts between tokio's instants and those of one stack.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     origin: tokio::time::Instant,

@@ -211,10 +211,10 @@ impl Endpoint {
         self.shards.try_for_each(|stack, now| stack.import_paths(text, now))
     }
 
-    /// Announces that the caller will learn of moves of the peer at `address` and report them with
-    /// [`move_peer`](Endpoint::move_peer). Until then the stack answers unknown segments from new addresses
-    /// with no reset, for up to 15 seconds, and does not answer a SYN that repeats one whose data has opened
-    /// a connection of the peer.
+    /// Announces that the caller will learn of moves of the peer at `address` and report each with
+    /// [`move_peer`](Endpoint::move_peer). From now on the stack sends no reset in answer to unknown segments
+    /// from a new address for up to 15 seconds, while such a report may come. In this time it does not answer
+    /// a SYN that repeats one whose data has opened a connection of the peer.
     pub fn expect_moves(&self, address: IpAddr) {
         self.shards.for_each(|stack, _| stack.expect_moves(address));
     }

@@ -9,8 +9,8 @@ use brisk_tcp::time::Instant;
 /// Capacity of the channel to a stack. When it is full, facts are dropped.
 const CAPACITY: usize = 1024;
 
-/// Sends to the other stacks what one stack has learnt about paths and servers, and receives what they have
-/// learnt. No stack waits for another.
+/// The channels between one stack and the others, for facts about paths and servers. No stack waits for
+/// another.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     to: Vec<SyncSender<SharedFact>>,
@@ -27,7 +27,7 @@ impl Exchange {
         receivers.into_iter().enumerate().map(|(own, from)| Exchange { to: others(own), from }).collect()
     }
 
-    /// Sends to the other stacks what `stack` has learnt.
+    /// Sends the new facts of `stack` to the other stacks.
     pub(crate) fn send(&self, stack: &mut Stack) {
         while let Some(fact) = stack.poll_shared_fact() {
             for to in &self.to {
@@ -37,7 +37,7 @@ impl Exchange {
         }
     }
 
-    /// Passes to `stack` what the other stacks have learnt.
+    /// Passes the new facts of the other stacks to `stack`.
     pub(crate) fn receive(&self, stack: &mut Stack, now: Instant) {
         for fact in self.from.try_iter() {
             stack.on_shared_fact(&fact, now);

@@ -16,7 +16,7 @@ use tokio::time::Sleep;
 use crate::clock::Clock;
 use system::SystemTimer;
 
-/// Fires at or after a deadline, never before it.
+/// A timer that fires at or after a deadline, never before it.
 pub(crate) struct Timer {
     clock: Clock,
     source: Source,

@@ -226,7 +226,7 @@ async fn driver_without_a_reader_sleeps() {
     drop(server);
 }
 
-/// Wakes the task that another waker wakes.
+/// A waker that wakes the task of another waker.
 struct Forward(Waker);
 
 impl std::task::Wake for Forward {

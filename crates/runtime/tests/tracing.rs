@@ -11,7 +11,7 @@ use tracing::field::Field;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// Keeps each event of the runtime as a line.
+/// The events of the runtime, one line each.
 struct Lines(Arc<Mutex<Vec<String>>>);
 
 impl Subscriber for Lines {

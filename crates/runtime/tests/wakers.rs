@@ -36,7 +36,7 @@ impl Drop for Asking {
     }
 }
 
-/// Makes wakers, and counts how many are woken and dropped.
+/// A source of wakers that counts how many are woken and dropped.
 #[derive(Clone)]
 struct Tasks {
     endpoint: Endpoint,

@@ -8,11 +8,11 @@ use crate::application::Application;
 use crate::application::view::{HostView, Owners};
 use crate::side::Side;
 
-/// Identifies a host of a [`crate::World`].
+/// The identity of a host of a [`crate::World`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct HostId(pub(crate) usize);
 
-/// Identifies an application of a [`crate::World`].
+/// The identity of an application of a [`crate::World`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct AppId {
     pub(crate) host: usize,

@@ -20,7 +20,7 @@ const OPTION_IF_NAME: u16 = 2;
 const OPTION_IF_TSRESOL: u16 = 9;
 const OPTION_EPB_FLAGS: u16 = 2;
 
-/// Identifies an interface of the capture.
+/// The number of an interface of the capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InterfaceId(u32);
 
@@ -33,7 +33,7 @@ pub enum Heading {
     Out,
 }
 
-/// Writes one capture.
+/// The writer of one capture.
 pub struct PcapngWriter<W> {
     to: W,
     interfaces: u32,

@@ -20,7 +20,8 @@ const DELAY: Duration = Duration::from_millis(20);
 /// Bytes to send.
 const VOLUME: usize = 2_000_000;
 
-/// Sends at a rate in bytes per second. Use it only on a path that is yours alone: it does not yield.
+/// A controller that sends at a rate in bytes per second. Use it only on a path that is yours alone: it does
+/// not yield.
 #[derive(Debug)]
 struct FixedRate(u64);
 

@@ -139,7 +139,6 @@ pub(crate) enum DsackOf {
     Repaired,
 }
 
-/// A DSACK report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Dsack {
     pub(crate) range: SeqRange,

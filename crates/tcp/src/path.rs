@@ -157,7 +157,6 @@ impl Hash for Ends {
     }
 }
 
-/// A connection's report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct PathReport {
     /// Estimate of the connection, and the number of its samples.
@@ -463,7 +462,6 @@ impl LossCount {
         }
     }
 
-    /// Returns the counts without the losses of `others`.
     pub(crate) fn without(self, others: LossCount) -> LossCount {
         self.since(LossCount { sent: 0, ..others })
     }

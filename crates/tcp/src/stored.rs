@@ -131,7 +131,7 @@ impl<'a> Stored<'a> {
     }
 }
 
-/// Converts stored remaining times to times.
+/// The clock that converts stored remaining times to instants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Clock {
     now: Instant,

@@ -12,7 +12,7 @@ const MAX_WAIT: Duration = Duration::from_micros(500);
 /// Largest joined packet unless the box or the link sets a limit.
 const MAX_PACKET: u16 = 9000;
 
-/// Holds one data segment until its successor arrives or the time is over.
+/// A box that holds one data segment until its successor arrives or the time is over.
 #[derive(Debug)]
 pub(super) struct Coalesce<P> {
     largest: usize,

@@ -75,8 +75,8 @@ pub(crate) struct Middlebox<P> {
 }
 
 impl<P: LinkPacket> Middlebox<P> {
-    /// `seed` is that of the link, for values that must be equal in both directions; `rng` is the generator
-    /// of this box.
+    /// Returns a box in its initial state. `seed` is that of the link, for values that must be equal in both
+    /// directions; `rng` is the generator of this box.
     pub(crate) fn new(
         spec: MiddleboxSpec,
         direction: Direction,

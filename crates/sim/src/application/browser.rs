@@ -18,7 +18,7 @@ use crate::page::{Activity, Page, Wait, Work};
 /// Maximum number of connections to one host, as in browsers with HTTP/1.1.
 const CONNECTIONS_PER_HOST: usize = 6;
 
-/// Loads a [`Page`].
+/// A browser that loads a [`Page`].
 #[derive(Debug)]
 pub struct Browser {
     page: Page,

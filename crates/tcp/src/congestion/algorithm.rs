@@ -34,7 +34,7 @@ pub enum CongestionAlgorithm {
     Custom(Arc<dyn ControllerFactory>),
 }
 
-/// Creates a congestion controller for each connection, so that a program can bring its own
+/// A factory that creates a congestion controller for each connection, so that a program can bring its own
 /// ([`CongestionAlgorithm::Custom`]).
 pub trait ControllerFactory: fmt::Debug + Send + Sync {
     /// Returns the name of the algorithm in settings and statistics.

@@ -4,7 +4,6 @@ use super::CongestionController;
 use super::sample::{AckSample, CongestionEvent, RtoEvent};
 use crate::time::Instant;
 
-/// The fixed window.
 #[derive(Clone, Debug)]
 pub(crate) struct Fixed {
     window: u32,

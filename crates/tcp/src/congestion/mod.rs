@@ -110,7 +110,6 @@ pub(crate) enum Controller {
 }
 
 impl Controller {
-    /// Returns the controller of a configuration.
     pub(crate) fn new(algorithm: &CongestionAlgorithm, prr: PrrBound, start: &ControllerStart) -> Controller {
         let ControllerStart { mss, initial_window, paced, .. } = *start;
         match algorithm {

@@ -9,7 +9,6 @@ use brisk_wire::{Ecn, Flags};
 
 use crate::outcome::Origin;
 
-/// The ECN state of one connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct EcnState {
     /// True if we want ECN: an active open asks for it, a passive open agrees to it.

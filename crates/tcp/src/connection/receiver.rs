@@ -14,7 +14,6 @@ use crate::time::{Instant, Micros};
 /// Maximum number of duplicate acknowledgements owed.
 const MAX_DUPLICATES_OWED: u32 = 64;
 
-/// The parts of the receiver.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     pub(crate) queue: RecvQueue,

@@ -227,7 +227,6 @@ pub(crate) struct LiveStats {
 }
 
 impl LiveStats {
-    /// Records observations from now on.
     pub(crate) fn record_observations(&mut self) {
         self.observations = Some(Vec::new());
     }

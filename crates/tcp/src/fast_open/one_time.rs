@@ -38,7 +38,7 @@ pub(crate) enum Redeemed {
     Invalid,
 }
 
-/// Issues and redeems one-time cookies.
+/// The issuer of one-time cookies, which also redeems them.
 pub(crate) struct OneTimeCookies {
     cipher: Aes128,
     /// Hashes IPv6 addresses to eight bytes.

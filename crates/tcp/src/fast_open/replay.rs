@@ -1,10 +1,10 @@
 //! SYNs whose data was accepted, remembered so that a copy is not accepted again (RFC 7413 section 6.1).
 //!
-//! A copy of a SYN is recognised while its connection exists, and for a minute after that by the hold of
-//! section 3.5 of the paper ([`super::last_ack`]). But this server holds only connections that left LAST-ACK.
-//! The window remembers every SYN whose data was accepted, for a configured time, by client address, port of
-//! the listener, initial sequence number and data. The client's port is left out, so that a copy from another
-//! port is recognised too.
+//! A copy of a SYN is recognised while its connection exists, and for a minute after that by the hold of TCP
+//! Fast Open, CoNEXT 2011, section 3.5 ([`super::last_ack`]). But a server holds only connections that left
+//! LAST-ACK. The window remembers every SYN whose data was accepted, for a configured time, by client
+//! address, port of the listener, initial sequence number and data. The client's port is left out, so that a
+//! copy from another port is recognised too.
 //!
 //! The window forgets nothing too early. When the window is full, SYNs are treated as without Fast Open until
 //! there is space again. A known SYN opens an ordinary handshake, which an old duplicate never completes.

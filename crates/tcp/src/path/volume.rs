@@ -74,7 +74,6 @@ pub(crate) struct FlightReport {
     pub(crate) granted: u32,
 }
 
-/// Verdict on a flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum FlightVerdict {
     /// All segments arrived.

@@ -207,7 +207,7 @@ impl Pacer {
             return;
         }
         bucket.refill(self.mss, now);
-        // Debt is limited so that a burst of probes cannot silence the connection.
+        // The negative level has a limit, so that a burst of probes cannot silence the connection for long.
         let floor = -2 * bucket.quantum(self.mss) * BYTE;
         bucket.level = (bucket.level - i64::from(bytes) * BYTE).max(floor);
         bucket.is_awaited = false;

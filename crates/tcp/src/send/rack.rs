@@ -25,7 +25,6 @@ pub(crate) type LostRanges = SmallVec<[SeqRange; 4]>;
 /// Result of [`Rack::detect`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct RackVerdict {
-    /// Ranges that are now lost.
     pub(crate) lost: LostRanges,
     /// Bytes of `lost` that were themselves retransmissions.
     pub(crate) lost_again: u32,

@@ -33,7 +33,6 @@ pub(crate) struct RttEstimator {
     latest: Option<Micros>,
 }
 
-/// Bounds of the timeout.
 #[derive(Clone, Copy, Debug)]
 struct RtoBounds {
     /// Minimum of the variance term: `max(G, var_floor)`.

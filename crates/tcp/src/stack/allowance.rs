@@ -3,7 +3,6 @@
 //! these ten seconds. A plan is charged when it is made, so that connections that plan at the same time share
 //! the allowance; the unused part is credited back. A reservation that is not released expires after ten
 //! seconds.
-//! credited back. A reservation that is not released expires after ten seconds.
 
 use alloc::collections::BTreeMap;
 use core::net::IpAddr;

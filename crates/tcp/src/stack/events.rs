@@ -57,7 +57,6 @@ impl PendingEvents {
     }
 }
 
-/// Position of an event.
 enum EventKey {
     Connection(ConnId, u8),
     Listener(ListenerId, u8),

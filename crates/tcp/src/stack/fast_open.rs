@@ -75,7 +75,6 @@ impl FastOpenAt {
         self.ring = Some(KeyRing::new(keys.as_ref().unwrap_or(common), *dst));
     }
 
-    /// True if the decision has no effect.
     pub(super) fn has_no_effect(&self, verdict: &Verdict) -> bool {
         *verdict == Verdict::Plain { why: Plain::NotAsked, option: None } && !self.config.one_time
     }
@@ -128,7 +127,6 @@ impl FastOpenAt {
 }
 
 impl FastOpen {
-    /// Returns the state of a stack with this seed.
     pub(crate) fn new(config: &StackConfig, seed: &Seed, hash: KeyedHash) -> Self {
         let of = &config.fast_open;
         FastOpen {

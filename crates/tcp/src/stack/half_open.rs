@@ -348,7 +348,6 @@ impl Slot {
         self.half_open.take_if(|half_open| half_open.sent(now).is_none());
     }
 
-    /// Records a timeout of the connection.
     pub(super) fn record_timeout(&mut self, now: Instant) {
         self.half_open.take_if(|half_open| half_open.timed_out(now).is_none());
     }

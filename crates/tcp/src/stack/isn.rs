@@ -16,7 +16,7 @@ use crate::four_tuple::FourTuple;
 use crate::keys::{Chance, Key, Purpose, Seed};
 use crate::time::Instant;
 
-/// Generates the secret values of connections.
+/// The generator of the secret values of connections.
 #[derive(Debug)]
 pub(crate) struct SecretSource {
     isn_key: Key,

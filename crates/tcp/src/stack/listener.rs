@@ -48,7 +48,6 @@ pub(crate) struct Listener {
     pub(super) fast_open: Option<Box<FastOpenAt>>,
 }
 
-/// A listener's decision on a SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SynDecision {
     /// Keep a half-open connection.

@@ -39,7 +39,6 @@ const MAX_EARLIER: usize = 8;
 /// Number of SYNs with data that are remembered at least; at most twice as many.
 const OPENED: usize = 4096;
 
-/// The moves of peers.
 #[derive(Debug, Default)]
 pub(super) struct Moves {
     /// The previous address of a peer, by the address that followed it.

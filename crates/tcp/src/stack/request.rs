@@ -32,7 +32,6 @@ pub struct Request {
     number: u64,
 }
 
-/// The SYN of a request.
 #[derive(Debug)]
 struct PendingSyn {
     number: u64,

@@ -41,7 +41,7 @@ const MSS_TABLE: [u16; 8] = [256, 536, 1220, 1360, 1400, 1440, 1460, 8960];
 const TIMESTAMP_BITS: u32 = 0x3f;
 const NO_SCALE: u8 = 15;
 
-/// Creates and checks cookies.
+/// The issuer of SYN cookies, which also checks them.
 #[derive(Debug)]
 pub(crate) struct SynCookieIssuer {
     seed: Seed,

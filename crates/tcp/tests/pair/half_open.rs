@@ -66,7 +66,6 @@ impl Scene {
         }
     }
 
-    /// Returns a number below `n`.
     fn below(&mut self, n: u64) -> u64 {
         self.rng.next_u64() % n
     }

@@ -46,8 +46,7 @@ fn path(pair: &Pair) -> Option<SharedPath> {
     pair.a.shared_path(A.ip(), B.ip())
 }
 
-/// Writes to each connection until its data is queued, and reads at the other end. Returns true when all data
-/// has arrived.
+/// The same data over each of several connections.
 struct Transfers {
     ends: Vec<(ConnId, ConnId)>,
     data: Vec<u8>,
@@ -61,6 +60,7 @@ impl Transfers {
         Transfers { ends: ends.to_vec(), data: pattern(bytes), written: vec![0; n], read: vec![0; n] }
     }
 
+    /// Writes and reads as much as possible on each connection. Returns true when all data has arrived.
     fn go_on(&mut self, pair: &mut Pair) -> bool {
         for (index, &(a, b)) in self.ends.iter().enumerate() {
             while self.written[index] < self.data.len() {

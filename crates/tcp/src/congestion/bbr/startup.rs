@@ -14,7 +14,7 @@ const DELAYED_SAMPLES: u32 = 5;
 /// Rounds after which Drain ends in any case.
 const MAX_DRAIN_ROUNDS: u64 = 3;
 
-/// Detects the end of growth: three rounds in which the bandwidth grew by less than a quarter.
+/// The detector of the end of growth: three rounds in which the bandwidth grew by less than a quarter.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FullPipe {
     bandwidth: u64,

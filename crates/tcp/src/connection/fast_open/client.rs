@@ -47,7 +47,6 @@ impl Repeats {
     }
 }
 
-/// State of the client.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) attempt: OpenAttempt,
@@ -200,7 +199,6 @@ impl Client {
         mss.saturating_sub(OPTION_SPACE).min(self.attempt.data_limit.into())
     }
 
-    /// Returns the option of the next SYN.
     pub(crate) fn syn_option(&self) -> Option<FastOpen> {
         self.attempt.option.filter(|_| !self.plain)
     }

@@ -34,7 +34,6 @@ pub(crate) struct SynAnswer {
     pub(crate) after_syn: u32,
 }
 
-/// State of the server.
 #[derive(Debug)]
 pub(crate) struct Server {
     answer: SynAnswer,

@@ -2,8 +2,8 @@
 //!
 //! **The plain copy of a SYN with data** guards against a path that may drop such SYNs.
 //!
-//! A path that drops SYNs with data (about 6 % did when the paper was written, section 4.1) delays the
-//! connection until the plain SYN follows. With the paper's timer this takes 1.5 round trips, on each
+//! A path that drops SYNs with data (about 6 % did in 2011: TCP Fast Open, CoNEXT, section 4.1) delays the
+//! connection until the plain SYN follows. With the timer of that paper this takes 1.5 round trips, on each
 //! connection until the client has learnt it. The copy leaves before the answer can arrive, with no data, no
 //! cookie and the same sequence number. If the first SYN arrived, the server sees a repeated SYN and answers
 //! it again, which changes nothing at the client. If not, the copy opens the connection, half a round trip
@@ -33,7 +33,6 @@ const WAIT_UNKNOWN: Duration = Duration::from_millis(50);
 /// Approximate bytes of a SYN on the wire, which a copy takes from the allowance of redundancy.
 pub(crate) const SYN_LEN: u32 = 60;
 
-/// State of the copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum PlainCopy {
     /// There is no copy.

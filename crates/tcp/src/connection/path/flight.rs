@@ -24,7 +24,6 @@ const WHOLE_FLIGHT: u32 = 4;
 /// Minimum number of segments and of acknowledgements in a train.
 const TRAIN_SEGMENTS: u32 = 8;
 const TRAIN_ACKS: u32 = 4;
-/// Shortest train.
 const TRAIN_MIN: Micros = Micros::from_millis(1);
 /// Delay after which the acknowledgement of one segment is attributed to the receiver's delayed ACK.
 const DELAYED: Micros = Micros::from_millis(5);

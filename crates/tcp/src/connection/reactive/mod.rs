@@ -17,7 +17,6 @@ use crate::time::Instant;
 mod paper;
 mod tlp;
 
-/// The probe timer of a connection.
 #[derive(Debug)]
 pub(crate) enum ProbeTimer {
     /// The tail loss probe of RFC 8985.

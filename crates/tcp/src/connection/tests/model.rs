@@ -43,7 +43,7 @@ impl PacketFaults {
     }
 }
 
-/// Observes C while it sends.
+/// The observations of C while it sends.
 struct Watch {
     seed: u64,
     counters: Counters,

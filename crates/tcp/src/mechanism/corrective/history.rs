@@ -40,7 +40,7 @@ impl ReceivedBytes for Reception<'_> {
     }
 }
 
-/// Decides how long the bytes before RCV.NXT are kept.
+/// The rule for how long the bytes before RCV.NXT are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct History {
     last_arrival: Option<Instant>,

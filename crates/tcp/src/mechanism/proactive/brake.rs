@@ -5,8 +5,8 @@ use alloc::collections::VecDeque;
 /// Number of latest originals among which losses count.
 const WINDOW: u64 = 100;
 
-/// Counts how many of the last 100 original segments were lost: retransmitted, or reported as replaced by
-/// their copy (a masked loss).
+/// The count of lost segments among the last 100 originals: retransmitted, or reported as replaced by their
+/// copy (a masked loss).
 #[derive(Clone, Debug)]
 pub(crate) struct Brake {
     /// Largest number of losses among the last 100 originals at which copying continues, 1..=100.

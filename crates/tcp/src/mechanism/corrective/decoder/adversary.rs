@@ -27,7 +27,6 @@ struct LossyPath {
     rewritten: u32,
 }
 
-/// Returns a random number below `bound`.
 fn below(rng: &mut ChaCha8Rng, bound: u32) -> u32 {
     rng.next_u32() % bound.max(1)
 }
@@ -45,7 +44,6 @@ struct Packet {
     fin: bool,
 }
 
-/// Results of runs.
 #[derive(Clone, Copy, Default, Debug)]
 struct RunCounts {
     recovered: u64,
