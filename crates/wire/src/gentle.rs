@@ -31,7 +31,8 @@ pub const R_SUCC: u8 = 0x40;
 pub const R_FAIL: u8 = 0x20;
 /// Flag `ENC`: the payload is a parity of stream data.
 pub const ENC: u8 = 0x10;
-/// Flag `S_PAR` (F2): the bit of the receiver's current episode (`docs/wire/reports.md`); belongs to `R_SUCC`.
+/// Flag `S_PAR` (F2): the bit of the receiver's current episode (`docs/wire/reports.md`); belongs to
+/// `R_SUCC`.
 pub const S_PAR: u8 = 0x08;
 /// Flag `A_PAR` (F2): the `S_PAR` that `R_ACK` confirms.
 pub const A_PAR: u8 = 0x04;
