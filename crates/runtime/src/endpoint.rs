@@ -85,7 +85,8 @@ impl Endpoint {
     ///
     /// # Errors
     /// `ConnectionRefused`, `TimedOut`, `HostUnreachable`, `NetworkUnreachable` from the other side;
-    /// `AddrNotAvailable`, `AddrInUse`, `QuotaExceeded`, `InvalidInput` from this side. The text says why.
+    /// `AddrNotAvailable`, `AddrInUse`, `QuotaExceeded`, `InvalidInput` from this side. The error's text
+    /// gives the reason.
     pub async fn connect(&self, remote: SocketAddr) -> io::Result<TcpStream> {
         let config = ConnectConfig { tcp: TcpConfig::clone(&self.tcp), ..ConnectConfig::default() };
         self.connect_with(remote, &config).await

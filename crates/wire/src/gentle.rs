@@ -107,14 +107,14 @@ pub enum Gentle {
         /// Bytes from SEG.ACK on that are considered lost, or [`STOP`].
         lost_len: u32,
     },
-    /// The payload is a XOR, profile F1: the encoded range starts at SEG.SEQ.
+    /// The payload is an XOR, profile F1: the encoded range starts at SEG.SEQ.
     EncF1 {
         /// [`ENC`] and possibly others, not [`R_FAIL`].
         flags: u8,
         /// Bytes from the first to the last encoded byte, at least 1.
         enc_len: u32,
     },
-    /// The payload is a XOR, profile F2.
+    /// The payload is an XOR, profile F2.
     EncF2 {
         /// [`ENC`] and possibly others, not [`R_FAIL`].
         flags: u8,

@@ -30,13 +30,14 @@ use crate::time::{Duration, Instant};
 
 /// Time for which unknown segments from an address wait for the report of a move.
 const MOVE_REPORT_WAIT: Duration = Duration::from_secs(15);
-/// Maximum number of addresses with such segments. Segments from further addresses are answered by a reset.
+/// Maximum number of addresses whose unknown segments wait; those from further addresses are answered by a
+/// reset.
 const MAX_WAITING: usize = 1024;
 /// Maximum number of known peers, and of earlier addresses.
 const MAX_PEERS: usize = 16_384;
-/// Maximum number of earlier addresses of one peer that still have connections.
+/// Maximum number of earlier addresses at which a peer's connections are looked up.
 const MAX_EARLIER: usize = 8;
-/// Number of SYNs with data that are remembered at least; at most twice as many.
+/// The latest SYNs with data are remembered: at least this many, at most twice as many.
 const OPENED: usize = 4096;
 
 #[derive(Debug, Default)]
@@ -81,8 +82,8 @@ impl Moves {
         }
     }
 
-    /// Returns the four-tuple of a segment without an owner under an earlier address of its sender, if that
-    /// has an owner.
+    /// Replaces the sender's address in the four-tuple of a segment without an owner: returns the four-tuple
+    /// with the latest earlier address for which there is an owner.
     pub(super) fn find(
         &self,
         tuple: &FourTuple,

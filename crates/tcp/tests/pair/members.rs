@@ -176,8 +176,7 @@ fn the_members_together_stay_within_the_window_of_the_path() {
         pair.run_until(Duration::from_secs(300), |pair| {
             let done = transfers.go_on(pair);
             let path = path(pair).expect("shared");
-            // The first segments of each member on an unknown path, and a probe of each, may exceed the
-            // window. A shrinking window is exceeded until the data in flight has arrived.
+            // The pacer may exceed the window by a quantum.
             let quantum = u64::from(path.pacing_rate.unwrap_or(0) as u32 / 1000).max(2 * MSS);
             over = over.max(path.in_flight.saturating_sub(u64::from(path.cwnd) + quantum));
             done
@@ -189,8 +188,8 @@ fn the_members_together_stay_within_the_window_of_the_path() {
     }
 }
 
-/// Lets members write, close, reset and time out. Returns the maximum bytes that they send beyond the window
-/// of their path, a quantum of its pacer and a probe of each.
+/// Lets members write, close, reset and time out. Returns the maximum number of bytes in flight beyond the
+/// permitted ones: the window of the path, a quantum of its pacer and a probe of each member.
 fn most_beyond_the_window(seed: u64, mechanisms: TcpConfig) -> u64 {
     let loss = (seed % 5 * 15) as u32;
     let channel = Channel { loss, jitter: Duration::from_millis(seed % 3), ..Channel::default() };
@@ -236,12 +235,12 @@ fn most_beyond_the_window(seed: u64, mechanisms: TcpConfig) -> u64 {
             let sent = (packets - packets_before) * MSS;
             packets_before = packets;
             let quantum = (now.pacing_rate.unwrap_or(0) / 1000).clamp(2 * MSS, 64 << 10);
-            // The first four segments of each member while the path is unknown.
+            // While the path is unknown, each member may send its first four segments.
             let own = if now.is_known { 0 } else { 4 * MSS * u64::from(now.members) };
             let window = u64::from(now.cwnd.max(before.cwnd)) + own;
             let data = now.in_flight - now.redundancy;
-            // A loss that proves spurious is in flight again, and a shrinking window is exceeded until the
-            // data arrives: only a probe of each member may be sent then.
+            // Data of a loss that proves spurious counts as in flight again, and data in flight exceeds a
+            // window that shrinks. Until it arrives, only a probe of each member may be sent.
             let probes = MSS * u64::from(now.members);
             let exceeded = data.saturating_sub(sent).saturating_sub(window);
             let limit = exceeded.max(quantum) + probes;
