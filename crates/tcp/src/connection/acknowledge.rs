@@ -248,8 +248,8 @@ impl Connection {
                 self.tx.rack.detect(&self.tx.scoreboard, now)
             } else {
                 if ack.advanced > 0 {
-                    // Suspected segments may be merely late too; the probe timer or the RTO covers them
-                    // (Linux: the same).
+                    // The acknowledged data was late, and suspected segments may be too; the probe timer or
+                    // the RTO covers them (Linux: the same).
                     self.tx.rack.disarm();
                 }
                 RackVerdict::default()

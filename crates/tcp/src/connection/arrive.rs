@@ -412,7 +412,7 @@ impl Connection {
         for Rebuilt { seq, payload, fin } in &runs {
             self.counters.parity.repaired_bytes += payload.len() as u64;
             if parity {
-                // The parity repaired data at RCV.NXT: it updates TS.Recent.
+                // A parity that repairs data at RCV.NXT updates TS.Recent.
                 let (stamps, rcv_nxt) = (segment.options.timestamps, self.rx.rcv_nxt());
                 if let Some(stamps) = stamps.filter(|_| self.handshake.agreed.timestamps && *seq == rcv_nxt) {
                     self.rx.timestamps.on_accepted(*seq, stamps.value, rcv_nxt, now);

@@ -484,7 +484,7 @@ impl OnPath {
         let first = self.report_at.is_none();
         let losses = self.sort_losses(self.all_losses(counters, handshake, tx), tx);
         let rtt = self.rtt_report(tx);
-        // Every round trip of this connection was longer than a round trip of the path without a queue.
+        // A queue counts as seen only if even the shortest round trip of this connection met it.
         let min = rtt.map(|(rtt, _)| rtt.min_rtt).zip(self.known.min_rtt);
         let report = PathReport {
             rtt,

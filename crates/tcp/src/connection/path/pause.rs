@@ -8,7 +8,8 @@ use crate::evidence::shows_queue;
 use crate::path::at_rate;
 use crate::time::{Duration, Instant, Micros};
 
-/// Minimum duration of the acknowledgements or of their segments that shows how the former are spaced.
+/// Minimum time between the first and the last acknowledgement, or between the departures of their segments:
+/// a shorter time does not show how the acknowledgements are spaced.
 const DURATION_MIN: Micros = Micros::from_micros(200);
 
 /// A round-trip sample, and what is known when it arrives.
@@ -99,7 +100,7 @@ mod tests {
     fn samples_after_a_pause_do_not_count() {
         // Nothing arrives from 25 to 85 ms.
         let paused = |at| if (25_000..85_000).contains(&at) { 85_000 } else { at };
-        // From 81 ms on the pause lengthens a round trip by less than a queue must.
+        // Acknowledgements due from 81 ms on are at most 4 ms late: too little for a queue.
         let delayed = |n: u64| (25_000..81_000).contains(&(n * SPACING + 20_000));
         let expected: Vec<bool> = (0..200).map(|n| !delayed(n)).collect();
         assert_eq!(counted(200, None, paused), expected);
@@ -145,7 +146,7 @@ mod tests {
         };
         let rate = Some(u64::from(MSS) * 1_000_000 / SPACING);
         assert_eq!([last_counts(rate, 30), last_counts(rate, SPACING)], [false, true]);
-        // Without the rate they count as soon as they take long enough.
+        // Without the rate, the acknowledgements count as soon as they span `DURATION_MIN`.
         assert_eq!(
             [last_counts(None, 10), last_counts(None, 30), last_counts(None, SPACING)],
             [false, true, true]

@@ -35,7 +35,7 @@ fn an_unknown_path_has_the_assumed_loss() {
         let mut config = TcpConfig::planned(5);
         config.mechanisms.planner = Some(PlannerConfig { assumed_loss, ..PlannerConfig::default() });
         let losses = expected_losses(World::new(config).end(C));
-        // Five segments of the assumed loss, and the SYN, which is not lost so far.
+        // The assumed loss has the weight of five segments; the sixth is the SYN, which is not lost so far.
         let of_six = assumed_loss * 5 / 6;
         assert_eq!((losses.per_million, losses.burst_milli, losses.queue), (of_six, 1000, false));
     }

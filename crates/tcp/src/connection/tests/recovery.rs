@@ -161,8 +161,8 @@ fn reneged_data_is_sent_again() {
 
 #[test]
 fn rto_covers_the_retransmission_not_the_original() {
-    // The hole shows 450 ms after its transmission; the retransmission takes 100 ms more and the timeout is
-    // 500 ms.
+    // The loss shows 450 ms after the transmission; the retransmission is acknowledged 100 ms later, after
+    // the timeout of the original at 500 ms.
     let mut tail = Tail::new(rack_tlp(), 4, |who, n| who == C && n == 1);
     tail.world.hold_from(S, Duration::from_millis(350));
     tail.until(460);
