@@ -72,7 +72,7 @@ pub enum EarlyRetransmit {
     Off,
     /// SACK reports all outstanding segments but one (RFC 5827).
     Rfc5827,
-    /// SACK reports one outstanding segment. The paper needs this: of three outstanding segments the last one
-    /// was probed.
+    /// SACK reports one outstanding segment. The paper needs this: after the probe of a lost flight of three
+    /// segments, SACK reports only the third.
     Relaxed,
 }

@@ -62,7 +62,7 @@ impl TcpConfig {
             return TcpConfig::default();
         }
         let mechanisms = MechanismConfig {
-            // Parity leaves directly after the data, so loss detection waits for it.
+            // Parity leaves directly after the data, so loss detection can wait for it.
             corrective: Some(CorrectiveConfig {
                 code: FecCode::ReedSolomon,
                 hold: Some(FecHold::Full),

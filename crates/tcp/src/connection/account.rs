@@ -143,8 +143,8 @@ impl Connection {
         self.update_timers(now);
     }
 
-    /// Accounts for a segment that carries the owed acknowledgement. Parity, resets and empty probes are
-    /// none: their receiver ignores the acknowledgement.
+    /// Accounts for a segment that carries the owed acknowledgement. Parity, resets and empty probes do not
+    /// carry it, because their receiver ignores the acknowledgement.
     #[inline]
     fn account_ack(&mut self, header: &TcpHeader) {
         self.account_header(header);

@@ -95,7 +95,7 @@ pub(crate) struct Scoreboard {
     dupacks: u32,
     tags: OnDemand<Tags>,
     reno: DupAcks,
-    /// A controller needs the ranges that were marked lost.
+    /// True if a controller needs the ranges that were marked lost.
     logs_losses: bool,
 }
 
@@ -156,8 +156,8 @@ struct Sample {
     cumulative: Option<Instant>,
     selective: Option<Instant>,
     retransmitted: bool,
-    /// A FIN that was sent twice is acknowledged: the answer may come from TIME-WAIT, where some hosts echo
-    /// the timestamp of the first FIN (Linux).
+    /// True if the acknowledgement covers a FIN that was sent twice: it may come from TIME-WAIT, where some
+    /// hosts echo the timestamp of the first FIN (Linux).
     repeated_fin: bool,
 }
 

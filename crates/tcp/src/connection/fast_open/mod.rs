@@ -339,8 +339,8 @@ impl FastOpenState {
         }
     }
 
-    /// Evaluates the end of the connection. `lost`: the SYN was not answered. `only_fin`: the path has
-    /// broken, and nothing but a FIN has arrived.
+    /// Evaluates the end of the connection. `lost`: if the SYN was not answered, it counts as lost.
+    /// `only_fin`: nothing but a FIN out of order has arrived.
     pub(super) fn on_end(&mut self, lost: bool, only_fin: bool) {
         let Some(client) = self.client_mut() else { return };
         client.take_early();

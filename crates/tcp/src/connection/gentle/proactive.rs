@@ -19,7 +19,8 @@ use crate::send::budget::Budget;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant, Micros};
 
-/// Bytes of an acknowledgement on the wire, about, which its copy takes from the allowance of redundancy.
+/// Approximate bytes of an acknowledgement on the wire, which its copy takes from the allowance of
+/// redundancy.
 pub(crate) const ACK_LEN: u32 = 60;
 
 /// Both sides of Proactive, once it is agreed on.
