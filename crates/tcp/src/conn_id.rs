@@ -143,7 +143,6 @@ impl<T> Slots<T> {
         if slot.generation == key.generation() { slot.tenant.as_ref() } else { None }
     }
 
-    /// Returns the value of `key`, mutable.
     pub(crate) fn at_mut<K: SlotKey>(&mut self, key: K) -> Option<&mut T> {
         let slot = self.slots.get_mut(key.index() as usize)?;
         if slot.generation == key.generation() { slot.tenant.as_mut() } else { None }
@@ -153,7 +152,6 @@ impl<T> Slots<T> {
         self.slots.get(index as usize)?.tenant.as_ref()
     }
 
-    /// Returns the key of the value in slot `index`.
     pub(crate) fn key_at<K: SlotKey>(&self, index: u32) -> Option<K> {
         let slot = self.slots.get(index as usize)?;
         slot.tenant.as_ref().map(|_| K::new(index, slot.generation))

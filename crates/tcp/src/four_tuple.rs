@@ -135,7 +135,6 @@ pub(crate) enum CompactTuple {
 }
 
 impl CompactTuple {
-    /// True if it equals `tuple`.
     pub(crate) fn is(&self, tuple: &FourTuple) -> bool {
         match self {
             CompactTuple::V4([local, remote], [local_port, remote_port]) => {

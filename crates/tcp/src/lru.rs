@@ -161,7 +161,6 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
         }
     }
 
-    /// Removes the entry of this key.
     pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
         let at = self.find(key)?;
         if let Ok(found) = self.index.find_entry(self.hash.hash_one(key), |known| *known == at) {

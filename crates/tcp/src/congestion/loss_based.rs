@@ -11,7 +11,6 @@ use crate::time::Instant;
 
 /// The window of a loss-based controller: its growth and its reduction. All sizes are in bytes.
 pub(crate) trait Window: Debug + Send {
-    /// Returns its name for users.
     fn name(&self) -> &'static str;
     /// Returns the congestion window.
     fn cwnd(&self) -> u32;

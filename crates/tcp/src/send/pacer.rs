@@ -80,7 +80,6 @@ impl Pacer {
         self.bucket.get_or_insert_with(|| Box::new(Bucket::new()))
     }
 
-    /// True if the configuration paces.
     #[inline]
     pub(crate) fn is_configured(&self) -> bool {
         self.bucket.as_ref().is_some_and(|bucket| bucket.config.is_some())

@@ -61,7 +61,6 @@ impl BurstPush {
     }
 }
 
-/// Returns the number of segments of a burst that begins now.
 fn burst_segments(pace: &Pace) -> u32 {
     let mss = u64::from(pace.mss.max(1));
     let percent = if pace.slow_start { SLOW_START_PERCENT } else { AVOIDANCE_PERCENT };

@@ -33,7 +33,6 @@ pub(super) struct Owners<'a> {
 }
 
 impl Owners<'_> {
-    /// Returns the owner of `tuple`.
     pub(super) fn of(&self, tuple: &FourTuple) -> Option<Target> {
         self.demux.get(tuple, |target| match target {
             Target::Connection(slot) => self.slots.at_index(slot).is_some_and(|slot| slot.tuple.is(tuple)),

@@ -379,7 +379,6 @@ impl Stack {
         self.memory.on_timeout(&mut self.slots, &mut self.events, now);
     }
 
-    /// Processes the timer of a connection.
     pub(super) fn on_conn_timeout(&mut self, id: ConnId, now: Instant) {
         self.refresh_path(id, now);
         self.lend(id, now);

@@ -119,7 +119,6 @@ impl EventQueue {
 /// Maximum number of observations, and of lifecycle changes, that wait for the observer.
 const MAX_REPORTS: usize = 65_536;
 
-/// Reports for an observer.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
     pub(super) observations: VecDeque<(ConnId, Instant, Observation)>,

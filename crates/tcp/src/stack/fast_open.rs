@@ -287,7 +287,6 @@ impl FastOpen {
 
 /// Keys.
 impl Stack {
-    /// Installs the keys of a new listener.
     pub(super) fn set_listener_keys(&mut self, listener: ListenerId) {
         let Stack { listeners, fast_open, .. } = self;
         let Some(at) = listeners.at_mut(listener).and_then(|at| at.fast_open.as_deref_mut()) else { return };

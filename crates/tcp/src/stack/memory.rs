@@ -28,7 +28,6 @@ const SWEEP_INTERVAL: Duration = Duration::from_millis(10);
 /// segments.
 const RELEASE_AFTER: Duration = Duration::from_secs(1);
 
-/// The memory of all connections.
 #[derive(Debug)]
 pub(super) struct Memory {
     /// Maximum of `used` ([`StackConfig::max_buffer_bytes`]).

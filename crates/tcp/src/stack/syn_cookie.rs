@@ -32,7 +32,6 @@ use crate::four_tuple::FourTuple;
 use crate::keys::{Chance, Key, Purpose, Seed};
 use crate::time::{Duration, Instant};
 
-/// Length of an epoch.
 const EPOCH: Duration = Duration::from_secs(64);
 /// Time after the last cookie for which an acknowledgement may contain one: its own epoch and the next.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(128);

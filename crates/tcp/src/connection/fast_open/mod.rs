@@ -33,7 +33,6 @@ pub(crate) use server::{MAX_AFTER_SYN, SynAnswer};
 use client::{Client, RepeatedSynAck};
 use server::Server;
 
-/// Fast Open's state of one connection.
 #[derive(Debug)]
 pub(crate) struct FastOpenState {
     /// `None` unless Fast Open was requested.

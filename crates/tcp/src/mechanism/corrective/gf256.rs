@@ -37,7 +37,6 @@ pub(crate) fn add(sum: &mut [u8], bytes: &[u8]) {
     }
 }
 
-/// Doubles every byte.
 pub(crate) fn double_all(bytes: &mut [u8]) {
     for byte in bytes {
         *byte = double(*byte);
