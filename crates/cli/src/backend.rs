@@ -81,7 +81,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
             share: None,
         };
         metrics.set_mechanisms(hop_args::states(&settings.hop, &config.tcp, config.fast_open.is_some()));
-        let origin = config.origin.clone().unwrap_or_else(|| "as asked".to_owned());
+        let origin = config.origin.clone().unwrap_or_else(|| "named by frontends".to_owned());
         started(&facts, ("origin", origin), &metrics.mechanisms(), &confined, &log);
         hop_args::warn_no_peer_key(&config.hop, &log);
         log_unknown_labels(&settings, &config, &log);
@@ -122,8 +122,8 @@ fn bind(config: BackendConfig, endpoint: &brisk_runtime::Endpoint, log: &Log) ->
     }
 }
 
-/// Settings that only a restart changes, in addition to those of every side. The listeners are created with
-/// the mechanisms. A backend that did not connect from clients' addresses has given up the capability for it.
+/// Settings of a backend that only a restart changes, in addition to those of every side. The mechanisms are
+/// properties of the listeners. `as_client` needs a capability, which a backend without it gives up.
 const FIXED: [&str; 6] = [
     "backend.listen",
     "backend.as_client",
@@ -166,7 +166,7 @@ impl Side for Reloadable {
     }
 }
 
-/// Makes all checks of the start of a backend with these settings that need no system call.
+/// Checks whether a backend can start with these settings, as far as no system call is needed.
 pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     let listen = listen(&settings.backend)?;
     origin(&settings.backend)?;

@@ -20,6 +20,9 @@ use crate::service;
 mod view;
 
 const EXAMPLES: &str = "\
+Default link: --rtt 100ms --rate 20mbit --loss 2%. If you set any flag of the link, the others mean
+no delay, no loss and no limit of the rate.
+
 Examples:
   brisk demo
   brisk demo --seconds 10 --json

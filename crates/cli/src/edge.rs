@@ -176,7 +176,7 @@ fn device(settings: &Settings) -> Result<ClientDevice, Failure> {
     }
 }
 
-/// Makes all checks of the start of an edge with these settings that need no system call.
+/// Checks whether an edge can start with these settings, as far as no system call is needed.
 pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     let Settings { edge, listeners, admin, .. } = settings;
     if places(settings).is_empty() {

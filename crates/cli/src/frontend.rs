@@ -456,7 +456,7 @@ impl Devices {
     }
 }
 
-/// Makes all checks of the start of a frontend with these settings that need no system call.
+/// Checks whether a frontend can start with these settings, as far as no system call is needed.
 pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     let Settings { frontend, peers, hop, .. } = settings;
     check_listens(settings, systemd::addresses()?)?;

@@ -19,10 +19,10 @@ pub(crate) struct LinkArgs {
     /// Rate, or rate down/up: 20mbit, 4mbit/256kbit
     #[arg(long, value_name = "RATE", env = "BRISK_RATE")]
     rate: Option<String>,
-    /// Drop-tail queue before the rate, in bytes or packets: 128kB, 200p
+    /// Drop-tail queue in front of the bottleneck, in bytes or packets: 128kB, 200p [default: 128kB]
     #[arg(long, value_name = "SIZE", env = "BRISK_QUEUE")]
     queue: Option<String>,
-    /// Loss: 2%, after:1%,50%, ge:p=1%,r=50%,h=0%,k=100%, list:3,7, trace:FILE; down:2% for one direction
+    /// Loss: 2%, after:1%,50% (bursts), list:3,7, trace:FILE, down:2% (one direction); more in docs/links.md
     #[arg(long, value_name = "MODEL", env = "BRISK_LOSS")]
     loss: Option<String>,
     /// Share of delayed packets, and the delay: 1%,5ms
@@ -40,7 +40,7 @@ pub(crate) struct LinkArgs {
     /// Mark ECN-capable packets while the queue holds more than this: 32kB
     #[arg(long, value_name = "SIZE", env = "BRISK_ECN_MARK")]
     ecn_mark: Option<String>,
-    /// A box in the middle, repeatable: strip-option:34, drop-syn-data, coalesce, split, rewrite-seq, ...
+    /// A middlebox, repeatable: strip-option:34, drop-syn-data, coalesce, rewrite-seq; more in docs/links.md
     #[arg(long, value_name = "BOX", env = "BRISK_MIDDLEBOX")]
     middlebox: Vec<String>,
     /// Seed of all random numbers; the same seed gives the same numbers

@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// For clients behind this router (TPROXY): the interface on which they arrive
     #[arg(long, value_name = "IFACE")]
     router: Option<String>,
-    /// For a backend with --as-client: take the answers of origins that reach the clients through this host
+    /// For a backend with --as-client: deliver the origin's answers to the backend instead of the clients
     #[arg(long, conflicts_with_all = ["router", "user", "listen_port"])]
     as_client: bool,
     /// Print the commands that remove the rules

@@ -48,8 +48,8 @@ pub(crate) struct Args {
     /// TCP port on a tun: or packet: device
     #[arg(long, default_value_t = 80, value_name = "PORT", env = "BRISK_PORT")]
     port: u16,
-    /// Take requests with the SYN (TCP Fast Open) from clients that have a cookie; at most QUEUE of these
-    /// connections are unacknowledged
+    /// Accept requests on the SYN (TCP Fast Open) from clients with a cookie. While the handshakes of QUEUE
+    /// such connections are incomplete, further ones take an ordinary handshake
     #[arg(long, value_name = "QUEUE", num_args = 0..=1, require_equals = true, default_missing_value = "256")]
     #[arg(env = "BRISK_FAST_OPEN")]
     fast_open: Option<u16>,

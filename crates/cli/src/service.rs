@@ -49,7 +49,7 @@ pub(crate) fn one_core() -> Result<Cores, Failure> {
 
 fn start_cores(count: usize) -> Result<Cores, Failure> {
     Cores::start(NonZeroUsize::new(count).unwrap_or(NonZeroUsize::MIN))
-        .map_err(|error| Failure::failed(format!("cannot start: the system gave no threads: {error}")))
+        .map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))
 }
 
 /// Like [`run`], but on the calling thread only. The work may start more threads ([`gateway_cores`]).
@@ -81,10 +81,7 @@ fn all_cores() -> usize {
 
 fn runtime(builder: &mut Builder) -> Result<Runtime, Failure> {
     raise_descriptors();
-    builder
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::failed(format!("cannot start: the system gave no threads: {error}")))
+    builder.enable_all().build().map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))
 }
 
 /// Raises the limit of open descriptors to the maximum that the system permits. Each client and each origin

@@ -29,7 +29,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(5);
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The admin listener of a frontend or backend
+    /// The admin listener of the gateway
     #[arg(value_name = "HOST:PORT", default_value = USUAL, env = "BRISK_ADMIN", value_parser = address)]
     admin: SocketAddr,
     /// File with the admin token

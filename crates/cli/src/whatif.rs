@@ -23,8 +23,8 @@ use crate::output::{print, print_line};
 use crate::text_file::read_text;
 
 const EXAMPLES: &str = "\
-Without any flag of the link it is --rtt 100ms --rate 20mbit --loss 2%; with one of them, properties without a flag are absent:
-no delay, no loss, no limit of the rate.
+Default link: --rtt 100ms --rate 20mbit --loss 2%. If you set any flag of the link, the others mean
+no delay, no loss and no limit of the rate.
 
 Examples:
   brisk whatif --rtt 100ms --rate 20mbit --loss 2% --flow 30kB
@@ -50,8 +50,8 @@ pub(crate) struct Args {
     /// that exist
     #[arg(long, value_name = "ARMS", env = "BRISK_ARMS")]
     arms: Option<String>,
-    /// Limit of the redundancy that the planner adds, for profiles with a planner: a share of the bytes sent
-    /// within ten seconds plus 1 MB
+    /// Limit of the redundancy that the planner adds, for profiles with a planner: a share of (bytes sent in
+    /// the last ten seconds + 1 MB)
     #[arg(long, value_name = "RATIO", default_value = DEFAULT_MAX_OVERHEAD, env = "BRISK_MAX_OVERHEAD")]
     max_overhead: String,
     /// Print one JSON object instead of a table

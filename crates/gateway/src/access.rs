@@ -37,8 +37,8 @@ impl Role {
         }
     }
 
-    /// Returns the end of a connection whose outer side has failed: the connection to the client at a
-    /// frontend, otherwise the one to the origin.
+    /// Returns the reason for the end if the connection that is not the hop has failed: at a frontend the one
+    /// to the client, otherwise the one to the origin.
     pub(crate) fn outside_failed(self, error: &io::Error) -> End {
         match self {
             Role::Frontend => End::ClientFailed(error.to_string()),
@@ -46,7 +46,7 @@ impl Role {
         }
     }
 
-    /// Returns the end of a connection whose hop has failed. (At an edge the hop is the connection to the
+    /// Returns the reason for the end if the hop has failed. (At an edge the hop is the connection to the
     /// client.)
     pub(crate) fn hop_failed(self, reason: String) -> End {
         match self {

@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// one shows whether the cookie is still valid.
 const LATER_CONNECTIONS: usize = 2;
 
-/// The examination that was asked for: its subjects and its means.
+/// The backend to examine, and the stacks and settings for it.
 #[derive(Clone, Debug)]
 pub struct Examination {
     /// The stack that opens the connections.
@@ -169,7 +169,7 @@ async fn questions(mut hop: HopStream, probes: u32, report: &mut Report) {
         std::io::Result::Ok(())
     };
     if let Err(error) = asked.await {
-        report.add("conversation", false, error.to_string());
+        report.add("probes", false, error.to_string());
     }
     times.sort();
     let at = |share: f64| times.get((share * times.len() as f64) as usize).or(times.last()).copied();
@@ -230,13 +230,13 @@ async fn segment(upstream: &Upstream, dialling: &Dialling, patience: Duration, r
             return report.add(
                 "segment",
                 false,
-                format!("{announced} bytes of payload do not arrive in {took} ms"),
+                format!("{announced} bytes of payload did not arrive within {took} ms"),
             );
         }
     };
     let narrow = |up: usize, down: usize| {
         format!(
-            "{announced} bytes of payload do not arrive; {up} bytes up and {down} bytes down do (found in {took} ms)"
+            "{announced} bytes of payload do not pass; {up} bytes up and {down} bytes down do (the search took {took} ms)"
         )
     };
     let (good, result) = match down {
@@ -247,9 +247,10 @@ async fn segment(upstream: &Upstream, dialling: &Dialling, patience: Duration, r
         None if up == announced => {
             (up >= 1200, format!("{up} bytes of payload, tested upwards (the backend is an older release)"))
         }
-        None => {
-            (false, format!("{announced} bytes of payload do not arrive; {up} bytes do (found in {took} ms)"))
-        }
+        None => (
+            false,
+            format!("{announced} bytes of payload do not pass; {up} bytes do (the search took {took} ms)"),
+        ),
     };
     report.add("segment", good, result);
 }

@@ -385,7 +385,7 @@ async fn carry_on(
 ) -> End {
     let timeouts = &config.service.timeouts;
     let Ok(destination) = client.local_addr().map(plain) else {
-        return End::ClientFailed("the connection has no address any more".to_owned());
+        return End::ClientFailed("reset before the edge read its address".to_owned());
     };
     let addresses = ClientAddresses { source: access.peer, destination };
     let mut first = Vec::new();

@@ -19,7 +19,7 @@ pub enum End {
     OriginUnreachable(String),
     /// The peer gateway could not be reached (reported by a frontend).
     HopUnreachable(String),
-    /// The gateway was shut down, and the connection outlasted the drain limit.
+    /// The gateway was shut down, and the connection outlasted `drain_timeout`.
     Drained,
     /// The frontend has as many connections as the backend permits it.
     Limited(String),
@@ -76,7 +76,7 @@ impl fmt::Display for End {
             End::HopFailed(why) => write!(f, "hop: {why}"),
             End::OriginUnreachable(why) => write!(f, "origin unreachable: {why}"),
             End::HopUnreachable(why) => write!(f, "peer gateway unreachable: {why}"),
-            End::Drained => f.write_str("drain limit"),
+            End::Drained => f.write_str("drain_timeout"),
             End::Limited(why) => write!(f, "limit: {why}"),
             End::Unauthorized(why) => write!(f, "unauthorized: {why}"),
             End::TimedOut(timeout) => write!(f, "{}_timeout", timeout.name()),

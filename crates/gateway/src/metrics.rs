@@ -277,7 +277,7 @@ impl Metrics {
         let mut registry = lock(&self.registry);
         registry.register_with_unit(
             "parity_saved",
-            "Time by which the report of a repair came earlier than the earliest possible report of a retransmission",
+            "Time saved by parity: from the report of a repair to the earliest possible report of a retransmission",
             Unit::Seconds,
             self.parity_saved.clone(),
         );
@@ -617,9 +617,9 @@ impl Clients {
         let connections = "Connections of clients that have ended, by the TCP that served them and by result";
         registry.register("client_connections", connections, self.connections.clone());
         let exempted =
-            "Clients that were left to the kernel, by the sign that their path fails with brisk's TCP";
+            "Clients that the edge left to the kernel's TCP because their path fails with brisk's, by sign";
         registry.register("clients_exempted", exempted, self.exempted.clone());
-        let exempt = "Clients that are left to the kernel because their path fails with brisk's TCP";
+        let exempt = "Clients that the kernel's TCP serves now because their path fails with brisk's";
         registry.register("clients_exempt", exempt, self.exempt.clone());
         let segments = "Segments with data to clients, by the TCP that sent them; retransmit: sent again";
         registry.register("client_segments", segments, self.segments.clone());

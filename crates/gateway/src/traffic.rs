@@ -1,4 +1,4 @@
-//! Sums over the connections to a backend: the duration of their exchanges, and the bytes on the hop.
+//! Statistics of the connections to a backend: the duration of their exchanges, and the bytes on the hop.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -548,8 +548,8 @@ impl Upstream {
         }
         let is_fallback = now as u8 > before as u8;
         let (level, reason) = match is_fallback {
-            true => (Level::Warning, format!("no handshake over {}", before.name())),
-            false => (Level::Info, format!("the path carries {} again", now.name())),
+            true => (Level::Warning, format!("no handshake over transport {}", before.name())),
+            false => (Level::Info, format!("the path carries transport {} again", now.name())),
         };
         let fields = [
             ("backend", Value::Text(self.spec.name.clone())),
@@ -632,7 +632,7 @@ impl Upstream {
                     None
                 }
                 Some(Err(error)) => return (true, Some(error.to_string())),
-                None => return (true, Some(format!("silent for {} ms", asked.elapsed().as_millis()))),
+                None => return (true, Some(format!("no answer for {} ms", asked.elapsed().as_millis()))),
             };
             self.was_late.store(false, Ordering::Relaxed);
             if let Some(memory) = self.transports.memory(transport) {

@@ -100,6 +100,45 @@ fn every_key_says_what_to_write_behind_it() {
     }
 }
 
+/// Returns the events that the sources in `directory` log, without those of `brisk serve` and of tests.
+fn logged(directory: &str) -> BTreeSet<String> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(directory);
+    let mut found = BTreeSet::new();
+    for entry in std::fs::read_dir(&directory).unwrap().map(Result::unwrap) {
+        let (name, path) = (entry.file_name(), entry.path());
+        if path.is_dir() {
+            found.extend(logged(path.to_str().unwrap()));
+        } else if name != "serve.rs" {
+            let text = std::fs::read_to_string(path).unwrap();
+            let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+            let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            let levels = ["level", "level()", "Level::Info", "Level::Warning", "Level::Error"];
+            let parts: Vec<&str> = text.split(", \"").collect();
+            let is_after_level = |pair: &&[&str]| levels.iter().any(|level| pair[0].ends_with(level));
+            let events = parts.windows(2).filter(is_after_level).filter_map(|pair| pair[1].split('"').next());
+            found.extend(events.map(str::to_owned));
+        }
+    }
+    found
+}
+
+#[test]
+fn the_manual_lists_the_events_of_the_log_and_the_results_of_connections() {
+    let page = read("docs/operating/observing.md");
+    let (_, table) = page.split_once("| event | meaning |\n").expect("the table");
+    let rows = table.lines().skip(1).map_while(|line| line.strip_prefix("| ")?.split(" | ").next());
+    let listed: BTreeSet<String> =
+        rows.flat_map(|names| names.split(", ")).map(|name| name.trim_matches('`').to_owned()).collect();
+    let logged = &logged("crates/gateway/src") | &logged("crates/cli/src");
+    assert_eq!(listed, logged);
+    let metrics = Metrics::new().text(None);
+    let results: Vec<&str> = metrics.split("brisk_connections_total{result=\"").skip(1).collect();
+    assert!(results.len() > 5, "{metrics}");
+    for result in results.iter().filter_map(|line| line.split('"').next()) {
+        assert!(page.contains(&format!("`{result}`")), "{result} is not in the page");
+    }
+}
+
 #[test]
 fn the_board_and_the_alerts_ask_for_metrics_that_there_are() {
     let metrics = Metrics::new();

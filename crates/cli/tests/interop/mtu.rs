@@ -49,7 +49,7 @@ fn the_doctor_tests_the_segment_that_it_reports() {
     require!();
     for (words, says) in [
         (&["--rtt", "20ms"][..], "bytes of payload, tested in both directions"),
-        (NARROW, "bytes of payload do not arrive"),
+        (NARROW, "bytes of payload do not pass"),
     ] {
         let link = Link::start(words);
         let backend = ["backend", "--listen", ":7443", "--to", "127.0.0.1:80", "--plain"];

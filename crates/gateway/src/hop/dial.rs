@@ -23,7 +23,7 @@ pub(crate) enum DialError {
         Verdict::OriginUnreachable => "cannot reach its origin",
         Verdict::Forbidden => "may not connect to the origin that was asked for",
         Verdict::Limited => "allows this frontend no more connections (max_connections)",
-        Verdict::Go | Verdict::Confirm => "contradicts itself",
+        Verdict::Go | Verdict::Confirm => "asked for a second confirmation",
     })]
     Refused(Verdict),
     /// The answer was not authentic.

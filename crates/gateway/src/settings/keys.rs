@@ -63,7 +63,7 @@ section! {
         flag: Some("mechanisms"),
         value_name: "LIST",
         help: "Mechanisms, separated by commas: fast_open, corrective, proactive, planner, path (path memory), \
-               path=shared, congestion=bbr, congestion=cubic; all for the first four, path=shared and congestion=bbr",
+               path=shared, congestion=bbr, congestion=cubic; all: the first four, path=shared and congestion=bbr",
         more: "`path=shared` includes the path memory and needs `congestion=bbr`. A list with neither `all` nor \
                `congestion` uses CUBIC. Reactive is on unless the list has `reactive=off`. \
                [Mechanisms](mechanisms.md)",
@@ -209,7 +209,7 @@ section! {
     users_file: PathBuf, {
         flag: Some("users-file"),
         conflicts: &["transparent"],
-        help: "File with the users of --socks5 and --connect: one NAME:PASSWORD a line, readable by its owner alone",
+        help: "File with the users of --socks5 and --connect: a line NAME:PASSWORD for each, readable by its owner alone",
         unset: "every client is served",
         example: "\"/etc/brisk/users\"",
     };
@@ -217,7 +217,10 @@ section! {
         flag: Some("transparent"),
         help: "Accept clients that a firewall rule redirects here (see brisk rules); the backend must --allow the origin",
     };
-    watch: bool, default true, { help: "Probe each backend four times a second" };
+    watch: bool, default true, {
+        help: "Probe each backend four times a second; without probes, a backend is down after three failed connections in \
+               a row",
+    };
     fallback: Fallback, default Fallback::None, {
         help: "\"direct\": connect to the origin over the kernel's TCP while no backend is up; this bypasses the \
                encryption of the hop (flag: --direct)",
