@@ -35,7 +35,7 @@ use crate::reactor::Reactor;
 use crate::sockopt;
 use batch::{Batches, UdpBatch};
 use layout::{Assembly, HEADER_LEN, INNER_HEADERS, Incoming, Outgoing};
-pub use peers::{LOCAL_INNER, inner_address};
+pub use peers::{LOCAL_INNER, inner_address, outer_address};
 use peers::{Peers, Route, canonical};
 use together::JointSender;
 

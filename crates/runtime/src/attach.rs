@@ -10,7 +10,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use brisk_packet_io::interface::Interface;
@@ -541,19 +541,12 @@ impl Attached {
         }
     }
 
-    /// Returns the outside address of the peer with the address `inside` in the stack. On a `udp:` device,
-    /// the address in the stack of a peer with an IPv6 address cannot be converted back, and is returned
-    /// itself.
+    /// Returns the outside address of the peer with the address `inside` in the stack, or `inside` itself if
+    /// that is unknown. On a `udp:` device the result is the address at which the peer began, if it has moved.
     pub fn peer(&self, inside: SocketAddr) -> SocketAddr {
-        match (self, inside.ip()) {
-            (Attached::Udp { .. }, IpAddr::V6(v6)) => {
-                // The layout of `brisk_packet_io::udp::peers`; the inverse conversion verifies it.
-                let [_, _, _, _, port, _, high, low] = v6.segments();
-                let bits = u32::from(high) << 16 | u32::from(low);
-                let outside = SocketAddr::from((Ipv4Addr::from_bits(bits), port));
-                if udp::inner_address(outside) == inside.ip() { outside } else { inside }
-            }
-            (Attached::Udp { .. } | Attached::Native { .. }, _) => inside,
+        match self {
+            Attached::Udp { .. } => udp::outer_address(inside.ip()).unwrap_or(inside),
+            Attached::Native { .. } => inside,
         }
     }
 
@@ -653,12 +646,14 @@ mod tests {
 
     #[test]
     fn peer_over_udp_has_its_inner_address_and_the_service_port() {
-        let attached = Attached::Udp { local: "127.0.0.1:9".parse().unwrap() };
-        let outside = "192.0.2.1:80".parse().unwrap();
-        let inner = attached.destination(outside).unwrap();
-        assert_eq!(inner, SocketAddr::new(udp::inner_address(outside), UDP_SERVICE_PORT));
-        assert_eq!(attached.outside(inner), "127.0.0.1:9".parse().unwrap());
-        assert_eq!(attached.peer(inner), outside);
+        let attached = Attached::Udp { local: "[::]:9".parse().unwrap() };
+        for outside in ["192.0.2.1:80", "[2001:db8::1]:80"] {
+            let outside = outside.parse().unwrap();
+            let inner = attached.destination(outside).unwrap();
+            assert_eq!(inner, SocketAddr::new(udp::inner_address(outside), UDP_SERVICE_PORT));
+            assert_eq!(attached.outside(inner), "[::]:9".parse().unwrap());
+            assert_eq!(attached.peer(inner), outside);
+        }
         let unknown = "[fd62:7269:736b:6:1:2:3:4]:5".parse().unwrap();
         assert_eq!(attached.peer(unknown), unknown);
     }

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! The mapping is a pure function, the same in every process and on every host. For IPv4 it can be inverted.
-//! For IPv6, a table of limited size stores it, and drops the peers that have been silent for the longest
-//! time. Because of NAT a peer may know other addresses for itself; this does not matter, because datagrams
+//! For IPv6, tables of limited size store it, and drop the peers that have been silent for the longest time
+//! ([`outer_address`]). Because of NAT a peer may know other addresses for itself; this does not matter, because datagrams
 //! contain no addresses. Fast Open cookies are bound to the inner address, and so to the outer address and
 //! port.
 //!
@@ -45,6 +45,9 @@ const MAX_MOVED_AWAY: u64 = 15;
 
 /// IPv6 peers that this process has named with [`inner_address`] before any datagram arrived from them.
 static NAMED: LazyLock<Mutex<Recent<SocketAddr>>> = LazyLock::new(|| Mutex::new(Recent::new(PEERS)));
+/// Peers with hashed inner addresses from which a device of this process has received datagrams. Separate from
+/// [`NAMED`], because anybody who forges source addresses can fill this table.
+static HEARD: LazyLock<Mutex<Recent<SocketAddr>>> = LazyLock::new(|| Mutex::new(Recent::new(PEERS)));
 
 /// Returns the address of the peer at `outer` in the stack: `connect` to this address reaches the peer.
 ///
@@ -62,6 +65,28 @@ pub fn inner_address(outer: SocketAddr) -> IpAddr {
         NAMED.lock().unwrap_or_else(PoisonError::into_inner).insert(inner, outer);
     }
     inner.into()
+}
+
+/// Returns the outer address to which this inner address belongs: the inverse of [`inner_address`]. A peer that
+/// has moved keeps its inner address, so the result is the outer address at which the peer began.
+///
+/// `None` if `inner` is no inner address, or if it names an IPv6 peer that this process neither named nor
+/// received a datagram from, or so long ago that its tables have dropped the peer.
+///
+/// ```
+/// use brisk_packet_io::udp::{inner_address, outer_address};
+/// for outer in ["192.0.2.1:7413", "[2001:db8::1]:7413"] {
+///     let outer = outer.parse()?;
+///     assert_eq!(outer_address(inner_address(outer)), Some(outer));
+/// }
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
+pub fn outer_address(inner: IpAddr) -> Option<SocketAddr> {
+    let IpAddr::V6(inner) = inner else { return None };
+    let stored = |table: &Mutex<Recent<SocketAddr>>| {
+        table.lock().unwrap_or_else(PoisonError::into_inner).find(inner).copied()
+    };
+    outer_of(inner).or_else(|| stored(&NAMED)).or_else(|| stored(&HEARD))
 }
 
 /// Returns mapped IPv4 addresses as IPv4 addresses, and removes the flow label.
@@ -159,7 +184,12 @@ impl Peers {
         match self.routes.find(inner) {
             Some(known) if known.outer != route.outer => return None,
             Some(known) => *known = route,
-            None => self.routes.insert(inner, route),
+            None => {
+                self.routes.insert(inner, route);
+                if outer_of(inner).is_none() {
+                    HEARD.lock().unwrap_or_else(PoisonError::into_inner).insert(inner, route.outer);
+                }
+            }
         }
         Some(inner)
     }
@@ -170,9 +200,7 @@ impl Peers {
         if let Some(route) = self.routes.find(inner) {
             return Some(*route);
         }
-        let outer = outer_of(inner)
-            .or_else(|| NAMED.lock().unwrap_or_else(PoisonError::into_inner).find(inner).copied())?;
-        let route = Route { outer, from: None };
+        let route = Route { outer: outer_address(inner.into())?, from: None };
         self.routes.insert(inner, route);
         Some(route)
     }
@@ -267,13 +295,14 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_peer_is_found_only_by_its_device() {
+    fn ipv6_peer_that_wrote_to_one_queue_is_found_by_the_others() {
         let outer = canonical("[2001:db8::8]:1".parse().unwrap());
         let from = Some("2001:db8::1".parse().unwrap());
-        let mut peers = Peers::new();
-        let inner = peers.learn(Route { outer, from }).unwrap();
+        let (mut peers, inner) = (Peers::new(), inner_of(outer));
+        assert_eq!(peers.route(inner), None);
+        assert_eq!(peers.learn(Route { outer, from }), Some(inner));
         assert_eq!(peers.route(inner), Some(Route { outer, from }));
-        assert_eq!(Peers::new().route(inner), None);
+        assert_eq!(Peers::new().route(inner), Some(Route { outer, from: None }));
         peers.forget_source(outer);
         assert_eq!(peers.route(inner), Some(Route { outer, from: None }));
     }
