@@ -11,8 +11,10 @@
 //! - The server answered but did not accept the data, three times in ten minutes. SYNs carry the cookie and
 //!   no data for 60 s and doubling, so that the client notices a server that recovers. This also happens to a
 //!   client whose address changes; it costs bytes and no time.
-//! - The path passed the data and then nothing more, to two destinations. Fast Open is off for one hour and
-//!   doubling. A single destination proves nothing, because it may have crashed.
+//! - The path passed the data and then nothing more. Without an answer to SYN data in the last minute, the
+//!   destination and port is avoided as after dropped SYNs; after two destinations, Fast Open is off for one
+//!   hour and doubling, because a single one may have crashed. If an answer came in the last minute, nothing
+//!   is avoided: a queue of several seconds, an outage and a change of this host's address look the same.
 
 use alloc::collections::VecDeque;
 use alloc::format;
@@ -53,8 +55,8 @@ const REQUEST_BASE: Duration = Duration::from_secs(3600);
 const BLACK_HOLE_DESTINATIONS: usize = 2;
 /// Time within which two signs of a black hole belong together.
 const BLACK_HOLE_WINDOW: Duration = Duration::from_secs(600);
-/// If an answer followed a SYN with data within this time, the network is no black hole, even if single
-/// destinations show signs of one: a queue of several seconds causes the same signs.
+/// If an answer followed a SYN with data within this time, a sign of a black hole does not count. This holds
+/// for the destination and port, and for the network.
 const RECENT_SUCCESS: Duration = Duration::from_secs(60);
 /// Number of dropped SYNs in a row after which a destination and port is avoided, if it has answered SYN data
 /// before. If one of twenty-five handshakes loses a packet, chance causes two in a row every 600 connections,
@@ -306,6 +308,8 @@ pub(super) struct Port {
     /// Since the destination was last avoided, an answer has followed SYN data; so a missing answer is more
     /// likely a chance loss.
     pub(super) answered: bool,
+    /// Time when an answer last followed SYN data.
+    pub(super) worked: Option<Instant>,
 }
 
 /// State of the network: whether it is a black hole for Fast Open.
@@ -447,6 +451,7 @@ impl ClientCache {
                 if let Some((_, path)) = self.paths.touch_or_insert(server_key.path, FastOpenPath::default) {
                     let port = path.port_mut(server_key.port);
                     (port.proven, port.answered, port.hedge_won) = (true, true, false);
+                    port.worked = Some(now);
                 }
                 if !server_key.path.remote.is_loopback() && !self.black_hole_base.is_zero() {
                     (self.black_hole.times, self.black_hole.worked) = (0, Some(now));
@@ -471,17 +476,30 @@ impl ClientCache {
 
     fn on_black_hole(&mut self, server_key: &ServerKey, sign: BlackHoleSign, now: Instant) {
         let base = self.black_hole_base;
+        let is_recent = |worked: Option<Instant>| {
+            worked.is_some_and(|worked| now.saturating_since(worked) <= RECENT_SUCCESS)
+        };
         if let Some((_, path)) = self.paths.touch_or_insert(server_key.path, FastOpenPath::default) {
-            if sign == BlackHoleSign::HedgeWon && !path.hedge_won_before(server_key.port) {
+            let port = path.port_mut(server_key.port);
+            (port.takes_data, port.proven) = (false, false);
+            let counts = match sign {
+                // After the first time, only this connection's answer may have been lost.
+                BlackHoleSign::HedgeWon => {
+                    port.hedge_won = !port.hedge_won;
+                    !port.hedge_won
+                }
+                BlackHoleSign::Timeouts
+                | BlackHoleSign::FinOnly
+                | BlackHoleSign::RepeatedSynAck
+                | BlackHoleSign::EarlyReset => !is_recent(port.worked),
+            };
+            if !counts {
                 return;
             }
             path.record_black_hole(server_key.port, now);
         }
-        if server_key.path.remote.is_loopback() || base.is_zero() {
-            return;
-        }
         let black_hole = &mut self.black_hole;
-        if black_hole.worked.is_some_and(|at| now.saturating_since(at) <= RECENT_SUCCESS) {
+        if server_key.path.remote.is_loopback() || base.is_zero() || is_recent(black_hole.worked) {
             return;
         }
         black_hole.signs.retain(|(remote, at)| {
@@ -576,19 +594,8 @@ impl FastOpenPath {
     /// Records a sign of a black hole. It counts as two dropped SYNs, and is no chance loss.
     fn record_black_hole(&mut self, port: u16, now: Instant) {
         let port = self.port_mut(port);
-        (port.takes_data, port.proven) = (false, false);
         port.syn_fail = port.syn_fail.saturating_add(2);
         port.avoid_after(SYN_FAIL_LIMIT, now);
-    }
-
-    /// True if another connection was answered first for the second time in a row; after the first time, this
-    /// connection's own answer may only have been lost.
-    fn hedge_won_before(&mut self, port: u16) -> bool {
-        let port = self.port_mut(port);
-        (port.takes_data, port.proven) = (false, false);
-        let before = port.hedge_won;
-        port.hedge_won = !before;
-        before
     }
 
     /// Records a dropped request for a cookie of a connection that knew of `known` such requests in a row.

@@ -141,11 +141,27 @@ fn known_server_is_left_alone_after_six_failures_in_a_row() {
     assert_eq!(bench.mode(240_006), Ok(Mode::Data), "as long as a stranger");
     bench.answer(SynAckClass::SynDrop, None, 240_007);
     assert_eq!(bench.mode(240_008), Err(OffReason::Disabled), "and then it is one");
-    // A black hole is not a matter of chance.
-    let mut bench = Bench::known();
-    bench.report(&FastOpenReport::Works, 0);
-    bench.report(&FastOpenReport::BlackHole(BlackHoleSign::Timeouts), 1);
-    assert_eq!(bench.mode(2), Err(OffReason::Disabled));
+}
+
+#[test]
+fn sign_of_a_black_hole_counts_a_minute_after_the_last_answer() {
+    let signs = [
+        BlackHoleSign::Timeouts,
+        BlackHoleSign::FinOnly,
+        BlackHoleSign::RepeatedSynAck,
+        BlackHoleSign::EarlyReset,
+    ];
+    for sign in signs {
+        let mut bench = Bench::known();
+        bench.report(&FastOpenReport::Works, 0);
+        // An outage, or a change of the address, leaves many connections without an answer.
+        for _ in 0..20 {
+            bench.report(&FastOpenReport::BlackHole(sign), 60_000);
+        }
+        assert_eq!(bench.mode(60_000), Ok(Mode::Data), "{sign:?}");
+        bench.report(&FastOpenReport::BlackHole(sign), 60_001);
+        assert_eq!(bench.mode(60_002), Err(OffReason::Disabled), "{sign:?}");
+    }
 }
 
 /// An answer that arrived on another connection first may have been lost on this one; the second time in a
