@@ -642,13 +642,14 @@ impl Connection {
             self.path.known = PathFacts::default();
             self.tx.rtt = RttEstimator::new(&self.config.rto, self.tx.rtt.granularity().into());
         }
+        self.tx.rto.reset_backoff();
         if answers_syn {
             // The SYN-ACK may have been lost, and the data after it.
             (self.handshake.syn.due, self.handshake.syn.early_wait) = (true, None);
             self.tx.resend_dropped(|record| !record.syn);
+            self.tx.rto.disarm();
             return;
         }
-        self.tx.rto.reset_backoff();
         if !self.tx.scoreboard.is_empty() {
             self.tx.rto.fire_at(now);
         }
