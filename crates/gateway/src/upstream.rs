@@ -115,6 +115,17 @@ pub(crate) struct Dialling {
     pub(crate) log: Log,
 }
 
+impl Dialling {
+    /// Returns the configuration of a connection over brisk's TCP.
+    fn connect_config(&self, purpose: Purpose) -> ConnectConfig {
+        let mut connect =
+            ConnectConfig { tcp: self.tcp.clone(), fast_open: self.fast_open, ..ConnectConfig::default() };
+        // The shared window may be full of data that waits for the watch: to report that this side has moved.
+        connect.tcp.share_path &= purpose != Purpose::Watch;
+        connect
+    }
+}
+
 /// A backend and its current state.
 #[derive(Debug)]
 pub struct Upstream {
@@ -419,7 +430,7 @@ impl Upstream {
             }
             return self.ask_on_open_connection(stream, message).await;
         }
-        let connect = ConnectConfig { tcp: dialling.tcp.clone(), fast_open, ..ConnectConfig::default() };
+        let connect = ConnectConfig { fast_open, ..dialling.connect_config(purpose) };
         let address = address.ok_or_else(not_configured)?;
         let (stream, sent) = endpoint.connect_with_data(address, message, &connect)?;
         let abandoned = Abandoned(Some(stream.handle()));
@@ -456,8 +467,7 @@ impl Upstream {
             }
             // The SYNs of the pool's connections request a cookie, so that requests can soon leave with a SYN
             // and the pool ends.
-            let fast_open = dialling.fast_open;
-            let connect = ConnectConfig { tcp: dialling.tcp.clone(), fast_open, ..ConnectConfig::default() };
+            let connect = dialling.connect_config(Purpose::Carry);
             for _ in 0..missing {
                 let opening = dialling.endpoint.connect_with(address, &connect);
                 let Ok(Ok(stream)) = tokio::time::timeout(MIN_TIME_LIMIT, opening).await else { break };
@@ -972,6 +982,15 @@ mod tests {
             watched: true,
             log: Log::to(lines.clone(), crate::log::LogFormat::Text, Level::Info),
         }
+    }
+
+    #[tokio::test]
+    async fn watch_does_not_wait_for_a_window_that_others_fill() {
+        let (near, _far) = memory::network(&LinkSpec::default(), 1).unwrap();
+        let tcp = TcpConfig { share_path: true, ..TcpConfig::default() };
+        let dialling = Dialling { tcp, ..plain(&near, &Lines::default()) };
+        let shares = |purpose| dialling.connect_config(purpose).tcp.share_path;
+        assert!(shares(Purpose::Carry) && !shares(Purpose::Watch));
     }
 
     #[tokio::test]
