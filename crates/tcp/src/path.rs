@@ -226,7 +226,7 @@ impl Aging<NarrowPath> {
             return Some(self);
         }
         self.fact.low = self.fact.low.max(packet.size);
-        (self.fact.low < self.fact.high).then_some(self)
+        (self.fact.low <= self.fact.high).then_some(self)
     }
 }
 
@@ -535,7 +535,8 @@ mod tests {
         };
         assert_eq!(after(1500, at(9)), Some((1064, 1400)), "it left earlier");
         assert_eq!(after(1200, at(10)), Some((1200, 1400)), "larger ones may not pass");
-        assert_eq!(after(1400, at(10)), None, "no size is known not to pass");
+        assert_eq!(after(1400, at(10)), Some((1400, 1400)), "larger ones do not pass");
+        assert_eq!(after(1401, at(10)), None, "the report is refuted");
     }
 
     #[test]

@@ -280,6 +280,9 @@ fn a_narrow_path_is_discovered_by_icmp() {
     assert!(got == data);
     assert_eq!(pair.a.conn_stats(at_a).expect("open").mss, 1200 - 52);
     assert_eq!(pair.a.conn_stats(at_a).expect("open").counters.timeouts, 0);
+    // RFC 1191 section 6.2 stores the path MTU for later connections.
+    let known = pair.a.path(A.ip(), B.ip(), pair.now).mtu;
+    assert_eq!(known.map(|mtu| (mtu.low, mtu.high)), Some((1200, 1200)));
 }
 
 #[test]
