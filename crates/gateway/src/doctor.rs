@@ -218,9 +218,8 @@ async fn segment(upstream: &Upstream, dialling: &Dialling, patience: Duration, r
     let Ok(mut hop) = open(upstream, dialling, patience, Transport::Usual).await else { return };
     let announced = hop.connection().segment();
     let began = Instant::now();
-    let segment = hop.connection().segment();
     let (mut read, mut write) = hop.split();
-    let result = tokio::time::timeout(patience, peer::exchange_full(&mut read, &mut write, segment)).await;
+    let result = tokio::time::timeout(patience, peer::exchange_full(&mut read, &mut write, announced)).await;
     let took = ms(began.elapsed());
     let up = hop.connection().segment();
     let down = match result {
