@@ -8,6 +8,7 @@ use alloc::collections::BTreeMap;
 use core::net::IpAddr;
 
 use crate::config::PlannerConfig;
+use crate::connection::{Connection, ReservationChange};
 use crate::outcome::Origin;
 use crate::time::Instant;
 
@@ -83,13 +84,27 @@ impl Allowances {
         self.enter(remote, sent, spent, now);
     }
 
+    /// Reserves the planned redundancy of this connection, and releases the part that is not needed.
+    #[inline(always)]
+    pub(super) fn update_reservation(&mut self, connection: &mut Connection, now: Instant) {
+        let Some(change) = connection.with_gentle(|gentle, parts| gentle.take_reservation(parts, now)) else {
+            return;
+        };
+        let ReservationChange { released, since, reserved } = change;
+        let remote = connection.tuple().remote.ip();
+        self.release(remote, released, since);
+        if reserved > 0 {
+            self.reserve(remote, reserved, now);
+        }
+    }
+
     /// Reserves IP bytes of redundancy for `remote`.
-    pub(super) fn reserve(&mut self, remote: IpAddr, bytes: u32, now: Instant) {
+    fn reserve(&mut self, remote: IpAddr, bytes: u32, now: Instant) {
         self.enter(remote, 0, u64::from(bytes), now);
     }
 
     /// Releases reserved bytes that were sent and recorded, or that are not needed.
-    pub(super) fn release(&mut self, remote: IpAddr, bytes: u32, reserved_at: Instant) {
+    fn release(&mut self, remote: IpAddr, bytes: u32, reserved_at: Instant) {
         if let Some(sent_bytes) = self.destinations.get_mut(&remote) {
             sent_bytes.release(u64::from(bytes), second(reserved_at));
         }

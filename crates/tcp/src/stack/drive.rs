@@ -5,13 +5,12 @@ use alloc::vec::Vec;
 use brisk_wire::Packet;
 use bytes::Bytes;
 
-use super::allowance::Allowances;
 use super::demux::Target;
 use super::slot::with_env;
 use super::stats::Refusal;
 use super::{Rx, Stack, Transmit};
 use crate::conn_id::ConnId;
-use crate::connection::{Connection, MAX_PIECES, ReservationChange, Urgency};
+use crate::connection::{MAX_PIECES, Urgency};
 use crate::event::{Event, LifecycleEvent, Observation};
 use crate::outcome::Origin;
 use crate::time::Instant;
@@ -26,19 +25,6 @@ enum Which {
     All { payload_in_place: bool },
     /// Packets that must leave before applications run, or before another segment is processed.
     Urgent,
-}
-
-/// Reserves the planned redundancy of this connection in the allowance of its destination.
-fn reserve(allowances: &mut Allowances, connection: &mut Connection, now: Instant) {
-    let Some(change) = connection.with_gentle(|gentle, parts| gentle.take_reservation(parts, now)) else {
-        return;
-    };
-    let ReservationChange { released, since, reserved } = change;
-    let remote = connection.tuple().remote.ip();
-    allowances.release(remote, released, since);
-    if reserved > 0 {
-        allowances.reserve(remote, reserved, now);
-    }
 }
 
 impl Stack {
@@ -246,7 +232,7 @@ impl Stack {
         if turns.is_empty() {
             // Nearly every segment causes such a poll. It changes nothing that an aftermath reports.
             connection.become_idle(now);
-            reserve(&mut self.allowances, connection, now);
+            self.allowances.update_reservation(connection, now);
             if slot.member.is_some() {
                 self.take_back(id, Urgency::Idle, now);
             }
@@ -280,7 +266,7 @@ impl Stack {
         if let Some((transmit, (remote, _))) = transmit.as_ref().zip(planned) {
             self.allowances.record(remote, transmit.origin, transmit.len, now);
         }
-        reserve(&mut self.allowances, connection, now);
+        self.allowances.update_reservation(connection, now);
         let aftermath = connection.after_poll(transmit.is_some(), now);
         match transmit {
             Some(_) => {

@@ -215,6 +215,8 @@ impl Stack {
         self.deadlines.set(id.index, None);
         self.leave_path(id, now);
         let Some(slot) = self.slots.at_mut(id) else { return };
+        // Without an owner it is not polled again.
+        self.allowances.update_reservation(&mut slot.connection, now);
         let tuple = FourTuple::from(&slot.tuple);
         let remains = slot.connection.time_wait();
         let (hop_limit, dscp, phase) = (slot.hop_limit, slot.dscp, slot.phase);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use brisk_tcp::ConnId;
 use brisk_tcp::config::{ConnectConfig, ListenConfig, PacingConfig, PlannerConfig, TcpConfig};
 
-use brisk_wire::Segment;
+use brisk_wire::{Flags, Segment, TcpHeader};
 
 use crate::harness::{A, B, Pair, pattern};
 
@@ -94,6 +94,35 @@ fn a_new_plan_keeps_the_unspent_bytes_of_the_last_one() {
     let parity = pair.a.conn_stats(id).expect("there").counters.parity;
     assert!(parity.sent >= 8, "{parity:?}");
     assert_eq!(parity.unsent_state, 0, "all that was planned has left");
+}
+
+/// Connections that are released by their program and reset by the peer end without another poll.
+#[test]
+fn connections_that_end_return_what_they_had_reserved() {
+    let mut tcp = TcpConfig {
+        handshake_copies: None,
+        initial_window: 64,
+        pacing: Some(PacingConfig::default()),
+        nodelay: true,
+        ..TcpConfig::planned(2)
+    };
+    tcp.mechanisms.planner =
+        Some(PlannerConfig { max_overhead: 2, assumed_loss: 100_000, ..PlannerConfig::default() });
+    let mut pair = Pair::new(1);
+    let listener = pair.listen(B, 80, ListenConfig { tcp: tcp.clone(), ..ListenConfig::default() });
+    let connect = ConnectConfig { tcp, ..ConnectConfig::default() };
+    for round in 0..10 {
+        let (id, _) = pair.established_at(listener, &connect);
+        let reset = TcpHeader { flags: Flags::RST, ..pair.next_header(B) };
+        pair.write(A, id, &pattern(30_000)).expect("taken");
+        pair.run(Duration::from_micros(10));
+        let counters = pair.a.conn_stats(id).expect("there").counters;
+        assert_eq!(counters.planned_protected, 1, "round {round}");
+        assert_eq!(counters.parity.sent, 0, "it waits for the data");
+        pair.release(A, id);
+        pair.forge(A, &reset, &[]);
+        assert!(pair.a.conn_stats(id).is_none(), "it has ended");
+    }
 }
 
 /// An answer does not show which of the two instances arrived, and the peer's report of a FIN whose copy it
