@@ -1,11 +1,12 @@
 //! The transports of the hop to a backend ([`Transport`]), and which of them the path carries.
 //!
 //! The first transport is tried alone for at least [`HEAD_START`]. If its handshake has not completed by
-//! then, the next one is opened in parallel with **the same** first message. While other connections are
-//! answered over the first transport, it gets up to [`MAX_HEAD_STARTS`] times as long: then only packets of
-//! this connection were lost, and a connection over the kernel's TCP does not survive a change of address.
-//! The first answer is accepted, and the other transport is dropped. Over an encrypted hop the backend acts
-//! on that message once, whichever transport delivers it ([`crate::hop::replay`]).
+//! then, the next one is opened in parallel with **the same** first message; if its handshake fails earlier,
+//! the next one is opened at once. While other connections are answered over the first transport, it gets up
+//! to [`MAX_HEAD_STARTS`] times as long: then only packets of this connection were lost, and a connection
+//! over the kernel's TCP does not survive a change of address. The first answer is accepted, and the other
+//! transport is dropped. Over an encrypted hop the backend acts on that message once, whichever transport
+//! delivers it ([`crate::hop::replay`]).
 //!
 //! If a later transport answers first, new connections begin with it, and the earlier ones are tried again
 //! after [`RETRY_PAUSE`]. If the watch makes these trials, the pause is constant, so that the watch notices
@@ -241,9 +242,9 @@ fn is_lost(transport: Transport, before: &Changes, now: &Changes) -> bool {
 
 /// Returns the first answer of two attempts. `next` begins if `this` is not `connected` after `head_start`
 /// and its transport does not answer others (`answers_others`, with the beginning of the head start), or as
-/// soon as no program listens at the address of `this`. If `this` fails in another way before that, returns
-/// its error. Once both have begun, the failure of one is not returned unless the other fails too; then
-/// returns an error that is not retryable, if there is one.
+/// soon as `this` fails without being `connected`. A failure that comes from the backend, which may have read
+/// the message, is returned instead. Once both have begun, the failure of one is not returned unless the
+/// other fails too; then returns an error that is not retryable, if there is one.
 pub(crate) async fn first_of<T>(
     this: impl Future<Output = Result<T, DialError>>,
     mut connected: watch::Receiver<bool>,
@@ -252,6 +253,7 @@ pub(crate) async fn first_of<T>(
     next: impl Future<Output = Result<T, DialError>>,
 ) -> Result<T, DialError> {
     let (mut this, mut next) = (pin!(this), pin!(next));
+    let handshake = connected.clone();
     let silent = async {
         for _ in 0..MAX_HEAD_STARTS {
             let began = Instant::now();
@@ -264,21 +266,22 @@ pub(crate) async fn first_of<T>(
             }
         }
     };
-    tokio::select! {
-        answered = &mut this => return match answered {
-            Err(error) if error.is_port_closed() => next.await,
-            answered => answered,
-        },
-        () = silent => {}
-    }
-    let (first, other) = tokio::select! {
-        answered = &mut this => match answered {
-            Ok(answered) => return Ok(answered),
-            Err(refused) => (refused, next.await),
-        },
-        answered = &mut next => match answered {
-            Ok(answered) => return Ok(answered),
-            Err(refused) => (refused, this.await),
+    let early = tokio::select! {
+        answered = &mut this => Some(answered),
+        () = silent => None,
+    };
+    let (first, other) = match early {
+        Some(Err(error)) if !*handshake.borrow() && !error.is_from_backend() => (error, next.await),
+        Some(answered) => return answered,
+        None => tokio::select! {
+            answered = &mut this => match answered {
+                Ok(answered) => return Ok(answered),
+                Err(refused) => (refused, next.await),
+            },
+            answered = &mut next => match answered {
+                Ok(answered) => return Ok(answered),
+                Err(refused) => (refused, this.await),
+            },
         },
     };
     other.map_err(|second| if first.is_retryable() { second } else { first })
@@ -341,6 +344,19 @@ mod tests {
         // A reset may come from a backend that has read the message.
         let reset = after(40, failed(io::ErrorKind::ConnectionReset));
         assert!(!race(reset, false, ready(Ok("kernel"))).await.unwrap_err().is_retryable());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn transport_that_fails_before_its_handshake_leaves_it_to_the_next_at_once() {
+        use io::ErrorKind::{AddrNotAvailable, HostUnreachable, NetworkUnreachable, QuotaExceeded};
+        for kind in [HostUnreachable, NetworkUnreachable, AddrNotAvailable, QuotaExceeded] {
+            let begin = tokio::time::Instant::now();
+            let early = || after(40, failed(kind));
+            assert_eq!(race(early(), false, ready(Ok("kernel"))).await.unwrap(), "kernel", "{kind}");
+            assert_eq!(begin.elapsed(), Duration::from_millis(40));
+            // After the handshake the backend may have read the message.
+            assert!(race(early(), true, ready(Ok("kernel"))).await.is_err(), "{kind}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -47,6 +47,16 @@ impl DialError {
         matches!(self, DialError::Connection(error) if error.kind() == io::ErrorKind::ConnectionRefused)
     }
 
+    /// True if the backend answered or ended the connection, so that it may have read the first message.
+    pub(crate) fn is_from_backend(&self) -> bool {
+        match self {
+            DialError::Refused(_) | DialError::Handshake(_) => true,
+            DialError::Connection(error) => {
+                matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof)
+            }
+        }
+    }
+
     /// True if another backend may be tried: certainly no origin has received anything, and the backend has
     /// not forbidden the origin.
     pub(crate) fn is_retryable(&self) -> bool {
