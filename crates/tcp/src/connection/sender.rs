@@ -351,7 +351,8 @@ impl Sender {
             burst_push: BurstPush::default(),
             paced: false,
             queued_from: None,
-            redundancy_left: None,
+            // Before the first plan nothing is planned.
+            redundancy_left: config.mechanisms.planner.map(|_| 0),
             fin_copied: false,
             option_reserve: 0,
             sizing: SendSizing::default(),

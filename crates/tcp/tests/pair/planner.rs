@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use brisk_tcp::ConnId;
-use brisk_tcp::config::{ConnectConfig, ListenConfig, PacingConfig, PlannerConfig, TcpConfig};
+use brisk_tcp::config::{
+    ConnectConfig, CopyScope, ListenConfig, PacingConfig, PlannerConfig, ProactiveConfig, TcpConfig,
+};
 
 use brisk_wire::{Flags, Segment, TcpHeader};
 
@@ -94,6 +96,28 @@ fn a_new_plan_keeps_the_unspent_bytes_of_the_last_one() {
     let parity = pair.a.conn_stats(id).expect("there").counters.parity;
     assert!(parity.sent >= 8, "{parity:?}");
     assert_eq!(parity.unsent_state, 0, "all that was planned has left");
+}
+
+/// The copier copies every segment, and the plan has nothing for copies.
+#[test]
+fn the_limit_of_a_plan_holds_for_the_copy_of_a_bare_fin() {
+    let mut tcp = TcpConfig { handshake_copies: None, nodelay: true, ..TcpConfig::planned(1) };
+    tcp.mechanisms.planner = Some(PlannerConfig { max_overhead: 0, ..PlannerConfig::default() });
+    tcp.mechanisms.proactive = Some(ProactiveConfig { scope: CopyScope::All, ..ProactiveConfig::default() });
+    for sends_data in [true, false] {
+        let mut pair = Pair::new(1);
+        let listener = pair.listen(B, 80, ListenConfig { tcp: tcp.clone(), ..ListenConfig::default() });
+        let connect = ConnectConfig { tcp: tcp.clone(), ..ConnectConfig::default() };
+        let (id, _) = pair.established_at(listener, &connect);
+        if sends_data {
+            pair.write(A, id, b"x").expect("taken");
+        }
+        pair.run(Duration::from_secs(1));
+        pair.shutdown(A, id);
+        pair.run(Duration::from_secs(1));
+        let copies = pair.a.conn_stats(id).expect("there").counters.copies_sent;
+        assert_eq!(copies, 0, "data before the FIN: {sends_data}");
+    }
 }
 
 /// Connections that are released by their program and reset by the peer end without another poll.

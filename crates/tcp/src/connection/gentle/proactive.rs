@@ -10,7 +10,7 @@ use crate::connection::gentle::{Active, Gentle, Parts, Refuted, SegmentVerdict};
 use crate::connection::receiver::Receiver;
 use crate::connection::sender::Sender;
 use crate::event::Observation;
-use crate::mechanism::proactive::copies::{Copies, CopyPolicy, Original, Scope};
+use crate::mechanism::proactive::copies::{Copies, Copy, CopyPolicy, Original, Scope};
 use crate::mechanism::proactive::filter::{BareAck, Filter, FilterVerdict, Instance};
 use crate::mechanism::signal::RepairReport;
 use crate::outcome::{Arrived, Origin, Sent};
@@ -95,7 +95,9 @@ impl Gentle {
     #[inline]
     pub(crate) fn decide_copy(&self, tx: &Sender, budget: impl FnOnce() -> Budget, now: Instant) -> Step {
         let next = self.proactive().and_then(|proactive| proactive.copies.next(now));
-        let Some((range, len)) = next.map(|copy| (copy.range, copy.payload_len())) else {
+        // A bare FIN takes a byte of the budget, so that it waits for pacing and does not exceed the plan.
+        let len_of = |copy: &Copy| copy.range.len().min(copy.payload_len().max(1));
+        let Some((range, len)) = next.map(|copy| (copy.range, len_of(copy))) else {
             return Step::Skip(None);
         };
         if tx.scoreboard.is_sacked(&range) {
