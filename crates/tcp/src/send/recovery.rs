@@ -309,18 +309,14 @@ impl Recovery {
     /// fast recovery that ends this way has lowered it already.
     pub(crate) fn on_timeout(&mut self, nxt: SeqNum) -> bool {
         self.resume_retransmissions();
-        let first = match self.state {
-            CongestionState::Open | CongestionState::Disorder => true,
-            CongestionState::Cwr | CongestionState::Recovery => false,
-            CongestionState::Loss => self.progressed,
-        };
-        // RFC 5682 section 3.1 step 1 examines no timeout that fires during fast recovery. After several
-        // timeouts in a row, data that was sent once and is delivered is the same evidence as after a single
-        // timeout (section 3.2; Linux: the same).
-        let examines = match self.state {
-            CongestionState::Open | CongestionState::Disorder | CongestionState::Cwr => true,
-            CongestionState::Recovery => false,
-            CongestionState::Loss => !self.progressed,
+        let (first, examines) = match self.state {
+            CongestionState::Open | CongestionState::Disorder => (true, true),
+            // RFC 5682 section 3.1 step 1 examines no timeout that fires during fast recovery. In CWR an undo
+            // would also restore the window from before the reduction that is under way.
+            CongestionState::Cwr | CongestionState::Recovery => (false, false),
+            // After several timeouts in a row, data that was sent once and is delivered is the same evidence
+            // as after a single timeout (RFC 5682 section 3.2; Linux: the same).
+            CongestionState::Loss => (self.progressed, !self.progressed),
         };
         if first {
             self.start_undo();
@@ -874,6 +870,18 @@ mod tests {
         recovery.on_timeout(seq(9000));
         assert_eq!(recovery.spurious(&delivering(2000, 3000, false), || false), None, "nor the next one");
         assert_eq!(recovery.spurious(&dsack(1000, 2000, DsackOf::Retransmit), || false), None);
+    }
+
+    #[test]
+    fn timeout_while_the_window_is_reduced_is_not_examined() {
+        let mut recovery = Recovery::new(ISS, true);
+        recovery.set_sack(true);
+        take(&mut recovery, &ack(0, 1000), false, 9000);
+        assert_eq!(recovery.on_ecn(seq(1000), seq(9000)), Episode::Entered);
+        assert!(!recovery.on_timeout(seq(9000)), "the window was reduced already");
+        take(&mut recovery, &ack(1000, 2000), true, 9000);
+        assert!(!recovery.prefers_new_data());
+        assert_eq!(recovery.spurious(&delivering(2000, 3000, false), || false), None);
     }
 
     #[test]
