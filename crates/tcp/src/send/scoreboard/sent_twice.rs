@@ -31,8 +31,10 @@ impl Scoreboard {
 
     /// Returns the cause of the duplicate `range`, and the number of its bytes in the log that have such a
     /// cause (a copy, or anything else). The cause is the earliest transmission in the log that overlaps the
-    /// range. It is a copy only if nothing else was sent again, because the peer drops copies silently. The
-    /// bytes found are removed from the log, because each transmission can cause only one duplicate.
+    /// range. It is a copy only if nothing else was sent again, because the peer drops copies silently. One
+    /// transmission of each byte of the range is removed from the log, because each transmission can cause
+    /// only one duplicate. So if the range has copied bytes beside retransmitted ones, they are removed and
+    /// not counted: only retransmitted bytes may show that a recovery was a mistake.
     pub(super) fn take_sent_twice(&mut self, range: SeqRange) -> (DsackOf, u32) {
         let overlaps = |entry: &SentTwice| entry.range.intersection(&range).is_some();
         let again = |entry: &SentTwice| entry.of != DsackOf::Duplicate && overlaps(entry);

@@ -386,6 +386,24 @@ fn dsack_is_attributed_to_a_copy_only_without_retransmission() {
 }
 
 #[test]
+fn dsack_of_retransmitted_and_copied_bytes_counts_the_retransmitted_ones() {
+    let mut board = board(2, true);
+    board.on_sent(&sent(Origin::Retransmit, 0, 1000, ms(10)));
+    board.on_sent(&sent(Origin::Duplicate, 1000, 2000, ms(11)));
+    board.on_ack(ISS + 2000, &blocks(&[]), info(ms(50)));
+    let mut report = |from, to| {
+        let outcome = board.on_ack(ISS + 2000, &blocks(&[(from, to)]), info(ms(60)));
+        outcome.dsack.map(|dsack| (dsack.of, dsack.sent_twice))
+    };
+    assert_eq!(report(0, 2000), Some((DsackOf::Retransmit, 1000)));
+    assert_eq!(
+        report(1000, 2000),
+        Some((DsackOf::NeverSentTwice, 0)),
+        "the first report was about the copy too"
+    );
+}
+
+#[test]
 fn the_log_of_what_was_sent_twice_is_bounded() {
     let mut board = board(500, true);
     for index in 0..250 {
