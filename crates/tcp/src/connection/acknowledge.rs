@@ -341,11 +341,14 @@ impl Connection {
         self.counters.loss_runs += runs;
         if loss.newly_lost > 0 {
             let too_big = by == LossCause::TooBig;
-            let segments = if too_big { 0 } else { loss.newly_lost.div_ceil(self.tx.mss()) };
-            self.counters.segments_lost += u64::from(segments);
+            let segments = if too_big { 0 } else { u64::from(loss.newly_lost.div_ceil(self.tx.mss())) };
+            self.counters.segments_lost += segments;
             self.with_gentle(Gentle::record_loss);
-            self.counters.early_retransmits += u64::from(by == LossCause::EarlyRetransmit);
-            self.counters.fack_losses += u64::from(by == LossCause::Fack);
+            match by {
+                LossCause::EarlyRetransmit => self.counters.early_retransmits += segments,
+                LossCause::Fack => self.counters.fack_losses += segments,
+                _ => {}
+            }
             self.counters.lost_again_bytes += u64::from(loss.lost_again);
             self.counters.observe(Observation::LossDeclared { bytes: loss.newly_lost, by });
         }

@@ -68,9 +68,9 @@ pub struct Counters {
     pub probes_spurious: u64,
     /// Reductions for a loss that was repaired before loss detection saw it.
     pub masked_losses: u64,
-    /// Acknowledgements that let early retransmit (RFC 5827) declare a loss.
+    /// Segments that early retransmit (RFC 5827) declared lost.
     pub early_retransmits: u64,
-    /// Acknowledgements that let forward acknowledgement (FACK) declare a loss.
+    /// Segments that forward acknowledgement (FACK) declared lost.
     pub fack_losses: u64,
     /// Bytes whose retransmission was lost too.
     pub lost_again_bytes: u64,

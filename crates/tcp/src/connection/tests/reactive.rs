@@ -202,6 +202,12 @@ fn each_row_of_the_table_is_detected_by_its_rule() {
             )
             .collect();
         assert_eq!(declared, [cause]);
+        let counters = tail.counters();
+        let by_cause = match cause {
+            LossCause::EarlyRetransmit => (counters.segments_lost, 0),
+            _ => (0, counters.segments_lost),
+        };
+        assert_eq!((counters.early_retransmits, counters.fack_losses), by_cause);
     }
 }
 
