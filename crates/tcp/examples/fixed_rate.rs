@@ -56,7 +56,7 @@ impl CongestionController for Flow {
 
     fn set_mss(&mut self, _mss: u32) {}
 
-    fn start(&mut self, window: u32, _ssthresh: Option<u32>) {
+    fn start(&mut self, window: u32) {
         self.window = window;
     }
 

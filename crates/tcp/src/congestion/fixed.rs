@@ -32,7 +32,7 @@ impl CongestionController for Fixed {
 
     fn set_mss(&mut self, _mss: u32) {}
 
-    fn start(&mut self, _window: u32, _ssthresh: Option<u32>) {}
+    fn start(&mut self, _window: u32) {}
 
     fn on_ack(&mut self, _ack: &AckSample) {}
 
@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn fixed_window_never_changes() {
         let mut fixed = Fixed::new(30_000);
-        fixed.start(1_000, Some(1_000));
+        fixed.start(1_000);
         fixed.on_rto(&RtoEvent { now: Instant::ZERO, pipe: 0, first: true, max_ssthresh: Some(1_000) });
         fixed.on_recovery_exit(CongestionState::Recovery);
         fixed.on_idle_restart(Instant::ZERO, 1_000);

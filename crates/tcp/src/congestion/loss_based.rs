@@ -76,11 +76,8 @@ impl<W: Window> CongestionController for LossBased<W> {
         self.window.set_mss(mss);
     }
 
-    fn start(&mut self, window: u32, ssthresh: Option<u32>) {
+    fn start(&mut self, window: u32) {
         self.window.set_cwnd(window);
-        if let Some(ssthresh) = ssthresh {
-            self.window.set_ssthresh(ssthresh);
-        }
     }
 
     fn on_sent(&mut self, sent: &Transmission) {

@@ -54,8 +54,8 @@ pub trait CongestionController: Debug + Send {
     /// Sets the largest payload, which has changed (path MTU, option size).
     fn set_mss(&mut self, mss: u32);
 
-    /// Starts the connection, or starts it again, with this window. At present `ssthresh` is always `None`.
-    fn start(&mut self, window: u32, ssthresh: Option<u32>);
+    /// Starts the connection, or starts it again, with this window.
+    fn start(&mut self, window: u32);
 
     /// Records that data left, for the first time or again.
     fn on_sent(&mut self, _sent: &Transmission) {}

@@ -412,7 +412,7 @@ impl Connection {
         }
         self.path.end_trust(&mut self.tx);
         let window = self.tx.mss().min(self.tx.rate.congestion.cwnd());
-        self.tx.rate.congestion.start(window, None);
+        self.tx.rate.congestion.start(window);
     }
 
     /// Passes the new segment size to the parts that depend on it.

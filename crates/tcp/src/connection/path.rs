@@ -213,7 +213,7 @@ impl OnPath {
             self.start = Start::Open;
         }
         let initial = self.unasked_window(config, tx.mss());
-        tx.rate.congestion.start(initial, None);
+        tx.rate.congestion.start(initial);
     }
 
     /// True if connections of this path may request more than ten segments. Without a request they then start
@@ -619,7 +619,7 @@ impl Connection {
         // If the window counts redundancy, the redundancy of a flight must not delay the end of its data.
         let percent = self.gentle.planner_config().filter(|_| self.tx.rate.delivery.is_some());
         let redundancy = percent.map_or(0, |config| u64::from(window) * u64::from(config.max_overhead) / 100);
-        self.tx.rate.congestion.start(window.saturating_add(redundancy as u32), None);
+        self.tx.rate.congestion.start(window.saturating_add(redundancy as u32));
         self.tx.rate.pacer.spread(rate, rtt.into(), mss, at_once, now);
     }
 

@@ -996,7 +996,7 @@ mod tests {
         assert!(!sender.is_urgent(), "nothing is written");
         sender.queue.write(b"waits");
         assert!(sender.is_urgent());
-        sender.rate.congestion.start(1_000_000, None);
+        sender.rate.congestion.start(1_000_000);
         assert!(!sender.is_urgent(), "a large window sends in large pieces");
     }
 

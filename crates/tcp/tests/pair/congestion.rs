@@ -54,7 +54,7 @@ impl CongestionController for FixedRate {
 
     fn set_mss(&mut self, _mss: u32) {}
 
-    fn start(&mut self, _window: u32, _ssthresh: Option<u32>) {}
+    fn start(&mut self, _window: u32) {}
 
     fn on_sent(&mut self, sent: &Transmission) {
         self.1.lock().unwrap().sent += u64::from(sent.len);

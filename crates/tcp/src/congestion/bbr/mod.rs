@@ -252,7 +252,7 @@ impl CongestionController for Bbr {
         self.cwnd = self.cwnd.max(self.mss);
     }
 
-    fn start(&mut self, window: u32, _ssthresh: Option<u32>) {
+    fn start(&mut self, window: u32) {
         self.cwnd = window.max(self.mss);
     }
 
