@@ -120,6 +120,17 @@ fn a_lost_retransmission_is_noticed_without_a_timeout() {
     assert_eq!(tail.world.read_all(S).len() as u32, 30 * P);
 }
 
+#[test]
+fn a_lost_retransmission_that_no_data_follows_waits_for_the_timeout() {
+    // RFC 8985 section 7.2 schedules no probe during recovery or while data is SACKed (Linux: the same). The
+    // loss shows at 100 ms; the timeout counts from the retransmission.
+    let mut tail = Tail::new(rack_tlp(), 8, |who, n| who == C && (n == 2 || n == 9));
+    tail.until(3_000);
+    let counters = tail.counters();
+    assert_eq!((counters.probes, counters.timeouts, counters.recoveries), (0, 1, 1), "{:?}", tail.sent());
+    assert_eq!(tail.world.read_all(S).len() as u32, 8 * P);
+}
+
 fn flight_report(world: &mut World) -> Option<FlightReport> {
     let client = world.end(C);
     client.path.take_flight_report(client.tx.scoreboard.is_empty())
