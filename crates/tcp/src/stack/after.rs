@@ -112,11 +112,16 @@ impl Stack {
         match slot.phase {
             Ownership::Owned => {
                 let reason = slot.connection.close_reason();
+                // The connection of an accepted request. Connections that their SYN opened have a ticket.
+                let is_request = !slot.connection.handshake.active && slot.ticket.is_none();
                 if events.contains(Events::CONNECTED) {
+                    self.stats.handshakes_completed += u64::from(is_request);
                     self.events.push(Event::Connected(id));
                 }
                 self.events.push_all(id, events);
                 if let Some(reason) = reason.filter(|_| events.contains(Events::CLOSED)) {
+                    let is_open = slot.connection.handshake.is_complete();
+                    self.stats.handshakes_failed += u64::from(is_request && !is_open);
                     self.events.push(Event::Closed(id, reason));
                 }
             }

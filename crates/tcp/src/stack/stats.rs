@@ -170,7 +170,7 @@ pub struct StackStats {
     pub active_opens: u64,
     /// SYNs that began a connection, half-open or at once (Fast Open).
     pub passive_opens: u64,
-    /// Handshakes that listeners completed, by cookie or not.
+    /// Handshakes that passive opens completed, by cookie or not.
     pub handshakes_completed: u64,
     /// Half-open connections that ended without a complete handshake.
     pub handshakes_failed: u64,

@@ -37,9 +37,24 @@ fn a_request_waits_without_an_answer_and_opens_when_accepted() {
     assert_eq!(pair.b.state(at_b), Some(State::SynReceived));
     pair.run_ms(200);
     assert!(pair.heard(B, Event::Connected(at_b)) && pair.heard(A, Event::Connected(at_a)));
+    let (client, server) = (pair.a.stats(), pair.b.stats());
+    assert_eq!((server.passive_opens, server.handshakes_completed, server.handshakes_failed), (1, 1, 0));
+    assert_eq!((client.active_opens, client.handshakes_completed), (1, 0));
     pair.transfer(A, at_a, at_b, &pattern(100_000), Duration::from_secs(60));
     let again = pair.b.accept_request(&request, &TcpConfig::default(), now);
     assert_eq!(again, Err(RequestError::Gone(request.tuple.remote)));
+}
+
+#[test]
+fn a_peer_that_resets_an_accepted_request_has_failed_its_handshake() {
+    let (mut pair, at_a, request) = asked(4711);
+    let now = pair.now;
+    pair.a.abort(at_a, now);
+    let at_b = pair.b.accept_request(&request, &TcpConfig::default(), now).expect("held");
+    pair.run_ms(200);
+    assert_ne!(pair.b.state(at_b), Some(State::Established));
+    let stats = pair.b.stats();
+    assert_eq!((stats.passive_opens, stats.handshakes_completed, stats.handshakes_failed), (1, 0, 1));
 }
 
 #[test]
