@@ -72,6 +72,8 @@ const LAST_PACKETS_LIMIT: Duration = Duration::from_secs(1);
 pub struct Endpoint {
     shards: Arc<Shards>,
     tcp: Arc<TcpConfig>,
+    /// The MTU of the device when the endpoint was built.
+    device_mtu: u16,
 }
 
 impl Endpoint {
@@ -286,8 +288,8 @@ impl Endpoint {
             .fold(false, |any, gone| any | gone)
     }
 
-    /// Sets the MTU in bytes. The caller must not exceed the device's MTU. After a decrease, existing
-    /// connections send no larger packet; after an increase, only new connections send larger ones.
+    /// Sets the MTU in bytes. After a decrease, existing connections send no larger packet; after an
+    /// increase, only new connections send larger ones.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -304,8 +306,12 @@ impl Endpoint {
     /// ```
     ///
     /// # Errors
-    /// `InvalidInput` below 576.
+    /// `InvalidInput` below 576, or above the MTU with which the device was built.
     pub fn set_mtu(&self, mtu: u16) -> io::Result<()> {
+        if mtu > self.device_mtu {
+            let message = format!("mtu {mtu}: the device was built for at most {} bytes", self.device_mtu);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
         self.shards
             .act(|inner, now| inner.stack.set_mtu(mtu, now))
             .collect::<Result<(), _>>()
@@ -394,7 +400,7 @@ impl Endpoint {
 impl Clone for Endpoint {
     fn clone(&self) -> Endpoint {
         self.shards.iter().for_each(|shared| shared.lock().add_handle());
-        Endpoint { shards: self.shards.clone(), tcp: self.tcp.clone() }
+        Endpoint { shards: self.shards.clone(), tcp: self.tcp.clone(), device_mtu: self.device_mtu }
     }
 }
 
@@ -609,6 +615,7 @@ impl Builder {
             }
             None => self.queues,
         };
+        let device_mtu = queues.first().map_or(u16::MAX, |queue| mtu_of(&**queue));
         let clock = Clock::start();
         let stacks = stacks(self.stack, &seed, steering, clock)?;
         let exchanges = if several { Exchange::between(queues.len()) } else { Vec::new() };
@@ -626,7 +633,7 @@ impl Builder {
             let _entered = core.enter();
             core.spawn(Driver::new(shared.clone(), queue, self.observers.clone()));
         }
-        Ok(Endpoint { shards: Arc::new(Shards::new(all, steering)), tcp: Arc::new(self.tcp) })
+        Ok(Endpoint { shards: Arc::new(Shards::new(all, steering)), tcp: Arc::new(self.tcp), device_mtu })
     }
 
     /// Adapts the stack's configuration to the device. All queues of a device have the same properties.

@@ -81,6 +81,9 @@ async fn addresses_and_mtu_change_while_connections_are_open() {
     let error = timeout(LIMIT, on_old.read_u8()).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     assert_eq!(client.set_mtu(100).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    let error = client.set_mtu(9000).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    assert_eq!(error.to_string(), "mtu 9000: the device was built for at most 1500 bytes");
     client.set_mtu(900).unwrap();
     stream.write_all(&[1; 100_000]).await.unwrap();
     stream.shutdown().await.unwrap();
