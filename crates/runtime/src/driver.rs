@@ -343,6 +343,8 @@ impl Driver {
             let round = self.round(cx)?;
             let blocked = self.send(cx)?;
             if round.done && self.outgoing.packets.is_empty() {
+                let counters = self.device.counters();
+                self.shared.lock().device = counters;
                 return Ok(Poll::Ready(()));
             }
             if self.readers.have_enough() && !blocked && self.is_readers_turn(cx) {

@@ -344,7 +344,7 @@ impl Endpoint {
     }
 
     /// Returns counters of the packets that the device carried and dropped. The driver reads them ten times a
-    /// second at most.
+    /// second at most, and once more when it ends: after [`close`](Endpoint::close) they are exact.
     pub fn device_counters(&self) -> Counters {
         self.shards.sum(|inner| inner.device)
     }

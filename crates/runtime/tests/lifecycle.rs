@@ -63,6 +63,16 @@ async fn closing_aborts_at_its_deadline_and_wakes_every_task() {
     timeout(LIMIT, a.wait_idle()).await.unwrap();
 }
 
+#[tokio::test(start_paused = true)]
+async fn device_counters_of_a_closed_endpoint_are_exact() {
+    let (_a, b, client, mut accepted) = pair().await;
+    accepted.write_all(&[7; 1000]).await.unwrap();
+    // The client does not close, so the last packet is a reset at the deadline.
+    assert_eq!(b.close(Duration::from_millis(50)).await, 1);
+    assert_eq!(b.device_counters().sent, b.stats().packets_out);
+    drop(client);
+}
+
 #[tokio::test]
 async fn addresses_and_mtu_change_while_connections_are_open() {
     let (a, b) = MemoryDevice::pair();
