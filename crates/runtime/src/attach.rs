@@ -182,6 +182,7 @@ pub enum Attached {
 }
 
 /// A device that [`AttachConfig::open_share`] has opened.
+#[derive(Debug)]
 #[non_exhaustive]
 pub struct OpenShare {
     /// A builder with the device and the addresses.
@@ -199,6 +200,7 @@ pub struct OpenShare {
 
 /// How packets to the stack's addresses get from the interface to the stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Frames {
     /// The interface is the device: `tun:`.
     Own,

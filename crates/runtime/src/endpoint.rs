@@ -1,6 +1,7 @@
 //! [`Endpoint`]: a TCP host on a device. It has one stack, or one for each queue of the device. A task of the
 //! tokio runtime drives each stack.
 
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -68,7 +69,6 @@ const LAST_PACKETS_LIMIT: Duration = Duration::from_secs(1);
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
 pub struct Endpoint {
     shards: Arc<Shards>,
     tcp: Arc<TcpConfig>,
@@ -397,6 +397,12 @@ impl Endpoint {
     }
 }
 
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint").field("stacks", &self.stacks()).finish_non_exhaustive()
+    }
+}
+
 impl Clone for Endpoint {
     fn clone(&self) -> Endpoint {
         self.shards.iter().for_each(|shared| shared.lock().add_handle());
@@ -702,8 +708,8 @@ fn steering_key(seed: &Seed) -> u64 {
     u64::from_le_bytes(seed.derive(0).to_bytes().as_chunks().0[0])
 }
 
-impl std::fmt::Debug for Builder {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder").field("stack", &self.stack).field("tcp", &self.tcp).finish_non_exhaustive()
     }
 }

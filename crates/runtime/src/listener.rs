@@ -1,5 +1,6 @@
 //! [`TcpListener`]: accepts connections.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -40,7 +41,6 @@ use crate::waiters::{Waiter, wait};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
 pub struct TcpListener {
     /// One part in each stack of the endpoint.
     parts: Vec<Part>,
@@ -50,7 +50,6 @@ pub struct TcpListener {
 }
 
 /// The listener of one stack.
-#[derive(Debug)]
 struct Part {
     shared: Arc<Shared>,
     id: ListenerId,
@@ -193,6 +192,12 @@ impl TcpListener {
     /// Returns the local address and port.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
+    }
+}
+
+impl fmt::Debug for TcpListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TcpListener").field("local", &self.local).finish_non_exhaustive()
     }
 }
 

@@ -64,6 +64,21 @@ async fn closing_aborts_at_its_deadline_and_wakes_every_task() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn debug_output_of_endpoints_and_requests_fits_into_a_log_line() {
+    let (a, b) = memory::network(&LinkSpec::default(), 1).unwrap();
+    let forwarder = Forwarder::bind(&b, 1).unwrap();
+    let listener = TcpListener::bind(&b, at("10.0.0.2:80")).unwrap();
+    assert_eq!(format!("{b:?}"), "Endpoint { stacks: 1, .. }");
+    assert_eq!(format!("{listener:?}"), "TcpListener { local: 10.0.0.2:80, .. }");
+    let connecting = tokio::spawn(async move { a.connect(at("10.0.0.2:81")).await });
+    let request = timeout(LIMIT, forwarder.request()).await.unwrap().unwrap();
+    let text = format!("{request:?}");
+    assert!(text.len() < 1000, "{} bytes: {text}", text.len());
+    request.refuse();
+    connecting.await.unwrap().unwrap_err();
+}
+
+#[tokio::test(start_paused = true)]
 async fn device_counters_of_a_closed_endpoint_are_exact() {
     let (_a, b, client, mut accepted) = pair().await;
     accepted.write_all(&[7; 1000]).await.unwrap();
