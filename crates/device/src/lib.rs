@@ -246,16 +246,18 @@ impl Capabilities {
 pub const MAX_SUPER: usize = 65_535;
 
 /// State of the TCP checksum of a received packet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ChecksumState {
     /// The stack must verify it.
+    #[default]
     Verify,
     /// The device vouches for the packet; the checksum field may be incomplete.
     Trusted,
 }
 
-/// Metadata of a received packet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Metadata of a received packet. The default is that of a single segment whose checksum the stack must
+/// verify. A device sets the fields that differ, so that it still compiles when a release adds a field.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RxMeta {
     /// State of the TCP checksum.
     pub checksum: ChecksumState,
