@@ -31,6 +31,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut socket = TcpSocket::new(&server);
     socket.bind("10.0.0.2:443".parse()?);
     socket.fast_open(16);
+    // Otherwise Nagle's algorithm delays the response until the client has acknowledged the session tickets.
+    socket.set_nodelay(true);
     let listener = TlsListener::new(socket.listen(128)?, server_tls);
     let app = Router::new().route("/echo", post(|body: String| async { body }));
     tokio::spawn(axum::serve(listener, app).into_future());
@@ -47,6 +49,8 @@ async fn echo(client: &Endpoint, tls: TlsConnector) -> Result<usize, Box<dyn Err
     let mut socket = TcpSocket::new(client);
     // The SYN waits for the first write and carries the ClientHello.
     socket.set_fast_open_connect(Some(FastOpenConnect { defer: true, ..FastOpenConnect::default() }));
+    // Otherwise it delays the request until the server has acknowledged the end of the TLS handshake.
+    socket.set_nodelay(true);
     let stream = socket.connect("10.0.0.2:443".parse()?).await?;
     let mut stream = tls.connect("server.example".try_into()?, stream).await?;
     let head = format!(
@@ -55,6 +59,7 @@ async fn echo(client: &Endpoint, tls: TlsConnector) -> Result<usize, Box<dyn Err
     );
     stream.write_all(head.as_bytes()).await?;
     stream.write_all(BODY).await?;
+    stream.flush().await?;
     let mut response = Vec::new();
     stream.read_to_end(&mut response).await?;
     if !response.ends_with(BODY) {

@@ -99,8 +99,9 @@ impl TcpSocket {
         self.fast_open_listen = config;
     }
 
-    /// Lets [`connect_with_data`](TcpSocket::connect_with_data) send data with the SYN. The server's
-    /// application can receive it **more than once**: use it only for requests that may be repeated.
+    /// Lets [`connect_with_data`](TcpSocket::connect_with_data), or the first write after `connect` with
+    /// [`defer`](FastOpenConnect::defer), send data with the SYN. The server's application can receive it
+    /// **more than once**: use it only for requests that may be repeated.
     pub fn set_fast_open_connect(&mut self, config: Option<FastOpenConnect>) {
         self.fast_open_connect = config;
     }
