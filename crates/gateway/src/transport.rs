@@ -1,8 +1,8 @@
 //! The transports of the hop to a backend ([`Transport`]), and which of them the path carries.
 //!
 //! The first transport is tried alone for at least [`HEAD_START`]. If its handshake has not completed by
-//! then, the next one is opened in parallel with **the same** first message; if its handshake fails earlier,
-//! the next one is opened at once. While other connections are answered over the first transport, it gets up
+//! then, the next one is opened in parallel with **the same** first message; if it is reported
+//! unreachable earlier, the next one is opened at once. While other connections are answered over the first transport, it gets up
 //! to [`MAX_HEAD_STARTS`] times as long: then only packets of this connection were lost, and a connection
 //! over the kernel's TCP does not survive a change of address. The first answer is accepted, and the other
 //! transport is dropped. Over an encrypted hop the backend acts on that message once, whichever transport
@@ -242,9 +242,10 @@ fn is_lost(transport: Transport, before: &Changes, now: &Changes) -> bool {
 
 /// Returns the first answer of two attempts. `next` begins if `this` is not `connected` after `head_start`
 /// and its transport does not answer others (`answers_others`, with the beginning of the head start), or as
-/// soon as `this` fails without being `connected`. A failure that comes from the backend, which may have read
-/// the message, is returned instead. Once both have begun, the failure of one is not returned unless the
-/// other fails too; then returns an error that is not retryable, if there is one.
+/// soon as `this` is reported unreachable without being `connected`. Any other failure of `this` alone is
+/// returned: the backend may have read the message, or this side lacks a port or memory. Once both have
+/// begun, the failure of one is not returned unless the other fails too; then returns an error that is not
+/// retryable, if there is one.
 pub(crate) async fn first_of<T>(
     this: impl Future<Output = Result<T, DialError>>,
     mut connected: watch::Receiver<bool>,
@@ -271,7 +272,7 @@ pub(crate) async fn first_of<T>(
         () = silent => None,
     };
     let (first, other) = match early {
-        Some(Err(error)) if !*handshake.borrow() && !error.is_from_backend() => (error, next.await),
+        Some(Err(error)) if !*handshake.borrow() && error.is_unreachable() => (error, next.await),
         Some(answered) => return answered,
         None => tokio::select! {
             answered = &mut this => match answered {
@@ -347,15 +348,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn transport_that_fails_before_its_handshake_leaves_it_to_the_next_at_once() {
-        use io::ErrorKind::{AddrNotAvailable, HostUnreachable, NetworkUnreachable, QuotaExceeded};
-        for kind in [HostUnreachable, NetworkUnreachable, AddrNotAvailable, QuotaExceeded] {
+    async fn transport_that_is_unreachable_leaves_it_to_the_next_at_once() {
+        use io::ErrorKind::{AddrInUse, HostUnreachable, NetworkUnreachable, OutOfMemory, QuotaExceeded};
+        for kind in [HostUnreachable, NetworkUnreachable] {
             let begin = tokio::time::Instant::now();
             let early = || after(40, failed(kind));
             assert_eq!(race(early(), false, ready(Ok("kernel"))).await.unwrap(), "kernel", "{kind}");
             assert_eq!(begin.elapsed(), Duration::from_millis(40));
             // After the handshake the backend may have read the message.
             assert!(race(early(), true, ready(Ok("kernel"))).await.is_err(), "{kind}");
+        }
+        // A failure of this side says nothing about the transport.
+        for kind in [AddrInUse, OutOfMemory, QuotaExceeded] {
+            assert!(race(after(40, failed(kind)), false, ready(Ok("kernel"))).await.is_err(), "{kind}");
         }
     }
 

@@ -47,14 +47,12 @@ impl DialError {
         matches!(self, DialError::Connection(error) if error.kind() == io::ErrorKind::ConnectionRefused)
     }
 
-    /// True if the backend answered or ended the connection, so that it may have read the first message.
-    pub(crate) fn is_from_backend(&self) -> bool {
-        match self {
-            DialError::Refused(_) | DialError::Handshake(_) => true,
-            DialError::Connection(error) => {
-                matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof)
-            }
-        }
+    /// True if the path leads to no program: nothing listens at the address, or a router reports that it is
+    /// unreachable.
+    pub(crate) fn is_unreachable(&self) -> bool {
+        use io::ErrorKind::{HostUnreachable, NetworkUnreachable};
+        let is_reported = |kind| matches!(kind, HostUnreachable | NetworkUnreachable);
+        self.is_port_closed() || matches!(self, DialError::Connection(error) if is_reported(error.kind()))
     }
 
     /// True if another backend may be tried: certainly no origin has received anything, and the backend has
