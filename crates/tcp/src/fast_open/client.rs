@@ -13,8 +13,8 @@
 //!   client whose address changes; it costs bytes and no time.
 //! - The path passed the data and then nothing more. Without an answer to SYN data in the last minute, the
 //!   destination and port is avoided as after dropped SYNs; after two destinations, Fast Open is off for one
-//!   hour and doubling, because a single one may have crashed. If an answer came in the last minute, nothing
-//!   is avoided: a queue of several seconds, an outage and a change of this host's address look the same.
+//!   hour and doubling, because a single one may have crashed. If an answer came in the last minute, silence
+//!   avoids nothing: a queue of several seconds, an outage and a change of this host's address look the same.
 
 use alloc::collections::VecDeque;
 use alloc::format;
@@ -55,8 +55,8 @@ const REQUEST_BASE: Duration = Duration::from_secs(3600);
 const BLACK_HOLE_DESTINATIONS: usize = 2;
 /// Time within which two signs of a black hole belong together.
 const BLACK_HOLE_WINDOW: Duration = Duration::from_secs(600);
-/// If an answer followed a SYN with data within this time, a sign of a black hole does not count. This holds
-/// for the destination and port, and for the network.
+/// If an answer followed a SYN with data within this time, silence after another one is no sign of a black
+/// hole for the destination and port, and no sign counts for the network.
 const RECENT_SUCCESS: Duration = Duration::from_secs(60);
 /// Number of dropped SYNs in a row after which a destination and port is avoided, if it has answered SYN data
 /// before. If one of twenty-five handshakes loses a packet, chance causes two in a row every 600 connections,
@@ -488,10 +488,10 @@ impl ClientCache {
                     port.hedge_won = !port.hedge_won;
                     !port.hedge_won
                 }
-                BlackHoleSign::Timeouts
-                | BlackHoleSign::FinOnly
-                | BlackHoleSign::RepeatedSynAck
-                | BlackHoleSign::EarlyReset => !is_recent(port.worked),
+                BlackHoleSign::EarlyReset => true,
+                BlackHoleSign::Timeouts | BlackHoleSign::FinOnly | BlackHoleSign::RepeatedSynAck => {
+                    !is_recent(port.worked)
+                }
             };
             if !counts {
                 return;

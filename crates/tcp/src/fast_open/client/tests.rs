@@ -144,14 +144,8 @@ fn known_server_is_left_alone_after_six_failures_in_a_row() {
 }
 
 #[test]
-fn sign_of_a_black_hole_counts_a_minute_after_the_last_answer() {
-    let signs = [
-        BlackHoleSign::Timeouts,
-        BlackHoleSign::FinOnly,
-        BlackHoleSign::RepeatedSynAck,
-        BlackHoleSign::EarlyReset,
-    ];
-    for sign in signs {
+fn silence_is_a_sign_of_a_black_hole_a_minute_after_the_last_answer() {
+    for sign in [BlackHoleSign::Timeouts, BlackHoleSign::FinOnly, BlackHoleSign::RepeatedSynAck] {
         let mut bench = Bench::known();
         bench.report(&FastOpenReport::Works, 0);
         // An outage, or a change of the address, leaves many connections without an answer.
@@ -162,6 +156,11 @@ fn sign_of_a_black_hole_counts_a_minute_after_the_last_answer() {
         bench.report(&FastOpenReport::BlackHole(sign), 60_001);
         assert_eq!(bench.mode(60_002), Err(OffReason::Disabled), "{sign:?}");
     }
+    // An outage causes no reset.
+    let mut bench = Bench::known();
+    bench.report(&FastOpenReport::Works, 0);
+    bench.report(&FastOpenReport::BlackHole(BlackHoleSign::EarlyReset), 1);
+    assert_eq!(bench.mode(2), Err(OffReason::Disabled));
 }
 
 /// An answer that arrived on another connection first may have been lost on this one; the second time in a
