@@ -10,10 +10,9 @@
 //! ```
 //!
 //! The mapping is a pure function, the same in every process and on every host. For IPv4 it can be inverted.
-//! For IPv6, tables of limited size store it, and drop the peers that have been silent for the longest time
-//! ([`outer_address`]). Because of NAT a peer may know other addresses for itself; this does not matter, because datagrams
-//! contain no addresses. Fast Open cookies are bound to the inner address, and so to the outer address and
-//! port.
+//! For IPv6, tables of limited size store it ([`outer_address`]). Because of NAT a peer may know other
+//! addresses for itself; this does not matter, because datagrams contain no addresses. Fast Open cookies are
+//! bound to the inner address, and so to the outer address and port.
 //!
 //! A peer that moves to another outer address keeps its inner address while connections use it
 //! (`Peers::redirect`). Another peer at the old outer address gets a different inner address, in the IPv6

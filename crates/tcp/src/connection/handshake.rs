@@ -86,6 +86,14 @@ pub(crate) struct OwnSyn {
     deferred: u8,
 }
 
+impl OwnSyn {
+    /// Makes it due on another path, where the timeouts of the earlier one do not count.
+    pub(super) fn begin_again(&mut self) {
+        (self.due, self.early_wait) = (true, None);
+        self.timeouts = self.timeouts.min(self.deferred.into());
+    }
+}
+
 /// Action after the timer of a SYN or SYN-ACK has fired.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SynTimeout {

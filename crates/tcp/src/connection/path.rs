@@ -645,7 +645,7 @@ impl Connection {
         self.tx.rto.reset_backoff();
         if answers_syn {
             // The SYN-ACK may have been lost, and the data after it.
-            (self.handshake.syn.due, self.handshake.syn.early_wait) = (true, None);
+            self.handshake.syn.begin_again();
             self.tx.resend_dropped(|record| !record.syn);
             self.tx.rto.disarm();
             return;
