@@ -38,7 +38,7 @@ pub(crate) fn secret() -> Option<Secret> {
 /// Limit of known frontends. Beyond it, the frontend that registered the longest time ago is forgotten.
 const MAX_FRONTENDS: usize = 1024;
 /// Number of earlier addresses that are kept for each frontend. Connections that began at older ones are
-/// lost.
+/// aborted.
 const MAX_EARLIER: usize = 4;
 
 /// The frontends of a backend by their secrets.

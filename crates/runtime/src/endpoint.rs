@@ -259,11 +259,10 @@ impl Endpoint {
         changed.for_each(drop);
     }
 
-    /// Forgets an address that a peer has left. The stack no longer recognises segments of connections that
-    /// began there, so these connections time out.
+    /// Forgets the address of a peer. If the peer has left it, this aborts the connections that began there.
     pub fn forget_peer(&self, address: IpAddr) {
-        let forgotten = self.shards.act(|inner, _| {
-            inner.stack.forget_peer(address);
+        let forgotten = self.shards.act(|inner, now| {
+            inner.stack.forget_peer(address, now);
             inner.moves.push(PeerMove::Forgotten(address));
         });
         forgotten.for_each(drop);

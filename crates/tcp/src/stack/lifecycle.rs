@@ -84,7 +84,12 @@ impl Stack {
         self.act_on_all(now, |_| true, Connection::abort);
     }
 
-    fn act_on_all(&mut self, now: Instant, of: impl Fn(&Slot) -> bool, mut act: impl FnMut(&mut Connection)) {
+    pub(super) fn act_on_all(
+        &mut self,
+        now: Instant,
+        of: impl Fn(&Slot) -> bool,
+        mut act: impl FnMut(&mut Connection),
+    ) {
         let chosen = self.slots.iter().filter(|(_, slot)| of(slot)).map(|(id, _)| id);
         let chosen: Vec<ConnId> = chosen.collect();
         for id in chosen {

@@ -23,6 +23,7 @@ use core::net::{IpAddr, SocketAddr};
 use brisk_wire::{Flags, SeqNum};
 
 use super::Stack;
+use super::slot::Slot;
 use crate::conn_id::ConnId;
 use crate::connection::Connection;
 use crate::four_tuple::FourTuple;
@@ -156,7 +157,7 @@ impl Stack {
     /// // A packet proves that the peer is now at another place, to which the driver gives the address `new`.
     /// server.move_peer(old, new, true, now);
     /// // Nothing will come from the old place any more.
-    /// server.forget_peer(old);
+    /// server.forget_peer(old, now);
     /// // At the end that has moved:
     /// client.change_path("10.0.0.2".parse()?, true, now);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -179,8 +180,13 @@ impl Stack {
         self.change_paths_of(&[address], is_other_path, now);
     }
 
-    /// Forgets an earlier address of a peer: no connection is looked up there any more.
-    pub fn forget_peer(&mut self, address: IpAddr) {
+    /// Forgets the address of a peer. If the peer has left it, this aborts the connections that began there:
+    /// no segment reaches them any more, and they must not be in the way of the next peer at this address.
+    pub fn forget_peer(&mut self, address: IpAddr, now: Instant) {
+        if self.moves.earlier.values().any(|before| *before == address) {
+            let began_there = |slot: &Slot| slot.connection.tuple().remote.ip() == address;
+            self.act_on_all(now, began_there, Connection::abort);
+        }
         self.moves.known.remove(&address);
         self.moves.earlier.remove(&address);
         self.moves.earlier.retain(|_, before| *before != address);

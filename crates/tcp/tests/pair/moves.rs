@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use brisk_tcp::config::{ConnectConfig, ListenConfig};
+use brisk_tcp::connection::State;
 use brisk_tcp::fast_open::{ClientCookie, FastOpenConnect, FastOpenListen};
 use brisk_tcp::{ConnId, ListenerId};
-use brisk_wire::Flags;
+use brisk_wire::{Flags, TcpHeader};
 
 use crate::harness::{A, B, Pair, Seen, packet, pattern};
 
@@ -201,14 +202,28 @@ fn nobody_but_the_report_moves_a_connection() {
 }
 
 #[test]
-fn forgotten_address_leads_to_no_connection_any_more() {
+fn connections_of_a_forgotten_address_end_at_both_sides() {
     let mut moving = moving();
+    moving.known();
+    let now = moving.pair.now;
+    moving.pair.b.forget_peer(A.ip(), now);
+    moving.pair.run_ms(50);
+    assert_eq!(moving.pair.b.state(moving.at_b), Some(State::Established), "the peer is still there");
     moving.known();
     moving.change();
     moving.report(false);
-    moving.pair.b.forget_peer(A.ip());
-    moving.pair.write(A, moving.at_a, &pattern(10)).expect("open");
-    moving.pair.run_ms(500);
+    let now = moving.pair.now;
+    moving.pair.b.forget_peer(A.ip(), now);
+    moving.pair.run_ms(50);
+    assert_eq!(moving.pair.count(B, Flags::RST | Flags::ACK), 1);
+    assert_eq!(
+        [moving.pair.a.state(moving.at_a), moving.pair.b.state(moving.at_b)],
+        [Some(State::Closed); 2]
+    );
+    // A segment that was on its way has no owner.
+    let stray = TcpHeader { flags: Flags::ACK, src_port: 5000, dst_port: 80, ..TcpHeader::default() };
+    moving.pair.inject(B, &packet(SocketAddr::from((MOVED, 5000)), B.addr(80), &stray, b"late"));
+    moving.pair.run_ms(50);
     assert_eq!(moving.pair.count(B, Flags::RST), 1, "the peer is known: it is answered at once");
 }
 
@@ -317,7 +332,8 @@ fn repeated_syn_is_answered_at_once_if_the_address_of_the_first_is_forgotten() {
     moving.pair.b.expect_moves("10.0.0.77".parse().expect("an address"));
     moving.change_after_syn();
     moving.pair.b.accept(moving.listener).expect("opened by its SYN");
-    moving.pair.b.forget_peer(A.ip());
+    let now = moving.pair.now;
+    moving.pair.b.forget_peer(A.ip(), now);
     moving.pair.run_ms(3500);
     let (_, from) = moving.pair.b.accept(moving.listener).expect("another connection");
     assert_eq!(from.ip(), IpAddr::from(MOVED));
