@@ -257,6 +257,13 @@ pub enum ChecksumState {
 
 /// Metadata of a received packet. The default is that of a single segment whose checksum the stack must
 /// verify. A device sets the fields that differ, so that it still compiles when a release adds a field.
+///
+/// ```
+/// use brisk_device::{ChecksumState, RxMeta};
+/// // The network card has verified the checksum.
+/// let meta = RxMeta { checksum: ChecksumState::Trusted, ..RxMeta::default() };
+/// assert_eq!(meta.segment_size, None);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RxMeta {
     /// State of the TCP checksum.
