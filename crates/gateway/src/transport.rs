@@ -2,11 +2,11 @@
 //!
 //! The first transport is tried alone for at least [`HEAD_START`]. If its handshake has not completed by
 //! then, the next one is opened in parallel with **the same** first message; if it is reported
-//! unreachable earlier, the next one is opened at once. While other connections are answered over the first transport, it gets up
-//! to [`MAX_HEAD_STARTS`] times as long: then only packets of this connection were lost, and a connection
-//! over the kernel's TCP does not survive a change of address. The first answer is accepted, and the other
-//! transport is dropped. Over an encrypted hop the backend acts on that message once, whichever transport
-//! delivers it ([`crate::hop::replay`]).
+//! unreachable earlier, the next one is opened at once. While other connections are answered over the
+//! first transport, it gets up to [`MAX_HEAD_STARTS`] times as long: then only packets of this
+//! connection were lost, and a connection over the kernel's TCP does not survive a change of address.
+//! The first answer is accepted, and the other transport is dropped. Over an encrypted hop the backend
+//! acts on that message once, whichever transport delivers it ([`crate::hop::replay`]).
 //!
 //! If a later transport answers first, new connections begin with it, and the earlier ones are tried again
 //! after [`RETRY_PAUSE`]. If the watch makes these trials, the pause is constant, so that the watch notices

@@ -543,8 +543,9 @@ impl Attached {
         }
     }
 
-    /// Returns the outside address of the peer with the address `inside` in the stack, or `inside` itself if
-    /// that is unknown. On a `udp:` device the result is the address at which the peer began, if it has moved.
+    /// Returns the outside address of the peer with the address `inside` in the stack, or `inside`
+    /// itself if that is unknown. On a `udp:` device the result is the address at which the peer began,
+    /// if it has moved.
     pub fn peer(&self, inside: SocketAddr) -> SocketAddr {
         match self {
             Attached::Udp { .. } => udp::outer_address(inside.ip()).unwrap_or(inside),

@@ -44,8 +44,8 @@ const MAX_MOVED_AWAY: u64 = 15;
 
 /// IPv6 peers that this process has named with [`inner_address`] before any datagram arrived from them.
 static NAMED: LazyLock<Mutex<Recent<SocketAddr>>> = LazyLock::new(|| Mutex::new(Recent::new(PEERS)));
-/// Peers with hashed inner addresses from which a device of this process has received datagrams. Separate from
-/// [`NAMED`], because anybody who forges source addresses can fill this table.
+/// Peers with hashed inner addresses from which a device of this process has received datagrams.
+/// Separate from [`NAMED`], because anybody who forges source addresses can fill this table.
 static HEARD: LazyLock<Mutex<Recent<SocketAddr>>> = LazyLock::new(|| Mutex::new(Recent::new(PEERS)));
 
 /// Returns the address of the peer at `outer` in the stack: `connect` to this address reaches the peer.
@@ -66,8 +66,9 @@ pub fn inner_address(outer: SocketAddr) -> IpAddr {
     inner.into()
 }
 
-/// Returns the outer address to which this inner address belongs: the inverse of [`inner_address`]. A peer that
-/// has moved keeps its inner address, so the result is the outer address at which the peer began.
+/// Returns the outer address to which this inner address belongs: the inverse of [`inner_address`]. A
+/// peer that has moved keeps its inner address, so the result is the outer address at which the peer
+/// began.
 ///
 /// `None` if `inner` is no inner address, or if it names an IPv6 peer that this process neither named nor
 /// received a datagram from, or so long ago that its tables have dropped the peer.
