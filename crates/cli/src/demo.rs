@@ -6,30 +6,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use brisk_lab::demo::{Demo, DemoReport, Snapshot};
-use brisk_link::LinkSpec;
 use brisk_link::units::parse_size;
 use brisk_runtime::profile::{DEFAULT_MAX_OVERHEAD, Profile, parse_max_overhead};
 
 use crate::Common;
 use crate::failure::Failure;
 use crate::interrupt;
-use crate::link_args::LinkArgs;
+use crate::link_args::{LinkArgs, help_with_default};
 use crate::output::{print, print_line};
 use crate::service;
 
 mod view;
 
 const EXAMPLES: &str = "\
-Default link: --rtt 100ms --rate 20mbit --loss 2%. If you set any flag of the link, the others mean
-no delay, no loss and no limit of the rate.
-
 Examples:
   brisk demo
   brisk demo --seconds 10 --json
   brisk demo --rtt 250ms --rate 10mbit --loss after:1%,50% --flow 30kB --per-second 10";
 
-/// The default link: a distant region over a mediocre path.
-const USUAL_LINK: &str = "--rtt 100ms --rate 20mbit --loss 2%";
 /// The default seed.
 const USUAL_SEED: u64 = 1;
 /// Duration of the warm-up, in which both ends learn the path.
@@ -39,7 +33,7 @@ const SIMULATED: u64 = 4000;
 
 /// The flags of `demo`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = help_with_default(EXAMPLES))]
 pub(crate) struct Args {
     #[command(flatten)]
     link: LinkArgs,
@@ -100,8 +94,7 @@ async fn set(flag: Arc<AtomicBool>) {
 
 impl Args {
     fn demo(&self) -> Result<Demo, Failure> {
-        let preset = if self.link.is_empty() { USUAL_LINK } else { "" };
-        let link = self.link.spec(LinkSpec::parse(preset).map_err(Failure::usage)?)?;
+        let link = self.link.spec_or_default()?;
         if !link.up.middleboxes.is_empty() || !link.down.middleboxes.is_empty() {
             return Err(Failure::usage(
                 "--middlebox: the hop of the demonstration is TCP inside UDP, which middleboxes do not see; use brisk whatif",

@@ -6,6 +6,17 @@ use brisk_link::LinkSpec;
 
 use crate::failure::Failure;
 
+/// The link of `demo` and `whatif` when no flag describes one: a distant region over a mediocre path.
+const USUAL_LINK: &str = "--rtt 100ms --rate 20mbit --loss 2%";
+
+/// Returns the end of the help of a subcommand whose link has a default.
+pub(crate) fn help_with_default(examples: &str) -> String {
+    format!(
+        "Default link: {USUAL_LINK}. If you set any flag of the link, the others mean\nno delay, no loss and no limit of the \
+         rate.\n\n{examples}"
+    )
+}
+
 /// The flags of a link.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Link")]
@@ -79,6 +90,12 @@ impl LinkArgs {
         spec.load_traces(&mut |path| std::fs::read_to_string(path).map_err(|error| error.to_string()))
             .map_err(Failure::usage)?;
         Ok(spec)
+    }
+
+    /// Returns the link of the flags, or the default link if no flag shapes one.
+    pub(crate) fn spec_or_default(&self) -> Result<LinkSpec, Failure> {
+        let preset = if self.is_empty() { USUAL_LINK } else { "" };
+        self.spec(LinkSpec::parse(preset).map_err(Failure::usage)?)
     }
 
     /// True if no flag shapes the link (a seed alone shapes nothing).

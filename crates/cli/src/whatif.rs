@@ -7,7 +7,6 @@ use brisk_lab::compare::{Comparison, compare};
 use brisk_lab::pages::har;
 use brisk_lab::scenario::Scenario;
 use brisk_lab::sizes::Sizes;
-use brisk_link::LinkSpec;
 use brisk_link::units::parse_size;
 use brisk_runtime::profile::{DEFAULT_MAX_OVERHEAD, Profile, parse_max_overhead};
 use brisk_sim::page::Page;
@@ -18,14 +17,11 @@ mod captured;
 use crate::Common;
 use crate::failure::Failure;
 use crate::interrupt;
-use crate::link_args::LinkArgs;
+use crate::link_args::{LinkArgs, help_with_default};
 use crate::output::{print, print_line};
 use crate::text_file::read_text;
 
 const EXAMPLES: &str = "\
-Default link: --rtt 100ms --rate 20mbit --loss 2%. If you set any flag of the link, the others mean
-no delay, no loss and no limit of the rate.
-
 Examples:
   brisk whatif --rtt 100ms --rate 20mbit --loss 2% --flow 30kB
   brisk whatif --rtt 200ms --loss after:1%,50% --flow 5kB -n 10000 --json
@@ -33,14 +29,12 @@ Examples:
   brisk whatif --rtt 80ms --loss 1% --access-log /var/log/nginx/access.log
   tcpdump -i eth0 -s 128 -w own.pcap tcp port 80, and then: brisk whatif --pcap own.pcap";
 
-/// The link when no flag describes one.
-const USUAL_LINK: &str = "--rtt 100ms --rate 20mbit --loss 2%";
 /// The default seed; it is fixed, so that results can be compared from day to day.
 const USUAL_SEED: u64 = 1;
 
 /// The flags of `whatif`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = help_with_default(EXAMPLES))]
 pub(crate) struct Args {
     #[command(flatten)]
     link: LinkArgs,
@@ -130,8 +124,7 @@ impl Args {
     }
 
     fn comparison(&self) -> Result<Comparison, Failure> {
-        let preset = if self.link.is_empty() { USUAL_LINK } else { "" };
-        let link = self.link.spec(LinkSpec::parse(preset).map_err(Failure::usage)?)?;
+        let link = self.link.spec_or_default()?;
         let max_overhead = self.max_overhead()?;
         let mut arms = match &self.arms {
             Some(text) => {
