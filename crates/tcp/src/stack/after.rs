@@ -109,19 +109,22 @@ impl Stack {
         if slot.phase != Ownership::Owned {
             slot.deferred.insert(events);
         }
+        // Counts the connection of an accepted request. Connections that their SYN opened have a ticket;
+        // others of a listener are counted when they leave `HalfOpen`.
+        let is_claimed = matches!(slot.phase, Ownership::Owned | Ownership::Released);
+        if is_claimed && !slot.connection.handshake.active && slot.ticket.is_none() {
+            let has_failed = events.contains(Events::CLOSED) && !slot.connection.handshake.is_complete();
+            self.stats.handshakes_completed += u64::from(events.contains(Events::CONNECTED));
+            self.stats.handshakes_failed += u64::from(has_failed);
+        }
         match slot.phase {
             Ownership::Owned => {
                 let reason = slot.connection.close_reason();
-                // The connection of an accepted request. Connections that their SYN opened have a ticket.
-                let is_request = !slot.connection.handshake.active && slot.ticket.is_none();
                 if events.contains(Events::CONNECTED) {
-                    self.stats.handshakes_completed += u64::from(is_request);
                     self.events.push(Event::Connected(id));
                 }
                 self.events.push_all(id, events);
                 if let Some(reason) = reason.filter(|_| events.contains(Events::CLOSED)) {
-                    let is_open = slot.connection.handshake.is_complete();
-                    self.stats.handshakes_failed += u64::from(is_request && !is_open);
                     self.events.push(Event::Closed(id, reason));
                 }
             }

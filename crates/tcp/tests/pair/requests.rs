@@ -47,14 +47,20 @@ fn a_request_waits_without_an_answer_and_opens_when_accepted() {
 
 #[test]
 fn a_peer_that_resets_an_accepted_request_has_failed_its_handshake() {
-    let (mut pair, at_a, request) = asked(4711);
-    let now = pair.now;
-    pair.a.abort(at_a, now);
-    let at_b = pair.b.accept_request(&request, &TcpConfig::default(), now).expect("held");
-    pair.run_ms(200);
-    assert_ne!(pair.b.state(at_b), Some(State::Established));
-    let stats = pair.b.stats();
-    assert_eq!((stats.passive_opens, stats.handshakes_completed, stats.handshakes_failed), (1, 0, 1));
+    for is_released in [false, true] {
+        let (mut pair, at_a, request) = asked(4711);
+        let now = pair.now;
+        pair.a.abort(at_a, now);
+        let at_b = pair.b.accept_request(&request, &TcpConfig::default(), now).expect("held");
+        if is_released {
+            pair.b.release(at_b, now);
+        }
+        pair.run_ms(200);
+        assert_ne!(pair.b.state(at_b), Some(State::Established));
+        let stats = pair.b.stats();
+        let counts = (stats.passive_opens, stats.handshakes_completed, stats.handshakes_failed);
+        assert_eq!(counts, (1, 0, 1), "released: {is_released}");
+    }
 }
 
 #[test]
