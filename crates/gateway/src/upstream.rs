@@ -985,7 +985,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn watch_does_not_wait_for_a_window_that_others_fill() {
+    async fn watch_shares_no_controller_with_connections_of_clients() {
         let (near, _far) = memory::network(&LinkSpec::default(), 1).unwrap();
         let tcp = TcpConfig { share_path: true, ..TcpConfig::default() };
         let dialling = Dialling { tcp, ..plain(&near, &Lines::default()) };
