@@ -10,7 +10,8 @@ use brisk_wire::{
 };
 
 use super::demux::{Demux, Target};
-use super::half_open::{HalfOpen, HalfOpenTable};
+use super::half_open::HalfOpenTable;
+use super::half_open::record::HalfOpen;
 use super::listener::Listener;
 use super::slot::{Ownership, Slot, with_env};
 use super::stats::Refusal;

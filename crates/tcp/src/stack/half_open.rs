@@ -15,262 +15,19 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use brisk_wire::{Ecn, Flags, Options, SeqNum, Timestamps, UnknownOptions};
+use record::HalfOpen;
 
 use super::Stack;
 use super::deadlines::Deadlines;
 use super::demux::Target;
 use super::slab::Slab;
 use super::slot::{Ownership, Slot};
-use crate::config::StackConfig;
 use crate::conn_id::{ConnId, ListenerId};
-use crate::connection::{Connection, Env, Host, Secrets, Urgency};
-use crate::fast_open::server::Verdict;
-use crate::four_tuple::{CompactTuple, FourTuple};
-use crate::outcome::Arrived;
-use crate::path::PathFacts;
-use crate::time::{Duration, Instant};
+use crate::connection::{Connection, Urgency};
+use crate::four_tuple::FourTuple;
+use crate::time::Instant;
 
-/// Record from which a half-open connection is rebuilt, and its history. There may be many records, so
-/// optional values are stored as bits and separate words, and times as microseconds since the SYN arrived.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct HalfOpen {
-    tuple: CompactTuple,
-    opened: Instant,
-    /// Fields that few records have.
-    uncommon: Option<Box<UncommonFields>>,
-    iss: SeqNum,
-    ts_offset: u32,
-    irs: SeqNum,
-    ts_value: u32,
-    answered: u32,
-    /// Time of the last timeout.
-    timed_out: u32,
-    /// Slot of the listener.
-    listener: u32,
-    window: u16,
-    mss: u16,
-    wire_len: u16,
-    payload_len: u16,
-    /// Time from the timeout until the answer was sent again.
-    repeated_after: u16,
-    flags: u8,
-    window_scale: u8,
-    timeouts: u8,
-    has: Has,
-    last_action: LastAction,
-    ecn: Ecn,
-}
-
-/// The optional values that are present, as bits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Has(u8);
-
-impl Has {
-    const MSS: u8 = 1;
-    const WINDOW_SCALE: u8 = 2;
-    const SACK: u8 = 4;
-    const TIMESTAMPS: u8 = 8;
-    /// Not a property of the SYN: there was memory for repairs by parity.
-    const ACCEPTS_PARITY: u8 = 16;
-
-    fn all(bits: [(u8, bool); 5]) -> Has {
-        Has(bits.iter().filter(|(_, is_set)| *is_set).fold(0, |all, (bit, _)| all | bit))
-    }
-
-    fn contains(self, bit: u8) -> bool {
-        self.0 & bit != 0
-    }
-}
-
-/// The last action of a half-open connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum LastAction {
-    /// The connection was created: its answer is due.
-    Started,
-    /// The answer was sent.
-    Answered,
-    /// The timer fired: the answer is due again.
-    TimedOut,
-}
-
-/// Fields that a plain SYN from an unknown client does not have.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-struct UncommonFields {
-    /// Options of the SYN, if they are unusual.
-    options: Option<Options>,
-    /// Facts of the path at the beginning, which the connection reports as long as it exists.
-    known: PathFacts,
-    verdict: Option<Verdict>,
-}
-
-/// Stored parts of a SYN, and the decisions about it.
-pub(super) struct Beginning<'a> {
-    pub(super) tuple: FourTuple,
-    pub(super) listener: ListenerId,
-    pub(super) syn: &'a Arrived<'a>,
-    pub(super) wire_len: usize,
-    pub(super) secrets: Secrets,
-    pub(super) host: Host,
-    pub(super) verdict: Option<Verdict>,
-    pub(super) opened: Instant,
-}
-
-impl HalfOpen {
-    /// Returns the record of a connection with this beginning; `None` if a value does not fit.
-    pub(super) fn new(beginning: Beginning<'_>) -> Option<Box<HalfOpen>> {
-        let Beginning { tuple, listener, syn, wire_len, secrets, host, verdict, opened } = beginning;
-        let Arrived { seq, ack: _, flags, window, urgent, options, payload, ecn, segment_size } = *syn;
-        if urgent != 0 || segment_size != payload.len() {
-            return None;
-        }
-        let mut half_open = HalfOpen {
-            tuple: tuple.into(),
-            opened,
-            uncommon: None,
-            iss: secrets.iss,
-            ts_offset: secrets.ts_offset,
-            irs: seq,
-            ts_value: options.timestamps.map_or(0, |timestamps| timestamps.value),
-            answered: 0,
-            timed_out: 0,
-            repeated_after: 0,
-            listener: listener.index,
-            window,
-            mss: options.mss.unwrap_or(0),
-            wire_len: wire_len.try_into().ok()?,
-            payload_len: payload.len().try_into().ok()?,
-            // AE is reserved and has no effect.
-            flags: flags.without(Flags::AE).0.try_into().ok()?,
-            window_scale: options.window_scale.unwrap_or(0),
-            timeouts: 0,
-            has: Has::all([
-                (Has::MSS, options.mss.is_some()),
-                (Has::WINDOW_SCALE, options.window_scale.is_some()),
-                (Has::SACK, options.sack_permitted),
-                (Has::TIMESTAMPS, options.timestamps.is_some()),
-                (Has::ACCEPTS_PARITY, host.accepts_parity),
-            ]),
-            last_action: LastAction::Started,
-            ecn,
-        };
-        let options = (!is_usual(options)).then(|| options.clone());
-        if options.is_some() || verdict.is_some() {
-            half_open.uncommon =
-                Some(Box::new(UncommonFields { options, verdict, ..UncommonFields::default() }));
-        }
-        Some(Box::new(half_open))
-    }
-
-    pub(crate) fn is_of(&self, tuple: &FourTuple) -> bool {
-        self.tuple.is(tuple)
-    }
-
-    pub(crate) fn listener(&self) -> u32 {
-        self.listener
-    }
-
-    fn options(&self) -> Options {
-        if let Some(options) = self.uncommon.as_ref().and_then(|fields| fields.options.as_ref()) {
-            return options.clone();
-        }
-        Options {
-            mss: self.has.contains(Has::MSS).then_some(self.mss),
-            window_scale: self.has.contains(Has::WINDOW_SCALE).then_some(self.window_scale),
-            sack_permitted: self.has.contains(Has::SACK),
-            timestamps: self
-                .has
-                .contains(Has::TIMESTAMPS)
-                .then_some(Timestamps { value: self.ts_value, echo: 0 }),
-            ..Options::default()
-        }
-    }
-
-    fn since_opened(&self, now: Instant) -> Option<u32> {
-        now.saturating_since(self.opened).as_micros().try_into().ok()
-    }
-
-    fn at(&self, since_opened: u32) -> Instant {
-        self.opened + Duration::from_micros(since_opened.into())
-    }
-
-    /// Records a transmission. Returns `None` if it is not the answer to the SYN, or cannot be stored.
-    fn sent(&mut self, now: Instant) -> Option<()> {
-        let at = self.since_opened(now)?;
-        match self.last_action {
-            LastAction::Started => self.answered = at,
-            LastAction::TimedOut => {
-                self.repeated_after = at.saturating_sub(self.timed_out).try_into().ok()?;
-            }
-            LastAction::Answered => return None,
-        }
-        self.last_action = LastAction::Answered;
-        Some(())
-    }
-
-    /// Records a timeout. Returns `None` if it cannot be stored.
-    fn timed_out(&mut self, now: Instant) -> Option<()> {
-        let at = self.since_opened(now)?;
-        self.timeouts = self.timeouts.checked_add(1).filter(|_| self.last_action == LastAction::Answered)?;
-        self.timed_out = at;
-        self.last_action = LastAction::TimedOut;
-        Some(())
-    }
-
-    /// Repeats the transmissions, whose packets are discarded, and the timeouts. A connection depends on the
-    /// exact time only of its last retransmission.
-    fn replay(&self, connection: &mut Connection, config: &StackConfig) {
-        discard_transmissions(connection, config, self.at(self.answered));
-        let last = self.at(self.timed_out);
-        for timeout in 1..=self.timeouts {
-            let is_last = timeout == self.timeouts;
-            let timed_out = connection.next_timeout().filter(|_| !is_last).unwrap_or(last);
-            // The events were handed over at the original timeout.
-            let _ = connection.on_timeout(timed_out);
-            let late = Duration::from_micros(self.repeated_after.into());
-            let repeated = if is_last { last + late } else { timed_out };
-            discard_transmissions(connection, config, repeated);
-        }
-    }
-}
-
-/// Polls a connection for packets and discards them.
-fn discard_transmissions(connection: &mut Connection, config: &StackConfig, at: Instant) {
-    let env = Env {
-        challenge: &mut |_| false,
-        super_segment: config.max_super_segment,
-        sends_twice: false,
-        partial_checksum: config.max_super_segment > 0,
-        payload_in_place: false,
-    };
-    let mut packet = Vec::new();
-    while connection.poll_transmit(at, &env, &mut packet).is_some() {
-        packet.clear();
-    }
-}
-
-/// True if these options of a SYN fit into the record without [`UncommonFields`].
-fn is_usual(options: &Options) -> bool {
-    let Options {
-        mss: _,
-        window_scale: _,
-        sack_permitted: _,
-        timestamps,
-        sack,
-        fast_open,
-        gentle,
-        early_window,
-        unknown,
-        malformed_gentle,
-    } = options;
-    timestamps.is_none_or(|timestamps| timestamps.echo == 0)
-        && sack.is_empty()
-        && fast_open.is_none()
-        && gentle.is_none()
-        && early_window.is_none()
-        && *unknown == UnknownOptions::default()
-        && !malformed_gentle
-}
+pub(in crate::stack) mod record;
 
 /// The records of half-open connections, and the whole connections that may become records. The listeners
 /// bound their number.
@@ -332,12 +89,12 @@ impl HalfOpenTable {
 
     /// Returns the four-tuples of all records.
     pub(super) fn flows(&self) -> impl Iterator<Item = FourTuple> {
-        self.entries.iter().map(|(_, entry)| FourTuple::from(&entry.tuple))
+        self.entries.iter().map(|(_, entry)| entry.tuple())
     }
 
     fn of(&self, listener: ListenerId) -> Vec<u32> {
         let all = self.entries.iter();
-        all.filter(|(_, entry)| entry.listener == listener.index).map(|(index, _)| index).collect()
+        all.filter(|(_, entry)| entry.listener() == listener.index).map(|(index, _)| index).collect()
     }
 }
 
@@ -373,16 +130,12 @@ impl Stack {
             return;
         }
         let (deadline, known) = (connection.next_timeout(), connection.path.known);
-        let Some(mut half_open) =
-            slot.half_open.take_if(|half_open| half_open.last_action == LastAction::Answered)
-        else {
+        let Some(mut half_open) = slot.half_open.take_if(|half_open| half_open.has_answered()) else {
             return;
         };
-        if known != PathFacts::default() {
-            half_open.uncommon.get_or_insert_default().known = known;
-        }
+        half_open.set_known(known);
         debug_assert!(self.is_restored_equal(id, &half_open), "{half_open:?}");
-        let tuple = FourTuple::from(&half_open.tuple);
+        let tuple = half_open.tuple();
         self.deadlines.set(id.index, None);
         self.free(id);
         let index = self.half_open.entries.insert(*half_open);
@@ -405,9 +158,9 @@ impl Stack {
     pub(super) fn restore_half_open(&mut self, index: u32, now: Instant) -> Option<ConnId> {
         self.half_open.deadlines.set(index, None);
         let half_open = self.half_open.entries.remove(index)?;
-        let tuple = FourTuple::from(&half_open.tuple);
+        let tuple = half_open.tuple();
         let connection = self.restored(&half_open);
-        let listener: Option<ListenerId> = self.listeners.key_at(half_open.listener);
+        let listener: Option<ListenerId> = self.listeners.key_at(half_open.listener());
         let (Some(connection), Some(listener)) = (connection, listener) else {
             self.demux.remove(&tuple, Target::HalfOpen(index));
             return None;
@@ -443,46 +196,15 @@ impl Stack {
 
     /// Returns the connection rebuilt from `half_open`, with its history repeated.
     fn restored(&self, half_open: &HalfOpen) -> Option<Box<Connection>> {
-        let listener: ListenerId = self.listeners.key_at(half_open.listener)?;
-        let tcp = self.listeners.at(listener)?.tcp();
+        let id: ListenerId = self.listeners.key_at(half_open.listener())?;
+        let listener = self.listeners.at(id)?;
         let options = half_open.options();
-        let syn = Arrived {
-            seq: half_open.irs,
-            ack: SeqNum(0),
-            flags: Flags(half_open.flags.into()),
-            window: half_open.window,
-            urgent: 0,
-            options: &options,
-            payload: &[],
-            ecn: half_open.ecn,
-            segment_size: 0,
-        };
-        let host = Host { accepts_parity: half_open.has.contains(Has::ACCEPTS_PARITY), ..self.host() };
-        let secrets = Secrets { iss: half_open.iss, ts_offset: half_open.ts_offset };
-        let tuple = FourTuple::from(&half_open.tuple);
-        let mut connection = Connection::accept(tuple, tcp, secrets, host, &syn, half_open.opened);
-        let (known, verdict) = half_open
-            .uncommon
-            .as_ref()
-            .map_or_else(Default::default, |fields| (fields.known, fields.verdict));
-        connection.start_from(known, half_open.opened);
-        let (wire_len, payload_len) = (half_open.wire_len.into(), half_open.payload_len.into());
-        if let Some(verdict) = verdict {
-            let fast_open = self.listeners.at(listener)?.fast_open.as_deref();
-            fast_open.and_then(|at| at.answer(&mut connection, verdict, &syn, wire_len, half_open.opened));
+        let syn = half_open.syn(&options);
+        let mut connection = half_open.create(&syn, listener.tcp(), self.host());
+        if let Some((verdict, at)) = half_open.verdict().zip(listener.fast_open.as_deref()) {
+            at.answer(&mut connection, verdict, &syn, half_open.wire_len(), half_open.opened());
         }
-        connection.counters.count_arrival(wire_len, payload_len, payload_len);
         half_open.replay(&mut connection, &self.config);
         Some(connection)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn record_of_an_unknown_ipv4_client_takes_80_bytes() {
-        assert_eq!(size_of::<Option<HalfOpen>>(), 80);
     }
 }

@@ -13,7 +13,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use brisk_wire::{Flags, Options, Segment, SeqNum};
 
 use super::fast_open::FastOpenAt;
-use super::half_open::{Beginning, HalfOpen};
+use super::half_open::record::{Beginning, HalfOpen};
 use super::slot::{Ownership, with_env};
 use super::stats::Refusal;
 use super::{Stack, syn_cookie};

@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use super::Stack;
 use super::challenge::AnswerLimit;
 use super::demux::{self, Target};
-use super::half_open::HalfOpen;
+use super::half_open::record::HalfOpen;
 use super::stats::StackStats;
 use crate::config::{StackConfig, TcpConfig};
 use crate::conn_id::{ConnId, ListenerId};
