@@ -219,6 +219,18 @@ impl AckOutcome {
     }
 }
 
+/// Evidence that a reduction of the window was spurious.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum UndoCause {
+    /// Every retransmission was reported as a duplicate (RFC 3708).
+    Dsack,
+    /// An echoed timestamp is older than the first retransmission (RFC 3522).
+    Eifel,
+    /// After a timeout, data that was never sent again was delivered (RFC 5682).
+    Frto,
+}
+
 /// Rule by which data was declared lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]

@@ -6,15 +6,15 @@ use brisk_wire::Flags;
 use crate::congestion::sample::{AckSample, CongestionCause, CongestionEvent};
 use crate::connection::gentle::parity::Unrepaired;
 use crate::connection::gentle::{Conclusion, Gentle, Refuted};
+use crate::connection::observation::Observation;
 use crate::connection::sender::Undone;
 use crate::connection::state::Input;
 use crate::connection::{Connection, Events};
-use crate::event::{Observation, UndoCause};
 use crate::mechanism::ParityOff;
 use crate::mechanism::signal::RepairReport;
 use crate::outcome::{
     AckOutcome, Arrived, CongestionSignal, CongestionState, DsackOf, Episode, LossCause, LossOutcome, Origin,
-    Reaction,
+    Reaction, UndoCause,
 };
 use crate::send::rack::RackVerdict;
 use crate::send::scoreboard::AckInfo;

@@ -11,11 +11,11 @@ use crate::connection::gentle::SegmentVerdict;
 use crate::connection::gentle::plain_copy::PlainCopy;
 use crate::connection::gentle::proactive::Coalesced;
 use crate::connection::handshake::repeat_interval;
+use crate::connection::observation::Observation;
 use crate::connection::outbox::Control;
 use crate::connection::state::{Input, State};
 use crate::connection::{Aftermath, Connection, Env, Events, Urgency};
 use crate::error::CloseReason;
-use crate::event::Observation;
 use crate::mechanism::corrective::decoder::Recovered;
 use crate::outcome::{Arrived, LossCause, LossOutcome, Rebuilt};
 #[cfg(feature = "historical")]

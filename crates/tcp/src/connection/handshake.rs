@@ -428,7 +428,7 @@ impl Connection {
         let mss = self.tx.mss();
         self.tx.rate.congestion.set_mss(mss);
         self.tx.rate.pacer.set_mss(mss);
-        self.counters.observe(crate::event::Observation::MssChanged { mss });
+        self.counters.observe(crate::connection::observation::Observation::MssChanged { mss });
     }
 
     pub(super) fn on_syn_ack(&mut self, segment: &Arrived<'_>, now: Instant) {

@@ -20,8 +20,8 @@ use alloc::sync::Arc;
 use brisk_wire::SeqNum;
 
 use crate::config::{EcnMode, TcpConfig};
+use crate::connection::observation::Observation;
 use crate::error::CloseReason;
-use crate::event::Observation;
 use crate::four_tuple::{CompactTuple, FourTuple};
 use crate::receive::Owed;
 use crate::time::{Duration, Instant};
@@ -35,6 +35,7 @@ mod ecn;
 mod fast_open;
 mod gentle;
 mod handshake;
+pub(crate) mod observation;
 mod outbox;
 mod path;
 mod path_mtu;

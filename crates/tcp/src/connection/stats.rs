@@ -4,10 +4,10 @@ use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
 
 use crate::connection::decision::Data;
+use crate::connection::observation::Observation;
 use crate::connection::segment::Built;
 use crate::connection::sender::Sender;
 use crate::connection::{Connection, State};
-use crate::event::Observation;
 use crate::fast_open::{FastOpenOutcome, SynAckClass};
 use crate::mechanism::{CopiesOff, GentleOutcome, ParityOff};
 use crate::on_demand::{Initial, OnDemand};

@@ -6,12 +6,12 @@
 use crate::config::KeepaliveConfig;
 use crate::congestion::sample::{CongestionCause, CongestionEvent, RtoEvent};
 use crate::connection::gentle::plain_copy::PlainCopy;
+use crate::connection::observation::Observation;
 use crate::connection::outbox::Control;
 use crate::connection::reactive::ProbeTimer;
 use crate::connection::state::State;
 use crate::connection::{Aftermath, Connection, Urgency};
 use crate::error::CloseReason;
-use crate::event::Observation;
 use crate::outcome::{CongestionState, LossCause, LossOutcome};
 use crate::time::{Duration, Instant};
 

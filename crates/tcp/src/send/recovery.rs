@@ -8,8 +8,9 @@
 
 use brisk_wire::SeqNum;
 
-use crate::event::UndoCause;
-use crate::outcome::{AckOutcome, CongestionState, Delivered, DsackOf, Episode, LossOutcome, Origin, Sent};
+use crate::outcome::{
+    AckOutcome, CongestionState, Delivered, DsackOf, Episode, LossOutcome, Origin, Sent, UndoCause,
+};
 use crate::time::{Instant, Micros, TIMESTAMP_TICK};
 
 /// Recovery state of one connection.

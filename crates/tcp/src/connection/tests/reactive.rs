@@ -9,7 +9,7 @@ use super::*;
 use crate::config::{EarlyRetransmit, PaperConfig, Rfc6675Config};
 use crate::config::{LossDetection, MechanismConfig, Reactive, RtoConfig};
 #[cfg(feature = "historical")]
-use crate::event::Observation;
+use crate::connection::observation::Observation;
 use crate::outcome::CongestionState;
 #[cfg(feature = "historical")]
 use crate::outcome::LossCause;

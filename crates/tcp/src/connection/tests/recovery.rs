@@ -6,8 +6,9 @@ use brisk_wire::{Options, SackBlock};
 use super::reactive::{ISS, P, Tail, rack_tlp, segment, setting};
 use super::*;
 use crate::config::{MtuProbing, PacingConfig, Reactive};
-use crate::event::{Observation, UndoCause};
+use crate::connection::observation::Observation;
 use crate::outcome::CongestionState;
+use crate::outcome::UndoCause;
 use crate::path::FlightReport;
 
 fn undone(tail: &mut Tail) -> Vec<UndoCause> {
