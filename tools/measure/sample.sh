@@ -11,7 +11,7 @@ sample() {
     bench=$!
     # The kernel's server and client are measured first, brisk's in the second half.
     while kill -0 "$bench" 2>/dev/null; do
-        server=$(pgrep -P "$bench" -f 'bench --end.*(Brisk|Smoltcp).*Serve' | head -1 || true)
+        server=$(pgrep -P "$bench" -f 'bench --end.*Brisk.*Serve' | head -1 || true)
         pid=$server
         [ "$end" = server ] || pid=$(pgrep -P "$bench" -f 'bench --end.*Ask' | head -1 || true)
         [ -z "$server" ] || [ -z "$pid" ] || break
