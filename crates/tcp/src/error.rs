@@ -41,9 +41,10 @@ pub enum CloseReason {
     Finished,
     /// This side aborted the connection.
     Aborted,
-    /// The peer answered the SYN with a reset.
+    /// The peer answered the SYN with a reset, or its host with an ICMP error. If the SYN had data, no
+    /// program has received it.
     Refused,
-    /// The peer reset the connection.
+    /// The peer reset the connection, or a SYN whose data a program may have received.
     Reset,
     /// No answer to the SYN (or to the SYN-ACK) after all retries.
     HandshakeTimeout,

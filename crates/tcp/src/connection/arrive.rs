@@ -84,7 +84,7 @@ impl Connection {
         // reset' [...]. Otherwise (no ACK), drop the segment and return."
         if segment.flags.contains(Flags::RST) {
             if has_ack && !self.fast_open.defers_reset(&mut self.handshake.syn.copy) {
-                self.end(CloseReason::Refused);
+                self.end(self.refusal(Some(segment.seq)));
             }
             return;
         }
@@ -563,7 +563,7 @@ impl Connection {
                 }
             }
             IcmpKind::PortUnreachable | IcmpKind::ProtocolUnreachable => {
-                self.on_hard_error(CloseReason::Refused)
+                self.on_hard_error(self.refusal(None))
             }
             IcmpKind::NetUnreachable | IcmpKind::HostUnreachable | IcmpKind::AdminProhibited => {
                 let is_net = kind == IcmpKind::NetUnreachable;
@@ -575,6 +575,20 @@ impl Connection {
             IcmpKind::ParameterProblem | IcmpKind::SourceQuench => {}
         }
         true
+    }
+
+    /// Returns the reason for the end of a connection whose SYN was refused, by a reset with this sequence
+    /// number or by an ICMP error. `Refused` promises that no program has received the data of the SYN, so
+    /// the data may be sent elsewhere. A closed port answers with sequence number 0 (RFC 9293 3.10.7.1); any
+    /// other number is that of a connection which the SYN had opened. If the SYN was sent again, an earlier
+    /// one may have opened a connection that has ended.
+    fn refusal(&self, reset: Option<SeqNum>) -> CloseReason {
+        let has_sent_data = self.fast_open.client().is_some_and(|client| client.data() > 0);
+        let is_of_closed_port = reset.is_none_or(|seq| seq == SeqNum(0));
+        if has_sent_data && !(is_of_closed_port && self.handshake.syn.sent == 1) {
+            return CloseReason::Reset;
+        }
+        CloseReason::Refused
     }
 
     /// Processes a hard error, which ends a connection that is being opened (RFC 5927 section 5.2, RFC 5461).

@@ -176,6 +176,35 @@ fn plain_connections_that_open_between_two_failures_disable_fast_open() {
     assert_eq!(world.outcome(id), FastOpenOutcome::Off(OffReason::Disabled));
 }
 
+/// Only a refusal of the only SYN by a closed port proves that nobody has received its data.
+#[test]
+fn a_reset_after_which_the_data_may_be_delivered_is_no_refusal() {
+    for (at, seq, reason) in [
+        (10, 0, CloseReason::Refused),
+        // A connection that the SYN had opened has ended.
+        (10, 4711, CloseReason::Reset),
+        // The SYN without data at 150 ms met a closed port, the first one may have met an open one.
+        (160, 0, CloseReason::Reset),
+    ] {
+        let mut world = World::known(FastOpenListen::default());
+        world.pair.tap = Some(Box::new(|from, _: &Segment<'_>| from == A));
+        world.restart();
+        let id = world.open(&asking(), &pattern(100));
+        world.until(at);
+        let syn = world.pair.last(A).tcp.clone();
+        let reset = TcpHeader {
+            src_port: syn.dst_port,
+            dst_port: syn.src_port,
+            seq: SeqNum(seq),
+            ack: syn.seq + 1,
+            flags: Flags(Flags::RST.0 | Flags::ACK.0),
+            ..TcpHeader::default()
+        };
+        world.pair.inject(A, &packet(B.addr(80), A.addr(syn.src_port), &reset, &[]));
+        assert!(world.pair.heard(A, Event::Closed(id, reason)), "{reason:?} at {at} ms");
+    }
+}
+
 /// ICMP says that the SYN is too large.
 #[test]
 fn plain_syn_follows_one_that_is_too_large_without_a_failure() {
