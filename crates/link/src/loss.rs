@@ -46,7 +46,8 @@ pub enum LossSpec {
     },
     /// `list:3,7-9`: exactly these packets, counted from 1; sorted, disjoint, inclusive ranges.
     Positions(Arc<[(u64, u64)]>),
-    /// `outage:2s..4s` or `outage:14s..14.2s,every=15s`: all packets in a period since the link began.
+    /// `outage:2s..4s` or `outage:14s..14.2s,every=15s`: all packets in a period, as times since the
+    /// link began.
     Outage {
         /// Begin, inclusive.
         from: Duration,
@@ -98,7 +99,8 @@ impl LossSpec {
     }
 }
 
-/// Tokens of a policer for a byte: a token is a bit per second during a microsecond.
+/// Tokens of a policer for a byte. A million tokens are a bit, so bits per second times microseconds are
+/// tokens.
 const POLICED_BYTE: u64 = 8_000_000;
 
 /// The state of a [`LossSpec`].

@@ -91,8 +91,8 @@ pub(crate) struct Sender {
     pub(crate) usage: WindowUsage,
     /// Retransmission timeouts since the last progress.
     pub(crate) timeouts_in_row: u32,
-    /// Time when SND.UNA last advanced, or when the wait began: data left after everything had been
-    /// acknowledged, or the peer's window closed. `None` if nothing waits. The user timeout counts from here.
+    /// Time from which the user timeout counts: when SND.UNA last advanced or, if nothing was outstanding
+    /// then, when data was sent next or the peer's window held it back. `None` if nothing waits.
     pub(crate) waiting_since: Option<Instant>,
     /// Time at which the last data segment left.
     pub(crate) last_sent: Instant,
@@ -124,8 +124,8 @@ pub(crate) struct Sender {
 pub(crate) enum Sharing {
     /// The connection has its own controller.
     Off,
-    /// The connection has its own controller, and becomes a member when its transfer, or another one of the
-    /// path, is long. With `asks` the stack must decide about that.
+    /// The connection has its own controller. It becomes a member if another transfer of the path is long
+    /// when its own begins (`asks`: the stack has not decided this yet), or when its own becomes long.
     Apart { asks: bool },
     /// The connection is a member: the stack lends it the controller of the path.
     Member,
@@ -140,7 +140,7 @@ pub(crate) struct MemberState {
     pub(crate) is_outstanding: bool,
     /// True if it repairs a loss.
     pub(crate) is_recovering: bool,
-    /// True if it has a full segment to send or to retransmit.
+    /// True if it has a full segment of new data, or lost data to retransmit.
     pub(crate) wants: bool,
 }
 
@@ -155,7 +155,8 @@ pub(crate) struct Nagle {
     pub(crate) more: bool,
     /// End of the time for which a corked partial segment is held.
     pub(crate) cork_until: Option<Instant>,
-    /// The partial segment leaves now in spite of Nagle and cork (cork expired, persist timer fired).
+    /// The partial segment leaves now in spite of Nagle and cork: the cork's time is over, the persist timer
+    /// fired, or Nagle's algorithm was switched off.
     pub(crate) overridden: bool,
     /// End of the last partial segment sent.
     pub(crate) small_end: Option<SeqNum>,
@@ -238,7 +239,7 @@ pub(crate) struct WindowUsage {
 impl WindowUsage {
     /// Records the end of a burst, in which possibly nothing left. `limited`: the congestion window has no
     /// room for a segment, and data was or is waiting. The window then counts as the limit until the data
-    /// outstanding now is acknowledged. Until then, a burst with another limit can only raise the maximum of
+    /// outstanding now is acknowledged. While it is not the limit, a larger burst raises the maximum of
     /// outstanding data (Linux: tcp_cwnd_validate).
     pub(crate) fn on_burst(&mut self, una: SeqNum, nxt: SeqNum, limited: bool) {
         let sent = nxt != self.burst_end;
@@ -439,7 +440,7 @@ impl Sender {
         self.scoreboard.pipe().saturating_add(self.unsent())
     }
 
-    /// Records whether pacing holds data back: the pacer, or for a member its turn.
+    /// Records whether data waits for the pacer or, in a member, for the member's turn.
     pub(crate) fn set_paced(&mut self, paced: bool) {
         self.paced = paced;
         if self.rate.others.is_none() {
@@ -452,8 +453,8 @@ impl Sender {
     ///
     /// If the last acknowledgement of the batch shows a loss, PRR would not count data that the earlier
     /// ones permitted but that has not been sent. With a small window nothing but the retransmission would
-    /// then leave for a round trip. RFC 9937 section 6.2 also counts the data sent between two
-    /// acknowledgements. A large window uses large super-segments instead.
+    /// then leave for a round trip. RFC 9937 section 6.2 likewise assumes that data leaves after
+    /// each acknowledgement. A large window uses large super-segments instead.
     #[inline]
     pub(crate) fn is_urgent(&self) -> bool {
         let is_small = || self.rate.congestion.cwnd() <= CLOCKED_WINDOW * self.mss();
@@ -625,9 +626,9 @@ impl Sender {
         self.rate.pacer.update(cwnd, self.rtt.srtt(), slow_start, mss, now);
     }
 
-    /// Marks the following data as limited by the application, if the congestion window permits more than
-    /// the application has written and the peer's window permits. Must be called before data is queued,
-    /// before an acknowledgement, and before a timer that may send.
+    /// Marks the following data as limited by the application if the congestion window has room, but the
+    /// application or the peer's window provides less than a full segment. Must be called before data is
+    /// queued, before an acknowledgement, and before a timer that may send.
     #[inline]
     pub(crate) fn check_app_limited(&mut self) {
         if self.rate.delivery.is_none()
@@ -673,9 +674,9 @@ impl Sender {
         }
     }
 
-    /// Reports to the controller the originals whose loss redundancy has repaired: the holes below
-    /// `reported`, the highest sequence number that SACK had reported before, or one segment if there is
-    /// none.
+    /// Reports to the controller the originals whose loss redundancy has repaired: the newly acknowledged
+    /// segments below `reported`, the highest sequence number that SACK had reported before. If there are
+    /// none, it reports the first newly acknowledged segment.
     pub(crate) fn pass_repairs(&mut self, ack: &AckOutcome, reported: Option<SeqNum>, now: Instant) {
         let (mss, is_queued) = (self.mss(), self.is_queue_full());
         let (Some(delivery), Some(snapshots)) = (&mut self.rate.delivery, &self.snapshots) else { return };
@@ -913,8 +914,8 @@ impl Sender {
         self.send_limited || self.paced
     }
 
-    /// True if the sender may request the window remembered for its path: it has the path for itself, or the
-    /// path permits it.
+    /// True if the sender may request the window remembered for its path: it is no member, or its path
+    /// permits it.
     pub(crate) fn may_jump(&self) -> bool {
         self.rate.others.is_none_or(|others| others.may_jump)
     }

@@ -136,8 +136,8 @@ struct DupAcks {
     /// SND.NXT when the first loss of a recovery was declared: until SND.UNA reaches it, `arrived` persists
     /// when SND.UNA advances.
     recover: Option<SeqNum>,
-    /// SND.NXT at the first duplicate since SND.UNA advanced, or at the last repair. Data above it arrives
-    /// after the repair, so no duplicate can be about it.
+    /// SND.NXT at the first duplicate since SND.UNA advanced, or at a later repair. Duplicates count only
+    /// data below it: data that was sent after a repair also arrives after it, and causes no duplicate.
     announced_to: SeqNum,
     /// Size of a segment, bytes.
     mss: u32,
@@ -627,10 +627,9 @@ impl Scoreboard {
         }
     }
 
-    /// Returns the index of the first record that starts at or after `seq`, a border of a SACK block. A
-    /// record that contains `seq` is split if the limit permits. Otherwise the block does not cover the
-    /// record: returns the index of the record for the end of a block, and the next index for its start
-    /// (`round_up`).
+    /// Returns the index of the first record that starts at or after `seq`, the start (`round_up`) or the end
+    /// of a SACK block. Splits a record that contains `seq`. At the limit of splits the block leaves such a
+    /// record out: the result is the index after it for the start of a block, its own index for the end.
     fn sack_cut(&mut self, seq: SeqNum, round_up: bool) -> usize {
         let index = self.index_of(seq);
         match self.records.get(index) {

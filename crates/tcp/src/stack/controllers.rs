@@ -2,13 +2,13 @@
 //! window, a pacer, a measurement of the delivery rate, and the response to losses
 //! ([`TcpConfig::share_path`](crate::config::TcpConfig::share_path)).
 //!
-//! A connection joins when its transfer, or a member's, is long. All members together get the share of one
-//! flow. With only short transfers this would be too little on a path with other traffic, so they start from
-//! the memory of the path instead.
+//! A connection joins when its transfer becomes long, or if a member's is long when its own begins. All
+//! members together get the share of one flow. With only short transfers this would be too little on a path
+//! with other traffic, so they start from the memory of the path instead.
 //!
 //! The stack lends a member the [`RateControl`] of its path for each call ([`Stack::lend`]) and takes it back
-//! afterwards, in [`Stack::apply_aftermath`]. The loan includes the data that other members have in flight;
-//! its return updates the path.
+//! afterwards, in [`Stack::apply_aftermath`]. The loan includes the number of bytes that other members have
+//! in flight; its return updates the path.
 //!
 //! A member that the window or the pacer holds back waits in a queue of the path. When the window permits,
 //! one of them gets a *grant* of about a millisecond of data. The *level* of a member depends on the bytes
@@ -16,8 +16,8 @@
 //! pair, retransmissions go first, then the new data of the lower level. One grant in eight goes to the
 //! member of the other queues that has waited longest.
 //!
-//! The model is used for ten seconds after the last delivery. Then the path starts again, like a new
-//! connection.
+//! The controller's measurements are used for ten seconds after the last delivery. Then the path starts
+//! again, like a new connection.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -37,9 +37,10 @@ const LEVELS: [u64; 3] = [64 << 10, 256 << 10, 1 << 20];
 /// Number of queues of waiting members: one for retransmissions of the two lower levels, one for new data of
 /// each of these levels, and the same for the two upper levels.
 const RANKS: usize = 6;
-/// One grant in this number goes to the member of a higher rank that has waited longest.
+/// One grant in this number goes to the longest-waiting member of the queues after the first one in use.
 const FLOOR: u8 = 8;
-/// Time after the last delivery for which the model is used.
+/// Time after the last delivery for which the controller's measurements are used, and time after the last
+/// member for which they are kept.
 const LIFETIME: Micros = Micros::from_millis(10_000);
 /// Time after the last delivery for which short-term limits are used; four round trips if that is longer.
 const SHORT_TERM: Micros = Micros::from_millis(1_000);
@@ -85,9 +86,9 @@ struct PathController {
     long: u32,
     recovering: u32,
     wanting: u32,
-    /// The member with losses in the current recovery episode. `None` although `has_losers`: there are
-    /// several.
+    /// The member with losses in the current recovery episode, if it is known to be the only one.
     loser: Option<ConnId>,
+    /// True if a member has losses in the current recovery episode.
     has_losers: bool,
     newest_delivered: Instant,
     delivered_at: Instant,
@@ -118,9 +119,9 @@ pub struct SharedPath {
     pub waiting: u32,
     /// Bytes in flight of all of them.
     pub in_flight: u64,
-    /// Of these, bytes of connections that have ended.
+    /// Part of `in_flight`: bytes of connections that have ended.
     pub departed: u64,
-    /// Of these, bytes of parity and copies, which the window does not limit.
+    /// Part of `in_flight`: bytes of parity and copies, which the window does not limit.
     pub redundancy: u64,
     /// Congestion window, bytes.
     pub cwnd: u32,
@@ -221,7 +222,7 @@ impl PathController {
     /// Returns the facts about the others that `member` needs.
     fn others(&self, id: ConnId, member: &Member, now: Instant) -> Others {
         let state = &member.state;
-        // The lent value already includes redundancy in flight.
+        // Without redundancy in flight: the lent rate control counts it.
         let pipe = (self.pipe + self.departed_bytes).saturating_sub(u64::from(state.pipe));
         let others_wait = self.waiting > u32::from(member.ticket != 0);
         let grant = match &self.grant {
@@ -345,13 +346,13 @@ impl PathController {
         may.then_some(front)
     }
 
-    /// True if the bytes in flight exceed the window by less than a quantum.
+    /// True if one more segment would exceed the window by at most a quantum.
     fn takes_exempt(&self) -> bool {
         let limit = u64::from(self.rate.congestion.cwnd()) + u64::from(self.rate.pacer.quantum_bytes());
         self.pipe + self.departed_bytes + u64::from(self.mss) <= limit
     }
 
-    /// Returns the oldest member at the front of a queue that has nothing in flight.
+    /// Returns the longest-waiting member with nothing in flight, of those at the front of a queue.
     fn idle_front(&self, slots: &Slots<Slot>) -> Option<&Waiter> {
         let is_idle = |front: &&Waiter| {
             let member = slots.at(front.id).and_then(|slot| slot.member.as_ref());
@@ -436,7 +437,7 @@ impl Controllers {
         connection.tx.exchange_rate(&mut path.rate);
     }
 
-    /// Takes the rate control back after a call that changed nothing.
+    /// Takes the rate control back after a call in which the member neither sent nor received.
     pub(super) fn take_back_unchanged(&mut self, member: &Member, connection: &mut Connection) {
         if let Some(path) = self.path(member.path) {
             connection.tx.exchange_rate(&mut path.rate);
@@ -522,7 +523,7 @@ impl Controllers {
     }
 
     /// Makes a connection a member of its path if its transfer, or a member's, is long, unless its handshake
-    /// indicates another path.
+    /// or its round-trip time indicates another path.
     pub(super) fn join(
         &mut self,
         id: ConnId,
