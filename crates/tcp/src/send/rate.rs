@@ -31,7 +31,7 @@ pub(crate) struct Others {
     pub(crate) is_outstanding: bool,
     /// True if one of them is repairing a loss.
     pub(crate) is_recovering: bool,
-    /// True if one of them has data that waits for the window or the pacer.
+    /// True if one of them has a full segment of new data, or lost data to retransmit.
     pub(crate) wants: bool,
     /// True if this member may undo the response to its losses: no other member has lost data in the
     /// meantime.
