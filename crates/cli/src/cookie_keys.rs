@@ -28,8 +28,9 @@ const INTERVAL: Duration = Duration::from_secs(2);
 /// The source of the keys and its kind.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct CookieKeyArgs {
-    /// The keys of the Fast Open cookies: a file with PRIMARY or PRIMARY,BACKUP; a directory with files of
-    /// these names; credential:NAME for a systemd credential. The keys are read again when they change
+    /// The keys of the Fast Open cookies: a file with PRIMARY or PRIMARY,BACKUP; a directory with the
+    /// files primary and backup; credential:NAME for a systemd credential. The keys are read again when they
+    /// change
     #[arg(long, value_name = "SOURCE", env = "BRISK_FAST_OPEN_KEY", value_parser = Place::parse)]
     fast_open_key: Option<Place>,
     /// Content of the source. fixed: keys; derived: a secret (in a directory the file "master") from which a

@@ -13,7 +13,7 @@ const EXAMPLES: &str = "\
 Examples:
   (umask 077; brisk keygen > key)
   brisk backend --listen :7443 --to 127.0.0.1:80 --key-file key
-With a key pair on each side instead of one key on both:
+With a key pair on each side (the file frontends has the public keys of the other side):
   (umask 077; brisk keygen --static > keys); brisk keygen --public keys > public
   brisk backend --listen :7443 --to 127.0.0.1:80 --key-file keys --peer-keys frontends";
 

@@ -422,7 +422,7 @@ fn permitted<'a>(config: &'a BackendConfig, asked: Option<&'a str>) -> Result<&'
         (Some(asked), _) => Err(format!("{asked} is not an allowed origin")),
         (None, Some(origin)) => Ok(origin),
         (None, None) => {
-            Err("the frontend asked for no origin, and this backend has none of its own".to_owned())
+            Err("the frontend asked for no origin, and this backend has no default one (to)".to_owned())
         }
     }
 }

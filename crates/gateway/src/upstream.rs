@@ -638,7 +638,7 @@ impl Upstream {
                     loss
                 }
                 Some(Ok(Answer::Draining)) => {
-                    self.set(Health::Draining, "backend announced that it is draining", log);
+                    self.set(Health::Draining, "the backend has announced that it is draining", log);
                     None
                 }
                 Some(Err(error)) => return (true, Some(error.to_string())),
@@ -675,7 +675,7 @@ impl Upstream {
         let telling = peer::register(&mut read, &mut write, &secret, is_known);
         let registered = match self.unless_late(telling).await {
             Ok(Some(registered)) => registered,
-            Ok(None) => return Err(Some("no answer to the registration".to_owned())),
+            Ok(None) => return Err(Some("no answer to the registration of this frontend".to_owned())),
             Err(Late) => return Err(None),
         };
         let registered = registered.map_err(|error| Some(error.to_string()))?;
@@ -1003,7 +1003,7 @@ mod tests {
             let mut hop = HopStream::direct(Connection::Brisk(stream), Vec::new());
             upstream.is_followed.store(is_followed, Ordering::Relaxed);
             let registered = upstream.register(&mut hop, &plain(&near, &Lines::default())).await;
-            assert_eq!(registered, Err(Some("no answer to the registration".to_owned())));
+            assert_eq!(registered, Err(Some("no answer to the registration of this frontend".to_owned())));
             assert_eq!(upstream.may_have_moved.load(Ordering::Relaxed), is_followed);
         }
     }

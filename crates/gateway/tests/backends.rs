@@ -692,7 +692,7 @@ async fn a_backend_without_an_origin_of_its_own_serves_those_that_are_asked_for(
     assert!(ask(entry, &connect).await.unwrap().contains("other|"));
     assert!(ask(entry, REQUEST).await.is_err());
     let records = records.lock().unwrap();
-    assert!(records.iter().any(|access| access.end.to_string().contains("has none of its own")));
+    assert!(records.iter().any(|access| access.end.to_string().contains("has no default one (to)")));
 }
 
 #[tokio::test]

@@ -52,7 +52,7 @@ pub enum KeyError {
     },
     /// There is a private key, but no public key of the other side.
     #[error(
-        "{place}: {problem}; the public keys of the other side go there, a line each, as brisk keygen --static prints them"
+        "{place}: {problem}; the public keys of the other side go there, a line each, as brisk keygen --public prints them"
     )]
     NoPeers {
         /// File and line.
@@ -62,7 +62,7 @@ pub enum KeyError {
     },
     /// There are public keys of the other side, but no pair on this side.
     #[error(
-        "{place}: this is not a pair of keys, and --peer-keys needs one; create it with: brisk keygen --static > {place}"
+        "{place}: this is not a key pair, and --peer-keys needs one; create one with: brisk keygen --static > {place}"
     )]
     NoPair {
         /// The file of the key.

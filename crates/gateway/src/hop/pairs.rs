@@ -292,7 +292,7 @@ mod tests {
         write(&own, &key.reveal(), 0o644);
         assert!(error(&own, Some(&peers)).contains("chmod 600"));
         write(&own, &"ab".repeat(32), 0o600);
-        assert!(error(&own, Some(&peers)).contains("is not a pair"));
+        assert!(error(&own, Some(&peers)).contains("is not a key pair"));
         write(&own, &format!("{}\n{}\n", *key.reveal(), "ab".repeat(32)), 0o600);
         assert!(error(&own, Some(&peers)).contains("line 2"));
         std::fs::remove_dir_all(&directory).unwrap();

@@ -250,7 +250,7 @@ section! {
     };
     to: HostPort, {
         flag: Some("to"),
-        help: "The origin: HOST:PORT; not required with origins that frontends ask for",
+        help: "The origin if a frontend asks for none: HOST:PORT; optional with origins or allow",
         more: "A name is looked up for each connection",
         example: "\"127.0.0.1:80\"",
         is_set: true,
@@ -413,7 +413,7 @@ pub(super) static TABLES: [&[Key]; 1] = [&[
     entry(
         "listener",
         "route",
-        "[[listener.route]] above the keys of each entry",
+        "a section [[listener.route]] for each route",
         "Origins of TLS clients by server name",
     ),
     entry("listener.route", "sni", "a name or \"*.DOMAIN\"", "The server name that a TLS client asks for"),

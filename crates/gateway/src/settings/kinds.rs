@@ -116,7 +116,7 @@ texts! {
     Time: Duration, "TIME", "a time, for instance \"30s\"", parse_duration, time_written;
     TimeLimit: Duration, "TIME", "a time, for instance \"1h\"; \"0s\" for none", parse_duration, time_written;
     String: String, "TEXT", "a text in quotes", any, String::clone;
-    PathBuf: PathBuf, "FILE", "a path in quotes, for instance \"/etc/brisk/key\"", path, path_written;
+    PathBuf: PathBuf, "FILE", "a path in quotes, for instance \"/etc/brisk/FILE\"", path, path_written;
     Share: Share, "PERCENT", "a share of the clients in quotes, for instance \"10%\", from \"0%\" to \"100%\"",
         str::parse, Share::to_string;
     BitRate: BitRate, "RATE", "bits per second in quotes, for instance \"50mbit\"", str::parse, BitRate::to_string;
