@@ -773,7 +773,7 @@ impl Current {
             why: error.to_string(),
             verdict: match error {
                 DialError::Refused(verdict) => Some(verdict),
-                DialError::Handshake(_) | DialError::Connection(_) => None,
+                DialError::Unsealed(_) | DialError::Handshake(_) | DialError::Connection(_) => None,
             },
         })
     }

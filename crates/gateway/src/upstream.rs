@@ -19,7 +19,6 @@ use tokio::sync::{Notify, watch};
 
 use crate::hop::connection::Connection;
 use crate::hop::dial::{Answered, DialError, Dialled, ask, dial};
-use crate::hop::handshake::HandshakeError;
 use crate::hop::stream::HopStream;
 use crate::hop::{BackendClock, Ephemerals, Hop, Opening, Purpose};
 use crate::log::{Level, Log, Value};
@@ -387,9 +386,9 @@ impl Upstream {
         dialling: &Dialling,
         opening: &Opening,
         first: &[u8],
-    ) -> Result<(Dialled, Vec<u8>), HandshakeError> {
+    ) -> Result<(Dialled, Vec<u8>), DialError> {
         let opening = Opening { stamp: self.clock.stamp(Instant::now()), ..opening.clone() };
-        dial(&dialling.hop, &dialling.own, &opening, first)
+        dial(&dialling.hop, &dialling.own, &opening, first).map_err(DialError::Unsealed)
     }
 
     /// True if a client's connection should try a lost transport again. With a watch, only the watch does

@@ -206,8 +206,8 @@ async fn a_path_without_our_tcp_is_crossed_by_the_kernels() {
 }
 
 /// Starts a proxy in front of `to` that records the bytes of the clients: an entry for each connection, in
-/// the order in which they began.
-async fn recorder(to: SocketAddr) -> (SocketAddr, Arc<Mutex<Vec<Vec<u8>>>>) {
+/// the order in which they began. From connection `forged` on it changes a byte of each answer.
+async fn recorder(to: SocketAddr, forged: usize) -> (SocketAddr, Arc<Mutex<Vec<Vec<u8>>>>) {
     let listener = TcpListener::bind(loopback()).await.unwrap();
     let address = listener.local_addr().unwrap();
     let recorded = Arc::<Mutex<Vec<Vec<u8>>>>::default();
@@ -221,7 +221,15 @@ async fn recorder(to: SocketAddr) -> (SocketAddr, Arc<Mutex<Vec<Vec<u8>>>>) {
                 let server = TcpStream::connect(to).await.unwrap();
                 let ((mut from, mut back), (mut answers, mut on)) =
                     (client.into_split(), server.into_split());
-                tokio::spawn(async move { tokio::io::copy(&mut answers, &mut back).await });
+                tokio::spawn(async move {
+                    if n >= forged {
+                        let mut answer = [0; 12];
+                        answers.read_exact(&mut answer).await.unwrap();
+                        answer[11] ^= 1;
+                        back.write_all(&answer).await.unwrap();
+                    }
+                    tokio::io::copy(&mut answers, &mut back).await
+                });
                 let mut chunk = [0; 4096];
                 while let Ok(count @ 1..) = from.read(&mut chunk).await {
                     kept.lock().unwrap()[n].extend_from_slice(&chunk[..count]);
@@ -233,13 +241,11 @@ async fn recorder(to: SocketAddr) -> (SocketAddr, Arc<Mutex<Vec<Vec<u8>>>>) {
     (address, recorded)
 }
 
-#[tokio::test]
-async fn replayed_recording_of_the_hop_does_not_reach_the_origin() {
-    let (a, b) = network("--loss 100%");
-    let records = Records::default();
+/// Starts an origin that counts the connections with a request, and answers each.
+async fn counting_origin() -> (SocketAddr, Arc<AtomicU32>) {
     let origin = TcpListener::bind(loopback()).await.unwrap();
-    let requests = Arc::new(AtomicU32::new(0));
-    let (to, seen) = (origin.local_addr().unwrap(), requests.clone());
+    let (address, requests) = (origin.local_addr().unwrap(), Arc::new(AtomicU32::new(0)));
+    let seen = requests.clone();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = origin.accept().await {
             if stream.read(&mut [0; 1024]).await.is_ok_and(|count| count > 0) {
@@ -248,10 +254,18 @@ async fn replayed_recording_of_the_hop_does_not_reach_the_origin() {
             let _ = stream.write_all(b"done").await;
         }
     });
+    (address, requests)
+}
+
+#[tokio::test]
+async fn replayed_recording_of_the_hop_does_not_reach_the_origin() {
+    let (a, b) = network("--loss 100%");
+    let records = Records::default();
+    let (to, requests) = counting_origin().await;
     let kernel = TcpListener::bind(loopback()).await.unwrap().local_addr().unwrap();
     let config = BackendConfig::new(at(1), to.to_string(), key(1));
     backend(&b, BackendConfig { kernel_listen: Some(kernel), ..config }, &records);
-    let (past, recorded) = recorder(kernel).await;
+    let (past, recorded) = recorder(kernel, usize::MAX).await;
     let backends = vec![BackendSpec { kernel: Some(past), ..BackendSpec::new(at(1)) }];
     let config = FrontendConfig { backends, ..FrontendConfig::new(loopback(), at(1), key(1)) };
     let entry = frontend(a, config, &records).await;
@@ -270,6 +284,29 @@ async fn replayed_recording_of_the_hop_does_not_reach_the_origin() {
         let _ = tokio::time::timeout(Duration::from_millis(200), again.read_to_end(&mut answer)).await;
     }
     assert_eq!(requests.load(Ordering::SeqCst), 3, "the origin has seen each once");
+}
+
+/// The origin has the request although the answer of the backend is not authentic.
+#[tokio::test]
+async fn changed_answer_of_a_backend_does_not_deliver_the_request_again() {
+    let (a, b) = network("--rtt 4ms");
+    let (records, (to, requests)) = (Records::default(), counting_origin().await);
+    let kernel = TcpListener::bind(loopback()).await.unwrap().local_addr().unwrap();
+    let config = BackendConfig::new(at(1), to.to_string(), key(1));
+    backend(&b, BackendConfig { kernel_listen: Some(kernel), ..config.clone() }, &records);
+    backend(&b, BackendConfig { listen: at(2), ..config }, &records);
+    let (changing, _) = recorder(kernel, 1).await;
+    // Nothing listens at the first address, so the first backend is reached through the proxy.
+    let first = BackendSpec { kernel: Some(changing), ..BackendSpec::new(at(9)) };
+    let backends = vec![first, BackendSpec { priority: 1, ..BackendSpec::new(at(2)) }];
+    let direct = Some(Direct { origin: to.to_string(), send_proxy: None });
+    let config = FrontendConfig { backends, direct, ..FrontendConfig::new(loopback(), at(1), key(1)) };
+    let entry = frontend(a, config, &records).await;
+    // Now the frontend knows the backend, which acts on the next request at once.
+    assert_eq!(ask(entry, b"transfer 100").await.unwrap(), "done");
+    let answer = ask(entry, b"transfer 100").await;
+    assert_eq!(requests.load(Ordering::SeqCst), 2, "{answer:?}");
+    assert_eq!(answer.unwrap_err().kind(), ErrorKind::ConnectionReset);
 }
 
 #[tokio::test]

@@ -26,7 +26,11 @@ pub(crate) enum DialError {
         Verdict::Go | Verdict::Confirm => "asked for a second confirmation",
     })]
     Refused(Verdict),
-    /// The answer was not authentic.
+    /// The first message could not be sealed; nothing was sent.
+    #[error(transparent)]
+    Unsealed(HandshakeError),
+    /// The answer was not authentic. The backend may have acted on the first message nevertheless, because an
+    /// attacker on the path can change its answer.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
     /// The connection ended before the answer. The backend resets peers without its key.
@@ -60,7 +64,8 @@ impl DialError {
     pub(crate) fn is_retryable(&self) -> bool {
         match self {
             DialError::Refused(verdict) => matches!(verdict, Verdict::OriginUnreachable | Verdict::Limited),
-            DialError::Handshake(_) => true,
+            DialError::Unsealed(_) => true,
+            DialError::Handshake(_) => false,
             DialError::Connection(error) => matches!(
                 error.kind(),
                 io::ErrorKind::ConnectionRefused
