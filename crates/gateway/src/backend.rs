@@ -437,9 +437,12 @@ async fn carry_on(
     access: &mut Access,
 ) -> End {
     access.client = asked.opening.client.map(|client| client.source);
-    let opened = match (&slot, permitted(config, asked.opening.origin.as_deref())) {
-        (Err(why), _) => Err((Verdict::Limited, End::Limited(why.to_string()))),
-        (Ok(_), Ok(origin)) => {
+    // A frontend that has reached its limit may connect to the origin itself, so it must learn that this
+    // origin is forbidden.
+    let opened = match (permitted(config, asked.opening.origin.as_deref()), &slot) {
+        (Err(why), _) => Err((Verdict::Forbidden, End::OriginUnreachable(why))),
+        (Ok(_), Err(why)) => Err((Verdict::Limited, End::Limited(why.to_string()))),
+        (Ok(origin), Ok(_)) => {
             access.origin = asked.opening.origin.clone().filter(|name| !name.contains(':'));
             let failed = asked.connection().failed();
             let opened = OriginRequest {
@@ -453,7 +456,6 @@ async fn carry_on(
             let opened = opened.open(failed, access.role, signal).await;
             opened.map_err(|end| (Verdict::OriginUnreachable, end))
         }
-        (Ok(_), Err(why)) => Err((Verdict::Forbidden, End::OriginUnreachable(why))),
     };
     let slot = slot.ok().flatten();
     let (mut origin, unsaid) = match opened {

@@ -56,6 +56,8 @@ pub(crate) struct Admitted {
     pub(crate) addresses: ClientAddresses,
     /// `HOST:PORT` or a name; `None`: the backend's own origin.
     pub(crate) origin: Option<String>,
+    /// True if the client has named the origin in a request to a proxy.
+    pub(crate) has_named: bool,
     /// The direct destination, for the time when no backend is up.
     pub(crate) direct: Option<Direct>,
     /// The client's first bytes that have been read.
@@ -181,12 +183,13 @@ impl Entrance {
                 None => {}
             }
         }
-        if self.transparent && origin.is_none() {
+        let has_named = origin.is_some();
+        if self.transparent && !has_named {
             let destination = intended(client, local);
             addresses.destination = destination;
             origin = Some(destination.to_string());
         }
-        Ok(Admitted { addresses, origin, direct: None, first, awaits, user })
+        Ok(Admitted { addresses, origin, has_named, direct: None, first, awaits, user })
     }
 
     fn trusts(&self, address: IpAddr) -> bool {

@@ -79,8 +79,9 @@ pub struct FrontendConfig {
     /// after three failed connections in a row. Default false.
     pub watch: bool,
     /// Destination `HOST:PORT` over the kernel's TCP while no backend is up, optionally with a PROXY header.
-    /// A client that has named its origin is connected to that origin instead. A listener with its own origin
-    /// has its own setting. Default `None`: clients are reset.
+    /// A client that a firewall rule has redirected is connected to its own destination instead. A client
+    /// that names its origin to a proxy is refused: only the backends know which origins are permitted. A
+    /// listener with its own origin has its own setting. Default `None`: clients are reset.
     pub direct: Option<Direct>,
     /// How long a client waits for a backend while none is up and there is no direct destination. No byte
     /// from the client is delivered meanwhile, and the names of the backends may be resolved again
@@ -630,6 +631,8 @@ impl Current {
         let limit = self.config.service.timeouts.header;
         let mut admitted = entry.entrance.admit(client, peer, limit).await?;
         admitted.direct = match (&admitted.origin, &entry.direct) {
+            // Only the backends know which origins the clients of a proxy may name.
+            _ if admitted.has_named => None,
             (Some(asked), Some(_)) => Some(Direct { origin: asked.clone(), send_proxy: None }),
             (_, direct) => direct.clone(),
         };

@@ -3,15 +3,16 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use brisk_gateway::hop::{Opening, Purpose};
+use brisk_gateway::hop::{Opening, PrivateKey, Purpose, StaticKeys};
 use brisk_gateway::{
-    Access, Backend, BackendConfig, BackendSpec, Direct, Entrance, Facts, Frontend, FrontendConfig, Health,
-    Hop, HopKey, KeyRing, Listener, Log, Metrics, NamedOrigin, ProxyVersion, Role, Route, ServiceConfig,
-    Status, Summary, Timeouts,
+    Access, Backend, BackendConfig, BackendSpec, Direct, Entrance, Facts, Frontend, FrontendConfig,
+    FrontendLimits, Health, Hop, HopKey, KeyRing, Listener, Log, Metrics, NamedOrigin, ProxyVersion, Role,
+    Route, ServiceConfig, Status, Summary, Timeouts,
 };
 use brisk_link::LinkSpec;
 use brisk_runtime::{Endpoint, FastOpenOutcome, memory};
@@ -648,6 +649,58 @@ async fn a_backend_connects_only_to_what_it_may() {
     let records = records.lock().unwrap();
     let refused = records.iter().filter(|access| access.role == Role::Backend);
     assert_eq!(refused.filter(|access| access.end.to_string().contains("not an allowed origin")).count(), 3);
+}
+
+/// Returns the request of a proxy client for `to`, followed by a request to that origin.
+fn connect_to(to: SocketAddr) -> Vec<u8> {
+    [format!("CONNECT {to} HTTP/1.1\r\n\r\n").as_bytes(), REQUEST].concat()
+}
+
+#[tokio::test]
+async fn proxy_client_is_not_taken_straight_to_the_origin_that_it_names() {
+    let (a, _b) = network("--rtt 4ms");
+    let (records, own, other) = (Records::default(), origin("own").await, origin("other").await);
+    let config = FrontendConfig {
+        entrance: Entrance { socks5: true, connect: true, ..Entrance::default() },
+        direct: Some(Direct { origin: own.to_string(), send_proxy: None }),
+        ..FrontendConfig::new(loopback(), at(1), key(1))
+    };
+    let entry = frontend(a, config, &records).await;
+    assert!(ask(entry, REQUEST).await.unwrap().starts_with("own|"));
+    let [high, low] = other.port().to_be_bytes();
+    let socks = [5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1, high, low];
+    let absolute = format!("GET http://{other}/ HTTP/1.1\r\n\r\n");
+    for said in [&connect_to(other)[..], &socks, absolute.as_bytes()] {
+        let answer = ask(entry, said).await;
+        assert!(!answer.as_ref().is_ok_and(|answer| answer.contains("other|")), "{answer:?}");
+    }
+    assert!(ask(entry, &connect_to(other)).await.unwrap().starts_with("HTTP/1.1 502 "));
+}
+
+#[tokio::test]
+async fn frontend_at_its_limit_learns_that_an_origin_is_forbidden() {
+    let [front, back] = [(); 2].map(|()| PrivateKey::generate().unwrap());
+    let (of_front, of_back) = (front.public(), back.public());
+    let pair = |own, peer| Hop::Pairs(StaticKeys::of(own, vec![peer]).unwrap());
+    let (front, back) = (pair(front, of_back), pair(back, of_front));
+    let (a, b) = network("--rtt 4ms");
+    let (records, other) = (Records::default(), origin("other").await);
+    let greeting = TcpListener::bind(loopback()).await.unwrap();
+    let own = greeting.local_addr().unwrap();
+    let one = FrontendLimits { max_connections: NonZeroU32::new(1), max_rate: None };
+    let frontend_limits = back.labels().iter().map(|label| (label.to_string(), one)).collect();
+    let config = BackendConfig::new(at(1), own.to_string(), back);
+    backend(&b, BackendConfig { frontend_limits, ..config }, &records);
+    let entrance = Entrance { connect: true, ..Entrance::default() };
+    let config = FrontendConfig { entrance, ..FrontendConfig::new(loopback(), at(1), front) };
+    let entry = frontend(a, config, &records).await;
+    let mut open = TcpStream::connect(entry).await.unwrap();
+    open.write_all(REQUEST).await.unwrap();
+    let (mut accepted, _) = greeting.accept().await.unwrap();
+    accepted.write_all(b"hello").await.unwrap();
+    open.read_exact(&mut [0; 5]).await.unwrap();
+    assert!(ask(entry, REQUEST).await.is_err(), "this client has no slot");
+    assert!(ask(entry, &connect_to(other)).await.unwrap().starts_with("HTTP/1.1 403 "));
 }
 
 #[tokio::test]

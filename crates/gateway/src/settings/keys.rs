@@ -224,6 +224,9 @@ section! {
     fallback: Fallback, default Fallback::None, {
         help: "\"direct\": connect to the origin over the kernel's TCP while no backend is up; this bypasses the \
                encryption of the hop (flag: --direct)",
+        more: "With `transparent` the client is connected to the address that it asked for, whatever the backends' \
+               `allow` says. Clients that name their origin (`socks5`, `connect`) are refused, because the frontend \
+               has no list of permitted origins",
     };
     origin: HostPort, {
         help: "The origin as this side reaches it, for fallback = \"direct\" (flag: --direct)",
