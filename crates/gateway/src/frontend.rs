@@ -23,7 +23,7 @@ use crate::hop::connection::Connection;
 use crate::hop::dial::DialError;
 use crate::hop::opening::plain;
 use crate::hop::stream::HopStream;
-use crate::hop::{Ephemerals, Hop, Opening, Purpose, Verdict};
+use crate::hop::{Ephemerals, Hop, LONGEST_FIRST, Opening, Purpose, Verdict};
 use crate::io::prepare;
 use crate::listen::Listen;
 use crate::listeners::{Client, Listener, Socket, Sockets, accept_any};
@@ -403,7 +403,16 @@ impl FrontendShared {
     }
 }
 
-type Routed = Result<(HopStream, Option<(PathState, Transport)>), Unrouted>;
+/// A connection that was opened for a client.
+struct Opened {
+    hop: HopStream,
+    /// `None` if it leads straight to the origin.
+    path: Option<(PathState, Transport)>,
+    /// Number of the client's first bytes that have left with the opening.
+    sent: usize,
+}
+
+type Routed = Result<Opened, Unrouted>;
 
 impl FrontendShared {
     /// Opens a connection for a client; also returns the settings that it used. While no backend is up, the
@@ -533,7 +542,8 @@ async fn serve(
 ) -> Option<Access> {
     let mut access = Access::begin(Role::Frontend, peer);
     access.listener = entry.name.clone();
-    let (admitted, guess) = match shared.admit(&entry, &mut client, peer, &mut signal, &mut access).await {
+    let (mut admitted, guess) = match shared.admit(&entry, &mut client, peer, &mut signal, &mut access).await
+    {
         Ok(admitted) => admitted,
         Err(end) => {
             // A connection without data (a health check, a scanner) is closed in the way in which the client
@@ -550,8 +560,8 @@ async fn serve(
     // Frees the state of the opening before copying starts.
     let routed;
     (shared, routed) = Box::pin(frontend.route(shared, &admitted, &client, &mut signal, &mut access)).await;
-    let (first, awaits) = (admitted.first.len(), admitted.awaits);
-    let asked = admitted.origin.is_some();
+    let (awaits, asked) = (admitted.awaits, admitted.origin.is_some());
+    let rest = routed.as_ref().map_or_else(|_| Vec::new(), |opened| admitted.first.split_off(opened.sent));
     drop(admitted);
     let routed = match (routed, awaits) {
         (Ok(routed), Some(reply)) => match reply.grant(&mut client).await {
@@ -564,10 +574,10 @@ async fn serve(
         shared.habits.answered(routed.is_ok(), guess);
     }
     access.end = match routed {
-        Ok((hop, path_state)) => {
-            access.bytes_up = first as u64;
+        Ok(Opened { hop, path, sent }) => {
+            access.bytes_up = sent as u64;
             let lost = async move {
-                match path_state {
+                match path {
                     Some((path_state, transport)) => path_state.broken(transport).await,
                     None => std::future::pending().await,
                 }
@@ -586,7 +596,7 @@ async fn serve(
             };
             let timeouts = &shared.config.service.timeouts;
             let with = Carry {
-                first: Vec::new(),
+                first: rest,
                 lost,
                 on_first: &on_first,
                 timeouts,
@@ -688,6 +698,7 @@ impl Current {
         signal: &mut watch::Receiver<Phase>,
         access: &mut Access,
     ) -> Routed {
+        let first = &admitted.first[..admitted.first.len().min(LONGEST_FIRST)];
         let mut cause: Option<Cause> = None;
         let mut is_retryable = true;
         if admitted.direct.is_none() || self.upstreams.any_up() {
@@ -699,7 +710,7 @@ impl Current {
                 }
                 access.route = Some(upstream.spec.name.clone());
                 let path_state = upstream.path_state();
-                let attempt = self.attempt(upstream, admitted);
+                let attempt = self.attempt(upstream, admitted, first);
                 let opened = tokio::select! {
                     biased;
                     opened = within(self.config.service.connect_timeout, signal, attempt) => opened,
@@ -708,7 +719,9 @@ impl Current {
                     }
                 };
                 let refused = match opened {
-                    Ok(Ok((hop, transport))) => return Ok((hop, Some((path_state, transport)))),
+                    Ok(Ok((hop, transport))) => {
+                        return Ok(Opened { hop, path: Some((path_state, transport)), sent: first.len() });
+                    }
                     Ok(Err(refused)) => refused,
                     Err(Stop::Drained) => return Err(Unrouted::of(End::Drained)),
                     Err(Stop::Late(why)) => Attempt::lost(why),
@@ -730,7 +743,9 @@ impl Current {
         match (&admitted.direct, cause) {
             (Some(direct), _) if is_retryable => {
                 let connected = self.connect_directly(direct, admitted, signal, access).await;
-                connected.map(|stream| (stream, None)).map_err(Unrouted::of)
+                connected
+                    .map(|hop| Opened { hop, path: None, sent: admitted.first.len() })
+                    .map_err(Unrouted::of)
             }
             (_, Some(cause)) => {
                 access.route = Some(cause.backend.clone());
@@ -744,11 +759,12 @@ impl Current {
         }
     }
 
-    /// Tries one backend.
+    /// Tries one backend. `first`, the beginning of the client's first bytes, leaves with the opening.
     async fn attempt(
         &self,
         upstream: &Upstream,
         admitted: &Admitted,
+        first: &[u8],
     ) -> Result<(HopStream, Transport), Attempt> {
         let opening = Opening {
             client: Some(admitted.addresses),
@@ -759,7 +775,7 @@ impl Current {
         let was_down = upstream.health() == Health::Down;
         let opened = tokio::select! {
             biased;
-            opened = upstream.open(&self.dialling, &opening, &admitted.first) => opened,
+            opened = upstream.open(&self.dialling, &opening, first) => opened,
             () = upstream.dead() => return Err(Attempt::lost(match was_down {
                 true => "the backend is down and does not answer".to_owned(),
                 false => "the backend failed while the request waited".to_owned(),

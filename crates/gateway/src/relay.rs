@@ -74,7 +74,7 @@ struct Relayed {
 
 /// Parameters of a relayed connection.
 pub(crate) struct Carry<'a, L> {
-    /// Bytes that the origin has sent so far, to be sent over the hop first.
+    /// Bytes that the outside has sent so far, to be sent over the hop first.
     pub(crate) first: Vec<u8>,
     /// Resolves with the reason if no more answer will come from the other gateway.
     pub(crate) lost: L,

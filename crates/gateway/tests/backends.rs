@@ -29,6 +29,14 @@ fn key(byte: u8) -> Hop {
     Hop::Sealed(KeyRing::of(HopKey::new([byte; 32])))
 }
 
+/// Returns the keys of a frontend and of a backend with a key pair each.
+fn key_pairs() -> [Hop; 2] {
+    let [front, back] = [(); 2].map(|()| PrivateKey::generate().unwrap());
+    let (of_front, of_back) = (front.public(), back.public());
+    [(front, of_back), (back, of_front)]
+        .map(|(own, peer)| Hop::Pairs(StaticKeys::of(own, vec![peer]).unwrap()))
+}
+
 fn network(link: &str) -> (Endpoint, Endpoint) {
     memory::network(&LinkSpec::parse(link).unwrap(), 5).unwrap()
 }
@@ -679,10 +687,7 @@ async fn proxy_client_is_not_taken_straight_to_the_origin_that_it_names() {
 
 #[tokio::test]
 async fn frontend_at_its_limit_learns_that_an_origin_is_forbidden() {
-    let [front, back] = [(); 2].map(|()| PrivateKey::generate().unwrap());
-    let (of_front, of_back) = (front.public(), back.public());
-    let pair = |own, peer| Hop::Pairs(StaticKeys::of(own, vec![peer]).unwrap());
-    let (front, back) = (pair(front, of_back), pair(back, of_front));
+    let [front, back] = key_pairs();
     let (a, b) = network("--rtt 4ms");
     let (records, other) = (Records::default(), origin("other").await);
     let greeting = TcpListener::bind(loopback()).await.unwrap();
@@ -701,6 +706,32 @@ async fn frontend_at_its_limit_learns_that_an_origin_is_forbidden() {
     open.read_exact(&mut [0; 5]).await.unwrap();
     assert!(ask(entry, REQUEST).await.is_err(), "this client has no slot");
     assert!(ask(entry, &connect_to(other)).await.unwrap().starts_with("HTTP/1.1 403 "));
+}
+
+#[tokio::test]
+async fn proxy_request_that_is_longer_than_a_first_message_arrives_whole() {
+    let [front, back] = key_pairs();
+    for [front, back] in [[key(1), key(1)], [front, back]] {
+        let (a, b) = network("--rtt 4ms");
+        let (records, to) = (Records::default(), origin("o").await);
+        let allow = vec![to.to_string().parse().unwrap()];
+        backend(&b, BackendConfig { allow, ..BackendConfig::new(at(1), None, back) }, &records);
+        let entrance = Entrance { connect: true, ..Entrance::default() };
+        let config = FrontendConfig { entrance, ..FrontendConfig::new(loopback(), at(1), front) };
+        let entry = frontend(a, config, &records).await;
+        for length in [10, 16_200, 17_500, 30_000, 32_500] {
+            let cookie: String = (0..length / 10).map(|n| format!("{n:9};")).collect();
+            let said = format!("GET http://{to}/ HTTP/1.1\r\nCookie: {cookie}\r\n\r\n");
+            let answer = ask(entry, said.as_bytes()).await.unwrap();
+            assert!(answer.starts_with("o|GET / ") && answer.contains(&cookie), "{length}: {}", answer.len());
+        }
+        let of_frontend = |access: &&Access| access.role == Role::Frontend;
+        while records.lock().unwrap().iter().filter(of_frontend).count() < 5 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let longest = records.lock().unwrap().iter().filter(of_frontend).map(|access| access.bytes_up).max();
+        assert!(longest.is_some_and(|bytes| (32_000..34_000).contains(&bytes)), "{longest:?}");
+    }
 }
 
 #[tokio::test]

@@ -145,6 +145,9 @@ impl Hop {
 /// limit, so such HTTP clients are rejected at once.
 pub(crate) const LONGEST_MESSAGE: usize = 17 << 10;
 
+/// Most of a client's first bytes that a first message carries.
+pub(crate) const LONGEST_FIRST: usize = 16 << 10;
+
 /// Length of the length field of messages and records, bytes.
 pub(crate) const LENGTH: usize = 2;
 
