@@ -76,7 +76,7 @@ pub struct FrontendConfig {
     /// settings only to `listen`. Default none.
     pub entrance: Entrance,
     /// True to ask each backend four times a second whether it is up. If false, a backend counts as down
-    /// after three failed connections in a row. Default false.
+    /// after three failed connections in a row, until one client succeeds that tries it again. Default false.
     pub watch: bool,
     /// Destination `HOST:PORT` over the kernel's TCP while no backend is up, optionally with a PROXY header.
     /// A client that a firewall rule has redirected is connected to its own destination instead. A client
@@ -698,6 +698,21 @@ impl Current {
         signal: &mut watch::Receiver<Phase>,
         access: &mut Access,
     ) -> Routed {
+        let connect_timeout = self.config.service.connect_timeout;
+        // Otherwise every client tries the backends that are down.
+        let has_other = admitted.direct.is_some() || self.upstreams.any_up();
+        let mut untested = self.upstreams.iter().filter(|_| has_other && !self.config.watch);
+        if let Some((upstream, limit)) =
+            untested.find_map(|upstream| Some((upstream, upstream.begin_trial()?)))
+        {
+            access.route = Some(upstream.spec.name.clone());
+            // The trial carries none of the client's bytes, so the client can go elsewhere if it fails.
+            let attempt =
+                self.attempt_within(limit.min(connect_timeout), upstream, admitted, &[], client, signal);
+            if let Ok(opened) = attempt.await? {
+                return Ok(opened);
+            }
+        }
         let first = &admitted.first[..admitted.first.len().min(LONGEST_FIRST)];
         let mut cause: Option<Cause> = None;
         let mut is_retryable = true;
@@ -709,22 +724,10 @@ impl Current {
                     continue;
                 }
                 access.route = Some(upstream.spec.name.clone());
-                let path_state = upstream.path_state();
-                let attempt = self.attempt(upstream, admitted, first);
-                let opened = tokio::select! {
-                    biased;
-                    opened = within(self.config.service.connect_timeout, signal, attempt) => opened,
-                    error = client.failed() => {
-                        return Err(Unrouted::of(End::ClientFailed(error.to_string())));
-                    }
-                };
-                let refused = match opened {
-                    Ok(Ok((hop, transport))) => {
-                        return Ok(Opened { hop, path: Some((path_state, transport)), sent: first.len() });
-                    }
-                    Ok(Err(refused)) => refused,
-                    Err(Stop::Drained) => return Err(Unrouted::of(End::Drained)),
-                    Err(Stop::Late(why)) => Attempt::lost(why),
+                let attempt = self.attempt_within(connect_timeout, upstream, admitted, first, client, signal);
+                let refused = match attempt.await? {
+                    Ok(opened) => return Ok(opened),
+                    Err(refused) => refused,
                 };
                 is_retryable = refused.is_retryable;
                 let next = Cause {
@@ -755,6 +758,38 @@ impl Current {
             (_, None) => {
                 let end = End::HopUnreachable("there is no backend".to_owned());
                 Err(Unrouted { may_wait: true, ..Unrouted::of(end) })
+            }
+        }
+    }
+
+    /// Tries one backend for at most `limit`, like [`Current::attempt`]. The outer error ends the client.
+    async fn attempt_within(
+        &self,
+        limit: Duration,
+        upstream: &Upstream,
+        admitted: &Admitted,
+        first: &[u8],
+        client: &Connection,
+        signal: &mut watch::Receiver<Phase>,
+    ) -> Result<Result<Opened, Attempt>, Unrouted> {
+        let path_state = upstream.path_state();
+        let attempt = self.attempt(upstream, admitted, first);
+        let opened = tokio::select! {
+            biased;
+            opened = within(limit, signal, attempt) => opened,
+            error = client.failed() => {
+                return Err(Unrouted::of(End::ClientFailed(error.to_string())));
+            }
+        };
+        match opened {
+            Ok(Ok((hop, transport))) => {
+                Ok(Ok(Opened { hop, path: Some((path_state, transport)), sent: first.len() }))
+            }
+            Ok(Err(refused)) => Ok(Err(refused)),
+            Err(Stop::Drained) => Err(Unrouted::of(End::Drained)),
+            Err(Stop::Late(why)) => {
+                upstream.outcome(false, self.config.watch, &self.config.service.log);
+                Ok(Err(Attempt::lost(why)))
             }
         }
     }

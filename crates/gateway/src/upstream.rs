@@ -4,7 +4,7 @@
 //! expects one in return. A backend counts as down within a second if it resets the watch, or if the watch
 //! and all its other connections are silent for longer than an answer can take. It counts as up again with
 //! its next answer. A draining backend gets no new connections. A backend without a watch counts as up until
-//! connections to it fail. `transport.rs` contains the transports.
+//! connections to it fail; then one client at a time tries it again. `transport.rs` contains the transports.
 
 use std::future::Future;
 use std::io;
@@ -157,6 +157,8 @@ pub struct Upstream {
     /// Number of connections that clients have requested.
     asked: AtomicU64,
     failures: AtomicU32,
+    /// Without a watch: the earliest time at which a client tries the backend although it is down.
+    trial_at: Mutex<Option<Instant>>,
     /// Time of the last answer on a connection for a client.
     answered: Mutex<Option<Instant>>,
     /// Traffic of the connections for clients.
@@ -185,6 +187,7 @@ impl Upstream {
             round_trip: AtomicU64::new(0),
             asked: AtomicU64::new(0),
             failures: AtomicU32::new(0),
+            trial_at: Mutex::new(None),
             answered: Mutex::new(None),
             traffic: Traffic::default(),
         }
@@ -306,8 +309,22 @@ impl Upstream {
                 self.set(Health::Up, "it answers", log);
             }
         } else if self.failures.fetch_add(1, Ordering::Relaxed) >= 2 && !watched {
+            *self.trial_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + RETRY);
             self.set(Health::Down, "three connections in a row failed", log);
         }
+    }
+
+    /// Returns the time limit for a client that shall now try this backend although it is down, because no
+    /// watch does; `None` if it shall not. One client at a time tries it, [`RETRY`] after the last failure.
+    pub(crate) fn begin_trial(&self) -> Option<Duration> {
+        let mut trial_at = self.trial_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let (now, limit) = (Instant::now(), self.first_answer());
+        let is_known = self.spec.address.is_some() && self.health() == Health::Down;
+        let is_due = is_known && trial_at.is_none_or(|at| at <= now);
+        is_due.then(|| {
+            *trial_at = Some(now + limit + RETRY);
+            limit
+        })
     }
 
     /// Opens a connection with `opening` and the client's `first` bytes, and waits for the answer.

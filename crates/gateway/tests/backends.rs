@@ -169,6 +169,53 @@ async fn when_a_backend_dies_new_connections_go_to_the_second() {
 }
 
 #[tokio::test]
+async fn backend_without_a_watch_serves_again_after_it_was_down() {
+    let (a, b) = network("--rtt 4ms");
+    let (records, to) = (Records::default(), origin("backend").await);
+    let direct = Some(Direct { origin: origin("direct").await.to_string(), send_proxy: None });
+    let config = FrontendConfig { direct, ..FrontendConfig::new(loopback(), at(1), key(1)) };
+    let entry = frontend(a, config, &records).await;
+    for _ in 0..4 {
+        assert!(ask(entry, REQUEST).await.unwrap().starts_with("direct|"));
+    }
+    let first = backend(&b, BackendConfig::new(at(1), to.to_string(), key(1)), &records);
+    let began = Instant::now();
+    while !ask(entry, REQUEST).await.unwrap().starts_with("backend|") {
+        assert!(began.elapsed() < Duration::from_secs(5), "nothing tries the backend again");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(ask(entry, REQUEST).await.unwrap().starts_with("backend|"), "it is up");
+    first.abort();
+    let _ = first.await;
+    for _ in 0..4 {
+        assert!(ask(entry, REQUEST).await.unwrap().starts_with("direct|"));
+    }
+}
+
+#[tokio::test]
+async fn silent_backend_without_a_watch_is_down_after_three_time_outs() {
+    let (a, b) = network("--rtt 4ms");
+    let (records, to) = (Records::default(), origin("o").await);
+    backend(&b, BackendConfig::new(at(2), to.to_string(), key(1)), &records);
+    let silent = BackendSpec::new(SocketAddr::from(([10, 0, 0, 9], 7443)));
+    let backends = vec![silent, BackendSpec { priority: 1, ..BackendSpec::new(at(2)) }];
+    let config = FrontendConfig { listen: Some(loopback()), ..FrontendConfig::between(backends, key(1)) };
+    let service = ServiceConfig { connect_timeout: Duration::from_millis(300), ..service(&records) };
+    let frontend = Frontend::bind(FrontendConfig { service, ..config }, a).await.unwrap();
+    let entry = frontend.local_addr().unwrap();
+    tokio::spawn(frontend.run(std::future::pending()));
+    for _ in 0..3 {
+        assert!(ask(entry, REQUEST).await.is_err(), "the silent backend may have the request");
+    }
+    // Some of these clients try the silent backend again, and lose nothing.
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(1500) {
+        assert!(ask(entry, REQUEST).await.unwrap().starts_with("o|"));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
 async fn with_every_backend_silent_clients_are_taken_straight_to_the_origin() {
     let (a, _b) = network("--loss 100%");
     let records = Records::default();
