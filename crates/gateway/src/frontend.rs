@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -281,10 +281,7 @@ impl Acceptor for FrontendAcceptor {
         let shared = self.shared.clone();
         Box::pin(async move {
             let client = if core.is_some() { adopt(client).ok()? } else { client };
-            let current = shared.current();
-            // A reload has just removed this listener.
-            let entry = current.entry(listen)?;
-            serve(&shared, current, entry, client, peer, signal).await
+            serve(&shared, listen, client, peer, signal).await
         })
     }
 }
@@ -415,6 +412,21 @@ struct Opened {
 type Routed = Result<Opened, Unrouted>;
 
 impl FrontendShared {
+    /// True if the destination of a client is the listener itself, because no firewall rule has redirected
+    /// the client. A connection to it would cause another one, and so on.
+    fn leads_back(&self, listen: SocketAddr, client: &Connection, destination: SocketAddr) -> bool {
+        if !client.local_addr().is_ok_and(|local| plain(local) == destination) {
+            return false;
+        }
+        let own = self.sockets.borrow().as_ref().and_then(|sockets| sockets.local_addr(listen).ok());
+        // TPROXY keeps the destination as the local address, also if another host has it.
+        let is_elsewhere = || {
+            let bound = UdpSocket::bind((destination.ip(), 0));
+            bound.is_err_and(|error| error.kind() == io::ErrorKind::AddrNotAvailable)
+        };
+        own.unwrap_or(listen).port() == destination.port() && !is_elsewhere()
+    }
+
     /// Opens a connection for a client; also returns the settings that it used. While no backend is up, the
     /// client waits for a limited time; then the current backends are tried.
     async fn route(
@@ -534,16 +546,25 @@ impl Current {
 
 async fn serve(
     frontend: &FrontendShared,
-    mut shared: Arc<Current>,
-    entry: Arc<Entry>,
+    listen: SocketAddr,
     mut client: Connection,
     peer: SocketAddr,
     mut signal: watch::Receiver<Phase>,
 ) -> Option<Access> {
+    let mut shared = frontend.current();
+    // `None` if a reload has just removed this listener.
+    let entry = shared.entry(listen)?;
     let mut access = Access::begin(Role::Frontend, peer);
     access.listener = entry.name.clone();
-    let (mut admitted, guess) = match shared.admit(&entry, &mut client, peer, &mut signal, &mut access).await
-    {
+    let admitted = shared.admit(&entry, &mut client, peer, &mut signal, &mut access).await;
+    let admitted = admitted.and_then(|admitted| {
+        let keeps_destination = entry.entrance.transparent && !admitted.0.has_named;
+        match keeps_destination && frontend.leads_back(listen, &client, admitted.0.addresses.destination) {
+            true => Err(End::ClientFailed("no firewall rule has redirected it".to_owned())),
+            false => Ok(admitted),
+        }
+    });
+    let (mut admitted, guess) = match admitted {
         Ok(admitted) => admitted,
         Err(end) => {
             // A connection without data (a health check, a scanner) is closed in the way in which the client

@@ -733,6 +733,32 @@ async fn proxy_client_is_not_taken_straight_to_the_origin_that_it_names() {
 }
 
 #[tokio::test]
+async fn client_that_no_rule_has_redirected_does_not_lead_back_to_the_frontend() {
+    let (a, b) = network("--rtt 4ms");
+    let records = Records::default();
+    let allow = vec!["127.0.0.1:*".parse().unwrap()];
+    backend(&b, BackendConfig { allow, ..BackendConfig::new(at(1), None, key(1)) }, &records);
+    // The first frontend has no backend and goes straight to the destination.
+    for port in [9, 1] {
+        records.lock().unwrap().clear();
+        let config = FrontendConfig {
+            service: ServiceConfig { max_connections: 8, ..service(&records) },
+            entrance: Entrance { transparent: true, ..Entrance::default() },
+            direct: Some(Direct { origin: "127.0.0.1:1".to_owned(), send_proxy: None }),
+            ..FrontendConfig::new(loopback(), at(port), key(1))
+        };
+        let frontend = Frontend::bind(config, a.clone()).await.unwrap();
+        let entry = frontend.local_addr().unwrap();
+        let running = tokio::spawn(frontend.run(std::future::pending()));
+        let _ = ask(entry, REQUEST).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        running.abort();
+        let ends: Vec<_> = records.lock().unwrap().iter().map(|access| access.end.to_string()).collect();
+        assert_eq!(ends, ["client: no firewall rule has redirected it"]);
+    }
+}
+
+#[tokio::test]
 async fn frontend_at_its_limit_learns_that_an_origin_is_forbidden() {
     let [front, back] = key_pairs();
     let (a, b) = network("--rtt 4ms");

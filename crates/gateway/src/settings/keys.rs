@@ -216,6 +216,7 @@ section! {
     transparent: bool, default false, {
         flag: Some("transparent"),
         help: "Accept clients that a firewall rule redirects here (see brisk rules); the backend must --allow the origin",
+        more: "Clients that no rule has redirected are disconnected",
     };
     watch: bool, default true, {
         help: "Probe each backend four times a second; without probes, a backend is down after three failed connections in \
