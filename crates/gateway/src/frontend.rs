@@ -736,7 +736,7 @@ impl Current {
         }
         let first = &admitted.first[..admitted.first.len().min(LONGEST_FIRST)];
         let mut cause: Option<Cause> = None;
-        let mut is_retryable = true;
+        let (mut is_retryable, mut is_forbidden) = (true, false);
         if admitted.direct.is_none() || self.upstreams.any_up() {
             for upstream in self.upstreams.order() {
                 // Another backend has answered, and trying a backend that is down would only delay that
@@ -751,6 +751,7 @@ impl Current {
                     Err(refused) => refused,
                 };
                 is_retryable = refused.is_retryable;
+                is_forbidden |= refused.verdict == Some(Verdict::Forbidden);
                 let next = Cause {
                     backend: upstream.spec.name.clone(),
                     is_down: upstream.health() == Health::Down,
@@ -765,7 +766,8 @@ impl Current {
             }
         }
         match (&admitted.direct, cause) {
-            (Some(direct), _) if is_retryable => {
+            // Another backend may permit what one has forbidden; the frontend itself may not.
+            (Some(direct), _) if is_retryable && !is_forbidden => {
                 let connected = self.connect_directly(direct, admitted, signal, access).await;
                 connected
                     .map(|hop| Opened { hop, path: None, sent: admitted.first.len() })

@@ -468,6 +468,37 @@ async fn a_frontend_asks_for_an_origin_by_its_name() {
     }
 }
 
+#[tokio::test]
+async fn origin_that_one_backend_does_not_know_is_asked_for_at_the_next() {
+    let (a, b) = network("--rtt 4ms");
+    let (records, web, api) = (Records::default(), origin("web").await, origin("api").await);
+    let origins = [format!("web={web}").parse::<NamedOrigin>().unwrap()].into_iter().collect();
+    let allow = vec![api.to_string().parse().unwrap()];
+    backend(&b, BackendConfig::new(at(1), api.to_string(), key(1)), &records);
+    let config = BackendConfig::new(at(2), None, key(1));
+    backend(&b, BackendConfig { origins, allow, ..config }, &records);
+    let backends = vec![BackendSpec::new(at(1)), BackendSpec { priority: 1, ..BackendSpec::new(at(2)) }];
+    let direct = Some(Direct { origin: api.to_string(), send_proxy: None });
+    let config = FrontendConfig {
+        service: service(&records),
+        entrance: Entrance { connect: true, ..Entrance::default() },
+        listeners: vec![
+            listener("127.0.0.8:0", "web"),
+            Listener { direct, ..listener("127.0.0.9:0", "unknown") },
+        ],
+        listen: Some(loopback()),
+        ..FrontendConfig::between(backends, key(1))
+    };
+    let frontend = Frontend::bind(config, a).await.unwrap();
+    let control = frontend.control();
+    let at: Vec<SocketAddr> = control.listening().iter().map(|place| place.listen.parse().unwrap()).collect();
+    tokio::spawn(frontend.run(std::future::pending()));
+    assert!(ask(at[1], REQUEST).await.unwrap().starts_with("web|"));
+    assert!(ask(at[0], &connect_to(api)).await.unwrap().contains("api|"));
+    assert!(ask(at[0], &connect_to(web)).await.unwrap().starts_with("HTTP/1.1 403 "));
+    assert!(ask(at[2], REQUEST).await.is_err(), "a backend has forbidden it");
+}
+
 fn listener(listen: &str, origin: &str) -> Listener {
     Listener {
         listen: listen.parse().unwrap(),

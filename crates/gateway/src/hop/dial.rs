@@ -59,11 +59,13 @@ impl DialError {
         self.is_port_closed() || matches!(self, DialError::Connection(error) if is_reported(error.kind()))
     }
 
-    /// True if another backend may be tried: certainly no origin has received anything, and the backend has
-    /// not forbidden the origin.
+    /// True if another backend may be tried: certainly no origin has received anything.
     pub(crate) fn is_retryable(&self) -> bool {
         match self {
-            DialError::Refused(verdict) => matches!(verdict, Verdict::OriginUnreachable | Verdict::Limited),
+            DialError::Refused(verdict) => match verdict {
+                Verdict::OriginUnreachable | Verdict::Forbidden | Verdict::Limited => true,
+                Verdict::Go | Verdict::Confirm => false,
+            },
             DialError::Unsealed(_) => true,
             DialError::Handshake(_) => false,
             DialError::Connection(error) => matches!(
