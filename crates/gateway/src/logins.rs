@@ -43,7 +43,9 @@ impl FailedLogins {
             }
         }
         let at = settled.entry(network).or_insert(now);
-        *at = (*at).max(now) + PACE;
+        // Logins that began together may all fail; the network then waits no longer than after the usual
+        // number of failures.
+        *at = ((*at).max(now) + PACE).min(now + PACE * BURST);
     }
 }
 
@@ -80,6 +82,14 @@ mod tests {
             logins.failed(address(guesser), now + PACE);
             assert!(logins.refuses(address(guesser), now + PACE));
         }
+    }
+
+    #[test]
+    fn failures_at_once_do_not_refuse_a_network_for_longer() {
+        let (logins, now, guesser) = (FailedLogins::default(), Instant::now(), address("192.0.2.1"));
+        (0..1000).for_each(|_| logins.failed(guesser, now));
+        assert!(logins.refuses(guesser, now));
+        assert!(!logins.refuses(guesser, now + PACE));
     }
 
     #[test]
