@@ -8,9 +8,10 @@
 //! data by then. The stream uses the connection that is answered first, and resets the other one.
 //!
 //! On a path that works, and only for the first request to a destination, this costs a SYN, a SYN-ACK and a
-//! reset. On a path that does not, the request is half a round trip late instead of lost. If the server takes
-//! longer than half a round trip to answer that first request, it gets the request **twice**. As always with
-//! Fast Open, use this only for requests that may be repeated.
+//! reset. On a path that drops packets, the answer arrives half a round trip (at least 50 ms) later than
+//! without Fast Open; with the first connection alone it would not arrive. If the server takes longer than
+//! half a round trip to answer that first request, it gets the request **twice**. As always with Fast Open,
+//! use this only for requests that may be repeated.
 
 use std::future::Future;
 use std::io;
@@ -28,7 +29,9 @@ use tokio::time::Sleep;
 use crate::endpoint::Endpoint;
 use crate::stream::{StreamHandle, TcpStream};
 
-/// Maximum length of a hedged request, bytes: it is kept in memory for a second transmission.
+/// Maximum length of a request that grows by writes, bytes: it is kept in memory for the second connection. A
+/// write that makes the request longer ends the race in favour of the first connection. The data passed to
+/// `connect_hedged` is limited only by the send buffer.
 const MAX_HEDGED: usize = 65_536;
 
 /// A connection that may send its first request twice. [`Endpoint::connect_hedged`] creates it.
@@ -119,14 +122,15 @@ struct Current {
 }
 
 impl Endpoint {
-    /// Like [`connect_with_data`](Endpoint::connect_with_data), for a request that has an answer. Until this
-    /// destination has once answered over Fast Open, a plain connection follows half a round trip (at least
-    /// 50 ms) after the SYN. It sends the request if no answer has arrived when its handshake is complete. So
-    /// the server can get the request **twice**: use it only for requests that may be repeated. All of `data`
-    /// is accepted.
+    /// Like [`connect_with_data`](Endpoint::connect_with_data), for a request to which the server responds.
+    /// Until this destination has once answered over Fast Open, a plain connection follows half a round trip
+    /// (at least 50 ms) after the SYN. It sends the request if no answer has arrived when its handshake is
+    /// complete. So the server can get the request **twice**: use it only for requests that may be repeated.
+    /// Queues all of `data`, or fails.
     ///
     /// # Errors
-    /// Those of [`connect_with_data`](Endpoint::connect_with_data).
+    /// Those of [`connect_with_data`](Endpoint::connect_with_data); `InvalidInput` if `data` is larger than
+    /// the send buffer.
     pub fn connect_hedged(
         &self,
         remote: SocketAddr,
@@ -162,7 +166,7 @@ impl Endpoint {
 }
 
 impl HedgedStream {
-    /// Returns a second handle, to read statistics while another task owns the stream.
+    /// Returns a handle to read statistics while another task owns the stream.
     pub fn handle(&self) -> HedgedHandle {
         self.handle.clone()
     }

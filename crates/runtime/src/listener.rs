@@ -241,7 +241,8 @@ impl Drop for Part {
     }
 }
 
-/// Gives all stacks one replay memory: a copied SYN from another port may reach another stack.
+/// Gives all stacks one replay memory: a replayed SYN with another source port may be assigned to another
+/// stack.
 fn share_replays(parts: &[Part]) {
     let [first, others @ ..] = parts else { return };
     if others.is_empty() {

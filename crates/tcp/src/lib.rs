@@ -9,16 +9,16 @@
 //! |---|---|
 //! | [`stack`] | the public API: connections, listeners, demultiplexing, SYN cookies, TIME-WAIT, limits |
 //! | [`config`] | all settings, with unit, range and default |
-//! | [`error`], [`event`] | errors, with the end at fault; events |
+//! | [`error`], [`event`] | errors, each with the side that caused it; events |
 //! | [`connection`] | one connection: its states and the calls between its parts |
 //! | `send`, `receive` | the parts: scoreboard, RACK, PRR, timers; reassembly, SACK, acknowledgements, window |
-//! | [`congestion`] | CUBIC with HyStart++, Reno, BBR, a fixed window, or a controller of the program |
+//! | [`congestion`] | CUBIC with HyStart++, Reno, BBR, a fixed window, or one that the application supplies |
 //! | [`path`] | memory of a path from one connection to the next |
-//! | [`mechanism`] | the agreement on Corrective and Proactive, and the decisions of the planner |
+//! | [`mechanism`] | parity (Corrective), copies (Proactive), their negotiation, the planner of both |
 //!
-//! [`wire`] is the crate of the formats, whose types are in the signatures here.
+//! [`wire`] defines the packet formats; signatures in this crate use its types.
 //!
-//! Types that the crate hands out (events, errors, outcomes, statistics) are `#[non_exhaustive]`, and
+//! Types that the crate returns (events, errors, outcomes, statistics) are `#[non_exhaustive]`, and
 //! literals of configuration end with `..Default::default()`, so that a minor version can extend both. Enums
 //! with a complete set of values ([`State`](connection::State), [`Fault`](error::Fault)) are exhaustive.
 //!
@@ -73,7 +73,8 @@
 
 #![no_std]
 #![forbid(unsafe_code)]
-// Only `internals` exports some items, and only tests and benchmarks of other crates call some.
+// Without the feature `internals`, some public items are not reachable, and some are not used: only tests and
+// benchmarks of other crates use them.
 #![cfg_attr(not(feature = "internals"), allow(dead_code, unreachable_pub))]
 
 extern crate alloc;

@@ -1,5 +1,13 @@
 //! Effects of an acknowledgement, part by part: round-trip time, losses, recovery and its undo, congestion
 //! window, timers.
+//!
+//! *Redundancy* is data that leaves before a loss is known: parity segments (*Corrective*) and copies of
+//! segments (*Proactive*). From parity or a copy the peer obtains lost data without a retransmission. This is
+//! a *repair*, and the peer reports it with its acknowledgements. A *masked loss* is a loss that redundancy
+//! or a tail loss probe repaired before loss detection found it; the window is reduced for it nevertheless.
+//!
+//! Loss detection is *held* while parity in flight may still repair a loss. A *flight* is the data of one
+//! round trip. Connections that share the congestion window of a path are its *members* (`send/rate.rs`).
 
 use brisk_wire::Flags;
 
@@ -27,14 +35,15 @@ impl Connection {
     /// Applies all effects of an acknowledgement, in six steps; each uses the results of the earlier ones.
     /// `ARCHITECTURE.md` ("A segment comes in") has the same numbers.
     pub(crate) fn acknowledge(&mut self, segment: &Arrived<'_>, now: Instant) {
-        // 1. The send window takes SEG.WND. With nothing in flight, an ordinary data segment ends here.
+        // 1. The send window takes SEG.WND. With nothing in flight, a data segment needs no later step.
         let window = &mut self.tx.window;
         let window_changed = match segment.flags.contains(Flags::SYN) {
             true => window.update_unscaled(segment.seq, segment.ack, segment.window),
             false => window.update(segment.seq, segment.ack, segment.window),
         }
         .is_change();
-        // RFC 9293 section 3.10.7.4 ignores older acknowledgements: they left before the probe arrived.
+        // RFC 9293 section 3.10.7.4 ignores older acknowledgements: they left before the window probe
+        // arrived.
         if self.tx.scoreboard.una().le(segment.ack) {
             self.tx.window.on_probe_answered();
             self.soft_error = None;
@@ -42,7 +51,6 @@ impl Connection {
         self.tx.nagle.on_ack();
         self.tx.count_answer_beyond_window(now);
         self.tx.queue.set_max_window(self.tx.window.max_snd_wnd());
-        // With nothing in flight a data segment affects only the window.
         if !segment.payload.is_empty()
             && self.tx.scoreboard.is_empty()
             && segment.ack == self.tx.scoreboard.una()
@@ -54,8 +62,8 @@ impl Connection {
             return;
         }
 
-        // 2. The scoreboard returns an `AckOutcome`, to which the peer's reports of repairs are added. It
-        // gives a round-trip sample, and shows whether a reduction was spurious.
+        // 2. The scoreboard returns an `AckOutcome`, and `Gentle` adds the peer's report of a repair. The
+        // outcome gives a round-trip sample, and shows whether a reduction was spurious.
         self.tx.check_app_limited();
         let redundancy = self.tx.redundancy_in_flight();
         let reported = self.tx.scoreboard.highest_sacked();
@@ -75,8 +83,8 @@ impl Connection {
         if let Some(newest) = originals.next_back()
             && self.handshake.repeated_syn_ack_since(newest.sent_at)
         {
-            // The acknowledgement of this data may have waited for the SYN-ACK. The echoed timestamp is that
-            // of the SYN-ACK or of later data.
+            // The peer may have acknowledged this data only after our repeated SYN-ACK. A sample from the
+            // echoed timestamp is correct, because the timestamp is that of the SYN-ACK or of later data.
             ack.rtt = ack.echoed_rtt;
         }
         let watched = self.config.path_start || self.tx.rate.delivery.is_some();
@@ -87,7 +95,8 @@ impl Connection {
         } else {
             None
         };
-        // A duplicate that the network did not cause is a second transmission, which was delivered as well.
+        // A DSACK for data that was sent twice shows that both transmissions arrived: the second one counts
+        // as delivered too. A duplicate of data that was sent once comes from the network.
         let repeated = ack.dsack.filter(|dsack| dsack.of != DsackOf::NeverSentTwice);
         let repeated = repeated.map_or(0, |dsack| self.tx.segments_of(&dsack));
         let delivered = u64::from(ack.delivered_segments + repeated);
@@ -124,8 +133,8 @@ impl Connection {
         // controller's rate.
         self.recover(&ack, &loss, redundancy, now);
 
-        // 5. SND.UNA has advanced: update buffers, the retransmission timer and the state of our FIN. The
-        // path has shown which sizes of segments and flights pass.
+        // 5. If SND.UNA has advanced, buffers, the retransmission timer and the state of our FIN change. The
+        // acknowledgement also shows how large segments and flights may be on this path.
         let (full, options) = (self.tx.full_payload(), self.tx.option_len);
         if self.tx.mtu.on_delivered(&ack, full, options) {
             self.adopt_mss();
@@ -141,7 +150,8 @@ impl Connection {
             self.tx.doubt_size();
         }
 
-        // 6. The probe timer restarts, and Corrective and Proactive evaluate the reports of repairs.
+        // 6. The probe timer restarts. Corrective and Proactive evaluate the report of a repair, and a DSACK
+        // that may refute it.
         self.counters.count_probes(&ack, self.tx.rtt.min_rtt());
         if let Some(reactive) = &mut self.reactive {
             reactive.on_ack(&ack, &self.tx, now);
@@ -151,8 +161,8 @@ impl Connection {
         }
     }
 
-    /// Reduces the window for repaired losses before the window grows or a reduction ends, so that the
-    /// reduction starts from the window in which they happened.
+    /// Reduces the window for masked losses. Must run before the window grows and before an earlier reduction
+    /// ends, so that the new reduction starts from the window in which these losses happened.
     fn answer_masked_losses(&mut self, report: Option<&RepairReport>, ack: &AckOutcome, now: Instant) {
         if let Some(signal) =
             self.reactive.as_mut().and_then(|reactive| reactive.repaired_loss(ack, &self.tx))
@@ -170,8 +180,8 @@ impl Connection {
         }
     }
 
-    /// Reduces the window for a loss that redundancy repaired: once per window, and undone only if nothing
-    /// was lost.
+    /// Reduces the window for a masked loss, once per window. The reduction is undone only if the peer
+    /// reports that none of the repaired data had been lost.
     pub(crate) fn answer_masked_loss(&mut self, signal: CongestionSignal, recover_fs: u32, now: Instant) {
         let CongestionSignal { ack, by, reaction } = signal;
         let (was, reducing) = (self.tx.recovery.state(), self.tx.recovery.reducing());
@@ -205,7 +215,7 @@ impl Connection {
     }
 
     /// Takes the round-trip sample, and returns it if it may show a queue. `watched`: the flights are
-    /// watched.
+    /// observed for the path memory or the congestion controller (`path/flight.rs`).
     fn take_rtt_sample(&mut self, ack: &AckOutcome, watched: bool, now: Instant) -> Option<Micros> {
         let queue_rtt = if watched { self.path.watch_rtt(ack, &self.tx, now) } else { ack.rtt };
         if let Some(rtt) = ack.rtt {
@@ -232,7 +242,8 @@ impl Connection {
             self.tx.recovery.in_recovery() && self.tx.scoreboard.una().lt(self.tx.recovery.recovery_point());
         let (srtt, min_rtt) = (self.tx.rtt.srtt(), self.tx.rtt.min_rtt());
         if ack.reneged {
-            // The retransmission timer, which fires soon, decides. RACK still records reordering.
+            // The retransmission timer fires soon, and shows whether the receiver has discarded data. Until
+            // then no data is declared lost, but RACK still records reordering.
             self.tx.rack.on_ack(ack, &self.tx.scoreboard, srtt, min_rtt, in_recovery, now);
             return LossOutcome::default();
         }
@@ -248,8 +259,8 @@ impl Connection {
                 self.tx.rack.detect(&self.tx.scoreboard, now)
             } else {
                 if ack.advanced > 0 {
-                    // The acknowledged data was late, and suspected segments may be too; the probe timer or
-                    // the RTO covers them (Linux: the same).
+                    // The acknowledged data was only late. Segments that seem to be lost may be late too, so
+                    // they wait for the probe timer or the RTO (Linux: the same).
                     self.tx.rack.disarm();
                 }
                 RackVerdict::default()
@@ -275,8 +286,8 @@ impl Connection {
             return LossOutcome::default();
         }
         let newly_lost = verdict.lost.iter().map(|range| self.tx.scoreboard.mark_lost(*range)).sum();
-        // RFC 4821 section 7.6.2: the loss of a probe alone shows that its size was too large, and is no sign
-        // of congestion. Its data is sent again in segments of the proven size.
+        // RFC 4821 section 7.6.2: if only an MTU probe is lost, its size was too large, and the loss is no
+        // sign of congestion. Its data is sent again in segments of the proven size.
         if let Some(probe) = self.tx.mtu.probe_in_flight() {
             if verdict.lost.iter().all(|range| probe.covers(range)) {
                 self.tx.mtu.on_probe_lost(now);
@@ -297,8 +308,8 @@ impl Connection {
         loss
     }
 
-    /// Marks data that the peer could not repair and that left before the parity as lost, unless this path is
-    /// known to reorder.
+    /// Marks data as lost if the peer could not repair it and it left before the parity segment that covers
+    /// it. On a path that is known to reorder, such data first gets the time of the reordering window.
     fn mark_unrepaired(
         &mut self,
         report: &RepairReport,
@@ -316,9 +327,9 @@ impl Connection {
         }
     }
 
-    /// Completes the peer's reports of repairs, once the window is reduced for them. A repaired hole that the
-    /// acknowledgement number does not pass is sent again. If the repaired data had not been lost, the
-    /// reduction is undone.
+    /// Finishes the evaluation of the peer's repair report, after the window was reduced for it. If the
+    /// acknowledgement number stays at a hole that the peer has repaired, a device on the path has not seen
+    /// this data: it is sent again. If none of the repaired data had been lost, the reduction is undone.
     fn conclude_repairs(&mut self, report: &RepairReport, ack: &AckOutcome, now: Instant) {
         let Conclusion { newly_lost, refuted } =
             self.with_gentle(|gentle, parts| gentle.after_ack(report, ack, parts, now));
@@ -360,8 +371,8 @@ impl Connection {
         self.tx.pass_losses(now);
         let nxt = self.tx.scoreboard.nxt();
         let was = self.tx.recovery.state();
-        // If nothing was outstanding, ECE is the repetition of an old echo, which lasts until the peer sees
-        // CWR (Linux: the same).
+        // The peer repeats ECE until it receives CWR. If no data was outstanding, this is such a repetition
+        // and not a new mark (Linux: the same).
         if ack.ece && ack.una_before != nxt {
             let episode = self.tx.recovery.on_ecn(ack.ack, nxt);
             self.begin_reduction(episode, CongestionCause::Ecn, ack.undelivered_before, now);
@@ -377,7 +388,8 @@ impl Connection {
         if episode == Episode::Exited {
             self.end_reduction(was);
         }
-        // On a path with strong reordering new SACKs show arrivals rather than losses (Linux: the same).
+        // On a path with strong reordering, a new SACK shows that data has arrived rather than that other
+        // data was lost (Linux: the same).
         let reordered =
             || self.tx.rack.reordering().span > self.config.dup_thresh.saturating_mul(self.tx.mss());
         let shows_progress = ack.advanced > 0 || (ack.newly_sacked > 0 && reordered());
@@ -450,7 +462,7 @@ impl Connection {
         if cause == CongestionCause::Ecn
             && let Some(others) = &mut self.tx.rate.others
         {
-            // ECN marks of all members within a round trip cause one reduction.
+            // The members of a path answer all ECN marks of one round trip with one reduction.
             if !others.may_answer_mark {
                 return self.counters.observe_recovery(&self.tx);
             }
@@ -491,8 +503,9 @@ impl Connection {
         if self.tx.scoreboard.is_empty() {
             self.tx.rto.disarm();
         } else if ack.reneged {
-            // RFC 2018 section 8: the receiver may have discarded data that it reported. Or acknowledgements
-            // were reordered: half a round trip shows which (Linux: tcp_check_sack_reneging).
+            // Either the receiver has discarded data that it had reported (RFC 2018 section 8), or
+            // acknowledgements were reordered. In the second case SND.UNA passes this data within half a
+            // round trip (Linux: tcp_check_sack_reneging).
             let wait = self.tx.rtt.srtt().map_or(RENEGING_WAIT_MIN, |srtt| (srtt / 2).max(RENEGING_WAIT_MIN));
             self.tx.rto.fire_at(now + wait);
         } else {

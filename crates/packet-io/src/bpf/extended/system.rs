@@ -71,7 +71,8 @@ pub(crate) enum XdpMode {
 /// Loads a program.
 ///
 /// # Errors
-/// The kernel's error: EPERM if the capability is missing.
+/// The kernel's error, such as EPERM. [`Kind::SchedCls`] and [`Kind::Xdp`] need CAP_BPF and CAP_NET_ADMIN;
+/// [`Kind::SocketFilter`] needs CAP_BPF where `kernel.unprivileged_bpf_disabled` is not 0.
 pub(crate) fn load(kind: Kind, program: &[Instruction]) -> io::Result<OwnedFd> {
     let license = c"Apache-2.0";
     let attributes = ProgLoad {
@@ -99,8 +100,8 @@ pub(crate) fn run_on_ingress(program: BorrowedFd<'_>, interface: u32) -> io::Res
 /// closed.
 ///
 /// # Errors
-/// EBUSY or EEXIST if the interface has another program; EPERM without CAP_NET_ADMIN; others if the driver
-/// does not support it.
+/// EBUSY or EEXIST if the interface has another program; EPERM without CAP_NET_ADMIN; other errors if the
+/// driver does not support the mode.
 pub(crate) fn run_on_frames(program: BorrowedFd<'_>, interface: u32, mode: XdpMode) -> io::Result<OwnedFd> {
     tie(program, interface, BPF_XDP, mode as u32)
 }
@@ -120,15 +121,15 @@ pub(crate) fn socket_map(max: u32) -> io::Result<OwnedFd> {
     map(MAP_OF_SOCKETS, max, 0)
 }
 
-/// Creates a set of up to `max` words.
+/// Creates a set of up to `max` words (`u32` values).
 ///
 /// # Errors
-/// EPERM without CAP_BPF, on most systems.
+/// EPERM without CAP_BPF where `kernel.unprivileged_bpf_disabled` is not 0.
 pub(crate) fn word_map(max: u32) -> io::Result<OwnedFd> {
     map(MAP_OF_WORDS, max, NO_PREALLOCATION)
 }
 
-/// Creates a map whose keys and values are words.
+/// Creates a map whose keys and values are words (`u32`).
 fn map(map_type: u32, max: u32, flags: u32) -> io::Result<OwnedFd> {
     let word = size_of::<u32>() as u32;
     let attributes = MapCreate { map_type, key_size: word, value_size: word, max, flags, rest: [0; 11] };
@@ -147,7 +148,7 @@ pub(crate) fn put_word(set: BorrowedFd<'_>, word: u32) -> io::Result<()> {
 /// Removes a word from a set of [`word_map`].
 ///
 /// # Errors
-/// ENOENT if it is not there.
+/// ENOENT if the set does not contain the word.
 pub(crate) fn remove_word(set: BorrowedFd<'_>, word: u32) -> io::Result<()> {
     change(MAP_DELETE, set, word, 0)
 }

@@ -1,10 +1,10 @@
 //! BBR version 3 (draft-ietf-ccwg-bbr): sends at the rate that the path delivers, and keeps about one
 //! bandwidth-delay product in flight.
 //!
-//! [`Bbr`] is a value: it receives time, acknowledgements and losses, and returns the window and the pacing
-//! rate. Its model of the path is the bandwidth (`MaxBandwidth`), the round-trip time (`MinRtt`), the
-//! aggregation of acknowledgements (`Aggregation`), and the limits of rate and volume in flight that follow
-//! from losses (`Bounds`). Its state determines the next probe of the path.
+//! [`Bbr`] receives the time, acknowledgements and losses, and returns the window and the pacing rate. Its
+//! model of the path is the bandwidth (`MaxBandwidth`), the round-trip time (`MinRtt`), the aggregation of
+//! acknowledgements (`Aggregation`), and the limits of rate and volume in flight that follow from losses
+//! (`Bounds`). Its state (`BbrState`) determines the next probe of the path.
 //!
 //! Losses count only if they are significant. A single random loss in a short flight exceeds the draft's 2 %,
 //! but shows nothing about the path (`loss.rs`).
@@ -12,7 +12,7 @@
 //! | file | content |
 //! |---|---|
 //! | `filters` | rounds, bandwidth, round-trip time, aggregation of acknowledgements |
-//! | `startup` | Startup, the estimate that the pipe is full, Drain |
+//! | `startup` | Startup, the estimate that the pipe (the capacity of the path) is full, Drain |
 //! | `probe_bw` | the cycle Down, Cruise, Refill, Up |
 //! | `probe_rtt` | the drain that measures the round-trip time |
 //! | `bounds` | the long-term and short-term limits |
@@ -67,8 +67,8 @@ pub(crate) struct Bbr {
     has_rtt: bool,
     /// `C.delivered` as last reported.
     delivered: u64,
-    /// A sample counts as application-limited if its data was sent when `delivered` was below this value,
-    /// because ProbeRTT limited sending.
+    /// ProbeRTT limits sending. Samples of data that was sent while `delivered` was below this value
+    /// therefore count as application-limited.
     app_limited_until: u64,
     rounds: Rounds,
     max_bw: MaxBandwidth,
@@ -120,7 +120,7 @@ enum CyclePhase {
 /// Values to restore if recovery proves spurious.
 #[derive(Clone, Copy, Debug)]
 struct Undo {
-    /// The probing state that a loss of this recovery has ended.
+    /// The probing state that ended because of a loss in this recovery.
     left: Option<BbrState>,
     bw_shortterm: u64,
     inflight_shortterm: u64,
@@ -313,8 +313,8 @@ impl CongestionController for Bbr {
             self.end_loss_round(sample);
         }
         let bandwidth = self.bandwidth();
-        // The maximum covers this slot and the previous one. A slot lasts 5 rounds; until the pipe is full,
-        // 1 round.
+        // The aggregation is a maximum over two slots: this one and the previous one. A slot lasts 5 rounds,
+        // or 1 round until the pipe is full.
         let slot_rounds = if self.full_pipe.reached { 5 } else { 1 };
         self.aggregation.update(
             ack.now,
@@ -364,8 +364,9 @@ impl CongestionController for Bbr {
         }
     }
 
-    /// Allows one segment more than the pipe and keeps the model. If the flow is not probing and has no
-    /// short-term limit of the volume in flight, the earlier window becomes that limit.
+    /// Sets the window to one segment more than the bytes in flight (`rto.pipe`), and keeps the model. If the
+    /// flow is not probing and has no short-term limit of the volume in flight, the earlier window becomes
+    /// that limit.
     fn on_rto(&mut self, rto: &RtoEvent) {
         let probing = self.is_probing();
         self.begin_episode();

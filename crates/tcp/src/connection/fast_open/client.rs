@@ -24,17 +24,17 @@ const SYN_TIMEOUT: Duration = Duration::from_secs(1);
 const OPTION_SPACE: u32 = 40;
 /// Number of segments that request a one-time cookie.
 const ONE_TIME_REQUESTS: u8 = 5;
-/// Minimum time between a SYN with data and the plain connection that guards it: on a short path half a round
-/// trip is less than the response time of any server.
+/// Minimum time after a SYN with data until a second, plain connection follows (see `hedge_wait`). Otherwise
+/// the wait is half a round trip, which on a short path is less than the response time of any server.
 const HEDGE_MIN: Duration = Duration::from_millis(50);
-/// Numbers of repeated SYN-ACKs, without any other segment, that show a black hole (a server that follows RFC
-/// 6298 has sent two after 3 s) and that end the connection (four after 15 s). A server with [early
-/// timers](crate::TcpConfig::handshake_timers) sends as many in 1.5 s after a few lost packets, so a minimum
-/// time is required as well.
+/// Repeated SYN-ACKs from a server that sends nothing else show a black hole (`TELL`), and later end the
+/// connection (`END`). A server that follows RFC 6298 has sent two after 3 s and four after 15 s. A server
+/// with [early timers](crate::TcpConfig::handshake_timers) sends as many in 1.5 s if a few packets are lost,
+/// so a minimum time is required as well.
 const REPEATED_SYN_ACKS_TELL: Repeats = Repeats { count: 2, within: Duration::from_millis(2500) };
 const REPEATED_SYN_ACKS_END: Repeats = Repeats { count: 4, within: Duration::from_millis(12_500) };
 
-/// A number of repetitions, and the minimum time of the last since the first SYN-ACK.
+/// A number of repeated SYN-ACKs, and the minimum time from the first SYN-ACK to the last of them.
 #[derive(Clone, Copy, Debug)]
 struct Repeats {
     count: u8,
@@ -59,9 +59,9 @@ pub(crate) struct Client {
     deferred: bool,
     /// Bytes of data of the first SYN.
     data: u32,
-    /// True if a plain SYN follows, or has followed, the first.
+    /// True if the first SYN is replaced by a plain one, without data and option.
     plain: bool,
-    /// True if the plain SYN followed because the first was too large, which is not a failure of Fast Open.
+    /// True if the first SYN was replaced because it was too large, which is not a failure of Fast Open.
     too_big: bool,
     early: Vec<Early>,
     early_bytes: usize,
@@ -133,9 +133,10 @@ impl Early {
 /// Facts about a repeated SYN-ACK.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RepeatedSynAck {
-    /// Time since the connection opened.
+    /// Time since the first SYN-ACK, which opened the connection.
     pub(super) since: Duration,
-    /// Number of SYN-ACKs that copies of handshake segments explain.
+    /// Number of repeated SYN-ACKs to expect without any loss: one if this end sent its SYN twice, and one if
+    /// the peer may send each SYN-ACK twice (`plain_copy.rs`).
     pub(super) explained: u8,
 }
 
@@ -293,14 +294,14 @@ impl Client {
 
 /// The SYN-ACK, and what follows it.
 impl Client {
-    /// True if data that a SYN-ACK with `acked` bytes leaves out counts as never sent. Segments that followed
-    /// a SYN whose data was accepted remain in flight.
+    /// True if data beyond the `acked` bytes that the SYN-ACK acknowledges is treated as never sent. False if
+    /// the SYN-ACK acknowledges all data of the SYN and more segments followed: these remain in flight.
     pub(crate) fn rewinds(&self, acked: u32) -> bool {
         self.data > 0 && !(acked >= self.data && self.followed > 0)
     }
 
-    /// Processes a SYN-ACK that acknowledges `acked` bytes of data; `by_copy` if it answers the copy of the
-    /// SYN.
+    /// Processes a SYN-ACK that acknowledges `acked` bytes of data. `by_copy`: it answers the second SYN,
+    /// which had no data ([`PlainCopy`]), and not the first.
     pub(crate) fn record_syn_ack(
         &mut self,
         segment: &Arrived<'_>,
@@ -330,7 +331,8 @@ impl Client {
         self.class
     }
 
-    /// True if the first SYN carried all of `range` and it was not accepted; `acked` bytes are acknowledged.
+    /// True if the first SYN carried all of `range`, and the peer did not accept all data of this SYN.
+    /// `first`: sequence number of the first byte; `acked`: number of bytes acknowledged so far.
     pub(crate) fn was_on_syn(&self, range: SeqRange, first: SeqNum, acked: u64) -> bool {
         acked < u64::from(self.data) && range.end.le(first + self.data)
     }
@@ -413,7 +415,7 @@ impl Client {
         core::mem::take(&mut self.reports)
     }
 
-    /// Queues a report. A connection has no more reports than the queue has space; more are dropped.
+    /// Queues a report. The queue has space for all reports of a connection, so none is dropped.
     fn report(&mut self, report: FastOpenReport) {
         let _ = self.reports.try_push(report);
     }
