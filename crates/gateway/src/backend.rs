@@ -13,7 +13,7 @@ use brisk_runtime::attach::Attached;
 use brisk_runtime::fast_open::{EarlyResponse, ReplayWindow};
 use brisk_runtime::{Endpoint, FastOpenListen, ListenConfig, TcpConfig, TcpListener};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::access::{Access, Role};
 use crate::allow::Allow;
@@ -38,6 +38,7 @@ use crate::service::{
 };
 use crate::settings::{BackendSettings, HopSettings};
 use crate::timeouts::{Timeout, Timeouts};
+use crate::unproven::Unproven;
 
 /// Limit of the hop's connections that data on a SYN has opened and that are not acknowledged yet, in total
 /// and for each frontend.
@@ -177,6 +178,7 @@ impl Backend {
         config.service.metrics.frontends().set(config.hop.labels(), &config.frontend_limits);
         let run = Run::begin(tolerance, config.ephemeral_lifetime)?;
         let rejections = RateLimit::new(Duration::from_secs(1));
+        let max = config.service.max_connections.clamp(1, Semaphore::MAX_PERMITS);
         let current = Mutex::new(Arc::new(config));
         let shared = Arc::new(BackendShared {
             current,
@@ -184,6 +186,8 @@ impl Backend {
             run,
             roaming: Roaming::default(),
             rejections,
+            unproven: Unproven::new(max),
+            slots: Semaphore::new(max),
         });
         Ok(Backend { shared, listeners, local, kernel })
     }
@@ -201,7 +205,9 @@ impl Backend {
     /// Serves until `shutdown` resolves or the hop's device fails, then drains.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Summary {
         let Backend { shared, listeners, local: _, kernel } = self;
-        let service = shared.config().service.clone();
+        let mut service = shared.config().service.clone();
+        // Connections whose peers have not proven anything yet do not take the slots of those that have.
+        service.max_connections = service.max_connections.saturating_add(shared.unproven.max());
         let acceptors = backend_acceptors(&shared, listeners, kernel, service.cores.len().max(1));
         let shutdown = async {
             shutdown.await;
@@ -306,6 +312,9 @@ struct BackendShared {
     run: Run,
     roaming: Roaming,
     rejections: RateLimit,
+    unproven: Unproven,
+    /// `max_connections` permits, for connections whose peers hold the key.
+    slots: Semaphore,
 }
 
 async fn serve(
@@ -316,7 +325,15 @@ async fn serve(
 ) -> Option<Access> {
     let mut access = Access::begin(Role::Backend, peer);
     let config = shared.config();
-    let asked = match read_first_message(connection, &config, &shared.run).await {
+    let mut place = shared.unproven.enter();
+    let read = tokio::select! {
+        biased;
+        read = read_first_message(connection, &config, &shared.run) => read,
+        () = place.displaced() => Err(Rejected::Displaced),
+        () = reached(Phase::Cut, &mut signal) => return None,
+    };
+    drop(place);
+    let asked = match read {
         Ok(asked) => asked,
         // Frontends close unused spare connections without a message, and so do health checks.
         Err(Rejected::Silent) => return None,
@@ -328,13 +345,25 @@ async fn serve(
         }
     };
     access.frontend = asked.frontend.clone();
-    access.end = match asked.opening.purpose {
-        Purpose::Watch => {
+    // An error is impossible: the semaphore is never closed.
+    let slot = tokio::select! {
+        biased;
+        slot = shared.slots.acquire() => Ok(slot),
+        error = asked.connection().failed() => Err(End::HopFailed(error.to_string())),
+        () = reached(Phase::Cut, &mut signal) => Err(End::Drained),
+    };
+    access.end = match (asked.opening.purpose, &slot) {
+        (Purpose::Watch, Err(_)) => return None,
+        (Purpose::Carry, Err(end)) => {
+            asked.connection().reset();
+            end.clone()
+        }
+        (Purpose::Watch, Ok(_)) => {
             // The frontend has closed the watch, which needs no report.
             let _ = answer_watch(&shared, asked, peer, &mut signal).await;
             return None;
         }
-        Purpose::Carry => {
+        (Purpose::Carry, Ok(_)) => {
             let frontends = config.service.metrics.frontends();
             let slot = access.frontend.as_deref().map_or(Ok(None), |label| frontends.admit(label));
             carry_on(&config, &shared.run, asked, slot, &mut signal, &mut access).await

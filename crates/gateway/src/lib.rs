@@ -31,6 +31,7 @@
 //! | [`settings`] | the configuration as an operator writes it |
 //! | [`metrics`], [`history`] | counters |
 //! | `frontends`, `sums` | a backend's counters of each frontend, and their sums |
+//! | `unproven` | connections to a backend whose peers have not yet proven that they hold the key |
 //! | `process` | metrics of the process |
 //! | [`admin`], [`status`] | the admin listener and its status object |
 //! | [`access`] | the record of one connection |
@@ -85,6 +86,7 @@ mod throttle;
 pub mod timeouts;
 mod traffic;
 mod transport;
+mod unproven;
 pub mod upstream;
 pub mod users;
 mod warm;

@@ -531,6 +531,31 @@ async fn a_frontend_may_be_silent_for_as_long_as_it_tries_to_connect() {
     backend.await.unwrap();
 }
 
+#[tokio::test]
+async fn silent_peers_take_no_slots_of_a_backend_and_displace_each_other() {
+    let kernel = TcpListener::bind(loopback()).await.unwrap().local_addr().unwrap();
+    let configure = |backend: &mut BackendConfig, _: &mut FrontendConfig| {
+        (backend.kernel_listen, backend.service.max_connections) = (Some(kernel), 4);
+    };
+    let origin = origin(|request| request).await;
+    let pair = Pair::start_configured("--rtt 4ms", origin, |service| service, configure).await;
+    let mut silent = Vec::new();
+    // The backend keeps 256 of them.
+    for _ in 0..260 {
+        silent.push(TcpStream::connect(kernel).await.unwrap());
+    }
+    let mut client = pair.connect().await;
+    client.write_all(b"genuine").await.unwrap();
+    client.shutdown().await.unwrap();
+    let mut answer = Vec::new();
+    client.read_to_end(&mut answer).await.unwrap();
+    assert_eq!(answer, b"genuine");
+    let ended = tokio::time::timeout(Duration::from_secs(2), silent[0].read(&mut [0])).await;
+    assert!(matches!(ended.expect("it is displaced"), Ok(0) | Err(_)));
+    drop(silent);
+    pair.finish().await;
+}
+
 /// Writes until every buffer up to the other end is full.
 async fn fill(stream: &mut TcpStream) {
     let block = vec![7; 1 << 16];

@@ -40,6 +40,9 @@ pub(crate) enum Rejected {
     /// No complete message arrived in time.
     #[error("first message: timed out")]
     Late,
+    /// Later connections have displaced this one before a complete message arrived.
+    #[error("first message: displaced by later connections")]
+    Displaced,
 }
 
 /// State of a backend since its start: the first messages that it has acted on, and its current key pair.
