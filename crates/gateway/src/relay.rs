@@ -3,19 +3,21 @@
 //! The outside is the client's connection at a frontend, and the origin's at a backend or an edge.
 //!
 //! The end of one direction becomes a half close; the other direction continues. An error on one side becomes
-//! a reset of the other, so applications see the same as without a gateway. The relay notices the failure of
-//! a side even while it does not read from it.
+//! a reset of the other, so applications see the same as without a gateway. A reset discards the bytes that
+//! have not been acknowledged, so it waits for a limited time until they are. The relay notices the failure
+//! of a side even while it does not read from it.
 
 use std::borrow::Cow;
 use std::future::poll_fn;
 use std::io;
+use std::ops::RangeInclusive;
 use std::pin::Pin;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
@@ -30,8 +32,12 @@ use crate::hop::stream::HopStream;
 use crate::io::{Sink, Source, prepare, with_chunk};
 use crate::outgoing;
 use crate::proxy::{ProxyVersion, header};
-use crate::service::{Phase, reached};
+use crate::service::{Phase, poll_first_bytes, reached};
 use crate::timeouts::{Activity, Timeout, Timeouts};
+
+/// Range of the time for which the reset of a side waits until that side has acknowledged the last bytes of
+/// the other, which has failed. Within it, the time is four round trips.
+const LAST_BYTES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(5);
 
 /// One of the two connections of a relay: the outside or the hop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,6 +115,46 @@ impl Drop for ConnectionPair {
     }
 }
 
+impl ConnectionPair {
+    /// Forwards the bytes that a side sent before it failed, and waits until the other side has acknowledged
+    /// them. Ends without them if the other side fails too, after a time limit, or at the order to stop.
+    async fn deliver_rest(
+        &mut self,
+        failed: Side,
+        relayed: &mut Relayed,
+        progress: &Progress<'_>,
+        signal: &mut watch::Receiver<Phase>,
+    ) {
+        let other = match failed {
+            Side::Outside => self.hop.connection(),
+            Side::Hop => &self.outside,
+        };
+        let round_trip = other.stats().and_then(|stats| stats.srtt).unwrap_or_default();
+        let limit = (4 * round_trip).clamp(*LAST_BYTES.start(), *LAST_BYTES.end());
+        let delivered = async {
+            match failed {
+                Side::Outside => {
+                    let (from, to) = (self.outside.split().0, self.hop.split().1);
+                    forward_rest((from, failed), to, &mut relayed.from_outside, progress).await?;
+                    self.hop.connection().acknowledged().await;
+                }
+                Side::Hop => {
+                    let (from, to) = (self.hop.split().0, self.outside.split().1);
+                    forward_rest((from, failed), to, &mut relayed.from_hop, progress).await?;
+                    self.outside.acknowledged().await;
+                }
+            }
+            io::Result::Ok(())
+        };
+        // All outcomes lead to the same reset.
+        tokio::select! {
+            biased;
+            _ = tokio::time::timeout(limit, delivered) => {}
+            () = reached(Phase::Cut, signal) => {}
+        }
+    }
+}
+
 /// Copies in both directions. Then closes both connections if both directions have ended, and otherwise
 /// resets them. Adds the copied bytes to the record.
 pub(crate) async fn carry(
@@ -128,7 +174,7 @@ pub(crate) async fn carry(
         let _ = progress.first.set(Side::Outside);
         progress.activity.moved();
     }
-    let relayed = {
+    let mut relayed = {
         let order = async {
             tokio::select! {
                 why = lost => {
@@ -141,6 +187,9 @@ pub(crate) async fn carry(
         };
         relay(pair.outside.split(), first, pair.hop.split(), order, &progress).await
     };
+    if let Stopped::Failed(side, _) = relayed.stopped {
+        pair.deliver_rest(side, &mut relayed, &progress, signal).await;
+    }
     let first_sender = progress.first.get().map(|side| role.sender(*side));
     access.sent_first = access.sent_first.or(first_sender);
     let (up, down) = match access.role {
@@ -178,10 +227,9 @@ async fn relay(
     stop: impl Future<Output = Stopped>,
     progress: &Progress<'_>,
 ) -> Relayed {
-    let (mut from_outside, mut from_hop) = (Copied::default(), Copied::default());
-    let up = pump((outside_read, Side::Outside), first, (hop_write, Side::Hop), progress, &mut from_outside);
-    let down =
-        pump((hop_read, Side::Hop), Vec::new(), (outside_write, Side::Outside), progress, &mut from_hop);
+    let (mut from_outside, mut from_hop) = (Copied { rest: first, ..Copied::default() }, Copied::default());
+    let up = pump((outside_read, Side::Outside), (hop_write, Side::Hop), progress, &mut from_outside);
+    let down = pump((hop_read, Side::Hop), (outside_write, Side::Outside), progress, &mut from_hop);
     let both = async { tokio::try_join!(up, down) };
     let stopped = tokio::select! {
         biased;
@@ -195,9 +243,11 @@ async fn relay(
 }
 
 /// Bytes that one direction has copied so far.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct Copied {
     bytes: u64,
+    /// Bytes that have been read and not written yet.
+    rest: Vec<u8>,
     /// Time when the first bytes had been forwarded.
     first: Option<Instant>,
     /// True if no more bytes will come.
@@ -259,23 +309,26 @@ impl<'a> Progress<'a> {
 
 async fn pump(
     (mut from, from_side): (impl Source, Side),
-    mut rest: Vec<u8>,
     (mut to, to_side): (impl Sink, Side),
     progress: &Progress<'_>,
     copied: &mut Copied,
 ) -> Result<(), (Side, io::Error)> {
-    let (mut taken, mut state) = (rest.len(), ReadState::Open);
+    let (mut taken, mut state) = (copied.rest.len(), ReadState::Open);
     loop {
         if taken > 0 {
             progress.read(from_side);
         }
-        if !rest.is_empty() {
+        let has_waited = !copied.rest.is_empty();
+        if has_waited {
             progress.prepare(to.socket());
         }
         tokio::select! {
             biased;
-            written = pass(&mut to, &rest) => written.map_err(|error| (to_side, error))?,
-            error = from.failed() => return Err((from_side, error)),
+            written = pass(&mut to, &mut copied.rest) => written.map_err(|error| (to_side, error))?,
+            error = from.failed() => {
+                copied.bytes += (taken - copied.rest.len()) as u64;
+                return Err((from_side, error));
+            }
         }
         if taken > 0 {
             copied.bytes += taken as u64;
@@ -287,7 +340,7 @@ async fn pump(
             }
         }
         // The other side has now accepted bytes that it did not accept at once.
-        if !rest.is_empty() {
+        if has_waited {
             progress.activity.moved();
         }
         match state {
@@ -299,18 +352,18 @@ async fn pump(
             ReadState::Failed(error) => return Err((from_side, error)),
         }
         // An idle connection has no buffer.
-        rest = Vec::new();
+        copied.rest = Vec::new();
         if let Some(slot) = progress.slot {
             // Only backends have slots, and at a backend the hop leads to the client.
             slot.passed(taken, from_side == Side::Hop).await;
         }
         let sides = (from_side, to_side);
         (taken, state) = poll_fn(|cx| {
-            let copied = copy(cx, sides, &mut from, &mut to, &mut rest, progress);
-            if copied.is_pending() {
+            let moved = copy(cx, sides, &mut from, &mut to, &mut copied.rest, progress);
+            if moved.is_pending() {
                 progress.prepare(from.socket());
             }
-            copied
+            moved
         })
         .await?;
     }
@@ -389,9 +442,40 @@ fn more(cx: &mut Context<'_>, from: &mut impl Source, buffer: &mut ReadBuf<'_>) 
     ReadState::Open
 }
 
-/// Writes all of `chunk` and flushes it.
-async fn pass(to: &mut (impl AsyncWrite + Unpin), chunk: &[u8]) -> io::Result<()> {
-    to.write_all(chunk).await?;
+/// Writes all of `chunk`, removes what is written from it, and flushes.
+async fn pass(to: &mut (impl AsyncWrite + Unpin), chunk: &mut Vec<u8>) -> io::Result<()> {
+    while !chunk.is_empty() {
+        match to.write(chunk).await? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            count => drop(chunk.drain(..count)),
+        }
+    }
+    to.flush().await
+}
+
+/// Forwards the bytes of a failed side that have not been forwarded yet: those that have been read already,
+/// and those that its receive buffer holds.
+async fn forward_rest(
+    (mut from, side): (impl AsyncRead + Unpin, Side),
+    mut to: impl AsyncWrite + Unpin,
+    copied: &mut Copied,
+    progress: &Progress<'_>,
+) -> io::Result<()> {
+    while !copied.ended {
+        let count = copied.rest.len();
+        pass(&mut to, &mut copied.rest).await?;
+        copied.bytes += count as u64;
+        // A failed connection is always ready: it returns bytes, the error or an end.
+        match poll_fn(|cx| poll_first_bytes(&mut from, cx)).await {
+            Ok(more) if !more.is_empty() => copied.rest = more,
+            Ok(_) | Err(_) => break,
+        }
+        progress.read(side);
+        copied.first.get_or_insert_with(Instant::now);
+        if let Some(slot) = progress.slot {
+            slot.charge(copied.rest.len(), side == Side::Hop);
+        }
+    }
     to.flush().await
 }
 

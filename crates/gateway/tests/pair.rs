@@ -392,6 +392,54 @@ async fn a_reset_by_the_origin_reaches_the_client_as_a_reset() {
     pair.finish().await;
 }
 
+#[tokio::test]
+async fn bytes_that_an_origin_sends_before_its_reset_reach_the_client() {
+    for is_uploading in [false, true] {
+        let listener = TcpListener::bind(loopback()).await.unwrap();
+        let pair = Pair::start("--rtt 4ms", listener.local_addr().unwrap()).await;
+        let mut client = pair.connect().await;
+        client.write_all(b"x").await.unwrap();
+        let (mut server, _) = listener.accept().await.unwrap();
+        assert_eq!(server.read_u8().await.unwrap(), b'x');
+        if is_uploading {
+            fill(&mut client).await;
+        }
+        server.write_all(&[7; 1000]).await.unwrap();
+        server.set_zero_linger().unwrap();
+        drop(server);
+        let mut received = [0; 1000];
+        client.read_exact(&mut received).await.unwrap();
+        assert_eq!(received, [7; 1000]);
+        let error = client.read_u8().await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        for access in both_end(&pair).await {
+            assert_eq!(access.bytes_down, 1000, "{:?}", access.role);
+        }
+        pair.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn client_that_reads_late_gets_all_bytes_before_the_reset() {
+    const LENGTH: usize = 400_000;
+    let listener = TcpListener::bind(loopback()).await.unwrap();
+    let pair = Pair::start("--rtt 4ms", listener.local_addr().unwrap()).await;
+    let mut client = pair.connect().await;
+    client.write_all(b"x").await.unwrap();
+    let (mut server, _) = listener.accept().await.unwrap();
+    assert_eq!(server.read_u8().await.unwrap(), b'x');
+    server.write_all(&[7; LENGTH]).await.unwrap();
+    // The kernel of the origin discards bytes that have not left before the reset.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    server.set_zero_linger().unwrap();
+    drop(server);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let mut received = Vec::new();
+    let error = client.read_to_end(&mut received).await.unwrap_err();
+    assert_eq!((received.len(), error.kind()), (LENGTH, io::ErrorKind::ConnectionReset));
+    pair.finish().await;
+}
+
 /// Starts a pair that limits the silence of connections to `limit` in one state, and not in the others.
 async fn impatient(origin: &TcpListener, limit: Duration, state: Timeout) -> Pair {
     let of = |other| if state == other { limit } else { Duration::ZERO };

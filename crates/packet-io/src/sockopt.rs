@@ -95,6 +95,14 @@ pub fn request(fd: BorrowedFd<'_>, request: u64) -> io::Result<i32> {
     if answer == 0 { Ok(number) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Returns the bytes that a TCP socket has accepted and its peer has not acknowledged, a FIN included.
+///
+/// # Errors
+/// The descriptor is not a TCP socket.
+pub fn unacknowledged(fd: BorrowedFd<'_>) -> io::Result<usize> {
+    Ok(usize::try_from(request(fd, libc::TIOCOUTQ)?).unwrap_or(0))
+}
+
 /// Requests socket buffers of `bytes` in each direction; the kernel may grant less.
 pub fn request_buffers(fd: BorrowedFd<'_>, bytes: usize) {
     if rustix::net::sockopt::set_socket_recv_buffer_size_force(fd, bytes).is_err() {
@@ -134,6 +142,17 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
     use std::os::fd::AsFd;
+
+    #[test]
+    fn bytes_for_a_peer_that_does_not_read_stay_unacknowledged() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let _peer = listener.accept().unwrap();
+        assert_eq!(unacknowledged(stream.as_fd()).unwrap(), 0);
+        stream.set_nonblocking(true).unwrap();
+        while stream.write(&[7; 65_536]).is_ok() {}
+        assert!(unacknowledged(stream.as_fd()).unwrap() > 0);
+    }
 
     #[test]
     fn a_socket_connects_from_the_ports_that_it_may_use() {

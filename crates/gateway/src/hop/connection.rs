@@ -6,10 +6,12 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use brisk_packet_io::sockopt;
 use brisk_runtime::ConnStats;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, tcp};
@@ -18,6 +20,8 @@ use crate::io::{Sink, Source, failed, reset};
 
 /// Payload bytes of a segment if the real size is unknown.
 const USUAL_SEGMENT: usize = 1400;
+/// Interval between two checks whether all bytes are acknowledged.
+const ACK_CHECK: Duration = Duration::from_millis(10);
 
 /// A connection: of the hop before its first message, of a client or of an origin.
 #[derive(Debug)]
@@ -70,6 +74,27 @@ impl Connection {
         match self {
             Connection::Brisk(stream) => stream.failed().await,
             Connection::Kernel(stream) => failed(stream).await,
+        }
+    }
+
+    /// Waits until the peer has acknowledged all written bytes, or the connection has failed.
+    pub(crate) async fn acknowledged(&self) {
+        let acknowledged = async {
+            while self.unacknowledged() > 0 {
+                tokio::time::sleep(ACK_CHECK).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = acknowledged => {}
+            _ = self.failed() => {}
+        }
+    }
+
+    fn unacknowledged(&self) -> usize {
+        match self {
+            Connection::Brisk(stream) => stream.stats().map_or(0, |stats| stats.send_queue),
+            Connection::Kernel(stream) => sockopt::unacknowledged(stream.as_fd()).unwrap_or(0),
         }
     }
 
