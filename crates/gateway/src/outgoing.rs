@@ -9,12 +9,16 @@
 //! 9293, 3.10.7.3, permits data in the answer to a SYN-ACK.) The bytes leave at once if the handshake
 //! completes at once, as within a host.
 
+use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Poll;
+use std::time::Duration;
 
 use brisk_packet_io::sockopt;
 use rustix::io::Errno;
@@ -28,6 +32,10 @@ use crate::proxy::ProxyVersion;
 const WINDOW: u32 = 32;
 /// Number of attempts before the kernel may use the whole range.
 const ATTEMPTS: u32 = 3;
+/// Pause before an attempt to connect to the next address, while those before have not answered.
+const NEXT_ADDRESS: Duration = Duration::from_millis(250);
+/// Number of addresses that may be tried at the same time. The oldest attempt is given up for another one.
+const CONCURRENT: usize = 4;
 /// Linux's default range.
 const USUAL: RangeInclusive<u16> = 32_768..=60_999;
 
@@ -85,44 +93,77 @@ pub struct Direct {
 /// Connects to the first address of `target` that answers.
 ///
 /// # Errors
-/// Those of the last address. If all ports are in TIME-WAIT, the text names the remedy.
+/// Those of the address that failed last. If all ports are in TIME-WAIT, the text names the remedy.
 pub(crate) async fn connect(target: impl ToSocketAddrs) -> io::Result<TcpStream> {
     connect_sending(target, b"").await.map(|(stream, _)| stream)
 }
 
 /// Like [`connect`], with the bytes `first`; also returns how many of them were sent.
 async fn connect_sending(target: impl ToSocketAddrs, first: &[u8]) -> io::Result<(TcpStream, usize)> {
-    let mut failed = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
-    for address in lookup_host(target).await? {
-        match connect_to(address, first).await {
-            Ok(connected) => return Ok(connected),
-            Err(error) => failed = error,
-        }
-    }
-    Err(failed)
+    let none = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
+    first_of(lookup_host(target).await?, |address| connect_to(address, first)).await.unwrap_or(Err(none))
 }
 
 /// Like [`connect`], but from the address of `client` if there is one, and from its port unless that is in
 /// use. Sends the bytes `first`; also returns how many of them were sent.
 ///
 /// # Errors
-/// Those of the last address. Also fails without CAP_NET_RAW or CAP_NET_ADMIN, and if the address families of
-/// client and origin differ.
+/// Those of the address that failed last. Also fails without CAP_NET_RAW or CAP_NET_ADMIN, and if the address
+/// families of client and origin differ.
 pub(crate) async fn connect_as(
     client: Option<SocketAddr>,
     target: impl ToSocketAddrs,
     first: &[u8],
 ) -> io::Result<(TcpStream, usize)> {
     let Some(client) = client else { return connect_sending(target, first).await };
-    let other = || format!("the origin has no address of the client's address family, {}", client.ip());
-    let mut failed = io::Error::new(io::ErrorKind::AddrNotAvailable, other());
-    for address in lookup_host(target).await?.filter(|address| address.is_ipv4() == client.is_ipv4()) {
-        match open(foreign(address, client)?, address, first).await {
-            Ok(connected) => return Ok(connected),
-            Err(error) => failed = error,
+    let other = || {
+        let text = format!("the origin has no address of the client's address family, {}", client.ip());
+        io::Error::new(io::ErrorKind::AddrNotAvailable, text)
+    };
+    let of_family = lookup_host(target).await?.filter(|address| address.is_ipv4() == client.is_ipv4());
+    let attempt = async |address| open(foreign(address, client)?, address, first).await;
+    first_of(of_family, attempt).await.unwrap_or_else(|| Err(other()))
+}
+
+/// Runs `attempt` for one address after the other, and returns the first success, or else the last error;
+/// `None` if there is no address. The next attempt begins when one has failed, or after a pause: an address
+/// that does not answer must not keep the others waiting (RFC 8305, section 5).
+///
+/// An attempt that has sent bytes must succeed when it is polled, because the other attempts are dropped
+/// then: no two attempts may send bytes.
+async fn first_of<T, F: Future<Output = io::Result<T>>>(
+    addresses: impl Iterator<Item = SocketAddr>,
+    attempt: impl Fn(SocketAddr) -> F,
+) -> Option<io::Result<T>> {
+    let (mut addresses, mut attempts, mut failed) = (addresses.peekable(), VecDeque::new(), None);
+    loop {
+        match addresses.next() {
+            Some(address) => attempts.push_back(Box::pin(attempt(address))),
+            None if attempts.is_empty() => return failed.map(Err),
+            None => {}
+        }
+        if attempts.len() > CONCURRENT {
+            attempts.pop_front();
+        }
+        let any = poll_fn(|cx| {
+            for (n, attempt) in attempts.iter_mut().enumerate() {
+                if let Poll::Ready(result) = attempt.as_mut().poll(cx) {
+                    attempts.remove(n);
+                    return Poll::Ready(result);
+                }
+            }
+            Poll::Pending
+        });
+        let ended = match addresses.peek() {
+            Some(_) => tokio::time::timeout(NEXT_ADDRESS, any).await.ok(),
+            None => Some(any.await),
+        };
+        match ended {
+            Some(Ok(connected)) => return Some(Ok(connected)),
+            Some(Err(error)) => failed = Some(error),
+            None => {}
         }
     }
-    Err(failed)
 }
 
 /// Returns a socket towards `address` that is bound to the client's address.
@@ -191,11 +232,12 @@ async fn open(socket: Socket, address: SocketAddr, first: &[u8]) -> io::Result<(
         Err(error) if error.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => return Err(error),
         _ => {}
     }
+    let stream = TcpStream::from_std(socket.into())?;
+    // From here on, an attempt that has sent bytes succeeds at once.
     let sent = match first {
         [] => Err(Errno::AGAIN),
-        _ => rustix::net::send(&socket, first, SendFlags::NOSIGNAL),
+        _ => rustix::net::send(&stream, first, SendFlags::NOSIGNAL),
     };
-    let stream = TcpStream::from_std(socket.into())?;
     match sent {
         Ok(sent) => return Ok((stream, sent)),
         Err(Errno::AGAIN) => {}
@@ -257,6 +299,35 @@ mod tests {
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
         assert_eq!(connect(address).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
         assert!(connect("no name").await.is_err());
+    }
+
+    /// Returns an address that answers no SYN, and the sockets that fill the queue of its listener.
+    fn silent() -> (SocketAddr, Vec<Socket>) {
+        let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        listener.listen(0).unwrap();
+        let address = listener.local_addr().unwrap().as_socket().unwrap();
+        let mut sockets = vec![listener];
+        for _ in 0..4 {
+            let waiting = socket(address).unwrap();
+            let _ = waiting.connect(&address.into());
+            sockets.push(waiting);
+        }
+        (address, sockets)
+    }
+
+    #[tokio::test]
+    async fn address_that_does_not_answer_keeps_no_other_address_waiting() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let good = listener.local_addr().unwrap();
+        let (bad, _sockets) = silent();
+        let refused = silent().0;
+        for addresses in [&[bad, good][..], &[bad, refused, bad, bad, bad, good]] {
+            let connecting = connect_as(None, addresses, b"once");
+            let connected = tokio::time::timeout(Duration::from_secs(20), connecting).await;
+            let (stream, _) = connected.expect("an address answers").unwrap();
+            assert_eq!(stream.peer_addr().unwrap(), good);
+        }
     }
 
     #[tokio::test]
