@@ -359,9 +359,23 @@ async fn serve(
             end.clone()
         }
         (Purpose::Watch, Ok(_)) => {
-            // The frontend has closed the watch, which needs no report.
-            let _ = answer_watch(&shared, asked, peer, &mut signal).await;
-            return None;
+            let frontends = config.service.metrics.frontends();
+            match access.frontend.as_deref().map_or(Ok(None), |label| frontends.admit_watch(label)) {
+                Ok(_watch) => {
+                    let mut cut = signal.clone();
+                    // The frontend has closed the watch, which needs no report.
+                    tokio::select! {
+                        biased;
+                        () = reached(Phase::Cut, &mut cut) => {}
+                        _ = answer_watch(&shared, asked, peer, &mut signal) => {}
+                    }
+                    return None;
+                }
+                Err(why) => {
+                    refuse(asked, Verdict::Limited, &shared.run).await;
+                    End::Limited(why.to_string())
+                }
+            }
         }
         (Purpose::Carry, Ok(_)) => {
             let frontends = config.service.metrics.frontends();
@@ -491,11 +505,7 @@ async fn carry_on(
         Ok(opened) => opened,
         Err((verdict, end)) => {
             access.hop = asked.connection().stats();
-            // If the verdict is lost, the frontend sees only that the connection ends.
-            if let Ok(mut hop) = asked.send_verdict(verdict, run).await {
-                let (_, mut write) = hop.split();
-                let _ = tokio::time::timeout(REFUSAL_TIMEOUT, write.shutdown()).await;
-            }
+            refuse(asked, verdict, run).await;
             return end;
         }
     };
@@ -539,6 +549,15 @@ async fn carry_on(
     }
 }
 
+/// Sends a verdict that ends the connection. If it is lost, the frontend sees only that the connection ends.
+async fn refuse(asked: Asked, verdict: Verdict, run: &Run) {
+    let refused = async {
+        let mut hop = asked.send_verdict(verdict, run).await.ok()?;
+        hop.split().1.shutdown().await.ok()
+    };
+    let _ = tokio::time::timeout(REFUSAL_TIMEOUT, refused).await;
+}
+
 /// Answers a frontend's watch until it ends.
 async fn answer_watch(
     shared: &BackendShared,
@@ -551,19 +570,118 @@ async fn answer_watch(
     let ends = hop.connection().ends();
     hop.split().1.flush().await?;
     loop {
-        let (mut read, mut write) = hop.split();
-        let question = tokio::select! {
-            biased;
-            () = reached(Phase::Draining, signal) => return peer::announce_draining(&mut write).await,
-            question = tokio::time::timeout(WATCH_SILENCE, read.read_u8()) => question??,
-        };
-        if let (peer::REGISTER, Some(remote)) = (question, ends.and_then(|ends| shared.followed(ends))) {
-            let register = |secret| shared.register(secret, frontend.clone(), remote, peer);
-            peer::take_registration(&mut read, &mut write, register).await?;
-            continue;
+        // The limit covers the secret of a registration and answers that the frontend does not read.
+        let answered = tokio::time::timeout(WATCH_SILENCE, async {
+            let (mut read, mut write) = hop.split();
+            let question = tokio::select! {
+                biased;
+                () = reached(Phase::Draining, signal) => {
+                    peer::announce_draining(&mut write).await?;
+                    return io::Result::Ok(false);
+                }
+                question = read.read_u8() => question?,
+            };
+            if let (peer::REGISTER, Some(remote)) = (question, ends.and_then(|ends| shared.followed(ends))) {
+                let register = |secret| shared.register(secret, frontend.clone(), remote, peer);
+                peer::take_registration(&mut read, &mut write, register).await?;
+                return Ok(true);
+            }
+            let loss = || ends.and_then(|(local, remote)| shared.loss(local, remote));
+            let segment = if question == peer::FULL { hop.connection().segment() } else { 0 };
+            peer::answer(&mut hop.split().1, question, loss, segment).await?;
+            Ok(true)
+        });
+        if !answered.await?? {
+            return Ok(());
         }
-        let loss = || ends.and_then(|(local, remote)| shared.loss(local, remote));
-        let segment = if question == peer::FULL { hop.connection().segment() } else { 0 };
-        peer::answer(&mut hop.split().1, question, loss, segment).await?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use brisk_link::LinkSpec;
+    use brisk_runtime::attach::AttachConfig;
+    use brisk_runtime::memory;
+
+    use super::*;
+    use crate::hop::dial::{DialError, ask, dial};
+    use crate::hop::ephemeral::Ephemerals;
+    use crate::hop::opening::Opening;
+    use crate::hop::pairs::{PrivateKey, StaticKeys};
+    use crate::hop::stamp::BackendClock;
+    use crate::hop::stream::HopStream;
+    use crate::hop::{HopKey, KeyRing};
+    use crate::log::Log;
+
+    /// Time limit of a step that takes no time of its own.
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    /// Opens a watch from `near` to the backend at `address`.
+    async fn watch(near: &Endpoint, address: SocketAddr, hop: &Hop) -> Result<HopStream, DialError> {
+        let own = Arc::new(Ephemerals::new(Duration::ZERO));
+        let (dialled, message) = dial(hop, &own, &Opening::new(Purpose::Watch), b"")?;
+        let stream = near.connect(address).await?;
+        let answered = ask(Connection::Brisk(stream), &message, 0).await?;
+        dialled.finish(answered, &BackendClock::default()).await
+    }
+
+    fn silent(drain_timeout: Duration) -> ServiceConfig {
+        ServiceConfig { log: Log::silent(), drain_timeout, ..ServiceConfig::default() }
+    }
+
+    #[tokio::test]
+    async fn registration_without_a_secret_ends_with_the_drain_limit() {
+        let host = || {
+            let (builder, attached) = AttachConfig::new("udp:127.0.0.1:0".parse().unwrap()).open().unwrap();
+            (builder.build().unwrap(), attached)
+        };
+        let ((far, served), (near, attached)) = (host(), host());
+        let hop = Hop::Sealed(KeyRing::of(HopKey::new([7; 32])));
+        let inside = SocketAddr::new("::".parse().unwrap(), served.service_port(1));
+        let config = BackendConfig {
+            service: silent(Duration::from_millis(100)),
+            attached: Some(served.clone()),
+            ..BackendConfig::new(inside, "127.0.0.1:9".to_owned(), hop.clone())
+        };
+        let backend = Backend::bind(config, &far).unwrap();
+        let address = attached.destination(served.outside(backend.local_addr())).unwrap();
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let backend = tokio::spawn(backend.run(async move { drop(stopped.await) }));
+        let mut hop = watch(&near, address, &hop).await.unwrap();
+        let (mut read, mut write) = hop.split();
+        write.write_all(&[peer::REGISTER]).await.unwrap();
+        write.flush().await.unwrap();
+        // The backend follows frontends and waits for the secret.
+        assert_eq!(tokio::time::timeout(LIMIT, read.read_u8()).await.unwrap().unwrap(), 4);
+        stop.send(()).unwrap();
+        let summary = tokio::time::timeout(LIMIT, backend).await.expect("it stops").unwrap();
+        assert_eq!(summary, Summary { accepted: 1, cut: 1 });
+    }
+
+    #[tokio::test]
+    async fn watches_of_a_frontend_with_a_limit_do_not_take_all_slots() {
+        let own = [(); 2].map(|()| PrivateKey::generate().unwrap());
+        let public = [own[1].public(), own[0].public()];
+        let mut keys = own.into_iter().zip(public).map(|(own, peer)| StaticKeys::of(own, vec![peer]));
+        let [front, back] = [(); 2].map(|()| Hop::Pairs(keys.next().flatten().unwrap()));
+        let (near, far) = memory::network(&LinkSpec::parse("--rtt 2ms").unwrap(), 3).unwrap();
+        let limits = FrontendLimits { max_connections: NonZeroU32::new(1), max_rate: None };
+        let label = back.labels().first().unwrap().to_string();
+        let address = "10.0.0.2:7443".parse().unwrap();
+        let config = BackendConfig {
+            service: silent(LIMIT),
+            frontend_limits: BTreeMap::from([(label, limits)]),
+            ..BackendConfig::new(address, "127.0.0.1:9".to_owned(), back)
+        };
+        let backend = tokio::spawn(Backend::bind(config, &far).unwrap().run(std::future::pending()));
+        let mut watches = Vec::new();
+        for _ in 0..64 {
+            watches.push(watch(&near, address, &front).await.unwrap());
+        }
+        let refused = watch(&near, address, &front).await;
+        assert!(matches!(refused, Err(DialError::Refused(Verdict::Limited))), "{:?}", refused.err());
+        backend.abort();
     }
 }

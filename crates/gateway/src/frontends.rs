@@ -34,6 +34,7 @@ pub(crate) struct Frontends(Mutex<BTreeMap<Arc<str>, Arc<Account>>>);
 pub(crate) struct Account {
     /// Number of open connections.
     open: AtomicU64,
+    watches: AtomicU64,
     limits: Mutex<FrontendLimits>,
     up: Throttle,
     down: Throttle,
@@ -58,13 +59,22 @@ pub(crate) struct Ended {
 #[derive(Debug)]
 pub(crate) struct FrontendSlot(Arc<Account>);
 
-/// The frontend has reached its limit of connections.
+/// Counts one watch of a frontend until it is dropped.
+#[derive(Debug)]
+pub(crate) struct WatchSlot(Arc<Account>);
+
+/// The frontend has reached its limit of connections or watches.
 #[derive(Debug, thiserror::Error)]
-#[error("{label} has {max} connections open (max_connections)")]
+#[error("{label} has {max} {kind} open (max_connections)")]
 pub(crate) struct TooMany {
     label: String,
-    max: NonZeroU32,
+    kind: &'static str,
+    max: u64,
 }
+
+/// Minimum limit of the watches of a frontend with `max_connections`. Several hosts may use one label, and a
+/// host may have several watches for a short time.
+const MIN_WATCHES: u64 = 64;
 
 impl Frontends {
     /// Replaces the frontends by those with these labels and `limits`. Labels that existed before keep their
@@ -86,14 +96,24 @@ impl Frontends {
     /// If the frontend has reached its limit.
     pub(crate) fn admit(&self, label: &str) -> Result<Option<FrontendSlot>, TooMany> {
         let Some(account) = lock(&self.0).get(label).cloned() else { return Ok(None) };
-        let max = account.limits().max_connections;
-        let another = |open| match max {
-            Some(max) if open >= u64::from(max.get()) => None,
-            Some(_) | None => Some(open + 1),
-        };
-        match (account.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, another), max) {
-            (Err(_), Some(max)) => Err(TooMany { label: label.to_owned(), max }),
-            (Err(_), None) | (Ok(_), _) => Ok(Some(FrontendSlot(account))),
+        let max = account.max_connections();
+        match add_below(&account.open, max) {
+            Ok(()) => Ok(Some(FrontendSlot(account))),
+            Err(max) => Err(TooMany { label: label.to_owned(), kind: "connections", max }),
+        }
+    }
+
+    /// Counts a new watch of a frontend, which the limit of connections does not include; `None` if the
+    /// frontend has been removed.
+    ///
+    /// # Errors
+    /// If the frontend has as many watches as it may have connections, but at least 64.
+    pub(crate) fn admit_watch(&self, label: &str) -> Result<Option<WatchSlot>, TooMany> {
+        let Some(account) = lock(&self.0).get(label).cloned() else { return Ok(None) };
+        let max = account.max_connections().map(|max| max.max(MIN_WATCHES));
+        match add_below(&account.watches, max) {
+            Ok(()) => Ok(Some(WatchSlot(account))),
+            Err(max) => Err(TooMany { label: label.to_owned(), kind: "watches", max }),
         }
     }
 
@@ -125,6 +145,10 @@ impl Account {
 
     pub(crate) fn limits(&self) -> FrontendLimits {
         *lock(&self.limits)
+    }
+
+    fn max_connections(&self) -> Option<u64> {
+        self.limits().max_connections.map(|max| max.get().into())
     }
 
     fn limit(&self, limits: FrontendLimits) {
@@ -179,6 +203,24 @@ impl Drop for FrontendSlot {
     }
 }
 
+impl Drop for WatchSlot {
+    fn drop(&mut self) {
+        self.0.watches.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Adds one to `count`.
+///
+/// # Errors
+/// If it has reached `max`.
+fn add_below(count: &AtomicU64, max: Option<u64>) -> Result<(), u64> {
+    let another = |count| Some(count + 1).filter(|another| max.is_none_or(|max| *another <= max));
+    match (count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, another), max) {
+        (Err(_), Some(max)) => Err(max),
+        (Err(_), None) | (Ok(_), _) => Ok(()),
+    }
+}
+
 /// Locks a mutex. Its users only add, so the value is valid even after a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -228,6 +270,24 @@ mod tests {
         assert!(frontends.admit("rome").is_err());
         frontends.set(labels(&["rome"]), &BTreeMap::new());
         assert!(frontends.admit("rome").is_ok(), "the limit is gone");
+    }
+
+    #[test]
+    fn watches_of_a_frontend_with_a_limit_have_one_of_their_own() {
+        for (max, expected) in [(2, 64), (100, 100)] {
+            let frontends = Frontends::default();
+            let limit = FrontendLimits { max_connections: NonZeroU32::new(max), max_rate: None };
+            frontends.set(labels(&["rome", "oslo"]), &BTreeMap::from([("rome".to_owned(), limit)]));
+            let mut watches: Vec<_> =
+                (0..expected).map(|_| frontends.admit_watch("rome").unwrap().unwrap()).collect();
+            let why = frontends.admit_watch("rome").unwrap_err().to_string();
+            assert_eq!(why, format!("rome has {expected} watches open (max_connections)"));
+            assert!(frontends.admit("rome").is_ok(), "connections are counted apart");
+            watches.pop();
+            assert!(frontends.admit_watch("rome").is_ok());
+            let unlimited: Vec<_> = (0..200).map(|_| frontends.admit_watch("oslo")).collect();
+            assert!(unlimited.iter().all(Result::is_ok));
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,6 +4,7 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -82,6 +83,9 @@ pub(crate) fn poll_first_bytes(
         Poll::Ready(Ok(buffer.filled().to_vec()))
     })
 }
+
+/// Time that connections have to end after the phase [`Phase::Cut`] has begun. Then their tasks are aborted.
+const CUT_LIMIT: Duration = Duration::from_secs(1);
 
 /// Called with every access record.
 pub type AccessObserver = Arc<dyn Fn(&Access) + Send + Sync>;
@@ -286,15 +290,17 @@ struct Service {
     /// Permits for the connections that may still be accepted.
     slots: Arc<Semaphore>,
     max: usize,
+    /// Connections that were accepted.
+    accepted: AtomicU64,
     phase: watch::Sender<Phase>,
     /// Notified when an acceptor has failed.
     broken: Notify,
 }
 
 /// Serves the connections of `acceptor` on the current core until the side is closed, and waits until they
-/// have ended. Returns their number.
-async fn accept_and_serve(mut acceptor: impl Acceptor, side: Arc<Service>) -> u64 {
-    let (mut tasks, mut count) = (JoinSet::new(), 0);
+/// have ended.
+async fn accept_and_serve(mut acceptor: impl Acceptor, side: Arc<Service>) {
+    let mut tasks = JoinSet::new();
     let mut phase = side.phase.subscribe();
     let mut closed = pin!(reached(Phase::Closed, &mut phase));
     loop {
@@ -313,7 +319,7 @@ async fn accept_and_serve(mut acceptor: impl Acceptor, side: Arc<Service>) -> u6
             () = &mut closed => break,
             next = next => next,
         };
-        count += 1;
+        side.accepted.fetch_add(1, Ordering::Relaxed);
         let cores = &side.config.cores;
         let elsewhere = accepted.core.and_then(|core| cores.get(core % cores.len().max(1)));
         let serving = acceptor.serve(accepted, side.phase.subscribe());
@@ -326,14 +332,14 @@ async fn accept_and_serve(mut acceptor: impl Acceptor, side: Arc<Service>) -> u6
     // Dropping the acceptor closes the listener, so that no peer connects to a side that serves nobody.
     drop(acceptor);
     while tasks.join_next().await.is_some() {}
-    count
 }
 
 impl Service {
     fn new(config: ServiceConfig) -> Service {
         let max = config.max_connections.clamp(1, Semaphore::MAX_PERMITS);
         let (phase, _) = watch::channel(Phase::Serving);
-        Service { config, slots: Arc::new(Semaphore::new(max)), max, phase, broken: Notify::new() }
+        let slots = Arc::new(Semaphore::new(max));
+        Service { config, slots, max, accepted: AtomicU64::new(0), phase, broken: Notify::new() }
     }
 
     /// Waits for `end` and returns its result; returns `None` if an acceptor fails first.
@@ -372,32 +378,28 @@ impl Service {
 
     /// Closes the acceptors, waits for the connections for what is left of the drain limit, and then aborts
     /// them.
-    async fn drain(&self, mut tasks: JoinSet<u64>, passed: Duration) -> Summary {
+    async fn drain(&self, mut tasks: JoinSet<()>, passed: Duration) -> Summary {
         let log = &self.config.log;
         let limit = self.config.drain_timeout.saturating_sub(passed);
         self.phase.send_replace(Phase::Closed);
         log.line(Level::Info, "draining", &[("connections", Value::Count(self.open()))]);
         let mut summary = Summary::default();
         let mut all = pin!(async {
-            let mut accepted = 0;
             while let Some(kept) = tasks.join_next().await {
                 match kept {
-                    Ok(count) => accepted += count,
                     Err(ended) if ended.is_panic() => std::panic::resume_unwind(ended.into_panic()),
-                    // The runtime of the core has ended, and so have its connections.
-                    Err(_) => {}
+                    // If it is an error, the runtime of the core has ended, and so have its connections.
+                    Ok(()) | Err(_) => {}
                 }
             }
-            accepted
         });
-        summary.accepted = match tokio::time::timeout(limit, &mut all).await {
-            Ok(accepted) => accepted,
-            Err(_) => {
-                summary.cut = self.open();
-                self.phase.send_replace(Phase::Cut);
-                all.await
-            }
-        };
+        if tokio::time::timeout(limit, &mut all).await.is_err() {
+            summary.cut = self.open();
+            self.phase.send_replace(Phase::Cut);
+            // After that, dropping the tasks aborts them.
+            let _ = tokio::time::timeout(CUT_LIMIT, all).await;
+        }
+        summary.accepted = self.accepted.load(Ordering::Relaxed);
         let counts = [("accepted", Value::Count(summary.accepted)), ("cut", Value::Count(summary.cut))];
         log.line(Level::Info, "stopped", &counts);
         summary
@@ -408,8 +410,10 @@ impl Service {
 mod tests {
     use super::*;
 
-    /// An acceptor with a connection every 300 ms.
-    struct Slow;
+    /// An acceptor with a connection every 300 ms. The connections end at once, or never.
+    struct Slow {
+        never_ends: bool,
+    }
 
     impl Acceptor for Slow {
         type Connection = ();
@@ -420,7 +424,7 @@ mod tests {
         }
 
         fn serve(&self, _: Accepted<()>, _: watch::Receiver<Phase>) -> Serving {
-            Box::pin(async { None })
+            if self.never_ends { Box::pin(std::future::pending()) } else { Box::pin(async { None }) }
         }
     }
 
@@ -442,7 +446,8 @@ mod tests {
     async fn served(farewell: Duration, drain_timeout: Duration) -> (u64, Duration) {
         let began = tokio::time::Instant::now();
         let config = ServiceConfig { log: Log::silent(), drain_timeout, ..ServiceConfig::default() };
-        let summary = serve_until(std::future::ready(farewell), config, vec![Slow]).await;
+        let summary =
+            serve_until(std::future::ready(farewell), config, vec![Slow { never_ends: false }]).await;
         (summary.accepted, began.elapsed())
     }
 
@@ -453,5 +458,16 @@ mod tests {
         assert_eq!(served(Duration::ZERO, 30 * second).await.0, 0);
         let short = Duration::from_millis(400);
         assert_eq!(served(second, short).await, (1, short), "the drain limit is the limit of all of it");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connection_that_ignores_the_order_to_end_is_aborted() {
+        let began = tokio::time::Instant::now();
+        let second = Duration::from_secs(1);
+        let config =
+            ServiceConfig { log: Log::silent(), drain_timeout: 2 * second, ..ServiceConfig::default() };
+        let serving = serve_until(std::future::ready(second), config, vec![Slow { never_ends: true }]);
+        let summary = tokio::time::timeout(60 * second, serving).await.expect("it ends");
+        assert_eq!((summary, began.elapsed()), (Summary { accepted: 3, cut: 3 }, 2 * second + CUT_LIMIT));
     }
 }
