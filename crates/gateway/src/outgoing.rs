@@ -121,7 +121,16 @@ pub(crate) async fn connect_as(
         io::Error::new(io::ErrorKind::AddrNotAvailable, text)
     };
     let of_family = lookup_host(target).await?.filter(|address| address.is_ipv4() == client.is_ipv4());
-    let attempt = async |address| open(foreign(address, client)?, address, first).await;
+    let attempt = async |address| {
+        let from = |client| async move { open(foreign(address, client)?, address, first).await };
+        match from(client).await {
+            // The client's port is in use towards this address.
+            Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+                from(SocketAddr::new(client.ip(), 0)).await
+            }
+            other => other,
+        }
+    };
     first_of(of_family, attempt).await.unwrap_or_else(|| Err(other()))
 }
 
@@ -299,6 +308,26 @@ mod tests {
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
         assert_eq!(connect(address).await.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
         assert!(connect("no name").await.is_err());
+    }
+
+    #[tokio::test]
+    async fn client_whose_port_is_in_use_towards_the_origin_gets_another_port() {
+        if may_connect_as().is_err() {
+            return println!("skipped: it needs CAP_NET_RAW or CAP_NET_ADMIN");
+        }
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        // Reserves a port that nobody else takes meanwhile.
+        let reserved = socket(address).unwrap();
+        reserved.set_reuse_address(true).unwrap();
+        reserved.bind(&SocketAddr::from(([127, 0, 0, 9], 0)).into()).unwrap();
+        let client = reserved.local_addr().unwrap().as_socket().unwrap();
+        let (first, _) = connect_as(Some(client), address, b"").await.unwrap();
+        assert_eq!(first.local_addr().unwrap(), client);
+        let (second, _) = connect_as(Some(client), address, b"").await.unwrap();
+        let second = second.local_addr().unwrap();
+        assert_eq!(second.ip(), client.ip());
+        assert_ne!(second.port(), client.port());
     }
 
     /// Returns an address that answers no SYN, and the sockets that fill the queue of its listener.
