@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -27,7 +27,15 @@ pub struct FrontendLimits {
 
 /// The accounts of the frontends, by label.
 #[derive(Debug, Default)]
-pub(crate) struct Frontends(Mutex<BTreeMap<Arc<str>, Arc<Account>>>);
+pub(crate) struct Frontends(Mutex<Accounts>);
+
+#[derive(Debug, Default)]
+struct Accounts {
+    listed: BTreeMap<Arc<str>, Arc<Account>>,
+    /// Accounts of removed labels, which exist as long as their connections. A label that comes back has the
+    /// same account.
+    removed: BTreeMap<Arc<str>, Weak<Account>>,
+}
 
 /// The counters of a frontend.
 #[derive(Debug, Default)]
@@ -77,17 +85,22 @@ pub(crate) struct TooMany {
 const MIN_WATCHES: u64 = 64;
 
 impl Frontends {
-    /// Replaces the frontends by those with these labels and `limits`. Labels that existed before keep their
-    /// accounts; new limits also apply to open connections.
+    /// Replaces the frontends by those with these labels and `limits`. Labels that existed before or have
+    /// open connections keep their accounts; new limits also apply to open connections.
     pub(crate) fn set(&self, labels: BTreeSet<Arc<str>>, limits: &BTreeMap<String, FrontendLimits>) {
         let mut accounts = lock(&self.0);
-        let mut before = std::mem::take(&mut *accounts);
+        let Accounts { listed, removed } = &mut *accounts;
+        let mut before = std::mem::take(listed);
         let account = |label: Arc<str>| {
-            let account = before.remove(&label).unwrap_or_default();
+            let open = || removed.remove(&label)?.upgrade();
+            let account = before.remove(&label).or_else(open).unwrap_or_default();
             account.limit(limits.get(&*label).copied().unwrap_or_default());
             (label, account)
         };
-        *accounts = labels.into_iter().map(account).collect();
+        *listed = labels.into_iter().map(account).collect();
+        removed.extend(before.iter().map(|(label, account)| (label.clone(), Arc::downgrade(account))));
+        drop(before);
+        removed.retain(|_, account| account.strong_count() > 0);
     }
 
     /// Counts a new connection of a frontend; `None` if the frontend has been removed.
@@ -95,7 +108,7 @@ impl Frontends {
     /// # Errors
     /// If the frontend has reached its limit.
     pub(crate) fn admit(&self, label: &str) -> Result<Option<FrontendSlot>, TooMany> {
-        let Some(account) = lock(&self.0).get(label).cloned() else { return Ok(None) };
+        let Some(account) = lock(&self.0).listed.get(label).cloned() else { return Ok(None) };
         let max = account.max_connections();
         match add_below(&account.open, max) {
             Ok(()) => Ok(Some(FrontendSlot(account))),
@@ -109,7 +122,7 @@ impl Frontends {
     /// # Errors
     /// If the frontend has as many watches as it may have connections, but at least 64.
     pub(crate) fn admit_watch(&self, label: &str) -> Result<Option<WatchSlot>, TooMany> {
-        let Some(account) = lock(&self.0).get(label).cloned() else { return Ok(None) };
+        let Some(account) = lock(&self.0).listed.get(label).cloned() else { return Ok(None) };
         let max = account.max_connections().map(|max| max.max(MIN_WATCHES));
         match add_below(&account.watches, max) {
             Ok(()) => Ok(Some(WatchSlot(account))),
@@ -120,7 +133,7 @@ impl Frontends {
     /// Counts a connection that has ended.
     pub(crate) fn observe(&self, access: &Access) {
         let Some(label) = &access.frontend else { return };
-        let Some(account) = lock(&self.0).get(label).cloned() else { return };
+        let Some(account) = lock(&self.0).listed.get(label).cloned() else { return };
         let mut ended = lock(&account.ended);
         ended.sums.add(access);
         if let Some(hop) = access.hop.as_ref().filter(|hop| hop.srtt.is_some()) {
@@ -133,7 +146,7 @@ impl Frontends {
 
     /// Returns the accounts in the order of their labels.
     pub(crate) fn all(&self) -> Vec<(Arc<str>, Arc<Account>)> {
-        lock(&self.0).iter().map(|(label, account)| (label.clone(), account.clone())).collect()
+        lock(&self.0).listed.iter().map(|(label, account)| (label.clone(), account.clone())).collect()
     }
 }
 
@@ -253,6 +266,26 @@ mod tests {
         assert_eq!(rome.ended().results().next(), Some(("closed", 1)));
         drop(open);
         assert_eq!(rome.open(), 0);
+    }
+
+    #[test]
+    fn label_that_comes_back_keeps_its_account_while_a_connection_is_open() {
+        let frontends = Frontends::default();
+        let two = FrontendLimits { max_connections: NonZeroU32::new(2), max_rate: None };
+        let limits = BTreeMap::from([("rome".to_owned(), two)]);
+        frontends.set(labels(&["rome", "oslo"]), &limits);
+        let mut open = vec![frontends.admit("rome").unwrap().unwrap()];
+        for _ in 0..2 {
+            frontends.set(labels(&[]), &limits);
+            assert!(frontends.all().is_empty() && frontends.admit("rome").unwrap().is_none());
+        }
+        frontends.set(labels(&["rome", "oslo"]), &limits);
+        open.push(frontends.admit("rome").unwrap().unwrap());
+        assert!(frontends.admit("rome").is_err(), "both connections count");
+        frontends.set(labels(&[]), &limits);
+        drop(open);
+        frontends.set(labels(&["paris"]), &limits);
+        assert!(lock(&frontends.0).removed.is_empty());
     }
 
     #[test]
