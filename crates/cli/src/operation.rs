@@ -173,7 +173,7 @@ fn reloads(side: impl Side, log: Log) -> Result<impl Future<Output = ()> + Send,
 }
 
 /// Interval between two checks of the files with keys.
-const INTERVAL: Duration = Duration::from_secs(2);
+const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Identifies the content of a file: inode, size, and the time of the last change in seconds and nanoseconds.
 type Version = (u64, u64, i64, i64);
@@ -186,16 +186,24 @@ fn versions(files: &[PathBuf]) -> Vec<Option<Version>> {
     files.iter().map(version).collect()
 }
 
-/// Resolves when the versions of the files with keys differ from these. A missing file does not count,
-/// because it is being replaced.
+/// Resolves when the versions of the files with keys differ from these.
 async fn changed(known: &[Option<Version>], side: &impl Side) {
+    let mut last = Vec::new();
     loop {
         tokio::time::sleep(INTERVAL).await;
         let now = versions(&side.key_files());
-        if now != known && now.iter().all(Option::is_some) {
+        if are_replaced(known, &last, &now) {
             return;
         }
+        last = now;
     }
+}
+
+/// True if the files differ from the `known` ones and have not changed since the `last` check. A missing file
+/// is being replaced. A file that still changes is being written: a program may have emptied it first, and an
+/// empty list of public keys would refuse all frontends.
+fn are_replaced(known: &[Option<Version>], last: &[Option<Version>], now: &[Option<Version>]) -> bool {
+    now != known && now == last && now.iter().all(Option::is_some)
 }
 
 /// Logs the status at SIGUSR1.
@@ -212,4 +220,21 @@ fn dumps(shown: Shown, log: Log) -> Result<impl Future<Output = ()> + Send, Fail
 
 fn cannot_catch(error: std::io::Error) -> Failure {
     Failure::failed(format!("cannot catch signals: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_is_read_once_it_is_written() {
+        let known = [Some((1, 40, 100, 0))];
+        let (empty, whole) = ([Some((1, 0, 200, 0))], [Some((1, 80, 200, 5))]);
+        assert!(!are_replaced(&known, &known, &known));
+        assert!(!are_replaced(&known, &known, &empty), "it may be written right now");
+        assert!(!are_replaced(&known, &empty, &whole), "more may follow");
+        assert!(!are_replaced(&known, &[None], &[None]), "another file takes its place");
+        assert!(are_replaced(&known, &whole, &whole));
+        assert!(are_replaced(&known, &empty, &empty), "the operator has emptied it");
+    }
 }
