@@ -29,6 +29,7 @@ use super::deadlines::Deadlines;
 use super::slot::{Member, Slot};
 use crate::conn_id::{ConnId, Slots};
 use crate::connection::{ConnStats, Connection, MemberState, SHORT_TRANSFER, Urgency};
+use crate::outcome::CongestionState;
 use crate::send::rate::{Others, RateControl};
 use crate::time::{Instant, Micros};
 
@@ -198,7 +199,10 @@ impl PathController {
         }
     }
 
+    /// Replaces the state of a member in the totals, and ends the recovery of the path with that of its last
+    /// member: a member that is aborted, or that must not undo its reduction alone, does not end it itself.
     fn count(&mut self, was: &MemberState, is: &MemberState) {
+        let was_recovering = self.recovering > 0;
         let step = |total: &mut u32, was: bool, is: bool| {
             *total = total.saturating_add(u32::from(is)).saturating_sub(u32::from(was));
         };
@@ -206,6 +210,9 @@ impl PathController {
         step(&mut self.outstanding, was.is_outstanding, is.is_outstanding);
         step(&mut self.recovering, was.is_recovering, is.is_recovering);
         step(&mut self.wanting, was.wants, is.wants);
+        if was_recovering && self.recovering == 0 {
+            self.rate.congestion.on_recovery_exit(CongestionState::Recovery);
+        }
     }
 
     /// True if no data of a member is in flight.
@@ -753,5 +760,40 @@ impl Stack {
             }
             self.serve_path(index, now);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::congestion::sample::{CongestionCause, CongestionEvent, ControllerStart};
+    use crate::congestion::{CongestionAlgorithm, Controller, PrrBound};
+    use crate::send::pacer::Pacer;
+
+    /// A member loses data with a window of 100,000 bytes and is aborted. Another member repairs a later loss
+    /// when the window is 50,000 bytes.
+    #[test]
+    fn a_recovery_ends_with_its_last_member() {
+        let now = Instant::ZERO;
+        let start = ControllerStart { now, mss: 1448, initial_window: 14_480, paced: false, seed: 7 };
+        let congestion = Controller::new(&CongestionAlgorithm::Bbr, PrrBound::Rfc9937, &start);
+        let ends = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+        let mut path = PathController::new(ends, RateControl::new(congestion, Pacer::new(None)), now);
+        let (open, recovering) =
+            (MemberState::default(), MemberState { is_recovering: true, ..MemberState::default() });
+        for window in [100_000, 50_000] {
+            path.rate.congestion.start(window);
+            path.rate.congestion.on_congestion(&CongestionEvent {
+                now,
+                cause: CongestionCause::Loss,
+                undelivered_before: 0,
+                delivered_while_held: 0,
+                max_ssthresh: None,
+            });
+            path.count(&open, &recovering);
+            path.count(&recovering, &open);
+        }
+        path.rate.congestion.on_recovery_exit(CongestionState::Recovery);
+        assert_eq!(path.rate.congestion.cwnd(), 50_000, "not the window before the earlier losses");
     }
 }
