@@ -5,11 +5,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use brisk_link::LinkSpec;
-use brisk_sim::application::{Amount, BulkSender, Client, ClientPlan, Connections, Exchange, Server, Sink};
+use brisk_sim::application::{
+    Amount, Application, BulkSender, Client, ClientPlan, Connections, Exchange, Server, Sink,
+};
 use brisk_sim::world::{Side, World};
-use brisk_sim::{AppId, HostId};
+use brisk_sim::{AppId, HostId, HostView};
 use brisk_tcp::config::{CongestionAlgorithm, TcpConfig};
-use brisk_tcp::{ConnectConfig, ListenConfig, StackConfig};
+use brisk_tcp::{ConnId, ConnectConfig, Event, ListenConfig, StackConfig};
 use brisk_wire::Instant;
 
 fn at(millis: u64) -> Instant {
@@ -165,4 +167,67 @@ fn members_share_the_rate_equally() {
     let jain = sum * sum / (bytes.len() as f64 * bytes.iter().map(|b| b * b).sum::<f64>());
     println!("{bytes:?}, {:.2} Mbit/s, index {jain:.3}", sum * 8.0 / 12.0 / 1e6);
     assert!(jain > 0.95 && sum * 8.0 / 12.0 > 0.85 * 20e6, "{bytes:?} {jain}");
+}
+
+/// Application that accepts a connection, and reads its data until this time.
+#[derive(Debug)]
+struct PausedReader {
+    until: Instant,
+    connection: Option<ConnId>,
+}
+
+const PAUSED: &str = "10.0.0.1:8";
+
+impl Application for PausedReader {
+    fn start(&mut self, host: &mut HostView<'_>) {
+        let mut listen = ListenConfig::default();
+        listen.tcp.receive_buffer.max = 512 << 10;
+        host.listen(PAUSED.parse().unwrap(), listen).unwrap();
+    }
+
+    fn on_event(&mut self, event: Event, host: &mut HostView<'_>) {
+        if let Event::Incoming(listener) = event {
+            self.connection = host.accept(listener).map(|(id, _)| id);
+        }
+        if let Some(id) = self.connection.filter(|_| host.now < self.until) {
+            while host.read(id).is_ok_and(|bytes| !bytes.is_empty()) {}
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        true
+    }
+}
+
+/// The peer stops to read a long transfer; responses of 20 kB, two fifths of the path, go on for ten seconds.
+#[test]
+fn a_member_that_its_peer_blocks_leaves_the_bandwidth_of_the_path() {
+    let mut hosts = Hosts::new("--rtt 40ms --rate 10mbit --queue 50kB", 1);
+    let server: SocketAddr = SERVER.parse().unwrap();
+    let listen = ListenConfig { tcp: shared(), ..ListenConfig::default() };
+    hosts.world.add_app(hosts.b, at(0), Server::new(server, listen));
+    hosts.world.add_app(hosts.a, at(0), PausedReader { until: at(6_000), connection: None });
+    let connect = ConnectConfig { tcp: shared(), ..ConnectConfig::default() };
+    let paused = BulkSender::new(PAUSED.parse().unwrap(), connect, Amount::Until(at(60_000)));
+    hosts.world.add_app(hosts.b, at(0), paused);
+    let exchange = Exchange { pause: Duration::from_millis(20), ..Exchange::of(20_000) };
+    let plan = ClientPlan {
+        server,
+        connect: ConnectConfig::default(),
+        connections: Connections::Kept,
+        greeting: 0,
+        exchanges: vec![exchange; 1_000],
+    };
+    hosts.world.add_app(hosts.a, at(3_000), Client::new(plan));
+    let path = |hosts: &Hosts| {
+        let stack = hosts.world.stack(hosts.b);
+        stack.shared_path("10.0.0.2".parse().unwrap(), "10.0.0.1".parse().unwrap()).unwrap()
+    };
+    hosts.world.run_until(at(6_000));
+    let before = path(&hosts);
+    hosts.world.run_until(at(16_000));
+    let after = path(&hosts);
+    println!("{before:?} {after:?}");
+    assert_eq!((before.members, after.members), (2, 2));
+    assert!(after.pacing_rate.unwrap() >= 1_000_000, "{after:?}");
 }

@@ -140,7 +140,7 @@ pub(crate) struct MemberState {
     pub(crate) is_outstanding: bool,
     /// True if it repairs a loss.
     pub(crate) is_recovering: bool,
-    /// True if it has a full segment of new data, or lost data to retransmit.
+    /// True if it has a full segment of new data within the peer's window, or lost data to retransmit.
     pub(crate) wants: bool,
 }
 
@@ -905,7 +905,7 @@ impl Sender {
             pipe: self.scoreboard.pipe(),
             is_outstanding: !self.scoreboard.is_empty(),
             is_recovering,
-            wants: self.unsent() >= self.mss() || self.scoreboard.has_lost(),
+            wants: self.unsent().min(self.usable_window()) >= self.mss() || self.scoreboard.has_lost(),
         }
     }
 

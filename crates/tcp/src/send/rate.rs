@@ -31,7 +31,8 @@ pub(crate) struct Others {
     pub(crate) is_outstanding: bool,
     /// True if one of them is repairing a loss.
     pub(crate) is_recovering: bool,
-    /// True if one of them has a full segment of new data, or lost data to retransmit.
+    /// True if one of them has a full segment of new data within its peer's window, or lost data to
+    /// retransmit.
     pub(crate) wants: bool,
     /// True if this member may undo the response to its losses: no other member has lost data in the
     /// meantime.
