@@ -120,8 +120,11 @@ enum CyclePhase {
 /// Values to restore if recovery proves spurious.
 #[derive(Clone, Copy, Debug)]
 struct Undo {
-    /// The probing state that ended because of a loss in this recovery.
+    /// Time of the event that began the recovery.
+    at: Instant,
+    /// The probing state that a loss of this recovery has ended.
     left: Option<BbrState>,
+    prev_too_high: bool,
     bw_shortterm: u64,
     inflight_shortterm: u64,
     inflight_longterm: u64,
@@ -193,18 +196,28 @@ impl Bbr {
         }
     }
 
-    /// Begins a recovery episode: saves the window and, once per recovery, the values to restore if it proves
-    /// spurious.
-    fn begin_episode(&mut self) {
+    /// Saves the values to restore if a recovery proves spurious, once per recovery. The losses that begin it
+    /// come before it, and may end a probe.
+    fn save_undo(&mut self, now: Instant) {
+        if self.recovery.is_active || self.undo.is_some_and(|undo| undo.at == now) {
+            return;
+        }
+        self.undo = Some(Undo {
+            at: now,
+            left: None,
+            prev_too_high: self.cycle.prev_too_high,
+            bw_shortterm: self.bounds.bw_shortterm,
+            inflight_shortterm: self.bounds.inflight_shortterm,
+            inflight_longterm: self.bounds.inflight_longterm,
+        });
+    }
+
+    /// Begins a recovery episode: saves the window and the values to restore if it proves spurious.
+    fn begin_episode(&mut self, now: Instant) {
         self.save_cwnd();
+        self.save_undo(now);
         if !self.recovery.is_active {
             self.recovery.is_first = self.is_at_start();
-            self.undo = Some(Undo {
-                left: None,
-                bw_shortterm: self.bounds.bw_shortterm,
-                inflight_shortterm: self.bounds.inflight_shortterm,
-                inflight_longterm: self.bounds.inflight_longterm,
-            });
         }
         self.recovery.is_active = true;
         self.recovery.is_heavy |= self.loss_round.is_heavy;
@@ -271,6 +284,7 @@ impl CongestionController for Bbr {
     }
 
     fn on_lost(&mut self, lost: &LostPacket) {
+        self.save_undo(lost.now);
         self.delivered = lost.delivered;
         let counts = self.loss_round.counts(lost.prior_delivered);
         if counts {
@@ -349,7 +363,7 @@ impl CongestionController for Bbr {
         if !self.recovery.is_active {
             self.recovery.begin_first_round(self.delivered);
         }
-        self.begin_episode();
+        self.begin_episode(event.now);
         match event.cause {
             CongestionCause::Loss => {}
             CongestionCause::Ecn => self.answer_mark(event.now),
@@ -369,7 +383,7 @@ impl CongestionController for Bbr {
     /// that limit.
     fn on_rto(&mut self, rto: &RtoEvent) {
         let probing = self.is_probing();
-        self.begin_episode();
+        self.begin_episode(rto.now);
         self.full_pipe.restart(0);
         if !probing && self.bounds.inflight_shortterm == bounds::UNBOUNDED {
             // Otherwise the first adaptation would begin with the window of one segment.
@@ -398,6 +412,7 @@ impl CongestionController for Bbr {
         self.bounds.bw_shortterm = self.bounds.bw_shortterm.max(undo.bw_shortterm);
         self.bounds.inflight_shortterm = self.bounds.inflight_shortterm.max(undo.inflight_shortterm);
         self.bounds.inflight_longterm = self.bounds.inflight_longterm.max(undo.inflight_longterm);
+        self.cycle.prev_too_high &= undo.prev_too_high;
         if self.state == BbrState::ProbeRtt || undo.left == Some(self.state) {
             return;
         }

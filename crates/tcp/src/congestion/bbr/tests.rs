@@ -83,20 +83,25 @@ fn a_train_sets_the_pace_of_flights_that_the_application_limits() {
     assert_eq!(bbr.pacing_rate, 2_475_000, "out of idle the train does");
 }
 
+/// The losses that end the probe come before the recovery that they begin.
 #[test]
 fn a_mistaken_recovery_restores_limits_and_probes_again() {
     let mut bbr = informed();
     bbr.state = BbrState::ProbeBw(CyclePhase::Up);
+    bbr.cycle.is_probe_sample = true;
     bbr.cwnd = 100_000;
+    for _ in 0..2 {
+        lose(&mut bbr, 10);
+    }
+    assert_eq!((bbr.state, bbr.cycle.prev_too_high), (BbrState::ProbeBw(CyclePhase::Down), true));
+    assert!(bbr.bounds.inflight_longterm < 50_000);
     bbr.on_congestion(&event(CongestionCause::Loss));
-    bbr.record_probe_ended_by_loss();
-    bbr.bounds.inflight_longterm = 50_000;
     bbr.bounds.bw_shortterm = 1_000_000;
-    bbr.start_down(Instant::ZERO);
     bbr.cwnd = 30_000;
     bbr.on_spurious(Instant::ZERO);
     assert_eq!((bbr.cwnd, bbr.state), (100_000, BbrState::ProbeBw(CyclePhase::Refill)));
     assert_eq!((bbr.bounds.inflight_longterm, bbr.bandwidth()), (bounds::UNBOUNDED, 1_250_000));
+    assert!(!bbr.cycle.prev_too_high);
     bbr.cwnd = 20_000;
     bbr.on_spurious(Instant::ZERO);
     assert_eq!(bbr.cwnd, 20_000, "once");
@@ -603,10 +608,6 @@ impl Flow {
             self.pipe -= MSS;
             self.lost += u64::from(MSS);
             newly_lost += MSS;
-            if self.recovery_until.is_none() {
-                self.recovery_until = Some(self.sent);
-                self.bbr.on_congestion(&event(CongestionCause::Loss));
-            }
             self.bbr.on_lost(&LostPacket {
                 now: self.now,
                 range: SeqRange::with_len(SeqNum((lost.number * u64::from(MSS)) as u32), MSS),
@@ -617,6 +618,10 @@ impl Flow {
                 app_limited: lost.app_limited,
                 is_queued: false,
             });
+        }
+        if newly_lost > 0 && self.recovery_until.is_none() {
+            self.recovery_until = Some(self.sent);
+            self.bbr.on_congestion(&event_at(self.now, false));
         }
         let over = self.recovery_until.is_some_and(|until| packet.number >= until);
         if over {
