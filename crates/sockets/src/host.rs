@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::settings::Settings;
 use brisk_tcp::connection::ConnStats;
+use brisk_tcp::error::CloseReason;
 use brisk_tcp::stack::{Rx, StackStats};
 use brisk_tcp::{ConnId, Event, ListenerId, Stack};
 use brisk_wire::{ChecksumFill, Instant, Packet, parse, split};
@@ -298,7 +299,11 @@ impl Host {
                 Event::Connected(id) => self.on_conn(id, |socket| socket.connected = true),
                 Event::Closed(id, reason) => self.on_conn(id, |socket| {
                     let closing = socket.usage.waits_for_close();
-                    let errno = of_close(reason, closing);
+                    let errno = match reason {
+                        // Linux: every reset that ends an active open.
+                        CloseReason::Reset if !socket.connected => Some(Errno(libc::ECONNREFUSED)),
+                        _ => of_close(reason, closing),
+                    };
                     let reported = |known: Errno| match known.0 {
                         libc::EHOSTUNREACH => unreachable.unwrap_or(known),
                         libc::ECONNREFUSED => refused.unwrap_or(known),
