@@ -248,6 +248,12 @@ mod tests {
         labels.iter().map(|label| Arc::from(*label)).collect()
     }
 
+    /// Returns the limits of frontends of which one may have at most `max` connections.
+    fn limited(label: &str, max: u32) -> BTreeMap<String, FrontendLimits> {
+        let limits = FrontendLimits { max_connections: NonZeroU32::new(max), max_rate: None };
+        BTreeMap::from([(label.to_owned(), limits)])
+    }
+
     #[test]
     fn counters_of_a_label_survive_a_reload_and_go_with_the_label() {
         let frontends = Frontends::default();
@@ -271,8 +277,7 @@ mod tests {
     #[test]
     fn label_that_comes_back_keeps_its_account_while_a_connection_is_open() {
         let frontends = Frontends::default();
-        let two = FrontendLimits { max_connections: NonZeroU32::new(2), max_rate: None };
-        let limits = BTreeMap::from([("rome".to_owned(), two)]);
+        let limits = limited("rome", 2);
         frontends.set(labels(&["rome", "oslo"]), &limits);
         let mut open = vec![frontends.admit("rome").unwrap().unwrap()];
         for _ in 0..2 {
@@ -291,8 +296,7 @@ mod tests {
     #[test]
     fn connection_beyond_the_limit_of_its_frontend_is_refused() {
         let frontends = Frontends::default();
-        let two = FrontendLimits { max_connections: NonZeroU32::new(2), max_rate: None };
-        let limits = BTreeMap::from([("rome".to_owned(), two)]);
+        let limits = limited("rome", 2);
         frontends.set(labels(&["rome", "oslo"]), &limits);
         let _others: Vec<_> = (0..5).map(|_| frontends.admit("oslo").unwrap()).collect();
         let [first, _second] = [(); 2].map(|()| frontends.admit("rome").unwrap());
@@ -309,8 +313,7 @@ mod tests {
     fn watches_of_a_frontend_with_a_limit_have_one_of_their_own() {
         for (max, expected) in [(2, 64), (100, 100)] {
             let frontends = Frontends::default();
-            let limit = FrontendLimits { max_connections: NonZeroU32::new(max), max_rate: None };
-            frontends.set(labels(&["rome", "oslo"]), &BTreeMap::from([("rome".to_owned(), limit)]));
+            frontends.set(labels(&["rome", "oslo"]), &limited("rome", max));
             let mut watches: Vec<_> =
                 (0..expected).map(|_| frontends.admit_watch("rome").unwrap().unwrap()).collect();
             let why = frontends.admit_watch("rome").unwrap_err().to_string();

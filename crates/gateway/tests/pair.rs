@@ -361,14 +361,21 @@ async fn whether_clients_or_servers_speak_first_is_learnt_and_unlearnt() {
     }
 }
 
-#[tokio::test]
-async fn a_reset_by_the_client_reaches_the_origin_as_a_reset() {
+/// Starts a pair, and opens a connection on which the server has read a first byte. Returns the pair, the
+/// client's end and the server's.
+async fn opened() -> (Pair, TcpStream, TcpStream) {
     let listener = TcpListener::bind(loopback()).await.unwrap();
     let pair = Pair::start("--rtt 4ms", listener.local_addr().unwrap()).await;
     let mut client = pair.connect().await;
     client.write_all(b"x").await.unwrap();
     let (mut server, _) = listener.accept().await.unwrap();
     assert_eq!(server.read_u8().await.unwrap(), b'x');
+    (pair, client, server)
+}
+
+#[tokio::test]
+async fn a_reset_by_the_client_reaches_the_origin_as_a_reset() {
+    let (pair, client, mut server) = opened().await;
     client.set_zero_linger().unwrap();
     drop(client);
     let error = server.read_u8().await.unwrap_err();
@@ -379,12 +386,7 @@ async fn a_reset_by_the_client_reaches_the_origin_as_a_reset() {
 
 #[tokio::test]
 async fn a_reset_by_the_origin_reaches_the_client_as_a_reset() {
-    let listener = TcpListener::bind(loopback()).await.unwrap();
-    let pair = Pair::start("--rtt 4ms", listener.local_addr().unwrap()).await;
-    let mut client = pair.connect().await;
-    client.write_all(b"x").await.unwrap();
-    let (mut server, _) = listener.accept().await.unwrap();
-    assert_eq!(server.read_u8().await.unwrap(), b'x');
+    let (pair, mut client, server) = opened().await;
     server.set_zero_linger().unwrap();
     drop(server);
     let error = client.read_u8().await.unwrap_err();
@@ -395,12 +397,7 @@ async fn a_reset_by_the_origin_reaches_the_client_as_a_reset() {
 #[tokio::test]
 async fn bytes_that_an_origin_sends_before_its_reset_reach_the_client() {
     for is_uploading in [false, true] {
-        let listener = TcpListener::bind(loopback()).await.unwrap();
-        let pair = Pair::start("--rtt 4ms", listener.local_addr().unwrap()).await;
-        let mut client = pair.connect().await;
-        client.write_all(b"x").await.unwrap();
-        let (mut server, _) = listener.accept().await.unwrap();
-        assert_eq!(server.read_u8().await.unwrap(), b'x');
+        let (pair, mut client, mut server) = opened().await;
         if is_uploading {
             fill(&mut client).await;
         }
@@ -422,12 +419,7 @@ async fn bytes_that_an_origin_sends_before_its_reset_reach_the_client() {
 #[tokio::test]
 async fn client_that_reads_late_gets_all_bytes_before_the_reset() {
     const LENGTH: usize = 400_000;
-    let listener = TcpListener::bind(loopback()).await.unwrap();
-    let pair = Pair::start("--rtt 4ms", listener.local_addr().unwrap()).await;
-    let mut client = pair.connect().await;
-    client.write_all(b"x").await.unwrap();
-    let (mut server, _) = listener.accept().await.unwrap();
-    assert_eq!(server.read_u8().await.unwrap(), b'x');
+    let (pair, mut client, mut server) = opened().await;
     server.write_all(&[7; LENGTH]).await.unwrap();
     // The kernel of the origin discards bytes that have not left before the reset.
     tokio::time::sleep(Duration::from_millis(300)).await;
@@ -625,11 +617,7 @@ async fn both_end(pair: &Pair) -> Vec<Access> {
 
 #[tokio::test]
 async fn a_reset_by_the_client_is_noticed_while_the_origin_reads_nothing() {
-    let listener = TcpListener::bind(loopback()).await.unwrap();
-    let pair = Pair::start("--rtt 4ms", listener.local_addr().unwrap()).await;
-    let mut client = pair.connect().await;
-    client.write_all(b"x").await.unwrap();
-    let (_server, _) = listener.accept().await.unwrap();
+    let (pair, mut client, _server) = opened().await;
     fill(&mut client).await;
     client.set_zero_linger().unwrap();
     drop(client);
@@ -645,11 +633,7 @@ async fn a_reset_by_the_client_is_noticed_while_the_origin_reads_nothing() {
 
 #[tokio::test]
 async fn a_reset_by_the_origin_is_noticed_while_the_client_reads_nothing() {
-    let listener = TcpListener::bind(loopback()).await.unwrap();
-    let pair = Pair::start("--rtt 4ms", listener.local_addr().unwrap()).await;
-    let mut client = pair.connect().await;
-    client.write_all(b"x").await.unwrap();
-    let (mut server, _) = listener.accept().await.unwrap();
+    let (pair, _client, mut server) = opened().await;
     fill(&mut server).await;
     server.set_zero_linger().unwrap();
     drop(server);

@@ -61,6 +61,21 @@ impl Hosts {
         self.world.add_app(host, at(start), BulkSender::new(sink, connect, Amount::Until(at(end))))
     }
 
+    /// Adds a server, and from `start` on a client that requests such responses over one connection.
+    fn responses(&mut self, start: u64, exchange: Exchange, count: usize) -> AppId {
+        let server: SocketAddr = SERVER.parse().unwrap();
+        let listen = ListenConfig { tcp: shared(), ..ListenConfig::default() };
+        self.world.add_app(self.b, at(0), Server::new(server, listen));
+        let plan = ClientPlan {
+            server,
+            connect: ConnectConfig::default(),
+            connections: Connections::Kept,
+            greeting: 0,
+            exchanges: vec![exchange; count],
+        };
+        self.world.add_app(self.a, at(start), Client::new(plan))
+    }
+
     fn received(&self) -> Vec<u64> {
         self.world.app::<Sink>(self.sink).unwrap().flows().iter().map(|flow| flow.received).collect()
     }
@@ -72,19 +87,9 @@ fn responses_overtake_bulk_which_uses_the_remaining_rate() {
     for seed in 0..3 {
         let mut hosts = Hosts::new("--rtt 40ms --rate 10mbit --queue 50kB", seed);
         hosts.bulk(hosts.b, shared(), 0, 40_000);
-        let server: SocketAddr = SERVER.parse().unwrap();
-        let listen = ListenConfig { tcp: shared(), ..ListenConfig::default() };
-        hosts.world.add_app(hosts.b, at(0), Server::new(server, listen));
         let answer = 20 * 1448;
         let exchange = Exchange { pause: Duration::from_millis(160), ..Exchange::of(answer) };
-        let plan = ClientPlan {
-            server,
-            connect: ConnectConfig::default(),
-            connections: Connections::Kept,
-            greeting: 0,
-            exchanges: vec![exchange; 120],
-        };
-        let client = hosts.world.add_app(hosts.a, at(5_000), Client::new(plan));
+        let client = hosts.responses(5_000, exchange, 120);
         hosts.world.run_until(at(8_000));
         let (before, start) = (hosts.received()[0], hosts.world.now());
         hosts.world.run_until(at(30_000));
@@ -203,22 +208,12 @@ impl Application for PausedReader {
 #[test]
 fn a_member_that_its_peer_blocks_leaves_the_bandwidth_of_the_path() {
     let mut hosts = Hosts::new("--rtt 40ms --rate 10mbit --queue 50kB", 1);
-    let server: SocketAddr = SERVER.parse().unwrap();
-    let listen = ListenConfig { tcp: shared(), ..ListenConfig::default() };
-    hosts.world.add_app(hosts.b, at(0), Server::new(server, listen));
     hosts.world.add_app(hosts.a, at(0), PausedReader { until: at(6_000), connection: None });
     let connect = ConnectConfig { tcp: shared(), ..ConnectConfig::default() };
     let paused = BulkSender::new(PAUSED.parse().unwrap(), connect, Amount::Until(at(60_000)));
     hosts.world.add_app(hosts.b, at(0), paused);
     let exchange = Exchange { pause: Duration::from_millis(20), ..Exchange::of(20_000) };
-    let plan = ClientPlan {
-        server,
-        connect: ConnectConfig::default(),
-        connections: Connections::Kept,
-        greeting: 0,
-        exchanges: vec![exchange; 1_000],
-    };
-    hosts.world.add_app(hosts.a, at(3_000), Client::new(plan));
+    hosts.responses(3_000, exchange, 1_000);
     let path = |hosts: &Hosts| {
         let stack = hosts.world.stack(hosts.b);
         stack.shared_path("10.0.0.2".parse().unwrap(), "10.0.0.1".parse().unwrap()).unwrap()
@@ -227,7 +222,6 @@ fn a_member_that_its_peer_blocks_leaves_the_bandwidth_of_the_path() {
     let before = path(&hosts);
     hosts.world.run_until(at(16_000));
     let after = path(&hosts);
-    println!("{before:?} {after:?}");
     assert_eq!((before.members, after.members), (2, 2));
     assert!(after.pacing_rate.unwrap() >= 1_000_000, "{after:?}");
 }

@@ -145,7 +145,7 @@ impl Hop {
 /// limit, so such HTTP clients are rejected at once.
 pub(crate) const LONGEST_MESSAGE: usize = 17 << 10;
 
-/// Most of a client's first bytes that a first message carries.
+/// Maximum number of a client's first bytes in a first message; the others follow after the answer.
 pub(crate) const LONGEST_FIRST: usize = 16 << 10;
 
 /// Length of the length field of messages and records, bytes.
