@@ -569,6 +569,7 @@ async fn answer_watch(
     let mut hop = asked.send_verdict(Verdict::Go, &shared.run).await.map_err(io::Error::other)?;
     let ends = hop.connection().ends();
     hop.split().1.flush().await?;
+    let mut registered = None;
     loop {
         // The limit covers the secret of a registration and answers that the frontend does not read.
         let answered = tokio::time::timeout(WATCH_SILENCE, async {
@@ -582,9 +583,15 @@ async fn answer_watch(
                 question = read.read_u8() => question?,
             };
             if let (peer::REGISTER, Some(remote)) = (question, ends.and_then(|ends| shared.followed(ends))) {
-                let register = |secret| shared.register(secret, frontend.clone(), remote, peer);
+                let register = |secret| {
+                    registered = Some(secret);
+                    shared.register(secret, frontend.clone(), remote, peer)
+                };
                 peer::take_registration(&mut read, &mut write, register).await?;
                 return Ok(true);
+            }
+            if let Some(secret) = registered {
+                shared.roaming.hear(secret);
             }
             let loss = || ends.and_then(|(local, remote)| shared.loss(local, remote));
             let segment = if question == peer::FULL { hop.connection().segment() } else { 0 };

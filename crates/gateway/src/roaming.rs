@@ -35,7 +35,9 @@ pub(crate) fn secret() -> Option<Secret> {
     filled.is_ok_and(|filled| filled == secret.len()).then_some(Secret(secret))
 }
 
-/// Limit of known frontends. Beyond it, the frontend that registered the longest time ago is forgotten.
+/// Limit of known frontends. Beyond it, the key with the most frontends loses the one that was heard the
+/// longest time ago. So nobody displaces frontends of other keys, and frontends that have stopped are
+/// displaced before those that still ask.
 const MAX_FRONTENDS: usize = 1024;
 /// Number of earlier addresses that are kept for each frontend. Connections that began at older ones are
 /// aborted.
@@ -48,7 +50,7 @@ pub(crate) struct Roaming(Mutex<Known>);
 #[derive(Debug, Default)]
 struct Known {
     frontends: BTreeMap<Secret, Location>,
-    /// Number of registrations.
+    /// Number of registrations and questions.
     turn: u64,
 }
 
@@ -62,7 +64,8 @@ struct Location {
     outside: SocketAddr,
     /// Its earlier addresses in the stack, the latest last.
     earlier: VecDeque<IpAddr>,
-    turn: u64,
+    /// The turn in which it was heard last.
+    heard: u64,
 }
 
 /// The move of a frontend to another address.
@@ -99,9 +102,21 @@ impl Roaming {
         }
         moved.map(|(_, moved)| moved)
     }
+
+    /// Records that the frontend with this secret still asks.
+    pub(crate) fn hear(&self, secret: Secret) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).hear(secret);
+    }
 }
 
 impl Known {
+    fn hear(&mut self, secret: Secret) {
+        self.turn += 1;
+        if let Some(known) = self.frontends.get_mut(&secret) {
+            known.heard = self.turn;
+        }
+    }
+
     fn register(
         &mut self,
         secret: Secret,
@@ -109,11 +124,12 @@ impl Known {
         at: IpAddr,
         outside: SocketAddr,
     ) -> AddressChange {
-        let (mut change, turn) = (AddressChange::default(), self.turn);
+        let mut change = AddressChange::default();
         self.turn += 1;
+        let heard = self.turn;
         match self.frontends.get_mut(&secret) {
             Some(known) if known.key_label == key_label => {
-                known.turn = turn;
+                known.heard = heard;
                 if known.at != at {
                     let is_other_path = known.outside.ip() != outside.ip();
                     change.moved = Some((known.at, Moved { before: known.outside, is_other_path }));
@@ -128,19 +144,25 @@ impl Known {
             Some(_) => {}
             None => {
                 let earlier = VecDeque::new();
-                self.frontends.insert(secret, Location { key_label, at, outside, earlier, turn });
-                self.forget_oldest(&mut change);
+                self.frontends.insert(secret, Location { key_label, at, outside, earlier, heard });
+                self.limit(&mut change);
             }
         }
         change
     }
 
-    fn forget_oldest(&mut self, change: &mut AddressChange) {
+    fn limit(&mut self, change: &mut AddressChange) {
         if self.frontends.len() <= MAX_FRONTENDS {
             return;
         }
-        let oldest = self.frontends.iter().min_by_key(|(_, known)| known.turn).map(|(secret, _)| *secret);
-        if let Some(gone) = oldest.and_then(|secret| self.frontends.remove(&secret)) {
+        let mut of_key = BTreeMap::<_, (usize, _)>::new();
+        for (secret, known) in &self.frontends {
+            let (count, oldest) = of_key.entry(&known.key_label).or_insert((0, (known.heard, *secret)));
+            *count += 1;
+            *oldest = (*oldest).min((known.heard, *secret));
+        }
+        let most = of_key.into_values().max_by_key(|(count, _)| *count);
+        if let Some(gone) = most.and_then(|(_, (_, secret))| self.frontends.remove(&secret)) {
             let is_shared = self.frontends.values().any(|known| known.at == gone.at);
             change.forgotten.extend(gone.earlier);
             change.forgotten.extend(Some(gone.at).filter(|_| !is_shared));
@@ -186,16 +208,22 @@ mod tests {
     }
 
     #[test]
-    fn frontends_beyond_the_limit_displace_the_one_heard_first() {
+    fn beyond_the_limit_the_key_with_most_frontends_loses_the_one_heard_first() {
         let mut known = Known::default();
-        let mut registered = |n: usize| {
+        let secret = |n: usize| {
             let mut secret = [0; 32];
             secret[..8].copy_from_slice(&n.to_be_bytes());
-            let inside = IpAddr::from((n as u32).to_be_bytes());
-            known.register(Secret(secret), None, inside, SocketAddr::new(inside, 1)).forgotten
+            Secret(secret)
         };
-        assert!((0..MAX_FRONTENDS).all(|n| registered(n).is_empty()));
-        registered(0);
-        assert_eq!(registered(MAX_FRONTENDS), [IpAddr::from([0, 0, 0, 1])]);
+        let inside = |n: usize| IpAddr::from((n as u32).to_be_bytes());
+        let register = |known: &mut Known, n: usize, label: &str| {
+            known.register(secret(n), Some(label.into()), inside(n), SocketAddr::new(inside(n), 1)).forgotten
+        };
+        assert!(register(&mut known, MAX_FRONTENDS, "other").is_empty());
+        assert!((1..MAX_FRONTENDS).all(|n| register(&mut known, n, "a").is_empty()));
+        register(&mut known, 1, "a");
+        known.hear(secret(2));
+        assert_eq!(register(&mut known, MAX_FRONTENDS + 1, "other"), [inside(3)]);
+        assert_eq!(register(&mut known, MAX_FRONTENDS + 2, "a"), [inside(4)]);
     }
 }
