@@ -3,8 +3,8 @@
 //!
 //! The fate of a packet is determined when it is offered: the bottleneck is first in, first out, so the
 //! packet's departure is known. Therefore a queue of due times is the only state of a direction. Losses
-//! happen behind the bottleneck, so a lost packet has used it. All draws depend on the packet's number, so
-//! one element never changes the draws of another.
+//! happen behind the bottleneck, so a lost packet has used it. A draw depends on how many packets entered
+//! before, so queue, loss and delay never change each other's draws.
 
 use crate::counters::Counters;
 use crate::delay::DelayLine;
@@ -160,8 +160,8 @@ impl<P: LinkPacket> LinkDirection<P> {
         offered
     }
 
-    /// Returns the time of the next event in [`LinkDirection::poll`]. `poll` may then return no packet,
-    /// because a middlebox only releases a packet into the path.
+    /// Returns the time of the next event in [`LinkDirection::poll`]. At that time `poll` may return no
+    /// packet, because a middlebox may only release a packet into the path.
     #[inline]
     pub fn next_departure(&self) -> Option<Instant> {
         let due = self.line.next_due().map(instant_of);

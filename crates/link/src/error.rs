@@ -73,7 +73,7 @@ fn listed(prefix: &str, words: &[&str]) -> String {
     }
 }
 
-/// Returns the known word with the fewest edits, if they are at most a third of its letters (at least one).
+/// Returns the known word with the fewest edits: at most one, or a third of its letters if that is more.
 fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let distance = |candidate: &&str| edit_distance(&word.to_ascii_lowercase(), candidate);
     let best = known.iter().min_by_key(|candidate| distance(candidate))?;
