@@ -106,7 +106,7 @@ impl Habit {
     fn learn(&mut self, who: FirstSender, guess: Guess) {
         if who == FirstSender::Server {
             self.reach = 0;
-            // Without a wrong guess, a server that sends first does not change the number that is needed.
+            // Only a wrong guess changes the number that is needed.
             let wrong = guess.expected == Some(FirstSender::Client);
             self.enough = if wrong { self.enough.saturating_mul(2).min(MAX_ENOUGH) } else { self.enough };
         } else if guess.late && guess.expected == Some(who) && self.enough == MIN_TIMES {
@@ -164,9 +164,9 @@ impl Table {
 
 impl Habits {
     /// Guesses how long to wait for the first bytes of a client for `origin` (`None`: the default origin).
-    /// The wait is `usual`; longer, up to `limit`, if clients are known to send first; zero if the server is
-    /// known to send first. `round_trip` is that of the hop. It is `None` if it is unknown, or if the opening
-    /// cannot carry data, so that an early handshake saves more than a longer wait.
+    /// The wait is `usual`. It is longer, up to `limit`, if clients are known to send first, and zero if the
+    /// server is. `round_trip` is the hop's. It is `None` if it is unknown, or if the opening cannot carry
+    /// data: then an early handshake saves more than a longer wait.
     pub(crate) fn guess(
         &self,
         origin: Option<&str>,

@@ -70,7 +70,7 @@ impl Log {
         Log { format, min, out: Out::Stderr }
     }
 
-    /// Logs to a writer that never blocks.
+    /// Logs to a writer, which must never block.
     pub fn to(out: impl Write + Send + 'static, format: LogFormat, min: Level) -> Log {
         Log { format, min, out: Out::Writer(Arc::new(Mutex::new(out))) }
     }

@@ -309,9 +309,8 @@ impl HopWrite<'_> {
 impl AsyncWrite for HopWrite<'_> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        // Few bytes that wait and of which none has left (for example the second message before the first
-        // write) leave together with the new ones. Otherwise the waiting bytes must leave before new ones are
-        // accepted.
+        // Bytes that wait leave together with the new ones if they are few and none of them has left, such as
+        // the second message before the first write. Otherwise they must leave before new ones are accepted.
         if this.state.sent > 0 || this.state.wire.len() > LONGEST_PAYLOAD {
             ready!(this.poll_leave(cx))?;
         }
