@@ -480,8 +480,8 @@ async fn carry_on(
     access: &mut Access,
 ) -> End {
     access.client = asked.opening.client.map(|client| client.source);
-    // A frontend that has reached its limit may connect to the origin itself, so it must learn that this
-    // origin is forbidden.
+    // At its limit a frontend may connect to the origin without a backend, so it must learn that this origin
+    // is forbidden.
     let opened = match (permitted(config, asked.opening.origin.as_deref()), &slot) {
         (Err(why), _) => Err((Verdict::Forbidden, End::OriginUnreachable(why))),
         (Ok(_), Err(why)) => Err((Verdict::Limited, End::Limited(why.to_string()))),
@@ -570,7 +570,7 @@ async fn answer_watch(
     let ends = hop.connection().ends();
     hop.split().1.flush().await?;
     loop {
-        // The limit covers the secret of a registration and answers that the frontend does not read.
+        // The limit also covers the secret of a registration, and answers that the frontend does not read.
         let answered = tokio::time::timeout(WATCH_SILENCE, async {
             let (mut read, mut write) = hop.split();
             let question = tokio::select! {

@@ -45,8 +45,8 @@ pub struct Entrance {
     pub users: Option<Users>,
     /// Failed logins of all clients. Default none.
     pub failed_logins: FailedLogins,
-    /// True to use the client's destination before a firewall rule redirected it (REDIRECT or TPROXY) as the
-    /// origin. Default false.
+    /// True if a firewall rule redirects clients (REDIRECT or TPROXY). The destination before the redirection
+    /// is then the origin. Default false.
     pub transparent: bool,
 }
 

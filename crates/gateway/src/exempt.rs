@@ -62,7 +62,7 @@ impl Outcome {
     fn of(access: &Access) -> Outcome {
         let Some(stats) = &access.hop else { return Outcome::Unknown };
         let counters = &stats.counters;
-        // The SYN-ACK is one of the segments that the client reports.
+        // One of the delivered segments is the SYN-ACK.
         if counters.payload_bytes_acked > 0 || counters.delivered_segments > 1 {
             return Outcome::Acknowledged;
         }
@@ -72,7 +72,7 @@ impl Outcome {
         let reset = matches!(&access.end, End::ClientFailed(why) if *why == CloseReason::Reset.to_string());
         match reset {
             _ if counters.timeouts >= TIMEOUTS => Outcome::Failed(Sign::Timeouts),
-            // A client that has closed also resets the connection if an answer arrives.
+            // A client that has closed its socket resets the connection too if data arrives.
             true if !access.client_ended => Outcome::Failed(Sign::Reset),
             true | false => Outcome::Unknown,
         }

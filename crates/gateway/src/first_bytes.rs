@@ -32,7 +32,7 @@ const MAX_ENOUGH: u8 = 96;
 const MAX_DOUBLINGS: u8 = 3;
 /// Number of habits in each half of the table.
 const HALF: usize = 512;
-/// Maximum time after the opening of the hop for a first byte of the server to count as a greeting. A server
+/// A first byte of the server counts as a greeting within this time after the opening of the hop. A server
 /// that sends later has given up waiting for the client.
 pub(crate) const GREETING: Duration = Duration::from_secs(2);
 

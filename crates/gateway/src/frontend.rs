@@ -783,7 +783,7 @@ impl Current {
         }
     }
 
-    /// Tries one backend for at most `limit`, like [`Current::attempt`]. The outer error ends the client.
+    /// Like [`Current::attempt`], for at most `limit`. An outer error ends the client's connection.
     async fn attempt_within(
         &self,
         limit: Duration,

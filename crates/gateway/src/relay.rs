@@ -4,8 +4,8 @@
 //!
 //! The end of one direction becomes a half close; the other direction continues. An error on one side becomes
 //! a reset of the other, so applications see the same as without a gateway. A reset discards the bytes that
-//! have not been acknowledged, so it waits for a limited time until they are. The relay notices the failure
-//! of a side even while it does not read from it.
+//! are not acknowledged yet, so the relay waits for their acknowledgement for a limited time. It notices the
+//! failure of a side even while it does not read from that side.
 
 use std::borrow::Cow;
 use std::future::poll_fn;
@@ -283,9 +283,9 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// Sets the options of a kernel socket that the gateway has opened. This takes five system calls, so the
-    /// relay does it only before it waits for the socket or writes to it: many connections to an origin carry
-    /// one request and one response, and end before the options matter.
+    /// Sets the options of a kernel socket that the gateway has opened. This takes five system calls. Many
+    /// connections to an origin carry one request and one response, and end before the options matter. So the
+    /// relay sets them only before it waits for the socket or writes to it.
     fn prepare(&self, socket: Option<&TcpStream>) {
         if let Some(socket) = socket
             && self.unprepared.swap(false, Ordering::Relaxed)

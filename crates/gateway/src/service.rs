@@ -218,7 +218,7 @@ impl<L> OpenSocket<L> {
 
 /// Serves the connections of `acceptors` until `shutdown` resolves or an acceptor fails; then drains. Each
 /// acceptor runs on a core of the configuration; there may be fewer acceptors than cores. `shutdown` returns
-/// how long the acceptors stay open after it, for peers that do not know of it yet.
+/// how long the acceptors stay open afterwards, for peers that do not know of the shutdown yet.
 pub(crate) async fn serve_until(
     shutdown: impl Future<Output = Duration>,
     config: ServiceConfig,

@@ -3,10 +3,10 @@
 //! The first transport is tried alone for at least [`HEAD_START`]. If its handshake has not completed by
 //! then, the next one is opened in parallel with **the same** first message, or as soon as the first is
 //! reported unreachable. If other connections are answered over the first transport meanwhile, only packets
-//! of this connection were lost. Then its head start is repeated, up to
-//! [`MAX_HEAD_STARTS`] in all, because a connection over the kernel's TCP does not survive a change of
-//! address. The first answer is accepted, and the other transport is dropped. Over an encrypted hop the
-//! backend acts on that message once, whichever transport delivers it ([`crate::hop::replay`]).
+//! of this connection were lost. Then the first transport gets another head start, up to [`MAX_HEAD_STARTS`]
+//! in all, because a connection over the kernel's TCP does not survive a change of address. The first answer
+//! is accepted, and the other transport is dropped. Over an encrypted hop the backend acts on that message
+//! once, whichever transport delivers it ([`crate::hop::replay`]).
 //!
 //! If a later transport answers first, new connections begin with it, and the earlier ones are tried again
 //! after [`RETRY_PAUSE`]. If the watch makes these trials, the pause is constant, so that the watch notices

@@ -2,7 +2,7 @@
 //! reordering and duplication.
 //!
 //! The fate of a packet is determined when it is offered: the bottleneck is first in, first out, so the
-//! packet's departure is known. Therefore a queue of due times is the only state of a direction. Losses
+//! packet's departure is known. So a packet in flight is only an entry in a queue of due times. Losses
 //! happen behind the bottleneck, so a lost packet has used it. A draw depends on how many packets entered
 //! before, so queue, loss and delay never change each other's draws.
 
@@ -39,7 +39,7 @@ pub enum Offered {
         /// The MTU of the path, in bytes.
         mtu: u16,
         /// The ICMP error that a router sends back, to be offered to the opposite direction. `None` on a path
-        /// that sends no ICMP errors, and for parcels without bytes.
+        /// that sends no ICMP errors, and for packets without bytes.
         icmp: Option<Vec<u8>>,
     },
 }

@@ -23,7 +23,7 @@ use crate::io::{Sink, Source};
 const CHUNK: usize = 16 << 10;
 
 thread_local! {
-    /// Buffer for bytes between a read from the connection and their copy to the connection's own buffer.
+    /// Buffer of a read, from which the bytes are copied to the connection's own buffer.
     static CHUNK_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
 }
 
@@ -79,7 +79,7 @@ impl HopStream {
         HopStream { connection, sealing: sealing.map(Mutex::new), incoming, outgoing }
     }
 
-    /// Returns a stream to an origin without a hop, which begins with `first`.
+    /// Returns a stream to an origin, without a hop. It begins with `first`.
     pub(crate) fn direct(connection: Connection, first: Vec<u8>) -> HopStream {
         HopStream::new(connection, None, Vec::new(), first, 0)
     }

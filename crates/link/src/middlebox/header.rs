@@ -30,7 +30,7 @@ impl Tcp {
         Some(Tcp { header: tcp_offset(ip)?, payload: header_len(ip)?, end })
     }
 
-    /// True if the packet ends where `ip` ends. Padding of the link would follow it.
+    /// True if no padding of the link follows the packet in `ip`.
     pub(crate) fn ends(self, ip: &[u8]) -> bool {
         self.end == ip.len()
     }
