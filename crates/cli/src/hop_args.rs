@@ -29,8 +29,8 @@ pub(crate) struct RoleArgs<R: HasKeys> {
 }
 
 impl<R: HasKeys> RoleArgs<R> {
-    /// Adds the line of the file to `failure` if the file has the key that caused it, and neither these flags
-    /// nor `own` have it.
+    /// Adds the line of the file to `failure`, if the key that caused it is set in the file only, and not by
+    /// these flags or `own`.
     fn placed(&self, failure: Failure, own: Settings) -> Failure {
         let (Some(path), Some(key)) = (&self.config, failure.about) else { return failure };
         let by_flags = self.flags.settings.clone().over(own).changed(&Settings::default());

@@ -2,8 +2,8 @@
 //!
 //! A connection has failed if the edge sent data, the client acknowledged none of it, and either [`TIMEOUTS`]
 //! timeouts passed or the client reset the connection ([`Sign`]). Two failed connections in a row exempt a
-//! client. The second must begin after the end of the first, and no connection that ends in between may have
-//! data acknowledged. The hash that the device uses identifies a client.
+//! client. The second must begin after the end of the first, and the client must not acknowledge data on a
+//! connection that ends in between. The hash that the device uses identifies a client.
 
 use std::collections::HashMap;
 use std::io;

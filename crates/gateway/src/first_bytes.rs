@@ -14,8 +14,8 @@
 //! | the server sent first, three times in a row | none |
 //!
 //! A single connection on which the server sends first ends the habits of the second and third row. Then the
-//! client must send first on twice as many connections in a row before the frontend waits for it again, and
-//! that wait is one round trip at most.
+//! client must send first on twice as many connections in a row before the frontend waits for it again. That
+//! wait is one round trip at most.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;

@@ -27,11 +27,11 @@ use crate::timeouts::Timeouts;
 
 /// Returns the settings of the hop's connections with the mechanisms of `tcp`.
 ///
-/// Nagle's algorithm is off, because the gateway forwards data at once. Keepalive every 20 s keeps the
-/// mapping of a NAT alive (Linux expires UDP after 30 s until both sides have sent) and detects a peer that
-/// has vanished. Connections over a known path start from what earlier ones have learnt about it. A lost SYN
-/// is repeated after one and a half known round trips. A path is suspected of dropping large packets after
-/// one lost flight, not after three timeouts.
+/// Nagle's algorithm is off, because the gateway forwards data at once. Keepalive every 20 s detects a peer
+/// that has vanished. It also keeps the mapping of a NAT alive: Linux expires UDP after 30 s until both sides
+/// have sent. Connections over a known path start from what earlier ones have learnt about it. A lost SYN is
+/// repeated after one and a half known round trips. A path is suspected of dropping large packets after one
+/// lost flight, not after three timeouts.
 pub fn hop_tcp(tcp: TcpConfig) -> TcpConfig {
     let alive =
         KeepaliveConfig { idle: Duration::from_secs(20), interval: Duration::from_secs(10), count: 6 };

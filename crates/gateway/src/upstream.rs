@@ -1,10 +1,11 @@
 //! The backends of a frontend: the choice among them, and the health of each.
 //!
 //! A separate connection, the *watch*, checks each backend: every quarter of a second it sends a record and
-//! expects one in return. A backend counts as down within a second if it resets the watch, or if the watch
-//! and all its other connections are silent for longer than an answer can take. It counts as up again with
-//! its next answer. A draining backend gets no new connections. A backend without a watch counts as up until
-//! connections to it fail; then one client at a time tries it again. `transport.rs` contains the transports.
+//! expects one in return. A backend counts as down within a second if it resets the watch, or if all
+//! connections to it, including the watch, are silent for longer than an answer can take. It counts as up
+//! again with its next answer. A draining backend gets no new connections. A backend without a watch counts
+//! as up until connections to it fail; then one client at a time tries it again. `transport.rs` contains the
+//! transports.
 
 use std::future::Future;
 use std::io;
@@ -255,8 +256,8 @@ impl Upstream {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Resolves when the backend has been down for [`GRACE`]. If it is down already, the wait is longer by
-    /// the time that the watch needs to find out that the backend is up again.
+    /// Resolves when the backend has been down for [`GRACE`]. If it is down already, the wait is longer,
+    /// because the watch needs time to find out that the backend is up again.
     pub(crate) async fn dead(&self) {
         let grace = match self.health() {
             Health::Down => RETRY + self.first_answer() + GRACE,

@@ -15,8 +15,8 @@ use crate::tcp::Flags;
 /// Cuts `packet` into segments of at most `segment_size` payload bytes, and passes each to `emit`, in order.
 /// Their checksums are of the kind `sum`, whatever the packet's own checksum field contains.
 ///
-/// A packet is not cut if it fits one segment, if it has SYN, RST or URG (such a packet is never a
-/// super-packet), or if `segment_size` is zero. Packets of other protocols are not changed.
+/// A packet is not cut if it fits one segment, or if `segment_size` is zero. A packet with SYN, RST or URG is
+/// never a super-packet, so it is not cut either. Packets of other protocols are not changed.
 ///
 /// With Accurate ECN, CWR is part of a counter. So the caller must cut a run of segments with CWR itself.
 pub fn split(packet: &[u8], segment_size: u16, sum: ChecksumFill, emit: &mut dyn FnMut(&[u8])) {

@@ -491,8 +491,8 @@ impl<'a> BadPath<'a> {
     }
 }
 
-/// Checks that a client whose path fails with brisk's TCP is left to the kernel's after two failures, and
-/// other clients are not. Without `marks` the packets of both fail, so the path is mended by then.
+/// Checks that a client is left to the kernel's TCP after two failures with brisk's, and that other clients
+/// are not. Without `marks` the packets of both fail, so the path is mended by then.
 fn kernel_serves_the_client_on_a_bad_path(
     host: &(Namespace, Namespace),
     pages: &Pages,

@@ -1,5 +1,5 @@
-//! The stamp of a first message: identifies the run of the backend that the message is for, and the time in
-//! that run at which it was sealed. A run lasts from the start of a backend to its end.
+//! The stamp of a first message. It identifies the run of the backend that the message is for, and the time
+//! in that run when the message was sealed. A run lasts from the start of a backend to its end.
 //!
 //! A backend sends a stamp in each answer: a random number that identifies the run, and the age of the run.
 //! The frontend adds the time that has passed since. Neither side reads a wall clock, so a wrong or changed

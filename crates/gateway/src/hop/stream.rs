@@ -309,8 +309,8 @@ impl HopWrite<'_> {
 impl AsyncWrite for HopWrite<'_> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        // Bytes that wait leave together with the new ones if they are few and none of them has left, such as
-        // the second message before the first write. Otherwise they must leave before new ones are accepted.
+        // Waiting bytes leave together with the new ones, as the second message does with the first write. If
+        // they are many, or if some have left already, the others must leave first.
         if this.state.sent > 0 || this.state.wire.len() > LONGEST_PAYLOAD {
             ready!(this.poll_leave(cx))?;
         }
