@@ -107,7 +107,6 @@ impl Addresses {
         Addresses(self.0.iter().map(only).collect())
     }
 
-    /// Returns all addresses that were found.
     pub(crate) fn all(&self) -> impl Iterator<Item = SocketAddr> {
         self.0.values().flatten().flat_map(|found| found.all.iter().copied())
     }

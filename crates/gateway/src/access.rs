@@ -173,7 +173,6 @@ impl Access {
         }
     }
 
-    /// Writes the access line.
     pub(crate) fn write(&self, log: &Log) {
         if !log.takes(self.level()) {
             return;

@@ -192,7 +192,6 @@ impl Exemptions {
         });
     }
 
-    /// Returns the number of exempt clients.
     pub(crate) fn count(&self) -> usize {
         let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         clients.known.values().filter(|state| matches!(state, State::Exempt(..))).count()

@@ -151,7 +151,6 @@ impl Frontends {
 }
 
 impl Account {
-    /// Returns the number of open connections.
     pub(crate) fn open(&self) -> u64 {
         self.open.load(Ordering::Relaxed)
     }
@@ -175,7 +174,6 @@ impl Account {
         Duration::from_micros(self.throttled.load(Ordering::Relaxed))
     }
 
-    /// Returns the counters of ended connections.
     pub(crate) fn ended(&self) -> Ended {
         *lock(&self.ended)
     }

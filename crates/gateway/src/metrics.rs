@@ -556,7 +556,6 @@ impl Metrics {
 }
 
 impl Metrics {
-    /// Sets the gauges of a backend.
     fn set_peer(&self, upstream: &Upstream) {
         let peer = label("peer", upstream.spec.name.clone());
         let up = matches!(upstream.health(), Health::Up | Health::Unknown);

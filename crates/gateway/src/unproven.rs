@@ -41,7 +41,6 @@ impl Unproven {
         Unproven { max, waiting: Mutex::default() }
     }
 
-    /// Returns the limit.
     pub(crate) fn max(&self) -> usize {
         self.max
     }

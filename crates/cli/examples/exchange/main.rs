@@ -141,7 +141,6 @@ fn main() -> ExitCode {
 }
 
 impl Stack {
-    /// Opens the TCP that the flags select.
     fn open(&self) -> io::Result<EitherTcp> {
         let Some(device) = &self.device else {
             return Ok(EitherTcp::Kernel { fast_open: self.fast_open, congestion: None });

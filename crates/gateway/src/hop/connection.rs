@@ -120,13 +120,11 @@ impl Connection {
     }
 }
 
-/// The reading half.
 pub(crate) enum ConnectionRead<'a> {
     Brisk(brisk_runtime::ReadHalf<'a>),
     Kernel(tcp::ReadHalf<'a>),
 }
 
-/// The writing half.
 pub(crate) enum ConnectionWrite<'a> {
     Brisk(brisk_runtime::WriteHalf<'a>),
     Kernel(tcp::WriteHalf<'a>),

@@ -166,14 +166,13 @@ fn poll_arrive(
     })
 }
 
-/// The reading half.
 pub(crate) struct HopRead<'a> {
     connection: ConnectionRead<'a>,
     sealing: Option<&'a Mutex<Sealing>>,
     state: &'a mut Incoming,
 }
 
-/// The writing half. Written bytes that the connection does not accept at once leave when it is flushed.
+/// Bytes that the connection does not accept at once leave when it is flushed.
 pub(crate) struct HopWrite<'a> {
     connection: ConnectionWrite<'a>,
     sealing: Option<&'a Mutex<Sealing>>,
