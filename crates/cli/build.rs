@@ -11,8 +11,8 @@ fn main() {
     println!("cargo::rustc-env=BRISK_BUILD={commit}, {target}");
 }
 
-/// Returns the abbreviated hash and the date of the commit that is checked out, unless this is not a clone of
-/// the repository.
+/// Returns the abbreviated hash and the date of the commit that is checked out; `None` outside a clone of the
+/// repository.
 fn commit_of_git() -> Option<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().ok()?;
     // Sources may have been unpacked inside another repository.

@@ -1,7 +1,7 @@
-//! The addresses of a frontend's backends. Their names are looked up at the start, at a reload, while a
-//! backend is down or its name is not found, and from time to time, because a backend may move. All addresses
-//! of a name are kept, and one is used; if the backend does not answer there, the next one is used. If a name
-//! is not found, the other backends and the direct destination remain in use.
+//! The addresses of a frontend's backends. Their names are looked up at the start, at a reload and from time
+//! to time, because a backend may move; more often while a backend is down or its name is not found. All
+//! addresses of a name are kept, and one is used; if the backend does not answer there, the next one is used.
+//! If a name is not found, the other backends and the direct destination remain in use.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -46,8 +46,8 @@ impl Addresses {
         Addresses(asked.join_all().await.into_iter().collect())
     }
 
-    /// Looks up `peers` again. A peer that is not found keeps its known addresses; a peer whose address in
-    /// use is still among the new ones keeps using it.
+    /// Looks up `peers` again. A peer that is not found keeps its known addresses. The address in use does
+    /// not change if the peer still has it.
     pub(crate) async fn renewed(&self, peers: &[PeerSettings], log: &Log) -> Addresses {
         let found = Addresses::look_up(names(peers)).await;
         let kept = found.or(self);
@@ -76,8 +76,8 @@ impl Addresses {
         Addresses(self.0.iter().map(with).collect())
     }
 
-    /// Returns these addresses after `found` was found for the name of a backend, which may be down; `None`
-    /// if nothing changes. The address in use is kept if the name still has it and the backend answers there.
+    /// Returns these addresses with those `found` for the backend `name`; `None` if nothing changes. The
+    /// address in use is kept if the name still has it and the backend is not down.
     pub(crate) fn with(&self, name: &str, found: &Addresses, is_down: bool) -> Option<Addresses> {
         let mut all = self.clone();
         let place = all.0.get_mut(name)?;
@@ -98,7 +98,7 @@ impl Addresses {
         before != Some(Err(why.to_owned()))
     }
 
-    /// Keeps only addresses for which `reaches` is true, for each name that has such an address.
+    /// Removes addresses for which `reaches` is false. A name that would have none left keeps all.
     pub(crate) fn only(&self, reaches: impl Fn(SocketAddr) -> bool) -> Addresses {
         let only = |(name, found): (&String, &Result<Candidates, String>)| {
             let reached = found.as_ref().ok().and_then(|found| found.only(&reaches));
@@ -107,7 +107,6 @@ impl Addresses {
         Addresses(self.0.iter().map(only).collect())
     }
 
-    /// Returns all addresses that were found.
     pub(crate) fn all(&self) -> impl Iterator<Item = SocketAddr> {
         self.0.values().flatten().flat_map(|found| found.all.iter().copied())
     }

@@ -102,7 +102,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     })
 }
 
-/// Listens. If another program has the port in the kernel's TCP, the backend starts without that transport,
+/// Listens. If another program has the port in the kernel's TCP, the backend starts without the kernel's TCP,
 /// which is only a fallback.
 fn bind(config: BackendConfig, endpoint: &brisk_runtime::Endpoint, log: &Log) -> Result<Backend, Failure> {
     let Some(kernel) = config.kernel_listen.filter(|_| config.packet.is_none()) else {
@@ -123,7 +123,7 @@ fn bind(config: BackendConfig, endpoint: &brisk_runtime::Endpoint, log: &Log) ->
 }
 
 /// Settings of a backend that only a restart changes, in addition to those of every side. The mechanisms are
-/// properties of the listeners. `as_client` needs a capability, which a backend without it gives up.
+/// properties of the listeners. A backend without `as_client` has given up the capability for it.
 const FIXED: [&str; 6] = [
     "backend.listen",
     "backend.as_client",
@@ -166,7 +166,7 @@ impl Side for Reloadable {
     }
 }
 
-/// Checks whether a backend can start with these settings, as far as no system call is needed.
+/// Makes the checks of a backend's start that need no system call.
 pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     let listen = listen(&settings.backend)?;
     origin(&settings.backend)?;

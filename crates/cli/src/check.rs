@@ -25,8 +25,8 @@ pub(crate) struct Args {
 /// Checks that a side can start with these settings.
 type Check = fn(&Settings) -> Result<(), Failure>;
 
-/// Reads the file and makes the checks of the start of its side. Warns about settings without effect, and
-/// about settings whose validity depends on the machine.
+/// Reads the file and makes the checks that its side makes at the start. Warns about settings without effect,
+/// and about settings whose validity depends on the machine.
 pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
     let name = args.config.display().to_string();
     let settings = Settings::load(&args.config).map_err(Failure::failed)?;

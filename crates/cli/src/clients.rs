@@ -59,7 +59,7 @@ pub(crate) struct OpenDevice {
     pub(crate) offers: Vec<(Offer, Endpoint)>,
 }
 
-/// For each address, in the order of the addresses: the process that hands its port over, if there is one.
+/// The process that hands over the port of each address, if there is one. In the order of the addresses.
 pub(crate) type Predecessors = Vec<Option<Predecessor>>;
 
 impl ClientDevice {
@@ -116,8 +116,8 @@ impl ClientDevice {
         self.attach.device.to_string()
     }
 
-    /// Asks the processes that serve these ports to hand them over to this one, and waits for them: each does
-    /// so when it is stopped.
+    /// Asks the processes that serve these ports to hand them over to this one, and waits. A process hands
+    /// its port over when it is stopped.
     pub(crate) async fn predecessors(&self, places: &[SocketAddr], log: &Log) -> Predecessors {
         let ask = |place: SocketAddr| AttachConfig { serve: Some(place), ..self.attach.clone() }.ask();
         let asked: Vec<_> = places.iter().map(|place| (*place, ask(*place))).collect();

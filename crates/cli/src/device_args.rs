@@ -36,7 +36,6 @@ pub(crate) struct AddressArgs {
 }
 
 impl DeviceArgs {
-    /// Returns the attachment that the flags describe.
     pub(crate) fn attach_config(&self) -> AttachConfig {
         self.addresses.on(self.device.clone())
     }

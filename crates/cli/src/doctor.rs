@@ -1,8 +1,8 @@
 //! `brisk doctor`: probes the path to a backend; reports usable mechanisms and the expected gain.
 //!
-//! It opens the hop several times, as a frontend does, and reports round-trip time, loss, packet size,
-//! whether data on the SYN and brisk's TCP options pass, and whether the key is correct. It sends nothing to
-//! an origin. A simulation computes the duration of a response over such a path (feature `lab`).
+//! It opens the hop several times, as a frontend does. It reports round-trip time, loss and packet size;
+//! whether the path carries data on the SYN and brisk's TCP options; and whether the key is correct. It sends
+//! nothing to an origin. A simulation computes the duration of a response over such a path (feature `lab`).
 
 use brisk_gateway::Settings;
 use brisk_gateway::doctor::{Examination, Finding, Measured, Report, examine};

@@ -141,8 +141,8 @@ impl Side for Reloadable {
     }
 }
 
-/// Returns the settings that were `read`, with the listeners of the start; each has the settings that were
-/// `read` for its address.
+/// Returns the settings that were `read`, but with the addresses, the share and the mechanisms of `started`,
+/// the settings at the start.
 fn as_opened(read: Settings, started: &Settings) -> Settings {
     let listeners = clients::as_opened(&read.listeners, &started.listeners);
     let edge = EdgeSettings { listen: started.edge.listen, share: started.edge.share, ..read.edge };
@@ -156,7 +156,7 @@ fn places(settings: &Settings) -> Vec<SocketAddr> {
     settings.edge.listen.into_iter().chain(others).collect()
 }
 
-/// Returns the state of the mechanism that leaves clients whose path fails with brisk's TCP to the kernel.
+/// Returns the state of the exemptions: clients whose path fails with brisk's TCP are left to the kernel.
 fn exemptions(others: &[(SocketAddr, KernelListener)]) -> MechanismState {
     let is_on = !others.is_empty() && others.iter().all(|(_, others)| others.exceptions.is_some());
     let (state, reason) = match is_on {
@@ -176,7 +176,7 @@ fn device(settings: &Settings) -> Result<ClientDevice, Failure> {
     }
 }
 
-/// Checks whether an edge can start with these settings, as far as no system call is needed.
+/// Makes the checks of an edge's start that need no system call.
 pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     let Settings { edge, listeners, admin, .. } = settings;
     if places(settings).is_empty() {

@@ -21,7 +21,7 @@ impl Cache {
 
     /// Passes the stored entries to the endpoint. Unusable cookies are reported and ignored.
     ///
-    /// If the file has other content or cannot be read. (Storing would overwrite it.)
+    /// Fails if the file has other content or cannot be read, because storing would overwrite it.
     pub(crate) fn load(&self, endpoint: &Endpoint) -> Result<(), Failure> {
         let path = self.path.display();
         let text = match std::fs::read(&self.path) {

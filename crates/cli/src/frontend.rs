@@ -229,8 +229,8 @@ struct Reloadable {
 }
 
 impl Reloadable {
-    /// Looks up names again: often those without an address or whose backend is down; all of them from time
-    /// to time, and when a client waits for a backend. Never ends.
+    /// Looks up all names again from time to time, and when a client waits for a backend. More often, looks
+    /// up names without an address and names of backends that are down. Never ends.
     async fn look_up_again(&self) -> Infallible {
         let mut renewed = Instant::now();
         loop {
@@ -456,7 +456,7 @@ impl Devices {
     }
 }
 
-/// Checks whether a frontend can start with these settings, as far as no system call is needed.
+/// Makes the checks of a frontend's start that need no system call.
 pub(crate) fn check(settings: &Settings) -> Result<(), Failure> {
     let Settings { frontend, peers, hop, .. } = settings;
     check_listens(settings, systemd::addresses()?)?;

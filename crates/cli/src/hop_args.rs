@@ -29,8 +29,8 @@ pub(crate) struct RoleArgs<R: HasKeys> {
 }
 
 impl<R: HasKeys> RoleArgs<R> {
-    /// Adds the line of the file to `failure`, if the key that caused it is from the file, and not from these
-    /// flags or `own`.
+    /// Adds the line of the file to `failure`, if the key that caused it is set in the file only, and not by
+    /// these flags or `own`.
     fn placed(&self, failure: Failure, own: Settings) -> Failure {
         let (Some(path), Some(key)) = (&self.config, failure.about) else { return failure };
         let by_flags = self.flags.settings.clone().over(own).changed(&Settings::default());
@@ -93,8 +93,8 @@ pub(crate) fn check_device(attach: &AttachConfig) -> Result<(), Failure> {
     attach.check().map_err(|error| Failure::from(error).about("hop.device"))
 }
 
-/// Returns the keys that differ between `read` and `started`, the settings at the start, and whose change
-/// needs a restart: the limits, the admin listener, the hop's devices, and the keys in `own`.
+/// Returns the changed keys that need a restart: the limits, the admin listener, the hop's devices, and the
+/// keys in `own`. `read` are the new settings, `started` those at the start.
 pub(crate) fn needs_restart(read: &Settings, started: &Settings, own: &[&str]) -> Vec<String> {
     let opened = ["hop.device", "hop.addr", "hop.gateway", "hop.mtu", "hop.packet"];
     let fixed = |key: &String| {

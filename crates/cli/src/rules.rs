@@ -1,5 +1,5 @@
-//! `brisk rules`: prints firewall rules. They send clients to a transparent frontend, or an origin's answers
-//! to a backend that connects from the clients' addresses. It does not apply them.
+//! `brisk rules`: prints firewall rules, but does not apply them. The rules send clients to a transparent
+//! frontend, or an origin's answers to a backend that connects from the clients' addresses.
 
 use crate::failure::Failure;
 use crate::{Common, output};

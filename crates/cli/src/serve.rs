@@ -251,8 +251,8 @@ impl Server {
     }
 }
 
-/// Resets its connection when it is dropped while an answer is under way, so that no client mistakes a part
-/// of a file for the whole.
+/// Resets its connection if it is dropped while an answer is under way. Otherwise a client could mistake a
+/// part of a file for the whole.
 struct ResetOnDrop(Option<StreamHandle>);
 
 impl ResetOnDrop {

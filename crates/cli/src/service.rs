@@ -154,8 +154,8 @@ impl Stop {
         Ok(Stop(stopped))
     }
 
-    /// Returns the result of a service that has ended: an error unless a signal has stopped the service,
-    /// because it otherwise ends only if its device fails.
+    /// Returns the result of a service that has ended. Without a signal to stop it is an error, because then
+    /// the device of the service has failed.
     pub(crate) fn verdict(&self) -> Result<(), Failure> {
         match *self.0.borrow() {
             true => Ok(()),

@@ -1,8 +1,8 @@
 //! `brisk tfo-key`: Fast Open keys, and their rotation in three steps.
 //!
 //! A key file holds `PRIMARY` or `PRIMARY,BACKUP`, the line that Linux takes as `net.ipv4.tcp_fastopen_key`.
-//! A rotation has three steps, because the servers of a farm do not change at the same time, and every server
-//! must accept a cookie before any server issues it.
+//! A rotation has three steps. The servers of a farm do not change at the same time, and every server must
+//! accept a cookie before any server issues it.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};

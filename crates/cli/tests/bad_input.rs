@@ -1,5 +1,5 @@
-//! Every mistake of a user gets one line on stderr with the error and the remedy, nothing on stdout, and
-//! status 2 for an invalid command line or 1 for a failure.
+//! Every mistake of a user gets one line on stderr with the error and the remedy, and nothing on stdout. The
+//! status is 2 for an invalid command line and 1 for a failure.
 
 use std::net::{TcpListener, UdpSocket};
 use std::process::{Command, Output};

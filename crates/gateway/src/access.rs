@@ -37,8 +37,8 @@ impl Role {
         }
     }
 
-    /// Returns the reason for the end if the connection that is not the hop has failed: at a frontend the one
-    /// to the client, otherwise the one to the origin.
+    /// Returns the end for a failure of the connection that is not the hop: the client's connection at a
+    /// frontend, otherwise the origin's.
     pub(crate) fn outside_failed(self, error: &io::Error) -> End {
         match self {
             Role::Frontend => End::ClientFailed(error.to_string()),
@@ -46,8 +46,7 @@ impl Role {
         }
     }
 
-    /// Returns the reason for the end if the hop has failed. (At an edge the hop is the connection to the
-    /// client.)
+    /// Returns the end for a failure of the hop (at an edge: of the connection to the client).
     pub(crate) fn hop_failed(self, reason: String) -> End {
         match self {
             Role::Frontend | Role::Backend => End::HopFailed(reason),
@@ -63,8 +62,8 @@ pub struct Access {
     pub role: Role,
     /// Peer of the accepted connection: the client at a frontend or an edge, the frontend at a backend.
     pub peer: SocketAddr,
-    /// The client. A backend takes it from the frontend's report; the other sides take the peer, or the
-    /// client that a trusted proxy named.
+    /// The client, if its address is not `peer`. A backend takes it from the frontend's report, a frontend
+    /// from a trusted proxy.
     pub client: Option<SocketAddr>,
     /// The user that the client has logged in as.
     pub user: Option<Arc<str>>,
@@ -81,8 +80,8 @@ pub struct Access {
     pub client_ended: bool,
     /// Side that sent first; `None` if neither has sent anything.
     pub sent_first: Option<FirstSender>,
-    /// Time that a frontend waited in vain for the client's first bytes before it opened the hop without
-    /// them; `None` if they arrived in time, and at a backend.
+    /// Time for which a frontend waited in vain for the client's first bytes. `None` if they arrived in time,
+    /// and at a backend.
     pub waited: Option<Duration>,
     /// Payload bytes from the client towards the origin.
     pub bytes_up: u64,
@@ -174,7 +173,6 @@ impl Access {
         }
     }
 
-    /// Writes the access line.
     pub(crate) fn write(&self, log: &Log) {
         if !log.takes(self.level()) {
             return;

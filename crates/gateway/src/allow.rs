@@ -32,7 +32,7 @@ pub struct AllowError(String);
 
 impl Allow {
     /// True if the rule permits connections to `origin`, `HOST:PORT`. A rule with a network permits only
-    /// addresses. It never matches a name, whatever the name resolves to.
+    /// addresses, and never a name, whatever the name resolves to.
     pub fn permits(&self, origin: &str) -> bool {
         let Some((host, port)) = origin.rsplit_once(':') else { return false };
         let Ok(port) = port.parse::<u16>() else { return false };

@@ -40,13 +40,13 @@ use crate::settings::{BackendSettings, HopSettings};
 use crate::timeouts::{Timeout, Timeouts};
 use crate::unproven::Unproven;
 
-/// Limit of the hop's connections that data on a SYN has opened and that are not acknowledged yet, in total
-/// and for each frontend.
+/// Limit of unacknowledged connections of the hop that data on a SYN has opened. It applies to their total
+/// and to each frontend.
 const PENDING: u16 = 4096;
 /// Time to wait for the origin's first bytes, so that they leave together with the second message of the
 /// handshake.
 const ANSWER_WAIT: Duration = Duration::from_millis(5);
-/// Maximum silence of a frontend on its watch, the connection with which it checks the backend
+/// Maximum silence of a frontend on its watch: the connection over which it checks the backend
 /// ([`crate::upstream`]).
 const WATCH_SILENCE: Duration = Duration::from_secs(30);
 /// Time for which the backend still accepts connections after the signal to stop. It informs its frontends at
@@ -90,7 +90,7 @@ pub struct BackendConfig {
     /// True to connect to the origin from the client's own address. The origin's answers must then be routed
     /// through this host. Default false.
     pub as_client: bool,
-    /// Version of the PROXY header that gives the origin the client's address. Default `None`: no header.
+    /// Version of the PROXY header with the client's address, for the origin. Default `None`: no header.
     pub send_proxy: Option<ProxyVersion>,
     /// The device of the hop, which translates addresses in the stack to outside addresses. `None`: reports
     /// contain the addresses in the stack.
@@ -104,8 +104,8 @@ pub struct BackendConfig {
 impl BackendConfig {
     /// Returns the default configuration for these three settings.
     pub fn new(listen: SocketAddr, origin: impl Into<Option<String>>, hop: Hop) -> BackendConfig {
-        // A sealed hop recognises a repeated first message itself, so the replay window of the TCP need not
-        // limit the rate of SYNs.
+        // An encrypted hop recognises a repeated first message itself. So it needs no replay window of the
+        // TCP, which would limit the rate of SYNs.
         let authenticated = !matches!(hop, Hop::Plain);
         let replay_window = (!authenticated).then(ReplayWindow::default);
         BackendConfig {
@@ -206,7 +206,7 @@ impl Backend {
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Summary {
         let Backend { shared, listeners, local: _, kernel } = self;
         let mut service = shared.config().service.clone();
-        // Connections whose peers have not proven anything yet do not take the slots of those that have.
+        // Peers that have not proven anything yet get additional slots, so they take none from the others.
         service.max_connections = service.max_connections.saturating_add(shared.unproven.max());
         let acceptors = backend_acceptors(&shared, listeners, kernel, service.cores.len().max(1));
         let shutdown = async {
@@ -245,8 +245,8 @@ struct BackendAcceptor {
     shared: Arc<BackendShared>,
     listeners: Vec<OpenSocket<TcpListener>>,
     kernel: Option<OpenSocket<tokio::net::TcpListener>>,
-    /// Index of the listener to try first, and of the core that serves the next connection of a listener that
-    /// all cores share.
+    /// Selects the listener to try first, and the core for the next connection of a listener that all cores
+    /// share.
     turn: usize,
 }
 
@@ -387,9 +387,9 @@ async fn serve(
     Some(access)
 }
 
-/// Reads the first message. It arrives with the SYN or right after the handshake, unless it is lost; a
-/// frontend repeats a lost message as long as it waits for an answer. So a limit shorter than the frontend's
-/// would reset clients that could still be served.
+/// Reads the first message, which arrives with the SYN or right after the handshake. If it is lost, the
+/// frontend repeats it as long as it waits for an answer. So a limit shorter than the frontend's would reset
+/// clients that could still be served.
 async fn read_first_message(
     mut connection: Connection,
     config: &BackendConfig,
@@ -480,8 +480,8 @@ async fn carry_on(
     access: &mut Access,
 ) -> End {
     access.client = asked.opening.client.map(|client| client.source);
-    // A frontend that has reached its limit may connect to the origin itself, so it must learn that this
-    // origin is forbidden.
+    // At its limit a frontend may connect to the origin without a backend, so it must learn that this origin
+    // is forbidden.
     let opened = match (permitted(config, asked.opening.origin.as_deref()), &slot) {
         (Err(why), _) => Err((Verdict::Forbidden, End::OriginUnreachable(why))),
         (Ok(_), Err(why)) => Err((Verdict::Limited, End::Limited(why.to_string()))),
@@ -571,7 +571,7 @@ async fn answer_watch(
     hop.split().1.flush().await?;
     let mut registered = None;
     loop {
-        // The limit covers the secret of a registration and answers that the frontend does not read.
+        // The limit also covers the secret of a registration, and answers that the frontend does not read.
         let answered = tokio::time::timeout(WATCH_SILENCE, async {
             let (mut read, mut write) = hop.split();
             let question = tokio::select! {
@@ -622,7 +622,7 @@ mod tests {
     use crate::hop::{HopKey, KeyRing};
     use crate::log::Log;
 
-    /// Time limit of a step that takes no time of its own.
+    /// Time limit of a step, far longer than the step takes.
     const LIMIT: Duration = Duration::from_secs(20);
 
     /// Opens a watch from `near` to the backend at `address`.

@@ -1,9 +1,9 @@
 //! The name of the server in a TLS client hello (RFC 6066, section 3), read without a key and without
 //! changing a byte.
 //!
-//! This module parses the hello itself, because rustls's `Acceptor` rejects hellos that an origin may accept
-//! (without `signature_algorithms`, for example), and `tls-parser` does not join fragments. With an encrypted
-//! client hello (ECH) the name is the public one.
+//! This module parses the hello itself. The reason: rustls's `Acceptor` rejects hellos that an origin may
+//! accept (for example without `signature_algorithms`), and `tls-parser` does not join fragments. With an
+//! encrypted client hello (ECH) the name is the public one.
 
 /// Maximum length of a client hello for which [`parse`] requests further bytes, including its record headers.
 /// Hellos with post-quantum key shares have 2 kB.

@@ -9,7 +9,7 @@ use brisk_tcp::config::KeepaliveConfig;
 
 use crate::service::BACKLOG;
 
-/// Limit of connections that data on a SYN has opened and that their clients have not acknowledged yet.
+/// Limit of unacknowledged connections that data on a SYN has opened.
 const PENDING: u16 = 1024;
 
 /// Settings of brisk's TCP towards clients.

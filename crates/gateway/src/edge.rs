@@ -49,7 +49,7 @@ pub struct EdgeConfig {
     pub origin: Option<String>,
     /// Origins of listeners and routes by name. Default none.
     pub origins: Origins,
-    /// Version of the PROXY header that gives the origin the client's address. Default `None`: no header.
+    /// Version of the PROXY header with the client's address, for the origin. Default `None`: no header.
     pub send_proxy: Option<ProxyVersion>,
     /// Brisk's TCP towards the clients.
     pub clients: ClientSide,
@@ -114,8 +114,8 @@ impl Edge {
     }
 
     /// Also serves the clients that the kernel accepts at the listeners `others`
-    /// ([`AttachConfig::open_share`](brisk_runtime::attach::AttachConfig::open_share)). The address of such a
-    /// listener selects the configured listener whose settings apply. If all these listeners have a list of
+    /// ([`AttachConfig::open_share`](brisk_runtime::attach::AttachConfig::open_share)). Each of these
+    /// listeners uses the settings of the configured listener at its address. If each of them has a list of
     /// exempt clients, the edge adds the clients whose path fails with brisk's TCP.
     ///
     /// # Errors
@@ -140,8 +140,9 @@ impl Edge {
 
     /// Adds the offers to hand ports over to a later edge
     /// ([`AttachConfig::open_share`](brisk_runtime::attach::AttachConfig::open_share)), each with the
-    /// endpoint of the port. The edge hands a port over while it drains, or at the signal to stop if another
-    /// edge waits. Also begins to take the ports over from the edge before this one.
+    /// endpoint of the port. At the signal to stop, an edge that waits gets the ports at once; an edge that
+    /// begins to wait later gets them while this one drains. Also begins to take the ports over from the edge
+    /// before this one.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -216,8 +217,8 @@ impl HandingOver {
         HandingOver { results, awaited, _tasks: tasks }
     }
 
-    /// Waits until all waiting edges have taken their ports over. Returns true if there is one and none has
-    /// given up.
+    /// Waits until each waiting edge has taken its port over or given up. Returns true if at least one edge
+    /// waited and none has given up.
     async fn awaited(&mut self) -> bool {
         let mut is_taken_over = self.awaited > 0;
         for _ in 0..self.awaited {
@@ -262,8 +263,8 @@ async fn hand_over(
     }
 }
 
-/// Makes the kernel refuse new connections. A listener that its device needs stays open, because without it
-/// the kernel would reset the connections of brisk's TCP; connections that it still accepts are reset.
+/// Makes the kernel refuse new connections. A listener that a device needs stays open and resets the
+/// connections that it accepts: without the listener, the kernel would reset the connections of brisk's TCP.
 async fn refuse(listeners: Vec<(std::net::TcpListener, bool)>) -> Infallible {
     let (needed, others): (Vec<_>, Vec<_>) = listeners.into_iter().partition(|(_, is_needed)| *is_needed);
     for (listener, _) in others {
@@ -316,8 +317,8 @@ impl EdgeShared {
 struct EdgeAcceptor {
     shared: Arc<EdgeShared>,
     sockets: Vec<Arc<Socket>>,
-    /// Index of the socket to try first, and of the core that serves the next connection of a socket that all
-    /// cores share.
+    /// Selects the socket to try first, and the core for the next connection of a socket that all cores
+    /// share.
     turn: usize,
     /// Dropped with the acceptor. The channel closes with the last acceptor, and then the kernel's listeners
     /// refuse clients.

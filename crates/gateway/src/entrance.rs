@@ -45,8 +45,8 @@ pub struct Entrance {
     pub users: Option<Users>,
     /// Failed logins of all clients. Default none.
     pub failed_logins: FailedLogins,
-    /// True if the origin is the destination of the client before a firewall rule redirected it (REDIRECT or
-    /// TPROXY). Default false.
+    /// True if a firewall rule redirects clients (REDIRECT or TPROXY). The destination before the redirection
+    /// is then the origin. Default false.
     pub transparent: bool,
 }
 

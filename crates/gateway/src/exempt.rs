@@ -2,8 +2,8 @@
 //!
 //! A connection has failed if the edge sent data, the client acknowledged none of it, and either [`TIMEOUTS`]
 //! timeouts passed or the client reset the connection ([`Sign`]). Two failed connections in a row exempt a
-//! client: the second began after the first had ended, and no connection that ended in between had data
-//! acknowledged. The hash that the device uses identifies a client.
+//! client. The second must begin after the end of the first, and the client must not acknowledge data on a
+//! connection that ends in between. The hash that the device uses identifies a client.
 
 use std::collections::HashMap;
 use std::io;
@@ -62,7 +62,7 @@ impl Outcome {
     fn of(access: &Access) -> Outcome {
         let Some(stats) = &access.hop else { return Outcome::Unknown };
         let counters = &stats.counters;
-        // The SYN-ACK is one of the segments that the client reports.
+        // One of the delivered segments is the SYN-ACK.
         if counters.payload_bytes_acked > 0 || counters.delivered_segments > 1 {
             return Outcome::Acknowledged;
         }
@@ -72,7 +72,7 @@ impl Outcome {
         let reset = matches!(&access.end, End::ClientFailed(why) if *why == CloseReason::Reset.to_string());
         match reset {
             _ if counters.timeouts >= TIMEOUTS => Outcome::Failed(Sign::Timeouts),
-            // A client that has closed also resets the connection if an answer arrives.
+            // A client that has closed its socket resets the connection too if data arrives.
             true if !access.client_ended => Outcome::Failed(Sign::Reset),
             true | false => Outcome::Unknown,
         }
@@ -192,7 +192,6 @@ impl Exemptions {
         });
     }
 
-    /// Returns the number of exempt clients.
     pub(crate) fn count(&self) -> usize {
         let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         clients.known.values().filter(|state| matches!(state, State::Exempt(..))).count()

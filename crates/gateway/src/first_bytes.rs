@@ -14,8 +14,8 @@
 //! | the server sent first, three times in a row | none |
 //!
 //! A single connection on which the server sends first ends the habits of the second and third row. Then the
-//! client must send first on twice as many connections in a row before the frontend waits for it again, and
-//! that wait is one round trip at most.
+//! client must send first on twice as many connections in a row before the frontend waits for it again. That
+//! wait is one round trip at most.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -32,7 +32,7 @@ const MAX_ENOUGH: u8 = 96;
 const MAX_DOUBLINGS: u8 = 3;
 /// Number of habits in each half of the table.
 const HALF: usize = 512;
-/// Maximum time after the opening of the hop for a first byte of the server to count as a greeting. A server
+/// A first byte of the server counts as a greeting within this time after the opening of the hop. A server
 /// that sends later has given up waiting for the client.
 pub(crate) const GREETING: Duration = Duration::from_secs(2);
 
@@ -106,7 +106,7 @@ impl Habit {
     fn learn(&mut self, who: FirstSender, guess: Guess) {
         if who == FirstSender::Server {
             self.reach = 0;
-            // Without a wrong guess, a server that sends first does not change the number that is needed.
+            // Only a wrong guess changes the number that is needed.
             let wrong = guess.expected == Some(FirstSender::Client);
             self.enough = if wrong { self.enough.saturating_mul(2).min(MAX_ENOUGH) } else { self.enough };
         } else if guess.late && guess.expected == Some(who) && self.enough == MIN_TIMES {
@@ -164,9 +164,9 @@ impl Table {
 
 impl Habits {
     /// Guesses how long to wait for the first bytes of a client for `origin` (`None`: the default origin).
-    /// The wait is `usual`; longer, up to `limit`, if clients are known to send first; zero if the server is
-    /// known to send first. `round_trip` is that of the hop. It is `None` if it is unknown, or if the opening
-    /// cannot carry data, so that an early handshake saves more than a longer wait.
+    /// The wait is `usual`. It is longer, up to `limit`, if clients are known to send first, and zero if the
+    /// server is. `round_trip` is the hop's. It is `None` if it is unknown, or if the opening cannot carry
+    /// data: then an early handshake saves more than a longer wait.
     pub(crate) fn guess(
         &self,
         origin: Option<&str>,

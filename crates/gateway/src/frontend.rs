@@ -67,8 +67,8 @@ pub struct FrontendConfig {
     pub packet: Option<Endpoint>,
     /// Brisk's TCP towards the clients ([`Frontend::on_stacks`]). Default `None`: the kernel's.
     pub clients: Option<ClientSide>,
-    /// Time to wait for the client's first bytes, so that they travel with the opening of the hop, while it
-    /// is unknown which side sends first ([`crate::first_bytes`]).
+    /// Time to wait for the client's first bytes while it is unknown which side sends first
+    /// ([`crate::first_bytes`]). Bytes that arrive in this time travel with the opening of the hop.
     pub first_bytes_wait: Duration,
     /// Maximum time to wait if clients are known to send first; 0: always wait for `first_bytes_wait`.
     pub first_bytes_limit: Duration,
@@ -76,16 +76,16 @@ pub struct FrontendConfig {
     /// settings only to `listen`. Default none.
     pub entrance: Entrance,
     /// True to ask each backend four times a second whether it is up. If false, a backend counts as down
-    /// after three failed connections in a row, until one client succeeds that tries it again. Default false.
+    /// after three failed connections in a row, until a trial by one client succeeds. Default false.
     pub watch: bool,
     /// Destination `HOST:PORT` over the kernel's TCP while no backend is up, optionally with a PROXY header.
     /// A client that a firewall rule has redirected is connected to its own destination instead. A client
     /// that names its origin to a proxy is refused: only the backends know which origins are permitted. A
     /// listener with its own origin has its own setting. Default `None`: clients are reset.
     pub direct: Option<Direct>,
-    /// How long a client waits for a backend while none is up and there is no direct destination. No byte
-    /// from the client is delivered meanwhile, and the names of the backends may be resolved again
-    /// ([`FrontendControl::look_up_wanted`]). Default 0: clients are refused at once.
+    /// How long a client waits for a backend while none is up and there is no direct destination. Meanwhile
+    /// no byte of the client is forwarded, and [`FrontendControl::look_up_wanted`] asks to resolve the names
+    /// of the backends again. Default 0: clients are refused at once.
     pub hold: Duration,
     /// Limits and reports.
     pub service: ServiceConfig,
@@ -234,8 +234,7 @@ struct FrontendAcceptor {
     all: watch::Receiver<Option<Sockets>>,
     /// The sockets of this core.
     own: Vec<Arc<Socket>>,
-    /// Index of the socket to try first, and of the core that serves the next connection of a shared
-    /// listener.
+    /// Selects the socket to try first, and the core for the next connection of a shared listener.
     turn: usize,
 }
 
@@ -255,7 +254,7 @@ impl FrontendAcceptor {
 }
 
 impl Drop for FrontendAcceptor {
-    /// Closes all acceptors at once, so that no client connects after the first has been closed.
+    /// Closes the sockets of all acceptors with the first one, so that no client connects to the others.
     fn drop(&mut self) {
         self.shared.sockets.send_replace(None);
     }
@@ -291,8 +290,8 @@ impl Acceptor for FrontendAcceptor {
 pub struct OpenListener {
     /// The address, or the range of ports.
     pub listen: String,
-    /// The name of its origin. `None`: the backend's own, or the one that clients name; with routes, clients
-    /// without a route are refused.
+    /// The name of its origin. `None` without routes: the backend's own, or the one that clients name. `None`
+    /// with routes: clients without a route are refused.
     pub origin: Option<OriginName>,
     /// The origins of TLS clients.
     pub routes: Vec<Route>,
@@ -567,8 +566,7 @@ async fn serve(
     let (mut admitted, guess) = match admitted {
         Ok(admitted) => admitted,
         Err(end) => {
-            // A connection without data (a health check, a scanner) is closed in the way in which the client
-            // closed it.
+            // A connection without data (a health check, a scanner) ends as the client has ended it.
             access.end = end;
             access.duration = access.began.elapsed();
             access.outside = client.stats();
@@ -720,7 +718,7 @@ impl Current {
         access: &mut Access,
     ) -> Routed {
         let connect_timeout = self.config.service.connect_timeout;
-        // Otherwise every client tries the backends that are down.
+        // If there is no alternative, every client tries the backends that are down.
         let has_other = admitted.direct.is_some() || self.upstreams.any_up();
         let mut untested = self.upstreams.iter().filter(|_| has_other && !self.config.watch);
         if let Some((upstream, limit)) =
@@ -785,7 +783,7 @@ impl Current {
         }
     }
 
-    /// Tries one backend for at most `limit`, like [`Current::attempt`]. The outer error ends the client.
+    /// Like [`Current::attempt`], for at most `limit`. An outer error ends the client's connection.
     async fn attempt_within(
         &self,
         limit: Duration,
@@ -906,8 +904,8 @@ impl Cause {
         self.attempt.verdict.is_some()
     }
 
-    /// True if this failure explains more than `other`. An answer of a backend explains more than a failure
-    /// to reach one, and a failure of a backend that is up more than that of a backend that is down.
+    /// True if this failure explains more than `other`. An answer explains more than a failure to reach a
+    /// backend. A failure of a backend that is up explains more than that of a backend that is down.
     fn explains_more_than(&self, other: &Cause) -> bool {
         (self.was_answered(), !self.is_down) > (other.was_answered(), !other.is_down)
     }
@@ -942,7 +940,7 @@ impl Unrouted {
 }
 
 impl Attempt {
-    /// Returns a failed attempt of which it is unknown how much was delivered.
+    /// Returns a failed attempt that may have delivered data.
     fn lost(why: String) -> Attempt {
         Attempt { why, is_retryable: false, verdict: None }
     }

@@ -32,8 +32,8 @@ pub(crate) struct Frontends(Mutex<Accounts>);
 #[derive(Debug, Default)]
 struct Accounts {
     listed: BTreeMap<Arc<str>, Arc<Account>>,
-    /// Accounts of removed labels, which exist as long as their connections. A label that comes back has the
-    /// same account.
+    /// Accounts of removed labels. An account exists as long as one of its connections, and serves its label
+    /// again if the label comes back.
     removed: BTreeMap<Arc<str>, Weak<Account>>,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Ended {
     pub(crate) sums: Sums,
     /// Smoothed round-trip time of the connection that ended last.
     pub(crate) round_trip: Option<Duration>,
-    /// Minimum round-trip time within 300 s of the same connection.
+    /// Minimum round-trip time of the same connection within 300 s.
     pub(crate) min_round_trip: Option<Duration>,
     /// Connections by result, in the order of [`End::NAMES`].
     results: [u64; End::NAMES.len()],
@@ -116,11 +116,11 @@ impl Frontends {
         }
     }
 
-    /// Counts a new watch of a frontend, which the limit of connections does not include; `None` if the
+    /// Counts a new watch of a frontend; the limit of connections does not include watches. `None` if the
     /// frontend has been removed.
     ///
     /// # Errors
-    /// If the frontend has as many watches as it may have connections, but at least 64.
+    /// If the frontend has reached its limit of watches: that of its connections, but at least 64.
     pub(crate) fn admit_watch(&self, label: &str) -> Result<Option<WatchSlot>, TooMany> {
         let Some(account) = lock(&self.0).listed.get(label).cloned() else { return Ok(None) };
         let max = account.max_connections().map(|max| max.max(MIN_WATCHES));
@@ -151,7 +151,6 @@ impl Frontends {
 }
 
 impl Account {
-    /// Returns the number of open connections.
     pub(crate) fn open(&self) -> u64 {
         self.open.load(Ordering::Relaxed)
     }
@@ -175,7 +174,6 @@ impl Account {
         Duration::from_micros(self.throttled.load(Ordering::Relaxed))
     }
 
-    /// Returns the counters of ended connections.
     pub(crate) fn ended(&self) -> Ended {
         *lock(&self.ended)
     }
@@ -248,7 +246,7 @@ mod tests {
         labels.iter().map(|label| Arc::from(*label)).collect()
     }
 
-    /// Returns the limits of frontends of which one may have at most `max` connections.
+    /// Returns limits that permit the frontend `label` at most `max` connections.
     fn limited(label: &str, max: u32) -> BTreeMap<String, FrontendLimits> {
         let limits = FrontendLimits { max_connections: NonZeroU32::new(max), max_rate: None };
         BTreeMap::from([(label.to_owned(), limits)])

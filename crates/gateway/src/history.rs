@@ -7,7 +7,7 @@ use serde::Serialize;
 
 /// Number of seconds.
 pub const SECONDS: usize = 120;
-/// Maximum number of times that are kept for a second; further ones do not count towards its percentiles.
+/// Maximum number of durations that are kept for a second; its percentiles do not include further ones.
 const MAX_TIMES: usize = 512;
 
 /// One second.

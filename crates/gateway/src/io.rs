@@ -14,8 +14,8 @@ use tokio::net::{TcpStream, tcp};
 /// Bytes of one read.
 pub(crate) const CHUNK: usize = 16 << 10;
 
-/// Sets options of a kernel socket: no Nagle, and keepalive, so that a peer that has vanished does not keep
-/// its slot for ever. An accepted socket inherits both from its listener.
+/// Disables Nagle's algorithm on a kernel socket, and enables keepalive, so that a peer that has vanished
+/// does not keep its slot for ever. An accepted socket inherits both from its listener.
 pub(crate) fn prepare(socket: &impl AsFd) {
     let socket = socket2::SockRef::from(socket);
     let alive = socket2::TcpKeepalive::new()

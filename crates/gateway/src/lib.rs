@@ -42,8 +42,8 @@
 //! | [`doctor`] | examination of the path to a backend |
 //! | [`log`] | log lines |
 //!
-//! Any TCP payload passes. The hop is encrypted and authenticated, by keys that both sides hold or by a pair
-//! of keys on each side, unless it is configured as plain ([`hop::Hop`]).
+//! Any TCP payload passes. The hop is encrypted and authenticated, unless it is configured as plain
+//! ([`hop::Hop`]). Both sides hold the same keys, or each side has its own pair of keys.
 #![forbid(unsafe_code)]
 
 pub mod access;

@@ -83,8 +83,8 @@ pub(crate) struct Socket {
     listening: OpenSocket<ClientListener>,
 }
 
-/// The sockets where clients connect, by core. A listener of the kernel has one for an address, or one on
-/// each core. Brisk's TCP has one for each stack and address family, divided among the cores.
+/// The sockets where clients connect, by core. The kernel has one socket for an address, or one on each core.
+/// Brisk's TCP has one for each stack and address family; they are divided among the cores.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sockets(Vec<Vec<Arc<Socket>>>);
 

@@ -70,7 +70,7 @@ impl Log {
         Log { format, min, out: Out::Stderr }
     }
 
-    /// Logs to a writer that never blocks.
+    /// Logs to a writer, which must never block.
     pub fn to(out: impl Write + Send + 'static, format: LogFormat, min: Level) -> Log {
         Log { format, min, out: Out::Writer(Arc::new(Mutex::new(out))) }
     }
@@ -114,7 +114,7 @@ impl RateLimit {
         RateLimit { interval, last: Mutex::new((None, 0)) }
     }
 
-    /// Returns the number of lines omitted since the last one if a line may be written now, otherwise `None`.
+    /// Returns the number of lines omitted since the last one, or `None` if no line may be written now.
     pub fn permit(&self, now: Instant) -> Option<u64> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, suppressed) = &mut *last;

@@ -43,8 +43,8 @@ impl FailedLogins {
             }
         }
         let at = settled.entry(network).or_insert(now);
-        // Logins that began together may all fail; the network then waits no longer than after the usual
-        // number of failures.
+        // Several logins may be checked at the same time and all fail. The network then waits no longer than
+        // after [`BURST`] failures.
         *at = ((*at).max(now) + PACE).min(now + PACE * BURST);
     }
 }

@@ -34,8 +34,8 @@ type Fraction = Gauge<f64, AtomicU64>;
 const BOUNDS: [f64; 16] =
     [0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 15.0];
 
-/// Outcomes of parity segments: sent; received; and among the received ones: no loss to repair, dropped
-/// without an answer, could not repair (by cause).
+/// Outcomes of parity segments: sent, and received. The other words divide the received ones: no loss to
+/// repair, dropped without an answer, could not repair (by cause).
 const PARITY: [&str; 7] =
     ["sent", "received", "needless", "dropped", "too_much_lost", "no_history", "wrong_checksum"];
 
@@ -75,7 +75,7 @@ pub struct Metrics {
     open: Gauge,
     connections: Series,
     fast_open: Series,
-    /// Connections of the hop by agreement of both sides on redundancy.
+    /// Connections of the hop by the state of the agreement on redundancy.
     redundancy: Series,
     wire: Series,
     payload: Series,
@@ -129,8 +129,8 @@ impl std::fmt::Debug for Metrics {
 }
 
 /// Counters that differ in one label. All expected values exist from the start, because the rate of a counter
-/// that appears late is wrong. A search in this list replaces a map, because every connection updates some
-/// twenty counters.
+/// that appears late is wrong. Every connection updates some twenty counters, so they are in a list:
+/// searching it costs less than a map.
 struct Series {
     family: Family<Labels, Counter>,
     key: &'static str,
@@ -345,7 +345,7 @@ impl Metrics {
         self.clients.expect(tcp.name());
     }
 
-    /// Creates the series of exempt clients, whose number `exemptions` returns.
+    /// Creates the series of exempt clients. `exemptions` returns their number.
     pub(crate) fn count_exempt(&self, exemptions: Arc<Exemptions>) {
         let known = Sign::ALL.map(Sign::name);
         known.iter().for_each(|sign| drop(self.clients.exempted.get_or_create(&vec![label("sign", *sign)])));
@@ -509,7 +509,7 @@ impl Metrics {
         self.connections.counts()
     }
 
-    /// Returns connections by redundancy so far.
+    /// Returns the number of connections for each state of redundancy that has occurred.
     pub(crate) fn redundancy_outcomes(&self) -> Vec<(&'static str, u64)> {
         self.redundancy.counts().into_iter().filter(|(_, count)| *count > 0).collect()
     }
@@ -556,7 +556,6 @@ impl Metrics {
 }
 
 impl Metrics {
-    /// Sets the gauges of a backend.
     fn set_peer(&self, upstream: &Upstream) {
         let peer = label("peer", upstream.spec.name.clone());
         let up = matches!(upstream.health(), Health::Up | Health::Unknown);

@@ -1,7 +1,7 @@
 //! Named origins of a backend, and the names by which frontends ask for them.
 //!
 //! A name replaces `HOST:PORT` in [`crate::hop::Opening::origin`]. It contains no colon, so it cannot be
-//! mistaken for an address. A backend of an older release refuses a name as an origin that it does not allow.
+//! mistaken for an address. A backend of an older release refuses a name, because no rule of it allows one.
 
 use std::collections::BTreeMap;
 use std::fmt;

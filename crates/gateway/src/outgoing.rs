@@ -32,7 +32,7 @@ use crate::proxy::ProxyVersion;
 const WINDOW: u32 = 32;
 /// Number of attempts before the kernel may use the whole range.
 const ATTEMPTS: u32 = 3;
-/// Pause before an attempt to connect to the next address, while those before have not answered.
+/// Pause before the next address is tried, while the earlier ones have not answered.
 const NEXT_ADDRESS: Duration = Duration::from_millis(250);
 /// Number of addresses that may be tried at the same time. The oldest attempt is given up for another one.
 const CONCURRENT: usize = 4;
@@ -134,12 +134,12 @@ pub(crate) async fn connect_as(
     first_of(of_family, attempt).await.unwrap_or_else(|| Err(other()))
 }
 
-/// Runs `attempt` for one address after the other, and returns the first success, or else the last error;
-/// `None` if there is no address. The next attempt begins when one has failed, or after a pause: an address
-/// that does not answer must not keep the others waiting (RFC 8305, section 5).
+/// Runs `attempt` for one address after the other. Returns the first success, or else the last error; `None`
+/// if there is no address. The next attempt begins when one has failed, or after a pause: an address that
+/// does not answer must not keep the others waiting (RFC 8305, section 5).
 ///
-/// An attempt that has sent bytes must succeed when it is polled, because the other attempts are dropped
-/// then: no two attempts may send bytes.
+/// No two attempts may send bytes. So an attempt that has sent bytes must succeed in the same poll; its
+/// success drops the other attempts.
 async fn first_of<T, F: Future<Output = io::Result<T>>>(
     addresses: impl Iterator<Item = SocketAddr>,
     attempt: impl Fn(SocketAddr) -> F,

@@ -3,8 +3,8 @@
 //!
 //! A frontend measures them on its watch, the connection with which it checks a backend. Each side counts the
 //! losses of its own segments, so the backend reports those of the other direction. The frontend asks with
-//! `QUESTION`. Earlier releases answer it like any byte; a backend that knows it answers with `UP_WITH_LOSS`
-//! and the losses.
+//! `QUESTION`. A backend that knows this byte answers with `UP_WITH_LOSS` and the losses; earlier releases
+//! answer every byte in the same way.
 
 use std::io;
 use std::net::IpAddr;
@@ -31,8 +31,8 @@ const PLAIN: u8 = 0;
 const UP: u8 = 0;
 /// The backend is draining.
 const DRAINING: u8 = 1;
-/// The backend is up. Four bytes follow, big-endian: the lost segments per million of those that it sent to
-/// this frontend.
+/// The backend is up. Four bytes follow, big-endian: how many of a million segments to this frontend were
+/// lost.
 const UP_WITH_LOSS: u8 = 2;
 /// The backend is up; a length of two bytes and that many bytes follow, in a full segment.
 const UP_FULL: u8 = 3;
@@ -189,8 +189,8 @@ impl Redundancy {
 }
 
 impl PathReport {
-    /// Returns the measurements of a connection between two addresses of `endpoint`, with its `stats`, and
-    /// with `loss_in`, which the peer has reported.
+    /// Returns the measurements of a connection between two addresses of `endpoint`, with its `stats`. The
+    /// peer has reported `loss_in`.
     pub(crate) fn of(
         stats: &ConnStats,
         endpoint: &Endpoint,
@@ -202,8 +202,8 @@ impl PathReport {
     }
 }
 
-/// Returns how many segments per million were lost of those that `endpoint` sent from `local` to `remote`.
-/// Losses in its own queue do not count.
+/// Returns how many of a million segments that `endpoint` sent from `local` to `remote` were lost. Losses in
+/// the endpoint's own queue do not count.
 pub(crate) fn loss(endpoint: &Endpoint, local: IpAddr, remote: IpAddr) -> Option<u32> {
     endpoint.path(local, remote).loss.map(|loss| loss.per_million)
 }
@@ -248,8 +248,8 @@ pub(crate) enum Registered {
     Moved(bool),
 }
 
-/// Sends the backend the secret by which it recognises this frontend at another address ([`crate::roaming`]).
-/// If the backend `is_known` to follow it, the secret does not wait for the backend's consent, which saves a
+/// Sends the secret by which the backend recognises this frontend at another address ([`crate::roaming`]). If
+/// the backend `is_known` to follow this frontend, the secret leaves before the backend agrees, which saves a
 /// round trip.
 pub(crate) async fn register(
     read: &mut (impl AsyncRead + Unpin),

@@ -23,7 +23,6 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Returns the collector of the calling process.
     pub(crate) fn new() -> Process {
         Process { start: Stat::read().and_then(|stat| stat.start(SystemTime::now(), since_boot())) }
     }

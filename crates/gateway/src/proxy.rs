@@ -128,7 +128,7 @@ pub fn header(version: ProxyVersion, client: Option<ClientAddresses>) -> Vec<u8>
     }
 }
 
-/// Returns both addresses in one family, because neither version has a header for two.
+/// Returns both addresses in one family, because neither version has a header for addresses of two families.
 fn one_family(ClientAddresses { source, destination }: ClientAddresses) -> (SocketAddr, SocketAddr) {
     let (source, destination) = (plain(source), plain(destination));
     if source.is_ipv4() == destination.is_ipv4() {

@@ -4,8 +4,8 @@
 //!
 //! The end of one direction becomes a half close; the other direction continues. An error on one side becomes
 //! a reset of the other, so applications see the same as without a gateway. A reset discards the bytes that
-//! have not been acknowledged, so it waits for a limited time until they are. The relay notices the failure
-//! of a side even while it does not read from it.
+//! are not acknowledged yet, so the relay waits for their acknowledgement for a limited time. It notices the
+//! failure of a side even while it does not read from that side.
 
 use std::borrow::Cow;
 use std::future::poll_fn;
@@ -35,8 +35,8 @@ use crate::proxy::{ProxyVersion, header};
 use crate::service::{Phase, poll_first_bytes, reached};
 use crate::timeouts::{Activity, Timeout, Timeouts};
 
-/// Range of the time for which the reset of a side waits until that side has acknowledged the last bytes of
-/// the other, which has failed. Within it, the time is four round trips.
+/// Range of a time limit of four round trips. If one side has failed, the other is reset when it has
+/// acknowledged the last bytes of the failed one, or at this limit.
 const LAST_BYTES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(5);
 
 /// One of the two connections of a relay: the outside or the hop.
@@ -97,9 +97,9 @@ pub(crate) struct Carry<'a, L> {
     pub(crate) unprepared: bool,
 }
 
-/// The two connections of a client. Dropping them resets both unless both directions have ended, even if the
-/// task of the relay is cancelled or panics. An orderly end would tell an application that it has received
-/// everything.
+/// The two connections of a client. If both directions have not ended, dropping this resets both connections,
+/// even if the task of the relay is cancelled or panics. An orderly end would tell an application that it has
+/// received everything.
 struct ConnectionPair {
     outside: Connection,
     hop: HopStream,
@@ -117,7 +117,7 @@ impl Drop for ConnectionPair {
 
 impl ConnectionPair {
     /// Forwards the bytes that a side sent before it failed, and waits until the other side has acknowledged
-    /// them. Ends without them if the other side fails too, after a time limit, or at the order to stop.
+    /// them. Gives up if the other side fails too, after a time limit, or at the order to stop.
     async fn deliver_rest(
         &mut self,
         failed: Side,
@@ -283,9 +283,9 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// Sets the options of a kernel socket that the gateway has opened. This takes five system calls, so the
-    /// relay does it only before it waits for the socket or writes to it: many connections to an origin carry
-    /// one request and one response, and end before the options matter.
+    /// Sets the options of a kernel socket that the gateway has opened. This takes five system calls. Many
+    /// connections to an origin carry one request and one response, and end before the options matter. So the
+    /// relay sets them only before it waits for the socket or writes to it.
     fn prepare(&self, socket: Option<&TcpStream>) {
         if let Some(socket) = socket
             && self.unprepared.swap(false, Ordering::Relaxed)
@@ -539,7 +539,7 @@ impl<'a> OriginRequest<'a> {
     }
 }
 
-/// Runs `attempt` for at most `limit`, and no longer than connections may last.
+/// Runs `attempt` for at most `limit`, and ends it early when all connections must end.
 pub(crate) async fn within<T>(
     limit: Duration,
     signal: &mut watch::Receiver<Phase>,

@@ -1,9 +1,9 @@
 //! Frontends whose address changes while they have connections.
 //!
-//! The stack identifies a peer by its address. A frontend that has got another address, or another port at
-//! its NAT, opens a new watch (the connection with which it checks the backend, [`crate::upstream`]) from
-//! there and repeats the secret that it sent before. The backend then recognises the peer, and its open
-//! connections continue ([`Endpoint::move_peer`]).
+//! The stack identifies a peer by its address. A frontend may get another address, or another port at its
+//! NAT. Then it opens a new watch (the connection with which it checks the backend, [`crate::upstream`]) and
+//! repeats the secret that it sent before. The backend then recognises the peer, and its open connections
+//! continue ([`Endpoint::move_peer`]).
 //!
 //! The secret has 32 random bytes. Each backend gets its own, which is valid from the start of the frontend
 //! to its end. The frontend sends it only in sealed records, after a handshake that cannot be replayed, so

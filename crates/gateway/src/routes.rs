@@ -50,8 +50,8 @@ pub(crate) fn choose<'a>(routes: &'a [Route], name: &str) -> Option<&'a Route> {
     matching.max_by_key(|route| (!route.sni.text.starts_with('.'), route.sni.text.len()))
 }
 
-/// Returns the route of a TLS client, whose first bytes it reads for at most `limit`. If there is none,
-/// returns `None` if the listener has an origin of its own, and otherwise refuses the client.
+/// Reads a TLS client's first bytes for at most `limit`, and returns its route. Without a route, returns
+/// `None` if the listener has an origin of its own, and otherwise refuses the client.
 pub(crate) async fn of_client<'a>(
     routes: &'a [Route],
     has_origin: bool,

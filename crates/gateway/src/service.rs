@@ -27,11 +27,11 @@ use crate::timeouts::Timeouts;
 
 /// Returns the settings of the hop's connections with the mechanisms of `tcp`.
 ///
-/// Nagle's algorithm is off, because the gateway forwards data at once. Keepalive every 20 s keeps the
-/// mapping of a NAT alive (Linux expires UDP after 30 s until both sides have sent) and detects a peer that
-/// has vanished. Of simultaneous connections only one starts from the facts that earlier ones have learnt
-/// about the path. Each connection repeats its SYN after one and a half known round trips. A path is
-/// suspected of dropping large packets after one lost flight, not after three timeouts.
+/// Nagle's algorithm is off, because the gateway forwards data at once. Keepalive every 20 s detects a peer
+/// that has vanished. It also keeps the mapping of a NAT alive: Linux expires UDP after 30 s until both sides
+/// have sent. Connections over a known path start from what earlier ones have learnt about it. A lost SYN is
+/// repeated after one and a half known round trips. A path is suspected of dropping large packets after one
+/// lost flight, not after three timeouts.
 pub fn hop_tcp(tcp: TcpConfig) -> TcpConfig {
     let alive =
         KeepaliveConfig { idle: Duration::from_secs(20), interval: Duration::from_secs(10), count: 6 };
@@ -108,9 +108,9 @@ pub struct ServiceConfig {
     pub metrics: Arc<Metrics>,
     /// Called with every access record, in addition to the log. Default `None`.
     pub on_access: Option<AccessObserver>,
-    /// Runtimes that accept and serve connections ([`brisk_runtime::Cores`]). A connection is served on the
-    /// core of its stack; if all cores share one stack, on each core in turn. Default: only the runtime on
-    /// which the side runs.
+    /// Runtimes that accept and serve connections ([`brisk_runtime::Cores`]). The core of a stack serves the
+    /// stack's connections; if all cores share one stack, they serve its connections in turn. Default: only
+    /// the runtime on which the side runs.
     pub cores: Vec<Handle>,
 }
 
@@ -218,7 +218,7 @@ impl<L> OpenSocket<L> {
 
 /// Serves the connections of `acceptors` until `shutdown` resolves or an acceptor fails; then drains. Each
 /// acceptor runs on a core of the configuration; there may be fewer acceptors than cores. `shutdown` returns
-/// how long the acceptors stay open after it, for peers that do not know of it yet.
+/// how long the acceptors stay open afterwards, for peers that do not know of the shutdown yet.
 pub(crate) async fn serve_until(
     shutdown: impl Future<Output = Duration>,
     config: ServiceConfig,

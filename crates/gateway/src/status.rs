@@ -26,7 +26,7 @@ pub struct Facts {
     pub origin: Option<String>,
     /// Device of the hop.
     pub hop: &'static str,
-    /// `sealed` or `plain`.
+    /// `sealed`, `sealed-by-pairs` or `plain`.
     pub security: &'static str,
     /// The device towards the clients, at an edge or a frontend that has one.
     pub clients: Option<String>,

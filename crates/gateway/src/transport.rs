@@ -1,12 +1,12 @@
 //! The transports of the hop to a backend ([`Transport`]), and which of them the path carries.
 //!
 //! The first transport is tried alone for at least [`HEAD_START`]. If its handshake has not completed by
-//! then, the next one is opened in parallel with **the same** first message; if it is reported
-//! unreachable earlier, the next one is opened at once. While other connections are answered over the
-//! first transport, it gets up to [`MAX_HEAD_STARTS`] times as long: then only packets of this
-//! connection were lost, and a connection over the kernel's TCP does not survive a change of address.
-//! The first answer is accepted, and the other transport is dropped. Over an encrypted hop the backend
-//! acts on that message once, whichever transport delivers it ([`crate::hop::replay`]).
+//! then, the next one is opened in parallel with **the same** first message, or as soon as the first is
+//! reported unreachable. If other connections are answered over the first transport meanwhile, only packets
+//! of this connection were lost. Then the first transport gets another head start, up to [`MAX_HEAD_STARTS`]
+//! in all, because a connection over the kernel's TCP does not survive a change of address. The first answer
+//! is accepted, and the other transport is dropped. Over an encrypted hop the backend acts on that message
+//! once, whichever transport delivers it ([`crate::hop::replay`]).
 //!
 //! If a later transport answers first, new connections begin with it, and the earlier ones are tried again
 //! after [`RETRY_PAUSE`]. If the watch makes these trials, the pause is constant, so that the watch notices
@@ -129,10 +129,10 @@ impl Memory {
         self.lock().lost.is_some_and(|lost| lost.again_at <= now)
     }
 
-    /// Records the failure of a connection that began at `began`, unless the transport has carried an answer
-    /// since: then only packets of this connection were lost. Returns true if it is certain enough to give up
-    /// the connections that began over this transport; a path or a machine that was busy for a moment must
-    /// not end them.
+    /// Records the failure of a connection that began at `began`. If the transport has carried an answer
+    /// since then, only packets of this connection were lost, and nothing is recorded. Returns true if the
+    /// failure is certain enough to give up open connections over this transport; a path or a machine that
+    /// was busy for a moment must not end them.
     pub(crate) fn lost(&self, trials: Trials, began: Instant, now: Instant) -> bool {
         let mut state = self.lock();
         if state.worked.is_some_and(|worked| worked > began) {
@@ -240,12 +240,12 @@ fn is_lost(transport: Transport, before: &Changes, now: &Changes) -> bool {
     }
 }
 
-/// Returns the first answer of two attempts. `next` begins if `this` is not `connected` after `head_start`
-/// and its transport does not answer others (`answers_others`, with the beginning of the head start), or as
-/// soon as `this` is reported unreachable without being `connected`. Any other failure of `this` alone is
-/// returned: the backend may have read the message, or this side lacks a port or memory. Once both have
-/// begun, the failure of one is not returned unless the other fails too; then returns an error that is not
-/// retryable, if there is one.
+/// Returns the first answer of two attempts. `next` begins as soon as `this` is reported unreachable before
+/// it is `connected`. `next` also begins if `this` is not `connected` after `head_start`, but not while the
+/// transport of `this` answers others (`answers_others`, with the beginning of the head start). Any other
+/// failure of `this` alone is returned: the backend may have read the message, or this side lacks a port or
+/// memory. Once both have begun, an error is returned only if both fail: if possible, one that is not
+/// retryable.
 pub(crate) async fn first_of<T>(
     this: impl Future<Output = Result<T, DialError>>,
     mut connected: watch::Receiver<bool>,

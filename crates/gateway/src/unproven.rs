@@ -35,13 +35,12 @@ pub(crate) struct UnprovenPlace<'a> {
 }
 
 impl Unproven {
-    /// Returns no connections, with the limit for a backend that serves at most `max_connections`.
+    /// Returns an empty list, with the limit for a backend that serves at most `max_connections`.
     pub(crate) fn new(max_connections: usize) -> Unproven {
         let max = max_connections.clamp(*LIMITS.start(), *LIMITS.end());
         Unproven { max, waiting: Mutex::default() }
     }
 
-    /// Returns the limit.
     pub(crate) fn max(&self) -> usize {
         self.max
     }

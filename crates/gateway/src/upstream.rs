@@ -1,10 +1,11 @@
 //! The backends of a frontend: the choice among them, and the health of each.
 //!
 //! A separate connection, the *watch*, checks each backend: every quarter of a second it sends a record and
-//! expects one in return. A backend counts as down within a second if it resets the watch, or if the watch
-//! and all its other connections are silent for longer than an answer can take. It counts as up again with
-//! its next answer. A draining backend gets no new connections. A backend without a watch counts as up until
-//! connections to it fail; then one client at a time tries it again. `transport.rs` contains the transports.
+//! expects one in return. A backend counts as down within a second if it resets the watch, or if all
+//! connections to it, including the watch, are silent for longer than an answer can take. It counts as up
+//! again with its next answer. A draining backend gets no new connections. A backend without a watch counts
+//! as up until connections to it fail; then one client at a time tries it again. `transport.rs` contains the
+//! transports.
 
 use std::future::Future;
 use std::io;
@@ -119,7 +120,8 @@ impl Dialling {
     fn connect_config(&self, purpose: Purpose) -> ConnectConfig {
         let mut connect =
             ConnectConfig { tcp: self.tcp.clone(), fast_open: self.fast_open, ..ConnectConfig::default() };
-        // The shared window may be full of data that waits for the watch: to report that this side has moved.
+        // The watch must not wait for the shared window. Data in that window may itself wait until the watch
+        // has reported that this side has moved.
         connect.tcp.share_path &= purpose != Purpose::Watch;
         connect
     }
@@ -254,8 +256,8 @@ impl Upstream {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Resolves when the backend has been down for [`GRACE`]. If it is down already, the wait is longer by
-    /// the time that the watch needs to find out that the backend is up again.
+    /// Resolves when the backend has been down for [`GRACE`]. If it is down already, the wait is longer,
+    /// because the watch needs time to find out that the backend is up again.
     pub(crate) async fn dead(&self) {
         let grace = match self.health() {
             Health::Down => RETRY + self.first_answer() + GRACE,
@@ -314,8 +316,8 @@ impl Upstream {
         }
     }
 
-    /// Returns the time limit for a client that shall now try this backend although it is down, because no
-    /// watch does; `None` if it shall not. One client at a time tries it, [`RETRY`] after the last failure.
+    /// Without a watch, clients try a backend that is down: one at a time, [`RETRY`] after the last failure.
+    /// Returns the time limit if a client shall try it now, otherwise `None`.
     pub(crate) fn begin_trial(&self) -> Option<Duration> {
         let mut trial_at = self.trial_at.lock().unwrap_or_else(PoisonError::into_inner);
         let (now, limit) = (Instant::now(), self.first_answer());
@@ -765,7 +767,7 @@ impl Upstream {
     /// Waits for the first answer to a watch, or for the answer to its registration; `None` if the backend is
     /// silent. If this side may have moved, its connections wait for the registration. So there is a limit
     /// even if the backend answers others, because this connection may be stuck. After a late watch the limit
-    /// is twice as long, because the new path may be slower: at short round trips three watches fit in the
+    /// is twice as long, because the new path may be slower. At short round trips three watches fit in the
     /// time for which the backend waits for a registration.
     async fn unless_late<T>(&self, asked: impl Future<Output = T>) -> Result<Option<T>, Late> {
         let patience = self.first_answer();
@@ -856,9 +858,9 @@ impl Upstreams {
         self.all.iter()
     }
 
-    /// Returns the shortest round trip that a connection saves, among the backends that can get connections,
-    /// if the opening of the hop carries the client's first bytes. `None` if it saves nothing or the round
-    /// trip is unknown.
+    /// Returns the shortest round trip that a connection saves if the opening of the hop carries the client's
+    /// first bytes. Considers the backends that can get connections. `None` if nothing is saved or no round
+    /// trip is known.
     pub(crate) fn saved_by_first_bytes(&self, dialling: &Dialling) -> Option<Duration> {
         let asked = self.iter().filter(|upstream| can_be_asked(upstream));
         asked.filter_map(|upstream| upstream.saved_round_trip(dialling)).min()

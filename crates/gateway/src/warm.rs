@@ -2,9 +2,9 @@
 //! Open is off on a side, or the path does not carry it. A request on an open connection takes one round
 //! trip, as with Fast Open.
 //!
-//! A backend waits only a few seconds for the first message. So a connection is usable for less than that,
-//! and the pool of [`POOL_SIZE`] connections is renewed all the time. An unused connection is reset; the
-//! backend does not log connections without data.
+//! A backend closes connections that stay silent for some seconds. So a connection is usable for less than
+//! that, and the pool of [`POOL_SIZE`] connections is renewed all the time. An unused connection is reset;
+//! the backend does not log connections without data.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};

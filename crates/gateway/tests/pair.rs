@@ -220,7 +220,7 @@ async fn metrics_of_a_frontend_give_loss_and_round_trip_time_of_the_link() {
             let loss = path("loss_ratio", &format!("dir=\"{dir}\""));
             assert!((0.035..0.065).contains(&loss), "{mechanisms}, {dir}: {loss}");
         }
-        // A connection may end with a delayed acknowledgement, and the path then has its smoothed time.
+        // The path has the smoothed time of the last connection, which may include a delayed acknowledgement.
         let (min, smoothed) = (path("rtt_seconds", "kind=\"min\""), round_trips[round_trips.len() / 2]);
         assert!((0.1..0.102).contains(&min) && (min..0.11).contains(&smoothed), "{min} to {smoothed} s");
         let attempts =

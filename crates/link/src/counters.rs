@@ -26,7 +26,7 @@ pub struct Counters {
     pub duplicated: u64,
     /// Extra packets created by a middlebox that splits.
     pub split: u64,
-    /// Packets that a middlebox merged into a neighbour, and which no longer exist.
+    /// Packets that no longer exist, because a middlebox merged them into a neighbour.
     pub coalesced: u64,
     /// Held back, so that later packets could overtake them.
     pub reordered: u64,

@@ -1,8 +1,8 @@
 //! Propagation: delay, jitter, reordering, duplication; and the packets in propagation.
 //!
-//! Jitter keeps the order of packets (a packet is never due before the one ahead of it), as queues in real
-//! paths do; only reordering lets later packets overtake. Packets in order are in a plain queue, the few
-//! reordered packets in a heap.
+//! Jitter keeps the order of packets, as queues in real paths do: no packet is due before the one ahead of
+//! it. Only reordering lets later packets overtake. Packets in order are in a plain queue, the few reordered
+//! packets in a heap.
 
 use crate::seeds::{Draws, Name, below, chance, draws};
 use crate::spec::{DirectionSpec, Reorder};
@@ -97,8 +97,8 @@ impl<P> DelayLine<P> {
         }
     }
 
-    /// Empties the line and configures it by `spec`. Each kind of randomness has its own generator, whose
-    /// name extends `name`.
+    /// Empties the line and configures it by `spec`. Each kind of randomness has its own generator. The name
+    /// of a generator begins with `name`.
     pub(crate) fn renew(&mut self, spec: &DirectionSpec, seed: u64, name: &str) {
         let DelayLine { delay, jitter, reorder, duplicate, last_due, entered, in_order, reordered } = self;
         let generator = |element: &str| draws(seed, Name::new(name).with("/").with(element));

@@ -2,9 +2,9 @@
 //! reordering and duplication.
 //!
 //! The fate of a packet is determined when it is offered: the bottleneck is first in, first out, so the
-//! packet's departure is known. Therefore a queue of due times is the only state of a direction. Losses
-//! happen behind the bottleneck, so a lost packet has used it. All draws depend on the packet's number, so
-//! one element never changes the draws of another.
+//! packet's departure is known. So a packet in flight is only an entry in a queue of due times. Losses
+//! happen behind the bottleneck, so a lost packet has used it. A draw depends on how many packets entered
+//! before, so queue, loss and delay never change each other's draws.
 
 use crate::counters::Counters;
 use crate::delay::DelayLine;
@@ -39,7 +39,7 @@ pub enum Offered {
         /// The MTU of the path, in bytes.
         mtu: u16,
         /// The ICMP error that a router sends back, to be offered to the opposite direction. `None` on a path
-        /// that sends no ICMP errors, and for parcels without bytes.
+        /// that sends no ICMP errors, and for packets without bytes.
         icmp: Option<Vec<u8>>,
     },
 }
@@ -160,8 +160,8 @@ impl<P: LinkPacket> LinkDirection<P> {
         offered
     }
 
-    /// Returns the time of the next event in [`LinkDirection::poll`]. `poll` may then return no packet,
-    /// because a middlebox only releases a packet into the path.
+    /// Returns the time of the next event in [`LinkDirection::poll`]. At that time `poll` may return no
+    /// packet, because a middlebox may only release a packet into the path.
     #[inline]
     pub fn next_departure(&self) -> Option<Instant> {
         let due = self.line.next_due().map(instant_of);

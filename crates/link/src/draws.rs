@@ -1,7 +1,7 @@
 //! The random draws of one element: ChaCha with eight rounds (Bernstein, "ChaCha, a variant of Salsa20"), one
 //! block at a time.
 //!
-//! Each element has a generator, and a short transfer draws from it about seven times, once for each packet.
+//! Each element has a generator. A short transfer takes about seven draws from it, one for each packet.
 //! `rand_chacha` always computes four blocks, which are 32 draws; this module computes a block (8 draws) when
 //! it is needed. A test checks that the draws are the same.
 

@@ -1,6 +1,6 @@
 //! The error in a link description, in one line: the flag, the problem and the remedy.
 //!
-//! The message names the flag or the line of a plan that the user typed, and the nearest valid input.
+//! The message names the flag that the user typed, or the line of a plan, and the nearest valid input.
 
 use alloc::format;
 use alloc::string::String;
@@ -17,7 +17,7 @@ pub struct SpecError {
 }
 
 impl SpecError {
-    /// Returns an error about `value`. `problem` and `remedy` are parts of a sentence that a semicolon joins.
+    /// Returns an error about `value`. `problem` and `remedy` become one sentence, joined by a semicolon.
     pub fn new(value: &str, problem: impl Into<String>, remedy: impl Into<String>) -> Self {
         SpecError { key: None, value: value.into(), problem: problem.into(), remedy: remedy.into() }
     }
@@ -73,7 +73,7 @@ fn listed(prefix: &str, words: &[&str]) -> String {
     }
 }
 
-/// Returns the known word with the fewest edits, if they are at most a third of its letters (at least one).
+/// Returns the known word with the fewest edits: at most one, or a third of its letters if that is more.
 fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let distance = |candidate: &&str| edit_distance(&word.to_ascii_lowercase(), candidate);
     let best = known.iter().min_by_key(|candidate| distance(candidate))?;

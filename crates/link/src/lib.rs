@@ -1,11 +1,11 @@
 //! Paths for packets: delay, rate, queue, loss, reordering, duplication, MTU, middleboxes.
 //!
-//! A [`Link`] joins two sides: A, with the client, and B, with the server; `up` goes from A to B, `down` from
-//! B to A. Its elements have no clock: the driver passes `now` and asks for the next departure, in virtual
-//! time (the simulator) or in real time (the emulator). Elements are generic over a [`LinkPacket`], a packet
-//! with a length; only [`middlebox`] reads headers. All randomness comes from generators derived from one
-//! seed and the element's name ([`seeds`]). So a run can be repeated, and switching one element on does not
-//! shift another's draws.
+//! A [`Link`] joins two sides: A has the client, B the server. `up` goes from A to B, `down` from B to A. Its
+//! elements have no clock: the driver passes `now` and asks for the next departure, in virtual time (the
+//! simulator) or in real time (the emulator). Elements are generic over a [`LinkPacket`], a packet with a
+//! length; only [`middlebox`] reads headers. All randomness comes from generators derived from one seed and
+//! the element's name ([`seeds`]). So a run can be repeated, and switching one element on does not shift
+//! another's draws.
 //!
 //! | module | content |
 //! |---|---|

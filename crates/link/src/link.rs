@@ -48,7 +48,7 @@ impl<P: LinkPacket> Link<P> {
         self.up.clear(to);
     }
 
-    /// Returns when either direction has something to do next.
+    /// Returns the time of the next event in either direction.
     pub fn next_departure(&self) -> Option<Instant> {
         match (self.down.next_departure(), self.up.next_departure()) {
             (Some(down), Some(up)) => Some(down.min(up)),

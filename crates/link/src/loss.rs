@@ -2,9 +2,9 @@
 //!
 //! Each model processes every packet that enters the path exactly once, in order, with a fixed number of
 //! draws. So losses depend on the packet's number and not on its time. The exceptions [`LossSpec::After`],
-//! [`LossSpec::Outage`] and [`LossSpec::Policer`] use the time at which the packet enters the link. For
-//! `After` this is the paper's definition: a burst is a sequence that the *sender* sent back to back ("Gentle
-//! Aggression", SIGCOMM 2013, section 2: gaps below 0.5 ms), even if a slow link spreads it out.
+//! [`LossSpec::Outage`] and [`LossSpec::Policer`] use the time at which the packet enters the link. `After`
+//! follows the paper: a burst is a sequence that the *sender* sent with gaps below 0.5 ms ("Gentle
+//! Aggression", SIGCOMM 2013, section 2), even if a slow link spreads it out.
 
 use crate::seeds::{Draws, below, chance};
 use crate::units::{Rate, Ratio};
@@ -99,8 +99,8 @@ impl LossSpec {
     }
 }
 
-/// Tokens of a policer for a byte. A million tokens are a bit, so bits per second times microseconds are
-/// tokens.
+/// Tokens that a byte costs at a policer. A bit costs a million tokens, because the rate in bits per second
+/// times the microseconds gives the new tokens.
 const POLICED_BYTE: u64 = 8_000_000;
 
 /// The state of a [`LossSpec`].

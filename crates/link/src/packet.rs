@@ -11,12 +11,12 @@ pub trait LinkPacket {
     /// Returns the length on the wire in bytes, IP header included. Rate, queue and MTU use this length.
     fn wire_len(&self) -> usize;
 
-    /// Returns the bytes of the IP packet; `None` for a packet of a simulator that has none.
+    /// Returns the bytes of the IP packet; `None` if the packet has only a length.
     fn bytes(&self) -> Option<&[u8]> {
         None
     }
 
-    /// Returns the bytes of the IP packet for rewriting; `None` if it has none.
+    /// Returns the bytes of the IP packet for rewriting; `None` if the packet has only a length.
     fn bytes_mut(&mut self) -> Option<&mut Vec<u8>> {
         None
     }

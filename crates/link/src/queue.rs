@@ -1,9 +1,9 @@
 //! The buffer before the bottleneck: drop-tail, in bytes or packets, with an optional mark threshold.
 //!
 //! A packet occupies the buffer until its last bit has left. One packet always fits, even if it is larger
-//! than the limit, because a buffer that admits nothing would interrupt the path. Marking sets Congestion
-//! Experienced on a packet that arrives when the queue exceeds the threshold (RFC 3168, with one fixed
-//! threshold as in DCTCP, RFC 8257 section 3.1).
+//! than the limit, because a buffer that admits nothing would interrupt the path. A packet that arrives while
+//! the queue exceeds the mark threshold gets Congestion Experienced (RFC 3168; one fixed threshold as in
+//! DCTCP, RFC 8257 section 3.1).
 
 use crate::units::ShowSize;
 use alloc::collections::VecDeque;

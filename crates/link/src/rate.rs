@@ -1,6 +1,6 @@
 //! Serialisation: the time when a packet's last bit has left the bottleneck.
 //!
-//! A packet waits until earlier packets have left; then it takes its length divided by the rate. All values
+//! A packet waits until earlier packets have left. Then it takes its length divided by the rate. All values
 //! are integers in nanoseconds, and the remainder is carried over to the next packet, so a busy link is exact
 //! over any length of time.
 //!
@@ -45,7 +45,7 @@ pub(crate) enum Serialiser {
 }
 
 impl Serialiser {
-    /// Starts idle at `began` nanoseconds. A trace that was not loaded (or is unusable) has no limit.
+    /// Starts idle at `began` nanoseconds. Returns `None` (no limit) if a trace is not loaded or unusable.
     pub(crate) fn new(spec: &RateSpec, began: u64) -> Option<Self> {
         match spec {
             RateSpec::Constant(rate) => Some(Serialiser::Constant(Constant {

@@ -1,6 +1,6 @@
 //! One random generator per element, derived from the seed and the element's name.
 //!
-//! Switching an element on or off must not change the draws of another; otherwise two variants of an
+//! Switching an element on or off must not change the draws of another. Otherwise two variants of an
 //! experiment would not have the same losses. So each element has its own generator, whose key is the
 //! SipHash-2-4 (128 bit) of its name.
 
@@ -122,7 +122,7 @@ fn key(seed: u64, name: &Name) -> [u8; 32] {
     key
 }
 
-/// Returns a number that depends only on the seed, the name and the `words`, for elements that must treat a
+/// Returns a number that depends only on the seed, the name and the `words`. With it an element treats a
 /// connection equally in both directions without shared state.
 pub(crate) fn keyed(seed: u64, name: &str, words: &[u8]) -> u64 {
     let (key, _) = SipHasher24::new_with_keys(seed, DOMAIN).hash(name.as_bytes()).as_u64();

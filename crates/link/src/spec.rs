@@ -1,8 +1,8 @@
 //! The description of a link in the grammar of the command line: `--rtt 100ms --rate 20mbit/4mbit --loss 2%`.
 //!
 //! The same grammar serves flags, plans, tests and messages. A [`LinkSpec`] prints as canonical text that
-//! parses to the same value. Every key except `rtt` and `seed` has a value for each direction: a plain value
-//! is for both, a value after `down:` or `up:` for one, and `A/B` sets down and up.
+//! parses to the same value. Every key except `rtt` and `seed` has a value for each direction. A plain value
+//! is for both, a value after `down:` or `up:` is for one, and `A/B` sets down to A and up to B.
 //!
 //! | key | value |
 //! |---|---|
@@ -77,7 +77,7 @@ pub struct DirectionSpec {
     pub jitter: Option<Duration>,
     /// The causes of loss; a packet is lost if any of them loses it.
     pub losses: Vec<LossSpec>,
-    /// The causes of reordering.
+    /// Reordering; `None`: none.
     pub reorder: Option<Reorder>,
     /// Share of packets that arrive twice.
     pub duplicate: Option<Ratio>,

@@ -41,7 +41,7 @@ impl Ratio {
         Ratio(ppb)
     }
 
-    /// Returns whole percents, at most 400.
+    /// Returns `percent` percent; values above 400 count as 400.
     pub const fn from_percent(percent: u32) -> Self {
         Ratio(if percent > 400 { 4_000_000_000 } else { percent * 10_000_000 })
     }

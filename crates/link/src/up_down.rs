@@ -1,6 +1,6 @@
 //! The two directions of a link.
 
-/// Direction of packets. The two directions of a link do not differ in any other respect.
+/// Direction of packets on a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
     /// From the server's side (B) to the client's side (A).

@@ -28,8 +28,8 @@ impl Sum {
     }
 
     /// Returns the sum of the pseudo header of TCP over IPv4 (RFC 9293 section 3.1) or of any upper layer
-    /// over IPv6 (RFC 8200 section 8.1). `len` is the upper-layer length in bytes. Addresses of different
-    /// families are summed too, but [`emit`](crate::emit) refuses to write such packets.
+    /// over IPv6 (RFC 8200 section 8.1). `len` is the upper-layer length in bytes. The function also accepts
+    /// addresses of different families, but [`emit`](crate::emit) refuses to write such packets.
     #[inline]
     pub fn pseudo_header(src: IpAddr, dst: IpAddr, protocol: u8, len: u32) -> Self {
         let words = u64::from(len.to_be()) + u64::from(u16::from(protocol).to_be());
@@ -62,21 +62,21 @@ impl Sum {
         Sum { words: wide_add(self.words, piece), odd: self.odd ^ other.odd }
     }
 
-    /// Returns the sum folded to 16 bits, not complemented: a device with checksum offload expects it in the
-    /// checksum field.
+    /// Returns the sum folded to 16 bits, not complemented. Devices with checksum offload expect this value
+    /// in the checksum field.
     pub fn fold(self) -> u16 {
         u16::from_be(fold(self.words))
     }
 
-    /// Returns the checksum: the complement of the folded sum. Over data that includes a correct checksum it
-    /// is zero.
+    /// Returns the checksum: the complement of the folded sum. The result is zero for data that includes a
+    /// correct checksum.
     pub fn finish(self) -> u16 {
         !self.fold()
     }
 }
 
-/// Returns the checksum `check` updated for a change of the bytes `old`, at an even offset of the covered
-/// data, to `new` (RFC 1624 equation 3). `old` and `new` have the same even length.
+/// Returns the checksum `check` after the covered bytes `old` changed to `new` (RFC 1624 equation 3). These
+/// bytes begin at an even offset of the data. `old` and `new` have the same even length.
 #[must_use]
 pub fn update(check: u16, old: &[u8], new: &[u8]) -> u16 {
     // HC' = ~(~HC + ~m + m')

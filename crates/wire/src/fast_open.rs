@@ -19,7 +19,7 @@ pub struct Cookie {
 impl Cookie {
     /// Longest cookie, bytes.
     pub const MAX_LEN: usize = 16;
-    /// No cookie, which requests one.
+    /// The empty cookie, which requests a cookie.
     pub const REQUEST: Cookie = Cookie { bytes: [0; Cookie::MAX_LEN], len: 0 };
 
     /// Returns the cookie of these bytes; `None` if their number is not 0, 4, 6, ..., 16.

@@ -1,8 +1,8 @@
 //! The Gentle-Aggression option (GA): one experimental option serves Corrective and Proactive.
 //!
-//! It has kind 254 (253 is accepted on receipt) and a 16-bit ExID (RFC 6994), by default 0xDC60, the value of
-//! the published patches of Corrective's authors. On SYN and SYN-ACK one byte negotiates; on other segments
-//! the first byte is a set of flags, and four longer forms carry lengths:
+//! It has kind 254 (253 is accepted on receipt) and a 16-bit ExID (RFC 6994). The ExID is 0xDC60 by default,
+//! as in the published patches of Corrective's authors. On SYN and SYN-ACK one byte negotiates. On other
+//! segments the first byte is a set of flags, and four longer forms carry lengths:
 //!
 //! | form | Length | after the ExID | when |
 //! |---|---|---|---|
@@ -15,8 +15,8 @@
 //! | enc-F2 | 15 | flags, enc_len (24), start_off (24), crc32c (32) | `ENC`, profile F2 |
 //! | enc-RS | 16 | as enc-F2, then parity (4 bits), parities (4) | `ENC`, profile F2, encoding type 3 |
 //!
-//! The payload of a segment whose option has `ENC` but is malformed must never be processed as data. So
-//! parsing distinguishes a malformed option from an absent one: see [`Reading::Malformed`].
+//! If a malformed option has `ENC`, the payload of its segment must never be processed as data. So parsing
+//! distinguishes a malformed option from an absent one: see [`Reading::Malformed`].
 
 use arrayvec::ArrayVec;
 
@@ -90,7 +90,7 @@ pub const fn encoding_type(capability: u8) -> u8 {
 pub enum Gentle {
     /// On SYN and SYN-ACK: the capability byte, see the `CAP_*` constants.
     Capability(u8),
-    /// On a SYN that repeats another one with further data (Fast Open): the offset of that data.
+    /// On a SYN that repeats an earlier one and has further data (Fast Open): the offset of that data.
     Part {
         /// Bytes of data before it, at least 1.
         offset: u32,
@@ -122,8 +122,8 @@ pub enum Gentle {
         enc_len: u32,
         /// The encoded range starts at SEG.SEQ + `start_off`.
         start_off: u32,
-        /// CRC-32C over the encoded stream bytes in stream order, without FIN. On a connection with encoding
-        /// type 3 the position of the range precedes these bytes.
+        /// CRC-32C over the encoded stream bytes in stream order, without FIN. With encoding type 3 the CRC
+        /// also covers the position of the range in the stream, which precedes the bytes.
         crc32c: u32,
     },
     /// The payload is one of several parities, profile F2 with encoding type 3.
@@ -152,8 +152,8 @@ pub enum Reading {
     Window(u8),
     /// Malformed but harmless: process the segment as if the option were absent.
     Ignore,
-    /// Malformed, and the payload may be a parity: drop the segment if the connection has negotiated the
-    /// option.
+    /// Malformed, and the payload may be a parity: drop the segment if either side has sent a capability on
+    /// this connection.
     Malformed,
 }
 

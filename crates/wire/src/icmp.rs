@@ -1,7 +1,7 @@
 //! ICMP errors that quote a TCP segment (RFC 792, RFC 1191, RFC 4443).
 //!
-//! Anyone can send an ICMP error. The fields here say which connection and which sequence number it claims to
-//! be about; the stack decides whether to believe it (RFC 5927).
+//! Anyone can send an ICMP error. The fields give the connection and the sequence number that the error
+//! quotes; the stack decides whether to believe it (RFC 5927).
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -60,7 +60,7 @@ pub enum IcmpKind {
     SourceQuench,
 }
 
-/// Parses an ICMP message; `None` if it is not an error about a TCP segment that its receiver sent.
+/// Parses an ICMP message; `None` unless it is an error about a TCP segment that this host sent.
 pub(crate) fn parse(ip: &IpHeader, message: &[u8]) -> Result<Option<IcmpError>, ParseError> {
     let (&[kind, code, _, _, b4, b5, b6, b7], quotation) =
         message.split_first_chunk::<ERROR_HEADER_LEN>().ok_or(ParseError::Truncated)?;
@@ -163,23 +163,23 @@ fn code_v6(kind: IcmpKind) -> Option<(u8, u8)> {
     }
 }
 
-/// Writes the error of a router or host `from` about the TCP packet `offending`: it exceeds `mtu`, the MTU of
-/// the next link. See [`emit_icmp`].
+/// Writes the ICMP error "too big" of the router or host `from` about the TCP packet `offending`. `mtu` is
+/// the MTU of the next link in bytes. See [`emit_icmp`].
 pub fn emit_icmp_too_big(from: IpAddr, offending: &[u8], mtu: u16, out: &mut Vec<u8>) {
     emit_icmp(from, offending, IcmpKind::PacketTooBig { mtu: u32::from(mtu) }, out);
 }
 
-/// Writes the error of a router or host `from` about the TCP packet `offending`: it cannot be delivered, for
-/// the reason `kind`. See [`emit_icmp`].
+/// Writes the ICMP error of the router or host `from` that the TCP packet `offending` cannot be delivered,
+/// for the reason `kind`. See [`emit_icmp`].
 pub fn emit_icmp_unreachable(from: IpAddr, offending: &[u8], kind: IcmpKind, out: &mut Vec<u8>) {
     emit_icmp(from, offending, kind, out);
 }
 
 /// Writes the ICMP error `kind` about the TCP packet `offending` into `out`, which is cleared first.
 ///
-/// `out` stays empty if no error may or can be sent: `offending` is not a TCP packet with at least the 8
-/// bytes that a quotation needs (so an ICMP error never causes another), `from` is of the other IP version,
-/// or the version has no such error.
+/// `out` stays empty if `from` is of the other IP version, or if that version has no such error. It also
+/// stays empty if `offending` is not a TCP packet or lacks the 8 bytes that a quotation needs. So an ICMP
+/// error never causes another.
 pub fn emit_icmp(from: IpAddr, offending: &[u8], kind: IcmpKind, out: &mut Vec<u8>) {
     out.clear();
     let Ok(cause) = IpHeader::parse(offending, Strictness::Quoted) else { return };

@@ -129,11 +129,10 @@ pub struct IpHeader {
 pub enum Strictness {
     /// A received packet: complete, no fragment, with a correct header checksum.
     Arrived,
-    /// A packet of this host, or one that is only inspected here and fully parsed later: the header checksum
-    /// is not verified.
+    /// A packet of this host, or one that is parsed fully later. The header checksum is not verified.
     Peeked,
-    /// A quotation in an ICMP error: it may be truncated or a first fragment, and routers may have changed
-    /// the header without its checksum.
+    /// A quotation in an ICMP error: it may be truncated or a first fragment. Routers may have changed the
+    /// header without correcting its checksum.
     Quoted,
 }
 
@@ -207,9 +206,9 @@ fn parse_v6(packet: &[u8], strictness: Strictness) -> Result<IpHeader, ParseErro
     Ok(IpHeader { meta, protocol, payload_at, end })
 }
 
-/// Returns the length of `packet` that its length field announces; the field does not count `uncounted`
-/// bytes. In quotations and in [`Peeked`](Strictness::Peeked) packets, which can be longer than the field can
-/// express, 0 stands for the length of `packet`.
+/// Returns the packet length that the length field gives. The field does not count `uncounted` bytes. The
+/// value 0 stands for the length of `packet` in quotations, and in [`Peeked`](Strictness::Peeked) packets
+/// that are too long for the field.
 fn announced(field: [u8; 2], uncounted: usize, packet: &[u8], strictness: Strictness) -> usize {
     let says_nothing = match strictness {
         Strictness::Arrived => false,

@@ -70,7 +70,7 @@ pub enum ChecksumCheck {
     /// Verify the checksum.
     #[default]
     Verify,
-    /// Do not verify it: the device has reported that it is verified, or that it is not computed yet.
+    /// Do not verify it: the device reports that it has verified it, or that it has not computed it yet.
     Trust,
 }
 
@@ -132,10 +132,9 @@ fn tcp_sum(ip: &IpMeta, segment: &[u8]) -> Sum {
 /// Writes a packet into `out`, which is cleared first. The payload may come in pieces. Options that do not
 /// fit are left out in the order of [`Options::emit`](crate::Options::emit).
 ///
-/// # Errors
 /// [`EmitError::TooLong`] above [`MAX_PACKET_LEN`] with a full checksum, above [`MAX_SUPER_LEN`] with a
-/// partial one; [`EmitError::MixedFamilies`] if the two addresses are not of one IP version. `out` is left
-/// empty then.
+/// partial one. [`EmitError::MixedFamilies`] if the two addresses are not of one IP version. After an error
+/// `out` is empty.
 pub fn emit(
     ip: &IpMeta,
     tcp: &TcpHeader,
@@ -214,9 +213,9 @@ fn emit_headers_within(
     Ok(())
 }
 
-/// Writes the checksum field of the TCP segment `segment`, ignoring its old value. With a partial checksum,
-/// another `elsewhere` bytes of the segment are not in `segment`. A segment shorter than a TCP header is not
-/// changed.
+/// Writes the checksum field of the TCP segment `segment`, ignoring its old value. For a partial checksum,
+/// `elsewhere` is the number of the segment's bytes that are not in `segment`. A segment shorter than a TCP
+/// header is not changed.
 pub(crate) fn fill_tcp_checksum(ip: &IpMeta, segment: &mut [u8], elsewhere: usize, fill: ChecksumFill) {
     put_tcp_checksum(segment, 0);
     let check = match fill {
@@ -236,8 +235,8 @@ fn put_tcp_checksum(segment: &mut [u8], check: u16) {
     }
 }
 
-/// Computes the IPv4 header checksum and the TCP checksum of `packet`, for code that has edited it. Other
-/// bytes than a complete TCP packet are not changed.
+/// Computes the IPv4 header checksum and the TCP checksum of `packet`, for code that has edited it. Does
+/// nothing if `packet` is not a complete TCP packet.
 pub fn fill_checksums(packet: &mut [u8]) {
     let Ok(ip) = IpHeader::parse(packet, Strictness::Peeked) else { return };
     if ip.protocol != protocol::TCP {

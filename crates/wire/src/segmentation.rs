@@ -15,23 +15,23 @@ use crate::tcp::Flags;
 /// Cuts `packet` into segments of at most `segment_size` payload bytes, and passes each to `emit`, in order.
 /// Their checksums are of the kind `sum`, whatever the packet's own checksum field contains.
 ///
-/// A packet is not cut if it fits one segment, if it has SYN, RST or URG (such a packet is never a
-/// super-packet), or if `segment_size` is zero. Packets of other protocols are not changed.
+/// A packet is not cut if it fits one segment, or if `segment_size` is zero. A packet with SYN, RST or URG is
+/// never a super-packet, so it is not cut either. Packets of other protocols are not changed.
 ///
-/// With Accurate ECN, CWR is part of a counter: a run whose segments have it must be cut before this call.
+/// With Accurate ECN, CWR is part of a counter. So the caller must cut a run of segments with CWR itself.
 pub fn split(packet: &[u8], segment_size: u16, sum: ChecksumFill, emit: &mut dyn FnMut(&[u8])) {
     cut(packet, segment_size, sum, false, emit);
 }
 
-/// Like [`split`], with a copy after each segment, marked by the reserved bit [`Flags::R4`] (Proactive).
+/// Like [`split`], but emits each segment twice. [`Flags::R4`] marks the second instance (Proactive).
 pub fn split_twice(packet: &[u8], segment_size: u16, sum: ChecksumFill, emit: &mut dyn FnMut(&[u8])) {
     cut(packet, segment_size, sum, true, emit);
 }
 
-/// Cuts a super-packet whose payload of `payload_len` bytes is stored separately. Each resulting super-packet
-/// has at most `piece` bytes of the payload and a partial checksum; its headers and its part of the payload
-/// go to `emit`. `headers` are those of the whole super-packet; their length field is ignored. `segment_size`
-/// is the payload length of its segments.
+/// Cuts a super-packet whose payload of `payload_len` bytes is stored separately. `headers` are its headers;
+/// their length field is ignored. `segment_size` is the payload length of its segments. Each resulting
+/// super-packet has at most `piece` payload bytes and a partial checksum. `emit` receives its headers and the
+/// range of its payload.
 ///
 /// `piece` must be a multiple of `segment_size`, so that pieces begin where segments do. Headers that are not
 /// TCP are handed over unchanged with the whole payload.
@@ -107,8 +107,8 @@ impl<'a> Plan<'a> {
         self.flags.intersects(Flags::SYN | Flags::RST | Flags::URG)
     }
 
-    /// Sets sequence number, flags and identification of segment `index`, whose payload starts at `start`, or
-    /// of a run of segments that begins with it.
+    /// Sets sequence number, flags and identification of segment `index` or of a run that begins with it. Its
+    /// payload starts at `start`.
     fn adjust(&self, out: &mut [u8], index: usize, start: usize, is_last: bool) {
         let tcp = self.ip.payload_at;
         let mut flags = self.flags;
@@ -133,8 +133,8 @@ impl<'a> Plan<'a> {
         put(out, at, marked.as_slice());
     }
 
-    /// Sets lengths and checksums of a packet; `elsewhere` bytes of it are not in `out`, and then its
-    /// checksum is partial.
+    /// Sets lengths and checksums of a packet, of which `elsewhere` bytes are not in `out`. If there are such
+    /// bytes, `sum` must be partial.
     fn finish(&self, out: &mut [u8], elsewhere: usize, sum: ChecksumFill) {
         let tcp = self.ip.payload_at;
         put_length(out, out.len() + elsewhere);

@@ -7,8 +7,8 @@
 //! +---+---+---+---+---+---+---+---+---+---+---+---+---+---+---+---+
 //! ```
 //!
-//! R4, R5 and R6 are reserved; the names are the bits' numbers in the IANA registry. This crate does not
-//! change them; a connection negotiates their meaning.
+//! R4, R5 and R6 are reserved; their names are the numbers of the bits in the IANA registry. This crate does
+//! not change these bits; a connection negotiates their meaning.
 
 use core::fmt;
 use core::ops::{BitOr, BitOrAssign};

@@ -1,8 +1,8 @@
 //! Points in time, which a driver (the program around a stack) passes to the crates without I/O.
 //!
 //! No such crate reads a clock: every call that needs the time takes `now: Instant`. The driver chooses the
-//! origin: the start of the process, of the simulation or of a test. Only differences count. The type is in
-//! this crate because all others depend on it.
+//! origin: the start of the process, of the simulation or of a test. Only differences between instants
+//! matter. The type is in this crate because all others depend on it.
 
 use core::fmt;
 use core::num::NonZeroU64;

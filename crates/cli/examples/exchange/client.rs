@@ -115,8 +115,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Sends the request, on a new connection or one that was opened earlier; returns when the measured time
-    /// began.
+    /// Sends the request, on a new connection or one that was opened earlier. Also returns the start of the
+    /// measured time.
     async fn begin(&self, seen: &mut Transaction) -> io::Result<(Stream, Instant)> {
         let Some(millis) = self.workload.open_for else {
             let started = Instant::now();

@@ -7,11 +7,11 @@
 //! exchange load  --to 10.77.0.2:7000 --bytes 5000 --count 1000 --parallel 8
 //! ```
 //!
-//! `serve` prints `ready`, and on SIGTERM the counters of our stack. `load` prints a line per transaction:
-//! the times in milliseconds since its start (with `--open-for`: since the request) at which the connection
-//! was open and the first and the last byte of the response arrived; bytes; and for our TCP the outcome of
-//! Fast Open, and the client's retransmissions, timeouts and probes. A failed transaction has `failed` and
-//! the reason. The scripts in `tools/measure` compute figures from this output.
+//! `serve` prints `ready`, and on SIGTERM the counters of our stack. `load` prints a line per transaction. It
+//! begins with times in milliseconds since the start (with `--open-for`: since the request): when the
+//! connection was open, and when the first and the last byte of the response arrived. Then it has the bytes
+//! and, for our TCP, the outcome of Fast Open and the client's retransmissions, timeouts and probes. A failed
+//! transaction has `failed` and the reason. The scripts in `tools/measure` compute figures from this output.
 
 mod client;
 mod flood;
@@ -141,7 +141,6 @@ fn main() -> ExitCode {
 }
 
 impl Stack {
-    /// Opens the TCP that the flags select.
     fn open(&self) -> io::Result<EitherTcp> {
         let Some(device) = &self.device else {
             return Ok(EitherTcp::Kernel { fast_open: self.fast_open, congestion: None });

@@ -65,8 +65,8 @@ impl Place {
     }
 }
 
-/// The directory that a mounted Secret shows now: its files are links into `..data`, a link that is replaced
-/// atomically. The link is read once, so that both keys are from the same step of a rotation.
+/// Returns the directory that a mounted Secret shows now. The files of the Secret are links into `..data`, a
+/// link that is replaced atomically. It is read once, so both keys are from the same step of a rotation.
 fn current(directory: &Path) -> PathBuf {
     std::fs::canonicalize(directory.join("..data")).unwrap_or_else(|_| directory.to_owned())
 }

@@ -453,7 +453,7 @@ fn connections_of_both_shares_end_in_order_and_new_ones_are_refused() {
         edge.until_it_says("event=draining");
         for (client, tcp) in clients.all() {
             let ended = curl_from(near, client, &["-m", "1"], "small").output().expect("curl starts");
-            // Next to copied frames the kernel accepts the connection before the edge can reset it.
+            // If frames are copied, the kernel accepts the connection before the edge can reset it.
             let is_reset = [Some(52), Some(55), Some(56)].contains(&ended.status.code());
             let may_reset = tcp == "kernel" && rights != "+bpf";
             assert!(ended.status.code() == Some(7) || (is_reset && may_reset), "{tcp}: {ended:?}");
@@ -468,8 +468,8 @@ fn connections_of_both_shares_end_in_order_and_new_ones_are_refused() {
     }
 }
 
-/// A path on which the data of brisk's TCP does not arrive: the near host treats large packets by `verdict`,
-/// unless the far host marks the packets of the kernel's TCP.
+/// A path on which the data of brisk's TCP does not arrive: the near host treats large packets by `verdict`.
+/// With `marks`, the far host marks the packets of the kernel's TCP, and these pass.
 struct BadPath<'a>(&'a Namespace);
 
 impl<'a> BadPath<'a> {
@@ -491,8 +491,8 @@ impl<'a> BadPath<'a> {
     }
 }
 
-/// Checks that a client whose path fails with brisk's TCP is left to the kernel's after two failures, and
-/// other clients are not. Unless `marks`, no rule tells the packets of both, and the path is mended by then.
+/// Checks that a client is left to the kernel's TCP after two failures with brisk's, and that other clients
+/// are not. Without `marks` the packets of both fail, so the path is mended by then.
 fn kernel_serves_the_client_on_a_bad_path(
     host: &(Namespace, Namespace),
     pages: &Pages,

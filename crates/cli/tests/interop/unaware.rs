@@ -92,8 +92,8 @@ fn long_header() -> String {
     (0..6).map(|line| format!("X-Filling-{line}: {}\r\n", "x".repeat(980))).collect()
 }
 
-/// Returns the packets of our stack, with the TCP of `arm`, in the connection of `body`, after a check that
-/// the other end used only options that it supports.
+/// Runs `body` with the TCP of `arm`, and returns the packets of our stack. Checks that the other end used
+/// only options that it supports.
 fn recorded(namespace: &Namespace, pages: &Pages, arm: &str, body: impl AsyncFnOnce(Endpoint)) -> Sent {
     let mut file = PathBuf::new();
     let tcp = Profile::parse(arm).expect("an arm").tcp;

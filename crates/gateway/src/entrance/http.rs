@@ -17,8 +17,8 @@ const LONGEST_HEAD: usize = 32 << 10;
 /// Maximum length of a method, bytes.
 const LONGEST_METHOD: usize = 16;
 const SCHEME: &[u8] = b"http://";
-/// Fields between the client and its proxy, and fields that are rewritten (RFC 9110, section 7.6.1). Fields
-/// that the client names in `Connection` are removed too.
+/// Fields that are not forwarded: those between the client and its proxy, and those that are rewritten (RFC
+/// 9110, section 7.6.1). Fields that the client names in `Connection` are not forwarded either.
 const HOP_BY_HOP: [&str; 6] =
     ["connection", "proxy-connection", "keep-alive", "proxy-authorization", "te", "host"];
 

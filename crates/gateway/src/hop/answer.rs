@@ -162,7 +162,6 @@ async fn confirmed(
 }
 
 impl Asked {
-    /// Returns the transport of the connection.
     pub(crate) fn connection(&self) -> &Connection {
         match &self.reply {
             HopReply::Message { connection, .. } => connection,

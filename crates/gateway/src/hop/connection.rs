@@ -1,8 +1,8 @@
 //! A connection over brisk's TCP or the kernel's.
 //!
 //! The hop uses brisk's TCP, or the kernel's if the path carries nothing else. Clients of an edge, and of a
-//! frontend with a device for clients, use brisk's TCP; clients of other frontends and origins use the
-//! kernel's.
+//! frontend with a device for clients, use brisk's TCP, unless the device leaves them to the kernel. All
+//! other clients, and the origins, use the kernel's.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -120,13 +120,11 @@ impl Connection {
     }
 }
 
-/// The reading half.
 pub(crate) enum ConnectionRead<'a> {
     Brisk(brisk_runtime::ReadHalf<'a>),
     Kernel(tcp::ReadHalf<'a>),
 }
 
-/// The writing half.
 pub(crate) enum ConnectionWrite<'a> {
     Brisk(brisk_runtime::WriteHalf<'a>),
     Kernel(tcp::WriteHalf<'a>),

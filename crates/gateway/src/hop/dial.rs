@@ -59,7 +59,7 @@ impl DialError {
         self.is_port_closed() || matches!(self, DialError::Connection(error) if is_reported(error.kind()))
     }
 
-    /// True if another backend may be tried: certainly no origin has received anything.
+    /// True if another backend may be tried, because certainly no origin has received anything.
     pub(crate) fn is_retryable(&self) -> bool {
         match self {
             DialError::Refused(verdict) => match verdict {

@@ -13,8 +13,8 @@
 //! Noise forbids a second use of an ephemeral key, because then two connections could have the same keys.
 //! With a shared key, Noise mixes the complete public key of each direction into the chaining key (section
 //! 9.2, `MixKey(e.public_key)`) before anything is encrypted. So each nonce makes all keys new, even those of
-//! the answer to a replayed message. Patterns without a shared key do not mix it in, so they create a pair
-//! for each connection.
+//! the answer to a replayed message. Patterns without a shared key do not mix the public key in, so they use
+//! a new pair for each connection.
 //!
 //! The price: an attacker who takes over a gateway and has the shared key can read traffic that was recorded
 //! during the life of its current pair. So a pair is erased at the end of its lifetime, even if no next one
@@ -52,8 +52,8 @@ const KEY: usize = 32;
 /// Length of nonce and key together, bytes.
 pub(super) const PUBLIC: usize = NONCE + KEY;
 
-/// Returns the cryptographic primitives for `snow`: those of ring, whose assembly cipher takes half the time,
-/// and otherwise the default ones.
+/// Returns the cryptographic primitives for `snow`: those of ring, whose cipher is faster, and otherwise the
+/// default ones.
 pub(super) fn primitives() -> FallbackResolver {
     FallbackResolver::new(Box::new(RingResolver), Box::new(DefaultResolver))
 }

@@ -11,8 +11,8 @@
 //! accepts the second.
 //!
 //! A wrong key, a changed byte and a message from another program cause the same error,
-//! [`HandshakeError::NotOurs`]. Only a pair that is not on the backend's list causes another error, for the
-//! log.
+//! [`HandshakeError::NotOurs`]. Only a frontend's key that is not on the backend's list causes another error,
+//! for the log.
 //!
 //! A backend tries the keys of its ring one by one. Each attempt costs two hashes and one authenticated
 //! decryption, but no operation on the elliptic curve, so a flood of garbage is cheap to reject. With pairs
@@ -193,7 +193,7 @@ impl Responder {
     /// Opens a first message with the key of `keys` that it was sealed with.
     ///
     /// # Errors
-    /// [`HandshakeError::NotOurs`] if none does.
+    /// [`HandshakeError::NotOurs`] if no key fits.
     pub fn accept(keys: &KeyRing, message: &[u8]) -> Result<FirstMessage, HandshakeError> {
         let states = keys.iter().map(|key| builder(key).and_then(Builder::build_responder));
         Responder::first_that_fits(states, message)

@@ -176,8 +176,8 @@ pub(super) fn rights_of(path: &Path) -> Result<(u32, u32), KeyError> {
     Ok((metadata.uid(), metadata.mode() & 0o777))
 }
 
-/// Returns the text of a file that only its owner may read. A group may read it too if the owner is root:
-/// administrators and Kubernetes give files to a service in this way.
+/// Returns the text of a file that only its owner may read. Its group may read it too if root owns it (as
+/// with Kubernetes) or if it is a systemd credential.
 ///
 /// # Errors
 /// If the file cannot be read, or others may read or change it.
@@ -185,8 +185,8 @@ pub fn read_secret(path: &Path) -> Result<Zeroizing<String>, KeyError> {
     const ROOT: u32 = 0;
     let name = path.display().to_string();
     let (owner, mode) = rights_of(path)?;
-    // If a systemd credential has an access list, its group bits are those of the list's mask, not of the
-    // group.
+    // The group bits of a systemd credential with an access list are the mask of the list, not the rights of
+    // the group.
     let credential = std::env::var_os("CREDENTIALS_DIRECTORY").is_some_and(|own| path.starts_with(own));
     let refused = if credential || owner == ROOT { 0o037 } else { 0o077 };
     if mode & refused != 0 {

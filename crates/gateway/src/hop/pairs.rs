@@ -46,7 +46,7 @@ pub struct PeerKey {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fingerprint([u8; 4]);
 
-/// A gateway's own pairs, at least one, the newest first, and the public keys of the other side. Without a
+/// A gateway's own pairs (at least one, the newest first), and the public keys of the other side. Without a
 /// public key no peer is admitted.
 #[derive(Clone, Debug)]
 pub struct StaticKeys {

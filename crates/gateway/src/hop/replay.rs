@@ -1,9 +1,9 @@
 //! Detects replayed first messages.
 //!
 //! The first message is encrypted with a key that does not change. So an attacker who has recorded it, or a
-//! network that duplicates the SYN, can deliver it again. The backend remembers each message that it has
-//! acted on for as long as the message's stamp is acceptable, and does not act on it again. The stamp names
-//! the run of the backend that the message is for, so no other backend accepts the message, and this backend
+//! network that duplicates the SYN, can deliver it again. The backend never acts twice on a message: it
+//! remembers each message that it has acted on as long as the message's stamp is acceptable. The stamp names
+//! the run of the backend that the message is for. So no other backend accepts the message, and this backend
 //! does not accept it after a restart.
 //!
 //! The backend may be unable to tell whether a message is new: the frontend does not know this run yet, the

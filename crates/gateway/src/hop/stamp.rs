@@ -1,5 +1,5 @@
-//! The stamp of a first message: identifies the run of the backend that the message is for, and the time in
-//! that run at which it was sealed. A run lasts from the start of a backend to its end.
+//! The stamp of a first message. It identifies the run of the backend that the message is for, and the time
+//! in that run when the message was sealed. A run lasts from the start of a backend to its end.
 //!
 //! A backend sends a stamp in each answer: a random number that identifies the run, and the age of the run.
 //! The frontend adds the time that has passed since. Neither side reads a wall clock, so a wrong or changed
@@ -16,8 +16,8 @@ pub struct Stamp {
     /// Milliseconds since the run began, 40 bits.
     pub at: u64,
     /// True if the run accepts first messages with key pairs that serve for several connections
-    /// ([`ephemeral`](super::ephemeral)). It is false from an older release, whose time has 48 bits: its
-    /// first byte, 0, is in the place of this flag.
+    /// ([`ephemeral`](super::ephemeral)). An older release sends a time of 48 bits. The first byte of that
+    /// time, 0, is in the place of this flag, so the flag is then false.
     pub accepts_lasting: bool,
 }
 
@@ -62,8 +62,8 @@ impl BackendClock {
         Stamp { at: last.at.saturating_add(since), ..last }
     }
 
-    /// Makes the next message use the form that every release accepts. The backend did not understand the
-    /// last message, or another backend may have replaced it.
+    /// Makes the next message use the form that every release accepts. Call it if the backend did not
+    /// understand the last message, or if another backend may have replaced it.
     pub(crate) fn forget_lasting(&self) {
         if let Some((last, _)) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             last.accepts_lasting = false;

@@ -23,7 +23,7 @@ use crate::io::{Sink, Source};
 const CHUNK: usize = 16 << 10;
 
 thread_local! {
-    /// Buffer for bytes between a read from the connection and their copy to the connection's own buffer.
+    /// Buffer of a read, from which the bytes are copied to the connection's own buffer.
     static CHUNK_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
 }
 
@@ -79,7 +79,7 @@ impl HopStream {
         HopStream { connection, sealing: sealing.map(Mutex::new), incoming, outgoing }
     }
 
-    /// Returns a stream to an origin without a hop, which begins with `first`.
+    /// Returns a stream to an origin, without a hop. It begins with `first`.
     pub(crate) fn direct(connection: Connection, first: Vec<u8>) -> HopStream {
         HopStream::new(connection, None, Vec::new(), first, 0)
     }
@@ -166,14 +166,13 @@ fn poll_arrive(
     })
 }
 
-/// The reading half.
 pub(crate) struct HopRead<'a> {
     connection: ConnectionRead<'a>,
     sealing: Option<&'a Mutex<Sealing>>,
     state: &'a mut Incoming,
 }
 
-/// The writing half. Written bytes that the connection does not accept at once leave when it is flushed.
+/// Bytes that the connection does not accept at once leave when it is flushed.
 pub(crate) struct HopWrite<'a> {
     connection: ConnectionWrite<'a>,
     sealing: Option<&'a Mutex<Sealing>>,
@@ -309,9 +308,8 @@ impl HopWrite<'_> {
 impl AsyncWrite for HopWrite<'_> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        // Few bytes that wait and of which none has left (for example the second message before the first
-        // write) leave together with the new ones. Otherwise the waiting bytes must leave before new ones are
-        // accepted.
+        // Waiting bytes leave together with the new ones, as the second message does with the first write. If
+        // they are many, or if some have left already, the others must leave first.
         if this.state.sent > 0 || this.state.wire.len() > LONGEST_PAYLOAD {
             ready!(this.poll_leave(cx))?;
         }

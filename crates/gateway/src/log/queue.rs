@@ -2,8 +2,8 @@
 //!
 //! A full pipe blocks its writer. So a separate thread writes the lines, and the threads that carry traffic
 //! put them into a bounded queue. Lines for which the queue has no space are counted, and a line
-//! `event=log-overflow` replaces them. The thread starts with the first line: privileges are dropped for each
-//! thread separately, and the process drops them before it logs anything.
+//! `event=log-overflow` replaces them. The process must drop the privileges of each thread separately, and
+//! does so before it logs anything. So this thread starts only with the first line.
 
 use std::io::Write;
 use std::mem::take;

@@ -9,7 +9,7 @@ use core::time::Duration;
 
 /// How long a segment waits for its successor.
 const MAX_WAIT: Duration = Duration::from_micros(500);
-/// Largest joined packet unless the box or the link sets a limit.
+/// Largest joined packet in bytes, if the box has no size. The MTU of the link limits it too.
 const MAX_PACKET: u16 = 9000;
 
 /// A box that holds one data segment until its successor arrives or the time is over.
@@ -46,8 +46,8 @@ impl<P: LinkPacket> Coalesce<P> {
             Relation::Sibling => onward.extend(self.release()),
             Relation::Stranger => {}
         }
-        // An acknowledgement without data has no successor, and another connection does not affect a held
-        // segment.
+        // An acknowledgement without data has no successor. A segment of another connection leaves the held
+        // segment where it is.
         if self.held.is_none() && is_data(&packet) {
             self.held = Some((packet, now + MAX_WAIT));
         } else {
@@ -80,7 +80,7 @@ impl<P: LinkPacket> Coalesce<P> {
     }
 }
 
-/// True for a segment with payload and no flags but ACK and PSH (and those of ECN).
+/// True for a segment that has payload and none of SYN, FIN, RST and URG.
 fn is_data<P: LinkPacket>(packet: &P) -> bool {
     let Some((ip, tcp)) = packet.bytes().and_then(|ip| Tcp::of(ip).map(|tcp| (ip, tcp))) else {
         return false;

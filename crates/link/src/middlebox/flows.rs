@@ -66,7 +66,7 @@ impl Flows {
         wanted.then(|| Arc::new(Flows { slots: (0..MAX_FLOWS).map(|_| Slot::default()).collect() }))
     }
 
-    /// Drops packets after a SYN with data (with `all`: after any SYN), and passes SYNs: a black hole.
+    /// Passes SYNs, and drops all packets after a SYN with data (with `all`: after any SYN): a black hole.
     pub(super) fn drop_after_handshake(&self, ip: &[u8], tcp: Tcp, all: bool) -> Verdict {
         let flags = tcp.flags(ip);
         let Some(slot) = self.slot(ip) else { return Verdict::Pass };

@@ -30,7 +30,7 @@ impl Tcp {
         Some(Tcp { header: tcp_offset(ip)?, payload: header_len(ip)?, end })
     }
 
-    /// True if no bytes follow the packet, as link padding does.
+    /// True if no padding of the link follows the packet in `ip`.
     pub(crate) fn ends(self, ip: &[u8]) -> bool {
         self.end == ip.len()
     }
@@ -158,8 +158,8 @@ pub(crate) fn set_ecn(ip: &mut [u8], ecn: Ecn) {
     }
 }
 
-/// Marks a packet of an ECN-capable transport Congestion Experienced (RFC 3168 section 5); false if the
-/// packet is not ECN-capable or is marked already.
+/// Sets Congestion Experienced in a packet of an ECN-capable transport (RFC 3168 section 5). Returns false if
+/// the packet is not ECN-capable or already has the mark.
 pub(crate) fn mark_congestion(ip: &mut [u8]) -> bool {
     match ecn(ip) {
         Some(Ecn::Ect0 | Ecn::Ect1) => {
@@ -170,8 +170,8 @@ pub(crate) fn mark_congestion(ip: &mut [u8]) -> bool {
     }
 }
 
-/// Returns the ICMP error of a router before a link with a smaller MTU. Its source is the packet's
-/// destination, the only address that is certainly routable at the sender.
+/// Returns the ICMP error of a router before a link with a smaller MTU. The source of the error is the
+/// packet's destination, the only address that the sender can certainly reach.
 pub(crate) fn too_big(ip: &[u8], mtu: u16) -> Option<Vec<u8>> {
     let from = IpHeader::parse(ip, Strictness::Peeked).ok()?.meta.dst;
     let mut out = Vec::new();

@@ -3,9 +3,9 @@
 //! NATs, firewalls, normalisers, proxies and accelerators drop, remove and rewrite unknown options, bits and
 //! segments. A TCP that uses a new option or bit must work behind them or fall back (Honda et al., "Is it
 //! still possible to extend TCP?", IMC 2011). Each box of this module does one such thing, so that a test can
-//! show what it causes. A box processes one packet at a time, keeps the checksums correct, and passes packets
-//! that are not TCP. The boxes of a link stand in a row from A to B: packets in the direction `up` pass them
-//! in the written order, packets in the direction `down` in reverse.
+//! show what it causes. A box processes one packet at a time and passes packets that are not TCP. Only
+//! `corrupt` leaves wrong checksums. The boxes of a link stand in a row from A to B: packets in the direction
+//! `up` pass them in the written order, packets in the direction `down` in reverse.
 
 mod bits;
 mod coalesce;
@@ -75,8 +75,8 @@ pub(crate) struct Middlebox<P> {
 }
 
 impl<P: LinkPacket> Middlebox<P> {
-    /// Returns a box in its initial state. `seed` is that of the link, for values that must be equal in both
-    /// directions; `rng` is the generator of this box.
+    /// Returns a box in its initial state. `seed` is the link's; it gives values that must be equal in both
+    /// directions. `rng` is the generator of this box.
     pub(crate) fn new(
         spec: MiddleboxSpec,
         direction: Direction,
@@ -151,7 +151,7 @@ impl<P: LinkPacket> Middlebox<P> {
         }
     }
 
-    /// Shows a packet that arrives at the far end to a box that observes deliveries.
+    /// Processes a packet that arrives at the far end, if the box observes deliveries.
     pub(crate) fn observe(&mut self, packet: &P) {
         if self.spec.watches_deliveries()
             && let Some(ip) = packet.bytes()

@@ -126,7 +126,7 @@ pub(super) fn strip(ip: &mut [u8], tcp: Tcp, pattern: OptionPattern, scope: Scop
     Verdict::Pass
 }
 
-/// Answers packets that carry a matching option with `refusal`.
+/// Returns `refusal` for packets that carry a matching option.
 pub(super) fn refuse(ip: &[u8], tcp: Tcp, pattern: OptionPattern, scope: Scope, refusal: Verdict) -> Verdict {
     let carried = scope.covers(tcp.flags(ip)) && tcp.options(ip).any(|option| pattern.matches(ip, option));
     if carried { refusal } else { Verdict::Pass }

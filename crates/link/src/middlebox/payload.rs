@@ -12,7 +12,7 @@ fn is_syn_with_data(ip: &[u8], tcp: Tcp) -> bool {
     tcp.flags(ip).contains(Flags::SYN) && tcp.payload_len() > 0
 }
 
-/// Answers SYNs (and SYN-ACKs) that carry data with `refusal`.
+/// Returns `refusal` for SYNs (and SYN-ACKs) that carry data.
 pub(super) fn refuse_syn_data(ip: &[u8], tcp: Tcp, refusal: Verdict) -> Verdict {
     if is_syn_with_data(ip, tcp) { refusal } else { Verdict::Pass }
 }
@@ -26,8 +26,8 @@ pub(super) fn strip_syn_data(ip: &mut Vec<u8>, tcp: Tcp, keep: u16) -> Verdict {
     Verdict::Pass
 }
 
-/// Flips bit 5 of payload byte 10 (or of the last byte) in a share of the segments with payload, which
-/// changes the case of a letter.
+/// Flips bit 5 of payload byte 10 (or of the last byte), which changes the case of a letter. Does so in a
+/// share of the segments with payload.
 pub(super) fn rewrite(ip: &mut [u8], tcp: Tcp, share: Ratio, rng: &mut Draws) -> Verdict {
     if tcp.payload_len() > 0 && chance(rng, share) {
         let at = (tcp.payload_len() - 1).min(10);

@@ -120,13 +120,13 @@ pub enum MiddleboxSpec {
         /// True if SACK blocks are shifted too.
         sack: bool,
     },
-    /// Gives each connection its own source address. One byte of the client's address depends on its port:
-    /// the third octet (IPv4) or the eighth byte (IPv6), so host parts and ports stay. ICMP errors are not
+    /// Changes the client's address for each connection. One byte of it depends on the client's port: the
+    /// third octet (IPv4) or the eighth byte (IPv6), so host parts and ports stay. ICMP errors are not
     /// translated.
     Nat,
     /// Answers SYNs in the name of the server.
     SynProxy,
-    /// Drops everything after the handshake.
+    /// Drops everything after a SYN, except SYNs.
     DropAfterHandshake {
         /// True for every connection, false for connections whose SYN carried data.
         all: bool,
@@ -199,7 +199,7 @@ impl MiddleboxSpec {
         }
     }
 
-    /// True if the box works only in both directions.
+    /// True if the box works only if both directions have it.
     pub fn spans_both_ways(&self) -> bool {
         matches!(
             self,

@@ -29,9 +29,9 @@ fn octets(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Shifts the sequence numbers of each half-connection by an offset of its own, and shifts the other half's
-/// acknowledgements back. Firewalls that randomise initial sequence numbers do this; older ones do not shift
-/// SACK blocks.
+/// Adds an offset to the sequence numbers of each half-connection, and subtracts it from the other half's
+/// acknowledgements. Firewalls that randomise initial sequence numbers do this; older ones do not shift SACK
+/// blocks.
 pub(super) fn rewrite_seq(ip: &mut [u8], tcp: Tcp, sack: bool, seed: u64) -> Verdict {
     let Some((src, dst)) = four_tuple(ip) else { return Verdict::Pass };
     let ours = keyed(seed, "rewrite-seq", &flow_bytes(src, dst)) as u32;

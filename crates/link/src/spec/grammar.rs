@@ -50,7 +50,7 @@ pub(crate) fn prefixed(value: &str) -> (Option<&str>, Option<&str>) {
     }
 }
 
-/// Like [`prefixed`], with `A/B` for down and up too (not for values with a file name).
+/// Like [`prefixed`], but also parses `A/B` (down and up), except for values with a file name.
 pub(crate) fn sides(value: &str) -> Result<(Option<&str>, Option<&str>), SpecError> {
     let (down, up) = prefixed(value);
     if value.contains("trace:") || !value.contains('/') {
@@ -128,7 +128,7 @@ pub(crate) fn parse_depth(value: &str) -> Result<Depth, SpecError> {
     }
 }
 
-/// Parses `30kB` or `20p`. Zero is permitted: mark a packet if any other waits.
+/// Parses `30kB` or `20p`. Zero is permitted: then a packet is marked if any other waits.
 pub(crate) fn parse_mark(value: &str) -> Result<Depth, SpecError> {
     if let Some(packets) = value.strip_suffix('p')
         && let Ok(packets) = packets.parse()

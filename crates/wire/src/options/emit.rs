@@ -8,8 +8,8 @@
 //!
 //! "Others" are the unknown options in their order, among them Accurate ECN, MD5 and AO, which this crate
 //! does not interpret. If the aligned form exceeds 40 bytes, the packed form is used: the same order without
-//! NOPs, with zeros at the end. If that exceeds 40 bytes too, an option is left out and the choice starts
-//! again:
+//! NOPs, with zeros at the end. If the packed form exceeds 40 bytes too, one option is left out, and both
+//! forms are tried again:
 //!
 //! - SYN, SYN-ACK, in the order of dropping: the early window, Accurate ECN (shortened to 8 bytes, then to 5,
 //!   then left out), other unknown options from the last, GA, Fast Open. MSS, window scale, SACK permitted
@@ -119,7 +119,7 @@ struct Choice<'a> {
 enum Class {
     /// Accurate ECN: shortened counter by counter before it is dropped.
     AccEcn,
-    /// MD5 and AO: a signature covers the segment, so it is dropped after all experiments.
+    /// MD5 and AO: they sign the segment, so they are dropped last.
     Signature,
     /// Anything else.
     Other,
@@ -264,8 +264,8 @@ impl<'a> Choice<'a> {
         self.acc_ecn.checked_sub(2).map(|room| content.get(..room).unwrap_or(content))
     }
 
-    /// Leaves out the least important option. The area fits at the latest when all of these are left out,
-    /// because the options that are never dropped have 19 bytes.
+    /// Leaves out the least important option. The options that are never dropped have 19 bytes, so they fit
+    /// when all others are left out.
     fn leave_something_out(&mut self) {
         let longest = contents_of(self.options, Class::AccEcn).map(|content| content.len() + 2).max();
         let acc_ecn = longest.unwrap_or(0).min(self.acc_ecn);

@@ -10,10 +10,10 @@
 //! | 254 with ExID 0xF989 | Fast Open, experimental form | RFC 7413, RFC 6994 |
 //! | 253, 254 with the GA ExID | Gentle Aggression | see [`gentle`](crate::gentle) |
 //!
-//! Parsing never fails. A malformed option is ignored, except that a malformed GA option is reported. An
-//! option without meaning in this crate is kept in [`Options::unknown`] so that it can be read and written
-//! again. Writing is deterministic: the same value always gives the same bytes, in Linux's layout, see
-//! [`Options::emit`].
+//! Parsing never fails. A malformed option is ignored, but a malformed GA option is reported if the payload
+//! may be a parity. [`Options::unknown`] keeps options without meaning in this crate, so that they can be
+//! written again. Writing is deterministic: the same value always gives the same bytes, in Linux's layout,
+//! see [`Options::emit`].
 
 mod emit;
 mod parse;
@@ -81,7 +81,7 @@ pub struct Options {
     /// Fast Open. Parsed on every kind of segment; outside of SYN and SYN-ACK the connection uses it only in
     /// the one-time cookie mode.
     pub fast_open: Option<FastOpen>,
-    /// Gentle Aggression. Parsed whether or not it is negotiated, which only the connection knows.
+    /// Gentle Aggression. Parsed whether or not the connection has negotiated it.
     pub gentle: Option<Gentle>,
     /// The receive window of a SYN beyond its 16 bits: the shift of
     /// [`EARLY_WINDOW`](crate::gentle::EARLY_WINDOW), from 1 to
@@ -90,8 +90,8 @@ pub struct Options {
     /// Options without meaning in this crate: unknown kinds, unknown experiments, options of a SYN on other
     /// segments.
     pub unknown: UnknownOptions,
-    /// True if a GA option was malformed and the payload may be a parity. A connection on which GA was sent
-    /// or received must drop the segment; others ignore the option. Never written.
+    /// True if a GA option was malformed and the payload may be a parity. A connection on which either side
+    /// sent a capability must drop the segment; others ignore the option. Never written.
     pub malformed_gentle: bool,
 }
 

@@ -13,9 +13,9 @@ impl Options {
     ///   takes precedence over the experimental form, in any order.
     /// - Handshake options (MSS, window scale, SACK permitted) on other segments, SACK blocks in the
     ///   handshake, unknown kinds and unknown experiments go to [`Options::unknown`].
-    /// - A Gentle-Aggression (GA) option outside of the handshake sets [`Options::malformed_gentle`] and
-    ///   leaves [`Options::gentle`] empty if it is malformed, or if it occurs twice and one instance has
-    ///   `ENC`.
+    /// - A malformed Gentle-Aggression (GA) option outside of the handshake sets
+    ///   [`Options::malformed_gentle`] if the payload may be a parity. So do two GA options of which one has
+    ///   `ENC`. [`Options::gentle`] is then empty.
     #[inline]
     pub fn parse(area: &[u8], syn: bool) -> Options {
         Options::parse_usual(area).unwrap_or_else(|| Options::parse_one_by_one(area, syn))
@@ -125,8 +125,8 @@ impl Options {
         }
     }
 
-    /// Keeps an option that has no meaning here. The options of an area of 40 bytes always fit; those of a
-    /// longer one may be lost.
+    /// Keeps an option that has no meaning here. The options of an area of 40 bytes always fit. In a longer
+    /// area some may be lost.
     fn keep(&mut self, kind: u8, content: &[u8]) {
         let _ = self.unknown.push(kind, content);
     }

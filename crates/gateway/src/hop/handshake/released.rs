@@ -107,7 +107,6 @@ fn state(kind: ReleasedKind, random: u8, is_frontend: bool) -> HandshakeState {
     state.expect("the names of the protocols are known")
 }
 
-/// Returns the payload of the first message.
 fn payload() -> Vec<u8> {
     let client = ClientAddresses {
         source: "192.0.2.7:50000".parse().expect("an address"),
