@@ -68,7 +68,7 @@ pub struct Steering {
 /// The prime closest to 2^32 divided by the golden ratio, the usual factor of multiplicative hashing (Knuth,
 /// TAOCP 3, 6.4).
 pub const FACTOR: u32 = 0x9e37_79b1;
-/// Shift that brings the high bits of a product, which depend on all bits of its factors, to the low ones.
+/// Shift that moves the high bits of a product to the low ones. They depend on all bits of the factors.
 pub const SHIFT: u32 = 15;
 
 impl Steering {
@@ -93,8 +93,8 @@ impl Steering {
         Steering { by_ports: true, ..self }
     }
 
-    /// Returns the key in the order in which it is mixed in, for a program that computes the same hash in the
-    /// kernel.
+    /// Returns the two halves of the key in the order of their use, for a program that computes the same hash
+    /// in the kernel.
     ///
     /// The hash begins with the first half of the key. Then four things are mixed in, in this order: the
     /// ports (the peer's in the high half), the peer's address, our address (an IPv4 address is one word, an
@@ -143,7 +143,7 @@ fn mix(hash: u32, word: u32) -> u32 {
     product ^ product >> SHIFT
 }
 
-/// Returns the words of an IPv6 address, the first one first; an IPv4 address counts as mapped.
+/// Returns the words of an IPv6 address, the first one first. An IPv4 address is taken as IPv4-mapped.
 pub fn address_words(ip: IpAddr) -> [u32; 4] {
     let bits = match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
