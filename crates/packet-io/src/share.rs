@@ -1,8 +1,8 @@
 //! The share of the clients that the stack serves on a port of the host; the kernel's TCP serves the others.
 //!
-//! A hash of the client's address decides: of the whole address for IPv4, of its first 64 bits for IPv6. Two
-//! programs in the kernel compute it. The device's program passes the packets of the share to the stack. The
-//! program of the kernel's listener drops these packets, without a reset.
+//! A hash of the client's address decides; of an IPv6 address, only the first 64 bits are hashed. Two
+//! programs in the kernel compute the hash. The device's program passes the packets of the share to the
+//! stack. The program of the kernel's listener drops these packets, without a reset.
 //!
 //! The hash has no secret key, so the same clients are in the share on every host and after every restart,
 //! and a larger share contains every smaller one. A client can choose its address by the hash, but this only

@@ -151,8 +151,8 @@ impl Offer {
         (queues, Some(offer))
     }
 
-    /// Begins the offer, and takes the port over from the predecessor. The stack receives nothing before, so
-    /// it must listen first.
+    /// Begins the offer, and takes the port over from the predecessor. The stack must listen already, because
+    /// it receives packets from now on.
     ///
     /// If another program uses the name of the offer, no process can take the port over.
     ///
@@ -271,7 +271,7 @@ impl Offer {
     }
 }
 
-/// Without its offer, the stack of a queue receives all packets.
+/// After the offer is dropped, the stack of a queue receives all packets.
 impl Drop for Offer {
     fn drop(&mut self) {
         self.inherited.get_or_init(Inherited::default);
@@ -409,7 +409,7 @@ fn receive_descriptors(stream: &UnixStream) -> io::Result<[OwnedFd; 2]> {
     Ok([descriptor(0)?, descriptor(4)?])
 }
 
-/// Returns the length of a list after its number of connections.
+/// Returns the length of a list of `count` connections, bytes.
 fn list_bytes(count: [u8; 4]) -> io::Result<usize> {
     let count = u32::from_ne_bytes(count) as usize;
     if count > MAX_FLOWS {
@@ -418,7 +418,7 @@ fn list_bytes(count: [u8; 4]) -> io::Result<usize> {
     Ok(count * FLOW_BYTES)
 }
 
-/// Returns the list as bytes: the number, then two ends each.
+/// Returns the list as bytes: the number of connections, then the two ends of each.
 fn encoded(flows: &HashSet<Flow>) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(4 + flows.len() * FLOW_BYTES);
     bytes.extend((flows.len() as u32).to_ne_bytes());

@@ -47,7 +47,7 @@ pub struct TunOptions {
     /// kernel does not support them. Default true. A link emulator sets false, because it needs packets as on
     /// a wire.
     pub offload: bool,
-    /// True to open one queue more of a device with several queues (`IFF_MULTI_QUEUE`); all openers must use
+    /// True to open one more queue of a device with several queues (`IFF_MULTI_QUEUE`); all openers must use
     /// the same value. Default false.
     pub multi_queue: bool,
     /// True to pass super-packets beyond 64 kB, with offload, if they end in this host and the kernel accepts
@@ -323,7 +323,7 @@ impl TunDevice {
         Ok(())
     }
 
-    /// Counts a packet by the result of its write; a refusal counts as a loss.
+    /// Counts a packet as sent or refused; returns any other error of its write.
     fn count(&mut self, written: io::Result<()>, len: usize) -> io::Result<()> {
         match written {
             Ok(()) => self.counters.on_sent(len),
@@ -491,8 +491,8 @@ fn is_refusal(error: &io::Error) -> bool {
     )
 }
 
-/// Reads a packet, after its header if it has one, into `buffer`. Returns its range and the kernel's
-/// metadata.
+/// Reads a packet, and its `virtio_net_hdr` if it has one, into `buffer`. Returns the range of the packet and
+/// the kernel's metadata.
 fn read_packet(fd: BorrowedFd<'_>, vnet: bool, buffer: &mut [u8]) -> io::Result<(Range<usize>, RxMeta)> {
     let len = rustix::io::read(fd, &mut *buffer)?;
     match buffer.first_chunk::<{ VnetHeader::LEN }>().filter(|_| vnet) {
@@ -534,7 +534,8 @@ fn write_unfinished(
     Ok(())
 }
 
-/// Binds the descriptor to an interface. Returns whether packets will have a `virtio_net_hdr`, and its name.
+/// Binds the descriptor to an interface. Returns whether packets will have a `virtio_net_hdr`, and the name
+/// of the interface.
 fn attach(fd: BorrowedFd<'_>, name: &str, options: TunOptions) -> io::Result<(bool, String)> {
     let queue = if options.multi_queue { libc::IFF_MULTI_QUEUE } else { 0 };
     let plain = libc::IFF_TUN | libc::IFF_NO_PI | queue;

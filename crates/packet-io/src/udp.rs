@@ -412,7 +412,7 @@ impl UdpDevice {
     }
 }
 
-/// Datagrams of one call of `recv` for the stack.
+/// Processes the datagrams that one call of `recv` has returned.
 struct Arrival<'a> {
     peers: &'a mut Peers,
     assembly: &'a mut Assembly,
@@ -434,7 +434,7 @@ impl Arrival<'_> {
         let (mut run, mut copied) = (false, false);
         let mut peer = None;
         for datagram in bytes.chunks(meta.stride.max(1)) {
-            // The device does not remember the senders of other datagrams.
+            // Datagrams that are not TCP are dropped, and their senders are not remembered.
             let Some(datagram) = Incoming::parse(datagram) else {
                 self.counters.receive_dropped += 1;
                 continue;

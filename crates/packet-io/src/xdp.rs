@@ -1,11 +1,11 @@
 //! Native TCP on an address of the host, through AF_XDP (`Documentation/networking/af_xdp.rst`).
 //!
-//! A program on the interface passes the stack's segments to sockets in brisk's memory, before the kernel
+//! A program on the interface passes segments for the stack to sockets in brisk's memory, before the kernel
 //! processes them; the kernel gets all other frames. Packets of the stack leave as frames from the same
-//! memory, through this interface only and without the host's firewall, to the next hop in the kernel's
-//! tables (`next_hops`). If the driver supports it, frames are not copied at all. Super-packets cannot cross
-//! the interface: this module cuts and merges them. The device is meant for many short transfers; `packet:`
-//! is better for bulk.
+//! memory, past the host's firewall, to the next hop in the kernel's tables; the kernel sends those that
+//! leave by another interface (`next_hops`). If the driver supports it, frames are not copied at all.
+//! Super-packets cannot cross the interface: this module cuts and merges them. The device is meant for many
+//! short transfers; `packet:` is better for bulk.
 //!
 //! | file | content |
 //! |---|---|
@@ -135,7 +135,7 @@ impl Path {
     }
 }
 
-/// Opens `count` queues, or as many as the interface has, for the stack on `addresses`, which are addresses
+/// Opens `count` queues, or fewer if the interface has fewer. `addresses` are the addresses of the stack, and
 /// of the host on `interface`.
 ///
 /// # Errors

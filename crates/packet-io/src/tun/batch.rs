@@ -1,10 +1,9 @@
 //! Passes several packets to the kernel in one call.
 //!
 //! A packet for a program of this host wakes that program. If both run on one core, the kernel schedules the
-//! program when our call ends. So with a call for each packet it runs after each packet, and the benchmark
-//! `own-send` takes 209 ms/GB instead of 145 (docs/notes/performance-bulk.md, "One call for all packets of a
-//! round"). Without `io_uring`, packets are written one by one. So are packets that the kernel refuses here,
-//! which reports the reason in the usual way.
+//! program when our call ends. With one call per packet it would run after each packet, which costs more
+//! (docs/notes/performance-bulk.md, "One call for all packets of a round"). Without `io_uring`, packets are
+//! written one by one. Packets that the kernel refuses here are also written alone; that reports the reason.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};

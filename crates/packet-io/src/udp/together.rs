@@ -3,8 +3,8 @@
 //! If both ends run on one core, the first chain wakes the receiver, which preempts the sender when its call
 //! ends. With a call for each chain, this happens after each chain (docs/notes/performance-bulk.md, "In
 //! UDP"). `sendmmsg(2)` does not help, because the kernel may switch to the receiver between two messages.
-//! Without `io_uring`, chains are sent one by one. So are chains that the kernel refuses here, which reports
-//! the reason in the usual way.
+//! Without `io_uring`, chains are sent one by one. Chains that the kernel refuses here are also sent alone;
+//! that reports the reason.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
