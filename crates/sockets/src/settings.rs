@@ -341,7 +341,7 @@ impl Settings {
     }
 }
 
-/// Switches this cookie of a client on, or off if it is on.
+/// Sets the client's cookie to `cookie` if `is_on`, otherwise back to the standard one if it is `cookie`.
 fn use_cookie(connect: &mut FastOpenConnect, cookie: ClientCookie, is_on: bool) {
     if is_on {
         connect.cookie = cookie;

@@ -58,7 +58,7 @@ pub(crate) struct Socket {
     pub(crate) nonblocking: bool,
     /// True if the handshake is complete, or if data may already flow.
     pub(crate) connected: bool,
-    /// True if connect() returned that the handshake continues; the next call returns its result.
+    /// True if connect() returned during the handshake; the next call returns the result of the handshake.
     connecting: bool,
     /// True if the SYN waits for the first write.
     pub(crate) deferred: bool,

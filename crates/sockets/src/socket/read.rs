@@ -145,7 +145,7 @@ fn stamps(at: Duration) -> Control {
     Control { level: libc::SOL_SOCKET, kind: libc::SCM_TIMESTAMPING, data }
 }
 
-/// Returns `struct sock_extended_err` with room for the address of the error's sender, which is empty.
+/// Returns `struct sock_extended_err`, followed by an empty address of the error's sender.
 fn extended_error(error: &ExtendedError, family: Family) -> Vec<u8> {
     let mut data = Vec::with_capacity(44);
     data.extend(error.errno.to_ne_bytes());
