@@ -75,9 +75,9 @@ impl Sample {
     /// Mean: Student's interval, exact for a normal distribution and nearly so for a large sample of any
     /// other. The interval of a single value has no width, although nothing is known about its error.
     ///
-    /// Quantile: the closest two values so that each end is beyond the true quantile in at most 2.5 % of
-    /// samples. If the sample is too small for that, as for the 99th percentile of 100 values, the
-    /// interval ends at the smallest or largest value.
+    /// Quantile: the two closest values such that each end is on the wrong side of the true quantile in at
+    /// most 2.5 % of samples. If the sample is too small for that, as for the 99th percentile of 100 values,
+    /// the interval ends at the smallest or largest value.
     pub fn interval(&self, statistic: Statistic) -> Interval {
         let values = &self.0;
         let n = values.len();
@@ -134,8 +134,8 @@ fn count_within<'a>(limit: f64, weights: impl Iterator<Item = &'a f64>) -> usize
     sums.take_while(|sum| *sum <= limit).count()
 }
 
-/// Returns the 97.5th percentile of Student's distribution: the expansion of Abramowitz and Stegun, 26.7.5,
-/// where it is right to three decimals.
+/// Returns the 97.5th percentile of Student's distribution, exact to three decimals: from a table for few
+/// degrees of freedom, otherwise by the expansion of Abramowitz and Stegun, 26.7.5.
 fn student(freedom: f64) -> f64 {
     match freedom {
         ..1.5 => 12.706,

@@ -52,7 +52,7 @@ pub enum Goal {
     AtLeast(f64),
     /// Maximum of candidate / baseline.
     AtMost(f64),
-    /// Minimum of the units per second of the candidate / of the baseline.
+    /// Minimum of candidate / baseline, in units per second.
     Faster(f64),
     /// No goal: the row only records the ratio.
     None,
