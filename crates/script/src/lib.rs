@@ -50,7 +50,7 @@ pub use settings::keys;
 /// Options of a run in addition to those in the script.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// `--key=value` flags before those of the script: key without dashes, value.
+    /// Flags that precede those of the script: key without dashes, and value.
     pub flags: Vec<(String, String)>,
     /// Values for `${NAME}`.
     pub defines: Vec<(String, String)>,

@@ -53,8 +53,8 @@ pub(crate) enum Cookie {
 }
 
 impl TcpOption {
-    /// Appends the bytes of the option. Named cookies and echoes must be resolved first; otherwise they count
-    /// as a request, or 0.
+    /// Appends the bytes of the option. Named cookies and echoes must be resolved first; otherwise a cookie
+    /// counts as a request, and an echo as 0.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let mut tlv = |kind: u8, pieces: &[&[u8]]| {
             let len = 2 + pieces.iter().map(|piece| piece.len()).sum::<usize>();
