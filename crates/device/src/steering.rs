@@ -25,9 +25,9 @@ pub use queue::SteeredDevice;
 /// An assignment of four-tuples to stacks by a keyed hash. The hash is cheap enough for every packet, and a
 /// program in the kernel can compute it too: see [`Steering::key`].
 ///
-/// The hash is not cryptographic: some chosen addresses and ports collide under every key, and an attacker
-/// who finds out the key knows the stack of each four-tuple. So an attacker can make one core work more than
-/// the others, but cannot do more harm.
+/// The hash is not cryptographic. Some chosen addresses and ports collide under every key. An attacker who
+/// finds out the key knows the stack of each four-tuple. In both cases one core can be made to work more than
+/// the others, but nothing worse.
 ///
 /// ```
 /// use brisk_device::memory::{MemoryDevice, MemoryOptions};

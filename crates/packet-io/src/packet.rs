@@ -122,8 +122,8 @@ pub struct Opened {
     pub kernel_listener: Option<KernelListener>,
 }
 
-/// Opens `count` queues for the stack on `addresses`, which are addresses of the host on `interface`: with
-/// redirection if the system permits it, otherwise with packet sockets.
+/// Opens `count` queues for the stack on `addresses`, which belong to the host on `interface`. Uses
+/// redirection if the system permits it, otherwise packet sockets.
 /// # Errors
 /// Those of [`PacketDevice::open`].
 pub fn open(

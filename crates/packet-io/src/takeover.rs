@@ -18,9 +18,8 @@
 //! device receives before it has the list wait in its queues. The queues of AF_XDP belong to one process, so
 //! an `xdp:` device is replaced by a packet socket before the new process opens its own.
 //!
-//! If the new process ends before the old one, the old one offers the port again; its connections stall until
-//! another process takes the port over. A process hands its port over only to a process of root or of its own
-//! user.
+//! If the new process ends first, the old one offers the port again. Its connections stall until another
+//! process takes the port over. A process hands its port over only to a process of root or of its own user.
 
 pub(crate) mod relay;
 mod replaceable;

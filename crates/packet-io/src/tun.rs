@@ -2,10 +2,10 @@
 //! it.
 //!
 //! With `IFF_VNET_HDR` each packet has a `virtio_net_hdr` (virtio 1.2, 5.1.6) that describes unfinished work:
-//! a super-packet to be cut every `gso_size` bytes, a checksum to be completed. This makes a TUN the fastest
-//! path between a user-space TCP and the kernel of the same host: one call moves up to 64 kB in either
-//! direction, and up to 256 kB to the kernel's own TCP (`tun/big.rs`). If the kernel does not support the
-//! offloads, the device carries single packets and does the unfinished work in software.
+//! a super-packet to be cut every `gso_size` bytes, a checksum to be completed. So one call moves up to 64 kB
+//! in either direction, and up to 256 kB to the kernel's own TCP (`tun/big.rs`). No other device moves data
+//! between this host's kernel and a user-space TCP faster. If the kernel does not support the offloads, the
+//! device carries single packets and does the unfinished work in software.
 //!
 //! Creating a device needs CAP_NET_ADMIN. Opening one that was created for this user (`ip tuntap add NAME
 //! mode tun user USER`) needs no privilege.

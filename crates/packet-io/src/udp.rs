@@ -474,8 +474,8 @@ impl Arrival<'_> {
     }
 }
 
-/// Returns the maximum length of an inner packet whose datagram fits the path: in the datagram, the headers
-/// of IPv6 and TCP are replaced by our header, UDP and IP.
+/// Returns the maximum length of an inner packet whose datagram fits the path. In the datagram, our header,
+/// UDP and IP replace the headers of IPv6 and TCP.
 fn inner_mtu(path_mtu: usize, local: SocketAddr) -> usize {
     let ip_header = if local.is_ipv4() { 20 } else { 40 };
     (path_mtu - ip_header - UDP_HEADER - HEADER_LEN + INNER_HEADERS).min(MAX_SUPER)

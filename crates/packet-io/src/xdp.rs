@@ -2,7 +2,7 @@
 //!
 //! A program on the interface passes segments for the stack to sockets in brisk's memory, before the kernel
 //! processes them; the kernel gets all other frames. Packets of the stack leave as frames from the same
-//! memory, past the host's firewall, to the next hop in the kernel's tables; the kernel sends those that
+//! memory, past the host's firewall, to the next hop in the kernel's tables. The kernel sends packets that
 //! leave by another interface (`next_hops`). If the driver supports it, frames are not copied at all.
 //! Super-packets cannot cross the interface: this module cuts and merges them. The device is meant for many
 //! short transfers; `packet:` is better for bulk.
@@ -72,9 +72,9 @@ pub struct XdpOptions {
     pub native: bool,
     /// True to let the driver use the stack's memory if possible. Default true.
     pub zero_copy: bool,
-    /// True to trust segments whose checksum is only the sum of the pseudo-header; a sender on the same host
-    /// leaves the rest to the interface. It must be false if segments come from a wire. `None`: true on a
-    /// veth, otherwise false. Default `None`.
+    /// True to trust segments whose checksum is only the sum of the pseudo-header. A sender on the same host
+    /// leaves the rest to the interface. Must be false if segments come from a wire. `None`: true on a veth,
+    /// otherwise false. Default `None`.
     pub unfinished_checksums: Option<bool>,
 }
 

@@ -51,7 +51,7 @@ const ROUNDS: usize = 8;
 /// update that reading causes.
 ///
 /// During a turn the driver receives at most as much as in one round. A runtime with one thread runs the
-/// driver many times before its main task; without this limit, received data would fill the window before
+/// driver many times before its main task. Without this limit, received data would fill the window before
 /// that task reads.
 ///
 /// If packets arrive without pause, one turn follows another. Only turns that begin within `READERS_TURN` of

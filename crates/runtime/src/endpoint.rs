@@ -498,9 +498,9 @@ impl Builder {
     /// Changes the configuration of the stack: its limits, caches, ports and timeouts. `change` receives the
     /// current configuration, with the addresses and the MTU of the device.
     ///
-    /// [`build`](Builder::build) still adapts it to the device: it lowers `mtu` to the device's limit and
-    /// sets `granularity`, `max_super_segment` and `sends_twice`; it sets `lifecycle` and `observe` according
-    /// to the observers. Several stacks divide the limits among them.
+    /// [`build`](Builder::build) lowers `mtu` to the device's limit, and replaces `granularity`,
+    /// `max_super_segment` and `sends_twice` by values for the device. It sets `lifecycle` and `observe`
+    /// according to the observers. Several stacks divide the limits among them.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -546,10 +546,10 @@ impl Builder {
     /// The driver of the stack calls the observer outside the lock of the stack, in the order of the changes.
     /// The observer may use the endpoint. It must return soon, because all connections of the stack wait for
     /// it. Calls for one stack follow one another; those for several stacks ([`queue`](Builder::queue)) may
-    /// come at the same time, from several threads. A change that a call of the program causes is reported
-    /// after that call, in the next round of the driver; a task may notice a change before the observer does.
-    /// If the driver ends because the device fails or the tokio runtime is shut down, the end of open
-    /// connections is not reported. If the observer panics, the driver ends.
+    /// come at the same time, from several threads. The driver reports a change in its next round. So the
+    /// observer learns of it after the call that causes it, and maybe after a task has noticed it. If the
+    /// driver ends because the device fails or the tokio runtime is shut down, the end of open connections is
+    /// not reported. If the observer panics, the driver ends.
     ///
     /// A clone of the endpoint in the observer keeps the endpoint alive.
     ///

@@ -208,9 +208,8 @@ impl Shared {
     }
 
     /// Records that the driver has ended, and wakes every waiting task. If the stack was still in use, the
-    /// other stacks of the endpoint end too: otherwise new connections whose four-tuple belongs to this stack
-    /// would get no answer, and no handle would report it. The drivers of a closed endpoint end by
-    /// themselves.
+    /// other stacks of the endpoint end too. Otherwise new connections of this stack would get no answer, and
+    /// no handle would report it. The drivers of a closed endpoint end by themselves.
     pub(crate) fn end(&self, ended: Ended) {
         let is_needed = self.lock().has_handles();
         if self.end_alone(ended.clone()) && is_needed {

@@ -39,8 +39,8 @@ pub(crate) enum Echo {
     Value(u32),
     /// `ecr @`: the time stamp of the last segment that the stack sent.
     Newest,
-    /// `ecr @seq/n`: the time stamp of the n-th segment of the stack that began at `seq`; if there is none,
-    /// the effect is that of `@`.
+    /// `ecr @seq/n`: the time stamp of the stack's n-th segment that began at `seq`; like `@` if there is
+    /// none.
     Segment { seq: u32, transmission: u32 },
 }
 

@@ -33,7 +33,7 @@ pub(crate) fn keys() -> FastOpenConfig {
 }
 
 /// Returns the Fast Open configuration of a listener with this TCP. With an initial window above the default,
-/// the early response may fill that window: only servers of a gateway pair have such a window, and they
+/// the early response may fill that window. Only servers of a gateway pair have such a window, and they
 /// respond only to authenticated requests.
 pub fn listening(tcp: &TcpConfig) -> FastOpenListen {
     let early_response = match tcp.initial_window > TcpConfig::default().initial_window {

@@ -1,9 +1,9 @@
 //! Guards: listeners of the kernel that keep it from resetting the stack's connections.
 //!
 //! The kernel resets segments to a port that none of its sockets uses. A guard occupies the port and silently
-//! discards packets with a TTL below 255 (`IP_MINTTL`, `IPV6_MINHOPCOUNT`): all packets from beyond the link,
-//! and packets from the link whose sender does not set the TTL to 255. A guard also keeps other programs from
-//! using the port, is shown by `ss`, and ends with the process. It needs no privilege.
+//! discards packets with a TTL below 255 (`IP_MINTTL`, `IPV6_MINHOPCOUNT`). These are all packets from beyond
+//! the link, and most packets from hosts on the link. A guard also keeps other programs from using the port,
+//! is shown by `ss`, and ends with the process. It needs no privilege.
 //!
 //! If the kernel serves some of the clients, the guard of the served port is a listener for them. A program
 //! on it discards the packets of the other clients.

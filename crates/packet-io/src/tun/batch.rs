@@ -36,8 +36,8 @@ impl TunBatch {
         Uring::open().ok().map(|uring| TunBatch { uring, starts: vec![start; MAX] })
     }
 
-    /// Describes the packets up to the first one that must be written alone ([`send_each`]); returns their
-    /// number, including packets that are marked as `taken` and are not written again.
+    /// Describes the packets up to the first one that must be written alone ([`send_each`]). Returns their
+    /// number; packets marked as `taken` count too, but are not written again.
     fn describe(&mut self, packets: &[Gathered<'_>], big: &mut Option<Locals>) -> usize {
         let described = packets.iter().zip(&mut self.starts);
         described

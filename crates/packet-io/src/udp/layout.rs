@@ -180,8 +180,8 @@ impl<'a> Incoming<'a> {
     }
 }
 
-/// The IPv6 packet for the stack, built from one datagram or from a run of datagrams that a sender with TSO
-/// would have sent as one packet.
+/// The IPv6 packet for the stack, built from one datagram or from a run. A run is a sequence of datagrams
+/// that a sender with TSO would have sent as one packet.
 #[derive(Debug)]
 pub(super) struct Assembly {
     buffers: Buffers,

@@ -18,8 +18,8 @@ use crate::queue_program;
 impl UdpDevice {
     /// Binds `count` sockets to one address.
     ///
-    /// The first socket is bound as by [`bind`](UdpDevice::bind), so that an address in use by another
-    /// program is refused, although these sockets share their address.
+    /// The sockets share their address. The first one is still bound as by [`bind`](UdpDevice::bind), so an
+    /// address in use by another program is refused.
     ///
     /// # Errors
     /// Those of [`bind`](UdpDevice::bind).

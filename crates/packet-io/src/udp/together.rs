@@ -93,8 +93,8 @@ fn memory(len: usize) -> usize {
 
 impl UdpDevice {
     /// Sends waiting chains in one call, all but the youngest `keep`. Only sends as many as certainly fit
-    /// into the socket's memory: the kernel tries every chain, so if one did not fit, a later one could
-    /// overtake it. Returns true if it has sent any.
+    /// into the socket's memory. The kernel tries every chain, so a chain could overtake an earlier one that
+    /// did not fit. Returns true if it has sent any.
     pub(super) fn transmit_together(&mut self, keep: usize) -> bool {
         let count = self.batches.len().saturating_sub(keep).min(MAX);
         if count < 2 || self.together.is_none() || self.state.max_gso_segments() == 1 {

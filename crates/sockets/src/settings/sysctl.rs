@@ -149,8 +149,8 @@ fn syn_cookies(value: &str) -> SynCookies {
     }
 }
 
-/// Returns the number of retransmissions of a SYN-ACK in this many seconds, at most 255, and the number of
-/// seconds until the timeout of the last one ends (Linux: `TCP_DEFER_ACCEPT`).
+/// Returns how often a SYN-ACK is retransmitted in this many seconds, at most 255, and after how many seconds
+/// the last of these timeouts ends (Linux: `TCP_DEFER_ACCEPT`).
 pub(crate) fn retransmissions_in(seconds: i32) -> (u8, i32) {
     let (mut count, mut period, mut timeout) = (0, 0, 1);
     while seconds > period && count < u8::MAX {

@@ -137,7 +137,7 @@ impl Socket {
     }
 }
 
-/// Returns SCM_TIMESTAMPING: three times, of which the first is that of the software.
+/// Returns SCM_TIMESTAMPING: three times; the first is the software's, the others are zero.
 fn stamps(at: Duration) -> Control {
     let mut data = vec![0; 48];
     data[..8].copy_from_slice(&(at.as_secs() as i64).to_ne_bytes());
