@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`memory`] | a pair of devices joined in memory, for tests and examples |
 //! | [`offload`] | segmentation and checksums in software, for devices that offer neither |
-//!  [`steering`] | several stacks on one device: a queue for each, a mailbox for misrouted packets |
+//! | [`steering`] | several stacks on one device: a queue for each, a mailbox for misrouted packets |
 //!
 //! The crate depends on no operating system. `brisk_packet_io` has the devices of Linux; a program with its
 //! own source of packets (a tunnel, a simulator, a network card in user space) implements the trait itself.

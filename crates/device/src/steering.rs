@@ -68,7 +68,8 @@ pub struct Steering {
 /// The prime closest to 2^32 divided by the golden ratio, the usual factor of multiplicative hashing (Knuth,
 /// TAOCP 3, 6.4).
 pub const FACTOR: u32 = 0x9e37_79b1;
-/// Shift that moves the high bits of a product to the low ones. They depend on all bits of the factors.
+/// Shift that moves the high bits of a product to the low ones. The high bits depend on all bits of the
+/// factors.
 pub const SHIFT: u32 = 15;
 
 impl Steering {
@@ -96,11 +97,11 @@ impl Steering {
     /// Returns the two halves of the key in the order of their use, for a program that computes the same hash
     /// in the kernel.
     ///
-    /// The hash begins with the first half of the key. Then four things are mixed in, in this order: the
-    /// ports (the peer's in the high half), the peer's address, our address (an IPv4 address is one word, an
-    /// IPv6 address the four of [`address_words`]), and the second half of the key. A hash
-    /// [by ports](Steering::by_ports) leaves out both addresses. To mix in a word is to XOR it, to multiply
-    /// by [`FACTOR`], and to XOR the result with itself shifted right by [`SHIFT`]. The queue is the high 16
+    /// The hash begins with the first half of the key. Then these are mixed in, in this order: the ports (the
+    /// peer's in the high half), the peer's address, our address, and the second half of the key. An IPv4
+    /// address is one word, an IPv6 address the four of [`address_words`]. A hash [by
+    /// ports](Steering::by_ports) leaves out both addresses. To mix in a word is to XOR it, to multiply by
+    /// [`FACTOR`], and to XOR the result with itself shifted right by [`SHIFT`]. The queue is the high 16
     /// bits of the hash times the number of queues, shifted right by 16.
     pub fn key(&self) -> [u32; 2] {
         self.key

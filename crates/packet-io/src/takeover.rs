@@ -158,7 +158,7 @@ impl Offer {
     /// # Panics
     /// Outside a tokio runtime.
     pub fn begin(&mut self) {
-        // Without the list the predecessor has ended, and has no connections to relay.
+        // If no list comes, the predecessor has ended, and no connections are relayed.
         let taken_over = self.predecessor.take().and_then(|predecessor| predecessor.take_over().ok());
         let (inherited, updates) = match taken_over {
             Some((inherited, updates)) => (inherited, Some(updates)),

@@ -98,7 +98,7 @@ impl Endpoint {
     /// [`FastOpenConnect::defer`](brisk_tcp::fast_open::FastOpenConnect::defer) and a cookie of the server,
     /// this returns the stream at once, as Linux does with `TCP_FASTOPEN_CONNECT`. The SYN then waits for the
     /// data of the first write, and reading and writing return errors of the handshake. `config.tcp` replaces
-    /// [`tcp_config`](Endpoint::tcp_config), from which a [`TcpSocket`](crate::TcpSocket) starts.
+    /// [`tcp_config`](Endpoint::tcp_config); use a [`TcpSocket`](crate::TcpSocket) to start from that.
     ///
     /// # Errors
     /// Those of [`connect`](Endpoint::connect); `InvalidInput` for a setting out of its range.
@@ -215,8 +215,8 @@ impl Endpoint {
 
     /// Announces that the caller will learn of moves of the peer at `address` and report each with
     /// [`move_peer`](Endpoint::move_peer). From now on the stack sends no reset in answer to unknown segments
-    /// from a new address for 15 seconds, because such a report may come. In this time it does not answer a
-    /// SYN that repeats one whose data has opened a connection of the peer.
+    /// from a new address for 15 seconds, because such a report may come. In this time it ignores a repeated
+    /// SYN if the data of the first one has opened a connection of the peer.
     pub fn expect_moves(&self, address: IpAddr) {
         self.shards.for_each(|stack, _| stack.expect_moves(address));
     }
@@ -317,8 +317,8 @@ impl Endpoint {
     }
 
     /// Closes the listeners at once, and the sending side of each connection after its written data. Waits up
-    /// to `limit` for the peers to close their sides, and aborts the other connections with a reset. Then the
-    /// driver closes the device, and every handle reports `NotConnected`. Returns the number of aborted
+    /// to `limit` for the peers to close their sides, and then resets connections that are still open. Then
+    /// the driver closes the device, and every handle reports `NotConnected`. Returns the number of reset
     /// connections.
     ///
     /// Does not wait for connections in TIME-WAIT. If the device still has not accepted the last packets

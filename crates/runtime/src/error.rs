@@ -106,7 +106,7 @@ pub(crate) fn write(error: WriteError) -> Option<io::Error> {
     }
 }
 
-/// Returns the error of a write to a connection whose end an earlier write has reported.
+/// Returns `BrokenPipe` with the reason why the connection ended.
 pub(crate) fn broken_pipe(reason: CloseReason) -> io::Error {
     io::Error::new(io::ErrorKind::BrokenPipe, reason)
 }

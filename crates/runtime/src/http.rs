@@ -1,4 +1,4 @@
-//! Implements traits of hyper-util and axum for the types of this crate; no crate but this and theirs can.
+//! Implements traits of hyper-util and axum for the types of this crate. No other crate could implement them.
 
 /// Lets `hyper_util::client::legacy::Client` keep `TokioIo<TcpStream>` in its pool.
 #[cfg(feature = "hyper")]

@@ -40,7 +40,7 @@ impl Profile {
     /// Parses one profile.
     ///
     /// # Errors
-    /// The first word that is unknown or has a value that is not permitted.
+    /// `text` is empty, or a word of it is unknown, has a wrong value or lacks another word that it needs.
     pub fn parse(text: &str) -> Result<Profile, ProfileError> {
         let name = text.trim();
         if name.is_empty() {
