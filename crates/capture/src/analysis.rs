@@ -1,8 +1,7 @@
 //! Analysis of all connections of a capture.
 //!
-//! Memory is bounded: at most `MAX_CONNECTIONS` connections are open at a time, `MAX_OPEN` of their packets
-//! are stored and `MAX_KEPT` exchanges are kept. Beyond the first two limits the connections that have been
-//! idle longest are closed; beyond the third, every second exchange is dropped.
+//! Three limits bound the memory. At `MAX_CONNECTIONS` open connections, or `MAX_OPEN` stored packets, the
+//! connections that have been idle longest are closed. At `MAX_KEPT` exchanges, every second one is dropped.
 
 use std::collections::HashMap;
 use std::io::Read;

@@ -210,7 +210,7 @@ impl Direction {
     fn count_identification(&mut self, segment: &Segment, start: u64, next: u64) {
         let Some(id) = segment.ip_id else { return };
         let at = segment.at;
-        // SYN and SYN-ACK have identifications of their own.
+        // The identifications of SYN, SYN-ACK and RST are outside the sequence.
         if segment.syn || segment.rst {
             return;
         }

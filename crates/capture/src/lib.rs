@@ -12,8 +12,8 @@
 //!
 //! The capture shows a loss in one of two ways. *Beyond* the capture point: a captured segment is sent again,
 //! and no DSACK reports it as a duplicate (RFC 2883). *Before* the capture point: a gap in the sequence
-//! numbers is filled late, or the IP identifications have a gap, if the sender increments them by one per
-//! packet (RFC 6864 permits this; Linux does it).
+//! numbers is filled late, or the IP identifications have a gap. The latter needs a sender that increments
+//! them by one per packet (RFC 6864 permits this; Linux does it).
 
 #![forbid(unsafe_code)]
 

@@ -11,8 +11,8 @@ const MAX_OPEN: usize = 4096;
 /// Time, ns, after which the state of a packet is final.
 const FINAL_AFTER: u64 = 20_000_000_000;
 
-/// Losses and their runs, with the two probabilities of the link grammar's `after:` model: for a packet that
-/// begins a burst or follows one that arrived, and for a packet that follows a lost one.
+/// Losses and their runs. They give the two loss probabilities of the link grammar's `after:` model: that of
+/// a packet after a lost one in a burst, and that of every other packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Losses {
     /// Packets sent.
@@ -155,8 +155,8 @@ impl Train {
         }
     }
 
-    /// Processes a DSACK of these bytes: of the packets marked as lost that carried them, the last one had
-    /// arrived.
+    /// Processes a DSACK of these bytes. Several packets that carried them may be marked as lost; the last of
+    /// these had arrived.
     pub fn had_arrived(&mut self, start: u64, end: u64) {
         let overlaps = |mark: &&mut Mark| mark.lost && mark.start < end && start < mark.end;
         if let Some(mark) = self.open.iter_mut().rev().find(overlaps) {

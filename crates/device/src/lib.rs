@@ -4,15 +4,14 @@
 //! |---|---|
 //! | [`memory`] | a pair of devices joined in memory, for tests and examples |
 //! | [`offload`] | segmentation and checksums in software, for devices that offer neither |
-//! | [`steering`] | several stacks on one device: a queue for each, a mailbox for packets that arrive on a
-//! wrong queue |
+//! | [`steering`] | several stacks on one device: a queue for each, a mailbox for misrouted packets |
 //!
 //! The crate depends on no operating system. `brisk_packet_io` has the devices of Linux; a program with its
 //! own source of packets (a tunnel, a simulator, a network card in user space) implements the trait itself.
 //!
 //! The driver loops over `poll_readable`, `receive` with a budget, `send` for each packet of the stack, and
-//! `flush`. A packet may be a *super-packet*: one IP and one TCP header before up to 64 kB of payload (256 kB
-//! on some devices), in place of a run of segments of equal size. Super-packets affect bulk throughput far
+//! `flush`. A packet may be a *super-packet*: one IP header, one TCP header and up to 64 kB of payload (256
+//! kB on some devices). It replaces a run of segments of equal size. Super-packets affect bulk throughput far
 //! more than the kind of device does.
 #![forbid(unsafe_code)]
 
@@ -34,7 +33,7 @@ mod testing;
 /// Callback that gets a packet, its buffer if the callback may keep it, and its metadata.
 pub type SharedSink<'a> = dyn FnMut(&[u8], Option<&Bytes>, RxMeta) + 'a;
 
-/// A device for IP packets under a tokio runtime, which passes several packets in a call.
+/// A device for IP packets under a tokio runtime. It passes several packets in a call.
 ///
 /// The trait is object safe, and one task drives one device. Call `poll_readable` and `poll_writable` inside
 /// a tokio runtime with I/O enabled; the other methods need no runtime.
@@ -60,8 +59,8 @@ pub trait Device: Send {
     ///
     /// Never blocks. `WouldBlock` means that the device has not accepted this packet: call again with the
     /// same packet after [`poll_writable`](Device::poll_writable). A packet that the path refuses (too long,
-    /// no route, a firewall) is counted in [`Counters::send_refused`]; the result is that of a sent packet,
-    /// because TCP treats it as lost. Any other error means that the device has failed.
+    /// no route, a firewall) is counted in [`Counters::send_refused`]; the result is `Ok`, because TCP treats
+    /// the packet as lost. Any other error means that the device has failed.
     fn send(&mut self, packet: &[u8], tx: TxMeta) -> io::Result<()>;
 
     /// Like [`send`](Device::send), for a packet with a partial checksum whose payload is in two separate
@@ -91,8 +90,8 @@ pub trait Device: Send {
         Ok(())
     }
 
-    /// Returns the longest IP packet of one segment in bytes, header included. The stack derives its MSS from
-    /// it.
+    /// Returns the maximum length of the IP packet of one segment, bytes, header included. The stack derives
+    /// its MSS from it.
     fn mtu(&self) -> usize;
 
     /// Returns what the device can do for the stack.
@@ -103,8 +102,8 @@ pub trait Device: Send {
         Counters::default()
     }
 
-    /// Returns the route to the sender of the packet that was received last, if another queue of this device
-    /// needs that route: see [`steering`].
+    /// Returns the route to the sender of a received packet, if another queue of this device needs that route:
+    /// see [`steering`].
     fn return_route(&mut self, _packet: &[u8]) -> Option<ReturnRoute> {
         None
     }
@@ -188,7 +187,7 @@ pub fn send_each(device: &mut (impl Device + ?Sized), packets: &mut [Gathered<'_
     Ok(())
 }
 
-/// The route to a peer, a message from one queue of a device to another.
+/// The route to a peer. One queue of a device reports it to another.
 ///
 /// ```
 /// use brisk_device::{Device, ReturnRoute, memory::MemoryDevice};
@@ -276,7 +275,7 @@ pub struct RxMeta {
 /// Metadata of a packet to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TxMeta {
-    /// Payload bytes after which to cut a segment. `None` and 0 send the packet unchanged.
+    /// Payload bytes of each segment that the packet is cut into. `None` and 0 send the packet unchanged.
     pub segment_size: Option<u16>,
     /// True if the TCP checksum field holds only the folded sum of the pseudo-header (not complemented), as
     /// for virtio-net's `NEEDS_CSUM`. The device or the kernel then completes the checksum.
@@ -315,8 +314,8 @@ pub struct Counters {
     /// Bytes of those packets.
     pub sent_bytes: u64,
     /// Packets that could not be sent because of their properties or their destination. A TUN counts a packet
-    /// once if any of its segments was refused. Devices that cut packets themselves count such a packet as
-    /// sent, and here each refused segment.
+    /// once if any of its segments was refused. Other devices, which cut packets themselves, count such a
+    /// packet as sent; each refused segment counts here.
     pub send_refused: u64,
     /// Packets that arrived at this queue and were handed to another queue's stack.
     pub handed_over: u64,

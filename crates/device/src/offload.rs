@@ -1,11 +1,11 @@
-//! The work of a device that cannot do it itself: cuts a super-packet into segments, and completes checksums.
+//! Offload in software, for devices without it: cuts a super-packet into segments, and completes checksums.
 
 use brisk_wire::ChecksumFill;
 
 use crate::TxMeta;
 
-/// Passes the packets that `packet` becomes on the wire to `emit`: one, or a run of segments, each with
-/// complete checksums. [`Device::send`](crate::Device::send) calls it in devices without
+/// Converts `packet` to the packets that go on the wire, and passes them to `emit`: one packet or a run of
+/// segments, with complete checksums. [`Device::send`](crate::Device::send) calls it in devices without
 /// [`Capabilities::tso`](crate::Capabilities::tso) and
 /// [`Capabilities::checksum_offload`](crate::Capabilities::checksum_offload).
 ///

@@ -25,9 +25,9 @@ pub use queue::SteeredDevice;
 /// An assignment of four-tuples to stacks by a keyed hash. The hash is cheap enough for every packet, and a
 /// program in the kernel can compute it too: see [`Steering::key`].
 ///
-/// The hash is not cryptographic: some chosen addresses and ports collide under every key, and an attacker
-/// who finds out the key knows the stack of each four-tuple. So an attacker can make one core work more than
-/// the others, but cannot do more harm.
+/// The hash is not cryptographic. Some chosen addresses and ports collide under every key. An attacker who
+/// finds out the key knows the stack of each four-tuple. In both cases one core can be made to work more than
+/// the others, but nothing worse.
 ///
 /// ```
 /// use brisk_device::memory::{MemoryDevice, MemoryOptions};
@@ -68,7 +68,8 @@ pub struct Steering {
 /// The prime closest to 2^32 divided by the golden ratio, the usual factor of multiplicative hashing (Knuth,
 /// TAOCP 3, 6.4).
 pub const FACTOR: u32 = 0x9e37_79b1;
-/// Shift that brings the high bits of a product, which depend on all bits of its factors, to the low ones.
+/// Shift that moves the high bits of a product to the low ones. The high bits depend on all bits of the
+/// factors.
 pub const SHIFT: u32 = 15;
 
 impl Steering {
@@ -93,14 +94,14 @@ impl Steering {
         Steering { by_ports: true, ..self }
     }
 
-    /// Returns the key in the order in which it is mixed in, for a program that computes the same hash in the
-    /// kernel.
+    /// Returns the two halves of the key in the order of their use, for a program that computes the same hash
+    /// in the kernel.
     ///
-    /// The hash begins with the first half of the key. Then four things are mixed in, in this order: the
-    /// ports (the peer's in the high half), the peer's address, our address (an IPv4 address is one word, an
-    /// IPv6 address the four of [`address_words`]), and the second half of the key. A hash
-    /// [by ports](Steering::by_ports) leaves out both addresses. To mix in a word is to XOR it, to multiply
-    /// by [`FACTOR`], and to XOR the result with itself shifted right by [`SHIFT`]. The queue is the high 16
+    /// The hash begins with the first half of the key. Then these are mixed in, in this order: the ports (the
+    /// peer's in the high half), the peer's address, our address, and the second half of the key. An IPv4
+    /// address is one word, an IPv6 address the four of [`address_words`]. A hash [by
+    /// ports](Steering::by_ports) leaves out both addresses. To mix in a word is to XOR it, to multiply by
+    /// [`FACTOR`], and to XOR the result with itself shifted right by [`SHIFT`]. The queue is the high 16
     /// bits of the hash times the number of queues, shifted right by 16.
     pub fn key(&self) -> [u32; 2] {
         self.key
@@ -143,7 +144,7 @@ fn mix(hash: u32, word: u32) -> u32 {
     product ^ product >> SHIFT
 }
 
-/// Returns the words of an IPv6 address, the first one first; an IPv4 address counts as mapped.
+/// Returns the words of an IPv6 address, the first one first. An IPv4 address is taken as IPv4-mapped.
 pub fn address_words(ip: IpAddr) -> [u32; 4] {
     let bits = match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),

@@ -331,7 +331,7 @@ impl ArmReport {
 }
 
 impl Report {
-    /// Computes the report of a comparison; `report_arm` computes that of the arm with an index.
+    /// Computes the report of a comparison; `report_arm` computes the part of an arm from its index.
     pub(crate) fn of(comparison: &Comparison, report_arm: impl Fn(usize, &Profile) -> ArmReport) -> Report {
         Report {
             link: LinkReport::of(&comparison.link),

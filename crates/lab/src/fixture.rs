@@ -48,7 +48,7 @@ pub(crate) fn udp_device(bind: SocketAddr) -> io::Result<(Builder, Attached)> {
     Ok(AttachConfig::new(DeviceSpec::Udp { bind }).open()?)
 }
 
-/// Runs a gateway and keeps its stack as long.
+/// Runs a gateway, and keeps its stack until the gateway has ended.
 pub(crate) async fn keep<T>(endpoint: Endpoint, side: impl Future<Output = T>) {
     side.await;
     drop(endpoint);

@@ -57,8 +57,8 @@ pub(crate) fn response_head(len: u64) -> String {
     format!("HTTP/1.1 200 OK\r\nContent-Length: {len}\r\n\r\n")
 }
 
-/// Reads a response to its end, or until `may_continue`, called with the bytes of the body so far, returns
-/// false. Returns the lengths of its head and its body.
+/// Reads a response to its end, or until `may_continue` returns false; it gets the number of bytes of the
+/// body so far. Returns the lengths of the head and the body.
 ///
 /// # Errors
 /// Those of reading; the first line of a response other than 200.

@@ -75,9 +75,9 @@ impl Sample {
     /// Mean: Student's interval, exact for a normal distribution and nearly so for a large sample of any
     /// other. The interval of a single value has no width, although nothing is known about its error.
     ///
-    /// Quantile: the closest two values so that each end is beyond the true quantile in at most 2.5 % of
-    /// samples. If the sample is too small for that, as for the 99th percentile of 100 values, the
-    /// interval ends at the smallest or largest value.
+    /// Quantile: the two closest values such that each end is on the wrong side of the true quantile in at
+    /// most 2.5 % of samples. If the sample is too small for that, as for the 99th percentile of 100 values,
+    /// the interval ends at the smallest or largest value.
     pub fn interval(&self, statistic: Statistic) -> Interval {
         let values = &self.0;
         let n = values.len();
@@ -100,11 +100,11 @@ impl Sample {
     }
 }
 
-/// Returns the ranks, from 0, of the ends of the interval of quantile `q` of `n` values. The number of values
-/// below the true quantile is binomial with `n` and `q`.
+/// Returns the two ranks, from 0, at which the interval of quantile `q` of `n` values ends. The number of
+/// values below the true quantile is binomial with `n` and `q`.
 fn ranks(n: usize, q: f64) -> [usize; 2] {
-    // Probabilities relative to that of the most likely number, computed from there in both directions until
-    // they are negligible.
+    // Probabilities divided by the largest one, which is at `likely`. They are computed from there in both
+    // directions until they are negligible.
     const NEGLIGIBLE: f64 = 1e-16;
     let likely = (((n + 1) as f64 * q) as usize).min(n);
     let fewer = (1..=likely).rev().scan(1.0, |weight, k| {
@@ -134,8 +134,8 @@ fn count_within<'a>(limit: f64, weights: impl Iterator<Item = &'a f64>) -> usize
     sums.take_while(|sum| *sum <= limit).count()
 }
 
-/// Returns the 97.5th percentile of Student's distribution: the expansion of Abramowitz and Stegun, 26.7.5,
-/// where it is right to three decimals.
+/// Returns the 97.5th percentile of Student's distribution, exact to three decimals: from a table for few
+/// degrees of freedom, otherwise by the expansion of Abramowitz and Stegun, 26.7.5.
 fn student(freedom: f64) -> f64 {
     match freedom {
         ..1.5 => 12.706,
@@ -148,8 +148,8 @@ fn student(freedom: f64) -> f64 {
 /// Returns the 95 % percentile bootstrap interval (Efron 1979) of an estimate: the middle 95 % of its values
 /// over resamples. `estimate` draws a resample with a generator, from which it takes `words` words.
 ///
-/// It is for estimates that combine several statistics, such as the ratio of two means or of two quantiles of
-/// the same transactions: no closed form exists for those.
+/// It is for estimates that have no closed form because they combine several statistics, such as the ratio of
+/// two means.
 pub(crate) fn bootstrap(
     rng: &ChaCha8Rng,
     resamples: usize,

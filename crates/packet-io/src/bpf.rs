@@ -28,8 +28,8 @@ pub(crate) const XOR_X: u32 = libc::BPF_ALU | libc::BPF_XOR | libc::BPF_X;
 pub(crate) const MUL: u32 = libc::BPF_ALU | libc::BPF_MUL | libc::BPF_K;
 pub(crate) const LSH: u32 = libc::BPF_ALU | libc::BPF_LSH | libc::BPF_K;
 pub(crate) const RSH: u32 = libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K;
-/// Jumps if the accumulator is equal to a constant, greater than it, not less than it, or has one of its
-/// bits.
+/// Jumps if the accumulator is equal to a constant, greater, greater or equal, or has a bit in common with
+/// it.
 pub(crate) const JEQ: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
 pub(crate) const JGT: u32 = libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K;
 pub(crate) const JGE: u32 = libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K;
@@ -38,9 +38,8 @@ pub(crate) const JSET: u32 = libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K;
 pub(crate) const RET: u32 = libc::BPF_RET | libc::BPF_K;
 pub(crate) const RET_A: u32 = libc::BPF_RET | libc::BPF_A;
 
-/// Result for a packet of a client whose hash is in the accumulator: the verdict depends on whether the
-/// kernel's list has that hash ([`extended::by_list`]). A packet socket without a list accepts the whole
-/// packet.
+/// Result for a packet that a list decides about ([`extended::by_list`]); the client's hash is in the
+/// accumulator. A packet socket without a list accepts the whole packet.
 pub(crate) const CLIENT: u32 = 0x4_0002;
 
 /// Returns an instruction that does not jump.

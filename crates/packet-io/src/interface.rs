@@ -102,8 +102,8 @@ impl Interface {
         Some(u32::from_ne_bytes(attribute(xdp, IFLA_XDP_PROG_ID)?.try_into().ok()?))
     }
 
-    /// Returns the number of receive queues, as in `ethtool -l`; if the driver does not report it, the number
-    /// of queues for which it has allocated memory.
+    /// Returns the number of receive queues, as in `ethtool -l`. If the driver does not report them, returns
+    /// the number of queues for which it has allocated memory.
     pub(crate) fn receive_queues(&self) -> u32 {
         let rooms = || {
             let reply = self.link().ok()?;
@@ -335,7 +335,7 @@ fn link_header(index: u32, flags: u32, change: u32) -> Vec<u8> {
 pub(crate) struct Request(Vec<u8>);
 
 impl Request {
-    /// Returns a request for one answer, without an acknowledgement in addition.
+    /// Returns a request for one answer and no acknowledgement.
     pub(crate) fn question(kind: u16) -> Request {
         let mut question = Request::new(kind, 0);
         question.0[6..8].copy_from_slice(&NLM_F_REQUEST.to_ne_bytes());

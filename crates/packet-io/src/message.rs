@@ -17,8 +17,8 @@ pub struct Received {
     pub flags: i32,
 }
 
-/// Sends `data`, with control messages in this machine's layout, to `to` if it is given. Returns the number
-/// of sent bytes.
+/// Sends `data`, with control messages in this machine's layout, to the address `to` if there is one. Returns
+/// the number of sent bytes.
 pub fn send(
     fd: BorrowedFd<'_>,
     data: &[u8],

@@ -7,8 +7,8 @@
 //!
 //! With more capabilities the kernel redirects segments to the stack, which is faster (`redirect`, [`open`]).
 //!
-//! Arriving packets may be super-packets. If the sender is on this host, their checksums may be unfinished,
-//! as a `virtio_net_hdr` (`PACKET_VNET_HDR`) reports. Packets of the stack leave one by one with complete
+//! Arriving packets may be super-packets. If the sender is on this host, their checksums may be unfinished; a
+//! `virtio_net_hdr` (`PACKET_VNET_HDR`) reports this. Packets of the stack leave one by one with complete
 //! checksums.
 
 pub(crate) mod filter;
@@ -50,9 +50,8 @@ pub struct PacketOptions {
     /// The clients of `serve` that the stack serves; the kernel serves the others
     /// ([`Opened::kernel_listener`]). Default `None`: the stack serves all clients.
     pub share: Option<Share>,
-    /// Number of ports to claim, from 61056 to 65535, for connections that the stack opens. They come in
-    /// blocks of 64; there are fewer if other processes use the other blocks. Each port in use takes a
-    /// descriptor. Default 256.
+    /// Number of ports to claim for connections that the stack opens, in blocks of 64 from 61056 to 65535.
+    /// The stack gets fewer if other processes use blocks. Each port in use takes a descriptor. Default 256.
     pub local_ports: u16,
     /// Requested size of the receive buffer in bytes; the kernel may grant less. Default 4 MiB.
     pub buffer_bytes: usize,
@@ -123,8 +122,8 @@ pub struct Opened {
     pub kernel_listener: Option<KernelListener>,
 }
 
-/// Opens `count` queues for the stack on `addresses`, which are addresses of the host on `interface`: with
-/// redirection if the system permits it, otherwise with packet sockets.
+/// Opens `count` queues for the stack on `addresses`, which belong to the host on `interface`. Uses
+/// redirection if the system permits it, otherwise packet sockets.
 /// # Errors
 /// Those of [`PacketDevice::open`].
 pub fn open(
@@ -219,7 +218,6 @@ impl PacketDevice {
         })
     }
 
-    /// Returns a device that receives packets through `relay`, from the process that has taken over the port;
     /// Returns a device that receives packets through `relay` from the process that has taken over the port.
     /// Without a relay it receives nothing.
     /// # Errors

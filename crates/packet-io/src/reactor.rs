@@ -94,8 +94,8 @@ impl Reactor {
         written
     }
 
-    /// Like [`Reactor::read`], for a read that also returns whether it has drained the descriptor. In that
-    /// case the next `poll_readable` waits without a further call that returns `WouldBlock`.
+    /// Like [`Reactor::read`], for a read that also returns whether it has drained the descriptor. If it has,
+    /// the next `poll_readable` waits at once; no further read has to return `WouldBlock` first.
     pub(crate) fn read_out<T>(&self, read: impl FnOnce() -> io::Result<(T, bool)>) -> io::Result<T> {
         let mut last = None;
         let more = self.read(|| match read()? {

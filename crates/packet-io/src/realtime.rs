@@ -3,7 +3,7 @@
 //! A plain `ppoll` returns 20 to 50 microseconds late, and milliseconds late on a busy machine. [`Waiter`]
 //! sleeps in `ppoll` until shortly before the due time, and then polls in a busy loop. With a real-time
 //! priority ([`request_fifo`]) and a timer slack of a nanosecond, its median lateness is below a microsecond.
-//! The kernel stops real-time threads that use more than 95 % of a second for tens of milliseconds, so the
+//! The kernel stops a real-time thread for tens of milliseconds if it uses more than 95 % of a second, so the
 //! time in the busy loop is limited.
 
 use std::io;

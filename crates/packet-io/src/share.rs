@@ -1,11 +1,11 @@
 //! The share of the clients that the stack serves on a port of the host; the kernel's TCP serves the others.
 //!
-//! A hash of the client's address decides: of the whole address for IPv4, of its first 64 bits for IPv6. Two
-//! programs in the kernel compute it. The device's program passes the packets of the share to the stack. The
-//! program of the kernel's listener drops these packets, without a reset.
+//! A hash of the client's address decides; of an IPv6 address, only the first 64 bits are hashed. Two
+//! programs in the kernel compute the hash. The device's program passes the packets of the share to the
+//! stack. The program of the kernel's listener drops these packets, without a reset.
 //!
-//! The hash has no secret key, so the same clients are in the share on every host and after every restart,
-//! and a larger share contains every smaller one. A client can choose its address by the hash, but this only
+//! The hash has no secret key, so the same clients are in the share on every host and after every restart. A
+//! larger share contains every smaller one. A client can choose its address by the hash, but this only
 //! determines which TCP serves it.
 //!
 //! The kernel also serves the clients of the share that are in the list [`Exceptions`]. Both programs read
@@ -96,8 +96,8 @@ pub struct KernelListener {
 /// Clients in the share that the kernel serves nevertheless, by the [`hash`] of their address. Two clients
 /// with the same hash count as one. Clones are the same list.
 ///
-/// If the stack has a connection with a client when the client enters the list, the packets of that
-/// connection go to the kernel, which resets it.
+/// When a client enters the list, packets of its connections with the stack go to the kernel, which resets
+/// these connections.
 #[derive(Clone, Debug)]
 pub struct Exceptions(Arc<OwnedFd>);
 

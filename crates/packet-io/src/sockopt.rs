@@ -95,7 +95,7 @@ pub fn request(fd: BorrowedFd<'_>, request: u64) -> io::Result<i32> {
     if answer == 0 { Ok(number) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Returns the bytes that a TCP socket has accepted and its peer has not acknowledged, a FIN included.
+/// Returns how many bytes a TCP socket has accepted that its peer has not acknowledged. A FIN counts as one.
 ///
 /// # Errors
 /// The descriptor is not a TCP socket.
@@ -111,8 +111,8 @@ pub fn request_buffers(fd: BorrowedFd<'_>, bytes: usize) {
     let _ = rustix::net::sockopt::set_socket_send_buffer_size(fd, bytes);
 }
 
-/// Returns the number of packets that were dropped because the receive buffer was full, since the socket was
-/// opened; 0 if the kernel does not report it.
+/// Returns the number of packets dropped because of a full receive buffer since the socket was opened; 0 if
+/// the kernel does not report it.
 pub fn dropped(fd: BorrowedFd<'_>) -> u64 {
     const SK_MEMINFO_DROPS: usize = 8;
     memory(fd).map_or(0, |memory| memory[SK_MEMINFO_DROPS].into())

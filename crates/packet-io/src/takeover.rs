@@ -18,9 +18,8 @@
 //! device receives before it has the list wait in its queues. The queues of AF_XDP belong to one process, so
 //! an `xdp:` device is replaced by a packet socket before the new process opens its own.
 //!
-//! If the new process ends before the old one, the old one offers the port again; its connections stall until
-//! another process takes the port over. A process hands its port over only to a process of root or of its own
-//! user.
+//! If the new process ends first, the old one offers the port again. Its connections stall until another
+//! process takes the port over. A process hands its port over only to a process of root or of its own user.
 
 pub(crate) mod relay;
 mod replaceable;
@@ -151,15 +150,15 @@ impl Offer {
         (queues, Some(offer))
     }
 
-    /// Begins the offer, and takes the port over from the predecessor. The stack receives nothing before, so
-    /// it must listen first.
+    /// Begins the offer, and takes the port over from the predecessor. The stack must listen already, because
+    /// it receives packets from now on.
     ///
     /// If another program uses the name of the offer, no process can take the port over.
     ///
     /// # Panics
     /// Outside a tokio runtime.
     pub fn begin(&mut self) {
-        // Without the list the predecessor has ended, and has no connections to relay.
+        // If no list comes, the predecessor has ended, and no connections are relayed.
         let taken_over = self.predecessor.take().and_then(|predecessor| predecessor.take_over().ok());
         let (inherited, updates) = match taken_over {
             Some((inherited, updates)) => (inherited, Some(updates)),
@@ -271,7 +270,7 @@ impl Offer {
     }
 }
 
-/// Without its offer, the stack of a queue receives all packets.
+/// After the offer is dropped, the stack of a queue receives all packets.
 impl Drop for Offer {
     fn drop(&mut self) {
         self.inherited.get_or_init(Inherited::default);
@@ -409,7 +408,7 @@ fn receive_descriptors(stream: &UnixStream) -> io::Result<[OwnedFd; 2]> {
     Ok([descriptor(0)?, descriptor(4)?])
 }
 
-/// Returns the length of a list after its number of connections.
+/// Returns the length of a list of `count` connections, bytes.
 fn list_bytes(count: [u8; 4]) -> io::Result<usize> {
     let count = u32::from_ne_bytes(count) as usize;
     if count > MAX_FLOWS {
@@ -418,7 +417,7 @@ fn list_bytes(count: [u8; 4]) -> io::Result<usize> {
     Ok(count * FLOW_BYTES)
 }
 
-/// Returns the list as bytes: the number, then two ends each.
+/// Returns the list as bytes: the number of connections, then the two ends of each.
 fn encoded(flows: &HashSet<Flow>) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(4 + flows.len() * FLOW_BYTES);
     bytes.extend((flows.len() as u32).to_ne_bytes());

@@ -2,10 +2,10 @@
 //! it.
 //!
 //! With `IFF_VNET_HDR` each packet has a `virtio_net_hdr` (virtio 1.2, 5.1.6) that describes unfinished work:
-//! a super-packet to be cut every `gso_size` bytes, a checksum to be completed. This makes a TUN the fastest
-//! path between a user-space TCP and the kernel of the same host: one call moves up to 64 kB in either
-//! direction, and up to 256 kB to the kernel's own TCP (`tun/big.rs`). If the kernel does not support the
-//! offloads, the device carries single packets and does the unfinished work in software.
+//! a super-packet to be cut every `gso_size` bytes, a checksum to be completed. So one call moves up to 64 kB
+//! in either direction, and up to 256 kB to the kernel's own TCP (`tun/big.rs`). No other device moves data
+//! between this host's kernel and a user-space TCP faster. If the kernel does not support the offloads, the
+//! device carries single packets and does the unfinished work in software.
 //!
 //! Creating a device needs CAP_NET_ADMIN. Opening one that was created for this user (`ip tuntap add NAME
 //! mode tun user USER`) needs no privilege.
@@ -47,7 +47,7 @@ pub struct TunOptions {
     /// kernel does not support them. Default true. A link emulator sets false, because it needs packets as on
     /// a wire.
     pub offload: bool,
-    /// True to open one queue more of a device with several queues (`IFF_MULTI_QUEUE`); all openers must use
+    /// True to open one more queue of a device with several queues (`IFF_MULTI_QUEUE`); all openers must use
     /// the same value. Default false.
     pub multi_queue: bool,
     /// True to pass super-packets beyond 64 kB, with offload, if they end in this host and the kernel accepts
@@ -323,7 +323,7 @@ impl TunDevice {
         Ok(())
     }
 
-    /// Counts a packet by the result of its write; a refusal counts as a loss.
+    /// Counts a packet as sent or refused; returns any other error of its write.
     fn count(&mut self, written: io::Result<()>, len: usize) -> io::Result<()> {
         match written {
             Ok(()) => self.counters.on_sent(len),
@@ -491,8 +491,8 @@ fn is_refusal(error: &io::Error) -> bool {
     )
 }
 
-/// Reads a packet, after its header if it has one, into `buffer`. Returns its range and the kernel's
-/// metadata.
+/// Reads a packet, and its `virtio_net_hdr` if it has one, into `buffer`. Returns the range of the packet and
+/// the kernel's metadata.
 fn read_packet(fd: BorrowedFd<'_>, vnet: bool, buffer: &mut [u8]) -> io::Result<(Range<usize>, RxMeta)> {
     let len = rustix::io::read(fd, &mut *buffer)?;
     match buffer.first_chunk::<{ VnetHeader::LEN }>().filter(|_| vnet) {
@@ -534,7 +534,8 @@ fn write_unfinished(
     Ok(())
 }
 
-/// Binds the descriptor to an interface. Returns whether packets will have a `virtio_net_hdr`, and its name.
+/// Binds the descriptor to an interface. Returns whether packets will have a `virtio_net_hdr`, and the name
+/// of the interface.
 fn attach(fd: BorrowedFd<'_>, name: &str, options: TunOptions) -> io::Result<(bool, String)> {
     let queue = if options.multi_queue { libc::IFF_MULTI_QUEUE } else { 0 };
     let plain = libc::IFF_TUN | libc::IFF_NO_PI | queue;

@@ -412,7 +412,7 @@ impl UdpDevice {
     }
 }
 
-/// Datagrams of one call of `recv` for the stack.
+/// Processes the datagrams that one call of `recv` has returned.
 struct Arrival<'a> {
     peers: &'a mut Peers,
     assembly: &'a mut Assembly,
@@ -434,7 +434,7 @@ impl Arrival<'_> {
         let (mut run, mut copied) = (false, false);
         let mut peer = None;
         for datagram in bytes.chunks(meta.stride.max(1)) {
-            // The device does not remember the senders of other datagrams.
+            // Datagrams that are not TCP are dropped, and their senders are not remembered.
             let Some(datagram) = Incoming::parse(datagram) else {
                 self.counters.receive_dropped += 1;
                 continue;
@@ -474,8 +474,8 @@ impl Arrival<'_> {
     }
 }
 
-/// Returns the maximum length of an inner packet whose datagram fits the path: in the datagram, the headers
-/// of IPv6 and TCP are replaced by our header, UDP and IP.
+/// Returns the maximum length of an inner packet whose datagram fits the path. In the datagram, our header,
+/// UDP and IP replace the headers of IPv6 and TCP.
 fn inner_mtu(path_mtu: usize, local: SocketAddr) -> usize {
     let ip_header = if local.is_ipv4() { 20 } else { 40 };
     (path_mtu - ip_header - UDP_HEADER - HEADER_LEN + INNER_HEADERS).min(MAX_SUPER)

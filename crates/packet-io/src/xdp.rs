@@ -1,11 +1,11 @@
 //! Native TCP on an address of the host, through AF_XDP (`Documentation/networking/af_xdp.rst`).
 //!
-//! A program on the interface passes the stack's segments to sockets in brisk's memory, before the kernel
-//! processes them; the kernel gets all other frames. Packets of the stack leave as frames from the same
-//! memory, through this interface only and without the host's firewall, to the next hop in the kernel's
-//! tables (`next_hops`). If the driver supports it, frames are not copied at all. Super-packets cannot cross
-//! the interface: this module cuts and merges them. The device is meant for many short transfers; `packet:`
-//! is better for bulk.
+//! A program on the interface puts segments for the stack into brisk's memory, before the kernel processes
+//! them. The kernel gets all other frames. Packets of the stack leave as frames from the same memory, past
+//! the host's firewall, to the next hop in the kernel's tables. The kernel sends packets that leave by
+//! another interface (`next_hops`). If the driver supports it, frames are not copied at all. Super-packets
+//! cannot cross the interface: this module cuts and merges them. The device is meant for many short
+//! transfers; `packet:` is better for bulk.
 //!
 //! | file | content |
 //! |---|---|
@@ -72,9 +72,9 @@ pub struct XdpOptions {
     pub native: bool,
     /// True to let the driver use the stack's memory if possible. Default true.
     pub zero_copy: bool,
-    /// True to trust segments whose checksum is only the sum of the pseudo-header; a sender on the same host
-    /// leaves the rest to the interface. It must be false if segments come from a wire. `None`: true on a
-    /// veth, otherwise false. Default `None`.
+    /// True to trust segments whose checksum is only the sum of the pseudo-header. A sender on the same host
+    /// leaves the rest to the interface. Must be false if segments come from a wire. `None`: true on a veth,
+    /// otherwise false. Default `None`.
     pub unfinished_checksums: Option<bool>,
 }
 
@@ -135,13 +135,13 @@ impl Path {
     }
 }
 
-/// Opens `count` queues, or as many as the interface has, for the stack on `addresses`, which are addresses
+/// Opens `count` queues, or fewer if the interface has fewer. `addresses` are the addresses of the stack, and
 /// of the host on `interface`.
 ///
 /// # Errors
 /// The interface does not exist or is not an Ethernet; its MTU is above [`MAX_MTU`]; there are no addresses,
-/// or more than 16; a capability is missing; the interface has another XDP program, which is left unchanged;
-/// another program uses the port.
+/// or more than 16; a capability is missing; the interface has another XDP program (it stays); another
+/// program uses the port.
 pub fn open(
     interface: &str,
     addresses: &[IpAddr],

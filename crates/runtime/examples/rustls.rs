@@ -49,7 +49,7 @@ async fn echo(client: &Endpoint, tls: TlsConnector) -> Result<usize, Box<dyn Err
     let mut socket = TcpSocket::new(client);
     // The SYN waits for the first write and carries the ClientHello.
     socket.set_fast_open_connect(Some(FastOpenConnect { defer: true, ..FastOpenConnect::default() }));
-    // Otherwise it delays the request until the server has acknowledged the end of the TLS handshake.
+    // Otherwise Nagle's algorithm delays the request until the server has acknowledged the TLS handshake.
     socket.set_nodelay(true);
     let stream = socket.connect("10.0.0.2:443".parse()?).await?;
     let mut stream = tls.connect("server.example".try_into()?, stream).await?;

@@ -1,12 +1,12 @@
 //! Opens the device that a user names with `--device`, `--addr` and `--gateway`.
 //!
-//! A TUN device is created if it does not exist, and is brought up. The kernel's side gets an address: the
-//! gateway if there is one, otherwise the first other address of each network. So with
-//! `--device tun:brisk0 --addr 10.7.0.2/24` the kernel has `10.7.0.1` and reaches the stack.
+//! A TUN device is created if it does not exist, and is brought up. The kernel's side of it gets an address
+//! in each network: the gateway if it is in that network, otherwise the first address that is not the
+//! stack's. So with `--device tun:brisk0 --addr 10.7.0.2/24` the kernel has `10.7.0.1` and reaches the stack.
 //!
-//! On a `udp:` device the stack has a fixed address. The UDP address and port identify a peer, and the UDP
-//! port identifies a service: in the stack, every service has the port [`UDP_SERVICE_PORT`]. On a `packet:`
-//! or `xdp:` device the stack has the addresses of the interface.
+//! On a `udp:` device the stack has a fixed address. The UDP address and port identify a peer. The UDP port
+//! identifies a service; inside the stack every service has the port [`UDP_SERVICE_PORT`]. On a `packet:` or
+//! `xdp:` device the stack has the addresses of the interface.
 
 use std::fmt;
 use std::io;
@@ -71,8 +71,8 @@ pub struct AttachConfig {
     pub addresses: Vec<Prefix>,
     /// The address of the kernel's side of a TUN device, in the network of one of `addresses`.
     pub gateway: Option<IpAddr>,
-    /// Largest IP packet, bytes, 576 to 65535: on a `tun:` device, or on the path of the datagrams of a
-    /// `udp:` device. `None`: 1500.
+    /// Maximum size of an IP packet, bytes, 576 to 65535. On a `udp:` device it applies to the path that
+    /// carries the datagrams. `None`: 1500.
     pub mtu: Option<u16>,
     /// The address and port to serve, for `packet:` and `xdp:`. Other programs cannot use the port. `[::]`
     /// means every address.
@@ -189,9 +189,8 @@ pub struct OpenShare {
     pub builder: Builder,
     /// How outside addresses correspond to addresses in the stack.
     pub attached: Attached,
-    /// The kernel's listener for the clients outside the share and for exempt clients, of which there are
-    /// none yet. `None` if the kernel serves no client: the share is 100 %, and the system cannot exempt
-    /// clients.
+    /// The kernel's listener. It serves the clients outside the share, and later also exempt clients. `None`
+    /// if the share is 100 % and the system cannot exempt clients.
     pub kernel: Option<KernelListener>,
     /// The offer to hand the port over to a later process; `None` on `tun:` and `udp:`. The stack receives
     /// nothing before the offer [begins](Offer::begin).
@@ -206,9 +205,9 @@ pub enum Frames {
     Own,
     /// `packet:` reads copies of frames.
     Copied,
-    /// The kernel redirects them to `packet:` ([`packet::Opened`]).
+    /// The kernel redirects frames to `packet:` ([`packet::Opened`]).
     Redirected,
-    /// `xdp:`, over this path.
+    /// Frames arrive by `xdp:`, over this path.
     Xdp(xdp::Path),
 }
 
@@ -266,9 +265,9 @@ impl AttachConfig {
         Ok((opened.builder, opened.attached))
     }
 
-    /// Like [`open`](AttachConfig::open), but the stack serves only the clients in `share`. On `packet:` and
-    /// `xdp:` another process can later take over the port `serve`; with a `predecessor`, this process takes
-    /// it over from that one.
+    /// Like [`open`](AttachConfig::open), but the stack serves only the clients in `share`. With a
+    /// `predecessor`, this process takes the port `serve` over from it. On `packet:` and `xdp:` a later
+    /// process can take the port over from this one.
     ///
     /// # Errors
     /// Those of [`open`](AttachConfig::open) and of [`check_share`](AttachConfig::check_share).
@@ -543,9 +542,9 @@ impl Attached {
         }
     }
 
-    /// Returns the outside address of the peer with the address `inside` in the stack, or `inside`
-    /// itself if that is unknown. On a `udp:` device the result is the address at which the peer began,
-    /// if it has moved.
+    /// Returns the outside address of the peer whose address in the stack is `inside`, or `inside` itself if
+    /// the outside address is unknown. For a peer that has moved on a `udp:` device, returns its first
+    /// outside address.
     pub fn peer(&self, inside: SocketAddr) -> SocketAddr {
         match self {
             Attached::Udp { .. } => udp::outer_address(inside.ip()).unwrap_or(inside),

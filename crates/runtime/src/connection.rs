@@ -273,7 +273,7 @@ impl Connection {
         taken
     }
 
-    /// Waits for received data and returns it, mostly in the buffer that holds it (`TcpStream::read_bytes`).
+    /// Waits for received data and returns it, mostly without a copy (`TcpStream::read_bytes`).
     pub(crate) async fn read_bytes(&self, max: usize) -> io::Result<Bytes> {
         self.wait(|cx, waiter| self.poll_take(waiter, cx, max)).await
     }
@@ -341,8 +341,8 @@ impl Connection {
         })
     }
 
-    /// Waits for space in the send buffer and queues as many bytes from the front of `bytes` as fit, long
-    /// runs without a copy.
+    /// Waits for space in the send buffer. Then queues as many bytes from the front of `bytes` as fit; long
+    /// runs are not copied.
     pub(crate) async fn write_bytes(&self, bytes: &mut Bytes) -> io::Result<usize> {
         self.wait(|cx, waiter| self.poll_give(waiter, cx, bytes)).await
     }

@@ -72,7 +72,7 @@ impl Cores {
             let mut stopped = cores.stop.subscribe();
             let body = move || {
                 CORE.set(Some(index));
-                // An error means that the value was dropped, which also ends the thread.
+                // An error means that the `Cores` was dropped, which also ends the thread.
                 let _ = runtime.block_on(stopped.wait_for(|stop| *stop));
                 runtime.shutdown_timeout(SHUTDOWN_LIMIT);
             };

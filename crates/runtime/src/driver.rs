@@ -1,11 +1,11 @@
 //! The driver: the task that moves packets between a stack and its device.
 //!
-//! In a round the driver passes arrived packets to the stack, calls it for due timers, wakes tasks for its
-//! events, and sends its packets (the order of `brisk_tcp::stack`). Then it sleeps until the device is
-//! readable, a handle has acted, or a timer is due. Woken tasks run before any transmission that can wait:
-//! see [`READERS_TURN`]. The driver calls the device without the lock, except for super-packets whose payload
-//! the device reads in place. Packets to an address of the stack itself do not reach the device: they arrive
-//! in the next round.
+//! In a round the driver passes arrived packets to the stack, serves due timers, wakes tasks for events, and
+//! sends packets; `brisk_tcp::stack` explains this order. Then it sleeps until the device is readable, a
+//! handle has acted, or a timer is due. Woken tasks run before any transmission that can wait: see
+//! [`READERS_TURN`]. The driver calls the device without the lock, except for super-packets whose payload the
+//! device reads in place. Packets to an address of the stack itself do not reach the device: they arrive in
+//! the next round.
 //!
 //! If the device returns `WouldBlock`, the packets wait here and the driver asks the stack for no more. Then
 //! the send buffers fill, and the applications' writes wait.
@@ -35,9 +35,9 @@ const RECEIVE_BUDGET: usize = 64;
 const RECEIVE_STEP: usize = 4;
 /// Packets taken from the stack in one round.
 const SEND_BATCH: usize = 32;
-/// Bytes of packets taken from the device, and from the stack, in one round. Within this limit the data is
-/// still in the processor's cache when applications use it, and acknowledgements are processed before the
-/// whole window is sent.
+/// Maximum number of bytes that the driver takes from the device in one round, and from the stack. Within
+/// this limit the data is still in the processor's cache when applications use it. Also, acknowledgements are
+/// processed before the whole window is sent.
 const ROUND_BYTES: usize = 256 << 10;
 /// The same limit for packets from the stack if the device gathers their payload. It is higher because the
 /// driver does not copy that payload, and fewer calls cost less.
@@ -51,11 +51,11 @@ const ROUNDS: usize = 8;
 /// update that reading causes.
 ///
 /// During a turn the driver receives at most as much as in one round. A runtime with one thread runs the
-/// driver many times before its main task; without this limit, received data would fill the window before
+/// driver many times before its main task. Without this limit, received data would fill the window before
 /// that task reads.
 ///
-/// If packets arrive without pause, one turn follows another. Only turns that begin within this time of the
-/// first one delay transmissions.
+/// If packets arrive without pause, one turn follows another. Only turns that begin within `READERS_TURN` of
+/// the first one delay transmissions.
 const READERS_TURN: Duration = Duration::from_millis(1);
 
 /// A future that runs until the device fails, the endpoint is closed, or no handle is left and all is
@@ -262,7 +262,7 @@ struct Readers {
     have_run: bool,
     /// Bytes of packets received since a task last acted.
     untouched: usize,
-    /// Start of the first turn since all packets were sent; other turns may have followed.
+    /// Start of the first turn since the stack last had nothing more to send.
     first: Option<Instant>,
     /// True if deferrable transmissions wait until the turn is over.
     all_wait: bool,
@@ -300,8 +300,8 @@ struct Round {
     much: bool,
     next_timeout: Option<Instant>,
     now: Instant,
-    /// True if the driver may end: the endpoint was closed, or no handle and no connection is left; and the
-    /// stack has nothing more to send.
+    /// True if the driver may end: the stack has nothing more to send, and either the endpoint was closed or
+    /// neither a handle nor a connection is left.
     done: bool,
 }
 
@@ -323,8 +323,8 @@ impl Driver {
         }
     }
 
-    /// True while no woken task has acted and the turn is not over. The timer decides this, not the clock: on
-    /// a busy machine too, it fires only after the runtime has polled all ready tasks.
+    /// True while no woken task has acted and the turn is not over. The timer decides this, not the clock:
+    /// even on a busy machine the timer fires only after the runtime has polled all ready tasks.
     fn is_readers_turn(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(until) = self.readers.turn else { return false };
         let now = self.shared.clock.now();
@@ -537,8 +537,8 @@ fn destination(packet: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Hands the stack the packets of the device, within the limits of a round; returns their bytes. It takes the
-/// lock for each packet separately, so that a device may use its own endpoint.
+/// Hands the stack the packets of the device, within the limits of a round; returns their total size, bytes.
+/// Takes the lock for each packet separately, so that a device may use its own endpoint.
 fn receive(device: &mut dyn Device, shared: &Shared, now: Instant) -> io::Result<usize> {
     let (mut packets, mut bytes) = (0, 0);
     while packets < RECEIVE_BUDGET && bytes < ROUND_BYTES {

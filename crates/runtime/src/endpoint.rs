@@ -94,12 +94,11 @@ impl Endpoint {
         self.connect_with(remote, &config).await
     }
 
-    /// Like [`connect`](Endpoint::connect), with the given settings. If the SYN waits for the first write
-    /// ([`FastOpenConnect::defer`](brisk_tcp::fast_open::FastOpenConnect::defer)) and a cookie of the server
-    /// allows data on it, the stream is returned at once, as with Linux's `TCP_FASTOPEN_CONNECT`. Reading and
-    /// writing then return errors of the handshake.
-    /// `config.tcp` replaces [`tcp_config`](Endpoint::tcp_config), from which a
-    /// [`TcpSocket`](crate::TcpSocket) starts.
+    /// Like [`connect`](Endpoint::connect), with the given settings. With
+    /// [`FastOpenConnect::defer`](brisk_tcp::fast_open::FastOpenConnect::defer) and a cookie of the server,
+    /// this returns the stream at once, as Linux does with `TCP_FASTOPEN_CONNECT`. The SYN then waits for the
+    /// data of the first write, and reading and writing return errors of the handshake. `config.tcp` replaces
+    /// [`tcp_config`](Endpoint::tcp_config); use a [`TcpSocket`](crate::TcpSocket) to start from that.
     ///
     /// # Errors
     /// Those of [`connect`](Endpoint::connect); `InvalidInput` for a setting out of its range.
@@ -216,14 +215,14 @@ impl Endpoint {
 
     /// Announces that the caller will learn of moves of the peer at `address` and report each with
     /// [`move_peer`](Endpoint::move_peer). From now on the stack sends no reset in answer to unknown segments
-    /// from a new address for up to 15 seconds, while such a report may come. In this time it does not answer
-    /// a SYN that repeats one whose data has opened a connection of the peer.
+    /// from a new address for 15 seconds, because such a report may come. In this time it ignores a repeated
+    /// SYN if the data of the first one has opened a connection of the peer.
     pub fn expect_moves(&self, address: IpAddr) {
         self.shards.for_each(|stack, _| stack.expect_moves(address));
     }
 
-    /// Moves the connections of a peer whose address on this device was `from` to the address `to`. The
-    /// caller must have authenticated the peer and received a packet from it there. `is_other_path` resets
+    /// Moves the connections of a peer from its address `from` on this device to its new address `to`. The
+    /// caller must have authenticated the peer and received a packet from it at `to`. `is_other_path` resets
     /// the facts about the path; it is false if only the UDP port of the peer has changed. (A `udp:` device
     /// gives each UDP address and port of a peer an IP address of its own.)
     ///
@@ -268,7 +267,7 @@ impl Endpoint {
         forgotten.for_each(drop);
     }
 
-    /// Returns the addresses of this host; [`Builder::any_address`] adds none to them.
+    /// Returns the addresses of this host. [`Builder::any_address`] does not add any.
     pub fn addresses(&self) -> Vec<IpAddr> {
         self.shards.ask(|stack, _| stack.config().addresses.clone())
     }
@@ -318,12 +317,12 @@ impl Endpoint {
     }
 
     /// Closes the listeners at once, and the sending side of each connection after its written data. Waits up
-    /// to `limit` for the peers to close their sides, and aborts the other connections with a reset. Then the
-    /// driver closes the device, and every handle reports `NotConnected`. Returns the number of aborted
+    /// to `limit` for the peers to close their sides, and then resets connections that are still open. Then
+    /// the driver closes the device, and every handle reports `NotConnected`. Returns the number of reset
     /// connections.
     ///
-    /// Does not wait for connections in TIME-WAIT. If the device has not accepted the last packets a second
-    /// later, this returns, and the driver closes the device once it has accepted them.
+    /// Does not wait for connections in TIME-WAIT. If the device still has not accepted the last packets
+    /// after another second, this returns; the driver closes the device once they are accepted.
     pub async fn close(&self, limit: Duration) -> usize {
         self.shards.iter().for_each(|shared| shared.begin_close());
         let _ = timeout(limit, self.wait_idle()).await;
@@ -364,8 +363,8 @@ impl Endpoint {
         self.shards.sum(|inner| inner.stack.memory())
     }
 
-    /// Waits until all connections are closed, except those in TIME-WAIT. A program calls it with a time
-    /// limit before it ends, so that the last written data is delivered. Drop or shut down the streams first.
+    /// Waits until all connections are closed, except those in TIME-WAIT. Call it with a time limit before
+    /// the program ends, so that the last written data is delivered. Drop or shut down the streams first.
     pub async fn wait_idle(&self) {
         self.wait_while(|inner| !inner.is_idle() && inner.check_driver().is_ok()).await;
     }
@@ -499,9 +498,9 @@ impl Builder {
     /// Changes the configuration of the stack: its limits, caches, ports and timeouts. `change` receives the
     /// current configuration, with the addresses and the MTU of the device.
     ///
-    /// [`build`](Builder::build) still adapts it to the device: it lowers `mtu` to the device's limit and
-    /// sets `granularity`, `max_super_segment` and `sends_twice`; it sets `lifecycle` and `observe` according
-    /// to the observers. Several stacks divide the limits among them.
+    /// [`build`](Builder::build) lowers `mtu` to the device's limit, and replaces `granularity`,
+    /// `max_super_segment` and `sends_twice` by values for the device. It sets `lifecycle` and `observe`
+    /// according to the observers. Several stacks divide the limits among them.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -544,13 +543,13 @@ impl Builder {
     /// failed. It also reports connections that the program has dropped or never accepted. A second call
     /// replaces the observer. Without an observer this costs nothing.
     ///
-    /// The driver of the stack calls it, outside the lock of the stack, in the order of the changes. It may
-    /// use the endpoint, and must return soon, because all connections of the stack wait for it. Calls for
-    /// one stack follow one another; those for several stacks ([`queue`](Builder::queue)) may come at the
-    /// same time, from several threads. A change that a call of the program causes is reported after that
-    /// call, in the next round of the driver; a task may notice a change before the observer does.
-    /// Connections that are open when the driver ends, because the device fails or the tokio runtime is shut
-    /// down, have no reported end. If the observer panics, the driver ends.
+    /// The driver of the stack calls the observer outside the lock of the stack, in the order of the changes.
+    /// The observer may use the endpoint. It must return soon, because all connections of the stack wait for
+    /// it. Calls for one stack follow one another; those for several stacks ([`queue`](Builder::queue)) may
+    /// come at the same time, from several threads. The driver reports a change in its next round. So the
+    /// observer learns of it after the call that causes it, and maybe after a task has noticed it. If the
+    /// driver ends because the device fails or the tokio runtime is shut down, the end of open connections is
+    /// not reported. If the observer panics, the driver ends.
     ///
     /// A clone of the endpoint in the observer keeps the endpoint alive.
     ///

@@ -106,7 +106,7 @@ pub(crate) fn write(error: WriteError) -> Option<io::Error> {
     }
 }
 
-/// Returns the error of each write after the first one to a connection that has ended.
+/// Returns `BrokenPipe` with the reason why the connection ended.
 pub(crate) fn broken_pipe(reason: CloseReason) -> io::Error {
     io::Error::new(io::ErrorKind::BrokenPipe, reason)
 }

@@ -2,16 +2,16 @@
 //!
 //! Some paths pass a SYN with data and its SYN-ACK, and then drop every packet of the connection. The request
 //! counts as delivered, so TCP has nothing to retransmit, and the silence looks like a slow server. Only a
-//! second connection helps, and it must start before the client can know that it is needed: half a round trip
-//! after the SYN, but not before 50 ms. The second connection does not use Fast Open. When its handshake is
+//! second connection helps, and it must start before the client can know that it is needed. It starts half a
+//! round trip after the SYN, but at least 50 ms after it, and does not use Fast Open. When its handshake is
 //! complete (1.5 round trips after the SYN), it sends the request, unless the first connection has delivered
 //! data by then. The stream uses the connection that is answered first, and resets the other one.
 //!
-//! On a path that works, and only for the first request to a destination, this costs a SYN, a SYN-ACK and a
-//! reset. On a path that drops packets, the answer arrives half a round trip (at least 50 ms) later than
-//! without Fast Open; with the first connection alone it would not arrive. If the server takes longer than
-//! half a round trip to answer that first request, it gets the request **twice**. As always with Fast Open,
-//! use this only for requests that may be repeated.
+//! On a path that works, this costs a SYN, a SYN-ACK and a reset, and only for the first request to a
+//! destination. On a path that drops packets, the answer arrives half a round trip (at least 50 ms) later
+//! than without Fast Open; with the first connection alone it would not arrive. If the server takes longer
+//! than half a round trip to answer that first request, it gets the request **twice**. As always with Fast
+//! Open, use this only for requests that may be repeated.
 
 use std::future::Future;
 use std::io;
@@ -29,9 +29,9 @@ use tokio::time::Sleep;
 use crate::endpoint::Endpoint;
 use crate::stream::{StreamHandle, TcpStream};
 
-/// Maximum length of a request that grows by writes, bytes: it is kept in memory for the second connection. A
-/// write that makes the request longer ends the race in favour of the first connection. The data passed to
-/// `connect_hedged` is limited only by the send buffer.
+/// Maximum length, bytes, of a request that the application writes. The stream keeps it in memory for the
+/// second connection. A write that exceeds the limit ends the race in favour of the first connection. Only
+/// the send buffer limits the data passed to `connect_hedged`.
 const MAX_HEDGED: usize = 65_536;
 
 /// A connection that may send its first request twice. [`Endpoint::connect_hedged`] creates it.
@@ -234,8 +234,8 @@ impl Race {
             Poll::Ready(Err(error)) => Some(error),
             Poll::Pending => None,
         };
-        // The end of the handshake wakes the task: from then on it is known whether the SYN delivered the
-        // data.
+        // This call wakes the task at the end of the handshake, when it is known whether the SYN delivered
+        // the data.
         let _ = self.first.poll_connected(cx);
         if failed.is_none() && self.first.hedge_wait().is_none() {
             // Without data on the SYN this is an ordinary connection, which retransmits lost data by itself.

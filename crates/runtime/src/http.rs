@@ -1,5 +1,4 @@
-//! Implementations of traits of hyper-util and axum. No other crate may implement them for the types of this
-//! one.
+//! Implements traits of hyper-util and axum for the types of this crate. No other crate could implement them.
 
 /// Lets `hyper_util::client::legacy::Client` keep `TokioIo<TcpStream>` in its pool.
 #[cfg(feature = "hyper")]

@@ -16,8 +16,8 @@
 //! | [`prefix`] | an address with the length of its network |
 //! | [`socket`] | [`TcpSocket`]: the configuration of a connection or listener before it opens |
 //!
-//! Names and meanings are those of `tokio::net`, with one difference: a connection belongs to an
-//! [`Endpoint`], which is a TCP host with its own addresses, and not to the kernel.
+//! Names and meanings are those of `tokio::net`. One thing differs: a connection belongs to an [`Endpoint`],
+//! not to the kernel. An endpoint is a TCP host with its own addresses.
 //!
 //! The runtime depends on no operating system: packets come and go through a [`Device`], which a program may
 //! implement itself. With the feature `packet-io` it opens Linux devices by name and uses Linux timers.

@@ -69,9 +69,8 @@ impl TcpListener {
     /// Like [`bind`](TcpListener::bind), with the given settings. The stacks of an endpoint divide the limits
     /// of `config` among themselves.
     ///
-    /// # Errors
-    /// As [`bind`](TcpListener::bind); `InvalidInput` for a setting out of its range, and for one-time
-    /// cookies on an endpoint with several stacks, each of which would honour them once.
+    /// As [`bind`](TcpListener::bind); `InvalidInput` for a setting out of its range. Also `InvalidInput` for
+    /// one-time cookies on an endpoint with several stacks, because each stack would honour a cookie once.
     pub fn bind_with(
         endpoint: &Endpoint,
         local: SocketAddr,
@@ -179,8 +178,8 @@ impl TcpListener {
         installed
     }
 
-    /// Returns the number of connections that SYN data opened and that the client has not acknowledged yet.
-    /// It includes those that a reset ended a short time ago.
+    /// Returns the number of connections that SYN data opened and whose handshake the client has not
+    /// completed yet. Connections that a reset ended a short time ago count too.
     pub fn fast_open_pending(&self) -> usize {
         let of = |part: &Part| {
             let now = part.shared.clock.now();

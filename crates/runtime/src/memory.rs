@@ -32,8 +32,8 @@ pub const ADDRESSES: [[IpAddr; 2]; 2] = [
 ];
 
 /// Returns two endpoints with default settings, joined by a link: A (`10.0.0.1`, `fd00::1`) and B
-/// (`10.0.0.2`, `fd00::2`). The link's `up` direction is from A to B. With the same seed the link loses the
-/// same packets of the same sequence.
+/// (`10.0.0.2`, `fd00::2`). The link's `up` direction is from A to B. With the same seed, the link loses the
+/// same packets if it carries the same sequence.
 ///
 /// # Errors
 /// None with the default settings; the signature is that of [`Builder::build`].

@@ -40,7 +40,7 @@ impl Profile {
     /// Parses one profile.
     ///
     /// # Errors
-    /// The first word that is unknown or has a value that is not permitted.
+    /// `text` is empty, or a word of it is unknown, has a wrong value or lacks another word that it needs.
     pub fn parse(text: &str) -> Result<Profile, ProfileError> {
         let name = text.trim();
         if name.is_empty() {
@@ -198,9 +198,9 @@ fn proactive() -> TcpConfig {
 }
 
 /// Returns the TCP of an installed gateway pair. The planner chooses among all mechanisms, because both ends
-/// know the path and each other. A response within one round trip needs an initial window that holds all of
-/// it, and a request on the SYN; the network may deliver such a request twice. BBR is used because random
-/// loss does not slow it down.
+/// know the path and each other. For a response within one round trip, the initial window must hold all of it
+/// and the SYN must carry the request; the network may deliver such a request twice. BBR is used because
+/// random loss does not slow it down.
 fn all() -> TcpConfig {
     TcpConfig {
         initial_window: 32,

@@ -1,7 +1,7 @@
 //! The stacks of an endpoint: one, or one for each queue of its device.
 //!
 //! Each stack has its own lock and driver, and owns the connections whose four-tuples hash to it. Requests
-//! that concern all stacks, such as keys and statistics, go to one after another. The stacks exchange facts
+//! that concern all stacks, such as keys and statistics, go to each stack in turn. The stacks exchange facts
 //! about paths through [`Exchange`](crate::exchange::Exchange).
 
 use std::net::{IpAddr, SocketAddr};
@@ -21,7 +21,7 @@ pub(crate) struct Shards {
     all: Box<[Arc<Shared>]>,
     /// `None` if there is only one stack.
     steering: Option<Steering>,
-    /// Index of the stack that opens the next connection for a caller that runs on none of the
+    /// Index of the stack that opens the next connection for a caller whose thread is not one of the
     /// [`Cores`](crate::Cores).
     next: AtomicUsize,
 }
@@ -79,8 +79,8 @@ impl Shards {
         sum
     }
 
-    /// Returns the stack that opens a connection: the owner of the four-tuple if `wanted` has a port,
-    /// otherwise the stack of the caller's core, otherwise the stacks in turn.
+    /// Returns the stack that opens a connection. With a port in `wanted` it is the owner of the four-tuple,
+    /// otherwise the stack of the caller's core. Callers on other threads get the stacks in turn.
     pub(crate) fn opener(&self, wanted: Option<SocketAddr>, remote: SocketAddr) -> &Arc<Shared> {
         let index = match (&self.steering, wanted.filter(|wanted| wanted.port() != 0)) {
             (None, _) => 0,

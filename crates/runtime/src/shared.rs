@@ -62,13 +62,13 @@ pub(crate) struct Inner {
     pub(crate) moves: Vec<PeerMove>,
     /// True if the stack has opened a connection to an address of its own.
     pub(crate) loops: bool,
-    /// Connections whose deferred SYN waits for the first write while a task waits for the handshake or for
-    /// data, with the time at which the SYN leaves without data. The earliest is first.
+    /// Connections with a deferred SYN on which a task waits already. Each has the time at which the SYN
+    /// leaves without data; the earliest is first.
     deferred: VecDeque<(ConnId, Instant)>,
 }
 
 /// Time for which a deferred SYN still waits for the first write after a task has begun to wait for the
-/// handshake or for data. An HTTP client polls for reading before it writes, both in one poll of its task.
+/// handshake or for data. An HTTP client first polls for reading and then writes, in one poll of its task.
 const FIRST_WRITE: Duration = Duration::from_millis(10);
 
 /// A change of the device's table of moved peers.
@@ -130,7 +130,7 @@ impl Ended {
 /// The held lock. Dropping it releases the lock and, after that, drops the retired wakers.
 pub(crate) struct Locked<'a> {
     inner: MutexGuard<'a, Inner>,
-    /// Receives the retired wakers of `inner` at the end; fields are dropped in their order.
+    /// The retired wakers of `inner`. They are dropped after the field `inner`, and so without the lock.
     retired: Vec<Waker>,
 }
 
@@ -183,8 +183,8 @@ impl Shared {
         let _ = self.siblings.set(siblings);
     }
 
-    /// Takes the lock. If the stack, or a device that gathers, has panicked under it, later callers see the
-    /// state that the panic left.
+    /// Takes the lock. If the stack or a device that gathers has panicked while the lock was held, later
+    /// callers see the state that the panic left.
     pub(crate) fn lock(&self) -> Locked<'_> {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         Locked { inner, retired: Vec::new() }
@@ -208,9 +208,8 @@ impl Shared {
     }
 
     /// Records that the driver has ended, and wakes every waiting task. If the stack was still in use, the
-    /// other stacks of the endpoint end too: otherwise new connections whose four-tuple belongs to this stack
-    /// would get no answer, and no handle would report it. The drivers of a closed endpoint end by
-    /// themselves.
+    /// other stacks of the endpoint end too. Otherwise new connections of this stack would get no answer, and
+    /// no handle would report it. The drivers of a closed endpoint end by themselves.
     pub(crate) fn end(&self, ended: Ended) {
         let is_needed = self.lock().has_handles();
         if self.end_alone(ended.clone()) && is_needed {
@@ -391,9 +390,9 @@ impl Inner {
         }
     }
 
-    /// True if no connection is left except in TIME-WAIT. TIME-WAIT guards against old duplicates and
-    /// acknowledges a repeated FIN. All data is delivered by then, so it need not delay the end of a device
-    /// or a program by a minute.
+    /// True if no connection is left except in TIME-WAIT. TIME-WAIT only guards against old duplicates and
+    /// acknowledges a repeated FIN. All data is delivered by then, so the end of a device or a program need
+    /// not wait a minute for it.
     pub(crate) fn is_idle(&self) -> bool {
         self.stack.connections() == self.stack.time_waits()
     }

@@ -87,8 +87,9 @@ impl TcpSocket {
     }
 
     /// Lets the listener accept data with the SYN. At most `queue` such connections wait for the client's
-    /// acknowledgement; 0 switches it off (Linux: `TCP_FASTOPEN`). The application can receive the same data
-    /// **more than once**, each time on another connection: use it only for requests that may be repeated.
+    /// acknowledgement (Linux: `TCP_FASTOPEN`); 0 switches Fast Open off. The application can receive the
+    /// same data **more than once**, each time on another connection: use it only for requests that may be
+    /// repeated.
     pub fn fast_open(&mut self, queue: u16) {
         let config = FastOpenListen { max_pending: queue, ..FastOpenListen::default() };
         self.fast_open_listen = Some(config).filter(|_| queue > 0);

@@ -217,8 +217,8 @@ impl TcpStream {
         self.connection.waits_for_first_write()
     }
 
-    /// Returns the time from the SYN to the start of a hedging second connection; `None` if none is needed,
-    /// because this connection has no request on its SYN or because the path has passed a response before.
+    /// Returns the time from the SYN to the start of a hedging second connection. `None` if none is needed:
+    /// this connection has no request on its SYN, or the path has already passed a response.
     pub(crate) fn hedge_wait(&self) -> Option<Duration> {
         self.connection.hedge_wait()
     }

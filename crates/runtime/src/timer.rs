@@ -1,10 +1,10 @@
 //! The timer of a driver.
 //!
-//! When a thread begins to wait, tokio passes its next deadline to the system as the limit of the wait. A
-//! connection on a short path nearly always has a deadline within a millisecond, so the system would set and
-//! cancel a timer for each wait. Therefore the driver uses a timer of the system (timerfd) if packets come
-//! from a descriptor of the system. That timer is set once and stays set until it fires, however often the
-//! thread waits. Devices in memory use tokio's timer, which a test may pause.
+//! When a thread begins to wait, tokio passes its next deadline to the kernel as the limit of the wait. A
+//! connection on a short path nearly always has a deadline within a millisecond, so the kernel would set and
+//! cancel a timer for each wait. Therefore the driver uses a timerfd if packets come from a file descriptor.
+//! That timer is set once and stays set until it fires, however often the thread waits. Devices in memory use
+//! tokio's timer, which a test may pause.
 
 use std::io;
 use std::pin::Pin;

@@ -1,8 +1,8 @@
 //! Waiting tasks, each in a slot of its own.
 //!
-//! A task that polls again keeps its slot, even with another waker. Slots are not identified by wakers,
-//! because [`Waker::will_wake`] may return false for two wakers of the same task: one task would then take a
-//! slot at each poll.
+//! A task that polls again keeps its slot, even with another waker. Wakers do not identify slots, because
+//! [`Waker::will_wake`] may return false for two wakers of the same task. One task would then take a slot at
+//! each poll.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};

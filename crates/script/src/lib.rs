@@ -19,14 +19,15 @@
 //! ```
 //!
 //! Extensions of packetdrill's language: `[flow NAME]` before a packet names one of several connections
-//! (`[flow b from 192.0.2.7]` gives its remote host another address), `[new]` means that a SYN begins a new
-//! connection over the same ports, `[badsum]` corrupts the TCP checksum, `[spoiled]` the payload. Sequence
+//! (`[flow b from 192.0.2.7]` gives its remote host another address). With `[new]` a SYN begins a new
+//! connection over the same ports. `[badsum]` corrupts the TCP checksum, `[spoiled]` the payload. Sequence
 //! numbers may be negative, relative to the initial one (`-999:1(1000)`). Options: `GA hex`, `kind N hex`,
 //! and `FO $name` for a cookie that the stack chooses. `--set key=value` configures the stack ([`keys`]). `TS
-//! val 7 ecr @1001/2` echoes the time stamp of the second segment of the stack that began at 1001, `ecr @`
-//! that of its last segment. `%{ print(tcpi_snd_cwnd) }%` writes values into the trace, and so does a call
-//! with the result `?`. Assertions know `tcpi_…` names and the stack's own counters as `brisk_…`. The payload
-//! is not zeros: byte `i` of a stream is `(7 i + 3) mod 256` in both directions, and every byte is checked.
+//! val 7 ecr @1001/2` echoes the time stamp of the stack's second segment that began at 1001; `ecr @` echoes
+//! the stack's latest time stamp. `%{ print(tcpi_snd_cwnd) }%` writes values into the trace, and so does a
+//! call with the result `?`. Assertions know `tcpi_…` names and the stack's own counters as `brisk_…`. The
+//! payload is not zeros: byte `i` of a stream is `(7 i + 3) mod 256` in both directions, and every byte is
+//! checked.
 //!
 //! A separate thread makes the calls, on the sockets of [`brisk_sockets`] or of the kernel
 //! ([`run_on_kernel`]), so that a call may block while packets come and go.
@@ -50,7 +51,7 @@ pub use settings::keys;
 /// Options of a run in addition to those in the script.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// `--key=value` flags before those of the script: key without dashes, value.
+    /// Flags that precede those of the script: key without dashes, and value.
     pub flags: Vec<(String, String)>,
     /// Values for `${NAME}`.
     pub defines: Vec<(String, String)>,

@@ -39,8 +39,8 @@ pub(crate) enum Echo {
     Value(u32),
     /// `ecr @`: the time stamp of the last segment that the stack sent.
     Newest,
-    /// `ecr @seq/n`: the time stamp of the n-th segment of the stack that began at `seq`; if there is none,
-    /// the effect is that of `@`.
+    /// `ecr @seq/n`: the time stamp of the stack's n-th segment that began at `seq`; like `@` if there is
+    /// none.
     Segment { seq: u32, transmission: u32 },
 }
 
@@ -53,8 +53,8 @@ pub(crate) enum Cookie {
 }
 
 impl TcpOption {
-    /// Appends the bytes of the option. Named cookies and echoes must be resolved first; otherwise they count
-    /// as a request, or 0.
+    /// Appends the bytes of the option. Named cookies and echoes must be resolved first; otherwise a cookie
+    /// counts as a request, and an echo as 0.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let mut tlv = |kind: u8, pieces: &[&[u8]]| {
             let len = 2 + pieces.iter().map(|piece| piece.len()).sum::<usize>();

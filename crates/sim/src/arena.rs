@@ -58,7 +58,7 @@ impl Arena {
         lists
     }
 
-    /// Returns a buffer for a packet, which [`Arena::packet`] then takes.
+    /// Returns a buffer to write a packet into; [`Arena::packet`] then takes the packet.
     pub(crate) fn blank(&mut self) -> &mut Vec<u8> {
         if self.packets.is_empty() {
             self.packets.push(Vec::new());

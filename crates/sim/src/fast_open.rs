@@ -32,9 +32,9 @@ pub(crate) fn keys() -> FastOpenConfig {
     FastOpenConfig { keys: Some(KeySource::Fixed { primary, backup: None }), ..FastOpenConfig::default() }
 }
 
-/// Returns the Fast Open configuration of a listener with this TCP. It permits an initial window above the
-/// standard, because only the servers of a gateway pair have one, and they respond only to authenticated
-/// requests.
+/// Returns the Fast Open configuration of a listener with this TCP. With an initial window above the default,
+/// the early response may fill that window. Only servers of a gateway pair have such a window, and they
+/// respond only to authenticated requests.
 pub fn listening(tcp: &TcpConfig) -> FastOpenListen {
     let early_response = match tcp.initial_window > TcpConfig::default().initial_window {
         true => EarlyResponse::Authenticated,

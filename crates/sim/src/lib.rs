@@ -1,9 +1,8 @@
 //! Discrete-event simulation: brisk stacks, applications and links on one virtual clock.
 //!
-//! A [`World`] is a path with hosts at its two sides. A host is a [`brisk_tcp::Stack`] with
-//! [`application`]s; the path is one [`brisk_link::Link`] or a chain of them. Time jumps from event to
-//! event, so a minute of an idle link costs nothing, and every run with the same seed gives the same
-//! packets at the same microseconds.
+//! A [`World`] is a path with hosts at its two sides. A host is a [`brisk_tcp::Stack`] with [`application`]s;
+//! the path is one [`brisk_link::Link`] or a chain of them. Time jumps from event to event, so a minute of an
+//! idle link costs nothing. Every run with the same seed gives the same packets at the same microseconds.
 //!
 //! | module | content |
 //! |---|---|

@@ -160,8 +160,8 @@ impl Page {
         self.activities.iter().filter(|activity| matches!(activity.work, Work::Download { .. })).count()
     }
 
-    /// Returns the page with computations that take up to `spread` thousandths less or more, drawn from
-    /// `seed`, because two loads of a browser never compute for the same time.
+    /// Returns the page with other computation times: each is up to `spread` thousandths shorter or longer,
+    /// drawn from `seed`. Two loads of a browser never compute for the same time.
     fn varied(&self, spread: u16, seed: u64) -> Page {
         let mut page = self.clone();
         let mut rng = brisk_link::seeds::rng(seed, "computation");
@@ -220,8 +220,8 @@ pub struct LoadSpec<'a> {
     pub known: Option<&'a PriorKnowledge>,
     /// True if both ends use Fast Open. Default false.
     pub fast_open: bool,
-    /// Maximum deviation of a computation from the page's time in thousandths of that time, 0 to 1000, drawn
-    /// for every load; default 0.
+    /// Maximum deviation of a computation from its time in the page, in thousandths of that time: 0 to 1000,
+    /// default 0. It is drawn for every load.
     pub spread: u16,
     /// Maximum duration; default 600 s of virtual time.
     pub limit: Duration,
@@ -357,7 +357,7 @@ fn counted(
 }
 
 /// Returns a browser's state after earlier visits to the hosts of a page: the cookies, and the round-trip
-/// times of a load of the same page over the path without losses, queueing included.
+/// times of an earlier load. That load used the path without losses, but with queueing.
 ///
 /// # Errors
 /// Those of [`load`].
@@ -408,9 +408,8 @@ mod tests {
         let page = Page::new("images", activities).unwrap();
         assert_eq!((page.hosts(), page.objects(), page.bytes()), (1, 14, 14_000));
         let plain = loaded(&page, false);
-        // The document takes 200 ms. The old connection continues at once and can make 3 round trips; new
-        // connections need one round trip more: 1 + 5 in [200, 400], of which the old one makes two; 6 in
-        // [400, 500].
+        // The document takes 200 ms. Up to 400 ms, the old connection fetches two objects, and each of five
+        // new connections, which begin with a handshake, fetches one. Up to 500 ms, all six fetch one each.
         assert_eq!((ms(plain.first_object), plain.connections), (200, 6));
         assert_eq!(ms(plain.load), 500);
         // With Fast Open every response takes one round trip: 100 ms, then 6, 6 and 1 downloads.

@@ -92,8 +92,8 @@ pub struct TransactionResult {
     pub recoveries: u64,
     /// Undone window reductions of both ends.
     pub undos: u64,
-    /// Losses, of both ends, that probes repaired before loss detection saw them and for which the window was
-    /// reduced.
+    /// Losses of both ends that a probe repaired before loss detection saw them. The window was reduced for
+    /// them.
     pub masked_losses: u64,
     /// Data segments and acknowledgements sent, of both ends.
     pub segments: u64,

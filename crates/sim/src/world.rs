@@ -290,7 +290,7 @@ impl World {
         self.path.rearm_direction(link, direction);
     }
 
-    /// Delivers a packet that crossed the path to its host.
+    /// Delivers a packet to its host after it has crossed the path.
     fn deliver(&mut self, packet: Vec<u8>, direction: Direction) {
         let side = match direction {
             Direction::Up => Side::B,

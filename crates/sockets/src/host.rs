@@ -263,8 +263,8 @@ impl Host {
         self.runs_away
     }
 
-    /// True if the stack sent without end at one instant, or has a timer that is due after it was served (a
-    /// bug of the stack).
+    /// True if the stack sent without end at one instant, or if a timer is still due after the timers were
+    /// served (a bug of the stack).
     pub(crate) fn runs_away(&self) -> bool {
         self.runs_away || self.next_timeout().is_some_and(|due| due <= self.now)
     }

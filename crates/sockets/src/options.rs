@@ -1,5 +1,5 @@
 //! `setsockopt` and `getsockopt`: the options that packet scripts use, ours and packetdrill's. Other options
-//! are refused with `ENOPROTOOPT`, and values that Linux refuses with Linux's error number.
+//! give `ENOPROTOOPT`. Values that Linux refuses give Linux's error number.
 
 use std::time::Duration;
 

@@ -118,7 +118,7 @@ pub struct Settings {
     /// for Linux expect.
     pub linux_suite: bool,
     /// True for Linux's behaviour: a SYN with data waits for the program's write and is sent again after a
-    /// second, a listener has no Fast Open limit per client, and nothing is written or shut down before the
+    /// second. A listener has no Fast Open limit per client. Nothing is written or shut down before the
     /// handshake is complete.
     pub like_linux: bool,
     /// Keepalive of sockets that enable it.
@@ -341,7 +341,7 @@ impl Settings {
     }
 }
 
-/// Switches this cookie of a client on, or off if it is on.
+/// Sets the client's cookie to `cookie` if `is_on`, otherwise back to the standard one if it is `cookie`.
 fn use_cookie(connect: &mut FastOpenConnect, cookie: ClientCookie, is_on: bool) {
     if is_on {
         connect.cookie = cookie;

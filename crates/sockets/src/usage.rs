@@ -1,4 +1,4 @@
-//! The busy time of a connection by the event for which it waits, as `TCP_INFO` reports it. The record is
+//! How long a connection was busy, and for which event it waited, as `TCP_INFO` reports it. The record is
 //! updated after every action of the stack; between two actions a connection waits for the same event.
 
 use std::time::Duration;

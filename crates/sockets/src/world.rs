@@ -4,11 +4,11 @@
 //! thread makes the calls that block: it sleeps until the state of the host has changed, and then tries
 //! again.
 //!
-//! After a change, a thread may move the clock only when every sleeper has tried again, and every woken
-//! caller has left the library, has asked for the time, and sleeps again. Otherwise the clock would advance
-//! before the callers have recorded when they returned; packetdrill's thread sleeps for this record because
-//! it needs a lock of the program. `gettimeofday` moves the clock on every thread, because packetdrill calls
-//! it in a busy loop on both of its threads.
+//! After a change, a thread may move the clock only under two conditions: every sleeper has tried again, and
+//! every woken caller has left the library, asked for the time, and gone to sleep. Otherwise the clock would
+//! advance before the callers have recorded when they returned. packetdrill's thread sleeps at this record,
+//! because it needs a lock of the program. `gettimeofday` moves the clock on every thread, because
+//! packetdrill calls it in a busy loop on both of its threads.
 
 mod steps;
 
@@ -201,8 +201,8 @@ impl VirtualWorld {
         drop(self.pass(inner, to));
     }
 
-    /// Returns the microseconds since 1970, as gettimeofday(). It takes a microsecond, because packetdrill
-    /// waits for the last few microseconds in a loop of these calls.
+    /// Returns the microseconds since 1970, as gettimeofday(). Each call advances the clock by a microsecond,
+    /// because packetdrill waits for the last few microseconds in a loop of these calls.
     pub fn time_of_day(&self) -> u64 {
         let inner = self.lock_any();
         let to = inner.host.now + Duration::from_micros(1);

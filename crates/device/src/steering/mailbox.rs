@@ -1,6 +1,6 @@
 //! Packets for one stack that arrived on another stack's queue.
 //!
-//! Only these packets use the lock, and only while a few words are moved.
+//! Only these packets need the lock, which is held only while a few words are moved.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

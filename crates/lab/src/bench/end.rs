@@ -101,8 +101,7 @@ impl End {
     /// # Errors
     /// The error of the system, of a device or of the other end.
     pub fn run(&self) -> io::Result<()> {
-        // Uses a runtime with one thread, or one thread for each core that this process may use, so that the
-        // cost is that of these cores.
+        // One thread runs for each core that this process may use, so that the cost is that of these cores.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let local = LocalSet::new();
         local.block_on(&runtime, async {

@@ -38,8 +38,8 @@ pub struct RowReport {
     pub ratio_of: &'static str,
     /// Ratio of the processor times of both ends.
     pub cpu: Spread,
-    /// Value of `cpu` if the server's own code took no time: the remaining cost is that of the path through
-    /// the device and of the other end. Present in rows that compare a server in user space with the kernel.
+    /// Value of `cpu` if the server's own code took no time. The path through the device and the other end
+    /// still have their cost. Present in rows that compare a server in user space with the kernel.
     pub limit: Option<f64>,
     /// Ratio of the wall-clock times per unit, in the direction of `ratio_of`.
     pub time: Spread,

@@ -52,7 +52,7 @@ pub enum Goal {
     AtLeast(f64),
     /// Maximum of candidate / baseline.
     AtMost(f64),
-    /// Minimum of the units per second of the candidate / of the baseline.
+    /// Minimum of candidate / baseline, in units per second.
     Faster(f64),
     /// No goal: the row only records the ratio.
     None,
@@ -87,8 +87,8 @@ pub(super) enum Setup {
     },
     /// Brisk's TCP at both ends, in UDP over the veth pair, with these mechanisms.
     Udp(&'static str),
-    /// This number of kernel clients, each on a core, and as many kernel servers on the same cores, each for
-    /// one client: no packet crosses between the cores.
+    /// This number of kernel clients, each on its own core with its own kernel server: no packet crosses
+    /// between the cores.
     KernelOn(usize),
     /// This number of kernel clients, each on a core, and one brisk server with a stack on each of these
     /// cores.

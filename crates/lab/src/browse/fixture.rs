@@ -5,10 +5,9 @@
 //! Chromium --kernel TCP--> frontends ==brisk TCP in UDP==> link ==> backends --kernel TCP--> web server
 //! ```
 //!
-//! Every host of the page has its own address on the loopback device of both namespaces. Each arm has a port:
-//! its frontend accepts connections to all these addresses on that port, and its backend connects to the same
-//! address and port on the other side. So the browser's limits per host apply, and the arms share only the
-//! link.
+//! Every host of the page has its own address on the loopback device of both namespaces. Each arm has a port,
+//! on which its frontend accepts connections to all these addresses. Its backend connects to the same address
+//! and port on the other side. So the browser's limits per host apply, and the arms share only the link.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

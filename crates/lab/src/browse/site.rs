@@ -152,8 +152,8 @@ impl Tree<'_> {
         format!("[{}]", children.iter().map(item).collect::<Vec<_>>().join(","))
     }
 
-    /// Returns the children that load once the element of the object has loaded, as the argument of `k`;
-    /// `None` for documents and scripts, whose own content loads their children.
+    /// Returns the children that load once the element of the object has loaded, as the argument of `k`.
+    /// `None` for documents and scripts, because their content loads the children.
     fn after(&self, index: usize) -> Option<String> {
         let children = self.children(self.final_target(index));
         let itself = matches!(self.kind(index), Kind::Document | Kind::Script);

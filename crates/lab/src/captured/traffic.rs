@@ -152,8 +152,8 @@ impl Traffic {
     }
 }
 
-/// Returns the loss model in the grammar of links, with the measured probability that a run of losses
-/// continues and the rate of the case.
+/// Returns the loss model in the grammar of links. It has the loss rate of the case, and the measured
+/// probability that a run of losses continues.
 fn loss_model(losses: &Losses, case: Case) -> String {
     let [low, high] = losses.rate_interval();
     let scale = match case {

@@ -58,7 +58,7 @@ impl Comparison {
     }
 
     /// Returns the state of both ends of an arm after earlier connections; `None` for an arm without memory.
-    /// It comes from many earlier transactions over the same path, which are like those that are compared.
+    /// It comes from many earlier transactions over the same path, like those that are compared.
     /// The planner needs the loss rate of the path, and an arm that starts from path memory needs its
     /// capacity.
     fn prior_knowledge(

@@ -1,5 +1,5 @@
-//! The parts of the demonstration for one profile, all in this process and with real sockets: a frontend, an
-//! emulated link, a backend, and the load on the frontend.
+//! The parts of the demonstration for one profile: a frontend, an emulated link, a backend, and the load on
+//! the frontend. All are in this process, with real sockets.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

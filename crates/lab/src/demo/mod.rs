@@ -1,5 +1,6 @@
-//! A demonstration on one machine, without privileges: clients, a frontend, a long and lossy link, a backend
-//! and an origin, over real sockets and in real time. All arms (compared profiles) run at the same time.
+//! A demonstration on one machine, in real time, over real sockets and without privileges. It has clients, a
+//! frontend, a long and lossy link, a backend and an origin. All arms (compared profiles) run at the same
+//! time.
 //!
 //! ```text
 //! clients --kernel TCP--> frontend ==brisk TCP in UDP==> emulated link ==> backend --kernel TCP--> origin

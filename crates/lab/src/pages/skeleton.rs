@@ -2,9 +2,9 @@
 //!
 //! `res` is a list of objects, each an array: host number, kind, number of the parent (-1: none), how the
 //! parent loaded it, start in ms, request bytes, response header bytes, body bytes, status, connection,
-//! waiting time in ms. An object begins to load while its parent arrives if an HTML parser found it there,
-//! and after its parent has arrived if a script loads it. Waiting times include a round trip of the
-//! recording, so the simulated server does not use them as think time.
+//! waiting time in ms. An object that an HTML parser found begins to load while its parent arrives; an object
+//! that a script loads, after its parent has arrived. Waiting times include a round trip of the recording, so
+//! the simulated server does not use them as think time.
 
 use std::time::Duration;
 

@@ -2,9 +2,9 @@
 //!
 //! `objs` are arrays: host number, kind, when computation begins (1: with the first bytes, -1: when the
 //! object has arrived), computation times in ms, bytes. `deps` are triples: an activity, an activity that
-//! waits for it, and -1 if it waits for the end, otherwise the ms after the beginning; `3d` is the download
-//! of object 3, `3c1` its second computation. `start` is the activity that begins the page. The computation
-//! times are those of a computer of 2013.
+//! waits for it, and a time: -1 if it waits for the end, otherwise ms after the beginning. `3d` is the
+//! download of object 3, `3c1` its second computation. `start` is the activity that begins the page. The
+//! computation times are those of a computer of 2013.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -32,7 +32,7 @@ struct Object(
     f64,
 );
 
-/// Share of an object that its first chunk has, thousandths.
+/// Share of an object in its first chunk, thousandths.
 const FIRST_CHUNK: u16 = 1;
 
 /// Reads the page of one line.

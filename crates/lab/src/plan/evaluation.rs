@@ -76,8 +76,8 @@ pub struct Finding {
     pub real: Option<f64>,
     /// The 95 % confidence interval.
     pub ci95: Interval,
-    /// The interval in which a sample as large as the paper's would lie in 95 % of cases if the paper had
-    /// measured the same system. `None` if that size is unknown or the paper has no result.
+    /// The 95 % interval that the paper's result would have if the paper had measured this system, with its
+    /// own sample size. `None` if that size is unknown or the paper has no result.
     pub chance: Option<Interval>,
     /// The expected range.
     pub range: [f64; 2],
@@ -185,8 +185,8 @@ fn find(expectation: &Expectation, rows: Rows<'_>, paper_n: Option<u64>, seed: u
 }
 
 /// Returns the interval of a result. If the result is a statistic of one value per transaction, its interval
-/// has a closed form. For other results the bootstrap resamples transactions; it draws each transaction of an
-/// arm together with that of the first arm, because both had the same losses.
+/// has a closed form. For other results the bootstrap resamples transactions. It draws a transaction in an
+/// arm and in the first arm together, because both had the same losses.
 pub(crate) fn interval(metric: Metric, arm: &[Row], base: &[Row], rtt_us: f64, seed: u64) -> Interval {
     let n = arm.len().min(base.len());
     let all: Vec<usize> = (0..n).collect();

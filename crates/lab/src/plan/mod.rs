@@ -111,8 +111,8 @@ pub struct Cell {
     /// depend on their losses. 0 to 1,000.
     #[serde(default)]
     pub earlier: u32,
-    /// Settings, in the grammar of the command line, that are added to those of the link: each transaction
-    /// uses one of them.
+    /// Alternative paths: settings, in the grammar of the command line, that are added to those of the link.
+    /// Each transaction uses one of these paths.
     #[serde(default)]
     pub paths: Vec<String>,
     /// Time for which the server computes a response.

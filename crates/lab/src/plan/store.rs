@@ -72,7 +72,7 @@ pub struct RunId {
     pub shard: Shard,
     /// Version of the program.
     pub version: String,
-    /// Digest of the program, which excludes results of another build.
+    /// Digest of the program, so that results of another build are not used.
     pub build: String,
 }
 
@@ -251,7 +251,7 @@ impl Store {
     }
 }
 
-/// Stores the results of contestants on a cell in real time; `text` is that of the plan.
+/// Stores the results of contestants on a cell in real time; `text` is the text of the plan.
 ///
 /// # Errors
 /// [`StoreError`].

@@ -211,8 +211,8 @@ impl Kernel {
             let failed = |error| io::Error::other(format!("{path} = {value}: {error}"));
             std::fs::write(&path, value).map_err(failed)?;
         }
-        // A namespace rejects congestion controls that unprivileged users may not choose in its sysctl, but
-        // accepts them for a route.
+        // The sysctl of a namespace rejects congestion controls that unprivileged users may not choose, but a
+        // route accepts them.
         let words = ["route", "change", "10.77.0.0/24", "dev", "brisk0", "proto", "kernel", "scope", "link"];
         shell("ip", &[&words[..], &["congctl", &self.congestion]].concat())
     }

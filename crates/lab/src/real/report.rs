@@ -51,8 +51,8 @@ pub struct ContestantReport {
     pub wire_down: f64,
     /// Processor time of the contestant's own processes per request, ms; `None` if it has none.
     pub cpu_ms: Option<f64>,
-    /// Percentage of the bytes that its bulk flow carried while it competed with a bulk flow of the kernel's
-    /// CUBIC (50 is fair); `None` if not measured.
+    /// Share of the bytes, percent, that its bulk flow carried next to a bulk flow of the kernel's CUBIC (50
+    /// is fair); `None` if not measured.
     pub share: Option<f64>,
     /// True if the emulated link delivered its packets on time.
     pub valid: bool,

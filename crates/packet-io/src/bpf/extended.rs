@@ -230,9 +230,9 @@ fn unless_listed(
 }
 
 /// Translates a filter into a program of the kind [`Kind::Xdp`] that passes accepted frames to the socket of
-/// their queue in `sockets` (a [`socket_map`]). The kernel gets all other frames: those that the filter
-/// rejects, those of the clients in `list`, those for which the filter returns `copied` (XDP cannot copy),
-/// and those whose queue has no socket.
+/// their queue in `sockets` (a [`socket_map`]). The kernel gets all other frames: frames that the filter
+/// rejects, frames of clients in `list`, and frames whose queue has no socket. It also gets frames for which
+/// the filter returns `copied`, because XDP cannot copy.
 pub(crate) fn to_sockets(
     program: &[sock_filter],
     sockets: BorrowedFd<'_>,

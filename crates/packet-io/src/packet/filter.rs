@@ -20,7 +20,7 @@ const ICMPV6: u32 = 58;
 const UNREACHABLE: u32 = 3;
 /// ICMPv6 "destination unreachable" is 1, "packet too big" 2 (RFC 4443).
 const TOO_BIG_V6: u32 = 2;
-/// The low 14 bits: the fragment offset and the more-fragments flag. A packet with an offset has no ports.
+/// The low 13 bits: the fragment offset. A packet with an offset has no ports.
 const FRAGMENT_OFFSET: u32 = 0x1FFF;
 /// More than the length of any packet: accepts the whole packet.
 const WHOLE_PACKET: u32 = 0x4_0000;
@@ -60,7 +60,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) addresses: &'a [IpAddr],
     /// The clients whose segments to `served` are accepted.
     pub(crate) share: Share,
-    /// If there is a list, the program returns [`CLIENT`] for the segments of these clients.
+    /// If there is a list, the program returns [`CLIENT`] for the segments of clients in `share`.
     pub(crate) exceptions: Option<&'a Exceptions>,
 }
 

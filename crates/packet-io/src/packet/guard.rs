@@ -1,12 +1,12 @@
 //! Guards: listeners of the kernel that keep it from resetting the stack's connections.
 //!
 //! The kernel resets segments to a port that none of its sockets uses. A guard occupies the port and silently
-//! discards packets with a TTL below 255 (`IP_MINTTL`, `IPV6_MINHOPCOUNT`): all packets from beyond the link,
-//! and packets from the link whose sender does not set the TTL to 255. A guard also keeps other programs from
-//! using the port, is shown by `ss`, and ends with the process. It needs no privilege.
+//! discards packets with a TTL below 255 (`IP_MINTTL`, `IPV6_MINHOPCOUNT`). These are all packets from beyond
+//! the link, and most packets from hosts on the link. A guard also keeps other programs from using the port,
+//! is shown by `ss`, and ends with the process. It needs no privilege.
 //!
-//! If the kernel serves some of the clients, the guard of the served port is a listener for them, with a
-//! program that discards the packets of the others.
+//! If the kernel serves some of the clients, the guard of the served port is a listener for them. A program
+//! on it discards the packets of the other clients.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -23,15 +23,15 @@ use crate::privileges::OpenError;
 use crate::share::{self, Exceptions, KernelListener, Share};
 use crate::sockopt;
 
-/// Number of ports in a block. The guard of its first port claims a block, so that no other process of brisk
-/// uses it.
+/// Number of ports in a block. A process claims a block with the guard of its first port, so that no other
+/// process of brisk uses it.
 pub(super) const BLOCK: u16 = 64;
-/// Above the ports that Linux chooses for unbound sockets (`net.ipv4.ip_local_port_range`).
+/// First port of the blocks. Linux chooses lower ports for unbound sockets (`net.ipv4.ip_local_port_range`).
 const FIRST: u16 = 61_056;
 const BLOCKS: u16 = (u16::MAX - FIRST) / BLOCK + 1;
 /// Minimum TTL of a segment that the kernel processes.
 const MIN_TTL: i32 = 255;
-/// Limit of the kernel's clients that wait to be accepted.
+/// Maximum number of clients that wait to be accepted from the kernel's listener.
 const BACKLOG: i32 = 4096;
 
 #[derive(Debug, Default)]
@@ -138,14 +138,14 @@ impl Guards {
         self.served.as_ref().map(|(_, guard)| guard)
     }
 
-    /// Makes the guard of the served port listen again if it was shut down: the kernel answers unless there
-    /// is a listener.
+    /// Makes the guard of the served port listen again if it was shut down. Without a listener, the kernel
+    /// would answer packets to the port.
     pub(crate) fn listen_again(&self) -> io::Result<()> {
         self.served().map_or(Ok(()), |guard| begin(guard, self.share))
     }
 
-    /// Returns the packets for the stack on a link with a header of `link` bytes: to one of `addresses` and
-    /// to the served port, or to one of the ports `own`.
+    /// Describes the packets for the stack on a link with headers of `link` bytes. They are addressed to one
+    /// of `addresses`, and to the served port or one of the ports `own`.
     pub(crate) fn wanted<'a>(
         &'a self,
         link: usize,
@@ -250,8 +250,8 @@ fn guard_of(
     Ok(guard)
 }
 
-/// Opens a listener. With a `share` it discards the packets of the clients in the share except those in the
-/// list, otherwise all packets with a TTL below [`MIN_TTL`].
+/// Opens a listener. With a `share` it discards the packets of clients that are in the share and not in the
+/// list. Otherwise it discards all packets with a TTL below [`MIN_TTL`].
 fn listen(address: SocketAddr, share: Option<Share>, list: Option<&Exceptions>) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {

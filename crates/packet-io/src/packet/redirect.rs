@@ -1,5 +1,5 @@
-//! Redirection, the fast path to an address of the host. The kernel moves the stack's packets from the
-//! interface to a TUN device of brisk. It moves packets that the stack writes to the TUN to the interface,
+//! Redirection, the fast path to an address of the host. The kernel moves packets for the stack from the
+//! interface to a TUN device of brisk. Packets that the stack writes to the TUN leave through the interface,
 //! addressed to the next hop.
 //!
 //! Two small programs do this, one at the interface and one at the TUN. Super-packets pass whole in both

@@ -1,4 +1,4 @@
-//! The stream of packets from the process that has taken a port over to the one before it, which keeps its
+//! The stream of packets from the process that has taken over a port to the earlier process, which keeps its
 //! connections. Each packet has a header: its length (32 bits), then a `virtio_net_hdr` with the state of its
 //! checksum and its segments.
 
@@ -32,7 +32,7 @@ pub(crate) struct Inherited {
 struct State {
     flows: HashSet<Flow>,
     relay: Option<UnixStream>,
-    /// The rest of a packet of which the stream has accepted a part.
+    /// The rest of a packet that the stream has accepted in part.
     rest: Vec<u8>,
 }
 

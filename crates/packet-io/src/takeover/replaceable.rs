@@ -17,7 +17,7 @@ pub(super) struct Replaceable {
     device: Box<dyn Device>,
     capabilities: Capabilities,
     mtu: usize,
-    /// The device that will take its place once it is drained, and a sender that is dropped then.
+    /// The next device, which replaces `device` once that is drained. The sender is dropped then.
     next: Option<Next>,
     /// Counters of the earlier devices.
     counted: Counters,

@@ -1,10 +1,9 @@
 //! Passes several packets to the kernel in one call.
 //!
 //! A packet for a program of this host wakes that program. If both run on one core, the kernel schedules the
-//! program when our call ends. So with a call for each packet it runs after each packet, and the benchmark
-//! `own-send` takes 209 ms/GB instead of 145 (docs/notes/performance-bulk.md, "One call for all packets of a
-//! round"). Without `io_uring`, packets are written one by one. So are packets that the kernel refuses here,
-//! which reports the reason in the usual way.
+//! program when our call ends. With one call per packet it would run after each packet, which costs more
+//! (docs/notes/performance-bulk.md, "One call for all packets of a round"). Without `io_uring`, packets are
+//! written one by one. Packets that the kernel refuses here are also written alone; that reports the reason.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -37,8 +36,8 @@ impl TunBatch {
         Uring::open().ok().map(|uring| TunBatch { uring, starts: vec![start; MAX] })
     }
 
-    /// Describes the packets up to the first one that must be written alone ([`send_each`]); returns their
-    /// number, including packets that are marked as `taken` and are not written again.
+    /// Describes the packets up to the first one that must be written alone ([`send_each`]). Returns their
+    /// number; packets marked as `taken` count too, but are not written again.
     fn describe(&mut self, packets: &[Gathered<'_>], big: &mut Option<Locals>) -> usize {
         let described = packets.iter().zip(&mut self.starts);
         described

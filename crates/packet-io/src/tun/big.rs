@@ -7,7 +7,7 @@
 //!
 //! Packets to other hosts leave in pieces of 64 kB: most interfaces accept no more, so the kernel would cut a
 //! longer packet into single segments. IPv6 packets also leave in pieces, because a greater length needs an
-//! extension header, and so do packets for which the kernel has no memory.
+//! extension header. So do packets for which the kernel has no memory.
 
 use std::collections::HashMap;
 use std::io;

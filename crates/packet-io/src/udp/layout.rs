@@ -1,9 +1,9 @@
 //! The datagram: a rearranged TCP header without the fields that UDP already has.
 //!
-//! The idea and the order come from draft-cheshire-tcp-over-udp: the word with the data offset comes first,
-//! because its first four bits, which are 5 or more, distinguish the datagram from STUN on the same port,
-//! whose first two bits are 0. The draft carries one connection per pair of UDP ports. Here many connections
-//! share one pair, and so one NAT mapping; therefore the datagram includes the TCP ports (four bytes more).
+//! The idea and the order come from draft-cheshire-tcp-over-udp. The word with the data offset comes first:
+//! its first four bits are 5 or more, whereas STUN on the same port begins with two zero bits. The draft
+//! carries one connection per pair of UDP ports. Here many connections share one pair, and so one NAT
+//! mapping; therefore the datagram includes the TCP ports (four bytes more).
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -180,8 +180,8 @@ impl<'a> Incoming<'a> {
     }
 }
 
-/// The IPv6 packet for the stack, built from one datagram or from a run of datagrams that a sender with TSO
-/// would have sent as one packet.
+/// The IPv6 packet for the stack, built from one datagram or from a run. A run is a sequence of datagrams
+/// that a sender with TSO would have sent as one packet.
 #[derive(Debug)]
 pub(super) struct Assembly {
     buffers: Buffers,

@@ -15,8 +15,8 @@
 //! bound to the inner address, and so to the outer address and port.
 //!
 //! A peer that moves to another outer address keeps its inner address while connections use it
-//! (`Peers::redirect`). Another peer at the old outer address gets a different inner address, in the IPv6
-//! form, whose hash includes the number of peers that have left.
+//! (`Peers::redirect`). Another peer at the old outer address gets a different inner address. It has the IPv6
+//! form, and its hash includes the number of peers that have left.
 
 use std::collections::HashMap;
 use std::hash::Hasher;
@@ -70,8 +70,8 @@ pub fn inner_address(outer: SocketAddr) -> IpAddr {
 /// peer that has moved keeps its inner address, so the result is the outer address at which the peer
 /// began.
 ///
-/// `None` if `inner` is no inner address, or if it names an IPv6 peer that this process neither named nor
-/// received a datagram from, or so long ago that its tables have dropped the peer.
+/// `None` if `inner` is no inner address, or names an IPv6 peer that is not in the tables of this process.
+/// They contain the peers that the process has recently named or received datagrams from.
 ///
 /// ```
 /// use brisk_packet_io::udp::{inner_address, outer_address};

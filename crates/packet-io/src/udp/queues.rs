@@ -1,7 +1,7 @@
 //! Several sockets on one port (`SO_REUSEPORT`), one per core.
 //!
-//! The kernel keeps all datagrams of a peer on one socket, unless it has a program that chooses by the TCP
-//! connection in the datagram. The program needs no privilege.
+//! By default the kernel delivers all datagrams of a peer to one socket. With a program, which needs no
+//! privilege, it chooses the socket by the TCP connection in the datagram.
 //! [`steering`](brisk_device::steering) handles datagrams on another socket.
 
 use std::io;
@@ -18,8 +18,8 @@ use crate::queue_program;
 impl UdpDevice {
     /// Binds `count` sockets to one address.
     ///
-    /// The first socket is bound as by [`bind`](UdpDevice::bind), so that an address in use by another
-    /// program is refused, although these sockets share their address.
+    /// The sockets share their address. The first one is still bound as by [`bind`](UdpDevice::bind), so an
+    /// address in use by another program is refused.
     ///
     /// # Errors
     /// Those of [`bind`](UdpDevice::bind).

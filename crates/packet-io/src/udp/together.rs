@@ -3,8 +3,8 @@
 //! If both ends run on one core, the first chain wakes the receiver, which preempts the sender when its call
 //! ends. With a call for each chain, this happens after each chain (docs/notes/performance-bulk.md, "In
 //! UDP"). `sendmmsg(2)` does not help, because the kernel may switch to the receiver between two messages.
-//! Without `io_uring`, chains are sent one by one. So are chains that the kernel refuses here, which reports
-//! the reason in the usual way.
+//! Without `io_uring`, chains are sent one by one. Chains that the kernel refuses here are also sent alone;
+//! that reports the reason.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -93,8 +93,8 @@ fn memory(len: usize) -> usize {
 
 impl UdpDevice {
     /// Sends waiting chains in one call, all but the youngest `keep`. Only sends as many as certainly fit
-    /// into the socket's memory: the kernel tries every chain, so if one did not fit, a later one could
-    /// overtake it. Returns true if it has sent any.
+    /// into the socket's memory. The kernel tries every chain, so a chain could overtake an earlier one that
+    /// did not fit. Returns true if it has sent any.
     pub(super) fn transmit_together(&mut self, keep: usize) -> bool {
         let count = self.batches.len().saturating_sub(keep).min(MAX);
         if count < 2 || self.together.is_none() || self.state.max_gso_segments() == 1 {

@@ -62,7 +62,7 @@ pub(super) struct XdpDevice {
     ports: Vec<Port>,
     /// Index of the port from which the next call receives first.
     turn: usize,
-    /// `None` except in one of the devices.
+    /// ICMP errors and the state of the interface, in one of the devices only.
     errors: Option<Errors>,
     merge: Merge,
     next_hops: NextHops,

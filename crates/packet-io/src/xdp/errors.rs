@@ -29,8 +29,8 @@ impl Errors {
     /// # Errors
     /// CAP_NET_RAW is missing.
     pub(super) fn open(interface: &Interface) -> io::Result<Errors> {
-        // The socket receives nothing before it is bound, and then only packets that pass the filter, which
-        // has no port.
+        // The socket receives nothing before it is bound. The filter has no port, so only ICMP errors pass
+        // it.
         let socket = Socket::new(Domain::PACKET, Type::RAW.nonblocking(), None)?;
         packet::describe_arrivals(&socket)?;
         let program = filter::program(Wanted { link: ETHERNET_HEADER as u32, ..Wanted::default() });

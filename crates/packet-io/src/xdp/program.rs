@@ -1,5 +1,5 @@
-//! The XDP program of an interface, which passes the stack's segments to AF_XDP sockets and all other frames
-//! to the kernel. It is the socket filter of `packet:` ([`filter`]), translated to eBPF.
+//! The XDP program of an interface. It passes the stack's segments to AF_XDP sockets, and all other frames to
+//! the kernel. It is the socket filter of `packet:` ([`filter`]), translated to eBPF.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,7 +22,7 @@ impl Running {
     /// otherwise in generic mode. `sockets` are those of the interface's queues, in order.
     ///
     /// # Errors
-    /// Another program is attached, which is left unchanged; a capability is missing.
+    /// Another program is attached (it stays); a capability is missing.
     pub(super) fn start(
         interface: &Interface,
         wanted: Wanted<'_>,

@@ -16,8 +16,8 @@ use crate::privileges::OpenError;
 pub struct Survey {
     /// Reason why the kernel refuses a socket or program; `None` if it does not.
     pub refused: Option<OpenError>,
-    /// Id of the XDP program on the interface, which prevents `xdp:`. Programs of brisk end with their
-    /// process, so this program belongs to a running process, or another tool has left it (`ip link set dev
+    /// Id of the XDP program on the interface; such a program prevents `xdp:`. Programs of brisk end with
+    /// their process, so this one belongs to a running process, or another tool has left it (`ip link set dev
     /// ... xdp`).
     pub program: Option<u32>,
     /// MTU of the interface, bytes. It must be at most [`MAX_MTU`].

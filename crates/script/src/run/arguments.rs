@@ -134,7 +134,7 @@ pub(super) fn address_of(argument: Option<&Argument>, usual: SocketAddr) -> Resu
     Ok(addr)
 }
 
-/// Returns the bytes of `[{..., 1000}, {..., 20}]`, also inside a message header.
+/// Returns the sum of the lengths in `[{..., 1000}, {..., 20}]`, also inside a message header.
 fn iovec_length(argument: &Argument) -> Option<i64> {
     match argument {
         Argument::List(entries) if !entries.is_empty() => {

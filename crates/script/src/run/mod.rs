@@ -34,7 +34,7 @@ use compare::{Seen, expected_line, seconds, seen_line};
 use flow::Flows;
 use ours::Virtual;
 
-/// How long the runner waits for a packet with the time `*`: longer than any timer of TCP.
+/// Maximum wait for a packet with the time `*`, microseconds: longer than any timer of TCP.
 const PATIENCE: i64 = 4 * 3600 * 1_000_000;
 
 pub(crate) fn run(

@@ -68,7 +68,7 @@ const IP_OPTIONS: Names = of_libc! {
     IPV6_MTU IPV6_MTU_DISCOVER
 };
 
-/// Names of another type or with another number in the C library, or missing in some C library.
+/// Names that have another type or number in the C library, or that some C library lacks.
 const BY_NUMBER: Names = &[
     ("FIONREAD", libc::FIONREAD as i32),
     ("SIOCINQ", libc::FIONREAD as i32),

@@ -1,4 +1,4 @@
-//! Data that sockets take from arriving packets directly, besides the stack: ECN counts and ICMP errors.
+//! Data that sockets take directly from arriving packets, without the stack: ECN counts and ICMP errors.
 
 use std::net::SocketAddr;
 
@@ -22,8 +22,8 @@ pub(crate) struct Mark {
 }
 
 impl Host {
-    /// Returns the ECN counts of a packet, which are added to its connection if the stack accepts the
-    /// segment.
+    /// Returns the ECN codepoint of a packet and its size. The caller adds them to the counts of the
+    /// connection if the stack accepts the segment.
     pub(crate) fn mark(&mut self, packet: &[u8]) -> Option<Mark> {
         let Ok(Packet::Tcp(segment)) = parse(packet, ChecksumCheck::Verify) else { return None };
         let (ecn, payload) = (segment.ip.ecn, segment.payload.len());
@@ -49,7 +49,7 @@ impl Host {
         stats.map_or(0, |stats| stats.counters.out_of_window + stats.counters.paws)
     }
 
-    /// Records an ICMP error that ends no connection for SO_ERROR.
+    /// Records an ICMP error that does not end its connection, so that SO_ERROR returns it.
     pub(crate) fn on_soft_error(&mut self, packet: &[u8], errno: Errno) {
         let Ok(Packet::Icmp(error)) = parse(packet, ChecksumCheck::Verify) else { return };
         let hit = self.conn_of((error.src, error.dst)).and_then(|id| self.of_conn(id));

@@ -114,8 +114,8 @@ fn seconds(key: &str, value: &str) -> Result<Duration, Refused> {
     Ok(Duration::from_secs(number(key, value)?))
 }
 
-/// Returns the number of retransmissions of a SYN in Linux, of which the first `linear` do not double the
-/// timeout. It is the sum of both numbers, limited to the duration of `retries` doubled timeouts.
+/// Returns how often Linux retransmits a SYN. The first `linear` retransmissions do not double the timeout,
+/// the other `retries` do. All together take at most as long as `retries` doubled timeouts.
 pub(crate) fn linux_syn_retries(retries: u32, linear: u32) -> u32 {
     let spanned = |doublings: u32| (2u64 << doublings.min(40)) - 1;
     let mut passed = 0;
@@ -149,8 +149,8 @@ fn syn_cookies(value: &str) -> SynCookies {
     }
 }
 
-/// Returns the number of retransmissions of a SYN-ACK in this many seconds, at most 255, and the number of
-/// seconds until the timeout of the last one ends (Linux: `TCP_DEFER_ACCEPT`).
+/// Returns how often a SYN-ACK is retransmitted in this many seconds, at most 255, and after how many seconds
+/// the last of these timeouts ends (Linux: `TCP_DEFER_ACCEPT`).
 pub(crate) fn retransmissions_in(seconds: i32) -> (u8, i32) {
     let (mut count, mut period, mut timeout) = (0, 0, 1);
     while seconds > period && count < u8::MAX {

@@ -27,7 +27,7 @@ impl Socket {
         let (read, write) = (how != libc::SHUT_WR, how != libc::SHUT_RD);
         let id = match &self.role {
             Role::Listening(ids) => {
-                // As in Linux: reading means listening here; the socket stops listening and becomes fresh.
+                // As in Linux, SHUT_RD ends the listening, and the socket becomes fresh.
                 if read {
                     ids.iter().for_each(|id| stack.close_listener(*id, now));
                     self.become_fresh();

@@ -58,7 +58,7 @@ pub(crate) struct Socket {
     pub(crate) nonblocking: bool,
     /// True if the handshake is complete, or if data may already flow.
     pub(crate) connected: bool,
-    /// True if connect() returned that the handshake continues; the next call returns its result.
+    /// True if connect() returned during the handshake; the next call returns the result of the handshake.
     connecting: bool,
     /// True if the SYN waits for the first write.
     pub(crate) deferred: bool,
@@ -258,7 +258,7 @@ impl Socket {
         self.active
     }
 
-    /// Detaches the connection and makes the socket fresh: its options and an unreported error remain.
+    /// Detaches the connection. The socket becomes fresh, but keeps its options and an unreported error.
     pub(crate) fn become_fresh(&mut self) {
         *self = Socket {
             local: self.local.filter(|_| self.bound),
@@ -271,8 +271,8 @@ impl Socket {
     }
 }
 
-/// Extends the 32-bit offset `low` to the 64-bit offset at or after `from`; returns `from` if `low` is behind
-/// it (the data of a SYN that was not accepted).
+/// Extends the 32-bit offset `low` to 64 bits; the result is at least `from`. `low` is behind `from` if the
+/// data of a SYN was not accepted.
 fn advanced(from: u64, low: u32) -> u64 {
     let ahead = low.wrapping_sub(from as u32);
     if ahead < 1 << 31 { from + u64::from(ahead) } else { from }

@@ -137,7 +137,7 @@ impl Socket {
     }
 }
 
-/// Returns SCM_TIMESTAMPING: three times, of which the first is that of the software.
+/// Returns SCM_TIMESTAMPING: three times; the first is the software's, the others are zero.
 fn stamps(at: Duration) -> Control {
     let mut data = vec![0; 48];
     data[..8].copy_from_slice(&(at.as_secs() as i64).to_ne_bytes());
@@ -145,7 +145,7 @@ fn stamps(at: Duration) -> Control {
     Control { level: libc::SOL_SOCKET, kind: libc::SCM_TIMESTAMPING, data }
 }
 
-/// Returns `struct sock_extended_err` with room for the address of the error's sender, which is empty.
+/// Returns `struct sock_extended_err`, followed by an empty address of the error's sender.
 fn extended_error(error: &ExtendedError, family: Family) -> Vec<u8> {
     let mut data = Vec::with_capacity(44);
     data.extend(error.errno.to_ne_bytes());

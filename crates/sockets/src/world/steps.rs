@@ -37,8 +37,8 @@ impl VirtualWorld {
         self.lock().host.time_of_day(START)
     }
 
-    /// Advances to the next event that is due before `to` after the start (with `inclusive`, also an event at
-    /// `to`): a timer of the stack, or the timeout of a call. Returns false if there is none.
+    /// Advances to the next timer of the stack or timeout of a call, if it is due before `to` after the
+    /// start; with `inclusive`, also at `to`. Returns false if there is none.
     ///
     /// # Errors
     /// One line about a stack that does not become idle.

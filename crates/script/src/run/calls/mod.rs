@@ -154,7 +154,7 @@ impl Calls {
         Ok(Request::Send { fd, data, flags, to, control: message::control(arguments)? })
     }
 
-    /// Records a new connection if the call connects a socket without one.
+    /// Records a new connection if the call connects a socket that has none.
     fn begin_connection(
         &mut self,
         arguments: Arguments<'_>,

@@ -154,8 +154,8 @@ impl Backend for Kernel {
         true
     }
 
-    /// Returns the lateness of Linux's timers, which are in a wheel whose slots are as wide as an eighth of
-    /// the remaining time.
+    /// Returns the permitted lateness. Linux keeps its timers in a wheel whose slots are as wide as an eighth
+    /// of the remaining time; a sixth leaves a margin.
     fn lateness(&self, span: i64) -> i64 {
         span / 6
     }
