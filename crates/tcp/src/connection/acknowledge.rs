@@ -83,7 +83,7 @@ impl Connection {
         if let Some(newest) = originals.next_back()
             && self.handshake.repeated_syn_ack_since(newest.sent_at)
         {
-            // The peer may have acknowledged this data only after our repeated SYN-ACK. A sample from the
+            // Perhaps the peer could acknowledge this data only after our repeated SYN-ACK. A sample from the
             // echoed timestamp is correct, because the timestamp is that of the SYN-ACK or of later data.
             ack.rtt = ack.echoed_rtt;
         }
@@ -308,8 +308,8 @@ impl Connection {
         loss
     }
 
-    /// Marks data as lost if the peer could not repair it and it left before the parity segment that covers
-    /// it. On a path that is known to reorder, such data first gets the time of the reordering window.
+    /// Marks data as lost that the peer could not repair, if it left before the parity segment that covers
+    /// it. On a path that is known to reorder, the reordering window must pass first.
     fn mark_unrepaired(
         &mut self,
         report: &RepairReport,
@@ -329,7 +329,7 @@ impl Connection {
 
     /// Finishes the evaluation of the peer's repair report, after the window was reduced for it. If the
     /// acknowledgement number stays at a hole that the peer has repaired, a device on the path has not seen
-    /// this data: it is sent again. If none of the repaired data had been lost, the reduction is undone.
+    /// the data, which is sent again. If none of the repaired data had been lost, the reduction is undone.
     fn conclude_repairs(&mut self, report: &RepairReport, ack: &AckOutcome, now: Instant) {
         let Conclusion { newly_lost, refuted } =
             self.with_gentle(|gentle, parts| gentle.after_ack(report, ack, parts, now));

@@ -1,10 +1,10 @@
 //! A connection. This module only connects its parts.
 //!
-//! The methods of `Connection` are in the files of the steps of a segment's life. `handshake` opens the
-//! connection, and `syn_report` reports how its SYN was answered. `arrive` processes an arriving segment (the
-//! steps of RFC 9293 section 3.10.7), and `acknowledge` its acknowledgement. `transmit` selects a leaving
-//! segment, `segment` writes it, and `account` accounts for it. `timer` handles deadlines, `path` exchanges
-//! facts with the memory of paths, `application` has the calls of the program, and `stats` the snapshots.
+//! Each step of a segment's life has a file with methods of `Connection`. `handshake` opens the connection,
+//! and `syn_report` reports how its SYN was answered. `arrive` processes an arriving segment (the steps of
+//! RFC 9293 section 3.10.7), and `acknowledge` its acknowledgement. `transmit` selects a leaving segment,
+//! `segment` writes it, and `account` accounts for it. `timer` handles deadlines, `path` exchanges facts with
+//! the memory of paths, `application` has the calls of the program, and `stats` the snapshots.
 //!
 //! All other files describe parts of a connection, which own their state. They and the parts in `send` and
 //! `receive` (queue, scoreboard, RACK, assembler, ...) take values and return values.
@@ -161,7 +161,7 @@ pub(crate) enum Urgency {
 pub(crate) struct Aftermath {
     /// How soon its next packet must leave.
     pub(crate) urgency: Urgency,
-    /// Events for its owner.
+    /// Events for the application.
     pub(crate) events: Events,
     /// Bytes that its buffers hold.
     pub(crate) memory: usize,
@@ -291,7 +291,7 @@ impl Connection {
         self.closed
     }
 
-    /// True once nothing will be sent or received: the slot may be freed when the application has released
+    /// True once nothing will be sent or received. The slot may be freed when the application has released
     /// it.
     pub(crate) fn is_done(&self) -> bool {
         match self.state {
@@ -337,15 +337,15 @@ impl Connection {
         self.events != Events::default()
     }
 
-    /// Returns the bytes allocated by both buffers, and by segments that have overtaken a SYN-ACK.
+    /// Returns the bytes allocated by both buffers, and by segments that arrived before the SYN-ACK.
     pub(crate) fn memory(&self) -> usize {
         let early = self.fast_open.client().map_or(0, |client| client.early_bytes());
         self.tx.queue.allocated() + self.rx.queue.memory() + early
     }
 
-    /// True if nothing is in flight and nothing waits to be sent or read.
+    /// True if nothing but a SYN-ACK is in flight, and nothing waits to be sent or read.
     pub(crate) fn is_idle(&self) -> bool {
-        // A half-open connection has its SYN-ACK in flight and may wait a minute for the answer.
+        // A half-open connection may wait a minute for the answer to its SYN-ACK.
         let waits = match self.state {
             State::SynSent => false,
             State::SynReceived => self.fast_open.client().is_none_or(|client| !client.has_early()),

@@ -15,8 +15,7 @@ use crate::error::CloseReason;
 use crate::outcome::{CongestionState, LossCause, LossOutcome};
 use crate::time::{Duration, Instant};
 
-/// Minimum silence and interval of keepalive probes (Linux: the same): with 0 there would be probes without
-/// end.
+/// Minimum idle time and interval of keepalive probes (Linux: the same). With 0, probes would never end.
 const KEEPALIVE_MIN: Duration = Duration::from_secs(1);
 
 impl Connection {
@@ -190,8 +189,9 @@ impl Connection {
         self.counters.observe_recovery(&self.tx);
     }
 
-    /// Returns the time at which the user timeout (RFC 5482) ends the connection; `None` until a
-    /// retransmission timeout. The user timeout counts from `waiting_since`, in SYN-SENT from the SYN.
+    /// Returns the time at which the user timeout (RFC 5482) ends the connection; `None` before a
+    /// retransmission timeout. The user timeout counts from `waiting_since`, or in SYN-SENT from the
+    /// beginning.
     fn user_limit(&self) -> Option<Instant> {
         let limit = self.user_timeout.filter(|_| self.closed.is_none())?;
         let since = match self.state {

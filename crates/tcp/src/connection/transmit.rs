@@ -71,8 +71,7 @@ impl Connection {
         self.transmit_in(turns, now, env, out)
     }
 
-    /// Writes the next packet of one of these [turns](Connection::turns), which are not empty. Otherwise like
-    /// [`Connection::poll_transmit`].
+    /// Like [`Connection::poll_transmit`], for [turns](Connection::turns) that are not empty.
     pub(crate) fn transmit_in(
         &mut self,
         mut turns: &'static [Turn],

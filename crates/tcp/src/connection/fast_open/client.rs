@@ -24,8 +24,8 @@ const SYN_TIMEOUT: Duration = Duration::from_secs(1);
 const OPTION_SPACE: u32 = 40;
 /// Number of segments that request a one-time cookie.
 const ONE_TIME_REQUESTS: u8 = 5;
-/// Minimum time after a SYN with data until a second, plain connection follows (see `hedge_wait`). Otherwise
-/// the wait is half a round trip, which on a short path is less than the response time of any server.
+/// Minimum time after a SYN with data until a second, plain connection follows (see `hedge_wait`). The usual
+/// wait, half a round trip, is on a short path less than the response time of any server.
 const HEDGE_MIN: Duration = Duration::from_millis(50);
 /// Repeated SYN-ACKs from a server that sends nothing else show a black hole (`TELL`), and later end the
 /// connection (`END`). A server that follows RFC 6298 has sent two after 3 s and four after 15 s. A server
@@ -53,7 +53,7 @@ pub(crate) struct Client {
     pub(crate) connect: FastOpenConnect,
     /// Number of segments that left after the SYN.
     pub(crate) followed: u8,
-    /// True if a reset was the first answer.
+    /// True if a reset answered the SYN.
     pub(crate) reset: bool,
     /// True if the SYN waits for the first write.
     deferred: bool,
@@ -109,8 +109,8 @@ impl Early {
         self.options.timestamps.map(|timestamps| timestamps.value)
     }
 
-    /// Removes the timestamp of a segment that left before the SYN-ACK was sent again. PAWS (RFC 7323 section
-    /// 5) would drop the segment because of it.
+    /// Removes the timestamp, because PAWS (RFC 7323 section 5) would drop a segment that left before the
+    /// SYN-ACK was sent again.
     pub(crate) fn remove_timestamp(&mut self) {
         self.options.timestamps = None;
     }
@@ -294,8 +294,8 @@ impl Client {
 
 /// The SYN-ACK, and what follows it.
 impl Client {
-    /// True if data beyond the `acked` bytes that the SYN-ACK acknowledges is treated as never sent. False if
-    /// the SYN-ACK acknowledges all data of the SYN and more segments followed: these remain in flight.
+    /// True if data beyond the `acked` bytes that the SYN-ACK acknowledges counts as never sent. False if the
+    /// SYN-ACK acknowledges all data of the SYN and more segments followed, because these remain in flight.
     pub(crate) fn rewinds(&self, acked: u32) -> bool {
         self.data > 0 && !(acked >= self.data && self.followed > 0)
     }

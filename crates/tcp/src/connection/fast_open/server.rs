@@ -111,12 +111,11 @@ impl Server {
         self.answer.accepted && !core::mem::replace(&mut self.reduced, true)
     }
 
-    /// Evaluates the acknowledgement `ack` of a SYN-ACK that was sent several times. The echoed timestamp (of
-    /// a SYN-ACK that left `echoed` ago) shows which one was answered; there may be several, since a repeated
-    /// SYN is answered independently of the timer. If it was a retransmission, the client was in SYN-SENT
-    /// when earlier data arrived and dropped that data: it is sent again at once, which is no sign of
-    /// congestion. If it was the original, the timeout was spurious. Returns true if such a timeout has
-    /// reduced the window.
+    /// Evaluates the acknowledgement `ack` of a SYN-ACK that was sent several times, by its timer or for
+    /// repeated SYNs. The echoed timestamp is that of a SYN-ACK that left `echoed` ago, and shows which one
+    /// was answered. If it was a retransmission, the client was in SYN-SENT when earlier data arrived and
+    /// dropped that data. The data is sent again at once, which is no sign of congestion. If it was the
+    /// original, the timeout was spurious. Returns true if such a timeout has reduced the window.
     pub(crate) fn resend_dropped_data(
         &self,
         ack: SeqNum,

@@ -74,7 +74,7 @@ impl PlainCopy {
         srtt.map_or(WAIT_UNKNOWN, |srtt| srtt / 2)
     }
 
-    /// Starts the wait after the SYN left; returns the delay by which the timer of the SYN starts later.
+    /// Starts the wait after the SYN left. Returns how much later the timer of the SYN starts.
     pub(crate) fn start(&mut self, now: Instant) -> Duration {
         let PlainCopy::After(wait) = *self else { return Duration::ZERO };
         *self = if wait.is_zero() { PlainCopy::Due } else { PlainCopy::At(now + wait) };
@@ -98,7 +98,7 @@ impl PlainCopy {
     }
 
     /// True if a SYN-ACK answers the copy and not the SYN before it. `echoed`: time since the SYN whose
-    /// timestamp it echoes; `opened`: the time of the first SYN.
+    /// timestamp the SYN-ACK echoes; `opened`: the time of the first SYN.
     pub(crate) fn is_answered(
         &self,
         echoed: Option<Micros>,

@@ -263,8 +263,9 @@ impl Active {
         parts.observe(Observation::Sent { range, origin: Origin::Duplicate });
     }
 
-    /// Queues a copy of a data segment that left with this header, if the segment is in the scope of copies,
-    /// or after the delay `named` if the plan copies it. Returns true if it is in the scope.
+    /// Queues a copy of a data segment that left with this header, if the segment is in the scope of copies.
+    /// If the plan copies the segment, a copy is queued with the delay `named`. Returns true if it is in the
+    /// scope.
     pub(crate) fn copy(
         &mut self,
         data: &Data,

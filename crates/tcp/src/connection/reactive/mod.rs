@@ -39,8 +39,8 @@ impl ProbeTimer {
         }
     }
 
-    /// Returns the deadline of the timer. Until then the retransmission timer does not fire (RFC 8985 section
-    /// 8: the two are mutually exclusive); it restarts when the probe timer has fired.
+    /// Returns the deadline of the timer. Until then the retransmission timer does not fire, because the two
+    /// are mutually exclusive (RFC 8985 section 8). It restarts when the probe timer has fired.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self {
             ProbeTimer::Tlp(probe) => probe.deadline(),
@@ -49,7 +49,7 @@ impl ProbeTimer {
         }
     }
 
-    /// Processes the expiry of the timer. An expiry that is served late counts from its deadline.
+    /// Processes the expiry of the timer.
     pub(crate) fn on_timeout(&mut self, tx: &Sender) {
         match self {
             ProbeTimer::Tlp(probe) => probe.on_timeout(tx),
@@ -77,7 +77,7 @@ impl ProbeTimer {
     }
 
     /// Returns the loss that a probe has repaired, as shown by an acknowledgement. Must be called before the
-    /// acknowledgement changes recovery state and congestion window, so that the reduction starts from the
+    /// acknowledgement changes recovery state and congestion window, because the reduction starts from the
     /// window in which the loss happened.
     pub(crate) fn repaired_loss(&mut self, ack: &AckOutcome, tx: &Sender) -> Option<CongestionSignal> {
         if tx.recovery.in_recovery() {

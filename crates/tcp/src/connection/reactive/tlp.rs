@@ -140,9 +140,9 @@ impl TailLossProbe {
         self.deadline
     }
 
-    /// Implements TLP_send_probe of RFC 8985 section 7.3: "If TLP.end_seq is not unset, or no RTT sample
-    /// since the last probe", no probe leaves, and only the retransmission timer, which the connection
-    /// restarts, is running.
+    /// Implements TLP_send_probe of RFC 8985 section 7.3. "If TLP.end_seq is not unset, or no RTT sample
+    /// since the last probe", no probe leaves: only the retransmission timer runs, which the connection
+    /// restarts.
     pub(crate) fn on_timeout(&mut self, tx: &Sender) {
         self.deadline = None;
         if self.probe.is_none() && self.rtt_since_probe && TailLossProbe::may_probe(tx) {

@@ -1,4 +1,4 @@
-//! A hostile wire against the guarantees of recovery: random loss, reordering, duplication, delay spikes and
+//! Tests the guarantees of recovery on a hostile wire: random loss, reordering, duplication, delay spikes and
 //! lost acknowledgements. A failure prints its seed. A hundred thousand wires of each kind: `cargo test
 //! --release -p brisk-tcp --lib a_hundred_thousand_wires -- --ignored --nocapture`.
 
