@@ -34,7 +34,7 @@ const EARLY_RETRIES: u32 = 3;
 /// Minimum wait of the early timer.
 const MIN_EARLY_WAIT: Duration = Duration::from_millis(50);
 
-/// Number of timeouts of a SYN or SYN-ACK from which a connection does not use its path's remembered state.
+/// Number of timeouts of a SYN or SYN-ACK from which a connection does not become a member of its path.
 const MAX_TIMEOUTS: u32 = 2;
 
 /// State of the handshake, and its results.
@@ -234,7 +234,7 @@ impl Handshake {
         self.syn.timeouts + self.syn.early
     }
 
-    /// True if the handshake timed out so often that the remembered state of the path is not used.
+    /// True if the handshake timed out so often that the connection must not become a member of its path.
     pub(crate) fn doubts_path(&self) -> bool {
         self.syn.timeouts >= MAX_TIMEOUTS
     }

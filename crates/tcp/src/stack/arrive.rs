@@ -124,8 +124,8 @@ impl Stack {
         }
     }
 
-    /// Returns the owner of a segment. If that is a connection that must send before it processes another
-    /// segment, it sends now, and may end by that.
+    /// Returns the owner of a segment. A connection that must send before it processes another segment sends
+    /// now, and may end by that.
     #[inline(always)]
     fn owner_of(&mut self, tuple: &FourTuple, now: Instant) -> Option<Target> {
         // A segment whose two ends are equal has no owner.
@@ -217,7 +217,7 @@ impl Stack {
         }
         // Without memory for data the acknowledgement is still processed, because it may free some. If the
         // application has nothing to read, the next bytes in order are accepted too (Linux:
-        // sk_forced_mem_schedule): they may fill the gap before data that uses up the memory, or both ends
+        // sk_forced_mem_schedule). They may fill the gap before data that uses up the memory; or both ends
         // may have filled their memory with unsent data.
         let connection = &mut *slot.connection;
         let takes_memory = !arrived.payload.is_empty() && !connection.rx.has_storage_for(arrived);

@@ -1,8 +1,8 @@
 //! Finds the owner of a packet.
 //!
-//! One hash table leads from four-tuples to connections and TIME-WAIT entries. The seed of the stack keys the
-//! hash, so others cannot choose four-tuples that fall into one bucket. Part of the hash is stored, so that
-//! the table grows without access to the connections.
+//! One hash table maps four-tuples to connections, half-open records and TIME-WAIT entries. The seed of the
+//! stack keys the hash, so others cannot choose four-tuples that fall into one bucket. Part of the hash is
+//! stored, so the table grows without access to the connections.
 
 use core::cell::Cell;
 use core::hash::BuildHasher;

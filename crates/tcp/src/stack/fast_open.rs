@@ -39,7 +39,7 @@ pub(crate) struct FastOpen {
     cache: ClientCache,
     admission: Admission,
     seed: Seed,
-    /// Derived from the seed when the first listener needs them, unless keys were set: most stacks make no
+    /// Derived from the seed when the first listener needs them, unless keys were set. Most stacks issue no
     /// cookie.
     keys: OnceCell<KeySource>,
     last_ack: LastAckTable,

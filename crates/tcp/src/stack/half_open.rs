@@ -4,7 +4,7 @@
 //! which the answer was sent and repeated. So the newest half-open connections are kept as whole connections
 //! ([`StackConfig::warm_half_open`](crate::config::StackConfig)), and the others as a record of these facts.
 //! When an event concerns a record, the connection is rebuilt by the calls that created it, with the same
-//! times: its packets are the same as if it had been kept whole.
+//! times. Its packets are the same as if it had been kept whole.
 //!
 //! After any other event before the end of the handshake (a segment that does not complete it, an ICMP error)
 //! the connection remains whole. A connection that uses Corrective, Proactive or a planner also remains

@@ -72,7 +72,7 @@ impl Stack {
         Ok((id, taken))
     }
 
-    /// Returns one copy of a configuration for all successive connections that are opened with it.
+    /// Returns a copy of a configuration, which successive opens with an equal configuration share.
     fn intern_config(&mut self, tcp: &TcpConfig) -> Arc<TcpConfig> {
         match &self.latest_tcp {
             Some(latest) if **latest == *tcp => Arc::clone(latest),

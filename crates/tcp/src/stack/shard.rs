@@ -126,7 +126,8 @@ impl Stack {
     }
 
     /// Takes the memory of a listener with a [replay window](crate::fast_open::ReplayWindow), so that it can
-    /// be shared. Until the listener has a memory again ([`Stack::set_replays`]), it accepts any copy.
+    /// be shared. Until the listener has a memory again ([`Stack::set_replays`]), it accepts any copy of a
+    /// SYN.
     pub fn take_replays(&mut self, listener: ListenerId) -> Option<Box<dyn ReplayMemory>> {
         self.listeners.at_mut(listener)?.fast_open.as_deref_mut()?.replace_replays(None)
     }

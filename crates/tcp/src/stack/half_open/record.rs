@@ -83,7 +83,7 @@ enum LastAction {
 struct UncommonFields {
     /// Options of the SYN, if they are unusual.
     options: Option<Options>,
-    /// Facts of the path at the beginning, which the connection reports as long as it exists.
+    /// Facts of the path at the beginning of the connection.
     known: PathFacts,
     verdict: Option<Verdict>,
 }
@@ -254,8 +254,8 @@ impl HalfOpen {
         connection
     }
 
-    /// Counts the SYN, and repeats the transmissions, whose packets are discarded, and the timeouts. A
-    /// connection depends on the exact time only of its last retransmission.
+    /// Counts the SYN, and repeats the transmissions and timeouts; the packets are discarded. A connection
+    /// depends only on the exact time of its last retransmission.
     pub(super) fn replay(&self, connection: &mut Connection, config: &StackConfig) {
         let (wire_len, payload_len) = (self.wire_len.into(), self.payload_len.into());
         connection.counters.count_arrival(wire_len, payload_len, payload_len);
