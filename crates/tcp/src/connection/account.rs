@@ -185,7 +185,7 @@ impl Connection {
     fn start_copy(&mut self, data: u32, now: Instant) -> Duration {
         let insures = self.fast_open.insures_syn_data();
         if !insures {
-            // With a planner, the copy needs the allowance and must be useful.
+            // A planner permits the copy only within the allowance and if it is useful.
             let again = data > 0 && self.fast_open.copied_syn_data(&self.config).is_some();
             let bytes = if again { SYN_LEN + data } else { SYN_LEN };
             let plain = data > 0 && !again;

@@ -539,9 +539,9 @@ impl Connection {
 /// ICMP errors about the connection (RFC 5927, RFC 1191, RFC 8201, RFC 9293 section 3.9.2.2).
 impl Connection {
     /// Processes an ICMP error that quotes a segment of ours with sequence number `seq`. RFC 5927 section
-    /// 4.1: a sequence number that is not outstanding means that the error is forged or stale. Parity may
-    /// also be too big: its sequence number is below SND.UNA, and it may be longer than the data that it
-    /// covers.
+    /// 4.1: a sequence number that is not outstanding means that the error is forged or stale. A packet that
+    /// is too big may also be parity. Its sequence number is below SND.UNA, and it may be longer than the
+    /// data that it covers.
     ///
     /// Returns true if the quote was accepted as genuine.
     pub(crate) fn on_icmp(&mut self, kind: IcmpKind, seq: SeqNum, now: Instant) -> bool {
@@ -627,8 +627,8 @@ impl Connection {
         }
     }
 
-    /// Retransmits the data of outstanding segments that are larger than the new MSS in smaller ones, without
-    /// a congestion response (RFC 1191 section 6.4).
+    /// Retransmits outstanding segments that are larger than the new MSS as smaller ones, without a
+    /// congestion response (RFC 1191 section 6.4).
     pub(crate) fn shrink_segments(&mut self) {
         self.adopt_mss();
         let mss = self.tx.mss();

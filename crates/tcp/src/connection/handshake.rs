@@ -81,13 +81,13 @@ pub(crate) struct OwnSyn {
     /// Time at which it last left.
     pub(crate) last_sent: Option<Instant>,
     pub(crate) copy: PlainCopy,
-    /// Number of SYN-ACK timeouts until an ACK without data may complete the handshake; 0 if none was
+    /// Number of SYN-ACK timeouts until an ACK without data may complete the handshake; 0 if no ACK was
     /// deferred.
     deferred: u8,
 }
 
 impl OwnSyn {
-    /// Makes it due on a new path, where the timeouts of the earlier path do not count.
+    /// Makes the segment due on a new path, where the timeouts of the earlier path do not count.
     pub(super) fn begin_again(&mut self) {
         (self.due, self.early_wait) = (true, None);
         self.timeouts = self.timeouts.min(self.deferred.into());
@@ -561,9 +561,9 @@ impl Connection {
         }
     }
 
-    /// Extends a handshake timer if other connections of the path have since measured a round-trip time
-    /// (`srtt`) longer than the one it was derived from. Connections that open together queue behind each
-    /// other, and all but the first would otherwise time out.
+    /// Extends a handshake timer if other connections of the path have since measured a longer round-trip
+    /// time (`srtt`) than the timer is based on. Connections that open together queue behind each other, and
+    /// all but the first would otherwise time out.
     pub(crate) fn on_longer_path(&mut self, srtt: Duration) {
         let early = self.handshake.syn.early_wait.zip(early_wait(&self.config, srtt, &self.tx.rtt));
         let longer = early.map(|(known, now)| now.saturating_sub(known));

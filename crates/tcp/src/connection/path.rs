@@ -82,7 +82,8 @@ pub(crate) struct OnPath {
     reported_mtu: MtuReport,
     /// True if the measured round trip may include the timer of a lost SYN-ACK.
     pub(super) rtt_in_doubt: bool,
-    /// True if the handshake's answer came after its timer had fired, but probably not because of a loss.
+    /// True if the answer came after the timer of the handshake had fired, but probably not because of a
+    /// loss.
     seems_longer: bool,
     /// True if the final report was made.
     over: bool,
@@ -158,11 +159,11 @@ impl OnPath {
         self.losses.release();
     }
 
-    /// Counts repairs by parity that the peer reports. Missing were the segments that this acknowledgement
-    /// covers below `reported`, the highest sequence number that SACK had reported before. Segments above it
-    /// may have arrived unreported: an acknowledgement was lost, or the receiver sends one for many segments.
-    /// `is_first`: this acknowledgement begins the report. One of its segments already counts as a masked
-    /// loss.
+    /// Counts repairs by parity that the peer reports. The missing segments are those that this
+    /// acknowledgement covers below `reported`, the highest sequence number that SACK had reported before.
+    /// Segments above it may have arrived unreported: an acknowledgement was lost, or the receiver sends one
+    /// for many segments. `is_first`: this acknowledgement begins the report. One of its segments already
+    /// counts as a masked loss.
     pub(crate) fn count_repaired(&mut self, ack: &AckOutcome, reported: Option<SeqNum>, is_first: bool) {
         let was_hole = |segment: &&Delivered| {
             let covered = segment.range.end.le(ack.ack) && !segment.retransmitted;
@@ -182,7 +183,7 @@ impl OnPath {
     }
 
     /// Counts a repair that needs no response, because the window was already reduced for an earlier loss of
-    /// the same flight. It is not among the masked losses.
+    /// the same flight. Such a repair is not among the masked losses.
     pub(crate) fn count_unanswered_repair(&mut self) {
         self.losses.repaired.0 += 1;
         self.losses.repaired.1 += 1;
@@ -661,7 +662,7 @@ impl Connection {
     }
 }
 
-/// Returns the bytes that a start may use at once, of a flight that the path has carried. The maximum is the
+/// Returns the window of a start from the volume that the path has carried. The maximum is the
 /// bandwidth-delay product of the empty path or [`UNMEASURED_WINDOW`], whichever is more.
 fn remembered_window(volume: &PathVolume, known: &PathFacts, config: &TcpConfig, mss: u32) -> u32 {
     let of_path = |segments| initial_window(segments, mss);

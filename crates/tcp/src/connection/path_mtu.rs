@@ -8,9 +8,9 @@
 //! round trip with smaller segments, because the earlier size is tried again at once.
 //!
 //! A full queue drops whole flights as well, but it drops packets of every size and lets some pass. So a
-//! connection does not suspect the size if a large packet of any connection of the path arrives that left no
-//! earlier than its own. Each connection reports the arrival of large packets to the memory of the path, and
-//! asks that memory before it suspects the size.
+//! connection does not suspect the size if a large packet that left no earlier than its own arrives, on any
+//! connection of the path. Each connection reports the arrival of large packets to the memory of the path,
+//! and asks that memory before it suspects the size.
 
 use crate::connection::sender::Sender;
 use crate::outcome::{CongestionState, Origin};

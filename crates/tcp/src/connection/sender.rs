@@ -451,10 +451,10 @@ impl Sender {
     /// True if the data that an acknowledgement permits should leave before the next acknowledgement of a
     /// batch is processed. This holds during a reduction, and while data waits and the window is small.
     ///
-    /// PRR does not count data that earlier acknowledgements of the batch permitted but that was not sent. If
-    /// the last acknowledgement shows a loss and the window is small, only the retransmission would leave for
-    /// a round trip. RFC 9937 section 6.2 likewise assumes that data leaves after each acknowledgement. A
-    /// large window uses large super-segments instead.
+    /// PRR does not count data that was permitted earlier in the batch but not sent. If the last
+    /// acknowledgement shows a loss and the window is small, only the retransmission would leave for a round
+    /// trip. RFC 9937 section 6.2 likewise assumes that data leaves after each acknowledgement. A large
+    /// window uses large super-segments instead.
     #[inline]
     pub(crate) fn is_urgent(&self) -> bool {
         let is_small = || self.rate.congestion.cwnd() <= CLOCKED_WINDOW * self.mss();
@@ -626,9 +626,9 @@ impl Sender {
         self.rate.pacer.update(cwnd, self.rtt.srtt(), slow_start, mss, now);
     }
 
-    /// Marks later data as limited by the application: the congestion window has room, but the application or
-    /// the peer's window provides less than a full segment. Must be called before data is queued, before an
-    /// acknowledgement, and before a timer that may send.
+    /// Marks later data as limited by the application if the congestion window has room, but less than a full
+    /// segment is written or fits the peer's window. Must be called before data is queued, before an
+    /// acknowledgement is processed, and before a timer that may send.
     #[inline]
     pub(crate) fn check_app_limited(&mut self) {
         if self.rate.delivery.is_none()
@@ -674,7 +674,7 @@ impl Sender {
         }
     }
 
-    /// Reports losses that redundancy repaired to the controller. The lost originals are the newly
+    /// Reports to the controller the losses that redundancy repaired. The lost originals are the newly
     /// acknowledged segments below `reported`, the highest sequence number that SACK had reported before. If
     /// there are none, the first newly acknowledged segment counts as lost.
     pub(crate) fn pass_repairs(&mut self, ack: &AckOutcome, reported: Option<SeqNum>, now: Instant) {
@@ -700,9 +700,9 @@ impl Sender {
         true
     }
 
-    /// Detects losses without SACK. The duplicate acknowledgement number `dup_thresh` declares the first
-    /// segment lost (RFC 5681 section 3.2). Each partial acknowledgement in recovery declares the next one
-    /// lost (RFC 6582 section 3.2). Returns the bytes newly marked as lost and the rule that applied.
+    /// Detects losses without SACK. Duplicate acknowledgement number `dup_thresh` declares the first segment
+    /// lost (RFC 5681 section 3.2). Each partial acknowledgement in recovery declares the next one lost (RFC
+    /// 6582 section 3.2). Returns the bytes newly marked as lost and the rule that applied.
     pub(crate) fn detect_by_duplicates(
         &mut self,
         ack: &AckOutcome,
@@ -913,8 +913,8 @@ impl Sender {
         self.send_limited || self.paced
     }
 
-    /// True if the sender may request the window remembered for its path: it is no member, or its path
-    /// permits it.
+    /// True if the sender may request the window remembered for its path. A member needs the permission of
+    /// its path.
     pub(crate) fn may_jump(&self) -> bool {
         self.rate.others.is_none_or(|others| others.may_jump)
     }
@@ -946,8 +946,8 @@ impl Sender {
     }
 }
 
-/// Returns the initial window. RFC 6928: `min(10*MSS, max(2*MSS, 14600))` for ten segments, in proportion for
-/// others.
+/// Returns the initial window. RFC 6928: `min(10*MSS, max(2*MSS, 14600))` for ten segments. Other numbers of
+/// segments scale it in proportion.
 pub(crate) fn initial_window(segments: u32, mss: u32) -> u32 {
     (segments * mss).min((2 * mss).max(segments * 1460))
 }

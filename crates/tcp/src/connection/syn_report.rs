@@ -10,11 +10,12 @@ use crate::mechanism::{GentleOff, GentleOutcome, ParityOff};
 /// The report about the options of the first SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct SynReport {
-    /// Number of dropped SYNs in a row, as the memory of destinations knew when this connection was opened.
+    /// Number of dropped SYNs in a row that the memory of destinations knew of when this connection was
+    /// opened.
     pub(crate) known_drops: u8,
     /// True if the answer to the SYN was reported.
     opened: bool,
-    /// True if damage by the path to later segments was reported.
+    /// True if damage that the path did to later segments was reported.
     interference: bool,
 }
 

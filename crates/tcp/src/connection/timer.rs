@@ -140,9 +140,9 @@ impl Connection {
         if self.is_given_up(self.tx.timeouts_in_row, now) {
             return self.give_up(CloseReason::TimedOut);
         }
-        // RFC 2018 section 8: "after a retransmit timeout the data sender SHOULD turn off all of the
-        // SACKed bits" if the receiver may have discarded what it reported: the first segment is
-        // reported and was never acknowledged.
+        // RFC 2018 section 8: "after a retransmit timeout the data sender SHOULD turn off all of the SACKed
+        // bits". The receiver has discarded data if SACK reported the first segment, which was never
+        // acknowledged.
         let reneged = self.tx.scoreboard.head().is_some_and(|head| head.sacked);
         if reneged {
             self.counters.reneged += 1;

@@ -373,8 +373,8 @@ impl Sender {
             let again = Data::new(range, range.len(), Origin::Retransmit);
             return Step::Send(Choice::Data(Data { fin, mtu_probe: true, ..again }));
         }
-        // A segment that ends with its record is charged as a full one; otherwise a timeout would release a
-        // burst of many small records (Linux's window counts segments).
+        // A segment that the end of a record (MSG_EOR) cuts short is charged as a full one. Otherwise a
+        // timeout would release a burst of many small records (Linux's window counts segments).
         let charged = if range.len() < lost.len() { range.len().max(self.mss()) } else { range.len() };
         if charged <= budget.of(Origin::Retransmit) {
             return Step::Send(self.again(range, limit, Origin::Retransmit));

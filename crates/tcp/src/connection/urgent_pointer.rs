@@ -1,8 +1,8 @@
 //! Urgent data as Linux treats it (RFC 9293 section 3.8.5, RFC 6093).
 //!
 //! The urgent pointer points one past the urgent byte, as in every deployed stack (BSD). By default this byte
-//! is removed from the stream and read separately; inline it stays in the stream. A later pointer replaces an
-//! earlier one: one byte at a time is urgent.
+//! is removed from the stream and read separately; [`UrgentPolicy::Inline`] leaves it in the stream. A later
+//! pointer replaces an earlier one: one byte at a time is urgent.
 
 use brisk_wire::SeqNum;
 

@@ -24,8 +24,8 @@ const SYN_TIMEOUT: Duration = Duration::from_secs(1);
 const OPTION_SPACE: u32 = 40;
 /// Number of segments that request a one-time cookie.
 const ONE_TIME_REQUESTS: u8 = 5;
-/// Minimum time after a SYN with data until a second, plain connection follows (see `hedge_wait`). The usual
-/// wait, half a round trip, is on a short path less than the response time of any server.
+/// Minimum time after a SYN with data until a second, plain connection follows (see `hedge_wait`). On a short
+/// path the usual wait, half a round trip, is less than the response time of any server.
 const HEDGE_MIN: Duration = Duration::from_millis(50);
 /// Repeated SYN-ACKs from a server that sends nothing else show a black hole (`TELL`), and later end the
 /// connection (`END`). A server that follows RFC 6298 has sent two after 3 s and four after 15 s. A server

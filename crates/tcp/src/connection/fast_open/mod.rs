@@ -126,7 +126,7 @@ impl FastOpenState {
         }
     }
 
-    /// Returns the option of the next segment outside the handshake, which transfers a one-time cookie
+    /// Returns the option of the next segment outside the handshake. It transfers a one-time cookie
     /// ([`crate::fast_open::one_time`]).
     #[inline]
     pub(super) fn option(&self) -> Option<FastOpen> {
@@ -154,8 +154,8 @@ impl FastOpenState {
         }
     }
 
-    /// Processes the option on a segment outside the handshake. Returns true if the client has requested a
-    /// cookie that it gets.
+    /// Processes the option on a segment outside the handshake. Returns true if it is a client's request for
+    /// a cookie and is granted.
     pub(super) fn on_option(&mut self, option: FastOpen) -> bool {
         match self.role.as_deref_mut() {
             Some(Role::Client(client)) if !option.cookie.is_empty() => {
@@ -177,7 +177,7 @@ impl FastOpenState {
 
 /// The client.
 impl FastOpenState {
-    /// True while the SYN in flight is one of Fast Open.
+    /// True while the SYN in flight uses Fast Open.
     pub(crate) fn opens_fast(&self) -> bool {
         self.client().is_some_and(Client::is_fast)
     }
@@ -443,9 +443,9 @@ impl FastOpenState {
         self.server().is_some_and(|server| server.allowance().is_some())
     }
 
-    /// Returns the bytes of data that may leave before the handshake's ACK, after `sent` bytes. A client
-    /// whose address only a cookie proves gets no more than any connection may begin with. `None` if the
-    /// windows alone decide.
+    /// Returns the bytes of data that may leave before the handshake's ACK; `None` if the windows alone
+    /// decide. `sent`: bytes that have left. A client whose address only a cookie proves gets no more than
+    /// any connection may begin with.
     pub(super) fn unproven_budget(&self, sent: u32, mss: u32) -> Option<u32> {
         let unproven = !self.is_authenticated();
         unproven.then(|| initial_window(STANDARD_WINDOW, mss).saturating_sub(sent))

@@ -170,7 +170,7 @@ impl Gentle {
     }
 
     /// Applies a plan to the data that follows: `parities` (0: none) for each group of at most `group`
-    /// segments, after a pause or directly after the group.
+    /// segments. They leave after a pause or directly after the group.
     pub(crate) fn plan_parity(&mut self, parities: u32, group: u32, pause: bool) {
         if let Some(ParityTx { encoder, config, .. }) = self.parity_tx() {
             encoder.close();

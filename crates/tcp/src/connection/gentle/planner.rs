@@ -201,7 +201,7 @@ impl Gentle {
         end.map_or(u32::MAX, |end| end.since(nxt).div_ceil(mss).saturating_mul(mss))
     }
 
-    /// Returns the largest payload of a segment that begins at `seq`, if the plan splits the flight.
+    /// Returns the largest payload of a segment that begins at `seq`, if the plan makes segments smaller.
     pub(crate) fn planned_segment(&self, seq: SeqNum) -> u32 {
         let flight = self.planned_flight().filter(|flight| flight.range.contains(seq));
         flight.map_or(u32::MAX, |flight| flight.plan.segment)
@@ -235,7 +235,7 @@ impl Gentle {
     pub(crate) fn record_loss(&mut self, parts: &mut Parts<'_>) {
         parts.path.sort_losses(parts.all_losses(), parts.tx);
         let Some(planner) = &mut self.planner else { return };
-        // A sample that may include the timer of a lost SYN-ACK is long without a queue.
+        // A sample that may include the timer of a lost SYN-ACK is long even without a queue.
         let min = parts.path.rtt_report(parts.tx).and_then(|_| parts.path.min_rtt(parts.tx));
         planner.kinds.on_loss(min, parts.tx.is_queue_full());
         planner.sees_queue = planner.expected_losses(parts).queue;

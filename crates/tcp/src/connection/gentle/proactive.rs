@@ -146,7 +146,7 @@ impl Gentle {
         }
     }
 
-    /// Records that the next copy waits for something other than its time.
+    /// Records that the next copy waits although its time has come.
     pub(crate) fn defer_copy(&mut self) {
         if let Some(copies) = self.copies() {
             copies.defer();
@@ -264,8 +264,8 @@ impl Active {
     }
 
     /// Queues a copy of a data segment that left with this header, if the segment is in the scope of copies.
-    /// If the plan copies the segment, a copy is queued with the delay `named`. Returns true if it is in the
-    /// scope.
+    /// If the plan copies the segment, a copy is queued with the delay `named`. Returns true if the segment
+    /// is in the scope.
     pub(crate) fn copy(
         &mut self,
         data: &Data,

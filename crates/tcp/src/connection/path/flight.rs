@@ -246,7 +246,8 @@ impl OnPath {
     }
 
     /// Returns the minimum time that a segment of the flight spent in queues: its minimum round-trip time
-    /// less the round-trip time of the empty path. With too few samples it is the value of the flight before.
+    /// less the round-trip time of the empty path. With too few samples it is the value of the previous
+    /// flight.
     fn waited(&self, tx: &Sender) -> Duration {
         let Some(watch) = &self.flights else { return Duration::ZERO };
         let enough = watch.round.as_ref().filter(|round| round.rtt_samples >= QUEUE_SAMPLES);

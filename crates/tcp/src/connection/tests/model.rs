@@ -224,8 +224,7 @@ fn no_reduction_is_undone_without_reordering_or_delay() {
 #[test]
 fn every_reduction_is_undone_without_loss() {
     // Seed 3521: a recovery begins with half a segment of space below ssthresh. Seed 11200: a delay spike
-    // begins before the evidence that the first reduction was spurious arrives; the timeout causes a second
-    // reduction.
+    // begins before evidence arrives that the first reduction was spurious. The timeout causes a second one.
     (0..60).chain([3521, 11_200]).for_each(no_loss);
 }
 
