@@ -172,8 +172,8 @@ impl Stack {
     /// `max` of 0.
     ///
     /// The piece keeps its whole buffer allocated, but the stack no longer counts it:
-    /// [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes) bounds only unread data. The buffer is that
-    /// of a packet, some 64 kB. Data that arrived before a long packet is in the receive buffer of the
+    /// [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes) bounds only unread data. The buffer belongs
+    /// to a packet (some 64 kB). For data that arrived before a long packet, it is the receive buffer of the
     /// connection.
     ///
     /// # Errors

@@ -79,7 +79,7 @@ struct PathController {
     members: u32,
     /// Bytes in flight of all members.
     pipe: u64,
-    /// Bytes in flight of connections that have ended, and the time at which they have left the path.
+    /// Bytes in flight of connections that have ended, and the time at which they will have left the path.
     departed: VecDeque<(Instant, u32)>,
     departed_bytes: u64,
     outstanding: u32,

@@ -77,7 +77,7 @@ struct TupleEntry {
 }
 
 impl TupleEntry {
-    /// Returns the hash in the width of the table, which selects the bucket by the low bits and compares the
+    /// Returns the hash, widened for the table. The table selects the bucket by the low bits and compares the
     /// top bits.
     fn spread(&self) -> u64 {
         u64::from(self.hash) << 32 | u64::from(self.hash)

@@ -196,7 +196,7 @@ impl FastOpen {
         self.cache.import(text, unix, now)
     }
 
-    /// Rejects a SYN that is to open a connection if its data was accepted before.
+    /// Keeps a SYN from opening a connection if its data was accepted before.
     fn unless_replayed(
         &mut self,
         verdict: Verdict,

@@ -6,9 +6,9 @@
 //! When an event concerns a record, the connection is rebuilt by the calls that created it, with the same
 //! times. Its packets are the same as if it had been kept whole.
 //!
-//! After any other event before the end of the handshake (a segment that does not complete it, an ICMP error)
-//! the connection remains whole. A connection that uses Corrective, Proactive or a planner also remains
-//! whole, and so does one whose SYN had data that was accepted.
+//! After a segment that does not complete the handshake, or an ICMP error, the connection remains whole. A
+//! connection that uses Corrective, Proactive or a planner also remains whole, and so does one whose SYN had
+//! data that was accepted.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;

@@ -82,8 +82,8 @@ impl Moves {
         }
     }
 
-    /// Returns the four-tuple of the owner of a segment that has no owner at the sender's present address:
-    /// with the latest earlier address for which there is one.
+    /// Finds the owner of a segment among the connections at the sender's earlier addresses. Returns the
+    /// owner's four-tuple, with the latest such address that has an owner.
     pub(super) fn find(
         &self,
         tuple: &FourTuple,
@@ -109,7 +109,7 @@ impl Moves {
     }
 
     /// Returns the four-tuple of the connection that an identical SYN has opened from the address of a known
-    /// peer. `None` if this SYN cannot be its repetition from an address that the peer has not reported yet.
+    /// peer. `None` if no report of a move is awaited from this SYN's address.
     pub(super) fn opened_elsewhere(
         &mut self,
         tuple: &FourTuple,

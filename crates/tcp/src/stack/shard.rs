@@ -19,8 +19,7 @@ use crate::mechanism::memory::{Destination, Opened};
 use crate::path::{Ends, LargePacket, PathReport};
 use crate::time::Instant;
 
-/// Maximum number of facts that wait for the driver; beyond it the oldest are dropped, which loses no
-/// packet.
+/// Maximum number of facts that wait for the driver. Beyond it the oldest are dropped; no packet is lost.
 const MAX_FACTS: usize = 1024;
 
 /// Predicate for the four-tuples of a stack.

@@ -54,15 +54,15 @@ pub(crate) struct Slot {
     reachable: bool,
     /// True if a write was refused because the memory of the stack is used up.
     pub(super) waits_for_memory: bool,
-    /// Set if it was opened with Fast Open: where it reports in the memory of the client.
+    /// Key of its reports in the client's memory, if it was opened with Fast Open.
     pub(crate) server_key: Option<Box<ServerKey>>,
-    /// Set if its SYN opened it, until the handshake is complete.
+    /// Its place in the limits of Fast Open, if its SYN opened it; freed when the handshake is complete.
     pub(crate) ticket: Option<Box<Ticket>>,
     /// Set if it is a member of its path.
     pub(super) member: Option<Box<Member>>,
     /// Changes of its life that were reported.
     pub(super) reported: ReportedLifecycle,
-    /// Set while it has only answered a SYN: the record from which it can be rebuilt.
+    /// The record from which it can be rebuilt, while it has only answered a SYN.
     pub(super) half_open: Option<Box<HalfOpen>>,
 }
 

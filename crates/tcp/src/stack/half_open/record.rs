@@ -254,8 +254,8 @@ impl HalfOpen {
         connection
     }
 
-    /// Counts the SYN, and repeats the transmissions and timeouts; the packets are discarded. A connection
-    /// depends only on the exact time of its last retransmission.
+    /// Counts the SYN, and repeats the transmissions and timeouts; the packets are discarded. Of these times,
+    /// only that of the last retransmission has to be exact.
     pub(super) fn replay(&self, connection: &mut Connection, config: &StackConfig) {
         let (wire_len, payload_len) = (self.wire_len.into(), self.payload_len.into());
         connection.counters.count_arrival(wire_len, payload_len, payload_len);
