@@ -460,8 +460,8 @@ impl Connection {
 
     /// Answers as in RFC 9293 section 3.10.7.4: "If an incoming segment is not acceptable, an acknowledgment
     /// should be sent in reply [...]: `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>`", with a DSACK if the segment
-    /// repeated old data. A segment with neither ACK nor SYN, which would also be dropped inside the window,
-    /// gets no answer (Linux: the same).
+    /// repeated old data. A segment that has neither ACK nor SYN gets no answer, because it would be dropped
+    /// inside the window too (Linux: the same).
     fn answer_unacceptable(&mut self, segment: &Arrived<'_>, now: Instant) {
         if !segment.flags.intersects(Flags::ACK | Flags::SYN) {
             return;
@@ -578,11 +578,11 @@ impl Connection {
         true
     }
 
-    /// Returns the reason for the end of a connection whose SYN was refused, by a reset with this sequence
-    /// number or by an ICMP error. `Refused` promises that no program has received the data of the SYN, so
-    /// the data may be sent elsewhere. A closed port answers with sequence number 0 (RFC 9293 3.10.7.1). Any
-    /// other number belongs to a connection that the SYN had opened. If the SYN was sent again, an earlier
-    /// one may have opened a connection that has ended.
+    /// Returns the close reason of a connection whose SYN was refused by a reset with this sequence number,
+    /// or by an ICMP error. `Refused` promises that no program has received the data of the SYN, so the data
+    /// may be sent elsewhere. A closed port answers with sequence number 0 (RFC 9293 3.10.7.1). Any other
+    /// number belongs to a connection that the SYN had opened. If the SYN was sent again, an earlier one may
+    /// have opened a connection that has ended.
     fn refusal(&self, reset: Option<SeqNum>) -> CloseReason {
         let has_sent_data = self.fast_open.client().is_some_and(|client| client.data() > 0);
         let is_of_closed_port = reset.is_none_or(|seq| seq == SeqNum(0));

@@ -59,9 +59,9 @@ impl EcnState {
         self.offered = false;
     }
 
-    /// Processes an arrived segment. Returns true if the sender's window has become small, so
-    /// acknowledgements should not be delayed: the echo begins, or this is a retransmission, which is not ECT
-    /// (RFC 3168 section 6.1.5).
+    /// Processes an arrived segment. Returns true if acknowledgements should not be delayed, because the
+    /// sender's window has become small. A beginning echo shows this, and so does a retransmission, which is
+    /// not ECT (RFC 3168 section 6.1.5).
     pub(crate) fn on_arrived(&mut self, ecn: Ecn, flags: Flags, has_data: bool) -> bool {
         let again = self.seen && ecn == Ecn::NotEct && has_data;
         self.seen |= ecn != Ecn::NotEct;

@@ -81,7 +81,7 @@ pub(crate) struct OwnSyn {
     /// Time at which it last left.
     pub(crate) last_sent: Option<Instant>,
     pub(crate) copy: PlainCopy,
-    /// Number of SYN-ACK timeouts until an ACK without data may complete the handshake; 0 if no ACK was
+    /// Number of SYN-ACK timeouts after which an ACK without data may complete the handshake; 0 if none was
     /// deferred.
     deferred: u8,
 }
@@ -350,8 +350,8 @@ impl Connection {
     pub(crate) fn syn_options(&self, now: Instant) -> Options {
         let answers = self.state == State::SynReceived;
         let offered = if answers { self.handshake.agreed } else { Negotiated::offered(&self.config) };
-        // Fast Open: a scaled window in addition to the 16 bits of the SYN, because the peer sends the
-        // response to its data before it receives another segment of ours.
+        // Fast Open: a scaled window in addition to the 16 bits of the SYN. The peer sends the response to
+        // our data before it receives another segment of ours.
         let early_window = self.rx.window.early_shift().filter(|_| {
             let client = self.fast_open.client();
             client.is_some_and(|client| client.connect.early_window)
@@ -411,8 +411,8 @@ impl Connection {
     /// been more than one SYN or SYN/ACK retransmissions or true loss detection has been made". If the answer
     /// echoes an earlier SYN, the timer was too short and nothing was lost.
     pub(crate) fn reduce_initial_window(&mut self, segment: &Arrived<'_>, now: Instant) {
-        // Not counted: the plain SYN that follows one with data, which responds to middleboxes, not to
-        // congestion; and early retries, which are guesses.
+        // The plain SYN after one with data does not count, because it is a response to middleboxes. Early
+        // retries do not count, because they are guesses.
         let repeated = self.handshake.syn.timeouts.saturating_sub(self.fast_open.syns_before_plain());
         let since = self.handshake.since_last_syn(now);
         if repeated < 2 || self.echo_rtt(segment, now).is_some_and(|echoed| echoed > since) {
@@ -468,8 +468,8 @@ impl Connection {
         timestamps.echo == 0 || self.rx.timestamps.rtt(timestamps.echo, self.handshake.opened, now).is_some()
     }
 
-    /// True if this segment without data does not complete a passive open yet, because the SYN-ACK's timer
-    /// has fired less than `timeouts` times.
+    /// True if an ACK without data must not complete a passive open yet: the timer of the SYN-ACK has fired
+    /// less than `timeouts` times.
     pub(crate) fn defers_handshake(&mut self, segment: &Arrived<'_>, timeouts: u8) -> bool {
         let completes =
             segment.is_empty() && segment.ack == self.tx.scoreboard.nxt() && segment.seq == self.rx.rcv_nxt();

@@ -11,8 +11,8 @@
 //!
 //! Every call that may change a connection returns an `Aftermath`: the work that it leaves to the stack.
 //!
-//! A SYN may carry data, and data may be sent from SYN-RECEIVED (Fast Open), so sender and receiver exist
-//! from the first segment on, in every state.
+//! With Fast Open a SYN may carry data, and data may be sent from SYN-RECEIVED. So sender and receiver exist
+//! in every state.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -324,8 +324,8 @@ impl Connection {
         }
     }
 
-    /// Returns the state that the stack keeps after LAST-ACK: the peer's initial sequence number, the final
-    /// numbers, and whether data of the peer's SYN was delivered.
+    /// Returns the state to keep after LAST-ACK: the peer's initial sequence number, the final numbers, and
+    /// whether data of the peer's SYN was delivered.
     pub(crate) fn closed_last(&self) -> Option<(SeqNum, TimeWaitState, bool)> {
         let finished = self.state == State::Closed && self.closed == Some(CloseReason::Finished);
         (finished && self.rx.assembler.is_complete())
@@ -354,8 +354,8 @@ impl Connection {
         waits && self.tx.queue.is_empty() && self.rx.queue.readable() == 0 && !self.has_events()
     }
 
-    /// True if the connection is idle, has no storage of received data, is unobserved, and is without
-    /// Corrective, Proactive and planner.
+    /// True if the connection is idle and unobserved, and has neither storage of received data nor a
+    /// mechanism that needs state (Corrective, Proactive, planner).
     pub(crate) fn is_bare(&self) -> bool {
         let has_mechanisms = self.gentle.active.is_some() || self.gentle.planner.is_some();
         self.is_idle() && self.rx.queue.memory() == 0 && !has_mechanisms && !self.counters.is_observed()

@@ -326,8 +326,8 @@ impl OnPath {
         self.known.min_with(tx.rtt.min_rtt())
     }
 
-    /// True if this connection began in a queue: all round trips of this connection and of the previous one
-    /// were longer than the round trip of the empty path. A single long round trip may be jitter.
+    /// True if this connection began in a queue: all its round trips, and those of the previous connection,
+    /// were longer than on the empty path. A single long round trip may be jitter.
     pub(super) fn began_in_queue(&self, tx: &Sender) -> bool {
         let is_long = |rtt: &PathRtt| is_queued(rtt.min_rtt, self.min_rtt(tx));
         self.known.rtt.is_some_and(|rtt| is_long(&rtt))
@@ -349,9 +349,9 @@ impl OnPath {
 
 /// Losses by their cause.
 impl OnPath {
-    /// Returns the losses that no queue caused. Losses since the last call are attributed to a queue if there
-    /// is a queue now, because they say nothing about random loss on an idle path. The smoothed round-trip
-    /// time counts only after [`SAMPLES`] samples. `all`: all losses until now.
+    /// Returns the losses that no queue caused. If there is a queue now, losses since the last call are
+    /// attributed to it. They say nothing about random loss on an idle path. The smoothed round-trip time
+    /// counts only after [`SAMPLES`] samples. `all`: all losses until now.
     pub(super) fn sort_losses(&mut self, all: LossCount, tx: &Sender) -> LossCount {
         let LossCount { lost, runs, .. } = all.since(self.sorted);
         self.sorted = all;
@@ -373,8 +373,8 @@ impl OnPath {
         all.without(self.losses.queued)
     }
 
-    /// Returns the segments sent and lost so far. Losses that a mechanism repaired before loss detection are
-    /// included; segments that proved not to be lost are not.
+    /// Returns the segments sent and lost so far. Includes losses that a mechanism repaired before loss
+    /// detection. Excludes segments that proved to be only late.
     pub(super) fn all_losses(&self, of: &LiveStats, handshake: &Handshake, tx: &Sender) -> LossCount {
         let (more, more_runs) = self.losses.repaired;
         let masked = of.repaired_by_probe.max(of.masked_losses);
@@ -454,9 +454,9 @@ impl OnPath {
         due || is_over || tx.mtu.report() != self.reported_mtu
     }
 
-    /// Returns the report that is due to the memory of paths, if any: at the handshake, periodically, when
-    /// path-MTU discovery has a new result, and at the end. Before the handshake there is only the report of
-    /// a failed active open.
+    /// Returns the report that is due to the memory of paths, if any. Reports are due at the handshake,
+    /// periodically, when path-MTU discovery has a new result, and at the end. Before the handshake there is
+    /// only the report of a failed active open.
     pub(crate) fn take_report(
         &mut self,
         counters: &LiveStats,
@@ -533,8 +533,8 @@ impl OnPath {
         }
     }
 
-    /// True if the current transfer is no longer short. The data of a start on trust leaves at the rate that
-    /// the path granted, so it counts only when all of it has arrived or recovery has begun.
+    /// True if the current transfer is no longer short. The data of a start on trust leaves at a granted
+    /// rate, so it counts only when all of it has arrived or recovery has begun.
     pub(crate) fn is_long(&self, tx: &Sender) -> bool {
         let is_starting = self.is_on_trust() && !tx.recovery.in_recovery();
         tx.transfer_len() > SHORT_TRANSFER && !is_starting

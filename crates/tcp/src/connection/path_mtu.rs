@@ -1,5 +1,5 @@
-//! Segments that are too large for the path (RFC 4821 section 7.7): how a connection detects them, and how it
-//! handles outstanding ones after its segments have become smaller.
+//! Detection of segments that are too large for the path (RFC 4821 section 7.7), and the handling of
+//! outstanding ones after segments have become smaller.
 //!
 //! [`PathMtu`](crate::send::mtu::PathMtu) has the sizes and the search. With
 //! [`MtuProbing::Early`](crate::config::MtuProbing::Early) a path is suspected once segments larger than the
@@ -7,10 +7,10 @@
 //! acknowledgement or the first timeout confirms the suspicion. A wrong suspicion, on a lossy path, costs a
 //! round trip with smaller segments, because the earlier size is tried again at once.
 //!
-//! A full queue drops whole flights as well, but it drops packets of every size and lets some pass. So a
-//! connection does not suspect the size if a large packet that left no earlier than its own arrives, on any
-//! connection of the path. Each connection reports the arrival of large packets to the memory of the path,
-//! and asks that memory before it suspects the size.
+//! A full queue drops whole flights as well, but it drops packets of every size and lets some pass. The size
+//! is therefore not suspected if a connection of the path delivers a large packet that left at about the same
+//! time or later. Each connection reports the arrival of large packets to the memory of the path, and asks
+//! that memory before it suspects the size.
 
 use crate::connection::sender::Sender;
 use crate::outcome::{CongestionState, Origin};

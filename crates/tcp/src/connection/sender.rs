@@ -39,7 +39,7 @@ use crate::time::{Instant, Micros};
 /// Largest congestion window, in segments, at which new data leaves after each acknowledgement of a batch.
 const CLOCKED_WINDOW: u32 = 64;
 
-/// Minimum time for which a cork holds a partial segment; usually it is a retransmission timeout (Linux:
+/// Minimum time for which a cork holds a partial segment; a longer retransmission timeout replaces it (Linux:
 /// TCP_CORK, which uses the timer of window probes).
 const CORK_MIN: Micros = Micros::from_millis(200);
 
@@ -124,8 +124,8 @@ pub(crate) struct Sender {
 pub(crate) enum Sharing {
     /// The connection has its own controller.
     Off,
-    /// The connection has its own controller. It becomes a member when its transfer becomes long, or when its
-    /// transfer begins while another transfer of the path is long. `asks`: the stack has yet to check for the
+    /// The connection has its own controller. It becomes a member when its transfer becomes long, or at the
+    /// start of a transfer while another one of the path is long. `asks`: the stack has yet to check for the
     /// latter.
     Apart { asks: bool },
     /// The connection is a member: the stack lends it the controller of the path.
@@ -627,8 +627,8 @@ impl Sender {
     }
 
     /// Marks later data as limited by the application if the congestion window has room, but less than a full
-    /// segment is written or fits the peer's window. Must be called before data is queued, before an
-    /// acknowledgement is processed, and before a timer that may send.
+    /// segment may leave. Must be called before data is queued, before an acknowledgement is processed, and
+    /// before a timer that may send.
     #[inline]
     pub(crate) fn check_app_limited(&mut self) {
         if self.rate.delivery.is_none()

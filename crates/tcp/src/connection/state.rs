@@ -1,8 +1,8 @@
 //! The state diagram of RFC 9293 section 3.3.2.
 //!
-//! LISTEN belongs to the listener, and TIME-WAIT to a compact table of the stack: an entry of that table
-//! replaces a connection that enters TIME-WAIT. An [`Input`] moves a connection from one state to the next,
-//! or changes nothing if the diagram has no arrow for it.
+//! LISTEN belongs to the listener. A connection that enters TIME-WAIT is replaced by an entry in a compact
+//! table of the stack. An [`Input`] moves a connection from one state to the next, or changes nothing if the
+//! diagram has no arrow for it.
 
 /// The state of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

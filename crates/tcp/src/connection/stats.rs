@@ -404,7 +404,7 @@ pub struct ConnStats {
     pub syn_data_taken: bool,
     /// Outcome of the negotiation of Corrective and Proactive.
     pub gentle: GentleOutcome,
-    /// Reason why copies are no longer sent, if they were.
+    /// Reason why this end no longer sends copies.
     pub copies_off: Option<CopiesOff>,
     /// Lost segments, including SYNs: segments that were retransmitted, or that a probe, parity or a copy
     /// repaired. Segments that turned out to be only late are not counted.

@@ -202,7 +202,7 @@ impl Connection {
         since.map(|since| since + limit)
     }
 
-    /// True if R2 of RFC 9293 section 3.8.3, or the user timeout of RFC 5482, is exceeded after `unanswered`
+    /// True if R2 of RFC 9293 section 3.8.3, or the user timeout of RFC 5482, is exceeded. `unanswered`:
     /// timeouts or probes in a row without an answer.
     fn is_given_up(&self, unanswered: u32, now: Instant) -> bool {
         if let Some(limit) = self.user_timeout {

@@ -72,8 +72,8 @@ impl UrgentPointer {
         }
     }
 
-    /// True while an urgent byte waits: out of band until it is taken, inline until the application has read
-    /// past it.
+    /// True while an urgent byte waits. Out of band it waits until it is taken, inline until the application
+    /// has read past it.
     pub(crate) fn is_waiting(&self, rcv_nxt: SeqNum) -> bool {
         match self.policy {
             UrgentPolicy::OutOfBand => self.byte.is_some(),

@@ -371,7 +371,7 @@ fn time_wait_ack(entry: &TimeWaitEntry, now: Instant) -> (IpMeta, TcpHeader) {
 impl Stack {
     /// Processes an ICMP error (RFC 9293 section 3.9.2.2, RFC 5927), which quotes the packet that caused it.
     /// The quoted ends must be those of a connection, and the quoted sequence number must be outstanding
-    /// there; an attacker who cannot see the traffic cannot guess them. The reaction of the connection
+    /// there. An attacker who cannot see the traffic cannot guess them. The reaction of the connection
     /// depends on its state.
     pub(super) fn on_icmp(&mut self, error: &IcmpError, now: Instant) -> Result<(), Refusal> {
         let tuple = FourTuple { local: error.src, remote: error.dst };

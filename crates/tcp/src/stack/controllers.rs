@@ -1,10 +1,10 @@
-//! One controller for each path: connections between the same two addresses are *members* of it and share a
+//! One controller for each path. Connections between the same two addresses are its *members*: they share a
 //! window, a pacer, a measurement of the delivery rate, and the response to losses
 //! ([`TcpConfig::share_path`](crate::config::TcpConfig::share_path)).
 //!
-//! A connection joins when its transfer becomes long, or when its transfer begins while a member's is long.
-//! All members together get the share of one flow. With only short transfers this would be too little on a
-//! path with other traffic, so they start from the memory of the path instead.
+//! A connection joins when its transfer becomes long, or at the start of a transfer while a member has a long
+//! one. All members together get the share of one flow. With only short transfers this would be too little on
+//! a path with other traffic, so they start from the memory of the path instead.
 //!
 //! The stack lends a member the [`RateControl`] of its path for each call ([`Stack::lend`]) and takes it back
 //! afterwards, in [`Stack::apply_aftermath`]. The loan includes the number of bytes that other members have
@@ -35,8 +35,8 @@ use crate::time::{Instant, Micros};
 
 /// A member that has sent this many bytes since it was last idle belongs to the next level.
 const LEVELS: [u64; 3] = [64 << 10, 256 << 10, 1 << 20];
-/// Number of queues of waiting members: one for retransmissions of the two lower levels, one for new data of
-/// each of these levels, and the same for the two upper levels.
+/// Number of queues of waiting members. The two lower levels have three: one for retransmissions of both, and
+/// one for new data of each. The two upper levels have three more.
 const RANKS: usize = 6;
 /// One grant in this number goes to the longest-waiting member of the queues after the first one in use.
 const FLOOR: u8 = 8;
@@ -199,8 +199,8 @@ impl PathController {
         }
     }
 
-    /// Replaces the state of a member in the totals. The recovery of the path ends with that of its last
-    /// member: an aborted member, or one that must not undo its reduction alone, does not end it itself.
+    /// Replaces the state of a member in the totals. The recovery of the path ends here with that of its last
+    /// member. A member cannot end it itself if it is aborted, or must not undo its reduction alone.
     fn count(&mut self, was: &MemberState, is: &MemberState) {
         let was_recovering = self.recovering > 0;
         let step = |total: &mut u32, was: bool, is: bool| {
@@ -340,8 +340,8 @@ impl PathController {
     }
 
     /// Returns a member that may exceed the window by a segment: a member with nothing in flight that has
-    /// waited for a round trip. There is at most one such exemption in a quarter of a round trip, and all
-    /// exemptions together exceed the window by at most a quantum.
+    /// waited for a round trip. At most one member is exempt in a quarter of a round trip, and all exemptions
+    /// together exceed the window by at most a quantum.
     fn exempt(&mut self, slots: &Slots<Slot>, now: Instant) -> Option<Waiter> {
         if !self.takes_exempt() {
             return None;

@@ -55,7 +55,7 @@ impl Target {
 #[derive(Debug)]
 pub(crate) struct Demux {
     hash: KeyedHash,
-    /// The last lookup of an IPv4 four-tuple: a packet that opens or ends a connection uses the table several
+    /// The last lookup of an IPv4 four-tuple. A packet that opens or ends a connection uses the table several
     /// times, and packets of one connection arrive in a row.
     last: Cell<Option<Last>>,
     entries: HashTable<TupleEntry>,

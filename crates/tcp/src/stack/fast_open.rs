@@ -1,5 +1,5 @@
-//! The part of Fast Open that concerns more than one connection: the client's memory, the keys and limits of
-//! the listeners, and the SYNs of connections that have closed. [`crate::fast_open`] makes the decisions.
+//! The part of Fast Open that concerns several connections: the client's memory, the listeners' keys and
+//! limits, and the SYNs of closed connections. [`crate::fast_open`] makes the decisions.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -196,7 +196,7 @@ impl FastOpen {
         self.cache.import(text, unix, now)
     }
 
-    /// Keeps a SYN from opening a connection if its data was accepted before.
+    /// Keeps a SYN from opening a connection if its data was accepted before, or the replay window is full.
     fn unless_replayed(
         &mut self,
         verdict: Verdict,

@@ -86,8 +86,8 @@ impl Memory {
         self.max.saturating_sub(self.used)
     }
 
-    /// Returns the bytes that writes may still use. A quarter of the memory is left to received data: two
-    /// stacks whose memory is full of data for each other could otherwise deliver none of it.
+    /// Returns the bytes that writes may still use. A quarter of the memory is left to received data.
+    /// Otherwise two stacks with memory full of data for each other could deliver none of it.
     pub(super) fn left_to_writes(&self) -> usize {
         (self.max - self.max / 4).saturating_sub(self.used)
     }

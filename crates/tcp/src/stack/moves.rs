@@ -7,10 +7,10 @@
 //! and 9); no arriving packet moves an address by itself.
 //!
 //! Between the change and its report, a reset would end connections that will be found again. So once a peer
-//! has announced that it reports its moves ([`Stack::expect_moves`]), unknown segments from addresses that no
-//! peer has reported are not answered for [`MOVE_REPORT_WAIT`]. The same holds for a SYN that repeats one
-//! whose data has already opened a connection of such a peer, because another connection would deliver the
-//! data again. After the report, the repetition belongs to the connection that the first SYN opened.
+//! has announced that it reports its moves ([`Stack::expect_moves`]), unknown segments from unreported
+//! addresses are not answered for [`MOVE_REPORT_WAIT`]. Nor is a SYN that repeats one whose data has already
+//! opened a connection of such a peer: another connection would deliver the data again. After the report, the
+//! repetition belongs to the connection that the first SYN opened.
 //!
 //! The ports alone must determine the shard of a peer's connection, whatever its address: a stack does not
 //! look for connections in other stacks of the host.
@@ -109,7 +109,7 @@ impl Moves {
     }
 
     /// Returns the four-tuple of the connection that an identical SYN has opened from the address of a known
-    /// peer. `None` if no report of a move is awaited from this SYN's address.
+    /// peer. `None` if there is none, or if no report of a move is awaited from this SYN's address.
     pub(super) fn opened_elsewhere(
         &mut self,
         tuple: &FourTuple,
@@ -180,7 +180,7 @@ impl Stack {
     }
 
     /// Forgets the address of a peer. If the peer has left it, this aborts the connections that began there.
-    /// No segment reaches them any more, and they must not be in the way of the next peer at this address.
+    /// No segment reaches them any more, and they would be in the way of the next peer at this address.
     pub fn forget_peer(&mut self, address: IpAddr, now: Instant) {
         if self.moves.earlier.values().any(|before| *before == address) {
             let began_there = |slot: &Slot| slot.connection.tuple().remote.ip() == address;

@@ -41,7 +41,7 @@ struct PendingSyn {
     options: Options,
     ecn: Ecn,
     wire_len: usize,
-    /// Set if it replaces a TIME-WAIT: the minimum of the new initial sequence number.
+    /// Minimum of the new initial sequence number, if the SYN replaces a TIME-WAIT.
     floor: Option<SeqNum>,
 }
 

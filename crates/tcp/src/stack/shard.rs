@@ -4,7 +4,7 @@
 //! passes it only the packets of its shard. The stacks share their knowledge of servers and paths: each
 //! returns it as [`SharedFact`]s ([`Stack::poll_shared_fact`]), which the driver passes to the others
 //! ([`Stack::on_shared_fact`]). So every stack has the whole memory, and none waits for another. A stack
-//! without a shard returns no facts and otherwise behaves the same.
+//! without a shard behaves the same, but returns no facts.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;

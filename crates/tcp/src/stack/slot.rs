@@ -56,7 +56,7 @@ pub(crate) struct Slot {
     pub(super) waits_for_memory: bool,
     /// Key of its reports in the client's memory, if it was opened with Fast Open.
     pub(crate) server_key: Option<Box<ServerKey>>,
-    /// Its place in the limits of Fast Open, if its SYN opened it; freed when the handshake is complete.
+    /// Its place in the limits of Fast Open, if its SYN opened it; until the handshake is complete.
     pub(crate) ticket: Option<Box<Ticket>>,
     /// Set if it is a member of its path.
     pub(super) member: Option<Box<Member>>,
@@ -209,13 +209,13 @@ impl Stack {
         }
     }
 
-    /// Retires a connection that has ended: its four-tuple goes to TIME-WAIT or is free, and its slot is free
+    /// Retires a connection that has ended. Its four-tuple goes to TIME-WAIT or is free, and its slot is free
     /// as soon as the application has released it.
     pub(super) fn retire(&mut self, id: ConnId, now: Instant) {
         self.deadlines.set(id.index, None);
         self.leave_path(id, now);
         let Some(slot) = self.slots.at_mut(id) else { return };
-        // Without an owner it is not polled again.
+        // The connection is not polled again.
         self.allowances.update_reservation(&mut slot.connection, now);
         let tuple = FourTuple::from(&slot.tuple);
         let remains = slot.connection.time_wait();

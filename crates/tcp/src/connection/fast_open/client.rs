@@ -1,5 +1,5 @@
-//! The client of Fast Open on one connection: the content of its SYN, the evaluation of the SYN-ACK, and
-//! signs of a path that drops everything after such a SYN (RFC 7413 section 4.2).
+//! The client of Fast Open on one connection (RFC 7413 section 4.2): the content of its SYN, the evaluation
+//! of the SYN-ACK, and signs of a black hole after the SYN.
 
 use alloc::vec::Vec;
 
@@ -300,8 +300,8 @@ impl Client {
         self.data > 0 && !(acked >= self.data && self.followed > 0)
     }
 
-    /// Processes a SYN-ACK that acknowledges `acked` bytes of data. `by_copy`: it answers the second SYN,
-    /// which had no data ([`PlainCopy`]), and not the first.
+    /// Processes a SYN-ACK that acknowledges `acked` bytes of data. `by_copy`: it answers the second SYN, the
+    /// [`PlainCopy`] without data.
     pub(crate) fn record_syn_ack(
         &mut self,
         segment: &Arrived<'_>,
@@ -317,7 +317,7 @@ impl Client {
         let class = SynAckClass::of(&sent, acked, option.as_ref());
         self.class = Some(class);
         self.una = segment.ack;
-        // A SYN-ACK that echoes no timestamp of ours could be forged by a host that does not see our packets.
+        // A host that does not see our packets can forge a SYN-ACK, but not the echo of our timestamp.
         let echoes_nothing = segment.options.timestamps.is_some_and(|timestamps| timestamps.echo == 0);
         let cookie = option.filter(|_| self.attempt.option.is_some() && !echoes_nothing);
         self.report(FastOpenReport::SynAck { class, cookie, known: self.attempt.known });
@@ -379,10 +379,9 @@ impl Client {
         }
     }
 
-    /// Returns the time after the SYN at which a second, plain connection for the same request should follow,
-    /// as a guard against a path that accepts the data and then drops everything. `None` if there is no such
-    /// risk: the SYN has no data, this path has passed responses to such SYNs before, or the data was not
-    /// accepted.
+    /// Returns the time after the SYN at which a second, plain connection for the same request should follow.
+    /// It guards against a path that accepts the data and then drops everything. `None` without this risk:
+    /// the SYN has no data, the data was not accepted, or the path has passed responses to such SYNs before.
     pub(crate) fn hedge_wait(&self) -> Option<Duration> {
         let unanswered = matches!(self.class, None | Some(SynAckClass::Accepted));
         (self.takes_data() && unanswered && !self.has_verdict && !self.attempt.proven)

@@ -206,8 +206,8 @@ impl FastOpenState {
         Some(client.syn_payload_limit(tx))
     }
 
-    /// Returns the bytes of data on a copy of the SYN, which then also has the cookie. `None` if the
-    /// configuration permits no data, or the path is not known to pass data on a SYN.
+    /// Returns the bytes of data on a copy of the SYN, which then also has the cookie. `None` unless the
+    /// configuration permits data and the path has passed data on a SYN.
     pub(super) fn copied_syn_data(&self, config: &TcpConfig) -> Option<u32> {
         let permitted = config.handshake_copies.is_some_and(|copies| copies.with_data);
         self.client().filter(|_| permitted)?.proven_data()
@@ -351,8 +351,8 @@ impl FastOpenState {
         }
     }
 
-    /// Evaluates a reset, from the peer or from a device in its name, within a round trip of the SYN-ACK
-    /// (`young`) and before any data (`has_received` is false).
+    /// Evaluates a reset from the peer, or from a device in its name. `young`: it came within a round trip of
+    /// the SYN-ACK. `has_received`: data came before it.
     pub(super) fn on_reset(&mut self, young: bool, has_received: bool) {
         if young && !has_received && self.syn_ack_class() == Some(SynAckClass::Accepted) {
             self.on_black_hole(BlackHoleSign::EarlyReset);
@@ -368,8 +368,8 @@ impl FastOpenState {
     }
 
     /// Processes the fact that the request was answered on another connection, which began later. If no data
-    /// has arrived here (`has_received` is false), either the response was lost, or the path passes no
-    /// segments after such a SYN.
+    /// has arrived here (`has_received` is false), the response was lost or the path is a black hole after
+    /// such a SYN.
     pub(crate) fn on_hedge_won(&mut self, has_received: bool) {
         if !has_received && self.syn_ack_class() == Some(SynAckClass::Accepted) {
             self.on_black_hole(BlackHoleSign::HedgeWon);
@@ -451,8 +451,8 @@ impl FastOpenState {
         unproven.then(|| initial_window(STANDARD_WINDOW, mss).saturating_sub(sent))
     }
 
-    /// Returns which segments may leave in SYN-RECEIVED after the SYN-ACK within the amplification limit, if
-    /// the next one has at most `limit` bytes of payload and `headers` bytes of headers.
+    /// Returns which segments the amplification limit permits in SYN-RECEIVED after the SYN-ACK. The next one
+    /// has at most `limit` bytes of payload and `headers` bytes of headers.
     pub(super) fn affords_early(&self, tx: &Sender, limit: u32, headers: usize) -> EarlyBudget {
         let Some(server) = self.server().filter(|server| server.sends_early()) else {
             return EarlyBudget::Nothing;

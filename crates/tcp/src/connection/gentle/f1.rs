@@ -61,9 +61,9 @@ impl Gentle {
     }
 
     /// Records the timestamp of a segment that is held off, and answers it at a limited rate. The echo shows
-    /// the peer that this end has switched F1 off. If only accepted segments updated the timestamp, two ends
-    /// with data outstanding would wait for each other's echo for ever: data at RCV.NXT is discarded, and
-    /// acknowledgements without data have later sequence numbers.
+    /// the peer that this end has switched F1 off. Data at RCV.NXT is discarded, and acknowledgements without
+    /// data have later sequence numbers. So if only accepted segments updated the timestamp, two ends with
+    /// data outstanding would wait for each other's echo for ever.
     fn answer_held(&mut self, segment: &Arrived<'_>, parts: &mut Parts<'_>, now: Instant) -> SegmentVerdict {
         let within = parts.rx.window.acceptable(parts.rx.rcv_nxt(), segment.seq, segment.len());
         let valid = within && parts.is_believable(segment, now);

@@ -1,9 +1,9 @@
-//! Corrective and Proactive on one connection: the agreement of SYN and SYN-ACK, the option on later
-//! segments, and the meaning of the option on an arriving segment (Gentle Aggression sections 5 and 6).
+//! Corrective and Proactive on one connection (Gentle Aggression sections 5 and 6): the agreement of SYN and
+//! SYN-ACK, the option on later segments, and its meaning on an arriving segment.
 //!
 //! The parts are in [`crate::mechanism`]; this file connects them. A connection without these mechanisms
-//! sends no option and ignores the peer's options, with one exception. If the handshake has shown an option,
-//! a segment whose payload may be parity is dropped, because parity taken as data would corrupt the stream.
+//! sends no option and ignores the peer's options, with one exception. After an option in the handshake, a
+//! segment whose payload may be parity is dropped, because parity taken as data would corrupt the stream.
 
 use alloc::boxed::Box;
 
@@ -51,8 +51,8 @@ const ACK_DELAY: Micros = Micros::from_millis(40);
 
 /// Corrective, Proactive and the planner of one connection; a mechanism that is off is `None`.
 ///
-/// The connection calls a method when a SYN or SYN-ACK leaves or arrives, when a segment arrives, and when
-/// a timer fires. The methods use the [`Parts`] of the connection, and return what the connection must do.
+/// The connection calls a method for each SYN or SYN-ACK, for each arriving segment, and at each timeout. The
+/// methods use the [`Parts`] of the connection, and return what the connection must do.
 #[derive(Debug)]
 pub(crate) struct Gentle {
     capabilities: Option<Capabilities>,

@@ -496,8 +496,8 @@ impl Gentle {
 
     /// Records the segments that a reported repair may concern: the filled holes, or else the tail. If parity
     /// left less than a reordering window after the data, the original may only be late. The reduction is
-    /// undone if that original arrives after all. Parity that left later repairs data that RACK too would
-    /// have declared lost; that reduction stays.
+    /// undone if that original arrives after all. If parity left later, RACK too would have declared the data
+    /// lost, so the reduction stays.
     fn record_refutable(
         &mut self,
         report: &RepairReport,
@@ -547,8 +547,8 @@ impl Gentle {
         match of {
             DsackOf::Retransmit | DsackOf::TailLossProbe => {
                 ack.dsack = Some(Dsack { range, of: DsackOf::Repaired, sent_twice, reported_before: false });
-                // The report of the repair arrives only after a retransmission, because a device that had not
-                // seen the data dropped the earlier acknowledgement of the repair.
+                // The report of the repair arrives only after a retransmission: a device that had not seen
+                // the data dropped the earlier acknowledgement.
                 if report.repaired {
                     tx.ack_holes += 1;
                     let given_up = tx.ack_holes >= ACK_HOLES_MAX;
@@ -578,8 +578,8 @@ impl Gentle {
         if repairs.is_empty() { Refuted::All } else { Refuted::Some }
     }
 
-    /// Marks a repaired hole as lost if the acknowledgement number stays below it: a device on the path that
-    /// has not seen the data rewrote the acknowledgement. The data is sent again, without another reduction.
+    /// Marks a repaired hole as lost if the acknowledgement number stays below it, because a device that has
+    /// not seen the data rewrote the acknowledgement. The data is sent again, without another reduction.
     /// Returns the bytes that are newly marked lost.
     pub(super) fn resend_repaired_hole(
         &mut self,

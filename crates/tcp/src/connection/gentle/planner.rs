@@ -168,8 +168,8 @@ impl Gentle {
         }
     }
 
-    /// True if the allowance of the destination permits `bytes` that no plan includes; always without a
-    /// planner.
+    /// True if the allowance of the destination permits `bytes` in addition to the plans; always true without
+    /// a planner.
     pub(crate) fn affords(&self, bytes: u32) -> bool {
         self.planner.as_ref().is_none_or(|planner| bytes <= planner.destination_allowance)
     }
@@ -308,8 +308,8 @@ impl Gentle {
 
 /// Input of the planner.
 impl Sender {
-    /// Returns the next flight, in segments of `mss` bytes of payload and `headers` bytes of headers: all
-    /// written data if the window takes it within a round trip, else the part that the window admits now.
+    /// Returns the next flight, in segments of `mss` bytes of payload and `headers` bytes of headers. It is
+    /// all written data if the window takes it within a round trip, else the part that the window admits now.
     pub(crate) fn next_flight(&self, budget: &Budget, mss: u32, headers: u32) -> Flight {
         let unsent = self.unsent();
         let by_window = budget.unpaced().max(mss);

@@ -157,9 +157,9 @@ impl Gentle {
         Some(&mut self.active()?.proactive.as_mut()?.copies)
     }
 
-    /// Processes a DSACK. A copy that is reported as a duplicate was not recognised as a copy. But if the
-    /// peer has reported that a copy masked a loss, the DSACK means that the original arrived after all and
-    /// nothing was lost.
+    /// Processes a DSACK. A copy that is reported as a duplicate was not recognised as a copy. But after the
+    /// peer's report that a copy masked a loss, the DSACK means that the original arrived and nothing was
+    /// lost.
     pub(super) fn on_copy_reported(
         &mut self,
         report: &RepairReport,

@@ -8,8 +8,8 @@ use crate::evidence::shows_queue;
 use crate::path::at_rate;
 use crate::time::{Duration, Instant, Micros};
 
-/// Minimum time between the first and the last acknowledgement, or between the departures of their segments:
-/// a shorter time does not show how the acknowledgements are spaced.
+/// Minimum time between the first and the last acknowledgement, or between the departures of their segments.
+/// A shorter time does not show how the acknowledgements are spaced.
 const DURATION_MIN: Micros = Micros::from_micros(200);
 
 /// A round-trip sample, and what is known when it arrives.

@@ -1,5 +1,5 @@
-//! Reactive (Gentle Aggression section 4): the probe that is sent when an acknowledgement is overdue, so that
-//! a lost tail is repaired by fast recovery instead of a retransmission timeout.
+//! Reactive (Gentle Aggression section 4) sends a probe when an acknowledgement is overdue. Fast recovery,
+//! instead of a retransmission timeout, then repairs a lost tail.
 //!
 //! There are two forms, RFC 8985's and the paper's. A connection uses the configured form from ESTABLISHED
 //! on, if both ends use SACK. A form processes transmissions and acknowledgements and runs a timer. The

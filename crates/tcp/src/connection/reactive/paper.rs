@@ -1,7 +1,7 @@
 //! Reactive as published: Algorithm 1 of *Reducing Web Latency: the Virtue of Gentle Aggression* (section
 //! 4.1) with its detection of losses that the probe itself repaired (section 4.2).
 //!
-//! RFC 8985 probes if data is in flight; this form probes if the sender is stuck: in state Open and with
+//! RFC 8985 probes if data is in flight. This form probes if the sender is stuck: in state Open and with
 //! nothing that it may send. At most `max_probes` probes follow one another. Of N retransmitted probes all N
 //! must be reported as duplicates before the next flight is acknowledged. A missing report shows that a probe
 //! repaired a loss.

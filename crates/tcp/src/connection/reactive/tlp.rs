@@ -53,9 +53,9 @@ impl TailLossProbe {
 
     /// Implements TLP_calc_PTO of RFC 8985 section 7.2.
     ///
-    /// If the delay of the peer's acknowledgements is known, the probe may leave sooner, when a probe of QUIC
-    /// would (RFC 9002 section 6.2.1): after the last transmission, a round trip plus its variation plus this
-    /// delay must have passed. The wait from now is at least the variation.
+    /// If the delay of the peer's acknowledgements is known, the probe may leave sooner, at the time of
+    /// QUIC's probe (RFC 9002 section 6.2.1). That is a round trip plus its variation plus this delay after
+    /// the last transmission, and not before the variation has passed from now.
     ///
     /// `last_sent`: time of the last transmission. `rto_at`: deadline of the retransmission timer.
     fn schedule(&mut self, tx: &Sender, last_sent: Instant, rto_at: Option<Instant>, now: Instant) {

@@ -157,8 +157,8 @@ fn random_calls(seed: u64) {
     });
 }
 
-/// Tests Corrective in all its forms, on wires that lose, duplicate, reorder and hold everything back for a
-/// while: a window is reduced at most once for repaired losses. Returns the observations.
+/// Tests that Corrective in all its forms reduces a window at most once for repaired losses. The wires lose,
+/// duplicate, reorder and hold everything back for a while. Returns the observations.
 fn with_parity(seed: u64) -> Watch {
     let code = [FecCode::Xor, FecCode::XorInterleaved, FecCode::ReedSolomon][(seed % 3) as usize];
     let hold = [None, Some(FecHold::Off), Some(FecHold::Full)][(seed / 3 % 3) as usize];

@@ -244,7 +244,7 @@ impl HalfOpen {
         }
     }
 
-    /// Creates the connection again, as it was before the decision about its data and before its answer.
+    /// Creates the connection again, in its state before the decision about its data.
     pub(super) fn create(&self, syn: &Arrived<'_>, tcp: &Arc<TcpConfig>, host: Host) -> Box<Connection> {
         let host = Host { accepts_parity: self.has.contains(Has::ACCEPTS_PARITY), ..host };
         let secrets = Secrets { iss: self.iss, ts_offset: self.ts_offset };
