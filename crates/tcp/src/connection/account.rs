@@ -180,12 +180,12 @@ impl Connection {
         self.tx.rto.arm(now, wait);
     }
 
-    /// Starts the wait for the copy after the first SYN or SYN-ACK left with `data` bytes. Returns the delay
-    /// by which the timer of a SYN starts later.
+    /// Starts the wait for the copy after the first SYN or SYN-ACK left with `data` bytes. Returns how much
+    /// later the timer of the SYN starts.
     fn start_copy(&mut self, data: u32, now: Instant) -> Duration {
         let insures = self.fast_open.insures_syn_data();
         if !insures {
-            // A planner must have the allowance for the copy, and consider it useful.
+            // A planner permits the copy only within the allowance and if it is useful.
             let again = data > 0 && self.fast_open.copied_syn_data(&self.config).is_some();
             let bytes = if again { SYN_LEN + data } else { SYN_LEN };
             let plain = data > 0 && !again;
@@ -272,8 +272,8 @@ impl Connection {
             self.tx.detect_transfer_start(data.range.start, now);
             self.tx.waiting_since = Some(now);
         }
-        // RFC 6675 section 6: the timer of the first segment restarts with its retransmission; otherwise it
-        // would fire for the original, which recovery has just replaced.
+        // RFC 6675 section 6: the timer restarts when the first segment is retransmitted. Otherwise it would
+        // fire for the original, which recovery has just replaced.
         let repairs_head = data.origin == Origin::Retransmit && data.range.start == self.tx.scoreboard.una();
         let in_recovery = self.tx.recovery.state() == CongestionState::Recovery;
         if data.origin == Origin::TailLossProbe || (repairs_head && in_recovery) {

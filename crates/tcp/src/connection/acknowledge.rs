@@ -4,7 +4,7 @@
 //! *Redundancy* is data that leaves before a loss is known: parity segments (*Corrective*) and copies of
 //! segments (*Proactive*). From parity or a copy the peer obtains lost data without a retransmission. This is
 //! a *repair*, and the peer reports it with its acknowledgements. A *masked loss* is a loss that redundancy
-//! or a tail loss probe repaired before loss detection found it; the window is reduced for it nevertheless.
+//! or a tail loss probe repaired before loss detection found it. The window is still reduced.
 //!
 //! Loss detection is *held* while parity in flight may still repair a loss. A *flight* is the data of one
 //! round trip. Connections that share the congestion window of a path are its *members* (`send/rate.rs`).
@@ -83,7 +83,7 @@ impl Connection {
         if let Some(newest) = originals.next_back()
             && self.handshake.repeated_syn_ack_since(newest.sent_at)
         {
-            // The peer may have acknowledged this data only after our repeated SYN-ACK. A sample from the
+            // Perhaps the peer could acknowledge this data only after our repeated SYN-ACK. A sample from the
             // echoed timestamp is correct, because the timestamp is that of the SYN-ACK or of later data.
             ack.rtt = ack.echoed_rtt;
         }
@@ -162,7 +162,7 @@ impl Connection {
     }
 
     /// Reduces the window for masked losses. Must run before the window grows and before an earlier reduction
-    /// ends, so that the new reduction starts from the window in which these losses happened.
+    /// ends, so the new reduction starts from the window of these losses.
     fn answer_masked_losses(&mut self, report: Option<&RepairReport>, ack: &AckOutcome, now: Instant) {
         if let Some(signal) =
             self.reactive.as_mut().and_then(|reactive| reactive.repaired_loss(ack, &self.tx))
@@ -308,8 +308,8 @@ impl Connection {
         loss
     }
 
-    /// Marks data as lost if the peer could not repair it and it left before the parity segment that covers
-    /// it. On a path that is known to reorder, such data first gets the time of the reordering window.
+    /// Marks data as lost that the peer could not repair, if it left before the parity segment that covers
+    /// it. On a path that is known to reorder, the reordering window must pass first.
     fn mark_unrepaired(
         &mut self,
         report: &RepairReport,
@@ -329,7 +329,7 @@ impl Connection {
 
     /// Finishes the evaluation of the peer's repair report, after the window was reduced for it. If the
     /// acknowledgement number stays at a hole that the peer has repaired, a device on the path has not seen
-    /// this data: it is sent again. If none of the repaired data had been lost, the reduction is undone.
+    /// the data. It is sent again. If none of the repaired data had been lost, the reduction is undone.
     fn conclude_repairs(&mut self, report: &RepairReport, ack: &AckOutcome, now: Instant) {
         let Conclusion { newly_lost, refuted } =
             self.with_gentle(|gentle, parts| gentle.after_ack(report, ack, parts, now));

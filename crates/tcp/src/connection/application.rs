@@ -20,8 +20,8 @@ impl Connection {
         self.write_with(data.len(), now, |queue| queue.write(data))
     }
 
-    /// Queues at most `max` bytes like [`Connection::write`], but splits them off the front of `data` and
-    /// copies them only if they are few.
+    /// Queues at most `max` bytes like [`Connection::write`], but splits them off the front of `data`. A long
+    /// run of bytes is not copied.
     pub(crate) fn write_bytes(
         &mut self,
         data: &mut Bytes,

@@ -24,8 +24,8 @@ use crate::path::LargePacket;
 use crate::receive::{ArrivalKind, Paws, Received};
 use crate::time::{Duration, Instant, Micros};
 
-/// A SYN that is repeated within this time of our SYN-ACK, or within half a round trip if that is longer, is
-/// a copy: our copy of the SYN-ACK has answered it. No retransmission timer is that short.
+/// A SYN that arrives again within this time of our SYN-ACK, or within half a round trip if that is longer,
+/// is a copy. Our copy of the SYN-ACK has answered it. No retransmission timer is that short.
 pub(crate) const COPIES_MEET: Duration = Duration::from_millis(25);
 
 impl Connection {
@@ -460,8 +460,8 @@ impl Connection {
 
     /// Answers as in RFC 9293 section 3.10.7.4: "If an incoming segment is not acceptable, an acknowledgment
     /// should be sent in reply [...]: `<SEQ=SND.NXT><ACK=RCV.NXT><CTL=ACK>`", with a DSACK if the segment
-    /// repeated old data. A segment with neither ACK nor SYN, which would also be dropped inside the window,
-    /// gets no answer (Linux: the same).
+    /// repeated old data. A segment that has neither ACK nor SYN gets no answer, because it would be dropped
+    /// inside the window too (Linux: the same).
     fn answer_unacceptable(&mut self, segment: &Arrived<'_>, now: Instant) {
         if !segment.flags.intersects(Flags::ACK | Flags::SYN) {
             return;
@@ -482,8 +482,8 @@ impl Connection {
     }
 
     /// Processes a repeated SYN in SYN-RECEIVED: the SYN-ACK was lost, or this is a copy. A retransmission
-    /// has no option of Corrective and Proactive, so a SYN that has one is a copy: it is answered by an
-    /// identical SYN-ACK, and the agreement remains.
+    /// has no option of Corrective and Proactive, so a SYN with that option is a copy. An identical SYN-ACK
+    /// answers a copy, and the agreement remains.
     pub(crate) fn on_repeated_syn(&mut self, syn: &Arrived<'_>, now: Instant) {
         let half_way = self.path.known.rtt.map_or(COPIES_MEET, |rtt| COPIES_MEET.max(rtt.srtt / 2));
         let near = self.handshake.syn.last_sent.is_some_and(|at| now.saturating_since(at) <= half_way);
@@ -501,8 +501,8 @@ impl Connection {
         }
     }
 
-    /// Processes a SYN that repeats the one that opened this connection, with a further part of its data;
-    /// true if that is accepted.
+    /// Processes a repetition of the SYN that opened this connection, with a further part of its data. True
+    /// if the part is accepted.
     pub(crate) fn take_syn_part(&mut self, segment: &Arrived<'_>, now: Instant) -> bool {
         let Some(Gentle::Part { offset }) = segment.options.gentle else { return false };
         let start = self.handshake.irs + 1 + offset;
@@ -516,7 +516,8 @@ impl Connection {
         true
     }
 
-    /// Forces an acknowledgement at once; before the handshake is complete no other segment would carry it.
+    /// Acknowledges at once. Before the handshake is complete no other segment would carry the
+    /// acknowledgement.
     pub(crate) fn answer_at_once(&mut self) {
         if self.state == State::SynReceived {
             self.outbox.push(Control::ChallengeAck);
@@ -539,8 +540,8 @@ impl Connection {
 impl Connection {
     /// Processes an ICMP error that quotes a segment of ours with sequence number `seq`. RFC 5927 section
     /// 4.1: a sequence number that is not outstanding means that the error is forged or stale. A packet that
-    /// is too big may also be parity, which is left of the window and may be longer than the data that it
-    /// covers.
+    /// is too big may also be parity. Its sequence number is below SND.UNA, and it may be longer than the
+    /// data that it covers.
     ///
     /// Returns true if the quote was accepted as genuine.
     pub(crate) fn on_icmp(&mut self, kind: IcmpKind, seq: SeqNum, now: Instant) -> bool {
@@ -577,11 +578,11 @@ impl Connection {
         true
     }
 
-    /// Returns the reason for the end of a connection whose SYN was refused, by a reset with this sequence
-    /// number or by an ICMP error. `Refused` promises that no program has received the data of the SYN, so
-    /// the data may be sent elsewhere. A closed port answers with sequence number 0 (RFC 9293 3.10.7.1); any
-    /// other number is that of a connection which the SYN had opened. If the SYN was sent again, an earlier
-    /// one may have opened a connection that has ended.
+    /// Returns the close reason of a connection whose SYN was refused by a reset with this sequence number,
+    /// or by an ICMP error. `Refused` promises that no program has received the data of the SYN, so the data
+    /// may be sent elsewhere. A closed port answers with sequence number 0 (RFC 9293 3.10.7.1). Any other
+    /// number belongs to a connection that the SYN had opened. If the SYN was sent again, an earlier one may
+    /// have opened a connection that has ended.
     fn refusal(&self, reset: Option<SeqNum>) -> CloseReason {
         let has_sent_data = self.fast_open.client().is_some_and(|client| client.data() > 0);
         let is_of_closed_port = reset.is_none_or(|seq| seq == SeqNum(0));
@@ -606,8 +607,8 @@ impl Connection {
         }
     }
 
-    /// Reduces a segment size that is in doubt. A large packet that has arrived over the same path
-    /// (`arrived`, the newest one) removes the doubt.
+    /// Reduces a segment size that is in doubt. The newest large packet that has arrived over the same path
+    /// (`arrived`) may remove the doubt.
     pub(crate) fn suspect_size(&mut self, arrived: Option<LargePacket>, now: Instant) {
         if self.tx.suspect_size(arrived, now) {
             self.shrink_segments();
@@ -626,8 +627,8 @@ impl Connection {
         }
     }
 
-    /// Retransmits the data of outstanding segments that are larger than the new MSS in smaller ones, without
-    /// a congestion response (RFC 1191 section 6.4).
+    /// Retransmits outstanding segments that are larger than the new MSS as smaller ones, without a
+    /// congestion response (RFC 1191 section 6.4).
     pub(crate) fn shrink_segments(&mut self) {
         self.adopt_mss();
         let mss = self.tx.mss();

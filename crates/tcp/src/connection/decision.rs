@@ -1,5 +1,5 @@
-//! The types of a decision: a [turn](Turn) names a kind of segment, a [`Step`] is the decision in a turn, and
-//! a [`Choice`] describes the segment for building and accounting.
+//! The types of a decision. A [turn](Turn) names a kind of segment, and a [`Step`] is the decision in a turn.
+//! A [`Choice`] describes the segment for building and accounting.
 
 use brisk_wire::Gentle;
 

@@ -28,7 +28,7 @@ impl EcnState {
         EcnState { offered, ..EcnState::default() }
     }
 
-    /// True once data with an ECN codepoint has arrived, whether ECN was agreed on or not.
+    /// True once a packet with an ECN codepoint has arrived, whether ECN was agreed on or not.
     pub(crate) fn has_seen_codepoint(&self) -> bool {
         self.seen
     }
@@ -45,8 +45,8 @@ impl EcnState {
 
     /// Processes the flags of the peer's SYN.
     pub(crate) fn on_syn(&mut self, flags: Flags) {
-        // A client that offers accurate ECN sets AE on its SYN too: a server without accurate ECN answers as
-        // in RFC 3168 (RFC 9768 section 3.1.1).
+        // A client that offers accurate ECN sets AE on its SYN too. A server without accurate ECN ignores AE
+        // (RFC 9768 section 3.1.1).
         self.active = self.offered && flags.contains(Flags::ECE | Flags::CWR);
     }
 
@@ -59,9 +59,9 @@ impl EcnState {
         self.offered = false;
     }
 
-    /// Processes a data segment. Returns true if the sender's window has become small, so that
-    /// acknowledgements should not be delayed: the echo begins, or this is a retransmission, which is not ECT
-    /// (RFC 3168 section 6.1.5).
+    /// Processes an arrived segment. Returns true if acknowledgements should not be delayed, because the
+    /// sender's window has become small. A beginning echo shows this, and so does a retransmission, which is
+    /// not ECT (RFC 3168 section 6.1.5).
     pub(crate) fn on_arrived(&mut self, ecn: Ecn, flags: Flags, has_data: bool) -> bool {
         let again = self.seen && ecn == Ecn::NotEct && has_data;
         self.seen |= ecn != Ecn::NotEct;

@@ -1,6 +1,6 @@
 //! Opening a connection: SYN-SENT and SYN-RECEIVED (RFC 9293 sections 3.5 and 3.10.7.3). [`Handshake`] owns
-//! the initial values of both ends and their agreement, and the state of our SYN or SYN-ACK. The part of a
-//! SYN-ACK that concerns Fast Open is in [`crate::connection::fast_open`].
+//! the initial sequence numbers of both ends, the negotiated options, and the state of our SYN or SYN-ACK.
+//! [`crate::connection::fast_open`] processes the part of a SYN-ACK that concerns Fast Open.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -34,7 +34,7 @@ const EARLY_RETRIES: u32 = 3;
 /// Minimum wait of the early timer.
 const MIN_EARLY_WAIT: Duration = Duration::from_millis(50);
 
-/// Number of timeouts of a SYN or SYN-ACK from which on a connection does not join its path.
+/// Number of timeouts of a SYN or SYN-ACK from which a connection does not become a member of its path.
 const MAX_TIMEOUTS: u32 = 2;
 
 /// State of the handshake, and its results.
@@ -43,7 +43,7 @@ pub(crate) struct Handshake {
     pub(crate) iss: SeqNum,
     /// The peer's initial sequence number, once its SYN has arrived.
     pub(crate) irs: SeqNum,
-    /// We sent the first SYN.
+    /// True for an active open.
     pub(crate) active: bool,
     pub(crate) opened: Instant,
     pub(crate) established: Option<Instant>,
@@ -81,13 +81,13 @@ pub(crate) struct OwnSyn {
     /// Time at which it last left.
     pub(crate) last_sent: Option<Instant>,
     pub(crate) copy: PlainCopy,
-    /// Number of SYN-ACK timeouts until an ACK without data may complete the handshake; 0 if none was
+    /// Number of SYN-ACK timeouts after which an ACK without data may complete the handshake; 0 if none was
     /// deferred.
     deferred: u8,
 }
 
 impl OwnSyn {
-    /// Makes it due on another path, where the timeouts of the earlier one do not count.
+    /// Makes the segment due on a new path, where the timeouts of the earlier path do not count.
     pub(super) fn begin_again(&mut self) {
         (self.due, self.early_wait) = (true, None);
         self.timeouts = self.timeouts.min(self.deferred.into());
@@ -193,9 +193,9 @@ impl Handshake {
         SynTimeout::Again
     }
 
-    /// Backs off the early timer. Its timeout doubles like any other (RFC 6298 section 5.5) and does not
-    /// count. The early timer ends when the ordinary schedule would fire sooner, or after the last of the
-    /// early retries.
+    /// Backs off the early timer. Its timeout doubles like any other (RFC 6298 section 5.5), but does not
+    /// count as a retry. The early timer ends when the ordinary schedule would fire sooner, or after the last
+    /// of the early retries.
     fn back_off_early(&mut self, rto: &mut Rto, rtt: &RttEstimator) {
         self.syn.early += 1;
         rto.on_expire();
@@ -234,7 +234,7 @@ impl Handshake {
         self.syn.timeouts + self.syn.early
     }
 
-    /// True if the handshake timed out so often that the remembered state of the path is not used.
+    /// True if the handshake timed out so often that the connection must not become a member of its path.
     pub(crate) fn doubts_path(&self) -> bool {
         self.syn.timeouts >= MAX_TIMEOUTS
     }
@@ -325,8 +325,8 @@ impl Connection {
         }
     }
 
-    /// Starts a passive open after the stack's decision about the SYN; takes its data if it opens the
-    /// connection.
+    /// Starts a passive open with Fast Open after the stack's decision about the SYN. Takes the SYN's data if
+    /// the decision accepts it.
     pub(crate) fn start_fast_open_server(&mut self, answer: SynAnswer, syn: &Arrived<'_>, now: Instant) {
         let accepted = answer.accepted;
         self.fast_open.start_server(answer, syn.seq + 1);
@@ -350,8 +350,8 @@ impl Connection {
     pub(crate) fn syn_options(&self, now: Instant) -> Options {
         let answers = self.state == State::SynReceived;
         let offered = if answers { self.handshake.agreed } else { Negotiated::offered(&self.config) };
-        // Fast Open: a scaled window in addition to the 16 bits of the SYN, for the response to its data,
-        // which the peer sends before it receives another segment of ours.
+        // Fast Open: a scaled window in addition to the 16 bits of the SYN. The peer sends the response to
+        // our data before it receives another segment of ours.
         let early_window = self.rx.window.early_shift().filter(|_| {
             let client = self.fast_open.client();
             client.is_some_and(|client| client.connect.early_window)
@@ -384,7 +384,7 @@ impl Connection {
         let shift = syn.options.window_scale.filter(|_| agreed.window_scaling).unwrap_or(0);
         self.tx.window.start(syn.seq, self.handshake.iss, syn.window);
         self.tx.window.set_scale(shift);
-        // Fast Open: a window above the 16 bits of the SYN.
+        // Fast Open: a window larger than the 16 bits of the SYN can express.
         let takes_early_window = self.state == State::SynReceived && self.config.path_start;
         if let Some(early) = syn.options.early_window.filter(|_| takes_early_window) {
             self.tx.window.widen(EARLY_WINDOW << early.min(EARLY_SHIFT_MAX));
@@ -411,8 +411,8 @@ impl Connection {
     /// been more than one SYN or SYN/ACK retransmissions or true loss detection has been made". If the answer
     /// echoes an earlier SYN, the timer was too short and nothing was lost.
     pub(crate) fn reduce_initial_window(&mut self, segment: &Arrived<'_>, now: Instant) {
-        // The plain SYN that follows one with data is a response to middleboxes, not to congestion; early
-        // retries are guesses and do not count.
+        // The plain SYN after one with data does not count, because it is a response to middleboxes. Early
+        // retries do not count, because they are guesses.
         let repeated = self.handshake.syn.timeouts.saturating_sub(self.fast_open.syns_before_plain());
         let since = self.handshake.since_last_syn(now);
         if repeated < 2 || self.echo_rtt(segment, now).is_some_and(|echoed| echoed > since) {
@@ -441,7 +441,7 @@ impl Connection {
         }
         self.fast_open.rewind_syn_data(segment.ack, self.handshake.iss, &mut self.tx.scoreboard);
         self.acknowledge(segment, now);
-        // A SYN-ACK may echo a SYN before the last, so that the measured time includes a timer.
+        // A SYN-ACK may echo a SYN before the last, so the measured time may include a timer.
         let since = self.handshake.since_last_syn(now);
         self.path.rtt_in_doubt = self.tx.rtt.latest().is_some_and(|rtt| rtt > since);
         self.path.suspect_longer(since.into());
@@ -459,8 +459,8 @@ impl Connection {
         }
     }
 
-    /// True if we use no timestamps, or the SYN-ACK has none, or it echoes one of ours (RFC 7323) or zero:
-    /// some SYN proxies and stacks echo zero (Linux accepts it too).
+    /// True if the SYN-ACK echoes one of our timestamps (RFC 7323) or zero, or if one side uses no
+    /// timestamps. Some SYN proxies and stacks echo zero (Linux accepts it too).
     pub(super) fn echoes_our_timestamp(&self, segment: &Arrived<'_>, now: Instant) -> bool {
         let Some(timestamps) = segment.options.timestamps.filter(|_| self.config.timestamps) else {
             return true;
@@ -468,8 +468,8 @@ impl Connection {
         timestamps.echo == 0 || self.rx.timestamps.rtt(timestamps.echo, self.handshake.opened, now).is_some()
     }
 
-    /// True if this segment without data does not complete a passive open yet, because the SYN-ACK's timer
-    /// has fired less than `timeouts` times.
+    /// True if an ACK without data must not complete a passive open yet: the timer of the SYN-ACK has fired
+    /// less than `timeouts` times.
     pub(crate) fn defers_handshake(&mut self, segment: &Arrived<'_>, timeouts: u8) -> bool {
         let completes =
             segment.is_empty() && segment.ack == self.tx.scoreboard.nxt() && segment.seq == self.rx.rcv_nxt();
@@ -546,10 +546,10 @@ impl Connection {
     }
 
     /// Reduces the window for a timeout of the SYN-ACK, as after a retransmission timeout, because data that
-    /// followed it may be lost too. There is no reduction if a repeated SYN was answered since: that SYN-ACK
-    /// may still be acknowledged.
+    /// followed it may be lost too. There is no reduction if a later SYN-ACK has answered a repeated SYN,
+    /// because that SYN-ACK may still be acknowledged.
     pub(crate) fn reduce_for_lost_syn_ack(&mut self, now: Instant) {
-        // Timers fire at the whole microsecond in which they are due.
+        // Compares whole microseconds, in which timers fire.
         let wait = self.handshake.timer_base(&self.tx.rtt);
         if self.handshake.syn.last_sent.is_some_and(|at| Micros::between(at, now) < wait) {
             return;
@@ -561,9 +561,9 @@ impl Connection {
         }
     }
 
-    /// Extends a handshake timer if other connections of the path have since measured a round-trip time
-    /// (`srtt`) longer than the one it was derived from. Connections that open together queue behind each
-    /// other, and all but the first would otherwise time out.
+    /// Extends a handshake timer if other connections of the path have since measured a longer round-trip
+    /// time (`srtt`) than the timer is based on. Connections that open together queue behind each other, and
+    /// all but the first would otherwise time out.
     pub(crate) fn on_longer_path(&mut self, srtt: Duration) {
         let early = self.handshake.syn.early_wait.zip(early_wait(&self.config, srtt, &self.tx.rtt));
         let longer = early.map(|(known, now)| now.saturating_sub(known));

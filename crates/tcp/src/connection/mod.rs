@@ -1,18 +1,18 @@
 //! A connection. This module only connects its parts.
 //!
-//! The methods of `Connection` are in the files of the steps of a segment's life. `handshake` opens the
-//! connection, and `syn_report` reports how its SYN was answered. `arrive` processes an arriving segment (the
-//! steps of RFC 9293 section 3.10.7), and `acknowledge` its acknowledgement. `transmit` selects a leaving
-//! segment, `segment` writes it, and `account` accounts for it. `timer` handles deadlines, `path` exchanges
-//! facts with the memory of paths, `application` has the calls of the program, and `stats` the snapshots.
+//! Each step of a segment's life has a file with methods of `Connection`. `handshake` opens the connection,
+//! and `syn_report` reports how its SYN was answered. `arrive` processes an arriving segment (the steps of
+//! RFC 9293 section 3.10.7), and `acknowledge` its acknowledgement. `transmit` selects a leaving segment,
+//! `segment` writes it, and `account` accounts for it. `timer` handles deadlines, `path` exchanges facts with
+//! the memory of paths, `application` has the calls of the program, and `stats` the snapshots.
 //!
 //! All other files describe parts of a connection, which own their state. They and the parts in `send` and
 //! `receive` (queue, scoreboard, RACK, assembler, ...) take values and return values.
 //!
 //! Every call that may change a connection returns an `Aftermath`: the work that it leaves to the stack.
 //!
-//! A SYN may carry data, and data may be sent from SYN-RECEIVED (Fast Open), so sender and receiver exist
-//! from the first segment on, in every state.
+//! With Fast Open a SYN may carry data, and data may be sent from SYN-RECEIVED. So sender and receiver exist
+//! in every state.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -161,7 +161,7 @@ pub(crate) enum Urgency {
 pub(crate) struct Aftermath {
     /// How soon its next packet must leave.
     pub(crate) urgency: Urgency,
-    /// Events for its owner.
+    /// Events for the application.
     pub(crate) events: Events,
     /// Bytes that its buffers hold.
     pub(crate) memory: usize,
@@ -291,7 +291,7 @@ impl Connection {
         self.closed
     }
 
-    /// True once nothing will be sent or received: the slot may be freed when the application has released
+    /// True once nothing will be sent or received. The slot may be freed when the application has released
     /// it.
     pub(crate) fn is_done(&self) -> bool {
         match self.state {
@@ -324,8 +324,8 @@ impl Connection {
         }
     }
 
-    /// Returns the state that the stack keeps after LAST-ACK: the peer's initial sequence number, the final
-    /// numbers, and whether data of the peer's SYN was delivered.
+    /// Returns the state to keep after LAST-ACK: the peer's initial sequence number, the final numbers, and
+    /// whether data of the peer's SYN was delivered.
     pub(crate) fn closed_last(&self) -> Option<(SeqNum, TimeWaitState, bool)> {
         let finished = self.state == State::Closed && self.closed == Some(CloseReason::Finished);
         (finished && self.rx.assembler.is_complete())
@@ -337,15 +337,15 @@ impl Connection {
         self.events != Events::default()
     }
 
-    /// Returns the bytes allocated by both buffers, and by segments that have overtaken a SYN-ACK.
+    /// Returns the bytes allocated by both buffers, and by segments that arrived before the SYN-ACK.
     pub(crate) fn memory(&self) -> usize {
         let early = self.fast_open.client().map_or(0, |client| client.early_bytes());
         self.tx.queue.allocated() + self.rx.queue.memory() + early
     }
 
-    /// True if nothing is in flight and nothing waits to be sent or read.
+    /// True if nothing but a SYN-ACK is in flight, and nothing waits to be sent or read.
     pub(crate) fn is_idle(&self) -> bool {
-        // A half-open connection has its SYN-ACK in flight and may wait a minute for the answer.
+        // A half-open connection may wait a minute for the answer to its SYN-ACK.
         let waits = match self.state {
             State::SynSent => false,
             State::SynReceived => self.fast_open.client().is_none_or(|client| !client.has_early()),
@@ -354,8 +354,8 @@ impl Connection {
         waits && self.tx.queue.is_empty() && self.rx.queue.readable() == 0 && !self.has_events()
     }
 
-    /// True if the connection is idle, has no storage of received data, is unobserved, and is without
-    /// Corrective, Proactive and planner.
+    /// True if the connection is idle and unobserved, and has neither storage of received data nor a
+    /// mechanism that needs state (Corrective, Proactive, planner).
     pub(crate) fn is_bare(&self) -> bool {
         let has_mechanisms = self.gentle.active.is_some() || self.gentle.planner.is_some();
         self.is_idle() && self.rx.queue.memory() == 0 && !has_mechanisms && !self.counters.is_observed()

@@ -109,7 +109,7 @@ pub enum Observation {
     },
     /// Parity ended in one direction, for good.
     ParityOff {
-        /// Parity is no longer sent; otherwise it is no longer accepted.
+        /// True if parity is no longer sent; false if it is no longer accepted.
         sending: bool,
         /// Reason.
         why: ParityOff,

@@ -20,8 +20,8 @@ pub(crate) enum Control {
     EmptyProbe,
 }
 
-/// The control segments that wait to be sent, and the limits of answers. Their number is small: a second one
-/// of the same kind would not tell the peer more.
+/// The control segments that wait to be sent, and the limits of answers. There are few, because a second
+/// segment of the same kind tells the peer nothing new.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Outbox {
     waiting: OnDemand<WaitingControls>,

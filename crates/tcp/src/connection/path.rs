@@ -1,18 +1,17 @@
 //! Exchange between a connection and the memory of its path ([`crate::path`]).
 //!
-//! A connection always uses the path's maximum packet size. If the configuration says so, it also uses the
-//! variation of the round-trip time, a larger initial window, and handshake timers that follow the path's
-//! round-trip time.
+//! A connection always uses the path's maximum packet size. If so configured, it also uses the variation of
+//! the round-trip time, a larger initial window, and handshake timers that follow the path's round-trip time.
 //!
 //! **The window** ([`TcpConfig::path_start`]). RFC 9040 lets connections share what they know of a path; RFC
 //! 6928 permits ten segments on an unknown path. A larger window is either a window that the path has carried
 //! before ([`PathVolume`](crate::path::PathVolume)), or the window that the configuration sets. In both cases
 //! careful resume (draft-ietf-tsvwg-careful-resume) bounds it:
 //!
-//! - the connection asks for it when ten segments are not enough; all connections of a path that ask share
-//!   the volume of one flight, and more if simultaneous flights arrive without losses from congestion;
-//! - it is not used before the handshake has shown that the client exists, unless the listener's early
-//!   responses are [`Authenticated`](crate::fast_open::EarlyResponse::Authenticated);
+//! - the connection asks for it when ten segments are not enough. All asking connections of a path share the
+//!   volume of one flight, and more if simultaneous flights arrive without losses from congestion;
+//! - a listener uses it only after the handshake has shown that the client exists, or if its early responses
+//!   are [`Authenticated`](crate::fast_open::EarlyResponse::Authenticated);
 //! - the round-trip time must be similar: at least half of the remembered one, and without a queue;
 //! - no packet of the handshake may have been lost, unless an early retry repaired the loss;
 //! - its data leaves at the rate of the path; if that is unknown, ten segments leave at once and the others
@@ -52,15 +51,15 @@ use flight::FlightWatch;
 
 /// Segments with which any connection may begin (RFC 6928).
 pub(crate) const STANDARD_WINDOW: u32 = 10;
-/// Segments with which a connection may begin on a path whose rate is not known, whatever it has carried.
+/// Maximum window at the start on a path whose rate is unknown, however much it has carried; segments.
 const UNMEASURED_WINDOW: u32 = 64;
-/// Limit of the window at the start, segments.
+/// Maximum window at the start, segments.
 const MAX_START_WINDOW: u32 = 1024;
 /// Segments that leave at once where the rate of the path is known.
 const BURST_SEGMENTS: u32 = 4;
 /// An answer within this percentage of the remembered round-trip time does not show a longer path.
 const ALIKE_PERCENT: u32 = 125;
-/// Number of samples after which a first sample that includes a timer no longer distorts the estimate.
+/// Number of round-trip samples after which a timer in the first sample no longer distorts the estimate.
 const SAMPLES: u32 = 8;
 
 /// Knowledge of a connection about its path, and its reports so far.
@@ -70,11 +69,11 @@ pub(crate) struct OnPath {
     pub(crate) known: PathFacts,
     /// State of a start with more than ten segments.
     start: Start,
-    /// Bytes granted for the start that no report has returned.
+    /// Bytes granted for the start that no report has returned to the path memory.
     granted: u32,
-    /// Bytes of data for which it made its last request.
+    /// Bytes of data that were in flight or unsent at the last request.
     asked: u32,
-    /// Losses before the start.
+    /// All losses before the start on trust.
     before_trust: LossCount,
     /// Time of the next report about measurements, and the measurements already reported; `None` before the
     /// first report.
@@ -83,7 +82,8 @@ pub(crate) struct OnPath {
     reported_mtu: MtuReport,
     /// True if the measured round trip may include the timer of a lost SYN-ACK.
     pub(super) rtt_in_doubt: bool,
-    /// True if the handshake was answered only after its timer had fired, but not because of a loss.
+    /// True if the answer came after the timer of the handshake had fired, but probably not because of a
+    /// loss.
     seems_longer: bool,
     /// True if the final report was made.
     over: bool,
@@ -143,7 +143,7 @@ impl OnPath {
         core::mem::take(&mut self.granted)
     }
 
-    /// True while data of the start after `end` is in flight.
+    /// True while data of the start beyond `end` may be in flight.
     pub(crate) fn is_on_trust_behind(&self, end: SeqNum) -> bool {
         matches!(self.start, Start::OnTrust { end: trusted, .. } if end.lt(trusted))
     }
@@ -159,11 +159,11 @@ impl OnPath {
         self.losses.release();
     }
 
-    /// Counts repairs by parity that the peer reports. Of the segments that this acknowledgement covers,
-    /// those below `reported`, the highest sequence number that SACK had reported before, were missing.
-    /// Segments above may have arrived without an acknowledgement of their own, because it was lost or
-    /// because the receiver sends one for many segments. `is_first`: the report begins with this
-    /// acknowledgement, which counts as one masked loss.
+    /// Counts repairs by parity that the peer reports. The missing segments are those that this
+    /// acknowledgement covers below `reported`, the highest sequence number that SACK had reported before.
+    /// Segments above it may have arrived unreported: an acknowledgement was lost, or the receiver sends one
+    /// for many segments. `is_first`: this acknowledgement begins the report. One of its segments already
+    /// counts as a masked loss.
     pub(crate) fn count_repaired(&mut self, ack: &AckOutcome, reported: Option<SeqNum>, is_first: bool) {
         let was_hole = |segment: &&Delivered| {
             let covered = segment.range.end.le(ack.ack) && !segment.retransmitted;
@@ -183,7 +183,7 @@ impl OnPath {
     }
 
     /// Counts a repair that needs no response, because the window was already reduced for an earlier loss of
-    /// the same flight. It is not among the masked losses.
+    /// the same flight. Such a repair is not among the masked losses.
     pub(crate) fn count_unanswered_repair(&mut self) {
         self.losses.repaired.0 += 1;
         self.losses.repaired.1 += 1;
@@ -230,9 +230,8 @@ impl OnPath {
         initial_window(segments, mss)
     }
 
-    /// True if the window holds data back and the connection may request the window of its path. It may
-    /// request it once, and again when the application has written more before any data of the start has
-    /// arrived.
+    /// True if the window holds data back and the connection may request the window of its path. A second
+    /// request is possible if the application has written more before any data of the start has arrived.
     #[inline]
     fn wants_window(&self, tx: &Sender) -> bool {
         let is_limited = || {
@@ -250,7 +249,8 @@ impl OnPath {
     }
 
     /// Returns the bytes of a start that are not paced: the free part of the current window. If the rate of
-    /// the path is known, they are at most [`BURST_SEGMENTS`], because more would only wait in its queue.
+    /// the path is known, the maximum is [`BURST_SEGMENTS`], because more would only wait in the path's
+    /// queue.
     fn starts_at_once(&self, known: &PathFacts, tx: &Sender) -> u32 {
         let free = tx.rate.congestion.cwnd().saturating_sub(tx.scoreboard.pipe());
         match self.start {
@@ -272,9 +272,9 @@ impl OnPath {
         }
     }
 
-    /// Ends the trust in a window of the path before the window is reduced. Returns a bound for the new
-    /// threshold if more data of the start was lost than chance explains, or other traffic fills a queue
-    /// (safe retreat of careful resume).
+    /// Ends the trust in a window of the path before the window is reduced (safe retreat of careful resume).
+    /// Returns a bound for the new threshold after a timeout, if more data was lost than chance explains, or
+    /// if other traffic fills a queue.
     pub(super) fn retreat(
         &mut self,
         counters: &LiveStats,
@@ -309,7 +309,8 @@ impl OnPath {
 
 /// Round-trip times and queues.
 impl OnPath {
-    /// Returns the round-trip time to report; none if it may include the timer of a lost SYN-ACK.
+    /// Returns the round-trip time to report and its samples; `None` if it may include the timer of a lost
+    /// SYN-ACK.
     pub(super) fn rtt_report(&self, tx: &Sender) -> Option<(PathRtt, u32)> {
         let (srtt, rttvar) = tx.rtt.srtt().zip(tx.rtt.rttvar())?;
         let samples = tx.rtt.samples();
@@ -318,24 +319,24 @@ impl OnPath {
             .then(|| (PathRtt { srtt: srtt.into(), rttvar: rttvar.into(), min_rtt: min_rtt.into() }, samples))
     }
 
-    /// Returns the minimum round-trip time of this connection and of earlier ones: if this connection began
-    /// in a queue, only others have measured the empty path.
+    /// Returns the minimum round-trip time of this connection and of earlier ones. If this connection began
+    /// in a queue, only earlier ones have measured the empty path.
     #[inline]
     pub(super) fn min_rtt(&self, tx: &Sender) -> Option<Duration> {
         self.known.min_with(tx.rtt.min_rtt())
     }
 
-    /// True if this connection began in a queue: all round trips of this connection and of the previous one
-    /// were longer than the round trip of the empty path. A single long round trip may be jitter.
+    /// True if this connection began in a queue: all its round trips, and those of the previous connection,
+    /// were longer than on the empty path. A single long round trip may be jitter.
     pub(super) fn began_in_queue(&self, tx: &Sender) -> bool {
         let is_long = |rtt: &PathRtt| is_queued(rtt.min_rtt, self.min_rtt(tx));
         self.known.rtt.is_some_and(|rtt| is_long(&rtt))
             && self.rtt_report(tx).is_none_or(|(rtt, _)| is_long(&rtt))
     }
 
-    /// Decides whether the path has become longer, when the handshake is answered `since` after its last
-    /// segment left. If the measured time is in doubt, an answer within the known round-trip time of the path
-    /// shows that an earlier segment was lost; any other shows a longer path.
+    /// Decides whether the path has become longer. `since`: time from the last segment of the handshake to
+    /// its answer. If the measured time is in doubt, an answer within the known round-trip time shows that an
+    /// earlier segment was lost. Any other answer shows a longer path.
     pub(super) fn suspect_longer(&mut self, since: Duration) {
         let PathFacts { rtt, min_rtt, .. } = self.known;
         let as_known = rtt.zip(min_rtt).is_some_and(|(rtt, min)| {
@@ -348,9 +349,9 @@ impl OnPath {
 
 /// Losses by their cause.
 impl OnPath {
-    /// Attributes the losses since the last call to a queue if there is a queue now: such losses say nothing
-    /// about random loss on an idle path. A sample that includes a lost acknowledgement shows no queue.
-    /// `all`: all losses until now. Returns those that no queue caused.
+    /// Returns the losses that no queue caused. If there is a queue now, losses since the last call are
+    /// attributed to it. They say nothing about random loss on an idle path. The smoothed round-trip time
+    /// counts only after [`SAMPLES`] samples. `all`: all losses until now.
     pub(super) fn sort_losses(&mut self, all: LossCount, tx: &Sender) -> LossCount {
         let LossCount { lost, runs, .. } = all.since(self.sorted);
         self.sorted = all;
@@ -359,7 +360,7 @@ impl OnPath {
             || self.began_in_queue(tx)
             || srtt.is_some_and(|srtt| is_queued(srtt.into(), self.min_rtt(tx)))
             || tx.is_queue_full();
-        // The box is not allocated while there is nothing to count.
+        // `losses` is not allocated while there is nothing to count.
         if queued && (lost > 0 || runs > 0) {
             self.losses.queued.lost += lost;
             self.losses.queued.runs += runs;
@@ -372,8 +373,8 @@ impl OnPath {
         all.without(self.losses.queued)
     }
 
-    /// Returns the segments sent and lost so far, including losses that a mechanism repaired before loss
-    /// detection, and without segments that proved not to be lost.
+    /// Returns the segments sent and lost so far. Includes losses that a mechanism repaired before loss
+    /// detection. Excludes segments that proved to be only late.
     pub(super) fn all_losses(&self, of: &LiveStats, handshake: &Handshake, tx: &Sender) -> LossCount {
         let (more, more_runs) = self.losses.repaired;
         let masked = of.repaired_by_probe.max(of.masked_losses);
@@ -421,8 +422,8 @@ impl OnPath {
             let min = known.min_rtt.map_or(own, |min| min.min(own));
             let is_alike = own >= rtt.srtt / 2;
             // A larger window requires that neither this connection nor the last one began in a queue. Their
-            // own data may have filled a queue since: a volume that the path has carried is used anyway, a
-            // configured window only if the smoothed round-trip time shows no queue.
+            // own data may have filled a queue since. A volume that the path has carried is used all the
+            // same; a configured window is used only if the smoothed round-trip time shows no queue.
             match is_alike && !shows_queue(own.max(rtt.min_rtt), min) {
                 true if shows_queue(smoothed, min) => remembered,
                 true => remembered.max(configured),
@@ -453,9 +454,9 @@ impl OnPath {
         due || is_over || tx.mtu.report() != self.reported_mtu
     }
 
-    /// Returns the report that is due to the memory of paths, if any: at the handshake, periodically, when
-    /// path-MTU discovery has a new result, and at the end. Before the handshake there is only the report of
-    /// a failed active open.
+    /// Returns the report that is due to the memory of paths, if any. Reports are due at the handshake,
+    /// periodically, when path-MTU discovery has a new result, and at the end. Before the handshake there is
+    /// only the report of a failed active open.
     pub(crate) fn take_report(
         &mut self,
         counters: &LiveStats,
@@ -532,8 +533,8 @@ impl OnPath {
         }
     }
 
-    /// True if the current transfer is no longer short. The data of a start on trust leaves at the rate that
-    /// the path granted, so it counts only when all of it has arrived or recovery has begun.
+    /// True if the current transfer is no longer short. The data of a start on trust leaves at a granted
+    /// rate, so it counts only when all of it has arrived or recovery has begun.
     pub(crate) fn is_long(&self, tx: &Sender) -> bool {
         let is_starting = self.is_on_trust() && !tx.recovery.in_recovery();
         tx.transfer_len() > SHORT_TRANSFER && !is_starting
@@ -589,7 +590,7 @@ impl Connection {
         if self.config.path_start {
             self.tx.rtt.continue_from(srtt, rttvar);
         }
-        // The client learns the peer's parameters with the SYN-ACK.
+        // A client starts its window when the SYN-ACK brings the peer's parameters.
         if self.state == State::SynReceived {
             self.path.start_window(&self.config, &mut self.tx);
         }
@@ -624,9 +625,9 @@ impl Connection {
     }
 
     /// Resets the state of the path after the address of one side has changed. Data sent since then is lost,
-    /// and is retransmitted at once, with the initial window. If the path is another one, its round-trip time
-    /// is unknown too (RFC 9000 section 9.4: "an endpoint MUST immediately reset the congestion controller
-    /// and round-trip time estimator"); the caller has removed the connection from a shared path.
+    /// and is retransmitted at once, with the initial window. The caller has removed the connection from a
+    /// shared path. If the path is another one, its round-trip time is unknown too (RFC 9000 section 9.4: "an
+    /// endpoint MUST immediately reset the congestion controller and round-trip time estimator").
     pub(crate) fn on_path_change(&mut self, is_other_path: bool, now: Instant) {
         let answers_syn = self.state == State::SynReceived;
         if self.closed.is_some() || self.state.is_opening() && !answers_syn {
@@ -661,9 +662,8 @@ impl Connection {
     }
 }
 
-/// Returns the bytes of a flight that the path has carried and that a start may use at once: at most the
-/// bandwidth-delay product of the empty path, or [`UNMEASURED_WINDOW`] if that is more or the rate is
-/// unknown.
+/// Returns the window of a start from the volume that the path has carried. The maximum is the
+/// bandwidth-delay product of the empty path or [`UNMEASURED_WINDOW`], whichever is more.
 fn remembered_window(volume: &PathVolume, known: &PathFacts, config: &TcpConfig, mss: u32) -> u32 {
     let of_path = |segments| initial_window(segments, mss);
     let rate = volume.rate.filter(|_| volume.is_rate_limited).unwrap_or(0);
@@ -712,8 +712,8 @@ mod tests {
         assert_eq!((lost, runs), (1, 1));
     }
 
-    /// An answer to a copied SYN does not show whether both arrived. If the SYN counted as not lost, a client
-    /// that sends little else would regard its path as free of loss.
+    /// An answer to a copied SYN does not show whether both instances arrived. If the SYN counted as not
+    /// lost, a client that sends little else would regard its path as free of loss.
     #[test]
     fn syn_that_left_twice_counts_neither_as_sent_nor_as_lost() {
         let mut client = client();
@@ -730,7 +730,7 @@ mod tests {
         assert_eq!((random(&client).sent, random(&client).lost), (2, 1), "nor does a FIN");
     }
 
-    /// A receiver may acknowledge many segments at once: not all of them were lost because one was repaired.
+    /// A receiver may acknowledge many segments at once; one repair does not mean that all of them were lost.
     #[test]
     fn only_a_hole_that_sack_had_shown_counts_as_repaired() {
         let mut client = client();

@@ -1,16 +1,16 @@
-//! Segments that are too large for the path (RFC 4821 section 7.7): how a connection detects them, and how it
-//! handles outstanding ones after its segments have become smaller.
+//! Detection of segments that are too large for the path (RFC 4821 section 7.7), and the handling of
+//! outstanding ones after segments have become smaller.
 //!
 //! [`PathMtu`](crate::send::mtu::PathMtu) has the sizes and the search. With
 //! [`MtuProbing::Early`](crate::config::MtuProbing::Early) a path is suspected once segments larger than the
 //! base have left several times and none has arrived. The tail loss probe is then a small segment, and its
-//! acknowledgement or the first timeout confirms the suspicion. If the suspicion is wrong, on a lossy path,
-//! it costs a round trip with smaller segments: the earlier size is tried again at once.
+//! acknowledgement or the first timeout confirms the suspicion. A wrong suspicion, on a lossy path, costs a
+//! round trip with smaller segments, because the earlier size is tried again at once.
 //!
-//! A full queue drops whole flights as well, but it drops packets of every size and lets some pass. So a
-//! connection does not suspect the size if large packets of any connection of the path arrive that left at
-//! the same time as its own or later. Each connection reports the arrival of large packets to the memory of
-//! the path, and asks that memory before it suspects the size.
+//! A full queue drops whole flights as well, but it drops packets of every size and lets some pass. The size
+//! is therefore not suspected if a connection of the path delivers a large packet that left at about the same
+//! time or later. Each connection reports the arrival of large packets to the memory of the path, and asks
+//! that memory before it suspects the size.
 
 use crate::connection::sender::Sender;
 use crate::outcome::{CongestionState, Origin};
@@ -19,16 +19,16 @@ use crate::send::budget::Budget;
 use crate::seq_ranges::SeqRange;
 use crate::time::Instant;
 
-/// Number of unacknowledged large segments from which on a tail loss probe is small; the large ones count as
-/// dropped for their size if only smaller ones arrive.
+/// Number of unacknowledged large segments from which a tail loss probe is small. If only smaller segments
+/// arrive, the large ones then count as dropped for their size.
 const UNANSWERED: u32 = 3;
 /// Number of unacknowledged large segments that count as dropped for their size at a timeout.
 const UNANSWERED_AT_TIMEOUT: u32 = 2;
 
 impl Sender {
-    /// True if the segment size may be too large for the path. This is so if large segments have left `min`
-    /// times without an arrival, no large segment of this connection arrived before, and none of another
-    /// connection has arrived since.
+    /// True if the segment size may be too large for the path: large segments have left `min` times without
+    /// an arrival. A large segment of this connection that arrived earlier, or of another one that has
+    /// arrived since, rules this out.
     fn suspects_size(&self, min: u32) -> bool {
         if !self.mtu.may_suspect() {
             return false;
@@ -46,7 +46,7 @@ impl Sender {
         unanswered >= min && !self.mtu.is_cleared(newest)
     }
 
-    /// Returns the largest payload of a tail loss probe, if segments have at most `limit` bytes; it is small
+    /// Returns the largest payload of a tail loss probe if segments have at most `limit` bytes. It is small
     /// while the segment size is suspected.
     #[inline]
     pub(super) fn probe_limit(&self, limit: u32) -> u32 {
@@ -80,15 +80,15 @@ impl Sender {
         }
     }
 
-    /// True if the retransmission timer of an open connection is due and may suspect the segment size, which
-    /// depends on arrivals at other connections.
+    /// True if the retransmission timer is due and may suspect the segment size. The decision depends on
+    /// arrivals at other connections.
     pub(crate) fn is_size_at_stake(&self, now: Instant) -> bool {
         self.mtu.is_probing()
             && !self.scoreboard.is_empty()
             && self.rto.deadline().is_some_and(|due| due <= now)
     }
 
-    /// Suspects the segment size if it is in doubt and no large packet of another connection has arrived;
+    /// Suspects the segment size if it is in doubt and no large packet of another connection has arrived.
     /// `arrived` is the newest such packet. Returns true if segments become smaller.
     pub(super) fn suspect_size(&mut self, arrived: Option<LargePacket>, now: Instant) -> bool {
         self.mtu.on_arrival(arrived);

@@ -102,7 +102,7 @@ impl Receiver {
         }
     }
 
-    /// Returns the part of a segment left of the window's right edge, and whether its FIN lies there too.
+    /// Returns the part of a segment before the right edge of the window, and whether its FIN lies there too.
     pub(crate) fn trim<'a>(&self, segment: &Arrived<'a>) -> (SeqRange, &'a [u8], bool) {
         let edge = self.window.right_edge(self.rcv_nxt());
         let space = if segment.seq.lt(edge) { edge.since(segment.seq) as usize } else { 0 };
@@ -140,9 +140,9 @@ impl Receiver {
     }
 
     /// True if all of a segment has arrived before, and it ends at or after the last acknowledgement sent. A
-    /// peer that has received no acknowledgement probes the tail of its data, and only this segment may show
-    /// how much that peer has received. So its acknowledgement and timestamp are processed, as in Linux.
-    /// Older segments are ignored.
+    /// peer that has received no acknowledgement probes the tail of its data. Only this segment may show how
+    /// much that peer has received, so its acknowledgement and timestamp are processed, as in Linux. Older
+    /// segments are ignored.
     pub(crate) fn is_tail_probe(&self, segment: &Arrived<'_>) -> bool {
         let rcv_nxt = self.rcv_nxt();
         let end = segment.end();

@@ -161,7 +161,7 @@ impl Connection {
     }
 
     /// Returns the header of the copy and its data. The copy of a SYN is a SYN without Fast Open, or the same
-    /// SYN if that is permitted. The copy of a SYN-ACK has every option of the first.
+    /// SYN if that is permitted. The copy of a SYN-ACK has all options of the SYN-ACK.
     fn syn_copy(&self, now: Instant) -> (TcpHeader, SeqRange) {
         let answer = self.state == State::SynReceived;
         let (flags, ack, data) = if answer {

@@ -1,9 +1,9 @@
 //! The sending half: the parts from [`crate::send`] and [`crate::congestion`], and a few fields outside these
 //! parts.
 //!
-//! A connection may be a member of its path: the stack lends it the [`RateControl`] of the path for a call.
-//! Each member keeps its own loss detection, retransmission and timers. The window, the rate, the delivery
-//! rate and the response to losses are those of the path (`stack/controllers.rs`).
+//! A connection may be a member of its path. The stack then lends it the path's [`RateControl`] during each
+//! call. Each member keeps its own loss detection, retransmission and timers. The window, the pacing rate,
+//! the delivery rate and the response to losses belong to the path (`stack/controllers.rs`).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -36,15 +36,15 @@ use crate::send::window::SendWindow;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
 
-/// Largest congestion window, in segments, with which new data leaves after each acknowledgement of a batch.
+/// Largest congestion window, in segments, at which new data leaves after each acknowledgement of a batch.
 const CLOCKED_WINDOW: u32 = 64;
 
-/// A corked partial segment is held for a retransmission timeout, and at least this long (Linux: TCP_CORK, by
-/// the timer of its window probes).
+/// Minimum time for which a cork holds a partial segment; a longer retransmission timeout replaces it (Linux:
+/// TCP_CORK, which uses the timer of window probes).
 const CORK_MIN: Micros = Micros::from_millis(200);
 
-/// Smallest MSS of a peer that is accepted (Linux: tcp_min_snd_mss): all options and 8 bytes of data fit.
-/// With a smaller MSS a peer could make the sender build a packet and a record for almost every byte.
+/// Minimum for the MSS of a peer: room for all options and 8 bytes of data (Linux: tcp_min_snd_mss). Without
+/// it a peer could make the sender build a packet and a record for almost every byte.
 const MIN_MSS: u32 = 48;
 
 /// A timestamp option with the two NOPs that align it (RFC 7323 appendix A).
@@ -53,7 +53,7 @@ const TIMESTAMP_OPTION_LEN: u32 = 12;
 /// Number of timeouts in a row that do not double the timeout of a thin stream (Linux:
 /// `TCP_THIN_LINEAR_TIMEOUTS`).
 const LINEAR_TIMEOUTS: u32 = 6;
-/// A rate for a flow that no pacer holds back.
+/// Pacing rate without a limit.
 const UNPACED: u64 = u64::MAX;
 
 /// Maximum number of bytes of a short transfer.
@@ -78,7 +78,7 @@ pub(crate) struct Sender {
     pub(crate) sharing: Sharing,
     /// True if the congestion window or pacing holds the next segment back.
     pub(crate) send_limited: bool,
-    /// The counters of the delivery rate at each transmission, if the controller uses the rate.
+    /// Delivery counters at the time of each transmission, if the controller uses the delivery rate.
     pub(crate) snapshots: Option<Box<Snapshots>>,
     pub(crate) mtu: PathMtu,
     /// Minimum of the peer's MSS option and the configured limit: payload plus options, bytes.
@@ -91,29 +91,29 @@ pub(crate) struct Sender {
     pub(crate) usage: WindowUsage,
     /// Retransmission timeouts since the last progress.
     pub(crate) timeouts_in_row: u32,
-    /// Time from which the user timeout counts: when SND.UNA last advanced or, if nothing was outstanding
-    /// then, when data was sent next or the peer's window held it back. `None` if nothing waits.
+    /// Start of the user timeout: the time at which SND.UNA last advanced. If nothing was outstanding then,
+    /// it is the time at which data was next sent or held back by the peer's window. `None` if nothing waits.
     pub(crate) waiting_since: Option<Instant>,
     /// Time at which the last data segment left.
     pub(crate) last_sent: Instant,
-    /// First byte of the current transfer: before it, nothing had left for a round trip.
+    /// First byte of the current transfer. A transfer begins after a round trip without transmissions.
     pub(crate) transfer_start: SeqNum,
     /// Time and end of the last transmission on the scoreboard.
     stamped: (Instant, SeqNum),
-    /// True if a write was refused, so that the application waits for free space.
+    /// True if the application waits for free space because a write was refused.
     pub(crate) writer_waits: bool,
     /// The current burst, if bursts end with PSH.
     pub(crate) burst_push: BurstPush,
     /// True if pacing holds the next segment back.
     pub(crate) paced: bool,
-    /// Round-trip time from which on a loss is attributed to a full queue, if the path has shown one.
+    /// Round-trip time from which a loss is attributed to a full queue; `None` if the path has shown no full
+    /// queue.
     pub(crate) queued_from: Option<Micros>,
     /// IP bytes of copies and parity that the plan still permits; `None` without a planner.
     redundancy_left: Option<u32>,
     /// True if our FIN was sent twice.
     pub(crate) fin_copied: bool,
-    /// Bytes by which the payload of every data segment is reduced, so that a parity segment with its longer
-    /// option fits the same packet.
+    /// Bytes left free in every data segment, because a parity segment of the same size has a longer option.
     pub(crate) option_reserve: u32,
     /// Size of the send queue on a short path.
     sizing: SendSizing,
@@ -124,8 +124,9 @@ pub(crate) struct Sender {
 pub(crate) enum Sharing {
     /// The connection has its own controller.
     Off,
-    /// The connection has its own controller. It becomes a member if another transfer of the path is long
-    /// when its own begins (`asks`: the stack has not decided this yet), or when its own becomes long.
+    /// The connection has its own controller. It becomes a member when its transfer becomes long, or at the
+    /// start of a transfer while another one of the path is long. `asks`: the stack has yet to check for the
+    /// latter.
     Apart { asks: bool },
     /// The connection is a member: the stack lends it the controller of the path.
     Member,
@@ -155,8 +156,8 @@ pub(crate) struct Nagle {
     pub(crate) more: bool,
     /// End of the time for which a corked partial segment is held.
     pub(crate) cork_until: Option<Instant>,
-    /// The partial segment leaves now in spite of Nagle and cork: the cork's time is over, the persist timer
-    /// fired, or Nagle's algorithm was switched off.
+    /// True if the partial segment leaves now despite Nagle and cork: the cork's time is over, the persist
+    /// timer fired, or Nagle's algorithm was switched off.
     pub(crate) overridden: bool,
     /// End of the last partial segment sent.
     pub(crate) small_end: Option<SeqNum>,
@@ -165,9 +166,9 @@ pub(crate) struct Nagle {
 impl Nagle {
     /// True if a partial segment that empties the queue may leave now.
     ///
-    /// RFC 9293 section 3.7.4 (Nagle): "if there is unacknowledged data [...] the sending TCP
-    /// endpoint buffers all user data"; Minshall's form, which Linux uses, waits only for an
-    /// unacknowledged *partial* segment. A cork holds it until its time is over.
+    /// RFC 9293 section 3.7.4 (Nagle): "if there is unacknowledged data [...] the sending TCP endpoint
+    /// buffers all user data"; Minshall's form, which Linux uses, waits only for an unacknowledged *partial*
+    /// segment. A cork holds a partial segment until the cork's time is over.
     pub(crate) fn allows_partial(&self, una: SeqNum, fin: bool, now: Instant) -> bool {
         if fin || self.overridden {
             return true;
@@ -184,8 +185,8 @@ impl Nagle {
         self.cork_until = None;
     }
 
-    /// Holds a partial segment back for data that is about to be written, but only until an acknowledgement
-    /// arrives (Linux: MSG_MORE).
+    /// Holds a partial segment back because more data is about to be written (Linux: MSG_MORE). An
+    /// acknowledgement releases it.
     pub(crate) fn set_more(&mut self, more: bool) {
         self.more = more;
         self.cork_until = None;
@@ -201,7 +202,7 @@ impl Nagle {
         self.cork_until.get_or_insert(now + rto.max(CORK_MIN));
     }
 
-    /// True if a partial segment that empties the queue has to wait, unless the time of a cork is over.
+    /// True if a partial segment that empties the queue must wait. Ignores whether a cork's time is over.
     fn defers_partial(&self, una: SeqNum, fin: bool) -> bool {
         let waits =
             self.cork || self.more || (!self.nodelay && self.small_end.is_some_and(|end| end.gt(una)));
@@ -237,10 +238,10 @@ pub(crate) struct WindowUsage {
 }
 
 impl WindowUsage {
-    /// Records the end of a burst, in which possibly nothing left. `limited`: the congestion window has no
-    /// room for a segment, and data was or is waiting. The window then counts as the limit until the data
-    /// outstanding now is acknowledged. While it is not the limit, a larger burst raises the maximum of
-    /// outstanding data (Linux: tcp_cwnd_validate).
+    /// Records the end of a burst, even one in which nothing left. `limited`: the congestion window has no
+    /// room for another segment, and data was sent or waits. The window then counts as the limit until all
+    /// data that is now outstanding is acknowledged. While the window is not the limit, a larger burst raises
+    /// the maximum of outstanding data (Linux: tcp_cwnd_validate).
     pub(crate) fn on_burst(&mut self, una: SeqNum, nxt: SeqNum, limited: bool) {
         let sent = nxt != self.burst_end;
         self.burst_end = nxt;
@@ -351,7 +352,7 @@ impl Sender {
             burst_push: BurstPush::default(),
             paced: false,
             queued_from: None,
-            // Before the first plan nothing is planned.
+            // No redundancy may leave before the first plan.
             redundancy_left: config.mechanisms.planner.map(|_| 0),
             fin_copied: false,
             option_reserve: 0,
@@ -359,8 +360,8 @@ impl Sender {
         }
     }
 
-    /// Grows the send queue after `acked` bytes were delivered: to the data that can be in flight, or on a
-    /// short path to the data that was in flight.
+    /// Grows the send queue after `acked` bytes were delivered. Its size follows the data that can be in
+    /// flight, or, on a short path, the data that was in flight.
     #[inline]
     pub(crate) fn grow_queue(&mut self, acked: u32, now: Instant) {
         let window = self.rate.congestion.cwnd().min(self.window.max_snd_wnd());
@@ -371,9 +372,8 @@ impl Sender {
     }
 
     /// Returns the time at which a transmission that ends at `end` counts as sent. RACK orders transmissions
-    /// of one instant by their sequence numbers (RFC 8985 section 6.1), which is correct only if they left in
-    /// that order. So a retransmission that follows new data within the instant gets a time one microsecond
-    /// later.
+    /// with equal times by their sequence numbers (RFC 8985 section 6.1). A retransmission that leaves after
+    /// new data in the same instant therefore gets a time one microsecond later.
     #[inline]
     pub(crate) fn stamp(&mut self, end: SeqNum, now: Instant) -> Instant {
         let (last, last_end) = self.stamped;
@@ -435,7 +435,7 @@ impl Sender {
         }
     }
 
-    /// Returns the bytes of data that are in flight or wait.
+    /// Returns the bytes of data that are in flight or unsent.
     pub(crate) fn offered(&self) -> u32 {
         self.scoreboard.pipe().saturating_add(self.unsent())
     }
@@ -449,12 +449,12 @@ impl Sender {
     }
 
     /// True if the data that an acknowledgement permits should leave before the next acknowledgement of a
-    /// batch is processed: during a reduction, and while the window is small.
+    /// batch is processed. This holds during a reduction, and while data waits and the window is small.
     ///
-    /// If the last acknowledgement of the batch shows a loss, PRR would not count data that the earlier
-    /// ones permitted but that has not been sent. With a small window nothing but the retransmission would
-    /// then leave for a round trip. RFC 9937 section 6.2 likewise assumes that data leaves after
-    /// each acknowledgement. A large window uses large super-segments instead.
+    /// PRR does not count data that was permitted earlier in the batch but not sent. If the last
+    /// acknowledgement shows a loss and the window is small, only the retransmission would leave for a round
+    /// trip. RFC 9937 section 6.2 likewise assumes that data leaves after each acknowledgement. A large
+    /// window uses large super-segments instead.
     #[inline]
     pub(crate) fn is_urgent(&self) -> bool {
         let is_small = || self.rate.congestion.cwnd() <= CLOCKED_WINDOW * self.mss();
@@ -475,8 +475,8 @@ impl Sender {
         self.queue.fin_queued() && self.scoreboard.una().gt(self.queue.end())
     }
 
-    /// Sends data in flight again that was certainly dropped, which is no sign of congestion. Returns true if
-    /// there is any.
+    /// Marks data in flight for retransmission if it was certainly dropped. Such a drop is no sign of
+    /// congestion. Returns true if there is such data.
     pub(crate) fn resend_dropped(&mut self, is_dropped: impl Fn(&Record) -> bool) -> bool {
         let in_flight = self.scoreboard.in_flight();
         let dropped: Vec<SeqRange> =
@@ -520,7 +520,7 @@ impl Sender {
         self.window.usable(self.scoreboard.una(), self.scoreboard.nxt())
     }
 
-    /// Limits copies and parity of data to `bytes` IP bytes: those of the plan that begins.
+    /// Limits copies and parity of data to the `bytes` IP bytes of the plan that begins.
     pub(crate) fn limit_redundancy_to_plan(&mut self, bytes: u32) {
         self.redundancy_left = Some(bytes);
     }
@@ -550,8 +550,8 @@ impl Sender {
         self.rate.delivery.as_ref().map_or(0, |delivery| delivery.redundancy_in_flight())
     }
 
-    /// Counts the payload of a copy of data, or of a parity segment, as in flight if the controller uses the
-    /// delivery rate.
+    /// Counts the payload of a copy of data, or of a parity segment, as in flight. Does nothing if the
+    /// controller does not use the delivery rate.
     pub(crate) fn on_redundancy(&mut self, len: u32, now: Instant) {
         if let Some(delivery) = &mut self.rate.delivery {
             // Redundancy counts as in flight for a round trip and RACK's reordering window.
@@ -565,8 +565,8 @@ impl Sender {
         self.usage.is_limited(self.rate.congestion.cwnd(), self.rate.congestion.in_slow_start())
     }
 
-    /// Starts a transfer at `start` if a segment leaves with nothing in flight and after a round trip of
-    /// silence.
+    /// Starts a transfer at `start` if nothing was sent for a round trip. Must be called when a segment
+    /// leaves with nothing in flight.
     pub(crate) fn detect_transfer_start(&mut self, start: SeqNum, now: Instant) {
         if self.rtt.srtt().is_some_and(|srtt| self.last_sent + srtt < now) {
             self.transfer_start = start;
@@ -597,8 +597,8 @@ impl Sender {
         self.rto.current(self.rtt.rto_base())
     }
 
-    /// Sets the pacer to the controller's rate, if the controller has a rate. While acknowledgements clock
-    /// the start, the pacer has no limit.
+    /// Sets the pacer to the controller's rate, if the controller has one. While acknowledgements clock the
+    /// start, the pacer has no limit.
     pub(crate) fn follow_rate(&mut self, now: Instant) {
         if let Some(rate) = self.rate.congestion.pacing_rate() {
             let rate = if self.is_clocked_by_acks(now) { UNPACED } else { rate };
@@ -606,9 +606,9 @@ impl Sender {
         }
     }
 
-    /// True if acknowledgements clock the start of this flow in place of the pacer: on a path that loses
-    /// segments to a full queue. Such a queue drops mostly packets of the burst that fills it; a paced start
-    /// of the same size would make it drop packets of other flows.
+    /// True if acknowledgements, not the pacer, clock the start of this flow, because the path loses segments
+    /// to a full queue. Such a queue mostly drops packets of the burst that fills it. A paced start of the
+    /// same size would make it drop packets of other flows.
     fn is_clocked_by_acks(&self, now: Instant) -> bool {
         self.queued_from.is_some()
             && !self.rate.congestion.knows_path()
@@ -626,9 +626,9 @@ impl Sender {
         self.rate.pacer.update(cwnd, self.rtt.srtt(), slow_start, mss, now);
     }
 
-    /// Marks the following data as limited by the application if the congestion window has room, but the
-    /// application or the peer's window provides less than a full segment. Must be called before data is
-    /// queued, before an acknowledgement, and before a timer that may send.
+    /// Marks later data as limited by the application if the congestion window has room, but less than a full
+    /// segment may leave. Must be called before data is queued, before an acknowledgement is processed, and
+    /// before a timer that may send.
     #[inline]
     pub(crate) fn check_app_limited(&mut self) {
         if self.rate.delivery.is_none()
@@ -674,9 +674,9 @@ impl Sender {
         }
     }
 
-    /// Reports to the controller the originals whose loss redundancy has repaired: the newly acknowledged
-    /// segments below `reported`, the highest sequence number that SACK had reported before. If there are
-    /// none, it reports the first newly acknowledged segment.
+    /// Reports to the controller the losses that redundancy repaired. The lost originals are the newly
+    /// acknowledged segments below `reported`, the highest sequence number that SACK had reported before. If
+    /// there are none, the first newly acknowledged segment counts as lost.
     pub(crate) fn pass_repairs(&mut self, ack: &AckOutcome, reported: Option<SeqNum>, now: Instant) {
         let (mss, is_queued) = (self.mss(), self.is_queue_full());
         let (Some(delivery), Some(snapshots)) = (&mut self.rate.delivery, &self.snapshots) else { return };
@@ -700,9 +700,9 @@ impl Sender {
         true
     }
 
-    /// Detects losses without SACK: the third duplicate acknowledgement (`dup_thresh`) declares the first
-    /// segment lost (RFC 5681 section 3.2), and each partial acknowledgement in recovery the next one (RFC
-    /// 6582 section 3.2). Marks it, and returns the bytes that are newly lost and the rule that applied.
+    /// Detects losses without SACK. Duplicate acknowledgement number `dup_thresh` declares the first segment
+    /// lost (RFC 5681 section 3.2). Each partial acknowledgement in recovery declares the next one lost (RFC
+    /// 6582 section 3.2). Returns the bytes newly marked as lost and the rule that applied.
     pub(crate) fn detect_by_duplicates(
         &mut self,
         ack: &AckOutcome,
@@ -740,16 +740,15 @@ impl Sender {
         self.recovery.resume_retransmissions();
         let scoreboard = &self.scoreboard;
         if ack.reneged {
-            // Either this acknowledgement is old, or the receiver has discarded data. The state stays, and
-            // nothing is retransmitted until the next acknowledgement or the timer shows which (Linux:
+            // Either this acknowledgement is old, or the receiver has discarded data. Nothing is
+            // retransmitted until the next acknowledgement or the timer shows which (Linux:
             // tcp_check_sack_reneging).
             self.recovery.suspend_retransmissions();
         } else if has_sack && self.recovery.shows_overtaken_segment(ack) {
             // The highest SACK shows how far the segment was overtaken (Linux: tcp_try_undo_partial).
             let highest = scoreboard.highest_sacked().unwrap_or(scoreboard.una());
             self.rack.on_overtaken(highest.since(ack.una_before));
-            // Other retransmitted data that is outstanding may be merely late too, so nothing more is
-            // retransmitted.
+            // Other retransmitted data may be merely late too, so nothing more is retransmitted.
             self.recovery.suspend_retransmissions();
         }
         let repairs_in_flight = || scoreboard.resent().next().is_some();
@@ -846,7 +845,7 @@ impl Sender {
         dsack.range.len().div_ceil(self.mss())
     }
 
-    /// Doubles the timeout (RFC 6298 5.5); a thin stream does not double it at first.
+    /// Doubles the timeout (RFC 6298 5.5), except at the first timeouts of a thin stream.
     pub(crate) fn back_off(&mut self, thin_stream: bool) {
         let linear = thin_stream && self.timeouts_in_row <= LINEAR_TIMEOUTS;
         if linear && self.is_thin() {
@@ -856,7 +855,7 @@ impl Sender {
         }
     }
 
-    /// True if the stream is thin: fewer than four segments outstanding and nothing to follow (RFC 7765
+    /// True if the stream is thin: fewer than four segments are outstanding and no data is unsent (RFC 7765
     /// section 4).
     pub(crate) fn is_thin(&self) -> bool {
         self.scoreboard.segments() < 4 && self.unsent() == 0
@@ -914,8 +913,8 @@ impl Sender {
         self.send_limited || self.paced
     }
 
-    /// True if the sender may request the window remembered for its path: it is no member, or its path
-    /// permits it.
+    /// True if the sender may request the window remembered for its path. A member needs the permission of
+    /// its path.
     pub(crate) fn may_jump(&self) -> bool {
         self.rate.others.is_none_or(|others| others.may_jump)
     }
@@ -931,7 +930,7 @@ impl Sender {
         Some((rtt.srtt()?, rtt.rttvar()?, rtt.min_rtt()?))
     }
 
-    /// Returns the bytes of the current transfer, before which nothing had left for a round trip.
+    /// Returns the bytes sent in the current transfer.
     pub(crate) fn transfer_len(&self) -> u32 {
         self.scoreboard.nxt().since(self.transfer_start)
     }
@@ -947,8 +946,8 @@ impl Sender {
     }
 }
 
-/// Returns the initial window. RFC 6928: `min(10*MSS, max(2*MSS, 14600))` for ten segments, in proportion for
-/// others.
+/// Returns the initial window. RFC 6928: `min(10*MSS, max(2*MSS, 14600))` for ten segments. Other numbers of
+/// segments scale it in proportion.
 pub(crate) fn initial_window(segments: u32, mss: u32) -> u32 {
     (segments * mss).min((2 * mss).max(segments * 1460))
 }

@@ -1,8 +1,8 @@
 //! The state diagram of RFC 9293 section 3.3.2.
 //!
-//! LISTEN belongs to the listener, TIME-WAIT to a compact table of the stack; a connection reports TIME-WAIT
-//! and is then replaced by an entry there. An [`Input`] moves a connection from one state to the next; an
-//! input without an arrow from a state does not change that state.
+//! LISTEN belongs to the listener. A connection that enters TIME-WAIT is replaced by an entry in a compact
+//! table of the stack. An [`Input`] moves a connection from one state to the next, or changes nothing if the
+//! diagram has no arrow for it.
 
 /// The state of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -77,7 +77,7 @@ impl State {
         matches!(self, State::SynReceived | State::Established | State::FinWait1 | State::FinWait2)
     }
 
-    /// True if data (or a FIN) of ours may be outstanding or may still be sent.
+    /// True after the handshake while data or a FIN of ours may be outstanding or unsent.
     pub(crate) fn sends(self) -> bool {
         matches!(
             self,

@@ -20,7 +20,7 @@ use crate::time::{Duration, Instant, Micros, TIMESTAMP_TICK};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Counters {
-    /// IP bytes sent, headers included, as they leave the host (super-segments counted as split).
+    /// IP bytes sent, headers included. A super-segment counts as the packets into which it is cut.
     pub wire_bytes_out: u64,
     /// IP bytes received, headers included.
     pub wire_bytes_in: u64,
@@ -82,7 +82,7 @@ pub struct Counters {
     pub reductions: u64,
     /// Reductions that were undone because they were spurious.
     pub undos: u64,
-    /// Segments that a tail loss probe delivered: the original was lost.
+    /// Segments that a tail loss probe delivered because the original was lost.
     pub repaired_by_probe: u64,
     /// Runs of lost bytes that parity rebuilt.
     pub repaired_by_parity: u64,
@@ -103,7 +103,7 @@ pub struct Counters {
     /// Originals that were dropped because a copy had arrived before them.
     pub originals_dropped: u64,
     /// Segments dropped because their Gentle-Aggression option was malformed, or because they carried
-    /// parity that nobody expected.
+    /// unexpected parity.
     pub gentle_dropped: u64,
     /// Reports of a repair or of a failure that no transmission of this end can have caused.
     pub gentle_spoofed: u64,
@@ -259,7 +259,7 @@ impl LiveStats {
         self.uncommon.release();
     }
 
-    /// Counts the bytes on the wire: a super-packet counts as the segments into which it is cut, each with
+    /// Counts the bytes on the wire. A super-packet counts as the segments into which it is cut, each with
     /// `headers` bytes of headers.
     #[inline]
     pub(crate) fn count_sent(&mut self, built: Built, packet_len: usize, headers: usize) {
@@ -287,8 +287,8 @@ impl LiveStats {
         }
     }
 
-    /// Counts the probes that were needed. A probed segment counts as delivered by the probe unless the
-    /// echoed timestamp is older than the probe.
+    /// Counts spurious probes, and the segments that a probe delivered. The original, not the probe, was
+    /// delivered if the answer to the probe came too early or echoes a timestamp older than the probe.
     #[inline]
     pub(crate) fn count_probes(&mut self, ack: &AckOutcome, min_rtt: Option<Micros>) {
         if self.probes == 0 {
@@ -299,7 +299,7 @@ impl LiveStats {
         let probed = |segment: &&Delivered| segment.origin == Origin::TailLossProbe && segment.retransmitted;
         let repaired = ack.delivered.iter().filter(probed).filter(|segment| {
             let age = Micros::between(segment.sent_at, ack.at);
-            // The echo of an acknowledgement for data out of order does not belong to this segment.
+            // The echo belongs to this segment only if the acknowledgement is cumulative.
             let echoed = ack.echoed_rtt.filter(|_| segment.range.end.le(ack.ack));
             let in_time = min_rtt.is_none_or(|min| age >= min);
             !spurious && in_time && echoed.is_none_or(|echoed| echoed <= age + TIMESTAMP_TICK)
@@ -404,10 +404,10 @@ pub struct ConnStats {
     pub syn_data_taken: bool,
     /// Outcome of the negotiation of Corrective and Proactive.
     pub gentle: GentleOutcome,
-    /// Reason why copies are no longer sent, if they were.
+    /// Reason why this end no longer sends copies.
     pub copies_off: Option<CopiesOff>,
-    /// Sent segments that were lost, including SYNs: segments that were retransmitted, or that a probe,
-    /// parity or a copy repaired. Segments that turned out to be only late are not counted.
+    /// Lost segments, including SYNs: segments that were retransmitted, or that a probe, parity or a copy
+    /// repaired. Segments that turned out to be only late are not counted.
     pub lost_segments: u64,
     /// The counters.
     pub counters: Counters,
@@ -436,7 +436,7 @@ pub struct ConnInfo {
     pub lost: u32,
     /// Of these, segments sent again.
     pub retransmitted: u32,
-    /// Payload bytes that left with the SYN, were not taken there, and were sent again.
+    /// Payload bytes of the SYN that the peer did not accept and that were sent again.
     pub syn_data_again: u32,
     /// Number of times that an acknowledgement showed that a later segment had overtaken an earlier one.
     pub reorderings: u32,
@@ -472,8 +472,8 @@ pub struct ConnInfo {
     pub send_room: usize,
     /// True if the peer's window permits no more data.
     pub window_limited: bool,
-    /// Bytes that a deferred SYN would carry if they were written now; `None` if it would carry none, or
-    /// there is no SYN waiting.
+    /// Bytes that a deferred SYN would carry if they were written now; `None` if it would carry none, or no
+    /// SYN waits.
     pub syn_room: Option<u32>,
     /// Time at which data last left.
     pub last_sent: Instant,
@@ -526,7 +526,7 @@ impl Connection {
         let repeats = |record: &Record| repeating && record.range.start.lt(refused.end) && !record.sacked;
         let count =
             |test: &dyn Fn(&Record) -> bool| board.records().filter(|record| test(record)).count() as u32;
-        // The SYN takes the number before the stream; until it is acknowledged no byte is.
+        // The SYN takes the number before the stream, so no byte is acknowledged before the SYN is.
         let first = self.handshake.iss + 1;
         let offset = |seq: brisk_wire::SeqNum| if seq.gt(first) { seq.since(first) } else { 0 };
         let end = self.tx.queue.end();

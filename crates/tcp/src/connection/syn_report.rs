@@ -10,11 +10,12 @@ use crate::mechanism::{GentleOff, GentleOutcome, ParityOff};
 /// The report about the options of the first SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct SynReport {
-    /// Number of dropped SYNs in a row, as the memory of destinations knew when this connection was opened.
+    /// Number of dropped SYNs in a row that the memory of destinations knew of when this connection was
+    /// opened.
     pub(crate) known_drops: u8,
     /// True if the answer to the SYN was reported.
     opened: bool,
-    /// True if damage by the path to later segments was reported.
+    /// True if damage that the path did to later segments was reported.
     interference: bool,
 }
 
@@ -51,8 +52,8 @@ impl Connection {
             false => Answer::First,
         };
         let sent = self.fast_open.first_syn().filter(|&(mode, data)| mode != Mode::DataNoCookie || data > 0);
-        // If this SYN-ACK has the option, it answers a copy of the SYN with the option but without cookie, so
-        // the option is not to blame.
+        // If this SYN-ACK has the option, it answers a copy of the SYN that had the option but no cookie. The
+        // option is not to blame.
         let had_gentle = gentle.offered && !(answer == Answer::Later && gentle.answered);
         let (fast_open, known_drops) = (sent.map(|(mode, _)| mode), self.syn_report.known_drops);
         Some(Opened { fast_open, gentle: had_gentle, answer, known_drops })
@@ -67,7 +68,8 @@ impl Connection {
     }
 
     /// Takes the report about the options of the first SYN: how it was answered, and whether the path has
-    /// removed the option of Corrective and Proactive from later segments or has rewritten payload.
+    /// interfered later. Interference is the removal of the option of Corrective and Proactive, or rewritten
+    /// payload.
     pub(crate) fn take_syn_report(&mut self) -> (Option<Opened>, bool) {
         let opened = if self.syn_report.opened { None } else { self.opened() };
         self.syn_report.opened |= opened.is_some();

@@ -15,8 +15,7 @@ use crate::error::CloseReason;
 use crate::outcome::{CongestionState, LossCause, LossOutcome};
 use crate::time::{Duration, Instant};
 
-/// Minimum silence and interval of keepalive probes (Linux: the same): with 0 there would be probes without
-/// end.
+/// Minimum idle time and interval of keepalive probes (Linux: the same). With 0, probes would never end.
 const KEEPALIVE_MIN: Duration = Duration::from_secs(1);
 
 impl Connection {
@@ -141,9 +140,9 @@ impl Connection {
         if self.is_given_up(self.tx.timeouts_in_row, now) {
             return self.give_up(CloseReason::TimedOut);
         }
-        // RFC 2018 section 8: "after a retransmit timeout the data sender SHOULD turn off all of the
-        // SACKed bits" if the receiver may have discarded what it reported: the first segment is
-        // reported and was never acknowledged.
+        // RFC 2018 section 8: "after a retransmit timeout the data sender SHOULD turn off all of the SACKed
+        // bits". The receiver has discarded data if SACK reported the first segment, which was never
+        // acknowledged.
         let reneged = self.tx.scoreboard.head().is_some_and(|head| head.sacked);
         if reneged {
             self.counters.reneged += 1;
@@ -190,8 +189,9 @@ impl Connection {
         self.counters.observe_recovery(&self.tx);
     }
 
-    /// Returns the time at which the user timeout (RFC 5482) ends the connection; `None` until a
-    /// retransmission timeout. The user timeout counts from `waiting_since`, in SYN-SENT from the SYN.
+    /// Returns the time at which the user timeout (RFC 5482) ends the connection; `None` before a
+    /// retransmission timeout. The user timeout counts from `waiting_since`, or in SYN-SENT from the
+    /// beginning.
     fn user_limit(&self) -> Option<Instant> {
         let limit = self.user_timeout.filter(|_| self.closed.is_none())?;
         let since = match self.state {
@@ -202,7 +202,7 @@ impl Connection {
         since.map(|since| since + limit)
     }
 
-    /// True if R2 of RFC 9293 section 3.8.3, or the user timeout of RFC 5482, is exceeded after `unanswered`
+    /// True if R2 of RFC 9293 section 3.8.3, or the user timeout of RFC 5482, is exceeded. `unanswered`:
     /// timeouts or probes in a row without an answer.
     fn is_given_up(&self, unanswered: u32, now: Instant) -> bool {
         if let Some(limit) = self.user_timeout {

@@ -71,8 +71,7 @@ impl Connection {
         self.transmit_in(turns, now, env, out)
     }
 
-    /// Writes the next packet of one of these [turns](Connection::turns), which are not empty. Otherwise like
-    /// [`Connection::poll_transmit`].
+    /// Like [`Connection::poll_transmit`], for [turns](Connection::turns) that are not empty.
     pub(crate) fn transmit_in(
         &mut self,
         mut turns: &'static [Turn],
@@ -295,9 +294,9 @@ impl Connection {
         let rto = self.tx.timeout();
         let cwnd = self.tx.rate.congestion.cwnd();
         if self.tx.unsent() == 0 {
-            // A FIN alone begins no transmission. A window that has not grown for the length of a timeout was
-            // not fully used. It shrinks half of the way to the part that was used (RFC 2861 section 3.1;
-            // Linux: tcp_cwnd_application_limited).
+            // A FIN alone begins no transmission. If the window has not grown for a timeout, it was not fully
+            // used. It shrinks half of the way to the part that was used (RFC 2861 section 3.1; Linux:
+            // tcp_cwnd_application_limited).
             let used = self.path.unasked_window(&self.config, self.tx.mss());
             let unused = Micros::between(self.tx.usage.grown_at(), now) >= rto && used < cwnd;
             return unused.then(|| Change::DecayWindow(cwnd.midpoint(used)));
@@ -374,8 +373,8 @@ impl Sender {
             let again = Data::new(range, range.len(), Origin::Retransmit);
             return Step::Send(Choice::Data(Data { fin, mtu_probe: true, ..again }));
         }
-        // A segment that ends with its record is charged as a full one; otherwise a timeout would release a
-        // burst of many small records (Linux's window counts segments).
+        // A segment that the end of a record (MSG_EOR) cuts short is charged as a full one. Otherwise a
+        // timeout would release a burst of many small records (Linux's window counts segments).
         let charged = if range.len() < lost.len() { range.len().max(self.mss()) } else { range.len() };
         if charged <= budget.of(Origin::Retransmit) {
             return Step::Send(self.again(range, limit, Origin::Retransmit));

@@ -1,8 +1,8 @@
 //! Urgent data as Linux treats it (RFC 9293 section 3.8.5, RFC 6093).
 //!
 //! The urgent pointer points one past the urgent byte, as in every deployed stack (BSD). By default this byte
-//! is removed from the stream and read separately; inline it stays in the stream. A later pointer replaces an
-//! earlier one: one byte at a time is urgent.
+//! is removed from the stream and read separately; [`UrgentPolicy::Inline`] leaves it in the stream. A later
+//! pointer replaces an earlier one: one byte at a time is urgent.
 
 use brisk_wire::SeqNum;
 
@@ -72,8 +72,8 @@ impl UrgentPointer {
         }
     }
 
-    /// True while an urgent byte waits: out of band until it is taken, inline until the application has read
-    /// past it.
+    /// True while an urgent byte waits. Out of band it waits until it is taken, inline until the application
+    /// has read past it.
     pub(crate) fn is_waiting(&self, rcv_nxt: SeqNum) -> bool {
         match self.policy {
             UrgentPolicy::OutOfBand => self.byte.is_some(),

@@ -1,9 +1,9 @@
 //! The steps of the stack after a call has changed a connection.
 //!
-//! After every event (a segment, a call, a timer, a transmission) the connection returns an [`Aftermath`],
-//! and [`Stack::apply_aftermath`] processes it: it counts memory, queues events, updates the memories of the
-//! stack, and retires a connection that has ended. Then the connection is in the queue of ready connections,
-//! or idle.
+//! After every event (a segment, a call, a timer, a transmission) the connection returns an [`Aftermath`].
+//! [`Stack::apply_aftermath`] then counts memory, queues events, updates the memories of the stack, and
+//! retires a connection that has ended. After that, the connection is in the queue of ready connections, or
+//! idle.
 
 use super::Stack;
 use super::slot::Ownership;

@@ -1,7 +1,7 @@
-//! The allowance of redundancy per destination: a share of the bytes that all connections with a planner have
-//! sent there in the last ten seconds, and the same share of [`PlannerConfig::QUIET`], less the redundancy of
-//! these ten seconds. A plan is charged when it is made, so that connections that plan at the same time share
-//! the allowance; the unused part is credited back. A reservation that is not released expires after ten
+//! The allowance of redundancy per destination. It is a share of [`PlannerConfig::QUIET`] and of the bytes
+//! that all connections with a planner have sent there in the last ten seconds. The redundancy of these ten
+//! seconds is deducted. A plan is charged when it is made, so connections that plan at the same time share
+//! the allowance. The unused part is credited back. A reservation that is not released expires after ten
 //! seconds.
 
 use alloc::collections::BTreeMap;

@@ -22,9 +22,9 @@ impl Stack {
     /// run of 4 kB or more is not copied but sent from `data`'s buffer, which is released after the
     /// acknowledgement.
     ///
-    /// The length of the run counts in [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes) and in the
-    /// send buffer of the connection, but a slice of a longer buffer keeps that whole buffer allocated until
-    /// the acknowledgement.
+    /// The run counts with its length in [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes) and in
+    /// the send buffer of the connection. But a slice of a longer buffer keeps that whole buffer allocated
+    /// until the acknowledgement.
     ///
     /// ```
     /// # use brisk_tcp::stack::Rx;
@@ -108,8 +108,8 @@ impl Stack {
         }
     }
 
-    /// Copies as much of `data` as the memory permits to the send buffer of a connection, which may get
-    /// reused storage.
+    /// Copies as much of `data` as the memory permits to a connection's send buffer, which may get reused
+    /// storage.
     fn copy(
         &mut self,
         id: ConnId,
@@ -172,8 +172,8 @@ impl Stack {
     /// `max` of 0.
     ///
     /// The piece keeps its whole buffer allocated, but the stack no longer counts it:
-    /// [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes) bounds only unread data. This buffer is a
-    /// packet's, of some 64 kB, or, for data that arrived before a long packet, the receive buffer of the
+    /// [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes) bounds only unread data. The buffer belongs
+    /// to a packet (some 64 kB). For data that arrived before a long packet, it is the receive buffer of the
     /// connection.
     ///
     /// # Errors

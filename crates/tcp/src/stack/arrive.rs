@@ -124,8 +124,8 @@ impl Stack {
         }
     }
 
-    /// Returns the owner of a segment. If that is a connection that must send before it processes another
-    /// segment, it sends now, and may end by that.
+    /// Returns the owner of a segment. A connection that must send before it processes another segment sends
+    /// now, and may end by that.
     #[inline(always)]
     fn owner_of(&mut self, tuple: &FourTuple, now: Instant) -> Option<Target> {
         // A segment whose two ends are equal has no owner.
@@ -217,7 +217,7 @@ impl Stack {
         }
         // Without memory for data the acknowledgement is still processed, because it may free some. If the
         // application has nothing to read, the next bytes in order are accepted too (Linux:
-        // sk_forced_mem_schedule): they may fill the gap before data that uses up the memory, or both ends
+        // sk_forced_mem_schedule). They may fill the gap before data that uses up the memory; or both ends
         // may have filled their memory with unsent data.
         let connection = &mut *slot.connection;
         let takes_memory = !arrived.payload.is_empty() && !connection.rx.has_storage_for(arrived);
@@ -371,7 +371,7 @@ fn time_wait_ack(entry: &TimeWaitEntry, now: Instant) -> (IpMeta, TcpHeader) {
 impl Stack {
     /// Processes an ICMP error (RFC 9293 section 3.9.2.2, RFC 5927), which quotes the packet that caused it.
     /// The quoted ends must be those of a connection, and the quoted sequence number must be outstanding
-    /// there; an attacker who cannot see the traffic cannot guess them. The reaction of the connection
+    /// there. An attacker who cannot see the traffic cannot guess them. The reaction of the connection
     /// depends on its state.
     pub(super) fn on_icmp(&mut self, error: &IcmpError, now: Instant) -> Result<(), Refusal> {
         let tuple = FourTuple { local: error.src, remote: error.dst };

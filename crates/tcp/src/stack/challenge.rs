@@ -1,9 +1,9 @@
 //! Limits on answers that an attacker can provoke: challenge ACKs and resets, for the whole host.
 //!
-//! RFC 5961 section 7 limits challenge ACKs. A fixed limit is a side channel: an attacker who uses it up, and
-//! counts the challenge ACKs it gets, learns from a missing challenge ACK that a packet forged in another
-//! host's name was challenged (CVE-2016-5696). So the limit of each second is drawn again, uniformly from
-//! half to one and a half times the configured limit.
+//! RFC 5961 section 7 limits challenge ACKs. A fixed limit is a side channel (CVE-2016-5696). An attacker can
+//! use it up and count the challenge ACKs it gets. A missing one shows that a packet forged in another host's
+//! name was challenged. So the limit of each second is drawn again, uniformly from half to one and a half
+//! times the configured limit.
 
 use crate::keys::{Chance, Purpose, Seed};
 use crate::time::{Duration, Instant};

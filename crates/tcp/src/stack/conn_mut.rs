@@ -59,8 +59,8 @@ impl<'a> ConnMut<'a> {
         Some(ConnMut { stack, id })
     }
 
-    /// Holds a partial segment back for data that is about to be written, but only until an acknowledgement
-    /// arrives (Linux: MSG_MORE).
+    /// Holds a partial segment back because more data is about to be written (Linux: MSG_MORE). An
+    /// acknowledgement releases it.
     pub fn set_more(&mut self, more: bool) {
         self.act(|connection| connection.tx.nagle.set_more(more));
     }
@@ -107,7 +107,7 @@ impl<'a> ConnMut<'a> {
         self.act(|connection| connection.set_keepalive(keepalive, clock));
     }
 
-    /// Changes the duration of FIN-WAIT-2 without a reader (TCP_LINGER2). A running timer is not changed.
+    /// Changes the duration of FIN-WAIT-2 after a release (TCP_LINGER2). A running timer is not changed.
     pub fn set_fin_wait_2_timeout(&mut self, timeout: Duration) {
         self.change(|connection| connection.config_mut().fin_wait_2_timeout = timeout);
     }

@@ -1,10 +1,10 @@
-//! One controller for each path: connections between the same two addresses are *members* of it and share a
+//! One controller for each path. Connections between the same two addresses are its *members*: they share a
 //! window, a pacer, a measurement of the delivery rate, and the response to losses
 //! ([`TcpConfig::share_path`](crate::config::TcpConfig::share_path)).
 //!
-//! A connection joins when its transfer becomes long, or if a member's is long when its own begins. All
-//! members together get the share of one flow. With only short transfers this would be too little on a path
-//! with other traffic, so they start from the memory of the path instead.
+//! A connection joins when its transfer becomes long, or at the start of a transfer while a member has a long
+//! one. All members together get the share of one flow. With only short transfers this would be too little on
+//! a path with other traffic, so they start from the memory of the path instead.
 //!
 //! The stack lends a member the [`RateControl`] of its path for each call ([`Stack::lend`]) and takes it back
 //! afterwards, in [`Stack::apply_aftermath`]. The loan includes the number of bytes that other members have
@@ -13,8 +13,8 @@
 //! A member that the window or the pacer holds back waits in a queue of the path. When the window permits,
 //! one of them gets a *grant* of about a millisecond of data. The *level* of a member depends on the bytes
 //! that it has sent since it was last idle. The two lower levels go before the two upper ones. Within either
-//! pair, retransmissions go first, then the new data of the lower level. One grant in eight goes to the
-//! member of the other queues that has waited longest.
+//! pair, retransmissions go first, then the new data of the lower level. One grant in eight goes instead to
+//! the longest-waiting member of the later queues.
 //!
 //! The controller's measurements are used for ten seconds after the last delivery. Then the path starts
 //! again, like a new connection.
@@ -35,8 +35,8 @@ use crate::time::{Instant, Micros};
 
 /// A member that has sent this many bytes since it was last idle belongs to the next level.
 const LEVELS: [u64; 3] = [64 << 10, 256 << 10, 1 << 20];
-/// Number of queues of waiting members: one for retransmissions of the two lower levels, one for new data of
-/// each of these levels, and the same for the two upper levels.
+/// Number of queues of waiting members. The two lower levels have three: one for retransmissions of both, and
+/// one for new data of each. The two upper levels have three more.
 const RANKS: usize = 6;
 /// One grant in this number goes to the longest-waiting member of the queues after the first one in use.
 const FLOOR: u8 = 8;
@@ -79,7 +79,7 @@ struct PathController {
     members: u32,
     /// Bytes in flight of all members.
     pipe: u64,
-    /// Bytes in flight of connections that have ended, and the time at which they have left the path.
+    /// Bytes in flight of connections that have ended, and the time at which they will have left the path.
     departed: VecDeque<(Instant, u32)>,
     departed_bytes: u64,
     outstanding: u32,
@@ -199,8 +199,8 @@ impl PathController {
         }
     }
 
-    /// Replaces the state of a member in the totals, and ends the recovery of the path with that of its last
-    /// member: a member that is aborted, or that must not undo its reduction alone, does not end it itself.
+    /// Replaces the state of a member in the totals. The recovery of the path ends here with that of its last
+    /// member. A member cannot end it itself if it is aborted, or must not undo its reduction alone.
     fn count(&mut self, was: &MemberState, is: &MemberState) {
         let was_recovering = self.recovering > 0;
         let step = |total: &mut u32, was: bool, is: bool| {
@@ -340,8 +340,8 @@ impl PathController {
     }
 
     /// Returns a member that may exceed the window by a segment: a member with nothing in flight that has
-    /// waited for a round trip. There is at most one such exemption in a quarter of a round trip, and all
-    /// exemptions together exceed the window by at most a quantum.
+    /// waited for a round trip. At most one member is exempt in a quarter of a round trip, and all exemptions
+    /// together exceed the window by at most a quantum.
     fn exempt(&mut self, slots: &Slots<Slot>, now: Instant) -> Option<Waiter> {
         if !self.takes_exempt() {
             return None;
@@ -438,8 +438,7 @@ impl Controllers {
             }
         }
         path.rate.others = Some(path.others(id, member, now));
-        // Segments of members with a smaller path MTU are shorter, so their quantum may be smaller than this
-        // one's.
+        // A member with a smaller path MTU has shorter segments, and thus a smaller quantum.
         path.rate.pacer.set_mss(connection.tx.mss());
         connection.tx.exchange_rate(&mut path.rate);
     }
@@ -529,8 +528,8 @@ impl Controllers {
         }
     }
 
-    /// Makes a connection a member of its path if its transfer, or a member's, is long, unless its handshake
-    /// or its round-trip time indicates another path.
+    /// Makes a connection a member of its path if its transfer, or a member's, is long. A connection stays
+    /// alone if its handshake or its round-trip time indicates another path.
     pub(super) fn join(
         &mut self,
         id: ConnId,

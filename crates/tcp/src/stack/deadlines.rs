@@ -1,7 +1,7 @@
 //! The next deadline of each slot, exact and in bounded memory.
 //!
 //! Nearly every acknowledgement moves a retransmission timer, so a heap with lazy deletion would fill with
-//! entries that are no longer needed. This is a four-ary heap that knows the position of each slot in it. A
+//! entries that are no longer needed. This table is a four-ary heap that knows the position of each slot. A
 //! changed deadline costs a few swaps, and memory is one entry per slot. Equal deadlines are served in the
 //! order of their slots, so that two runs of a simulation are equal.
 

@@ -1,8 +1,8 @@
 //! Finds the owner of a packet.
 //!
-//! One hash table leads from four-tuples to connections and TIME-WAIT entries. The seed of the stack keys the
-//! hash, so others cannot choose four-tuples that fall into one bucket. Part of the hash is stored, so that
-//! the table grows without access to the connections.
+//! One hash table maps four-tuples to connections, half-open records and TIME-WAIT entries. The seed of the
+//! stack keys the hash, so others cannot choose four-tuples that fall into one bucket. Part of the hash is
+//! stored, so the table grows without access to the connections.
 
 use core::cell::Cell;
 use core::hash::BuildHasher;
@@ -55,7 +55,7 @@ impl Target {
 #[derive(Debug)]
 pub(crate) struct Demux {
     hash: KeyedHash,
-    /// The last lookup of an IPv4 four-tuple: a packet that opens or ends a connection uses the table several
+    /// The last lookup of an IPv4 four-tuple. A packet that opens or ends a connection uses the table several
     /// times, and packets of one connection arrive in a row.
     last: Cell<Option<Last>>,
     entries: HashTable<TupleEntry>,
@@ -77,7 +77,7 @@ struct TupleEntry {
 }
 
 impl TupleEntry {
-    /// Returns the hash in the width of the table, which selects the bucket by the low bits and compares the
+    /// Returns the hash, widened for the table. The table selects the bucket by the low bits and compares the
     /// top bits.
     fn spread(&self) -> u64 {
         u64::from(self.hash) << 32 | u64::from(self.hash)

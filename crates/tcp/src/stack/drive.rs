@@ -116,9 +116,9 @@ impl Stack {
         self.transmit(now, out, Which::Urgent)
     }
 
-    /// Writes the next packet like [`Stack::poll_transmit`], but only the headers of a super-packet: its
-    /// payload remains in the send buffer, and a device that gathers it reads it with [`Stack::payload`]. For
-    /// devices with super-segments.
+    /// Writes the next packet like [`Stack::poll_transmit`], but only the headers of a super-packet. The
+    /// payload remains in the send buffer, where a device that gathers it reads it with [`Stack::payload`].
+    /// For devices with super-segments.
     #[inline]
     pub fn poll_transmit_in_place(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Transmit> {
         self.transmit(now, out, Which::All { payload_in_place: self.partial_checksum() })
@@ -166,8 +166,8 @@ impl Stack {
         if self.is_silent(now) { None } else { self.next_packet(now, out, which) }
     }
 
-    /// Writes the next packet: of those that had to leave early, then of the stack's own answers, then of the
-    /// connections that are ready.
+    /// Writes the next packet: first the early packets, then the stack's own answers, then those of ready
+    /// connections.
     fn next_packet(&mut self, now: Instant, out: &mut Vec<u8>, which: Which) -> Option<Transmit> {
         if let Some((mut packet, transmit)) = self.early.pop_front() {
             core::mem::swap(out, &mut packet);
@@ -197,8 +197,8 @@ impl Stack {
         }
     }
 
-    /// Polls a connection with urgent packets before it processes another segment, so that each segment of a
-    /// batch is answered on its own. The packets wait and leave next.
+    /// Polls a connection with urgent packets before it processes another segment, so each segment of a batch
+    /// is answered on its own. The packets wait and leave next.
     pub(super) fn send_early(&mut self, id: ConnId, now: Instant) {
         while self.early.len() < EARLY {
             let mut packet = self.answers.buffer();

@@ -1,5 +1,5 @@
-//! The part of Fast Open that concerns more than one connection: the client's memory, the keys and limits of
-//! the listeners, and the SYNs of connections that have closed. [`crate::fast_open`] makes the decisions.
+//! The part of Fast Open that concerns several connections: the client's memory, the listeners' keys and
+//! limits, and the SYNs of closed connections. [`crate::fast_open`] makes the decisions.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -39,7 +39,7 @@ pub(crate) struct FastOpen {
     cache: ClientCache,
     admission: Admission,
     seed: Seed,
-    /// Derived from the seed when the first listener needs them, unless keys were set: most stacks make no
+    /// Derived from the seed when the first listener needs them, unless keys were set. Most stacks issue no
     /// cookie.
     keys: OnceCell<KeySource>,
     last_ack: LastAckTable,
@@ -196,7 +196,7 @@ impl FastOpen {
         self.cache.import(text, unix, now)
     }
 
-    /// Rejects a SYN that is to open a connection if its data was accepted before.
+    /// Keeps a SYN from opening a connection if its data was accepted before, or the replay window is full.
     fn unless_replayed(
         &mut self,
         verdict: Verdict,

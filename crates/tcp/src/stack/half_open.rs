@@ -1,14 +1,14 @@
 //! Half-open connections in a few bytes (Linux has a request socket for this).
 //!
-//! A connection that has only answered a SYN is determined by that SYN, its time of arrival, and the times at
-//! which the answer was sent and repeated. So the newest half-open connections are kept as whole connections
+//! Three facts determine a connection that has only answered a SYN: the SYN, its time of arrival, and the
+//! times at which the answer left. So the newest half-open connections are kept as whole connections
 //! ([`StackConfig::warm_half_open`](crate::config::StackConfig)), and the others as a record of these facts.
 //! When an event concerns a record, the connection is rebuilt by the calls that created it, with the same
-//! times: its packets are the same as if it had been kept whole.
+//! times. Its packets are the same as if it had been kept whole.
 //!
-//! After any other event before the end of the handshake (a segment that does not complete it, an ICMP error)
-//! the connection remains whole. A connection that uses Corrective, Proactive or a planner also remains
-//! whole, and so does one whose SYN had data that was accepted.
+//! After a segment that does not complete the handshake, or an ICMP error, the connection remains whole. A
+//! connection also remains whole if it uses Corrective, Proactive or a planner, or if data of its SYN was
+//! accepted.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -183,7 +183,7 @@ impl Stack {
         }
     }
 
-    /// Fires the next due timer: one at a time, and only when nothing else is to be sent, so that few
+    /// Fires the next due timer. Timers fire one at a time, and only when nothing else is to be sent, so few
     /// connections are whole at once.
     pub(super) fn fire_half_open(&mut self, now: Instant) -> bool {
         let due = self.half_open.due.min(now);

@@ -2,9 +2,9 @@
 //!
 //! `ISS = clock / 4 us + SipHash-2-4(key, four-tuple)`. Others cannot predict the ISS. For the same pair of
 //! ends it increases, so a new connection over an old four-tuple starts above the old connection's numbers.
-//! The timestamp offset is a hash of the four-tuple too. So connections reveal nothing about one another,
-//! while a new connection on an old four-tuple continues the clock of the old connection, so that it can
-//! replace a TIME-WAIT (RFC 6191).
+//! The timestamp offset is a hash of the four-tuple too, so connections reveal nothing about one another. A
+//! new connection on an old four-tuple continues the clock of the old connection, so it can replace a
+//! TIME-WAIT (RFC 6191).
 
 use core::hash::{Hash, Hasher};
 

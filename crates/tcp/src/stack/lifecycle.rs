@@ -64,8 +64,8 @@ impl Stack {
         true
     }
 
-    /// Closes every listener and, for writing, every connection: connections that were not accepted are
-    /// reset, the others end when their peers close too.
+    /// Closes every listener, and every connection for writing. Connections that were not accepted are reset;
+    /// the others end when their peers close too.
     pub fn close_all(&mut self, now: Instant) {
         self.set_forwarding(0);
         let listeners: Vec<ListenerId> = self.listeners.iter().map(|(id, _)| id).collect();

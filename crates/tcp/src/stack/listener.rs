@@ -1,8 +1,9 @@
 //! Listeners: half-open connections, the accept queue, SYN cookies, and their limits.
 //!
-//! A SYN creates a half-open connection while the half-open table has space; beyond that it is answered by a
-//! cookie, or dropped. A completed handshake moves its connection to the accept queue. While that is full,
-//! SYNs and the last segments of handshakes are dropped, so that the peer tries again later (as in Linux).
+//! A SYN creates a half-open connection while the half-open table has space. Beyond that the SYN is answered
+//! by a cookie, or dropped. A completed handshake moves its connection to the accept queue. While the queue
+//! is full, SYNs and the last segments of handshakes are dropped, so the peer tries again later (as in
+//! Linux).
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;

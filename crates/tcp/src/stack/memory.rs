@@ -3,10 +3,10 @@
 //! - Buffers: received data may use all of the memory, written data three quarters.
 //! - Bytes that are kept for repairs: above nine tenths of their limit, the connections that have been idle
 //!   longest free theirs. At the limit no more are kept, and no new connection agrees on Corrective.
-//! - Idle connections: a connection frees its empty lists and the parts that have their initial value again
-//!   (`Connection::release_memory`) if for [`RELEASE_AFTER`] it had nothing in flight, to send or to read,
-//!   and no mechanism that keeps bytes (`Connection::is_bare`). The next segment or call allocates the memory
-//!   that it needs.
+//! - Idle connections: a connection that has been bare for [`RELEASE_AFTER`] frees its empty lists and the
+//!   parts that have their initial value again (`Connection::release_memory`). A bare connection has nothing
+//!   in flight, to send or to read, and no mechanism that keeps bytes (`Connection::is_bare`). The next
+//!   segment or call allocates the memory that it needs.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -86,8 +86,8 @@ impl Memory {
         self.max.saturating_sub(self.used)
     }
 
-    /// Returns the bytes that writes may still use. A quarter of the memory is left to received data: two
-    /// stacks whose memory is full of data for each other could otherwise deliver none of it.
+    /// Returns the bytes that writes may still use. A quarter of the memory is left to received data.
+    /// Otherwise two stacks with memory full of data for each other could deliver none of it.
     pub(super) fn left_to_writes(&self) -> usize {
         (self.max - self.max / 4).saturating_sub(self.used)
     }

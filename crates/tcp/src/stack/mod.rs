@@ -1,8 +1,8 @@
 //! The stack: every connection of one set of addresses, without a clock and without I/O.
 //!
-//! Every driver (the runtime, the simulator, a script) works in the same way: it passes arrived packets to
-//! [`Stack::on_packet`], makes calls for the application ([`Stack::write`], [`Stack::read`], ...), drains
-//! [`Stack::poll_transmit`] and [`Stack::poll_event`] until both return `None`, and sleeps until
+//! Every driver (the runtime, the simulator, a script) works in the same way. It passes arrived packets to
+//! [`Stack::on_packet`], and makes calls for the application ([`Stack::write`], [`Stack::read`], ...). It
+//! drains [`Stack::poll_transmit`] and [`Stack::poll_event`] until both return `None`, and sleeps until
 //! [`Stack::next_timeout`]. There are four kinds of methods: commands, `on_*` (an event), `poll_*` (drain
 //! until `None`) and queries.
 //!
@@ -139,7 +139,7 @@ impl Default for Rx {
 pub struct Transmit {
     /// Bytes of the IP packet.
     pub len: usize,
-    /// Set if the packet is a super-packet: payload bytes of each wire segment to cut it into.
+    /// Payload bytes of each wire segment into which a super-packet must be cut; `None` for other packets.
     pub segment_size: Option<u16>,
     /// True if each segment of the super-packet must be sent twice in a row, the second time marked with
     /// [`Flags::R4`](brisk_wire::Flags::R4) ([`brisk_wire::split_twice`]). Only with
@@ -367,7 +367,7 @@ impl Stack {
     }
 
     /// Discards the client's knowledge of servers, for one partition or for all. Must be called when the
-    /// network changes: a cookie lets a server recognise a returning client.
+    /// network changes, because a cookie lets a server recognise a returning client.
     pub fn flush_fast_open_cache(&mut self, partition: Option<u64>) {
         self.fast_open.flush(partition);
     }
@@ -416,9 +416,9 @@ impl Stack {
         self.owned(id).map(|slot| self.controllers.stats_of(slot))
     }
 
-    /// Returns the time between the SYN of a Fast Open connection and the start of a second, plain connection
-    /// for the same request: some paths accept data on a SYN and then pass nothing more. `None` if there is
-    /// no such risk. The connection that is answered first is kept; if it is the second connection, call
+    /// Returns the time after the SYN of a Fast Open connection at which a second, plain connection for the
+    /// same request should start. Some paths accept data on a SYN and then pass nothing more; `None` if there
+    /// is no such risk. Keep the connection that is answered first. If it is the second one, call
     /// [`Stack::report_hedge_won`] and abort the first.
     pub fn hedge_wait(&self, id: ConnId) -> Option<Duration> {
         self.owned(id)?.connection.fast_open.hedge_wait()

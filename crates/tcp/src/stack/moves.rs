@@ -1,20 +1,19 @@
 //! Peers whose address changes while they have connections.
 //!
 //! A connection keeps its original four-tuple; the device sends packets for an earlier address of a peer to
-//! its present address. Segments of such a connection arrive from the present address, where new connections
-//! of the peer begin too: a segment without an owner there is looked up at the earlier addresses. The caller
-//! has authenticated the peer and validated its path before [`Stack::move_peer`] (RFC 9000 sections 8.2 and
-//! 9); no arriving packet moves an address by itself.
+//! its present address. Segments of such a connection arrive from the present address, like those of the
+//! peer's new connections. A segment from there without an owner is looked up at the earlier addresses. The
+//! caller must authenticate the peer and validate its path before [`Stack::move_peer`] (RFC 9000 sections 8.2
+//! and 9); no arriving packet moves an address by itself.
 //!
-//! Between the change and its report, a reset would end connections that will be found again. So unknown
-//! segments from addresses that no peer has reported are not answered for [`MOVE_REPORT_WAIT`], once a peer
-//! has announced that it reports its moves ([`Stack::expect_moves`]). The same holds for the repetition of a
-//! SYN whose data has already opened a connection at the address of such a peer: another connection would
-//! deliver the data again. After the report, the repetition belongs to the connection that the first SYN
-//! opened.
+//! Between the change and its report, a reset would end connections that will be found again. So once a peer
+//! has announced that it reports its moves ([`Stack::expect_moves`]), unknown segments from unreported
+//! addresses are not answered for [`MOVE_REPORT_WAIT`]. Nor is a SYN that repeats one whose data has already
+//! opened a connection of such a peer: another connection would deliver the data again. After the report, the
+//! repetition belongs to the connection that the first SYN opened.
 //!
-//! All connections of a peer must belong to one shard for each port, whatever its address: a stack does not
-//! look for them in other stacks of the host.
+//! The ports alone must determine the shard of a peer's connection, whatever its address: a stack does not
+//! look for connections in other stacks of the host.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -83,8 +82,8 @@ impl Moves {
         }
     }
 
-    /// Replaces the sender's address in the four-tuple of a segment without an owner: returns the four-tuple
-    /// with the latest earlier address for which there is an owner.
+    /// Finds the owner of a segment among the connections at the sender's earlier addresses. Returns the
+    /// owner's four-tuple, with the latest such address that has an owner.
     pub(super) fn find(
         &self,
         tuple: &FourTuple,
@@ -109,8 +108,8 @@ impl Moves {
         latest.insert((remote.port(), seq.0), remote.ip());
     }
 
-    /// Returns the four-tuple of the connection that this SYN has opened from the address of a known peer, if
-    /// the SYN may be a repetition from an address that the peer has not reported yet.
+    /// Returns the four-tuple of the connection that an identical SYN has opened from the address of a known
+    /// peer. `None` if there is none, or if no report of a move is awaited from this SYN's address.
     pub(super) fn opened_elsewhere(
         &mut self,
         tuple: &FourTuple,
@@ -180,8 +179,8 @@ impl Stack {
         self.change_paths_of(&[address], is_other_path, now);
     }
 
-    /// Forgets the address of a peer. If the peer has left it, this aborts the connections that began there:
-    /// no segment reaches them any more, and they must not be in the way of the next peer at this address.
+    /// Forgets the address of a peer. If the peer has left it, this aborts the connections that began there.
+    /// No segment reaches them any more, and they would be in the way of the next peer at this address.
     pub fn forget_peer(&mut self, address: IpAddr, now: Instant) {
         if self.moves.earlier.values().any(|before| *before == address) {
             let began_there = |slot: &Slot| slot.connection.tuple().remote.ip() == address;

@@ -16,8 +16,8 @@ use crate::error::ConnectError;
 use crate::four_tuple::{self, FourTuple};
 use crate::time::Instant;
 
-/// Number of ports that are tried for a free port before a port in TIME-WAIT is accepted too. If a range is
-/// full of TIME-WAITs, as after a minute of many short connections to one peer, a search through all of it at
+/// Number of ports that are tried for a free port before a port in TIME-WAIT is accepted too. A range may be
+/// full of TIME-WAITs, as after a minute of many short connections to one peer. A search through all of it at
 /// every open would stop the stack.
 const PREFER_FREE: u32 = 64;
 
@@ -72,7 +72,7 @@ impl Stack {
         Ok((id, taken))
     }
 
-    /// Returns one copy of a configuration for all successive connections that are opened with it.
+    /// Returns a copy of a configuration, which successive opens with an equal configuration share.
     fn intern_config(&mut self, tcp: &TcpConfig) -> Arc<TcpConfig> {
         match &self.latest_tcp {
             Some(latest) if **latest == *tcp => Arc::clone(latest),

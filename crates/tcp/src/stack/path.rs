@@ -118,9 +118,9 @@ impl Stack {
         connection.start_from(known, now);
     }
 
-    /// Refreshes facts that a connection learns from others when its timer is due. While it opens, this is
-    /// the round-trip time that others have measured; later, the newest large packet that they have
-    /// delivered.
+    /// Refreshes facts that a connection learns from others when its timer is due. While the connection
+    /// opens, this is the round-trip time that others have measured; later, the newest large packet that they
+    /// have delivered.
     pub(super) fn refresh_path(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         let is_opening = slot.connection.state().is_opening();

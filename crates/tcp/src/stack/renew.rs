@@ -1,8 +1,7 @@
 //! A new stack in the storage of an old one.
 //!
-//! A simulation creates new stacks for every short transfer, so that only the seed determines the result, and
-//! may run a hundred thousand of them a second. Without the old storage each would have to grow its lists
-//! again.
+//! A simulation creates new stacks for every short transfer, so that only the seed determines the result.
+//! Without the old storage each stack would have to grow its lists again.
 
 use super::challenge::AnswerLimit;
 use super::isn::SecretSource;

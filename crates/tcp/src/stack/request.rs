@@ -41,7 +41,7 @@ struct PendingSyn {
     options: Options,
     ecn: Ecn,
     wire_len: usize,
-    /// Set if it replaces a TIME-WAIT: the minimum of the new initial sequence number.
+    /// Minimum of the new initial sequence number, if the SYN replaces a TIME-WAIT.
     floor: Option<SeqNum>,
 }
 
@@ -105,8 +105,7 @@ impl Stack {
     /// Holds SYNs to ports without a listener until the program decides about each, instead of answering them
     /// with a reset. The destination is an address of this stack, or any address with
     /// [`any_address`](crate::StackConfig::any_address). At most `max_pending` are held; further ones are
-    /// dropped, so that their peers ask again. 0, the default, ends forwarding, and forgets the requests that
-    /// are held.
+    /// dropped, so that their peers ask again. The default, 0, ends forwarding and forgets the held requests.
     ///
     /// Data on such a SYN is not accepted, and the peer gets no answer before the decision.
     ///

@@ -1,7 +1,7 @@
 //! The reset that answers a segment without a connection (RFC 9293 section 3.5.2 and 3.10.7.1).
 //!
 //! The stack knows nothing of the peer except the segment. The reset takes its numbers from the segment, so
-//! that the peer accepts it. A reset is never answered. The number of resets per second is limited, so that a
+//! that the peer accepts it. A reset is never answered. The number of resets per second is limited. So a
 //! flood of segments with forged sources does not become a flood of resets to these sources.
 
 use brisk_wire::{Flags, IpMeta, Segment, SeqNum, TcpHeader};

@@ -4,7 +4,7 @@
 //! passes it only the packets of its shard. The stacks share their knowledge of servers and paths: each
 //! returns it as [`SharedFact`]s ([`Stack::poll_shared_fact`]), which the driver passes to the others
 //! ([`Stack::on_shared_fact`]). So every stack has the whole memory, and none waits for another. A stack
-//! without a shard returns no facts and otherwise behaves the same.
+//! without a shard behaves the same, but returns no facts.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -19,8 +19,7 @@ use crate::mechanism::memory::{Destination, Opened};
 use crate::path::{Ends, LargePacket, PathReport};
 use crate::time::Instant;
 
-/// Maximum number of facts that wait for the driver; beyond it the oldest are dropped, which loses no
-/// packet.
+/// Maximum number of facts that wait for the driver. Beyond it the oldest are dropped; no packet is lost.
 const MAX_FACTS: usize = 1024;
 
 /// Predicate for the four-tuples of a stack.
@@ -126,7 +125,8 @@ impl Stack {
     }
 
     /// Takes the memory of a listener with a [replay window](crate::fast_open::ReplayWindow), so that it can
-    /// be shared. Until the listener has a memory again ([`Stack::set_replays`]), it accepts any copy.
+    /// be shared. Until the listener has a memory again ([`Stack::set_replays`]), it accepts any copy of a
+    /// SYN.
     pub fn take_replays(&mut self, listener: ListenerId) -> Option<Box<dyn ReplayMemory>> {
         self.listeners.at_mut(listener)?.fast_open.as_deref_mut()?.replace_replays(None)
     }

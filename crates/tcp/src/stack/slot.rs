@@ -54,15 +54,15 @@ pub(crate) struct Slot {
     reachable: bool,
     /// True if a write was refused because the memory of the stack is used up.
     pub(super) waits_for_memory: bool,
-    /// Set if it was opened with Fast Open: where it reports in the memory of the client.
+    /// Key of its reports in the client's memory, if it was opened with Fast Open.
     pub(crate) server_key: Option<Box<ServerKey>>,
-    /// Set if its SYN opened it, until the handshake is complete.
+    /// Its place in the limits of Fast Open, if its SYN opened it; until the handshake is complete.
     pub(crate) ticket: Option<Box<Ticket>>,
     /// Set if it is a member of its path.
     pub(super) member: Option<Box<Member>>,
     /// Changes of its life that were reported.
     pub(super) reported: ReportedLifecycle,
-    /// Set while it has only answered a SYN: the record from which it can be rebuilt.
+    /// The record from which it can be rebuilt, while it has only answered a SYN.
     pub(super) half_open: Option<Box<HalfOpen>>,
 }
 
@@ -209,13 +209,13 @@ impl Stack {
         }
     }
 
-    /// Retires a connection that has ended: its four-tuple goes to TIME-WAIT or is free, and its slot is free
+    /// Retires a connection that has ended. Its four-tuple goes to TIME-WAIT or is free, and its slot is free
     /// as soon as the application has released it.
     pub(super) fn retire(&mut self, id: ConnId, now: Instant) {
         self.deadlines.set(id.index, None);
         self.leave_path(id, now);
         let Some(slot) = self.slots.at_mut(id) else { return };
-        // Without an owner it is not polled again.
+        // The connection is not polled again.
         self.allowances.update_reservation(&mut slot.connection, now);
         let tuple = FourTuple::from(&slot.tuple);
         let remains = slot.connection.time_wait();

@@ -12,8 +12,8 @@ use core::fmt;
 use crate::receive::FIRST_STORAGE;
 use crate::receive::RecvQueue;
 
-/// Minimum size of receive-buffer storage that is kept for bulk transfers, bytes; of shorter storage only the
-/// initial storage of each buffer is kept.
+/// Minimum size of receive-buffer storage that is kept for bulk transfers, bytes. Of shorter storage, only
+/// the initial storage of each buffer is kept.
 const MIN: usize = 32 << 10;
 /// Maximum size of send-buffer storage that is kept, bytes.
 const SEND_MAX: usize = 64 << 10;
@@ -104,8 +104,8 @@ impl Spares {
         }
     }
 
-    /// Prepares the spares for another stack, whose connections must behave as without spares: only storage
-    /// that is as long as new storage remains. For buffers of `max_buffer_bytes` in all.
+    /// Prepares the spares for another stack, with `max_buffer_bytes` for all buffers. Its connections must
+    /// behave as without spares, so only storage that is as long as new storage remains.
     pub(super) fn renew(&mut self, max_buffer_bytes: usize) {
         self.bulk.renew(max_buffer_bytes / BULK_PART);
         core::mem::swap(&mut self.send.kept, &mut self.sent_before);
@@ -128,8 +128,8 @@ impl Spares {
         }
     }
 
-    /// Takes the storage that was used last, for a receive buffer that needs `wanted` bytes, if it is at most
-    /// four times as large.
+    /// Takes the storage that was used last, for a receive buffer that needs `wanted` bytes. Storage more
+    /// than four times as large is not taken.
     pub(super) fn take(&mut self, wanted: usize) -> Option<Vec<u8>> {
         match wanted {
             FIRST_STORAGE => self.first.take_if(|_| true),

@@ -56,8 +56,8 @@ pub enum Refusal {
     TooManyConnections,
     /// Data while the buffers of the stack hold their maximum.
     OutOfMemory,
-    /// A SYN that repeats the SYN of a Fast Open connection that has ended, or that is being opened by a peer
-    /// whose address may have changed.
+    /// A SYN that repeats the SYN of a Fast Open connection. This connection has ended, or the address of its
+    /// peer may have changed.
     Replayed,
     /// A reset or a plain acknowledgement in TIME-WAIT, which changes nothing there (RFC 1337).
     InTimeWait,
@@ -254,7 +254,8 @@ pub struct FastOpenStats {
     pub memory_refused: u64,
     /// Server: resets whose connections still count against the limit.
     pub rst_penalties: u64,
-    /// Server: old SYNs recognised after their connection had ended, by the hold or the window.
+    /// Server: old SYNs recognised after their connection had ended, by the LAST-ACK hold or the replay
+    /// window.
     pub replay_blocked: u64,
     /// Server: SYNs whose data was refused because the replay window was full.
     pub replay_window_full: u64,

@@ -1,7 +1,7 @@
 //! SYN cookies: a handshake that costs no memory until it completes (RFC 4987 section 3.6).
 //!
-//! When the half-open table is full, the parameters of a SYN are not stored but sent in the sequence number
-//! of the SYN-ACK, and return in the acknowledgement. The format is our own:
+//! When the half-open table is full, the parameters of a SYN travel in the sequence number of the SYN-ACK,
+//! and return in the acknowledgement. The format is our own:
 //!
 //! ```text
 //! ISS     31      27 26   24 23                               0

@@ -46,7 +46,7 @@ pub(crate) struct TimeWaitEntry {
 /// Decision on a segment that arrives in TIME-WAIT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TimeWaitVerdict {
-    /// Do nothing: the segment needs no answer (a bare acknowledgement, a copy, a segment without ACK), or is
+    /// Do nothing. The segment needs no answer (a bare acknowledgement, a copy, a segment without ACK), or is
     /// a reset that does not match (RFC 1337).
     Ignore,
     /// A reset at RCV.NXT, which may end the wait if the host is so configured (RFC 9293 section 3.10.7.4).

@@ -1,5 +1,5 @@
-//! The client of Fast Open on one connection: the content of its SYN, the evaluation of the SYN-ACK, and
-//! signs of a path that drops everything after such a SYN (RFC 7413 section 4.2).
+//! The client of Fast Open on one connection (RFC 7413 section 4.2): the content of its SYN, the evaluation
+//! of the SYN-ACK, and signs of a black hole after the SYN.
 
 use alloc::vec::Vec;
 
@@ -24,8 +24,8 @@ const SYN_TIMEOUT: Duration = Duration::from_secs(1);
 const OPTION_SPACE: u32 = 40;
 /// Number of segments that request a one-time cookie.
 const ONE_TIME_REQUESTS: u8 = 5;
-/// Minimum time after a SYN with data until a second, plain connection follows (see `hedge_wait`). Otherwise
-/// the wait is half a round trip, which on a short path is less than the response time of any server.
+/// Minimum time after a SYN with data until a second, plain connection follows (see `hedge_wait`). On a short
+/// path the usual wait, half a round trip, is less than the response time of any server.
 const HEDGE_MIN: Duration = Duration::from_millis(50);
 /// Repeated SYN-ACKs from a server that sends nothing else show a black hole (`TELL`), and later end the
 /// connection (`END`). A server that follows RFC 6298 has sent two after 3 s and four after 15 s. A server
@@ -53,7 +53,7 @@ pub(crate) struct Client {
     pub(crate) connect: FastOpenConnect,
     /// Number of segments that left after the SYN.
     pub(crate) followed: u8,
-    /// True if a reset was the first answer.
+    /// True if a reset answered the SYN.
     pub(crate) reset: bool,
     /// True if the SYN waits for the first write.
     deferred: bool,
@@ -109,8 +109,8 @@ impl Early {
         self.options.timestamps.map(|timestamps| timestamps.value)
     }
 
-    /// Removes the timestamp of a segment that left before the SYN-ACK was sent again. PAWS (RFC 7323 section
-    /// 5) would drop the segment because of it.
+    /// Removes the timestamp, because PAWS (RFC 7323 section 5) would drop a segment that left before the
+    /// SYN-ACK was sent again.
     pub(crate) fn remove_timestamp(&mut self) {
         self.options.timestamps = None;
     }
@@ -294,14 +294,14 @@ impl Client {
 
 /// The SYN-ACK, and what follows it.
 impl Client {
-    /// True if data beyond the `acked` bytes that the SYN-ACK acknowledges is treated as never sent. False if
-    /// the SYN-ACK acknowledges all data of the SYN and more segments followed: these remain in flight.
+    /// True if data beyond the `acked` bytes that the SYN-ACK acknowledges counts as never sent. False if the
+    /// SYN-ACK acknowledges all data of the SYN and more segments followed, because these remain in flight.
     pub(crate) fn rewinds(&self, acked: u32) -> bool {
         self.data > 0 && !(acked >= self.data && self.followed > 0)
     }
 
-    /// Processes a SYN-ACK that acknowledges `acked` bytes of data. `by_copy`: it answers the second SYN,
-    /// which had no data ([`PlainCopy`]), and not the first.
+    /// Processes a SYN-ACK that acknowledges `acked` bytes of data. `by_copy`: it answers the second SYN, the
+    /// [`PlainCopy`] without data.
     pub(crate) fn record_syn_ack(
         &mut self,
         segment: &Arrived<'_>,
@@ -317,7 +317,7 @@ impl Client {
         let class = SynAckClass::of(&sent, acked, option.as_ref());
         self.class = Some(class);
         self.una = segment.ack;
-        // A SYN-ACK that echoes no timestamp of ours could be forged by a host that does not see our packets.
+        // A host that does not see our packets can forge a SYN-ACK, but not the echo of our timestamp.
         let echoes_nothing = segment.options.timestamps.is_some_and(|timestamps| timestamps.echo == 0);
         let cookie = option.filter(|_| self.attempt.option.is_some() && !echoes_nothing);
         self.report(FastOpenReport::SynAck { class, cookie, known: self.attempt.known });
@@ -379,10 +379,9 @@ impl Client {
         }
     }
 
-    /// Returns the time after the SYN at which a second, plain connection for the same request should follow,
-    /// as a guard against a path that accepts the data and then drops everything. `None` if there is no such
-    /// risk: the SYN has no data, this path has passed responses to such SYNs before, or the data was not
-    /// accepted.
+    /// Returns the time after the SYN at which a second, plain connection for the same request should follow.
+    /// It guards against a path that accepts the data and then drops everything. `None` without this risk:
+    /// the SYN has no data, the data was not accepted, or the path has passed responses to such SYNs before.
     pub(crate) fn hedge_wait(&self) -> Option<Duration> {
         let unanswered = matches!(self.class, None | Some(SynAckClass::Accepted));
         (self.takes_data() && unanswered && !self.has_verdict && !self.attempt.proven)

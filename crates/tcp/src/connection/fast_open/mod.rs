@@ -1,9 +1,9 @@
 //! Fast Open on one connection: the content of its SYN or SYN-ACK, and the effects of the answer (RFC 7413
 //! section 4.2). Decisions about cookies and limits are in [`crate::fast_open`].
 //!
-//! The data of a SYN is in the send queue like any other data. If the SYN-ACK does not acknowledge it, it
-//! counts as never sent: the scoreboard is rewound to SEG.ACK, and the data leaves with the acknowledgement,
-//! as new data and without a response of congestion control.
+//! The data of a SYN is in the send queue like any other data. Data that the SYN-ACK does not acknowledge
+//! counts as never sent. The scoreboard is rewound to SEG.ACK, and the data leaves with the acknowledgement
+//! as new data, without a response of congestion control.
 
 use alloc::boxed::Box;
 
@@ -117,8 +117,8 @@ impl FastOpenState {
 
 /// Both roles: the options, and the acknowledgement number.
 impl FastOpenState {
-    /// Returns the option of the next SYN or SYN-ACK, if `sent` have left before: only the first has the
-    /// option.
+    /// Returns the option of the next SYN or SYN-ACK; `sent` of them have left before. Only the first SYN-ACK
+    /// has the option. A plain SYN has none.
     pub(super) fn syn_option(&self, sent: u32) -> Option<FastOpen> {
         match self.role.as_deref()? {
             Role::Client(client) => client.syn_option(),
@@ -126,7 +126,7 @@ impl FastOpenState {
         }
     }
 
-    /// Returns the option of the next segment outside the handshake, which transfers a one-time cookie
+    /// Returns the option of the next segment outside the handshake. It transfers a one-time cookie
     /// ([`crate::fast_open::one_time`]).
     #[inline]
     pub(super) fn option(&self) -> Option<FastOpen> {
@@ -154,8 +154,8 @@ impl FastOpenState {
         }
     }
 
-    /// Processes the option on a segment outside the handshake. Returns true if the client has requested a
-    /// cookie that it gets.
+    /// Processes the option on a segment outside the handshake. Returns true if it is a client's request for
+    /// a cookie and is granted.
     pub(super) fn on_option(&mut self, option: FastOpen) -> bool {
         match self.role.as_deref_mut() {
             Some(Role::Client(client)) if !option.cookie.is_empty() => {
@@ -167,8 +167,8 @@ impl FastOpenState {
         }
     }
 
-    /// Returns the acknowledgement number, if RCV.NXT is `rcv_nxt`: of a SYN in parts only the first part is
-    /// acknowledged.
+    /// Returns the acknowledgement number, if RCV.NXT is `rcv_nxt`. If the SYN came in parts, only the first
+    /// part is acknowledged at first.
     #[inline]
     pub(super) fn acknowledged(&self, rcv_nxt: SeqNum) -> SeqNum {
         self.server().and_then(Server::acknowledged).unwrap_or(rcv_nxt)
@@ -177,7 +177,7 @@ impl FastOpenState {
 
 /// The client.
 impl FastOpenState {
-    /// True while the SYN in flight is one of Fast Open.
+    /// True while the SYN in flight uses Fast Open.
     pub(crate) fn opens_fast(&self) -> bool {
         self.client().is_some_and(Client::is_fast)
     }
@@ -206,8 +206,8 @@ impl FastOpenState {
         Some(client.syn_payload_limit(tx))
     }
 
-    /// Returns the bytes of data on a copy of the SYN, which then also has the cookie. `None` if the
-    /// configuration permits no data, or the path is not known to pass data on a SYN.
+    /// Returns the bytes of data on a copy of the SYN, which then also has the cookie. `None` unless the
+    /// configuration permits data and the path has passed data on a SYN.
     pub(super) fn copied_syn_data(&self, config: &TcpConfig) -> Option<u32> {
         let permitted = config.handshake_copies.is_some_and(|copies| copies.with_data);
         self.client().filter(|_| permitted)?.proven_data()
@@ -224,7 +224,7 @@ impl FastOpenState {
         self.client().map(|client| (client.attempt.mode, client.data()))
     }
 
-    /// Processes an acknowledgement of our SYN up to `ack`, within its data: the data beyond counts as never
+    /// Processes an acknowledgement of our SYN up to `ack`. Data of the SYN beyond `ack` counts as never
     /// sent. `iss` is the sequence number of the SYN.
     pub(super) fn rewind_syn_data(&self, ack: SeqNum, iss: SeqNum, scoreboard: &mut Scoreboard) {
         let rewinds = self.client().is_some_and(|client| client.rewinds(ack.since(iss + 1)));
@@ -233,8 +233,8 @@ impl FastOpenState {
         }
     }
 
-    /// Falls back to a plain SYN because the first was not answered in time; the ordinary schedule begins
-    /// with it. Returns false if there is no Fast Open to fall back from.
+    /// Falls back to a plain SYN because the first was not answered in time. The ordinary schedule begins
+    /// with the plain one. Returns false if there is no Fast Open to fall back from.
     pub(super) fn fall_back_to_plain_syn(&mut self, syn: &mut OwnSyn, rto: &mut Rto) -> bool {
         if !self.client_mut().is_some_and(Client::fall_back) {
             return false;
@@ -255,10 +255,10 @@ impl FastOpenState {
     }
 
     /// Keeps a segment that has overtaken the SYN-ACK, if all kept segments take at most `limit` bytes. Such
-    /// a segment answers the data of the SYN, so the SYN-ACK is lost or reordered. Therefore the SYN leaves
+    /// a segment answers the data of the SYN, so the SYN-ACK is lost or reordered. Therefore a SYN leaves
     /// again after the reordering window of RACK, a quarter of the round-trip time (RFC 8985 section 6.2),
-    /// and the server repeats the SYN-ACK. The server takes a SYN that comes sooner than [`COPIES_MEET`] for
-    /// a copy.
+    /// and the server repeats the SYN-ACK. The wait is at least [`COPIES_MEET`], because the server takes an
+    /// earlier SYN for a copy.
     ///
     /// `since`: time since the SYN left.
     pub(super) fn queue_early(
@@ -277,8 +277,8 @@ impl FastOpenState {
     }
 
     /// Processes a reset that answers the SYN. Some devices refuse data on a SYN this way, so the first reset
-    /// only makes the plain copy leave, if it has not. Returns false for a later reset, and if there is no
-    /// copy to wait for.
+    /// only makes the plain copy leave, if it has not. Returns true if the connection goes on; false for a
+    /// later reset, and without a copy to wait for.
     pub(super) fn defers_reset(&mut self, copy: &mut PlainCopy) -> bool {
         let Some(client) = self.client_mut() else { return false };
         match *copy {
@@ -290,7 +290,7 @@ impl FastOpenState {
     }
 
     /// Evaluates the SYN-ACK after its acknowledgement has been processed. `echoed`: the round-trip time by
-    /// its timestamp. Returns true if it acknowledges data of the SYN.
+    /// the SYN-ACK's timestamp. Returns true if the SYN-ACK acknowledges data of the SYN.
     pub(super) fn classify_syn_ack(
         &mut self,
         segment: &Arrived<'_>,
@@ -310,9 +310,10 @@ impl FastOpenState {
         takes_data
     }
 
-    /// Evaluates a repeated SYN-ACK: our acknowledgement did not arrive. Several over some seconds, without
-    /// any other segment, show that the path passes SYNs but no later segments. The request is acknowledged,
-    /// so none of our timers would detect it. Returns true if the connection must be given up.
+    /// Evaluates a repeated SYN-ACK, which shows that our acknowledgement did not arrive. Several of them
+    /// over some seconds, without any other segment, show that the path passes SYNs but no later segments.
+    /// None of our timers would detect this, because the request is acknowledged. Returns true if the
+    /// connection must be given up.
     pub(super) fn on_repeated_syn_ack(
         &mut self,
         handshake: &Handshake,
@@ -350,16 +351,16 @@ impl FastOpenState {
         }
     }
 
-    /// Evaluates a reset, from the peer or from a device in its name, within a round trip of the SYN-ACK
-    /// (`young`) and before any data (`has_received` is false).
+    /// Evaluates a reset from the peer, or from a device in its name. `young`: it came within a round trip of
+    /// the SYN-ACK. `has_received`: data came before it.
     pub(super) fn on_reset(&mut self, young: bool, has_received: bool) {
         if young && !has_received && self.syn_ack_class() == Some(SynAckClass::Accepted) {
             self.on_black_hole(BlackHoleSign::EarlyReset);
         }
     }
 
-    /// Evaluates a retransmission timeout, the `in_row`th in a row, of the data from `una` on. The second
-    /// timeout without progress since the connection opened shows a black hole.
+    /// Evaluates the `in_row`th retransmission timeout in a row; `una` is the first unacknowledged byte. The
+    /// second timeout without progress since the connection opened shows a black hole.
     pub(super) fn on_timeout(&mut self, una: SeqNum, in_row: u32) {
         if in_row == 2 && self.client().is_some_and(|client| client.is_stuck_at(una)) {
             self.on_black_hole(BlackHoleSign::Timeouts);
@@ -367,8 +368,8 @@ impl FastOpenState {
     }
 
     /// Processes the fact that the request was answered on another connection, which began later. If no data
-    /// has arrived here (`has_received` is false), either the response was lost, or the path passes no
-    /// segments after such a SYN.
+    /// has arrived here (`has_received` is false), the response was lost or the path is a black hole after
+    /// such a SYN.
     pub(crate) fn on_hedge_won(&mut self, has_received: bool) {
         if !has_received && self.syn_ack_class() == Some(SynAckClass::Accepted) {
             self.on_black_hole(BlackHoleSign::HedgeWon);
@@ -442,16 +443,16 @@ impl FastOpenState {
         self.server().is_some_and(|server| server.allowance().is_some())
     }
 
-    /// Returns the bytes of data that may leave before the handshake's ACK, after `sent` bytes. A client
-    /// whose address only a cookie proves gets no more than any connection may begin with. `None` if the
-    /// windows alone decide.
+    /// Returns the bytes of data that may leave before the handshake's ACK; `None` if the windows alone
+    /// decide. `sent`: bytes that have left. A client whose address only a cookie proves gets no more than
+    /// any connection may begin with.
     pub(super) fn unproven_budget(&self, sent: u32, mss: u32) -> Option<u32> {
         let unproven = !self.is_authenticated();
         unproven.then(|| initial_window(STANDARD_WINDOW, mss).saturating_sub(sent))
     }
 
-    /// Returns which segments may leave in SYN-RECEIVED after the SYN-ACK within the amplification limit, if
-    /// the next one has at most `limit` bytes of payload and `headers` bytes of headers.
+    /// Returns which segments the amplification limit permits in SYN-RECEIVED after the SYN-ACK. The next one
+    /// has at most `limit` bytes of payload and `headers` bytes of headers.
     pub(super) fn affords_early(&self, tx: &Sender, limit: u32, headers: usize) -> EarlyBudget {
         let Some(server) = self.server().filter(|server| server.sends_early()) else {
             return EarlyBudget::Nothing;

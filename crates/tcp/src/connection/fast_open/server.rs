@@ -1,5 +1,5 @@
-//! The server of Fast Open on one connection: the content of its SYN-ACK, and the segments that may leave and
-//! arrive before the handshake is complete (RFC 7413 section 4.2).
+//! The server of Fast Open on one connection (RFC 7413 section 4.2): the content of its SYN-ACK, and the
+//! segments that may leave and arrive before the handshake is complete.
 
 use brisk_wire::{Cookie, FastOpen, SeqNum};
 
@@ -111,12 +111,11 @@ impl Server {
         self.answer.accepted && !core::mem::replace(&mut self.reduced, true)
     }
 
-    /// Evaluates the acknowledgement `ack` of a SYN-ACK that was sent several times. The echoed timestamp (of
-    /// a SYN-ACK that left `echoed` ago) shows which one was answered; there may be several, since a repeated
-    /// SYN is answered independently of the timer. If it was a retransmission, the client was in SYN-SENT
-    /// when earlier data arrived and dropped that data: it is sent again at once, which is no sign of
-    /// congestion. If it was the original, the timeout was spurious. Returns true if such a timeout has
-    /// reduced the window.
+    /// Evaluates the acknowledgement `ack` of a SYN-ACK that left several times. The echoed timestamp, of a
+    /// SYN-ACK that left `echoed` ago, shows which one was answered. If a retransmission was answered, the
+    /// client was in SYN-SENT when earlier data arrived and dropped that data. The data is sent again at
+    /// once, which is no sign of congestion. If the original was answered, the timeout was spurious. Returns
+    /// true if such a timeout has reduced the window.
     pub(crate) fn resend_dropped_data(
         &self,
         ack: SeqNum,
@@ -159,8 +158,8 @@ impl Server {
         core::mem::take(&mut self.in_parts)
     }
 
-    /// Returns the acknowledgement number until the handshake is complete, if it differs from RCV.NXT because
-    /// parts are not acknowledged.
+    /// Returns the acknowledgement number while parts wait for the end of the handshake; `None` if it is
+    /// RCV.NXT.
     pub(crate) fn acknowledged(&self) -> Option<SeqNum> {
         self.in_parts.then_some(self.first_end)
     }

@@ -1,9 +1,9 @@
 //! Corrective's profile F1: parity at the sequence numbers of the data, as in the paper, for the laboratory.
 //!
 //! Parity has the sequence number of the data that it covers, so a parity segment whose option a device
-//! removed looks like data. Therefore every segment has the option, and an end discards a segment with
-//! payload and without the option. Then both ends switch F1 off. The end that discarded the segment accepts
-//! payload again only from a peer that knows that F1 is off, as its timestamp echo shows.
+//! removed looks like data. Therefore every segment has the option, and an end discards a segment that has
+//! payload but no option. Then both ends switch F1 off. The end that discarded the segment accepts payload
+//! again when the peer's timestamp echo shows that the peer knows that F1 is off.
 
 use brisk_wire::Flags;
 
@@ -60,10 +60,10 @@ impl Gentle {
         !segment.is_empty() && echo.is_none_or(|echo| older(echo, since))
     }
 
-    /// Records the timestamp of a segment that is held off, and answers it at a limited rate: the echo shows
-    /// the peer that this end has switched F1 off. If only accepted segments updated the timestamp, two ends
-    /// with data outstanding would wait for each other's echo for ever: data at RCV.NXT is discarded, and
-    /// acknowledgements without data have later sequence numbers.
+    /// Records the timestamp of a segment that is held off, and answers it at a limited rate. The echo shows
+    /// the peer that this end has switched F1 off. Data at RCV.NXT is discarded, and acknowledgements without
+    /// data have later sequence numbers. So if only accepted segments updated the timestamp, two ends with
+    /// data outstanding would wait for each other's echo for ever.
     fn answer_held(&mut self, segment: &Arrived<'_>, parts: &mut Parts<'_>, now: Instant) -> SegmentVerdict {
         let within = parts.rx.window.acceptable(parts.rx.rcv_nxt(), segment.seq, segment.len());
         let valid = within && parts.is_believable(segment, now);
@@ -88,7 +88,7 @@ impl Gentle {
         self.f1_hold = Some(F1Hold { since: parts.rx.timestamps.value(now), notified: now });
         self.stop(GentleOff::Stripped, parts);
         parts.rx.ack.force();
-        // The peer discards data that left without the option before it switched F1 off: the data is sent
+        // The peer discards data that left without the option before it switched F1 off. The data is sent
         // again, which is no sign of congestion.
         if parts.tx.scoreboard.mark_all_lost() > 0 {
             parts.tx.recovery.on_too_big(parts.tx.scoreboard.nxt());

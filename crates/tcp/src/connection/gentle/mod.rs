@@ -1,9 +1,9 @@
-//! Corrective and Proactive on one connection: the agreement of SYN and SYN-ACK, the option on later
-//! segments, and the meaning of the option on an arriving segment (Gentle Aggression sections 5 and 6).
+//! Corrective and Proactive on one connection (Gentle Aggression sections 5 and 6): the agreement of SYN and
+//! SYN-ACK, the option on later segments, and its meaning on an arriving segment.
 //!
 //! The parts are in [`crate::mechanism`]; this file connects them. A connection without these mechanisms
-//! sends no option and ignores the peer's options, with one exception. If the handshake has shown an option,
-//! a segment whose payload may be parity is dropped, because parity taken as data would corrupt the stream.
+//! sends no option and ignores the peer's options, with one exception. After an option in the handshake, a
+//! segment whose payload may be parity is dropped, because parity taken as data would corrupt the stream.
 
 use alloc::boxed::Box;
 
@@ -51,8 +51,8 @@ const ACK_DELAY: Micros = Micros::from_millis(40);
 
 /// Corrective, Proactive and the planner of one connection; a mechanism that is off is `None`.
 ///
-/// The connection calls a method when a SYN or SYN-ACK leaves or arrives, when a segment arrives, and when
-/// a timer fires. The methods use the [`Parts`] of the connection, and return what the connection must do.
+/// The connection calls a method for each SYN or SYN-ACK, for each arriving segment, and at each timeout. The
+/// methods use the [`Parts`] of the connection, and return what the connection must do.
 #[derive(Debug)]
 pub(crate) struct Gentle {
     capabilities: Option<Capabilities>,
@@ -359,8 +359,8 @@ impl Gentle {
         [parity, repair, copies].into_iter().flatten().min()
     }
 
-    /// Serves the timers: copies and parity may be due, and received data that parity has repaired counts as
-    /// lost if its original has not arrived by now.
+    /// Serves the timers. Copies and parity may be due. Received data that parity has repaired counts as lost
+    /// if its original has not arrived by now.
     pub(crate) fn on_timeout(&mut self, parts: &mut Parts<'_>, now: Instant) {
         let Some(active) = self.active.as_deref_mut() else { return };
         active.on_proactive_timeout(parts, now);
@@ -511,9 +511,10 @@ impl Gentle {
         Some(report)
     }
 
-    /// Processes the reports of parity and copies in an acknowledgement, after the scoreboard and before
-    /// losses and round-trip times are derived from it. `reported` is the end of the SACK blocks before it,
-    /// `probe` the deadline of the probe timer. Returns the report of the peer, if the mechanisms are in use.
+    /// Processes an acknowledgement's reports of parity and copies: after the scoreboard, and before losses
+    /// and round-trip times are derived from the acknowledgement. `reported` is the highest sequence number
+    /// that SACK had reported before, `probe` the deadline of the probe timer. Returns the peer's report, if
+    /// the mechanisms are in use.
     pub(crate) fn on_ack(
         &mut self,
         segment: &Arrived<'_>,
@@ -571,7 +572,7 @@ impl Gentle {
 /// The repairs that a processed acknowledgement shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Conclusion {
-    /// Bytes of a hole that the peer has repaired but a device on the path has not seen: they are
+    /// Bytes of a hole that the peer has repaired but a device on the path has not seen. They are
     /// retransmitted.
     pub(crate) newly_lost: u32,
     pub(crate) refuted: Refuted,

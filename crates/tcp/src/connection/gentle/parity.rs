@@ -1,6 +1,6 @@
-//! The sending half of Corrective on one connection: selection of the encoded data, time of its parity, and
-//! the effect of the peer's reports, or of their absence, on loss detection and on parity (Gentle Aggression
-//! section 5). The [encoder](crate::mechanism::corrective::encoder) forms the groups.
+//! The sending half of Corrective on one connection (Gentle Aggression section 5): it selects the data to
+//! encode and the time of its parity. The peer's reports, or their absence, affect loss detection and later
+//! parity. The [encoder](crate::mechanism::corrective::encoder) forms the groups.
 
 use brisk_wire::gentle::{ENC, FIN_END};
 use brisk_wire::{Gentle as GentleOption, SeqNum};
@@ -27,8 +27,8 @@ use crate::send::scoreboard::{Record, Scoreboard};
 use crate::seq_ranges::{SeqRange, SeqRanges};
 use crate::time::{Duration, Instant, Micros};
 
-/// Length of the longest option of the profile, padded. The payload of every data segment is smaller by this,
-/// so that a parity segment with the same payload fits the same packet.
+/// Length of the longest option of the profile, padded. Every data segment leaves these bytes free, so that a
+/// parity segment with the same payload fits the same packet.
 const RESERVED_F2: u32 = 16;
 const RESERVED_F1: u32 = 8;
 
@@ -106,7 +106,6 @@ impl ParityTx {
 
     /// Returns the time at which parity is due, or a group is complete.
     pub(crate) fn next_timeout(&self, tx: &Sender, known: &PathFacts) -> Option<Instant> {
-        // Before the handshake is complete no round trip is known.
         self.encoder.next_timeout(self.rtt(tx, known))
     }
 
@@ -171,7 +170,7 @@ impl Gentle {
     }
 
     /// Applies a plan to the data that follows: `parities` (0: none) for each group of at most `group`
-    /// segments, after a pause or directly after the group.
+    /// segments. They leave after a pause or directly after the group.
     pub(crate) fn plan_parity(&mut self, parities: u32, group: u32, pause: bool) {
         if let Some(ParityTx { encoder, config, .. }) = self.parity_tx() {
             encoder.close();
@@ -255,11 +254,12 @@ impl Gentle {
         };
         if parity.tail_ack_due {
             // A stateful device that did not see the lost tail drops the acknowledgement of its repair. A
-            // bare acknowledgement at SND.NXT shows the device the end of the sequence numbers; an
-            // acknowledgement that is owed anyway does as well.
+            // bare acknowledgement at SND.NXT shows the device where the sequence numbers end. An
+            // acknowledgement that is owed anyway serves as well.
             return Step::Send(if owes_ack { Choice::Ack { is_tail: true } } else { Choice::TailAck });
         }
-        // A host that reflects options seems to agree to F1: it must first show that it uses the format.
+        // A host that reflects options seems to agree to F1, so the peer must first show that it uses the
+        // format.
         if parity.profile.is_f1() && (is_early || !active.confirmed) {
             return Step::Skip(None);
         }
@@ -285,8 +285,8 @@ impl Gentle {
         }
     }
 
-    /// Returns a decision about parity that only waits for the end of the burst; `None` if it is decided like
-    /// any other.
+    /// Returns a decision about parity that only waits for the end of the burst; `None` if the ordinary
+    /// decision about parity applies.
     #[inline]
     pub(crate) fn decide_open_group(&self, tx: &Sender) -> Option<Step> {
         match self.parity() {
@@ -300,11 +300,10 @@ impl Gentle {
         }
     }
 
-    /// Returns the bytes that were delivered above a loss while loss detection waited for a repair by parity,
-    /// and for which no new data was sent because they counted as in flight. The result is at most the number
-    /// of bytes to retransmit, less the bytes that several parities of a group may still repair. Such
-    /// parities wait at the receiver until no more losses than parities are left; a single parity does not
-    /// wait.
+    /// Returns the bytes that were delivered above a loss while loss detection waited for a repair by parity.
+    /// They counted as in flight, so no new data was sent for them. The maximum is the bytes to retransmit,
+    /// less the bytes that several parities of a group may still repair. Such parities wait at the receiver
+    /// until the losses are at most as many; a single parity does not wait.
     pub(crate) fn delivered_while_held(&self, sender: &Sender) -> u32 {
         let Some(tx) = self.parity() else { return 0 };
         if tx.hold(self.planner.is_some()) == FecHold::Off {
@@ -459,8 +458,8 @@ impl Gentle {
 
 /// Acknowledgements.
 impl Gentle {
-    /// Processes the reports about parity in an acknowledgement. `reported` is the end of the SACK blocks
-    /// before it. Returns true if parity may have repaired the delivered data.
+    /// Processes the reports about parity in an acknowledgement. `reported` is the highest sequence number
+    /// that SACK had reported before. Returns true if parity may have repaired the delivered data.
     pub(super) fn read_ack(
         &mut self,
         report: &RepairReport,
@@ -496,9 +495,9 @@ impl Gentle {
     }
 
     /// Records the segments that a reported repair may concern: the filled holes, or else the tail. If parity
-    /// left less than a reordering window after the data, the original may only be late, and the reduction is
-    /// undone if it arrives after all. Parity that left later repairs data that RACK too would have declared
-    /// lost; that reduction stays.
+    /// left less than a reordering window after the data, the original may only be late. The reduction is
+    /// undone if that original arrives after all. If parity left later, RACK too would have declared the data
+    /// lost, so the reduction stays.
     fn record_refutable(
         &mut self,
         report: &RepairReport,
@@ -530,7 +529,7 @@ impl Gentle {
     }
 
     /// Evaluates a DSACK, which may show that a device removes the option from parity, or that an original
-    /// was only late. It does not show that a repaired segment was not lost.
+    /// was only late. A DSACK for a retransmission does not show that the repaired original had arrived.
     fn on_dsack(&mut self, report: &RepairReport, ack: &mut AckOutcome, parts: &mut Parts<'_>) {
         let Some(Dsack { range, of, sent_twice, .. }) = ack.dsack else { return };
         let Some(tx) = self.parity_tx() else { return };
@@ -549,7 +548,7 @@ impl Gentle {
             DsackOf::Retransmit | DsackOf::TailLossProbe => {
                 ack.dsack = Some(Dsack { range, of: DsackOf::Repaired, sent_twice, reported_before: false });
                 // The report of the repair arrives only after a retransmission: a device that had not seen
-                // the data dropped the acknowledgement of the repair.
+                // the data dropped the earlier acknowledgement.
                 if report.repaired {
                     tx.ack_holes += 1;
                     let given_up = tx.ack_holes >= ACK_HOLES_MAX;
@@ -579,8 +578,8 @@ impl Gentle {
         if repairs.is_empty() { Refuted::All } else { Refuted::Some }
     }
 
-    /// Marks a repaired hole as lost if the acknowledgement number stays below it: a device on the path that
-    /// has not seen the data rewrote the acknowledgement. The data is sent again, without another reduction.
+    /// Marks a repaired hole as lost if the acknowledgement number stays below it, because a device that has
+    /// not seen the data rewrote the acknowledgement. The data is sent again, without another reduction.
     /// Returns the bytes that are newly marked lost.
     pub(super) fn resend_repaired_hole(
         &mut self,

@@ -11,15 +11,15 @@
 //! path has passed data once ([`OpenAttempt::untried`](crate::fast_open::client::OpenAttempt)); from then on
 //! there is no copy.
 //!
-//! The copy is not a retransmission: option and data are still offered, no mechanism falls back, and the
-//! timer of the SYN restarts with it. The echoed timestamp, or the time of the answer, shows which of the two
-//! SYNs was answered; only an echo gives a round-trip time (Karn's algorithm).
+//! The copy is not a retransmission: option and data are still offered, and no mechanism falls back. The
+//! timer of the SYN restarts with the copy. The echoed timestamp, or the time of the answer, shows which of
+//! the two SYNs was answered. Only an echo gives a round-trip time (Karn's algorithm).
 //!
 //! **The copy of any SYN and SYN-ACK** ([`HandshakeCopies`](crate::config::HandshakeCopies)) guards against
 //! loss, which delays a handshake more than anything else (Gentle Aggression section 8.4.1). The copy of a
-//! SYN has no data and no cookie, since it must not deliver a request a second time, but keeps the option of
-//! Corrective and Proactive. It carries the data only if the configuration permits that and the path has
-//! passed data on a SYN before. The copy of a SYN-ACK is identical to the SYN-ACK. Neither copy is a
+//! SYN keeps the option of Corrective and Proactive. It has neither data nor cookie, since it must not
+//! deliver a request a second time. It carries the data only if the configuration permits that and the path
+//! has passed data on a SYN before. The copy of a SYN-ACK is identical to the SYN-ACK. Neither copy is a
 //! retransmission: no mechanism falls back, no option is withdrawn, and the timer continues. With the
 //! [planner](crate::mechanism::plan) a copy leaves only where its benefit exceeds its cost.
 
@@ -74,7 +74,7 @@ impl PlainCopy {
         srtt.map_or(WAIT_UNKNOWN, |srtt| srtt / 2)
     }
 
-    /// Starts the wait after the SYN left; returns the delay by which the timer of the SYN starts later.
+    /// Starts the wait after the SYN left. Returns how much later the timer of the SYN starts.
     pub(crate) fn start(&mut self, now: Instant) -> Duration {
         let PlainCopy::After(wait) = *self else { return Duration::ZERO };
         *self = if wait.is_zero() { PlainCopy::Due } else { PlainCopy::At(now + wait) };
@@ -98,7 +98,7 @@ impl PlainCopy {
     }
 
     /// True if a SYN-ACK answers the copy and not the SYN before it. `echoed`: time since the SYN whose
-    /// timestamp it echoes; `opened`: the time of the first SYN.
+    /// timestamp the SYN-ACK echoes; `opened`: the time of the first SYN.
     pub(crate) fn is_answered(
         &self,
         echoed: Option<Micros>,

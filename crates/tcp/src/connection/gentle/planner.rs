@@ -1,10 +1,10 @@
 //! The planner on one connection: its input for [`crate::mechanism::plan`], and the use of the resulting
 //! plan.
 //!
-//! A plan is made when a flight begins: when there is data to send and the flight of the last plan has left.
-//! It determines the groups of the encoder, the segments that the copier selects, and the size of segments.
-//! Its cost limits the redundancy until the next plan, together with the unspent part of the plan before if
-//! that flight was not acknowledged then.
+//! A plan is made when a flight begins: there is data to send, and the flight of the last plan has left. It
+//! determines the groups of the encoder, the segments that the copier selects, and the size of segments.
+//! Until the next plan the cost of this one limits the redundancy. The unspent part of the previous plan is
+//! added if its flight is not acknowledged yet.
 
 use brisk_wire::SeqNum;
 
@@ -26,14 +26,14 @@ const PRIOR_SEGMENTS: u64 = 5;
 /// Number of recent losses whose cause is remembered.
 const KINDS: u32 = 8;
 
-/// Delay of an exchange whose SYN or SYN-ACK was lost, in thousandths of a round trip: the timer of the
-/// handshake, and the round trip of a request without Fast Open.
+/// Delay of an exchange whose SYN or SYN-ACK was lost, in thousandths of a round trip. It consists of the
+/// timer of the handshake, and the round trip of a request without Fast Open.
 const LATE_HANDSHAKE: u32 = 2_500;
-/// Mean length of a run of losses, in thousandths, from which on there is a gap between a SYN and its copy.
+/// Mean length of a run of losses, in thousandths of a loss, from which a SYN and its copy leave with a gap.
 const RUNS: u32 = 1_300;
 /// Maximum time between a SYN and its copy.
 const GAP_MAX: Duration = Duration::from_millis(200);
-/// Delay if only the data of the SYN was lost, and follows the handshake.
+/// Delay if only the data of the SYN was lost and follows the handshake, in thousandths of a round trip.
 const LATE_REQUEST: u32 = 1_000;
 
 /// See the [module](self).
@@ -129,8 +129,8 @@ impl Planner {
         self.flight.filter(|flight| parts.state != State::Closed && una.lt(flight.range.end))
     }
 
-    /// Returns the expected losses, from the memory of the path and this connection; without either, from an
-    /// assumption.
+    /// Returns the expected losses: a weighted mean of an assumption, the memory of the path and this
+    /// connection.
     pub(crate) fn expected_losses(&self, parts: &Parts<'_>) -> Losses {
         let Parts { path, tx, .. } = parts;
         let own = path.random_losses(parts.all_losses());
@@ -168,16 +168,15 @@ impl Gentle {
         }
     }
 
-    /// True if the allowance of the destination permits `bytes` that no plan includes; always without a
-    /// planner.
+    /// True if the allowance of the destination permits `bytes` in addition to the plans; always true without
+    /// a planner.
     pub(crate) fn affords(&self, bytes: u32) -> bool {
         self.planner.as_ref().is_none_or(|planner| bytes <= planner.destination_allowance)
     }
 
     /// True if no parity may leave now. Recovery mostly follows a queue that overflowed, and parity would
-    /// lengthen the queue. A planner distinguishes random losses, after which parity may leave: otherwise a
-    /// flight that takes longer than a round trip would lose the protection of its end with its first random
-    /// loss.
+    /// lengthen the queue. With a planner, parity may leave after random losses. Otherwise the first random
+    /// loss would end the protection of a flight that takes longer than a round trip.
     pub(crate) fn withholds_parity(&self, state: CongestionState) -> bool {
         match state {
             CongestionState::Open | CongestionState::Disorder | CongestionState::Cwr => false,
@@ -202,7 +201,7 @@ impl Gentle {
         end.map_or(u32::MAX, |end| end.since(nxt).div_ceil(mss).saturating_mul(mss))
     }
 
-    /// Returns the largest payload of a segment that begins at `seq`, if the plan splits the flight.
+    /// Returns the largest payload of a segment that begins at `seq`, if the plan makes segments smaller.
     pub(crate) fn planned_segment(&self, seq: SeqNum) -> u32 {
         let flight = self.planned_flight().filter(|flight| flight.range.contains(seq));
         flight.map_or(u32::MAX, |flight| flight.plan.segment)
@@ -236,7 +235,7 @@ impl Gentle {
     pub(crate) fn record_loss(&mut self, parts: &mut Parts<'_>) {
         parts.path.sort_losses(parts.all_losses(), parts.tx);
         let Some(planner) = &mut self.planner else { return };
-        // A sample that may include the timer of a lost SYN-ACK is long without a queue.
+        // A sample that may include the timer of a lost SYN-ACK is long even without a queue.
         let min = parts.path.rtt_report(parts.tx).and_then(|_| parts.path.min_rtt(parts.tx));
         planner.kinds.on_loss(min, parts.tx.is_queue_full());
         planner.sees_queue = planner.expected_losses(parts).queue;
@@ -245,8 +244,8 @@ impl Gentle {
 
 /// The handshake, which is protected first: without it redundancy of the data is useless.
 impl Gentle {
-    /// True if the planner considers a copy of the first SYN or SYN-ACK useful: of `bytes` bytes, and, if it
-    /// is `plain`, without the data that the SYN had. Always true without a planner.
+    /// True if the planner considers a copy of the first SYN or SYN-ACK useful; always true without a
+    /// planner. The copy has `bytes` bytes. `plain`: it omits the data of the SYN.
     pub(crate) fn plans_syn_copy(&self, bytes: u32, plain: bool, parts: &Parts<'_>) -> bool {
         let late = if plain { LATE_HANDSHAKE - LATE_REQUEST } else { LATE_HANDSHAKE };
         self.planner.as_ref().is_none_or(|planner| {
@@ -259,9 +258,9 @@ impl Gentle {
         })
     }
 
-    /// Returns the minimum delay of the copy of a SYN: until a run of losses is over, if losses come in runs.
-    /// The copy of a SYN-ACK does not wait: the response follows it, and would arrive before the handshake is
-    /// complete.
+    /// Returns the minimum delay of the copy of a SYN. If losses come in runs, the copy leaves after such a
+    /// run. The copy of a SYN-ACK does not wait, because the response follows the SYN-ACK and would arrive
+    /// before the handshake is complete.
     pub(crate) fn planned_syn_gap(&self, parts: &Parts<'_>) -> Duration {
         let planner = self.planner.as_ref().filter(|_| parts.state == State::SynSent);
         let runs = planner.is_some_and(|planner| planner.expected_losses(parts).burst_milli >= RUNS);
@@ -309,8 +308,8 @@ impl Gentle {
 
 /// Input of the planner.
 impl Sender {
-    /// Returns the next flight, in segments of `mss` bytes of payload and `headers` bytes of headers: all
-    /// written data if the window takes it within a round trip, else the part that the window admits now.
+    /// Returns the next flight, in segments of `mss` bytes of payload and `headers` bytes of headers. It is
+    /// all written data if the window takes it within a round trip, else the part that the window admits now.
     pub(crate) fn next_flight(&self, budget: &Budget, mss: u32, headers: u32) -> Flight {
         let unsent = self.unsent();
         let by_window = budget.unpaced().max(mss);
@@ -322,10 +321,10 @@ impl Sender {
         Flight { bytes, mss, headers, followed, at_once: bytes <= by_window }
     }
 
-    /// Returns the time by which the `rest` bytes after a flight of `bytes` end later than the flight, in
-    /// thousandths of a round trip. They begin to leave when acknowledgements arrive, a round trip after the
-    /// flight begins, and fill a window in each round trip. The mean byte of the flight leaves when the pacer
-    /// has sent half of the flight.
+    /// Returns how much later than the flight of `bytes` bytes the `rest` bytes after it end, in thousandths
+    /// of a round trip. They begin to leave when acknowledgements arrive, a round trip after the flight
+    /// begins, and fill a window in each round trip. The mean byte of the flight leaves when the pacer has
+    /// sent half of the flight.
     fn followed(&self, bytes: u32, rest: u32, budget: &Budget) -> u32 {
         if rest == 0 {
             return 0;

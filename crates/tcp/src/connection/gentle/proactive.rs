@@ -146,7 +146,7 @@ impl Gentle {
         }
     }
 
-    /// Records that the next copy waits for something other than its time.
+    /// Records that the next copy waits although its time has come.
     pub(crate) fn defer_copy(&mut self) {
         if let Some(copies) = self.copies() {
             copies.defer();
@@ -157,9 +157,9 @@ impl Gentle {
         Some(&mut self.active()?.proactive.as_mut()?.copies)
     }
 
-    /// Processes a DSACK. A copy that is reported as a duplicate was not recognised as a copy. But if the
-    /// peer has reported that a copy masked a loss, the DSACK means that the original arrived after all and
-    /// nothing was lost.
+    /// Processes a DSACK. A copy that is reported as a duplicate was not recognised as a copy. But after the
+    /// peer's report that a copy masked a loss, the DSACK means that the original arrived and nothing was
+    /// lost.
     pub(super) fn on_copy_reported(
         &mut self,
         report: &RepairReport,
@@ -263,8 +263,9 @@ impl Active {
         parts.observe(Observation::Sent { range, origin: Origin::Duplicate });
     }
 
-    /// Queues a copy of a data segment that left with this header, if the segment is in the scope of copies,
-    /// or after the delay `named` if the plan copies it. Returns true if it is in the scope.
+    /// Queues a copy of a data segment that left with this header, if the segment is in the scope of copies.
+    /// If the plan copies the segment, a copy is queued with the delay `named`. Returns true if the segment
+    /// is in the scope.
     pub(crate) fn copy(
         &mut self,
         data: &Data,

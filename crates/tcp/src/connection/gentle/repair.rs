@@ -42,8 +42,8 @@ impl ParityRx {
 }
 
 impl ParityRx {
-    /// Returns the time at which the history of an idle connection is freed or the wait for the late original
-    /// of a repaired segment ends, whichever is earlier.
+    /// Returns the next deadline: the history of an idle connection is freed, or the wait for the late
+    /// original of a repaired segment ends.
     pub(crate) fn next_timeout(&self, rto: Micros) -> Option<Instant> {
         Instant::earlier(self.history.next_timeout(rto), self.overtaken.next_timeout())
     }

@@ -1,8 +1,8 @@
-//! Observes the flights of a connection for the path memory and for the congestion controller: the volume and
-//! the losses of each, and the rate of its acknowledgements.
+//! Observes the volume, the losses and the acknowledgement rate of each flight, for the path memory and the
+//! congestion controller.
 //!
 //! A flight is all data that leaves before the acknowledgement of its first segment arrives: a round trip of
-//! data. It is reported as soon as each of its segments has arrived or is known to be lost; the path memory
+//! data. It is reported as soon as each of its segments has arrived or is known to be lost. The path memory
 //! decides what the report means ([`crate::path::PathVolume`]).
 
 use brisk_wire::SeqNum;
@@ -28,7 +28,7 @@ const TRAIN_MIN: Micros = Micros::from_millis(1);
 /// Delay after which the acknowledgement of one segment is attributed to the receiver's delayed ACK.
 const DELAYED: Micros = Micros::from_millis(5);
 
-/// Minimum number of round trips that show a queue of other traffic.
+/// Minimum number of round-trip samples that show a queue of other traffic.
 const QUEUE_SAMPLES: u32 = 4;
 
 /// See the [module](self).
@@ -53,11 +53,11 @@ struct Round {
     acked: Instant,
     before: LossCount,
     lost_beyond: u32,
-    /// Maximum time in queues that round-trip times around a loss showed.
+    /// Maximum queueing delay around a loss.
     waited_at_loss: Duration,
     /// Minimum round-trip time of the flight, and the number of its samples. A queue of other traffic delays
     /// all segments of the flight. The flight's own queue delays only the later ones, and a process that runs
-    /// late only some.
+    /// late delays only some.
     min_rtt: Option<Micros>,
     rtt_samples: u32,
     train: TrainMeter,
@@ -124,7 +124,7 @@ impl OnPath {
         let rtt = ack.rtt?;
         let mut originals = ack.delivered.iter().filter(|segment| !segment.retransmitted);
         let bytes = originals.clone().map(|segment| segment.range.len()).sum();
-        // The acknowledgement of a SYN delivers no data.
+        // The acknowledgement of a SYN delivers no data, so the sample gives the time of departure.
         let sent = now.as_micros().saturating_sub(rtt.0.into());
         let sent_at = originals.next_back().map_or(Instant::from_micros(sent), |newest| newest.sent_at);
         let Some(least) = self.min_rtt(tx) else { return Some(rtt) };
@@ -246,7 +246,8 @@ impl OnPath {
     }
 
     /// Returns the minimum time that a segment of the flight spent in queues: its minimum round-trip time
-    /// less the round-trip time of the empty path. With too few samples it is the value of the flight before.
+    /// less the round-trip time of the empty path. With too few samples it is the value of the previous
+    /// flight.
     fn waited(&self, tx: &Sender) -> Duration {
         let Some(watch) = &self.flights else { return Duration::ZERO };
         let enough = watch.round.as_ref().filter(|round| round.rtt_samples >= QUEUE_SAMPLES);

@@ -8,8 +8,8 @@ use crate::evidence::shows_queue;
 use crate::path::at_rate;
 use crate::time::{Duration, Instant, Micros};
 
-/// Minimum time between the first and the last acknowledgement, or between the departures of their segments:
-/// a shorter time does not show how the acknowledgements are spaced.
+/// Minimum time between the first and the last acknowledgement, or between the departures of their segments.
+/// A shorter time does not show how the acknowledgements are spaced.
 const DURATION_MIN: Micros = Micros::from_micros(200);
 
 /// A round-trip sample, and what is known when it arrives.
@@ -29,7 +29,8 @@ pub(super) struct Sample {
 }
 
 /// An abrupt rise of the round-trip time, and the acknowledgements since then. It ends when the round-trip
-/// time is short again, or a segment is acknowledged that left after the rise: no pause before delayed it.
+/// time is short again, or when a segment that left after the rise is acknowledged: no earlier pause delayed
+/// it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Rise {
     /// Arrival of the first acknowledgement, and the time when its newest segment left.
@@ -40,8 +41,8 @@ pub(super) struct Rise {
 }
 
 impl Rise {
-    /// True if a sample may show a queue; false if a pause has lengthened it, or may have and it is too early
-    /// to tell. Begins or ends the rise in `rise`.
+    /// True if a sample may show a queue; false if a pause has lengthened it, or if it is too early to tell.
+    /// Begins or ends the rise in `rise`.
     pub(super) fn may_show_queue(rise: &mut Option<Rise>, sample: &Sample, now: Instant) -> bool {
         let Sample { rtt, latest, least, sent_at, bytes, rate } = *sample;
         if !shows_queue(rtt, least) || rise.is_some_and(|rise| sent_at >= rise.at) {
@@ -50,7 +51,7 @@ impl Rise {
         }
         let Some(rise) = rise else {
             let before = latest.unwrap_or(least);
-            // A round-trip time that was long before shows a queue that stands, or jitter.
+            // Not an abrupt rise: a time that was long before shows a standing queue or jitter.
             if shows_queue(before, least) || !shows_queue(rtt, before) {
                 return true;
             }
@@ -77,8 +78,9 @@ mod tests {
     const SPACING: u64 = 600;
     const LEAST: Duration = Duration::from_millis(20);
 
-    /// Returns which of the samples may show a queue. Their segments left one by one at the rate of the path;
-    /// `arrival` maps the time, in us, at which an acknowledgement would arrive without queue and pause.
+    /// Returns which samples may show a queue. Their segments left one by one at the rate of the path.
+    /// `arrival` maps the arrival of an acknowledgement without queue and pause, in us, to its arrival with
+    /// them.
     fn counted(segments: u64, rate: Option<u64>, arrival: impl Fn(u64) -> u64) -> Vec<bool> {
         let (mut rise, mut latest) = (None, None);
         let counts = |n: u64| {

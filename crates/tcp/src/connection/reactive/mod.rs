@@ -1,5 +1,5 @@
-//! Reactive (Gentle Aggression section 4): the probe that is sent when an acknowledgement is overdue, so that
-//! a lost tail is repaired by fast recovery instead of a retransmission timeout.
+//! Reactive (Gentle Aggression section 4) sends a probe when an acknowledgement is overdue. Fast recovery,
+//! instead of a retransmission timeout, then repairs a lost tail.
 //!
 //! There are two forms, RFC 8985's and the paper's. A connection uses the configured form from ESTABLISHED
 //! on, if both ends use SACK. A form processes transmissions and acknowledgements and runs a timer. The
@@ -39,8 +39,8 @@ impl ProbeTimer {
         }
     }
 
-    /// Returns the deadline of the timer. Until then the retransmission timer does not fire (RFC 8985 section
-    /// 8: the two are mutually exclusive); it restarts when the probe timer has fired.
+    /// Returns the deadline of the timer. Until then the retransmission timer does not fire, because the two
+    /// are mutually exclusive (RFC 8985 section 8). It restarts when the probe timer has fired.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self {
             ProbeTimer::Tlp(probe) => probe.deadline(),
@@ -49,7 +49,7 @@ impl ProbeTimer {
         }
     }
 
-    /// Processes the expiry of the timer. An expiry that is served late counts from its deadline.
+    /// Processes the expiry of the timer.
     pub(crate) fn on_timeout(&mut self, tx: &Sender) {
         match self {
             ProbeTimer::Tlp(probe) => probe.on_timeout(tx),
@@ -77,7 +77,7 @@ impl ProbeTimer {
     }
 
     /// Returns the loss that a probe has repaired, as shown by an acknowledgement. Must be called before the
-    /// acknowledgement changes recovery state and congestion window, so that the reduction starts from the
+    /// acknowledgement changes recovery state and congestion window, because the reduction starts from the
     /// window in which the loss happened.
     pub(crate) fn repaired_loss(&mut self, ack: &AckOutcome, tx: &Sender) -> Option<CongestionSignal> {
         if tx.recovery.in_recovery() {

@@ -1,10 +1,10 @@
 //! Reactive as published: Algorithm 1 of *Reducing Web Latency: the Virtue of Gentle Aggression* (section
 //! 4.1) with its detection of losses that the probe itself repaired (section 4.2).
 //!
-//! RFC 8985 probes if data is in flight; this form probes if the sender is stuck: in state Open and with
-//! nothing that it may send. Up to two probes may follow one another. A missing duplicate report shows that a
-//! probe repaired a loss: of N retransmitted probes all N must be reported as duplicates before the next
-//! flight is acknowledged.
+//! RFC 8985 probes if data is in flight. This form probes if the sender is stuck: in state Open and with
+//! nothing that it may send. At most `max_probes` probes follow one another. Of N retransmitted probes all N
+//! must be reported as duplicates before the next flight is acknowledged. A missing report shows that a probe
+//! repaired a loss.
 
 use brisk_wire::SeqNum;
 
@@ -51,8 +51,8 @@ impl PaperProbe {
     }
 
     /// True if function schedule_pto of Algorithm 1 permits a probe: "FlightSize > 0 and state is Open,
-    /// limited by cwnd or application, consecutive PTOs below the maximum". A closed or full window of the
-    /// peer is a limit as well.
+    /// limited by cwnd or application, consecutive PTOs below the maximum". A full window of the peer is a
+    /// limit as well; a closed one permits no probe.
     fn may_probe(&self, tx: &Sender) -> bool {
         let (una, nxt) = (tx.scoreboard.una(), tx.scoreboard.nxt());
         let next = tx.unsent().min(tx.mss());

@@ -53,9 +53,9 @@ impl TailLossProbe {
 
     /// Implements TLP_calc_PTO of RFC 8985 section 7.2.
     ///
-    /// If the delay of the peer's acknowledgements is known, the probe may leave sooner, at the time of QUIC
-    /// (RFC 9002 section 6.2.1). That is a round trip, its variation and this delay after the last
-    /// transmission, and at least the variation after the last acknowledgement.
+    /// If the delay of the peer's acknowledgements is known, the probe may leave sooner, at the time of
+    /// QUIC's probe (RFC 9002 section 6.2.1). That is a round trip plus its variation plus this delay after
+    /// the last transmission, and not before the variation has passed from now.
     ///
     /// `last_sent`: time of the last transmission. `rto_at`: deadline of the retransmission timer.
     fn schedule(&mut self, tx: &Sender, last_sent: Instant, rto_at: Option<Instant>, now: Instant) {
@@ -140,9 +140,9 @@ impl TailLossProbe {
         self.deadline
     }
 
-    /// Implements TLP_send_probe of RFC 8985 section 7.3: "If TLP.end_seq is not unset, or no RTT sample
-    /// since the last probe", no probe leaves, and only the retransmission timer, which the connection
-    /// restarts, is running.
+    /// Implements TLP_send_probe of RFC 8985 section 7.3. "If TLP.end_seq is not unset, or no RTT sample
+    /// since the last probe", no probe leaves: only the retransmission timer runs, which the connection
+    /// restarts.
     pub(crate) fn on_timeout(&mut self, tx: &Sender) {
         self.deadline = None;
         if self.probe.is_none() && self.rtt_since_probe && TailLossProbe::may_probe(tx) {

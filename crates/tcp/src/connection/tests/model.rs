@@ -1,4 +1,4 @@
-//! A hostile wire against the guarantees of recovery: random loss, reordering, duplication, delay spikes and
+//! Tests the guarantees of recovery on a hostile wire: random loss, reordering, duplication, delay spikes and
 //! lost acknowledgements. A failure prints its seed. A hundred thousand wires of each kind: `cargo test
 //! --release -p brisk-tcp --lib a_hundred_thousand_wires -- --ignored --nocapture`.
 
@@ -157,8 +157,8 @@ fn random_calls(seed: u64) {
     });
 }
 
-/// Tests Corrective in all its forms, on wires that lose, duplicate, reorder and hold everything back for a
-/// while: a window is reduced at most once for repaired losses. Returns the observations.
+/// Tests that Corrective in all its forms reduces a window at most once for repaired losses. The wires lose,
+/// duplicate, reorder and hold everything back for a while. Returns the observations.
 fn with_parity(seed: u64) -> Watch {
     let code = [FecCode::Xor, FecCode::XorInterleaved, FecCode::ReedSolomon][(seed % 3) as usize];
     let hold = [None, Some(FecHold::Off), Some(FecHold::Full)][(seed / 3 % 3) as usize];
@@ -224,8 +224,7 @@ fn no_reduction_is_undone_without_reordering_or_delay() {
 #[test]
 fn every_reduction_is_undone_without_loss() {
     // Seed 3521: a recovery begins with half a segment of space below ssthresh. Seed 11200: a delay spike
-    // begins before the evidence that the first reduction was spurious arrives; the timeout causes a second
-    // reduction.
+    // begins before evidence arrives that the first reduction was spurious. The timeout causes a second one.
     (0..60).chain([3521, 11_200]).for_each(no_loss);
 }
 

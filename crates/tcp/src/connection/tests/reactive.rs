@@ -1,6 +1,6 @@
 //! Tail losses in both forms of Reactive: the rows of Table 1 of *Gentle Aggression*, and other properties of
-//! the probes. C sends segments of 1000 bytes in one burst at time 0; the path takes 50 ms each way, the
-//! timeout is 500 ms, every segment is acknowledged at once, the window is ten segments.
+//! the probes. C sends segments of 1000 bytes in one burst at time 0, and every segment is acknowledged at
+//! once. The path takes 50 ms each way, the timeout is 500 ms, the window is ten segments.
 
 #[cfg(feature = "historical")]
 use super::recovery::forge;

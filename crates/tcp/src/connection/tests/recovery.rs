@@ -1,5 +1,5 @@
-//! Spurious losses, lost retransmissions and reneging receivers, on two connections. The test bench is that
-//! of `reactive`.
+//! Spurious losses, lost retransmissions and reneging receivers, on two connections, with the test bench of
+//! `reactive`.
 
 use brisk_wire::{Options, SackBlock};
 
@@ -139,8 +139,8 @@ fn flight_report(world: &mut World) -> Option<FlightReport> {
 
 #[test]
 fn a_flight_is_reported_before_its_losses_are_repaired() {
-    // RTT 100 ms: the second of eight is declared lost at 100 ms, and its repair arrives at 200 ms. The last
-    // of eight is repeated by the probe.
+    // RTT 100 ms. The second of eight is declared lost at 100 ms, and its repair arrives at 200 ms. If the
+    // last of eight is lost, the probe repeats it.
     for (lost, known) in [(2, 130), (8, 750)] {
         let lose: fn(usize, usize) -> bool =
             if lost == 2 { |who, n| who == C && n == 2 } else { |who, n| who == C && n == 8 };

@@ -83,7 +83,7 @@ enum LastAction {
 struct UncommonFields {
     /// Options of the SYN, if they are unusual.
     options: Option<Options>,
-    /// Facts of the path at the beginning, which the connection reports as long as it exists.
+    /// Facts of the path at the beginning of the connection.
     known: PathFacts,
     verdict: Option<Verdict>,
 }
@@ -244,7 +244,7 @@ impl HalfOpen {
         }
     }
 
-    /// Creates the connection again, as it was before the decision about its data and before its answer.
+    /// Creates the connection again, in its state before the decision about its data.
     pub(super) fn create(&self, syn: &Arrived<'_>, tcp: &Arc<TcpConfig>, host: Host) -> Box<Connection> {
         let host = Host { accepts_parity: self.has.contains(Has::ACCEPTS_PARITY), ..host };
         let secrets = Secrets { iss: self.iss, ts_offset: self.ts_offset };
@@ -254,8 +254,8 @@ impl HalfOpen {
         connection
     }
 
-    /// Counts the SYN, and repeats the transmissions, whose packets are discarded, and the timeouts. A
-    /// connection depends on the exact time only of its last retransmission.
+    /// Counts the SYN, and repeats the transmissions and timeouts; the packets are discarded. Of these times,
+    /// only that of the last retransmission has to be exact.
     pub(super) fn replay(&self, connection: &mut Connection, config: &StackConfig) {
         let (wire_len, payload_len) = (self.wire_len.into(), self.payload_len.into());
         connection.counters.count_arrival(wire_len, payload_len, payload_len);
