@@ -1,9 +1,9 @@
-//! The decoder against a hostile path that loses, reorders, duplicates, rewrites or splits segments, or
-//! removes their options: the rebuilt bytes are always the sent ones.
+//! The decoder against a hostile path. The path loses, reorders, duplicates, rewrites or splits segments, or
+//! removes their options. Rebuilt bytes must always be the sent ones.
 //!
-//! A run is a few groups of a random stream with a random code, sent through a path with random damage, into
-//! the real receive queue, assembler and history, with an application that reads at random times. Sizes are
-//! small so that many runs are possible; the code does not depend on them.
+//! A run is a few groups of a random stream with a random code, on a path with random damage. They arrive at
+//! the real receive queue, assembler and history. The application reads at random times. Sizes are small so
+//! that many runs are possible; the code does not depend on them.
 //!
 //! CI runs a part; `cargo test --release -p brisk-tcp --lib adversary -- --ignored --nocapture` runs a
 //! million.
@@ -65,8 +65,8 @@ struct Run {
     decoder: Option<Decoder>,
     /// Bytes that the application has read.
     read: Vec<u8>,
-    /// The path rewrote data: then the received stream may differ from the sent one, but rebuilt bytes do
-    /// not.
+    /// True if the path rewrote data. The received stream may then differ from the sent one, but rebuilt
+    /// bytes do not.
     rewritten: bool,
     seed: u64,
     now: Instant,
@@ -216,7 +216,7 @@ impl Sender {
         (packets, at)
     }
 
-    /// Returns the parity segments of a group, computed when `una` was acknowledged.
+    /// Returns the parity segments of a group, as computed when `una` was acknowledged.
     fn parities(&self, run: &Run, from: u32, to: u32, una: SeqNum) -> Vec<Packet> {
         let group = SeqRange::new(run.first + from, run.first + to);
         let mut packets = Vec::new();
