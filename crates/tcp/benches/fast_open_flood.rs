@@ -8,8 +8,7 @@
 //! - 50,000 SYNs a second with data and a forged cookie, from addresses drawn at random;
 //! - 20,000 SYNs a second with data and one stolen cookie, from its address;
 //! - the same SYNs, each followed by a reset;
-//! - 50,000 blind resets a second in the names of the legitimate clients, with guessed ports and sequence
-//!   numbers.
+//! - 50,000 blind resets a second in the names of legitimate clients, with guessed ports and numbers.
 
 use std::collections::VecDeque;
 use std::hint::black_box;

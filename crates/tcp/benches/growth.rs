@@ -4,7 +4,7 @@
 //! The operations: a transaction over a new connection while 10, 1,000 or 100,000 others are open; a round
 //! trip on one of these; bulk over 1, 10 or 100 connections at once; an acknowledgement with SACK while 10,
 //! 1,000 or 30,000 segments are in flight and one in 50 is lost. The bench measures real time, which includes
-//! cache misses, and prints the minimum of three runs. It has no limits, because the results depend on the
+//! cache misses, and prints the minimum of three runs. It has no limits, because results depend on the
 //! machine.
 
 #[path = "idle_connections/pair.rs"]
@@ -104,8 +104,7 @@ fn segment_over(count: usize) -> f64 {
     begun.elapsed().as_nanos() as f64 / (BYTES / SEGMENT) as f64
 }
 
-/// Returns the nanoseconds in which the sender processes an acknowledgement and sends the segments that it
-/// permits.
+/// Returns the nanoseconds in which the sender processes an acknowledgement and sends new segments.
 fn acknowledgement(in_flight: usize) -> f64 {
     let buffer = BufferConfig { initial: 2 * in_flight * SEGMENT, max: 2 * in_flight * SEGMENT };
     let tcp = TcpConfig {

@@ -10,13 +10,11 @@
 
 use crate::time::{Instant, Micros};
 
-/// Minimum round-trip time of a path that is not short. Its bandwidth-delay product is larger than these
-/// buffers.
+/// Minimum round-trip time of a path that is not short. Its bandwidth-delay product exceeds these buffers.
 const SHORT_RTT: Micros = Micros::from_millis(2);
 /// Size up to which a buffer grows without a trial, bytes.
 const UNTRIED_MAX: u64 = 256 << 10;
-/// Size of a buffer in bandwidth-delay products. One would not suffice, because reader and writer run
-/// alternately.
+/// Size of a buffer in bandwidth-delay products. One is too little, because reader and writer run in turn.
 const TIMES: u128 = 4;
 /// Rounds per decision, because a single round may be a burst.
 const ROUNDS: u8 = 16;
@@ -83,8 +81,7 @@ impl Trial {
         self.try_more(rate, capacity)
     }
 
-    /// Returns twice the capacity. Returns the same capacity if the last doubling did not raise the rate
-    /// enough.
+    /// Returns twice the capacity. Returns `capacity` if the last doubling did not raise the rate enough.
     fn try_more(&mut self, rate: u64, capacity: u64) -> u64 {
         if self.wait > 0 {
             self.wait -= 1;

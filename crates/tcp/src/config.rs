@@ -79,8 +79,7 @@ pub struct StackConfig {
     /// Maximum segment lifetime; TIME-WAIT lasts twice as long. 1..=120 s, default 30 s.
     pub msl: Duration,
     /// Let a reset at RCV.NXT end TIME-WAIT (RFC 9293 section 3.10.7.4, and Linux with `tcp_rfc1337` 0).
-    /// Default false, because an old reset could end it and let old segments into the next connection (RFC
-    /// 1337).
+    /// Default false, because an old reset could let old segments into the next connection (RFC 1337).
     pub time_wait_resets: bool,
     /// Clock granularity of the driver: G of RFC 6298. Default 1 us.
     pub granularity: Duration,

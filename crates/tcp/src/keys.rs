@@ -29,8 +29,7 @@ pub(crate) type Key = [u8; 16];
 pub struct Seed([[u64; 2]; 2]);
 
 impl Seed {
-    /// Returns the `n`th seed derived from this seed. It reveals neither this seed nor the other derived
-    /// ones.
+    /// Returns the `n`th seed derived from this seed. It reveals neither this seed nor other derived ones.
     #[must_use]
     pub fn derive(&self, n: u64) -> Seed {
         let mut chance = Chance::new(self, Purpose::DerivedSeeds);

@@ -2,8 +2,8 @@
 //!
 //! Parts take values and return values; no part holds a reference to another. An arriving segment becomes an
 //! [`Arrived`]. The scoreboard returns an `AckOutcome` for its acknowledgement. Loss detection turns that
-//! into a `LossOutcome`, and recovery turns both into an [`Episode`]. For a transmission, every part receives
-//! a `Sent`.
+//! into a `LossOutcome`, and recovery turns both into an [`Episode`]. Every part receives a `Sent` for a
+//! transmission.
 
 use alloc::vec::Vec;
 
@@ -75,7 +75,7 @@ pub struct Arrived<'a> {
     pub payload: &'a [u8],
     /// The ECN field of the IP header.
     pub ecn: Ecn,
-    /// Payload bytes of each wire segment if a device coalesced several into this one. Otherwise the payload
+    /// Payload bytes of each wire segment if a device coalesced several into this one. Else the payload
     /// length.
     pub segment_size: usize,
 }
@@ -171,7 +171,7 @@ pub(crate) struct AckOutcome {
     /// segment. That segment is not counted again when it is acknowledged.
     pub(crate) delivered_segments: u32,
     /// Segments in `delivered_bytes`, in the order of their last transmission. Without SACK only acknowledged
-    /// segments.
+    /// ones.
     pub(crate) delivered: SmallVec<[Delivered; 8]>,
     /// Bytes in flight (RFC 6675 pipe) before the acknowledgement was processed.
     pub(crate) pipe_before: u32,

@@ -405,8 +405,7 @@ impl DecayingLosses {
         }
         let LossCount { sent, lost, runs } = &mut self.count;
         *sent = sent.saturating_add(new.sent.saturating_mul(FRACTION));
-        // A loss can be reported later than the transmission of the lost segment, so `lost` may exceed `sent`
-        // here.
+        // A loss can be reported later than the transmission of its segment, so `lost` may exceed `sent`.
         *lost = lost.saturating_add(new.lost.saturating_mul(FRACTION)).min(*sent);
         *runs = runs.saturating_add(new.runs.saturating_mul(FRACTION)).min(*lost);
         while self.count.sent > LOSS_SEGMENTS * FRACTION {

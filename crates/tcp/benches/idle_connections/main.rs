@@ -176,8 +176,8 @@ fn million() {
     println!("99 %: {:.2} times", among.1.as_secs_f64() / alone.1.as_secs_f64());
 }
 
-/// Returns the median and the 99th percentile of the real time of a connection with one transaction, from
-/// open to close.
+/// Returns the median and 99th percentile of the real time of a connection with one transaction, from open to
+/// close.
 fn latencies(pair: &mut Pair) -> (Duration, Duration) {
     let mut took: Vec<Duration> = (0..20_000)
         .map(|_| {

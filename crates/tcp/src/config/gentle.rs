@@ -22,11 +22,10 @@ pub struct CorrectiveConfig {
     pub parities: u8,
     /// The delay of parity is the smoothed round-trip time divided by this number. A group ends this delay
     /// after its first segment. Its parity leaves this delay after its last segment, but at most twice the
-    /// delay after its first segment. In F1 parity leaves this delay after the first segment. 1..=16, default
-    /// 4.
+    /// delay after its first segment. In F1 it leaves this delay after the first segment. 1..=16, default 4.
     pub delay_divisor: u32,
     /// Time that loss detection waits for a repair by parity. Default `None`: `Full` with
-    /// [`FecCode::ReedSolomon`] and no planner, because this code repairs several losses together; otherwise
+    /// [`FecCode::ReedSolomon`] and no planner, which repairs several losses together; otherwise
     /// `Reordering`.
     pub hold: Option<FecHold>,
     /// Round-trip time until the first sample. Default `None`: the time in the path memory. If that is

@@ -32,8 +32,7 @@ impl PlannerConfig {
         PlannerConfig { max_overhead: 5, assumed_loss: 10_000, form: None, non_exhaustive: () };
 
     /// Bytes that count as sent to each destination within ten seconds, in addition to those really sent. A
-    /// quiet path has free capacity. Without this, a few percent of a small exchange would be less than one
-    /// copy.
+    /// quiet path has free capacity. A few percent of a small exchange would be less than a copy.
     pub const QUIET: u32 = 1_000_000;
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
@@ -57,8 +56,8 @@ impl Default for PlannerConfig {
 
 impl TcpConfig {
     /// Returns today's TCP with every mechanism under a planner with this
-    /// [`max_overhead`](PlannerConfig::max_overhead). With 0 it returns plain TCP with Reactive. Both ends
-    /// should use it.
+    /// [`max_overhead`](PlannerConfig::max_overhead). With 0 it returns plain TCP with Reactive. Use it at
+    /// both ends.
     pub fn planned(max_overhead: u32) -> Self {
         if max_overhead == 0 {
             return TcpConfig::default();

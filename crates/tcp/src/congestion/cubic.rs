@@ -168,8 +168,8 @@ impl Cubic {
         epoch.start = (epoch.start + since.saturating_sub(used)).min(acked.now);
     }
 
-    /// Performs the reduction of sections 4.6 and 4.7 in whole segments, because a part of a segment permits
-    /// no transmission.
+    /// Performs the reduction of sections 4.6 and 4.7 in whole segments, because a part of one permits no
+    /// transmission.
     fn reduce(&mut self) {
         self.before = Some(Box::new((self.cwnd, self.curve)));
         let used = self.cwnd - self.cwnd % self.mss;

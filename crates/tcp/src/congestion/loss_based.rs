@@ -125,8 +125,8 @@ impl<W: Window> CongestionController for LossBased<W> {
         self.prr.exit();
     }
 
-    /// Computes the window of PRR as if a segment had been delivered, because no acknowledgement comes with
-    /// the timer.
+    /// Computes the window of PRR as if a segment had been delivered, because a timer brings no
+    /// acknowledgement.
     fn on_reordering_timeout(&mut self, pipe: u32) {
         if self.prr.is_active() {
             let mss = self.window.mss();
@@ -141,8 +141,7 @@ impl<W: Window> CongestionController for LossBased<W> {
         if let Some(max) = rto.max_ssthresh {
             self.window.set_ssthresh(self.window.ssthresh().min(max));
         }
-        // Segments that are not declared lost are still in flight, so the window is one segment larger than
-        // these.
+        // Segments not declared lost are still in flight, so the window is one segment larger.
         self.window.set_cwnd(rto.pipe.saturating_add(self.window.mss()));
     }
 

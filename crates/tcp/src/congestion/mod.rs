@@ -77,8 +77,7 @@ pub trait CongestionController: Debug + Send {
 
     /// Ends a reduction (`_from`) for one of these reasons: all data outstanding at its beginning is
     /// delivered, the window has been reduced in one step, another reduction begins, or packets seem to be
-    /// lost because of their size. If the loss proves spurious, only [`CongestionController::on_spurious`] is
-    /// called.
+    /// lost because of their size. For a spurious loss only [`CongestionController::on_spurious`] is called.
     fn on_recovery_exit(&mut self, _from: CongestionState) {}
 
     /// Responds to a loss that the reordering timer declared, with `_pipe` bytes in flight. The window must

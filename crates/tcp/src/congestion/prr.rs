@@ -1,5 +1,5 @@
-//! Proportional Rate Reduction (RFC 9937). It sets the window of a loss-based controller during fast recovery
-//! and CWR.
+//! Proportional Rate Reduction (RFC 9937). It sets a loss-based controller's window during fast recovery and
+//! CWR.
 //!
 //! PRR sends in proportion to the data that the receiver reports as delivered. So the window converges to
 //! `ssthresh` during recovery, without silence at the start or a burst at the end. The older RFC 6937 makes
@@ -47,8 +47,7 @@ impl Prr {
     ///
     /// `held` bytes were delivered while loss detection waited for the answer to parity, and nothing was sent
     /// for them. PRR makes up for bytes that were not sent while `pipe` is at most `ssthresh`, so they count
-    /// then. Without them the second of two losses would wait a round trip for the acknowledgement of the
-    /// first.
+    /// then. Otherwise the second of two losses would wait a round trip for the first one's acknowledgement.
     pub(crate) fn enter(&mut self, ssthresh: u32, recover_fs: u32, held: u32) {
         self.episode = Some(Box::new(PrrEpisode {
             ssthresh,
@@ -128,8 +127,7 @@ impl PrrEpisode {
             }
             snd.min(ssthresh - pipe)
         };
-        // "Force a fast retransmit upon entering recovery": a whole segment, because a part of one cannot
-        // leave.
+        // "Force a fast retransmit upon entering recovery": a whole segment, as a part cannot leave.
         if prr_out == 0 { snd.max(mss) } else { snd.max(0) }
     }
 }

@@ -80,8 +80,7 @@ pub struct AckSample {
     /// True if the acknowledgement lets a window grow. It must show progress and not end a reduction (RFC
     /// 5681 section 3.2). And no data of a start window from the path's memory may be outstanding.
     pub may_grow: bool,
-    /// True if the window was the limit when sending last stopped. Otherwise the window does not grow (RFC
-    /// 7661).
+    /// True if the window was the limit when sending last stopped. Otherwise it does not grow (RFC 7661).
     pub cwnd_limited: bool,
     /// Delivery counters and rate; `None` unless the controller asks for them.
     pub delivery: Option<DeliverySample>,

@@ -6,8 +6,8 @@
 //! that a reaction is not larger than its cause:
 //!
 //! - A SYN with data (or with the option) was dropped. After two in a row the client uses no Fast Open to
-//!   this destination and port, for 240 s and doubling. If the destination has answered SYN data before, six
-//!   are needed.
+//!   this destination and port, for 240 s and doubling. Six are needed if the destination has answered SYN
+//!   data.
 //! - The server answered but did not accept the data, three times in ten minutes. SYNs then carry the cookie
 //!   and no data for 60 s and doubling, so that the client notices when the server recovers. A change of the
 //!   client's address has the same effect; it costs bytes and no time.
@@ -123,8 +123,7 @@ pub enum ClientCookie {
     Standard,
     /// That cookie in the experimental form of the option, for older servers.
     Experimental,
-    /// A cookie for one connection, requested outside the handshake. Only servers of this stack know such
-    /// cookies.
+    /// A cookie for one connection, requested outside the handshake. Only servers of this stack know them.
     OneTime,
     /// No cookie: closed networks may accept the data without one.
     None,
@@ -231,7 +230,7 @@ pub(crate) struct OpenAttempt {
 pub(crate) struct Failures {
     /// Answers without the data.
     pub(crate) refusals: u8,
-    /// Dropped SYNs of the same kind: SYNs with requests if this SYN requests a cookie, else SYNs with a
+    /// Dropped SYNs of the same kind: those with requests if this SYN requests a cookie, else those with
     /// cookie or data.
     pub(crate) drops: u8,
 }
@@ -257,8 +256,7 @@ pub(crate) enum FastOpenReport {
     },
     /// A one-time cookie arrived outside the handshake.
     OneTime(Cookie),
-    /// There was no SYN-ACK: a timeout, a reset or an ICMP error. Reported only once a plain connection has
-    /// opened.
+    /// There was no SYN-ACK: a timeout, a reset or an ICMP error. Reported only once a plain one has opened.
     Failed(Mode),
     /// The SYN was dropped, perhaps because of another option.
     Doubted,
@@ -327,8 +325,7 @@ pub(super) struct BlackHoleState {
 #[derive(Debug)]
 pub(crate) struct ClientCache {
     entries: usize,
-    /// Time for which Fast Open is off on a network that is a black hole, doubled each time. 0: it is never
-    /// off.
+    /// Time for which Fast Open is off on a network that is a black hole, doubled each time. 0: never off.
     black_hole_base: Duration,
     hash: KeyedHash,
     pub(super) paths: Lru<PathKey, FastOpenPath, KeyedHash>,
@@ -355,8 +352,8 @@ impl ClientCache {
         ClientCache::new(self.entries, self.black_hole_base, self.hash.clone())
     }
 
-    /// Returns how this connection should open, or the reason to open it without Fast Open. `known`: facts
-    /// about the path.
+    /// Returns how this connection should open, or the reason to open it without Fast Open. `known`: facts of
+    /// the path.
     pub(crate) fn choose(
         &mut self,
         server_key: &ServerKey,

@@ -13,7 +13,7 @@ pub enum FastOpenOutcome {
     Pending,
     /// The server accepted SYN data, which saved a round trip. On the server: the SYN opened the connection.
     Used,
-    /// There was no cookie; the server gave one for the next connection. On the server: the client requested
+    /// There was no cookie; the server gave one for the next connection. On the server: the client asked for
     /// one.
     NoCookie,
     /// The server answered the cookie with another one, because the client's address or the key has changed.
@@ -114,11 +114,10 @@ pub enum SynAckClass {
     SoftReject,
     /// The SYN-ACK acknowledges no data, and has no cookie.
     SoftNegative,
-    /// The SYN-ACK acknowledges no data, and has a cookie although the plain SYN had left too. So the first
-    /// SYN arrived.
+    /// The SYN-ACK acknowledges no data and has a cookie, although the plain SYN had left: the first one
+    /// arrived.
     LateReject,
-    /// The SYN-ACK acknowledges no data and has no cookie, and the plain SYN had left too. So the first SYN
-    /// was dropped.
+    /// The SYN-ACK acknowledges no data and has no cookie, and the plain SYN had left: the first was dropped.
     SynDrop,
     /// The SYN-ACK has the requested cookie.
     Granted,

@@ -47,8 +47,7 @@ pub struct FastOpenListen {
     pub keys: Option<KeySource>,
     /// The server address in the listener's cookies. Default: the destination of the packet.
     pub dst: CookieDst,
-    /// Require cookies. `false` accepts data from any client, so use it only in closed networks. Default
-    /// `true`.
+    /// Require cookies. `false` accepts data from any client: only for closed networks. Default `true`.
     pub require_cookie: bool,
     /// Limit of the response before the client's acknowledgement. Default `Standard`.
     pub early_response: EarlyResponse,
@@ -80,8 +79,7 @@ pub enum EarlyResponse {
     /// No data. The response is later by a round trip, less the time to compute it.
     Held,
     /// The whole [`crate::TcpConfig::initial_window`], or the volume of a flight of the path. Only for an
-    /// application that authenticates the sender of a request before it responds, and responds to each
-    /// request once.
+    /// application that authenticates the sender of a request before it responds, and responds once.
     Authenticated,
 }
 

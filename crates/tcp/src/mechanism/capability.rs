@@ -161,8 +161,7 @@ impl Capabilities {
         (encoding | proactive != 0).then_some(CAP_VERSION_F2 | encoding | proactive)
     }
 
-    /// Returns the byte of the SYN-ACK that answers a SYN with `offered`, and the agreement. `None`: no
-    /// option.
+    /// Returns the byte of the SYN-ACK after a SYN with `offered`, and the agreement. `None`: no option.
     pub(crate) fn answer(&self, offered: u8, timestamps: bool) -> Option<(u8, Agreed)> {
         let encoding = encoding_type(offered);
         match offered & CAP_VERSION_MASK {

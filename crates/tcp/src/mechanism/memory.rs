@@ -155,8 +155,7 @@ impl GentleMemory {
         self.records.renew(entries, hash);
     }
 
-    /// Returns the options that the SYN of a new connection may carry, and the number of dropped SYNs in a
-    /// row.
+    /// Returns the options that the SYN of a new connection may carry, and the dropped SYNs in a row.
     pub(crate) fn syn_options(&self, to: &Destination, now: Instant) -> (SynOptions, u8) {
         let Some(record) = self.records.peek(to) else { return (SynOptions::Together, 0) };
         (record.syn_options(now), record.drops)
@@ -259,8 +258,7 @@ impl OptionRecord {
         self.drops = 0;
     }
 
-    /// Processes a dropped SYN with both options. If both have passed before, a single drop is probably
-    /// random.
+    /// Processes a dropped SYN with both options. If both have passed before, one drop is probably random.
     fn record_drop_of_both(&mut self, known_drops: u8) {
         if self.is_known() && known_drops.min(self.drops) == 0 {
             self.drops = 1;

@@ -55,8 +55,7 @@ pub struct Flight {
     /// trip. If a retransmission takes no longer, it delays only this flight. 0 if no further data is known:
     /// the flight then ends a request or a response.
     pub followed: u32,
-    /// True if the windows permit all of it to leave at once. Otherwise acknowledgements of data in flight
-    /// pace it.
+    /// True if the windows permit all of it to leave at once. Otherwise acknowledgements pace it.
     pub at_once: bool,
 }
 
@@ -222,8 +221,7 @@ fn price(bytes: u32) -> u64 {
 }
 
 /// True if a packet of the handshake should leave twice. `bytes`: its length. `allowance`: bytes that may be
-/// spent. `late_milli`: the delay of a loss (the timer of the SYN or SYN-ACK), in thousandths of a round
-/// trip.
+/// spent. `late_milli`: the delay of a loss (the timer of the SYN or SYN-ACK), thousandths of a round trip.
 pub(crate) fn doubles_handshake(bytes: u32, late_milli: u32, losses: &Losses, allowance: u32) -> bool {
     let chain = Chain::of(losses);
     let gain = mul(chain.loss - mul(chain.loss, chain.stay), u64::from(late_milli) * 1000);
@@ -560,8 +558,7 @@ mod tests {
         }
     }
 
-    /// Forms that cost more than they could gain are not weighed. The result is the same as with weighing
-    /// all.
+    /// Forms that cost more than they could gain are not weighed. This does not change the result.
     #[test]
     fn skipping_expensive_forms_does_not_change_the_plan() {
         for (bytes, followed) in [(200, 0), (1432, 5_000), (5_000, 0), (30_000, 600), (64_440, 2_000)] {

@@ -33,8 +33,7 @@ pub(crate) struct RepairReport {
 #[derive(Clone, Debug)]
 pub(crate) struct Signals {
     profile: Profile,
-    /// As the receiver: true during an episode that the peer has not confirmed. Then the episode parity of
-    /// it.
+    /// As the receiver: true during an episode that the peer has not confirmed. Then its episode parity.
     succ: bool,
     s_par: bool,
     /// As the receiver: true if no reported range of the episode had been lost.
@@ -42,8 +41,7 @@ pub(crate) struct Signals {
     /// As the receiver: the failure that the next acknowledgement reports, bytes from RCV.NXT.
     fail: Option<u32>,
     stops: u8,
-    /// As the sender: episode parity of the last answered episode. Then true if the answer is still to be
-    /// sent.
+    /// As the sender: episode parity of the last answered episode. Then true if the answer must still leave.
     last_par: bool,
     r_ack_pending: bool,
     /// The newest segment since the first R_SUCC.

@@ -202,8 +202,8 @@ impl Volume {
     }
 
     /// Returns the volume and the rate of a start; `None` if they are unknown or if a whole flight has
-    /// vanished. The brake limits the volume and not the rate, because a start at the rate of the path builds
-    /// no queue.
+    /// vanished. The brake limits the volume and not the rate, because a start at the path's rate builds no
+    /// queue.
     pub(super) fn start(
         &self,
         min_rtt: Option<Duration>,
@@ -241,8 +241,8 @@ impl Volume {
         self.queued & QUEUED_FLIGHTS != 0
     }
 
-    /// True if other hosts kept a queue during the last [`AGED`]. Small flights do not show that it is gone,
-    /// so time decides.
+    /// True if other hosts kept a queue during the last [`AGED`]. Small flights do not show its end, so time
+    /// decides.
     pub(super) fn was_queued_at(&self, now: Instant) -> bool {
         self.is_queued() && now < self.queued_at + AGED
     }

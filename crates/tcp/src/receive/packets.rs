@@ -10,7 +10,7 @@ use bytes::{Buf, Bytes};
 
 use crate::on_demand::Initial;
 
-/// Minimum length of kept payload, bytes. Shorter payload is copied, because a kept packet occupies its whole
+/// Minimum length of kept payload, bytes. Shorter payload is copied, because a kept packet holds its whole
 /// buffer.
 const MIN: usize = 16 << 10;
 

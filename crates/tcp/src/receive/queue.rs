@@ -100,8 +100,7 @@ impl RecvQueue {
         self.retained + self.readable + count <= self.storage.len()
     }
 
-    /// Keeps the last `count` in-order bytes from now on, even after they are read. 0 frees the retained
-    /// bytes.
+    /// Keeps the last `count` in-order bytes from now on, even after they are read. 0 frees them.
     pub(crate) fn retain(&mut self, count: usize) {
         self.retain = count;
         self.trim();
@@ -175,8 +174,7 @@ impl RecvQueue {
     }
 
     /// Makes `bytes` readable in place if they are a long part of the lent packet and next in order.
-    /// `offset`: their distance from the read position. Otherwise changes nothing, and the caller writes
-    /// them.
+    /// `offset`: their distance from the read position. Otherwise the caller must write them.
     #[inline]
     pub(crate) fn keep(&mut self, offset: usize, bytes: &[u8]) -> bool {
         self.packets.may_keep() && self.keep_in_packet(offset, bytes)
@@ -290,8 +288,8 @@ impl RecvQueue {
         self.packets.release();
     }
 
-    /// Returns the size of storage that the queue expects to need, which could be [lent](Self::lend); 0 if it
-    /// has storage.
+    /// Returns the size of storage that could be [lent](Self::lend) and is expected to suffice; 0 if the
+    /// queue has storage.
     pub(crate) fn wanted(&self) -> usize {
         if self.storage.is_empty() { self.expected } else { 0 }
     }
@@ -327,8 +325,7 @@ impl RecvQueue {
         }
     }
 
-    /// Returns the index in the ring of an offset from `head`. The offset is at most the length of the
-    /// storage.
+    /// Returns the index in the ring of an offset from `head`. It is at most the storage's length.
     fn index(&self, offset: usize) -> usize {
         let at = self.head + offset;
         if at >= self.storage.len() { at - self.storage.len() } else { at }

@@ -93,8 +93,8 @@ impl SackReporter {
             .collect()
     }
 
-    /// Records that an acknowledgement with these blocks left. A duplicate is not reported again (RFC 2883
-    /// section 4).
+    /// Records that an acknowledgement with these blocks left. A duplicate is reported once (RFC 2883 section
+    /// 4).
     pub(crate) fn on_ack_sent(&mut self) {
         if let Some(pending) = self.pending.get_mut() {
             pending.dsack = None;

@@ -6,8 +6,7 @@
 //!   section 3.8.6.2.1). Rounding to the scale may announce less, so this end remembers the largest edge ever
 //!   announced and accepts data up to it (RFC 7323 section 2.4).
 //! - Silly windows are not offered (RFC 9293 section 3.8.6.2.2).
-//! - The buffer follows the bytes that the application reads per round trip, as in Linux's dynamic
-//!   right-sizing.
+//! - The buffer follows the bytes that the application reads per round trip, like Linux's right-sizing.
 
 use brisk_wire::SeqNum;
 use brisk_wire::gentle::{EARLY_SHIFT_MAX, EARLY_WINDOW};
@@ -183,8 +182,7 @@ impl RecvWindow {
         self.sizing.on_rtt(rtt);
     }
 
-    /// Processes arriving data. Without timestamps, the time to fill a window is an upper bound of the round
-    /// trip.
+    /// Processes arriving data. Without timestamps, a round trip is at most the time to fill a window.
     pub(crate) fn on_data(&mut self, rcv_nxt: SeqNum, now: Instant) {
         let wnd = self.rcv_wnd(rcv_nxt);
         self.sizing.on_data(rcv_nxt, wnd, now);

@@ -99,8 +99,7 @@ impl SendBytes {
         self.ring.capacity()
     }
 
-    /// Appends a copy of `data`. Storage doubles, but does not exceed `max` bytes of memory if `data` fits
-    /// into it.
+    /// Appends a copy of `data`. Storage doubles, up to `max` bytes of memory if that holds `data`.
     pub(crate) fn copy(&mut self, data: &[u8], max: usize) {
         if self.ring.len() + data.len() > self.ring.capacity() {
             self.ring.reserve_exact(self.grown(data.len(), max) - self.ring.len());

@@ -127,7 +127,7 @@ impl PathMtu {
         path
     }
 
-    /// Uses the result of an earlier connection over the path, from which a search continues. Returns true if
+    /// Uses the result of an earlier connection over the path. A search continues from it. Returns true if
     /// the MTU shrank.
     pub(crate) fn continue_from(&mut self, known: NarrowPath, now: Instant) -> bool {
         let high = u32::from(known.high).min(self.local);
@@ -378,8 +378,7 @@ impl PathMtu {
         large_arrived && self.on_large_arrived()
     }
 
-    /// True if a segment with `payload` bytes is larger than the segments that are sent while a black hole is
-    /// suspected.
+    /// True if a segment with `payload` bytes is larger than those sent while a black hole is suspected.
     pub(crate) fn is_large(&self, payload: u32, options: u32) -> bool {
         payload > self.base_payload(options)
     }
@@ -508,8 +507,8 @@ impl PathMtu {
         }
     }
 
-    /// Returns the size that every path is assumed to carry, for use once large packets seem to vanish. Bytes
-    /// of IP packet.
+    /// Returns the packet size, bytes, that is used once large packets seem to vanish: every path should
+    /// carry it.
     fn base(&self) -> u32 {
         (u32::from(self.base_mss) + self.headers).max(self.min).min(self.mtu)
     }

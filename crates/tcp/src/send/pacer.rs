@@ -65,8 +65,8 @@ impl Pacer {
         Pacer { segments: 0, mss: 536, bucket }
     }
 
-    /// Changes or ends pacing. Until the next [`update`](Pacer::update) the current rate applies, limited by
-    /// the new maximum.
+    /// Changes or ends pacing. Until the next [`update`](Pacer::update) the current rate stays, within the
+    /// new maximum.
     pub(crate) fn set_config(&mut self, config: Option<PacingConfig>) {
         if config.is_none() && self.bucket.is_none() {
             return;

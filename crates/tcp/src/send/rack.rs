@@ -58,8 +58,7 @@ pub(crate) struct Rack {
 /// Reordering as Linux's TCP_INFO counts it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Reordering {
-    /// Number of times that an acknowledgement showed a segment overtaken by a later one. One acknowledgement
-    /// can show two.
+    /// Number of times that an acknowledgement showed an overtaken segment; each shows at most two.
     pub(crate) events: u32,
     /// Maximum distance by which a segment was overtaken, bytes.
     pub(crate) span: u32,

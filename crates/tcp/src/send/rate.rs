@@ -34,8 +34,7 @@ pub(crate) struct Others {
     /// True if one of them has a full segment of new data within its peer's window, or lost data to
     /// retransmit.
     pub(crate) wants: bool,
-    /// True if this member may undo the response to its losses, because no other member has lost data in the
-    /// meantime.
+    /// True if this member may undo the response to its losses, because no other member has lost data since.
     pub(crate) may_undo: bool,
     /// True if the last response to a congestion mark was a round trip ago or more.
     pub(crate) may_answer_mark: bool,
@@ -103,8 +102,7 @@ impl RateControl {
         }
     }
 
-    /// Returns the congestion window. For a member it is at least the others' bytes in flight plus the
-    /// member's floor.
+    /// Returns the congestion window. For a member it is at least the others' bytes in flight plus its floor.
     #[inline]
     pub(crate) fn window(&self) -> u32 {
         let cwnd = self.congestion.cwnd();

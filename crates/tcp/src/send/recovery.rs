@@ -342,8 +342,7 @@ impl Recovery {
     }
 
     /// Begins a repair after only a small segment of a flight arrived. The other segments were probably too
-    /// large, and the window has already been reduced. So the repair uses the current window instead of one
-    /// segment.
+    /// large, and the window has already been reduced. So the repair uses the current window.
     pub(crate) fn on_flight_vanished(&mut self, nxt: SeqNum) {
         self.enter_loss(nxt);
     }
@@ -567,8 +566,7 @@ mod tests {
         }
     }
 
-    /// Returns a recovery that began at 100 ms with SND.UNA = 1000, SND.NXT = 9000 and one retransmitted
-    /// segment.
+    /// Returns a recovery that began at 100 ms with SND.UNA = 1000, SND.NXT = 9000 and one retransmission.
     fn in_recovery() -> Recovery {
         let mut recovery = Recovery::new(ISS, true);
         take(&mut recovery, &ack(0, 1000), false, 9000);

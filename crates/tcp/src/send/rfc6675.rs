@@ -108,8 +108,8 @@ impl Rfc6675 {
 
     /// Detects losses by counting. RFC 6675 section 4: IsLost() is true if "DupThresh discontiguous SACKed
     /// sequences have arrived above 'SeqNum' or more than (DupThresh - 1) * SMSS bytes". Counting segments
-    /// instead of bytes makes the second condition include the first. FACK counts the holes below the highest
-    /// SACK as well.
+    /// instead of bytes makes the second condition include the first. FACK counts holes below the highest
+    /// SACK too.
     fn by_count(&self, board: &Scoreboard, count: &Count) -> (RackVerdict, LossCause) {
         if self.config.fack && count.spanned > self.dup_thresh {
             return (holes(board, self.dup_thresh, count), LossCause::Fack);

@@ -305,8 +305,7 @@ impl Scoreboard {
         self.records.iter()
     }
 
-    /// Iterates over the records that are neither sacked nor lost, in sequence order. Skips a run of others
-    /// at once.
+    /// Iterates over the records that are neither sacked nor lost, in sequence order. Skips runs of others.
     pub(crate) fn in_flight(&self) -> impl Iterator<Item = &Record> {
         let mut index = 0;
         core::iter::from_fn(move || {
@@ -576,8 +575,7 @@ impl Scoreboard {
             Dsack { range, of, sent_twice, reported_before: false }
         });
         let skip = usize::from(duplicate.is_some());
-        // A block that begins at SND.UNA is ignored: the acknowledgement number would have covered it (Linux:
-        // the same).
+        // A block at SND.UNA is ignored: the acknowledgement number would have covered it (Linux: the same).
         let una = self.una;
         let is_possible = |range: &&SeqRange| believable.covers(range) && range.start.gt(una);
         for range in ranges.iter().skip(skip).filter(is_possible) {
@@ -687,8 +685,7 @@ impl Scoreboard {
         }
     }
 
-    /// Splits segments that are longer than the reduced payload `mss`. They can be sent again only as smaller
-    /// ones.
+    /// Splits segments that are longer than the reduced payload `mss`. They can only be sent again in parts.
     pub(crate) fn resplit(&mut self, mss: u32) {
         let mss = mss.max(1);
         self.reno.mss = self.reno.mss.min(mss);

@@ -183,8 +183,7 @@ fn forged_dsacks_undo_no_more_than_the_last_reduction() {
     );
 }
 
-/// ECE in every acknowledgement causes one reduction in each round trip, down to a window that still permits
-/// progress.
+/// ECE in every acknowledgement causes one reduction per round trip, down to a window that permits progress.
 #[test]
 fn permanent_ece_leaves_a_minimum_window() {
     let mut scene = Scene::new(|_, listen| listen.tcp.ecn = EcnMode::On);

@@ -154,8 +154,7 @@ fn forged_icmp_errors_are_ignored() {
     assert_eq!(scene.stack.stats().refused(Refusal::IcmpStale), 5000);
 }
 
-/// RFC 5927 section 5.2: on an open connection a hard error is treated as soft, even with a correctly guessed
-/// number.
+/// RFC 5927 section 5.2: on an open connection a hard error is treated as soft, even if its number is right.
 #[test]
 fn unreachable_destinations_do_not_end_an_open_connection() {
     let mut scene = Scene::new(|_, _| {});

@@ -1,6 +1,6 @@
 //! Churn in virtual time. Two stacks exist throughout, while connections with random mechanisms open and
-//! close over random links with faults. Every byte that arrives is checked. Between the epochs no state may
-//! remain.
+//! close over random links with faults. Every byte that arrives is checked. No state may remain between
+//! epochs.
 //!
 //! `BRISK_SOAK_SECONDS=3600 cargo test --release -p brisk-tcp --test hostile soak -- --ignored --nocapture`
 

@@ -90,7 +90,7 @@ impl Receiver {
         self.owed.push(Owed { wanted, up_to: self.rcv_nxt(), by });
     }
 
-    /// Records a segment of the peer. `copies`: the peer sends copies, so repeated segments may be dropped
+    /// Records a segment of the peer. `copies`: the peer sends copies, so repetitions may be dropped
     /// silently.
     fn on_arrival(&mut self, seen: &Seen, copies: bool) {
         let parity = seen.tcp.options.gentle.is_some_and(|option| option.is_encoded());

@@ -342,8 +342,8 @@ impl Pair {
         self.seen.iter().rev().find(|seen| seen.from == from).expect("something was sent")
     }
 
-    /// Returns the header of the next segment of `from` to the other side, for forging. It follows from the
-    /// last packet.
+    /// Returns the header of the next segment of `from` to the other side, for forging. It continues the last
+    /// packet.
     pub(crate) fn next_header(&self, from: Side) -> TcpHeader {
         let ours = self.last(from);
         let span = ours.len as u32 + u32::from(ours.tcp.flags.intersects(Flags::SYN | Flags::FIN));

@@ -22,7 +22,7 @@ fn shared() -> TcpConfig {
 /// Bytes of a transfer that makes its connection a member.
 const LONG: usize = 140_000;
 
-/// Returns a pair over 20 ms with `n` connections from A to B that share a path. Each has sent a long
+/// Returns a pair over 20 ms with `n` connections from A to B that share a path. Each has made a long
 /// transfer.
 fn members(seed: u64, n: usize, channel: Channel) -> (Pair, ListenerId, Vec<(ConnId, ConnId)>) {
     let mut pair = Pair::new(seed);

@@ -82,8 +82,7 @@ fn writer_whose_data_was_cut_by_the_memory_is_woken() {
 #[derive(Clone, Debug)]
 struct Plan {
     total: usize,
-    /// Bytes that the writer offers at once. `gives`: it hands over their ownership instead of having them
-    /// copied.
+    /// Bytes that the writer offers at once. `gives`: it hands over their ownership, so they are not copied.
     piece: usize,
     gives: bool,
     /// Bytes that the reader takes at once, and the number of turns that it lets pass in between.

@@ -107,8 +107,7 @@ fn connection_of_a_peer_that_moves_goes_on_in_both_directions() {
         moving.pair.write(B, moving.at_b, &data).expect("open");
         moving.pair.run_ms(15);
         moving.change();
-        // Acknowledgements of A now come from an address that B does not know. They are not answered by a
-        // reset.
+        // Acknowledgements of A now come from an address unknown to B. No reset answers them.
         moving.pair.run_ms(1000);
         assert_eq!(moving.pair.count(B, Flags::RST), 0);
         moving.report(is_other_path);

@@ -146,8 +146,7 @@ fn losses_are_counted_with_their_runs() {
     assert_eq!(loss.burst_milli, 2000);
 }
 
-/// Parity directly after the data repairs two segments that are only late. Their originals show that there
-/// was no loss.
+/// Parity directly after the data repairs two segments that are only late. Their originals arrive later.
 #[test]
 fn late_originals_of_repaired_segments_are_no_losses_of_the_path() {
     let corrective = CorrectiveConfig { delay_divisor: 16, ..CorrectiveConfig::default() };
@@ -347,8 +346,7 @@ fn connections_of_a_path_share_the_volume_of_a_flight_at_the_start() {
     assert!(begun.contains(&10), "{begun:?} of {carried}");
 }
 
-/// If the configuration permits a window for every connection, it follows the same rules once the path is
-/// known.
+/// A window that the configuration permits follows the same rules once the path is known.
 #[test]
 fn a_configured_window_is_begun_with_by_one_connection_at_a_time() {
     let mut world = World::new(TcpConfig { initial_window: 32, ..from_memory() });

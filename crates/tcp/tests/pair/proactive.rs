@@ -86,8 +86,7 @@ fn nothing_is_retransmitted_with_offload_and_batches() {
     }
 }
 
-/// Figure 8 of the paper with each copy after its original: every twentieth original is lost. There is no
-/// retransmission.
+/// Figure 8 of the paper, with each copy after its original. Every twentieth original is lost.
 #[test]
 fn a_lost_original_causes_no_retransmission_and_one_reduction_a_window() {
     for (batches, sends_twice) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -184,7 +183,7 @@ fn the_copies_that_the_planner_names_leave() {
     assert_eq!(copied, [3, 4]);
 }
 
-/// Returns two stacks with the planner after a transfer of 300,000 bytes in this form. Their devices take
+/// Returns two stacks with the planner after a transfer of 300,000 bytes in this form. Devices take
 /// super-segments.
 fn transferred(form: Option<Form>) -> (Pair, ConnId) {
     let mut tcp = tcp(ProactiveConfig { scope: CopyScope::Named, ..ALL });
@@ -243,8 +242,7 @@ fn a_run_that_a_device_coalesced_is_taken_whole_if_no_copy_came_before() {
     assert_eq!(at_b.payload_bytes_received, payload.len() as u64);
 }
 
-/// A device coalesces copies after their originals. They are dropped together unless one has new data, which
-/// is accepted.
+/// A device coalesces copies after their originals. They are dropped together, except new data of one.
 #[test]
 fn copies_that_a_device_coalesced_are_dropped_together_unless_one_is_new() {
     for lost in [None, Some(2)] {

@@ -118,8 +118,7 @@ impl MinRtt {
         expired
     }
 
-    /// Uses rounds with little in flight as measurements, because the application has drained the queue in
-    /// them.
+    /// Uses rounds with little in flight as measurements, because the application drained the queue.
     pub(super) fn observe_round(
         &mut self,
         now: Instant,
@@ -220,8 +219,7 @@ mod tests {
         }
     }
 
-    /// Four packets from idle are a round. The packet sent after the first acknowledgement ends the next
-    /// round.
+    /// Four packets from idle are a round. The packet after the first acknowledgement ends the next one.
     #[test]
     fn a_round_ends_with_data_sent_after_its_beginning() {
         let mut rounds = Rounds::default();

@@ -24,8 +24,7 @@ use crate::time::{Instant, Micros};
 use brisk_wire::SeqNum;
 
 /// Number of loss runs in a round that ends Startup. The draft requires six, but a short queue drops a third
-/// of a short flight before its losses form six runs. Fewer suffice here, because the losses must also be
-/// excess.
+/// of a short flight before its losses form six runs. Fewer suffice here, as losses must also be excess.
 pub(super) const MIN_RUNS_IN_STARTUP: u32 = 3;
 /// Number of loss runs in a round that ends a probe for bandwidth.
 pub(super) const MIN_RUNS_IN_UP: u32 = 2;
@@ -96,8 +95,7 @@ impl LossRound {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Evidence {
     history: LossHistory,
-    /// One bit for each of the last four lossy rounds, the newest lowest: 1 if the round trip was long (a
-    /// queue).
+    /// One bit for each of the last four lossy rounds, the newest lowest: 1 if the round trip showed a queue.
     queued: u8,
     /// One bit for each of the same rounds: 1 if its losses exceed what random loss explains.
     excess: u8,
@@ -108,8 +106,7 @@ pub(super) struct Evidence {
 
 impl Bbr {
     /// True if the losses exceed 2 % of the flight and show congestion. They show it if a full queue is known
-    /// to have caused them. Otherwise they must form at least `min_runs` runs, and be more than random loss
-    /// explains.
+    /// to have caused them. Otherwise they must form `min_runs` runs and exceed random loss.
     pub(super) fn is_loss_too_high(&self, tx_in_flight: u32, lost: u64, min_runs: u32) -> bool {
         let flight = u64::from(tx_in_flight);
         lost * 100 > flight * LOSS_THRESHOLD
@@ -205,8 +202,8 @@ impl Bbr {
                 self.bounds.inflight_longterm =
                     self.bdp(self.max_bw.get(), (1, 1)).max(self.bounds.inflight_latest);
                 self.start_drain();
-                // Data that left since the last acknowledgement has the same `C.delivered` as data that
-                // leaves now.
+                // Data that left since the last acknowledgement has the `C.delivered` of data that leaves
+                // now.
                 self.loss_round.counts_from += 1;
             }
             BbrState::ProbeBw(CyclePhase::Up) => {

@@ -77,8 +77,7 @@ impl Bbr {
 
     /// True if `lost` bytes are a quarter of a flight, and more than random loss explains.
     pub(super) fn is_loss_heavy(&self, tx_in_flight: u32, lost: u64) -> bool {
-        // The first segments of a flight leave with little in flight, but may be lost together with later
-        // ones.
+        // The first segments of a flight leave with little in flight, but may be lost with later ones.
         let flight = tx_in_flight.max(self.cwnd);
         lost * HEAVY_LOSS >= u64::from(flight) && self.is_loss_too_high(flight, lost, 0)
     }

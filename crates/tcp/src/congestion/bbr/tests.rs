@@ -464,8 +464,7 @@ struct Packet {
     app_limited: bool,
 }
 
-/// A flow with endless data over one bottleneck; losses are detected when three later packets are
-/// acknowledged.
+/// A flow with endless data over one bottleneck; three later acknowledged packets show a loss.
 struct Flow {
     bbr: Bbr,
     /// Rate of the path, bytes per second, with round trip and buffer.

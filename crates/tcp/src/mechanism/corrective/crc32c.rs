@@ -1,18 +1,15 @@
 //! CRC-32C (Castagnoli) of bytes in several pieces.
 //!
 //! Processors have an instruction for it, which is several times as fast as tables. Only std can detect the
-//! instruction, so the crate that uses it needs the feature `hardware-crc`. Without the feature tables
-//! compute the CRC.
+//! instruction, so the crate that uses it needs the feature `hardware-crc`. Otherwise tables do the work.
 
-/// Returns the checksum of a message extended by `bytes`. `crc`: the checksum of the message so far, 0 if
-/// empty.
+/// Returns the checksum of a message extended by `bytes`. `crc`: the checksum so far, initially 0.
 #[cfg(feature = "hardware-crc")]
 pub(super) fn append(crc: u32, bytes: &[u8]) -> u32 {
     ::crc32c::crc32c_append(crc, bytes)
 }
 
-/// Returns the checksum of a message extended by `bytes`. `crc`: the checksum of the message so far, 0 if
-/// empty.
+/// Returns the checksum of a message extended by `bytes`. `crc`: the checksum so far, initially 0.
 #[cfg(not(feature = "hardware-crc"))]
 pub(super) fn append(crc: u32, bytes: &[u8]) -> u32 {
     by_table(crc, bytes)

@@ -74,8 +74,7 @@ pub struct Edges {
 pub trait ReceivedBytes {
     /// Returns the oldest readable byte; RCV.NXT if there is none. All bytes from it to RCV.NXT are readable.
     fn oldest(&self) -> SeqNum;
-    /// Iterates in ascending order over the parts of `within` that have not arrived. `within` begins at or
-    /// after RCV.NXT.
+    /// Iterates in ascending order over the parts of `within`, at or after RCV.NXT, that have not arrived.
     fn gaps(&self, within: SeqRange) -> impl Iterator<Item = SeqRange>;
     /// Returns the bytes of `range` in at most two pieces. All of them must be held.
     fn slices(&self, range: SeqRange) -> (&[u8], &[u8]);
@@ -102,8 +101,8 @@ pub enum Unfit {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Failure {
-    /// More is missing than the parities of the group can repair. Or no arrived data confirms the position of
-    /// the range.
+    /// More is missing than the parities of the group can repair. Or no arrived data confirms the range's
+    /// position.
     TooMuchLost,
     /// Bytes that arrived are no longer held.
     History,

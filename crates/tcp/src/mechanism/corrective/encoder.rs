@@ -104,8 +104,7 @@ pub(crate) struct Encoder {
     closed: VecDeque<Group>,
     /// A group whose parity is due, and its parities that have not left yet.
     ready: Option<ReadyGroup>,
-    /// Latest time passed to the encoder. Parity that was due by then waits for the connection, not for the
-    /// clock.
+    /// Latest time passed to the encoder. Parity due by then waits for the connection, not the clock.
     woken: Option<Instant>,
     failures_in_row: u32,
     /// Number of further groups without parity.
@@ -388,8 +387,8 @@ impl Encoder {
         within.then_some(DueParity { layout, row, parities, seq, fin_end })
     }
 
-    /// Records that the peer could not repair a group; parity may pause. Returns true if parity does not suit
-    /// this path.
+    /// Records that the peer could not repair a group; parity may pause. True if parity does not suit this
+    /// path.
     pub(crate) fn on_failure(&mut self) -> bool {
         self.failures_in_row += 1;
         if self.failures_in_row < FAILURES_IN_A_ROW {
@@ -405,8 +404,7 @@ impl Encoder {
         self.failures_in_row = 0;
     }
 
-    /// Returns the ranges of the groups whose parity has not left yet, each with the time at which its parity
-    /// will leave.
+    /// Returns the ranges of the groups whose parity has not left yet, each with the time of its parity.
     pub(crate) fn pending(&self, rtt: Option<Duration>) -> impl Iterator<Item = (SeqRange, Instant)> {
         let ready = self.ready.as_ref().map(|ready| ready.group);
         let open = self.open.filter(|_| self.paused == 0);

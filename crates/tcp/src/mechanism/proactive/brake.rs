@@ -1,5 +1,4 @@
-//! The brake of Proactive. It stops the copies on a path that loses many segments, where they make losses
-//! worse.
+//! The brake of Proactive. It stops copies on a path with many losses, which they would make worse.
 
 use alloc::collections::VecDeque;
 

@@ -313,8 +313,7 @@ impl Copies {
         }
     }
 
-    /// Returns the stream bytes of the burst to which new data at `now` belongs. A pause of `rto` ends a
-    /// burst.
+    /// Returns the stream bytes of the burst of new data at `now`. A pause of `rto` ends a burst.
     fn burst_so_far(&self, rto: Micros, now: Instant) -> u32 {
         let (sent, last) = self.burst;
         let over = last.is_none_or(|last| Micros::between(last, now) >= rto);

@@ -7,8 +7,7 @@ use super::{Resent, Scoreboard};
 use crate::seq_ranges::SeqRange;
 
 impl Scoreboard {
-    /// Declares the segments of `range` lost that are in flight. Returns the number of bytes newly declared
-    /// lost.
+    /// Declares the segments of `range` lost that are in flight. Returns the bytes newly declared lost.
     pub(crate) fn mark_lost(&mut self, range: SeqRange) -> u32 {
         let mut newly = 0;
         for index in self.cut_out(range) {
@@ -35,16 +34,14 @@ impl Scoreboard {
         self.mark_lost(SeqRange::new(self.una, self.nxt))
     }
 
-    /// Begins or continues a repair without SACK. Later duplicates can only announce data that is outstanding
-    /// now.
+    /// Begins or continues a repair without SACK. Later duplicates only announce data outstanding now.
     fn begin_reno_recovery(&mut self) {
         self.reno.recover.get_or_insert(self.nxt);
         self.reno.announced_to = self.nxt;
     }
 
     /// Declares the first segment lost, at most `mss` bytes of payload. Used for fast retransmit and partial
-    /// acknowledgements on a connection without SACK (RFC 6582). Returns the number of bytes newly declared
-    /// lost.
+    /// acknowledgements on a connection without SACK (RFC 6582). Returns the bytes newly declared lost.
     pub(crate) fn mark_head_lost(&mut self, mss: u32) -> u32 {
         self.begin_reno_recovery();
         let Some(head) = self.head() else { return 0 };

@@ -125,8 +125,7 @@ fn a_lost_syn_ack_is_sent_again_and_the_answer_with_it() {
     assert_eq!(world.read(B, at_b), [], "not twice");
 }
 
-/// Returns a world whose first SYN-ACK is lost, and both ends of the connection. B has answered with 4,000
-/// bytes.
+/// Returns a world whose first SYN-ACK is lost, and both ends of the connection. B has answered with 4 kB.
 fn answered_without_syn_ack() -> (World, ConnId, ConnId) {
     let mut world = World::known(FastOpenListen::default());
     world.pair.tap = Some(Box::new(lose_first(B, SYN_ACK)));

@@ -176,8 +176,7 @@ fn plain_connections_that_open_between_two_failures_disable_fast_open() {
     assert_eq!(world.outcome(id), FastOpenOutcome::Off(OffReason::Disabled));
 }
 
-/// A reset proves that nobody has received the data only if it is the answer of a closed port to the only
-/// SYN.
+/// Only a reset by which a closed port answers the only SYN proves that nobody has the data.
 #[test]
 fn a_reset_after_which_the_data_may_be_delivered_is_no_refusal() {
     for (at, seq, reason) in [

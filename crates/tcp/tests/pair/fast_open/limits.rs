@@ -110,8 +110,7 @@ fn a_reset_leaves_what_was_received() {
 }
 
 /// Forged resets arrive during the wait for the acknowledgement of a Fast Open connection. Only a reset with
-/// the exact sequence number ends it (RFC 5961 section 3.2). So a blind flood does not affect the limit or
-/// the response.
+/// the exact sequence number ends it (RFC 5961 section 3.2). So a blind flood has no effect.
 #[test]
 fn a_flood_of_blind_resets_has_no_effect() {
     let mut world = World::known(FastOpenListen::default());

@@ -65,8 +65,7 @@ struct Run {
     decoder: Option<Decoder>,
     /// Bytes that the application has read.
     read: Vec<u8>,
-    /// True if the path rewrote data. The received stream may then differ from the sent one, but rebuilt
-    /// bytes do not.
+    /// True if the path rewrote data. The received stream may then differ, but rebuilt bytes do not.
     rewritten: bool,
     seed: u64,
     now: Instant,
@@ -267,8 +266,7 @@ fn data(run: &Run, from: u32, to: u32) -> Packet {
     Packet { seq: run.first + from, option: None, payload, fin: to as usize == run.stream.len() }
 }
 
-/// Rewrites a segment as a middlebox does: flips payload or option, removes the option, splits the segment,
-/// or pads it.
+/// Rewrites a segment as a middlebox does: flips payload or option, removes the option, splits or pads it.
 fn rewrite(code: Code, mut packet: Packet, rng: &mut ChaCha8Rng) -> Vec<Packet> {
     let len = packet.payload.len() as u32;
     match below(rng, 5) {
