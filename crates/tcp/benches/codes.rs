@@ -1,8 +1,8 @@
 //! Speed of the codes of Corrective: `cargo bench -p brisk-tcp --bench codes`.
 //!
-//! Prints for each code the rate, in stream bytes per second, at which it folds, checks or repairs 256 groups
-//! of 1448-byte segments, and the rate of a plain copy of the same bytes. The groups together exceed the
-//! first-level cache. They are timed in short stretches, several times, and the fastest run of each stretch
+//! Prints two rates for each code, in stream bytes per second: at which it folds, checks or repairs 256
+//! groups of 1448-byte segments, and at which the same bytes are copied. The groups together exceed the
+//! first-level cache. They are timed in short stretches, several times. The fastest run of each stretch
 //! counts, so that other work on the machine disturbs little.
 
 use std::hint::black_box;
@@ -27,8 +27,8 @@ fn groups(blocks: u32) -> Vec<Vec<u8>> {
     (0..GROUPS).map(group).collect()
 }
 
-/// Runs `work` over all groups, several times, and prints stream bytes per second, from the fastest run of
-/// each stretch of groups.
+/// Runs `work` over all groups, several times. Prints stream bytes per second, from the fastest run of each
+/// stretch of groups.
 fn report(name: &str, blocks: u32, mut work: impl FnMut(&[u8])) {
     let groups = groups(blocks);
     let mut best = [f64::INFINITY; GROUPS / STRETCH];

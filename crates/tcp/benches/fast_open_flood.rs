@@ -1,15 +1,14 @@
 //! Measures a listener with Fast Open under attack, in virtual time: the processing time of a hostile SYN,
 //! the success of legitimate clients, and the maximum memory and connections of the stack.
 //!
-//! `cargo bench -p brisk-tcp --bench fast_open_flood`. A flood lasts ten seconds of virtual time, in which
+//! `cargo bench -p brisk-tcp --bench fast_open_flood`. A flood lasts ten seconds of virtual time. Meanwhile
 //! 100 legitimate clients make 1000 transactions a second (100 bytes with the SYN, 5000 back, 50 ms one way).
 //! The floods:
 //!
 //! - 50,000 SYNs a second with data and a forged cookie, from addresses drawn at random;
 //! - 20,000 SYNs a second with data and one stolen cookie, from its address;
-//! - the same, each followed by a reset;
-//! - 50,000 blind resets a second in the names of the legitimate clients: port and sequence number are
-//!   guessed.
+//! - the same SYNs, each followed by a reset;
+//! - 50,000 blind resets a second in the names of legitimate clients, with guessed ports and numbers.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -129,7 +128,7 @@ impl World {
         self.report(name, opened);
     }
 
-    /// The cookie of the thief's own address.
+    /// Returns the cookie of the thief's own address.
     fn steal(&mut self) -> FastOpen {
         let mut tcp = self.syn(9, SeqNum(1));
         tcp.options.fast_open = Some(FastOpen::REQUEST);

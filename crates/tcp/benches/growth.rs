@@ -4,7 +4,7 @@
 //! The operations: a transaction over a new connection while 10, 1,000 or 100,000 others are open; a round
 //! trip on one of these; bulk over 1, 10 or 100 connections at once; an acknowledgement with SACK while 10,
 //! 1,000 or 30,000 segments are in flight and one in 50 is lost. The bench measures real time, which includes
-//! cache misses, and prints the minimum of three runs. It has no limits, because the results depend on the
+//! cache misses, and prints the minimum of three runs. It has no limits, because results depend on the
 //! machine.
 
 #[path = "idle_connections/pair.rs"]
@@ -40,8 +40,8 @@ fn report(what: &str, sizes: [usize; 3], cost: fn(usize) -> f64) {
     }
 }
 
-/// Returns the nanoseconds in which both ends open a connection, exchange 100 and 5,000 bytes and close it,
-/// while `count` other connections are open and idle.
+/// Returns the nanoseconds of a connection on which both ends exchange 100 and 5,000 bytes, from open to
+/// close. Meanwhile `count` other connections are open and idle.
 fn transaction_among(count: usize) -> f64 {
     const TIMES: usize = 20_000;
     let mut pair = Pair::new();
@@ -58,9 +58,9 @@ fn transaction_among(count: usize) -> f64 {
     begun.elapsed().as_nanos() as f64 / TIMES as f64
 }
 
-/// Returns the nanoseconds of a request and a response of 64 bytes, both ends, over one of `count`
-/// connections after another. Virtual time passes about as fast as real time, so with 100,000 connections
-/// each has released its memory before its turn.
+/// Returns the nanoseconds, both ends, of a request and a response of 64 bytes. Each turn uses another of
+/// `count` connections. Virtual time passes about as fast as real time. So with 100,000 connections each has
+/// released its memory before its turn.
 fn round_trip_among(count: usize) -> f64 {
     const TIMES: usize = 20_000;
     let mut pair = Pair::new();
@@ -81,8 +81,8 @@ fn round_trip_among(count: usize) -> f64 {
     begun.elapsed().as_nanos() as f64 / TIMES as f64
 }
 
-/// Returns the nanoseconds of a segment of 1,448 bytes, including its share of acknowledgements, while
-/// `count` connections send.
+/// Returns the nanoseconds of a segment of 1,448 bytes while `count` connections send. Includes the segment's
+/// share of acknowledgements.
 fn segment_over(count: usize) -> f64 {
     const BYTES: usize = 20_000 * SEGMENT;
     let mut pair = Pair::new();
@@ -104,7 +104,7 @@ fn segment_over(count: usize) -> f64 {
     begun.elapsed().as_nanos() as f64 / (BYTES / SEGMENT) as f64
 }
 
-/// Returns the nanoseconds in which the sender processes an acknowledgement and sends what it causes.
+/// Returns the nanoseconds in which the sender processes an acknowledgement and sends new segments.
 fn acknowledgement(in_flight: usize) -> f64 {
     let buffer = BufferConfig { initial: 2 * in_flight * SEGMENT, max: 2 * in_flight * SEGMENT };
     let tcp = TcpConfig {
@@ -133,8 +133,8 @@ fn acknowledgement(in_flight: usize) -> f64 {
     took as f64 / count as f64
 }
 
-/// Lets the server send its window, and loses one segment in 50. Returns the nanoseconds in which the server
-/// processed the acknowledgements, one for each segment that arrived, and their number.
+/// Lets the server send its window, and loses one segment in 50. Each segment that arrives is acknowledged.
+/// Returns the nanoseconds in which the server processed the acknowledgements, and their number.
 fn lossy_flight(pair: &mut Pair) -> (u128, usize) {
     let mut packet = Vec::new();
     let mut flight = Vec::new();

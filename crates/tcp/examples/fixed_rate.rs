@@ -20,8 +20,8 @@ const DELAY: Duration = Duration::from_millis(20);
 /// Bytes to send.
 const VOLUME: usize = 2_000_000;
 
-/// A controller that sends at a rate in bytes per second. Use it only on a path that is yours alone: it does
-/// not yield.
+/// A controller that sends at a rate in bytes per second. It does not yield to other traffic, so use it only
+/// on a path that you do not share.
 #[derive(Debug)]
 struct FixedRate(u64);
 
@@ -60,7 +60,7 @@ impl CongestionController for Flow {
         self.window = window;
     }
 
-    /// The window holds two round trips, so that the rate is what limits sending.
+    /// Sets the window to two round trips, so that the rate is what limits sending.
     fn on_ack(&mut self, ack: &AckSample) {
         if let Some(srtt) = ack.srtt {
             let round = u128::from(self.rate) * u128::from(srtt.0) / 1_000_000;
@@ -91,7 +91,7 @@ fn main() {
     let mut now = Instant::ZERO;
     let writer = client.connect(remote, &connect, now).expect("possible");
 
-    // When a packet arrives, whether the client sent it, and the packet.
+    // Packets on the path: the time of arrival, whether the client sent it, and the packet.
     let mut path: VecDeque<(Instant, bool, Vec<u8>)> = VecDeque::new();
     let (mut written, mut read, mut data_packets) = (0, 0, 0_u32);
     let mut reader = None;

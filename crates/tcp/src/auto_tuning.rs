@@ -1,23 +1,22 @@
 //! Buffer sizes on short paths: within a host or a rack.
 //!
-//! A receive buffer is sized by the bytes that the application reads in a round trip, a send buffer by the
-//! bytes acknowledged in a round trip. On a short path the measured round trip is mostly the time that data
-//! waits in the buffer itself, so this rule would enlarge the buffer up to its limit. The rate would not
-//! rise, and waiting data would leave the processor's caches before it is copied. On short paths a buffer
-//! therefore holds [`TIMES`] times the product of the minimum round-trip time and the current rate. It
-//! becomes larger only while each doubling raises the rate, because a task that wakes up late needs more than
-//! that product.
+//! The general rule sizes a receive buffer by the bytes that the application reads in a round trip, and a
+//! send buffer by the bytes acknowledged in a round trip. On a short path the measured round trip is mostly
+//! the time that data waits in the buffer itself. So this rule would enlarge the buffer up to its limit. The
+//! rate would not rise, and waiting data would leave the processor's caches before it is copied. On short
+//! paths a buffer therefore holds [`TIMES`] times the product of the minimum round-trip time and the current
+//! rate. It becomes larger only while each doubling raises the rate: a task that wakes up late may need more
+//! than that product.
 
 use crate::time::{Instant, Micros};
 
-/// Round-trip time from which a path is not short: its bandwidth-delay product is larger than these buffers.
+/// Minimum round-trip time of a path that is not short. Its bandwidth-delay product exceeds these buffers.
 const SHORT_RTT: Micros = Micros::from_millis(2);
 /// Size up to which a buffer grows without a trial, bytes.
 const UNTRIED_MAX: u64 = 256 << 10;
-/// Size of a buffer in bandwidth-delay products. One would not suffice, because reader and writer run
-/// alternately.
+/// Size of a buffer in bandwidth-delay products. One is too little, because reader and writer run in turn.
 const TIMES: u128 = 4;
-/// Rounds per decision: a single round may be a burst.
+/// Rounds per decision, because a single round may be a burst.
 const ROUNDS: u8 = 16;
 /// A larger buffer must raise the rate by one part in this number.
 const MIN_GAIN_DIVISOR: u64 = 4;
@@ -48,8 +47,8 @@ pub(crate) struct Trial {
 }
 
 impl Trial {
-    /// Records a round of duration `within` in which `bytes` passed through a buffer of `capacity` bytes;
-    /// `wanted` is the size that the general rule asks for. Returns the new capacity, at least `capacity`.
+    /// Records a round of duration `within` in which `bytes` passed through a buffer of `capacity` bytes.
+    /// `wanted`: the size that the general rule asks for. Returns the new capacity, at least `capacity`.
     pub(crate) fn on_round(
         &mut self,
         bytes: u64,
@@ -82,7 +81,7 @@ impl Trial {
         self.try_more(rate, capacity)
     }
 
-    /// Returns twice the capacity, unless the last doubling did not raise the rate enough.
+    /// Returns twice the capacity. Returns `capacity` if the last doubling did not raise the rate enough.
     fn try_more(&mut self, rate: u64, capacity: u64) -> u64 {
         if self.wait > 0 {
             self.wait -= 1;
@@ -137,7 +136,7 @@ mod tests {
 
     const MIN: Micros = Micros(100);
 
-    /// Returns the size of a buffer after `rounds` rounds of a millisecond; `brings` maps the number of a
+    /// Returns the size of a buffer after `rounds` rounds of a millisecond. `brings` maps the number of a
     /// round and the size of the buffer to the bytes that pass.
     fn grown(rounds: u64, mut brings: impl FnMut(u64, u64) -> u64) -> u64 {
         let (mut trial, mut capacity) = (Trial::default(), 64 << 10);
@@ -176,7 +175,7 @@ mod tests {
     #[test]
     fn send_buffer_follows_the_acknowledged_bytes() {
         let (mut sizing, mut limit) = (SendSizing::default(), 256 << 10);
-        // 1 GB/s in acknowledgements of 32 kB; the path holds 50 kB, the queue the rest of the buffer.
+        // 1 GB/s in acknowledgements of 32 kB. The path holds 50 kB, and the queue the rest of the buffer.
         for at in 1..200_000 {
             let now = Instant::ZERO + Micros(32 * at);
             let srtt = Micros(limit as u32 / 1_000);

@@ -3,15 +3,15 @@
 //! The defaults are the Linux profile: a default brisk connection looks to its peer like a connection of
 //! Linux. A mechanism is off if its value is absent.
 //!
-//! A release can add fields to these types without a new major version. A literal therefore ends with the
-//! defaults: `TcpConfig { nodelay: true, ..TcpConfig::default() }`. Only [`BufferConfig`],
-//! [`KeepaliveConfig`] and [`RtoConfig`] get no new fields.
+//! A release can add fields to these types without a new major version, so a literal ends with the defaults:
+//! `TcpConfig { nodelay: true, ..TcpConfig::default() }`. Only [`BufferConfig`], [`KeepaliveConfig`] and
+//! [`RtoConfig`] get no new fields.
 //!
 //! ```
 //! use brisk_tcp::TcpConfig;
 //! use brisk_tcp::config::{BufferConfig, RtoConfig};
 //!
-//! // Every mechanism, within a quarter more bytes; BBR; windows for 100 Mbit/s and two seconds.
+//! Every mechanism, with at most a quarter more bytes; BBR; windows for 100 Mbit/s and two seconds.
 //! let tcp = TcpConfig {
 //!     congestion: "bbr".parse()?,
 //!     receive_buffer: BufferConfig { initial: 128 << 10, max: 50 << 20 },
@@ -51,53 +51,53 @@ pub use planner::PlannerConfig;
 /// Configuration of a whole stack.
 #[derive(Clone, Debug)]
 pub struct StackConfig {
-    /// Addresses of the stack. Empty: none, unless `any_address`.
+    /// Addresses of the stack. May be empty with `any_address`.
     pub addresses: Vec<IpAddr>,
     /// Accept packets to every destination address (a device that receives all traffic of a namespace).
     pub any_address: bool,
     /// Largest IP packet of the device, bytes. 576..=65535, default 1500.
     pub mtu: u16,
-    /// Largest super-segment for the device, payload bytes; 0 switches super-segments off. The driver sets
-    /// the device's limit, which is rarely above 65000. 0..=262000, default 0.
+    /// Largest super-segment for the device, payload bytes; 0 switches super-segments off. The driver sets it
+    /// to the limit of its device, which is rarely above 65000. 0..=262000, default 0.
     pub max_super_segment: u32,
-    /// True if the device can send each segment of a super-segment twice in a row, the second time marked as
+    /// True if the device can send each segment of a super-segment twice in a row and mark the second one as
     /// a copy ([`Transmit::twice`](crate::stack::Transmit::twice)). Copies of Proactive then leave in runs.
     /// The driver sets this for its device. Default false.
     pub sends_twice: bool,
     /// Limit of simultaneous connections, including half-open connections and TIME-WAITs. 1 or more, default
     /// 65536.
     pub max_connections: usize,
-    /// Limit of bytes in all send and receive buffers together. Writes use at most three quarters of it, so
-    /// that received data has space; above the limit a connection accepts only the next segment, and only
-    /// while its application has nothing to read. Default 1 GiB.
+    /// Limit of bytes in all send and receive buffers together. Writes use at most three quarters of it,
+    /// which leaves space for received data. Above the limit a connection accepts only the next segment, and
+    /// only while its application has nothing to read. Default 1 GiB.
     pub max_buffer_bytes: usize,
-    /// Limit of received bytes that all connections together keep for repairs. 0: Corrective is not agreed
-    /// to. Default 64 MiB.
+    /// Limit of received bytes that all connections together keep for repairs. With 0, no connection agrees
+    /// on Corrective. Default 64 MiB.
     pub fec_mem_total: usize,
     /// Local ports of active opens (RFC 6056). 1..=65535, not empty, default 32768..=60999.
     pub ephemeral_ports: RangeInclusive<u16>,
     /// Maximum segment lifetime; TIME-WAIT lasts twice as long. 1..=120 s, default 30 s.
     pub msl: Duration,
-    /// A reset at RCV.NXT ends TIME-WAIT (RFC 9293 section 3.10.7.4, and Linux with `tcp_rfc1337` 0). Default
-    /// false: an old reset must not let old segments into the next connection (RFC 1337).
+    /// Let a reset at RCV.NXT end TIME-WAIT (RFC 9293 section 3.10.7.4, and Linux with `tcp_rfc1337` 0).
+    /// Default false, because an old reset could let old segments into the next connection (RFC 1337).
     pub time_wait_resets: bool,
     /// Clock granularity of the driver: G of RFC 6298. Default 1 us.
     pub granularity: Duration,
     /// Challenge ACKs per second over all connections (RFC 5961 section 7), randomised by half.
     /// Default 1000.
     pub challenge_acks_per_second: u32,
-    /// Number of half-open connections that are kept whole, because most handshakes complete within a round
-    /// trip. The oldest above this number are kept in a few bytes, from which the next segment or timer
-    /// restores them. It changes the memory and not the traffic. Default 64.
+    /// Number of half-open connections that are kept whole. Older ones are reduced to a few bytes, from which
+    /// the next segment or timer restores them. Most handshakes complete within a round trip and so are never
+    /// reduced. The value changes the memory, not the traffic. Default 64.
     pub warm_half_open: usize,
     /// Record [`crate::event::Observation`]s. Default off.
     pub observe: bool,
     /// Record [`crate::event::LifecycleEvent`]s. Default off.
     pub lifecycle: bool,
-    /// Fast Open. Connections and listeners that enable it use these settings.
+    /// Settings of Fast Open, for the connections and listeners that enable it.
     pub fast_open: FastOpenConfig,
-    /// Paths (pairs of addresses) that are remembered from one connection to the next, with the cookies of
-    /// Fast Open. 0 (off)..=1000000, default 1024.
+    /// Number of paths (pairs of addresses) in the memory of paths and in that of Fast Open cookies. 0
+    /// (off)..=1000000, default 1024.
     pub path_entries: usize,
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]
@@ -107,15 +107,15 @@ pub struct StackConfig {
 /// Settings of Fast Open for a whole stack.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FastOpenConfig {
-    /// Time for which a client does not use Fast Open on a network that is a black hole, doubled each time.
-    /// With 0 it is always used. Up to 86400 s, default 3600 s.
+    /// Time for which a client uses no Fast Open once its network seems to be a black hole; doubled each time.
+    /// 0: it is always used. Up to 86400 s, default 3600 s.
     pub black_hole_base: Duration,
-    /// Limit of the bytes of SYN data of all pending connections of a server: their SYN has opened them, and
-    /// the client has not acknowledged the SYN-ACK yet. Default 1 MiB.
+    /// Limit of the bytes of SYN data of all pending connections of a server. Pending are connections that a
+    /// SYN with data has opened and whose SYN-ACK the client has not acknowledged. Default 1 MiB.
     pub max_pending_bytes: usize,
     /// The keys of listeners without keys of their own. `None`: the stack uses a key derived from its seed.
     pub keys: Option<KeySource>,
-    /// The closed connections that are remembered, up to 10,000, to recognise a duplicate of their SYN.
+    /// The closed connections that are remembered, at most 10,000, to recognise late duplicates of their SYNs.
     pub last_ack_hold: LastAckHold,
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]
@@ -287,10 +287,10 @@ pub enum MtuProbing {
     #[default]
     OnBlackHole,
     /// Like `OnBlackHole`, but a path that has not delivered a large packet yet is suspected earlier: at the
-    /// first timeout, or when only a small segment of a whole flight arrives. It is not suspected if large
-    /// packets of other connections arrive meanwhile. After a suspicion, data is sent in segments of
-    /// [`TcpConfig::base_mss`], and the previous size is tried again a round trip later, so that a path which
-    /// only had many losses returns to it.
+    /// first timeout, or when only a small segment of a whole flight arrives. Large packets of other
+    /// connections that arrive meanwhile prevent the suspicion. After it, data leaves in segments of
+    /// [`TcpConfig::base_mss`]. A round trip later the previous size is tried again, because the path may
+    /// only have had many losses.
     Early,
     /// Always search upwards from the base.
     Always,
@@ -323,11 +323,11 @@ pub enum UrgentPolicy {
 /// Limits of the offered window in addition to the receive buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WindowRules {
-    /// Maximum of the offered window, bytes, which also determines the scale (Linux: `TCP_WINDOW_CLAMP`).
+    /// Maximum of the offered window, bytes. It also determines the window scale (Linux: `TCP_WINDOW_CLAMP`).
     /// Default `None`: only the buffer.
     pub clamp: Option<u32>,
-    /// A nearly full buffer closes the window, although a larger one was offered before (Linux:
-    /// `tcp_shrink_window`). RFC 9293 section 3.8.6.2.1 says that a receiver SHOULD NOT. Default off.
+    /// Let a nearly full buffer close the window below what was offered (Linux: `tcp_shrink_window`). RFC
+    /// 9293 section 3.8.6.2.1 says that a receiver SHOULD NOT. Default off.
     pub may_shrink: bool,
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]
@@ -340,8 +340,8 @@ pub struct TcpConfig {
     /// Congestion control.
     pub congestion: CongestionAlgorithm,
     /// Long transfers between the same two addresses share one controller, one pacer and one response to
-    /// losses. Short transfers, up to 128 KiB, have their own controller. While a long transfer is in
-    /// progress they share its controller and take precedence over it. Only with
+    /// losses. A transfer of up to 128 KiB has its own controller if no long transfer is in progress.
+    /// Otherwise it joins the shared controller, and takes precedence over the long transfers. Only with
     /// [`CongestionAlgorithm::Bbr`]. Default off.
     pub share_path: bool,
     /// Initial window in segments (RFC 6928). 1..=64, default 10.
@@ -391,51 +391,50 @@ pub struct TcpConfig {
     pub orphan_retries: Option<u32>,
     /// Detect spurious timeouts by F-RTO (RFC 5682). Default on.
     pub frto: bool,
-    /// Number of segments above a hole after which it counts as lost, while no reordering is known on the
+    /// Number of segments above a hole at which the hole counts as lost, if no reordering is known on the
     /// path (RFC 5681 section 3.2; Linux: `tcp_reordering`). 1 to 300, default 3.
     pub dup_thresh: u32,
-    /// Minimum time between two answers of a connection to empty segments outside the window, to other
-    /// reasons for challenge ACKs, and to repeated SYNs (RFC 5961 section 7 asks for a limit; Linux:
-    /// `tcp_invalid_ratelimit`). With `handshake_timers` this time is at most 50 ms for repeated SYNs.
+    /// Minimum time between two answers of a connection to stray segments, separately for three kinds: empty
+    /// segments outside the window, other reasons for challenge ACKs, and repeated SYNs (RFC 5961 section 7;
+    /// Linux: `tcp_invalid_ratelimit`). With `handshake_timers` it is at most 50 ms for repeated SYNs.
     /// Default 500 ms.
     pub challenge_interval: Duration,
     /// Duration of FIN-WAIT-2 after the application has released the connection. Default 60 s.
     pub fin_wait_2_timeout: Duration,
     /// Path-MTU discovery by probing.
     pub mtu_probing: MtuProbing,
-    /// Payload with which a search begins, and which is used while large packets vanish, bytes (RFC 4821
+    /// Payload size at which a search begins, and which is used while large packets vanish, bytes (RFC 4821
     /// section 7.2; Linux: `tcp_base_mss`). 88 or more, default 1024.
     pub base_mss: u16,
     /// Maximum MSS to offer and to use, bytes, 88 or more. Default `None`: limited by the MTU.
     pub max_segment: Option<u16>,
     /// Treatment of urgent data.
     pub urgent: UrgentPolicy,
-    /// In addition to the ends of writes, set PSH on the last segment of every burst of several segments, as
-    /// Linux since 5.4 does with segmentation offload. Default off.
+    /// Set PSH on the last segment of every burst of several segments, in addition to the ends of writes.
+    /// Linux does so since 5.4 with segmentation offload. Default off.
     pub push_bursts: bool,
     /// IP hop limit. 1..=255, default 64.
     pub hop_limit: u8,
     /// DSCP of sent packets. 0..=63, default 0.
     pub dscp: u8,
-    /// Up to six timeouts in a row do not double the timeout while fewer than four segments are outstanding
-    /// and nothing more is to be sent, as in games, terminals and at the ends of responses (Linux:
-    /// `TCP_THIN_LINEAR_TIMEOUTS`). Default off.
+    /// Up to six timeouts in a row do not double the timeout of a thin stream: fewer than four segments are
+    /// outstanding and nothing more is to be sent (Linux: `TCP_THIN_LINEAR_TIMEOUTS`). Games, terminals and
+    /// the ends of responses are thin. Default off.
     pub thin_stream: bool,
     /// Algorithm of loss detection. Default `Rack`.
     pub loss_detection: LossDetection,
     /// Begin a connection over a known path with the remembered facts (RFC 9040). Default off.
     ///
-    /// The connection uses the remembered variation of the round-trip time. It begins with a window of the
-    /// bytes that one flight has carried, or of half of the path's capacity without a queue, whichever is
-    /// larger. Above 64 segments the window is limited to this capacity. All connections of the path share
-    /// this window. It is paced, and reduced if its losses exceed what chance explains. An `initial_window`
-    /// above ten follows the same rules on a known path.
+    /// The connection uses the remembered variation of the round-trip time. Its first window is the bytes
+    /// that one flight has carried, or half of the path's capacity without a queue if that is more. Above 64
+    /// segments this capacity limits the window. All connections of the path share this window. The window is
+    /// paced, and reduced if its losses exceed what chance explains. An `initial_window` above ten follows
+    /// the same rules on a known path.
     pub path_start: bool,
     /// Early retransmissions of a SYN or SYN-ACK on a path with a remembered round-trip time, at most three.
-    /// The first leaves after one and a half times that time and at least 50 ms, each later one after twice
-    /// the previous wait, as long as that wait is shorter than the ordinary timeout. They do not count as
-    /// retries. After them the ordinary schedule begins; on an unknown path there is only the ordinary
-    /// schedule. Default off.
+    /// The first leaves after one and a half times that time and at least 50 ms. Each later one doubles the
+    /// previous wait, while that wait is shorter than the ordinary timeout. They do not count as retries. The
+    /// ordinary schedule begins after them; an unknown path has only that. Default off.
     pub handshake_timers: bool,
     /// Send every SYN and SYN-ACK twice. Default `None`.
     pub handshake_copies: Option<HandshakeCopies>,
@@ -548,17 +547,17 @@ impl TcpConfig {
     }
 }
 
-/// A copy of every SYN and SYN-ACK (Gentle Aggression section 8.4.1): a loss in the handshake costs a timeout
-/// of a second, a copy 60 bytes. The copy of a SYN carries neither data nor a cookie, so that it delivers no
-/// request twice. A planner sends copies only if the gain is worth it.
+/// A copy of every SYN and SYN-ACK (Gentle Aggression section 8.4.1). A loss in the handshake costs a timeout
+/// of a second, a copy only 60 bytes. The copy of a SYN carries neither data nor a cookie, so that it
+/// delivers no request twice. A planner sends copies only if the gain is worth it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HandshakeCopies {
     /// Time between original and copy. 0..=999 ms, default 0.
     pub gap: Duration,
-    /// The copy of a SYN has its data and its cookie too, if the path has delivered such a SYN before.
-    /// Original and copy open one connection, but a copy that arrives after that connection is forgotten
-    /// opens another. So use this setting for servers with a [replay window](crate::fast_open::ReplayWindow)
-    /// or for requests that may be repeated (RFC 7413 section 6.1). Default off.
+    /// Put the data and the cookie into the copy of a SYN too, if the path has delivered such a SYN before.
+    /// Original and copy open one connection. But a copy that arrives after that connection is forgotten
+    /// opens another, so use this only for servers with a [replay window](crate::fast_open::ReplayWindow) or
+    /// for requests that may be repeated (RFC 7413 section 6.1). Default off.
     pub with_data: bool,
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]
@@ -574,8 +573,8 @@ pub struct MechanismConfig {
     pub corrective: Option<CorrectiveConfig>,
     /// Data sent twice, if the peer agrees. Default `None`.
     pub proactive: Option<ProactiveConfig>,
-    /// Planner that decides for each flight how parity and copies are used. Default `None`: their own
-    /// settings.
+    /// Planner that decides for each flight how parity and copies are used. Default `None`: `corrective` and
+    /// `proactive` decide.
     pub planner: Option<PlannerConfig>,
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]
@@ -647,7 +646,7 @@ pub struct ListenConfig {
     /// SYN cookies.
     pub syn_cookies: SynCookies,
     /// Number of times that the SYN-ACK's timer must fire before an acknowledgement without data completes
-    /// the handshake (Linux: `TCP_DEFER_ACCEPT`), so that an accepted connection has data to read. Default 0:
+    /// the handshake (Linux: `TCP_DEFER_ACCEPT`). So an accepted connection has data to read. Default 0:
     /// every acknowledgement completes it.
     pub defer_accept: u8,
     /// Fast Open. With it the data of an accepted connection may be a repetition. Default `None`.

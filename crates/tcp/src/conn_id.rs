@@ -1,23 +1,23 @@
 //! Handles of connections and listeners: slab keys with a generation.
 //!
 //! A slot of the slab is used again after its connection has ended. The generation distinguishes a handle of
-//! the old connection from one of the new, so that a late call cannot affect another connection. Generations
-//! begin at a number of the stack, so that a handle of another stack is rejected, too.
+//! the old connection from one of the new, so that a late call cannot affect the new connection. Each stack
+//! begins with a generation of its own, so that a handle of another stack is rejected, too.
 
 use alloc::vec::Vec;
 
 use crate::four_tuple::KeyedHash;
 
-/// Handle of a connection of one stack. It is invalid for ever once the connection is freed, and in a stack
-/// with another seed.
+/// Handle of a connection of one stack. It becomes invalid for ever when the connection is freed. A stack
+/// with another seed rejects it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ConnId {
     pub(crate) index: u32,
     pub(crate) generation: u32,
 }
 
-/// Handle of a listener of one stack. It is invalid for ever once the listener is closed, and in a stack with
-/// another seed.
+/// Handle of a listener of one stack. It becomes invalid for ever when the listener is closed. A stack with
+/// another seed rejects it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ListenerId {
     pub(crate) index: u32,
@@ -25,8 +25,8 @@ pub struct ListenerId {
 }
 
 impl ConnId {
-    /// Returns its index in the stack, which is below the highest number of simultaneous connections. The
-    /// next connection in the slot has the same index, but another handle.
+    /// Returns the index of the connection in the stack. It is below the highest number of simultaneous
+    /// connections. The next connection in the slot has the same index, but another handle.
     pub fn index(self) -> usize {
         self.index as usize
     }
@@ -126,7 +126,7 @@ impl<T> Slots<T> {
         K::new(index, self.first)
     }
 
-    /// Removes the value; its key is invalid from now on.
+    /// Removes the value. Its key is invalid from now on.
     pub(crate) fn remove<K: SlotKey>(&mut self, key: K) -> Option<T> {
         let slot = self.slots.get_mut(key.index() as usize)?;
         if slot.generation != key.generation() {

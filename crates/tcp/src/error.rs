@@ -10,7 +10,7 @@
 //! let error = stack.connect(remote, &ConnectConfig::default(), Instant::ZERO).unwrap_err();
 //! assert_eq!(error, ConnectError::NoAddress(remote));
 //!
-//! // A peer that did not answer may do so later; one that refuses has no such service.
+//! A peer that did not answer may do so later. A peer that refuses has no such service.
 //! let is_worth_a_retry = |why: CloseReason| why.fault() == Fault::Paths;
 //! assert!(is_worth_a_retry(CloseReason::HandshakeTimeout) && !is_worth_a_retry(CloseReason::Refused));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -20,7 +20,7 @@ use core::net::SocketAddr;
 
 pub use crate::stored::ImportError;
 
-/// The side at fault, which decides whether a retry, another peer or a change of code helps.
+/// The side at fault. It decides whether a retry, another peer or a change of code helps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// A limit of this stack was reached.
@@ -41,8 +41,8 @@ pub enum CloseReason {
     Finished,
     /// This side aborted the connection.
     Aborted,
-    /// The peer answered the SYN with a reset, or its host with an ICMP error. If the SYN had data, no
-    /// program has received it.
+    /// The peer answered the SYN with a reset, or its host answered with an ICMP error. If the SYN had data,
+    /// no program has received it.
     Refused,
     /// The peer reset the connection, or a SYN whose data a program may have received.
     Reset,
@@ -53,13 +53,13 @@ pub enum CloseReason {
     /// Keepalive probes went unanswered.
     KeepaliveTimeout,
     /// An ICMP error reports that the host is unreachable. During the handshake it ends the connection at
-    /// once; later it replaces the timeout as the reason.
+    /// once. Later it only replaces the timeout as the reason.
     Unreachable,
     /// An ICMP error reports that the network is unreachable.
     NetworkUnreachable,
     /// The listener was closed before the connection was accepted.
     ListenerClosed,
-    /// Data arrived after this side had closed for reading, and was answered by a reset.
+    /// Data arrived after this side had closed for reading. It was answered by a reset.
     DataAfterClose,
     /// Memory of the stack ran out.
     OutOfMemory,
@@ -210,10 +210,10 @@ impl From<ConfigError> for ListenError {
     }
 }
 
-/// Reason why a read failed. The end of the stream is not an error: it is `Ok(0)`.
+/// Reason why a read failed. The end of the stream is no error but `Ok(0)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReadError {
-    /// Nothing to read now; a `Readable` event follows.
+    /// Nothing to read now. A `Readable` event follows.
     WouldBlock,
     /// There is no connection with this handle.
     NoConnection,
@@ -232,7 +232,7 @@ brisk_wire::impl_error! {
 /// Reason why a write failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WriteError {
-    /// The send buffer is full; a `Writable` event follows.
+    /// The send buffer is full. A `Writable` event follows.
     WouldBlock,
     /// There is no connection with this handle.
     NoConnection,

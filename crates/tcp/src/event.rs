@@ -11,7 +11,7 @@ pub use crate::connection::observation::Observation;
 pub use crate::outcome::{LossCause, Origin, Repair, UndoCause};
 pub use crate::seq_ranges::SeqRange;
 
-/// An event that the application waits for. Edge-triggered: reported once per change.
+/// An event that the application waits for. It is edge-triggered: reported once per change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -23,18 +23,18 @@ pub enum Event {
     Readable(ConnId),
     /// A write that was refused is possible again.
     Writable(ConnId),
-    /// The connection has ended. Received data can still be read; the handle stays valid until
+    /// The connection has ended. Received data can still be read. The handle stays valid until
     /// [`crate::Stack::release`].
     Closed(ConnId, CloseReason),
 }
 
-/// A change in the life of a connection, even one that the program has released; recorded only if
+/// A change in the life of a connection, even of one that the program has released. Recorded only if
 /// `StackConfig::lifecycle` is set.
 ///
 /// Each connection that is established, or that this side opened, ends exactly once, with
 /// [`Lifecycle::Closed`] or [`Lifecycle::Failed`]. Before that, there is at most one
-/// [`Lifecycle::Established`]. Handshakes that a peer began and did not complete are not reported one by one,
-/// because a flood of SYNs would become a flood of events:
+/// [`Lifecycle::Established`]. Handshakes that a peer began and did not complete cause no events, because a
+/// flood of SYNs would become a flood of events.
 /// [`StackStats::handshakes_failed`](crate::stack::StackStats::handshakes_failed) counts them.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
@@ -43,11 +43,11 @@ pub struct LifecycleEvent {
     pub conn: ConnId,
     /// Ends of the connection.
     pub ends: FourTuple,
-    /// This side sent the first SYN.
+    /// True if this side sent the first SYN.
     pub is_active: bool,
     /// The change.
     pub change: Lifecycle,
-    /// Statistics of the connection just after the change: at its end, the final statistics.
+    /// Statistics of the connection just after the change. At its end these are the final statistics.
     pub stats: Box<ConnStats>,
 }
 
@@ -57,8 +57,8 @@ pub struct LifecycleEvent {
 pub enum Lifecycle {
     /// The handshake is complete. Data of a SYN may have been delivered before.
     Established,
-    /// An established connection has ended. If both sides have closed, that is when it enters TIME-WAIT.
+    /// An established connection has ended. If both sides have closed, it ends when it enters TIME-WAIT.
     Closed(CloseReason),
-    /// The connection ended before its handshake was complete. This side had opened it, or data of a SYN had.
+    /// The connection ended before its handshake was complete. This side or the data of a SYN had opened it.
     Failed(CloseReason),
 }

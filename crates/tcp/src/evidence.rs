@@ -1,9 +1,9 @@
 //! Distinguishes losses by congestion from random losses.
 //!
-//! A loss ratio alone says little about a short flight: if a path loses 2 % at random, every third flight of
-//! 20 segments loses at least one, which is 5 % of the flight. Runs of losses are therefore compared with a
-//! Poisson distribution of the expected number. Losses are *excess* if random loss causes as many in less
-//! than one flight of a hundred.
+//! A loss ratio alone says little about a short flight. If a path loses 2 % at random, every third flight of
+//! 20 segments loses at least one, which is 5 % of the flight. So runs of losses are compared with a Poisson
+//! distribution of the expected number. Losses are *excess* if random loss causes as many in less than one
+//! flight of a hundred.
 //!
 //! The ratio of random loss does not depend on the volume of a flight; the ratio of loss by congestion does
 //! ([`LossByPosition`]).
@@ -48,11 +48,11 @@ struct Times {
 
 /// A unit of [`Times`], as a power of two of microseconds.
 const TIME_SHIFT: u32 = 6;
-/// Maximum number of times in the sums: their squares fit 64 bits. Beyond it all sums are halved.
+/// Maximum number of times in the sums, so that the squares fit 64 bits. Above it all sums are halved.
 const TIMES_MEMORY: u64 = 1 << 11;
-/// Number of losses from which on their times are compared with all others.
+/// Number of losses that is needed to compare their times with all others.
 const TIMED_LOSSES: u64 = 8;
-/// Minimum difference of the means in standard errors. Chance seldom reaches it, although the means are
+/// Difference of the means, in standard errors, that counts. Chance seldom reaches it, although the means are
 /// compared after every flight.
 const ERRORS: u128 = 4;
 
@@ -80,8 +80,8 @@ impl Times {
 }
 
 /// The round-trip times of a path, and those around its losses. A queue that overflows loses segments when
-/// round trips are long; random loss occurs at any time. This also shows a short queue, which does not make
-/// any round trip longer by a quarter.
+/// round trips are long; random loss occurs at any time. The comparison also finds a short queue, which
+/// lengthens no round trip by a quarter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct LossTimes {
     all: Times,
@@ -108,9 +108,9 @@ impl LossTimes {
         }
     }
 
-    /// Returns the round-trip time from which on a loss counts as a queue's, if the losses so far show it:
-    /// the middle between the mean of all and the mean around losses. The latter must be longer by a
-    /// sixteenth, and by more than chance explains.
+    /// Returns the round-trip time from which on a loss counts as caused by a queue, if the losses so far
+    /// show it. It is halfway between the mean of all and the mean around losses. The latter must be longer
+    /// by a sixteenth, and by more than chance explains.
     pub(crate) fn queued_from(&self) -> Option<Duration> {
         let Times { count, sum, squares } = self.all;
         let losses = self.at_losses.count;
@@ -168,17 +168,18 @@ impl LossHistory {
         allowed_losses(segments, self.loss_ppm(), self.run_milli())
     }
 
-    /// True if random loss does not explain `lost` losses of `segments`. The loss of all four segments of a
-    /// flight always exceeds the maximum allowance.
+    /// True if random loss does not explain `lost` losses of `segments`. If all four segments of a flight are
+    /// lost, the result is always true.
     pub(crate) fn is_excess(&self, segments: u64, lost: u64) -> bool {
         lost > self.allowed(segments)
     }
 
-    /// True if random loss causes so many losses in less than one of some ten thousand cases.
+    /// True if the chance that random loss causes so many losses is below about one in ten thousand.
     pub(crate) fn is_certain_excess(&self, segments: u64, lost: u64) -> bool {
         let run_milli = self.run_milli();
         let mean = segments.saturating_mul(self.loss_ppm()) / run_milli;
-        // Thousandths, for a Poisson distribution of runs: four standard deviations and two runs more.
+        // In thousandths of a run: the mean of a Poisson distribution, four standard deviations and two runs
+        // more.
         let runs = mean + 4 * (mean * 1000).isqrt() + 2000;
         lost * 1_000_000 > runs * run_milli
     }
@@ -194,9 +195,9 @@ fn allowed_losses(segments: u64, loss_ppm: u64, run_milli: u64) -> u64 {
     runs * run_milli / 1000
 }
 
-/// Number of segments beyond the standard window from which on losses are compared.
+/// Number of segments beyond the standard window that is needed to compare the losses by position.
 const POSITION_SEGMENTS: u64 = 256;
-/// Limit of the counts; larger ones are halved, so that a change of the path shows.
+/// Limit of the counts. Above it they are halved, so that a change of the path shows.
 const POSITION_MEMORY: u64 = 1 << 14;
 
 /// Losses among the first segments of flights, and among the later ones. A policer or a short queue drops the
@@ -220,7 +221,7 @@ impl LossByPosition {
         }
     }
 
-    /// True if later segments are lost more than twice as often as the first ones, and by 2 % more.
+    /// True if the loss ratio of later segments is above twice that of the first ones plus 2 %.
     pub(crate) fn shows_congestion(&self) -> bool {
         let (head, head_lost) = self.head;
         let (beyond, beyond_lost) = self.beyond;
@@ -234,8 +235,8 @@ mod tests {
 
     const MIN_RTT_MS: u64 = 80;
 
-    /// Returns the times of a path with a queue of up to `queue_ms`. `is_lost` decides about a segment by its
-    /// number and its time in the queue.
+    /// Returns the times of a path with a queue of up to `queue_ms`. `is_lost` decides whether a segment is
+    /// lost, from its number and its time in the queue.
     fn times(queue_ms: u64, segments: u64, is_lost: impl Fn(u64, u64) -> bool) -> LossTimes {
         let mut times = LossTimes::default();
         for segment in 0..segments {

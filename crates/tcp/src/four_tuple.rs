@@ -1,5 +1,4 @@
-//! The two ends of a connection: as a value, in the compact form of tables, and hashed with a key of the
-//! stack.
+//! The two ends of a connection: as a value, in the compact form of tables, and as a keyed hash.
 
 use alloc::boxed::Box;
 use core::hash::{BuildHasher, Hash, Hasher};
@@ -22,8 +21,8 @@ pub struct FourTuple {
 pub(crate) type V4 = (u64, u32);
 
 impl FourTuple {
-    /// Returns the four-tuple of these ends in canonical form, so that equal ends compare equal: no flow
-    /// label, no scope, IPv4 as IPv4.
+    /// Returns the four-tuple of these ends in canonical form, so that equal ends compare equal. It has no
+    /// flow label and no scope, and IPv4-mapped addresses are IPv4.
     pub fn new(local: SocketAddr, remote: SocketAddr) -> Self {
         FourTuple { local: canonical(local), remote: canonical(remote) }
     }
@@ -36,8 +35,7 @@ impl FourTuple {
         Some((addresses, self.ports()))
     }
 
-    /// Returns the hashed bytes of an IPv4 four-tuple in one piece, which takes a third fewer instructions
-    /// than hashing word by word.
+    /// Returns the hashed bytes of an IPv4 four-tuple in one piece, because hashing word by word costs more.
     pub(crate) fn v4_bytes(&self) -> Option<[u8; 12]> {
         self.v4().map(bytes)
     }
@@ -69,7 +67,7 @@ impl Hash for FourTuple {
     }
 }
 
-/// Hashes two addresses of the same family, as the ends of a connection have.
+/// Hashes two addresses of the same family; the ends of a connection have such addresses.
 pub(crate) fn hash_addresses<H: Hasher>(local: IpAddr, remote: IpAddr, state: &mut H) {
     match (local, remote) {
         (IpAddr::V4(local), IpAddr::V4(remote)) => {
@@ -125,7 +123,7 @@ impl BuildHasher for KeyedHash {
     }
 }
 
-/// A four-tuple in the form of tables, which takes a quarter of the bytes for IPv4.
+/// A four-tuple in the form of tables. For IPv4 it takes a quarter of the bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum CompactTuple {
     /// Addresses and ports, ours first.

@@ -2,9 +2,9 @@
 //!
 //! Each purpose has its own random stream. So the number of draws for one purpose does not change the draws
 //! of another, and the draws of one purpose reveal nothing about the others. A stream is SipHash-2-4 of a
-//! counter, under the two halves of the seed in turn, each combined with the purpose. This is a pseudorandom
-//! function without set-up cost, which matters if a stack lives for one transaction. A drawn key depends on
-//! the whole seed.
+//! counter. Its key is one half of the seed, the two in turn, combined with the purpose. This is a
+//! pseudorandom function without set-up cost, which matters if a stack lives for one transaction. A drawn key
+//! depends on the whole seed.
 
 use siphasher::sip::SipHasher24;
 
@@ -15,7 +15,7 @@ pub(crate) type Key = [u8; 16];
 /// its tables. An attacker who knows it can forge packets and cookies of the stack.
 ///
 /// In production it is 32 bytes of the operating system's randomness. A test or a simulation may use a
-/// number, which has 64 bits at most.
+/// number, of at most 64 bits.
 ///
 /// ```
 /// use brisk_tcp::{Seed, Stack, StackConfig};
@@ -29,8 +29,7 @@ pub(crate) type Key = [u8; 16];
 pub struct Seed([[u64; 2]; 2]);
 
 impl Seed {
-    /// Returns the `n`th seed derived from this seed. It reveals neither this seed nor the other derived
-    /// ones.
+    /// Returns the `n`th seed derived from this seed. It reveals neither this seed nor other derived ones.
     #[must_use]
     pub fn derive(&self, n: u64) -> Seed {
         let mut chance = Chance::new(self, Purpose::DerivedSeeds);
@@ -59,7 +58,7 @@ impl From<[u8; 32]> for Seed {
     }
 }
 
-/// For tests and simulations: the number is in both halves, so that every draw depends on it.
+/// For tests and simulations. The number is in both halves, so that every draw depends on it.
 impl From<u64> for Seed {
     fn from(number: u64) -> Seed {
         Seed([[number, 0]; 2])

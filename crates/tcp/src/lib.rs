@@ -1,7 +1,7 @@
 //! The TCP of brisk: sans-IO, deterministic, no clock, no operating system.
 //!
 //! A [`Stack`] holds the connections and listeners of one set of addresses. A driver passes arriving packets
-//! and the time, and takes outgoing packets, events, and the time of the next call; the simulator does so in
+//! and the time. It takes outgoing packets, events, and the time of the next call. The simulator does so in
 //! virtual time, the runtime in real time. The same calls with the same times and the same [`Seed`] always
 //! give the same packets.
 //!
@@ -18,9 +18,9 @@
 //!
 //! [`wire`] defines the packet formats; signatures in this crate use its types.
 //!
-//! Types that the crate returns (events, errors, outcomes, statistics) are `#[non_exhaustive]`, and
-//! literals of configuration end with `..Default::default()`, so that a minor version can extend both. Enums
-//! with a complete set of values ([`State`](connection::State), [`Fault`](error::Fault)) are exhaustive.
+//! Types that the crate returns (events, errors, outcomes, statistics) are `#[non_exhaustive]`. Literals of
+//! configuration end with `..Default::default()`. So a minor version can extend both. Enums with a complete
+//! set of values ([`State`](connection::State), [`Fault`](error::Fault)) are exhaustive.
 //!
 //! Two stacks, a request and a response:
 //!
@@ -73,8 +73,8 @@
 
 #![no_std]
 #![forbid(unsafe_code)]
-// Without the feature `internals`, some public items are not reachable, and some are not used: only tests and
-// benchmarks of other crates use them.
+// Without the feature `internals`, some public items are unreachable or unused, because only tests and
+// benchmarks of other crates call them.
 #![cfg_attr(not(feature = "internals"), allow(dead_code, unreachable_pub))]
 
 extern crate alloc;

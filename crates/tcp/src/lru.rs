@@ -1,8 +1,8 @@
 //! A table of bounded size that evicts the least recently used entry.
 //!
-//! Entries are in one vector and linked in order of use. A hash table of their indices finds them, except the
-//! latest one, which is checked first. Every entry has a generation, which shows the holder of an [`EntryId`]
-//! that its entry was evicted and the index reused.
+//! Entries are in one vector and linked in order of use. A hash table of their indices finds them. The latest
+//! entry is checked first, without the hash table. Every entry has a generation. It shows the holder of an
+//! [`EntryId`] that the entry was evicted and its index reused.
 
 use alloc::vec::Vec;
 use core::hash::{BuildHasher, Hash};
@@ -77,13 +77,13 @@ impl<K: Copy + Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
         self.entry_mut(at).map(|entry| &mut entry.value)
     }
 
-    /// Returns the entry of this key, without counting as a use.
+    /// Returns the entry of this key. It does not count as used.
     pub(crate) fn peek(&self, key: &K) -> Option<&V> {
         self.entry(self.find(key)?).map(|entry| &entry.value)
     }
 
-    /// Returns the entry of this key, created if there is none; the least recently used one is evicted.
-    /// `None` if the capacity is 0.
+    /// Returns the entry of this key, and creates it if there is none. A full table then evicts the least
+    /// recently used entry. `None` if the capacity is 0.
     pub(crate) fn touch_or_insert(&mut self, key: K, make: impl FnOnce() -> V) -> Option<(EntryId, &mut V)> {
         let at = match self.find(&key) {
             Some(at) => {

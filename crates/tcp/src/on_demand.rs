@@ -2,7 +2,7 @@
 //!
 //! Most connections never lose a segment, are never paced and have no gap. The state for these cases is in
 //! [`OnDemand`] parts, which take one pointer each until a value is written. An idle connection frees the
-//! parts that have their initial value again ([`OnDemand::release`]).
+//! parts that again have their initial value ([`OnDemand::release`]).
 
 use alloc::boxed::Box;
 use core::fmt;
@@ -25,7 +25,7 @@ impl<T: Initial> OnDemand<T> {
         OnDemand(None)
     }
 
-    /// Returns the value if it is allocated. Callers that only remove or reset have nothing to do otherwise.
+    /// Returns the value if it is allocated. Otherwise callers that only remove or reset need do nothing.
     #[inline]
     pub(crate) fn get_mut(&mut self) -> Option<&mut T> {
         self.0.as_deref_mut()

@@ -1,9 +1,9 @@
 //! The values that the parts of a connection exchange.
 //!
 //! Parts take values and return values; no part holds a reference to another. An arriving segment becomes an
-//! [`Arrived`]; the scoreboard returns an `AckOutcome` for its acknowledgement; loss detection turns that
-//! into a `LossOutcome`; recovery turns both into an [`Episode`]. For a transmission, every part receives a
-//! `Sent`.
+//! [`Arrived`]. The scoreboard returns an `AckOutcome` for its acknowledgement. Loss detection turns that
+//! into a `LossOutcome`, and recovery turns both into an [`Episode`]. Every part receives a `Sent` for a
+//! transmission.
 
 use alloc::vec::Vec;
 
@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
 
-/// Bytes of a parity segment's own option, in addition to the headers of data.
+/// Bytes that the option of a parity segment adds to the headers of data.
 pub(crate) const PARITY_OPTION: u32 = 16;
 
 /// Reason why a segment was sent, which the budget (`send::budget`) and the scoreboard use.
@@ -75,8 +75,8 @@ pub struct Arrived<'a> {
     pub payload: &'a [u8],
     /// The ECN field of the IP header.
     pub ecn: Ecn,
-    /// Payload bytes of each wire segment if a device coalesced several into this one, else the
-    /// payload length.
+    /// Payload bytes of each wire segment if a device coalesced several into this one. Else the payload
+    /// length.
     pub segment_size: usize,
 }
 
@@ -99,7 +99,7 @@ impl Arrived<'_> {
     }
 }
 
-/// A segment that a mechanism rebuilt from redundancy; the receiver processes it like an arrival.
+/// A segment that a mechanism rebuilt from redundancy. The receiver processes it like an arrival.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rebuilt {
     /// First sequence number of the payload.
@@ -117,7 +117,8 @@ pub(crate) struct Delivered {
     pub(crate) range: SeqRange,
     /// Time at which it was last sent.
     pub(crate) sent_at: Instant,
-    /// True if it was sent more than once, or if the receiver has reneged on it: its round trip is ambiguous.
+    /// True if it was sent more than once, or if the receiver reneged on it. Its round trip is then
+    /// ambiguous.
     pub(crate) retransmitted: bool,
     /// Reason of the last transmission.
     pub(crate) origin: Origin,
@@ -126,15 +127,15 @@ pub(crate) struct Delivered {
 /// Cause of a DSACK block (RFC 2883), derived from the retransmissions on the scoreboard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum DsackOf {
-    /// A range that was retransmitted: the retransmission was not needed.
+    /// A range that was retransmitted. The retransmission was not needed.
     Retransmit,
     /// A range that a tail loss probe repeated.
     TailLossProbe,
     /// A range of which a Proactive copy was sent.
     Duplicate,
-    /// A range that was never sent twice: the network duplicated it. It does not cause an undo.
+    /// A range that was never sent twice, because the network duplicated it. It does not cause an undo.
     NeverSentTwice,
-    /// A range that was retransmitted although redundancy repaired it: the original was lost nevertheless, so
+    /// A range that was retransmitted although redundancy repaired it. The original was lost nevertheless, so
     /// it does not cause an undo.
     Repaired,
 }
@@ -144,10 +145,10 @@ pub(crate) struct Dsack {
     pub(crate) range: SeqRange,
     /// The transmission that was duplicated.
     pub(crate) of: DsackOf,
-    /// Bytes of the range that were sent more than once, and not reported before.
+    /// Bytes of the range that were sent more than once and not reported before.
     pub(crate) sent_twice: u32,
-    /// True if its first segment had been reported before, was sent more than once, and is still outstanding:
-    /// one of the two transmissions was late.
+    /// True if its first segment had been reported before, was sent more than once, and is still outstanding.
+    /// Then one of the two transmissions was late.
     pub(crate) reported_before: bool,
 }
 
@@ -164,40 +165,38 @@ pub(crate) struct AckOutcome {
     pub(crate) advanced: u32,
     /// Bytes newly reported by SACK blocks, above the new SND.UNA.
     pub(crate) newly_sacked: u32,
-    /// Bytes newly known to be delivered: cumulatively acknowledged and not sacked before, plus
-    /// newly sacked.
+    /// Bytes newly known to be delivered: acknowledged cumulatively and not sacked before, or newly sacked.
     pub(crate) delivered_bytes: u32,
     /// Number of segments in `delivered_bytes`. Without SACK each duplicate acknowledgement counts as one
-    /// segment, which is not counted again when it is acknowledged.
+    /// segment. That segment is not counted again when it is acknowledged.
     pub(crate) delivered_segments: u32,
-    /// Segments in `delivered_bytes`, in the order in which they were last sent; without SACK only
-    /// acknowledged segments.
+    /// Segments in `delivered_bytes`, in the order of their last transmission. Without SACK only acknowledged
+    /// ones.
     pub(crate) delivered: SmallVec<[Delivered; 8]>,
     /// Bytes in flight (RFC 6675 pipe) before the acknowledgement was processed.
     pub(crate) pipe_before: u32,
-    /// SND.NXT - SND.UNA before, less the bytes sacked before: RecoverFS of RFC 9937.
+    /// SND.NXT - SND.UNA less the sacked bytes, both before the acknowledgement: RecoverFS of RFC 9937.
     pub(crate) undelivered_before: u32,
     /// A round-trip sample that satisfies Karn's rule, if the acknowledgement gives one.
     pub(crate) rtt: Option<Micros>,
     /// The time since the transmission whose timestamp the acknowledgement echoes, in ticks of the timestamp
-    /// clock; `None` without timestamps. It distinguishes an original from its retransmission.
+    /// clock. `None` without timestamps. It distinguishes an original from its retransmission.
     pub(crate) echoed_rtt: Option<Micros>,
     /// A DSACK block, if the acknowledgement carried one.
     pub(crate) dsack: Option<Dsack>,
-    /// RFC 5681 duplicate acknowledgement: nothing advanced, no data, window unchanged, data
-    /// outstanding.
+    /// RFC 5681 duplicate acknowledgement: nothing advanced, no data, window unchanged, data outstanding.
     pub(crate) duplicate: bool,
-    /// The segment is only an acknowledgement: no data, window unchanged.
+    /// True if the segment is only an acknowledgement: no data, window unchanged.
     pub(crate) bare: bool,
-    /// The peer echoes congestion experienced (ECE, RFC 3168).
+    /// True if the peer echoes congestion experienced (ECE, RFC 3168).
     pub(crate) ece: bool,
-    /// SND.UNA has advanced to a segment that SACK had reported, and no further: the receiver reneged.
+    /// True if SND.UNA stopped at a segment that SACK had reported, so the receiver reneged.
     pub(crate) reneged: bool,
-    /// A repair by redundancy is reported for the first time: data delivered now may have been rebuilt from a
-    /// later segment, so times prove nothing.
+    /// True if a repair by redundancy is reported for the first time. A later segment may have rebuilt data
+    /// delivered now, so times prove nothing.
     pub(crate) repaired: bool,
-    /// The peer reports a repair, for the first time or again: data delivered late may have been rebuilt
-    /// rather than reordered.
+    /// True if the peer reports a repair, for the first time or again. Data delivered late may then have been
+    /// rebuilt rather than reordered.
     pub(crate) reports_repair: bool,
 }
 
@@ -239,7 +238,7 @@ pub enum LossCause {
     Rack,
     /// SACK reported three segments above the lost data (RFC 6675).
     DupThresh,
-    /// The highest segment reported by SACK is at least three segments above the lost data (FACK).
+    /// The highest segment that SACK reported is at least three segments above the lost data (FACK).
     Fack,
     /// Few segments are outstanding, and SACK reported a segment above the lost data (RFC 5827).
     EarlyRetransmit,
@@ -260,7 +259,7 @@ pub enum LossCause {
 pub(crate) struct LossOutcome {
     /// Bytes newly marked lost.
     pub(crate) newly_lost: u32,
-    /// Of these, bytes that had been retransmitted before: the retransmission itself was lost.
+    /// Bytes of these that had been retransmitted before, so that the retransmission itself was lost.
     pub(crate) lost_again: u32,
 }
 
@@ -274,7 +273,7 @@ pub enum Episode {
     Entered,
     /// The reduction continues.
     Stayed,
-    /// The reduction ends: all data outstanding at its beginning is acknowledged.
+    /// The reduction ends, because all data outstanding at its beginning is acknowledged.
     Exited,
 }
 
@@ -331,7 +330,7 @@ pub enum CongestionState {
     /// No sign of trouble.
     #[default]
     Open,
-    /// Duplicate or selective acknowledgements arrive, nothing is declared lost.
+    /// Duplicate or selective acknowledgements arrive, but nothing is declared lost.
     Disorder,
     /// The window is being reduced without anything to retransmit (ECN, masked loss).
     Cwr,

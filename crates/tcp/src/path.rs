@@ -1,10 +1,9 @@
 //! Memory of a path from one connection to the next (RFC 9040, temporal sharing).
 //!
 //! A path is a pair of addresses. Its connections report their measurements when they open, every
-//! `REPORT_INTERVAL` while they are busy, and at their end. The memory merges the reports and lets them
-//! age; a new connection receives the [`PathFacts`] as a value. The memory decides only which window it
-//! grants; `path_start` and `handshake_timers` of [`crate::TcpConfig`] decide how a connection uses the
-//! facts.
+//! `REPORT_INTERVAL` while they are busy, and at their end. The memory merges the reports and lets them age.
+//! A new connection receives the [`PathFacts`] as a value. The memory itself only grants windows;
+//! `path_start` and `handshake_timers` of [`crate::TcpConfig`] decide how a connection uses the facts.
 //!
 //! Only this module has facts of the *path*: round-trip time, window, loss, and segment size.
 //! `fast_open::client` has the facts of a *server* about Fast Open (cookies, refusals).
@@ -40,14 +39,14 @@ pub(crate) use volume::{FlightReport, StartRequest, at_rate};
 pub(crate) const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 /// Lifetime of a round-trip time.
 const RTT_LIFETIME: Duration = Duration::from_secs(600);
-/// Lifetime of the volume of a flight, which counts half after 30 s.
+/// Lifetime of the volume of a flight. After 30 s the volume counts half.
 const WINDOW_LIFETIME: Duration = Duration::from_secs(600);
 /// Lifetime of a reduced MTU (RFC 8201 section 4 recommends ten minutes).
 const MTU_LIFETIME: Duration = Duration::from_secs(600);
 const LOSS_HALF_LIFE: Duration = Duration::from_secs(600);
 /// Interval at which a connection and its stack report that large packets arrive.
 pub(crate) const LARGE_PACKET_INTERVAL: Duration = Duration::from_millis(50);
-/// Limit of segments in the loss estimate; above it all counts are halved.
+/// Limit of segments in the loss estimate. Above it all counts are halved.
 const LOSS_SEGMENTS: u64 = 1 << 14;
 /// Units of the counts per segment, so that a single loss does not vanish when the counts are halved.
 const FRACTION: u64 = 1 << 10;
@@ -58,14 +57,14 @@ const FRACTION: u64 = 1 << 10;
 pub struct PathFacts {
     /// Round-trip time.
     pub rtt: Option<PathRtt>,
-    /// Duration of the last handshake if it may not be a round trip, because the timer had fired before the
-    /// answer arrived. The next certain duration replaces it.
+    /// Duration of the last handshake, if its timer fired before the answer arrived: then it may not be one
+    /// round trip. The next certain duration replaces it.
     pub doubtful_rtt: Option<Duration>,
     /// Minimum over all connections: the path without a queue.
     pub min_rtt: Option<Duration>,
     /// True if other hosts kept a queue during one of the latest four flights, at most 30 s ago.
     pub is_queued: bool,
-    /// Round-trip time from which a loss counts as a queue's, if losses have shown it.
+    /// Round-trip time from which on a loss counts as caused by a queue, if losses have shown it.
     pub queued_from: Option<Duration>,
     /// Volume and rate of a start above the standard window.
     pub volume: Option<PathVolume>,
@@ -86,9 +85,9 @@ impl PathFacts {
     }
 
     /// Returns the round-trip time for timers of a handshake; `None` without a certain time. A longer
-    /// doubtful time replaces the certain one until the next certain time, just as a timeout after back-off
-    /// stays until the next sample (RFC 6298 section 5). Otherwise a timer that is too short for a path that
-    /// became longer would make every measurement doubtful, and would never grow.
+    /// doubtful time replaces the certain one until the next certain time, as a timeout after back-off stays
+    /// until the next sample (RFC 6298 section 5). Otherwise, on a path that became longer, the timer would
+    /// fire too early each time. Every measurement would be doubtful, and the timer would never grow.
     pub fn handshake_rtt(&self) -> Option<Duration> {
         self.rtt.map(|rtt| self.doubtful_rtt.map_or(rtt.srtt, |doubtful| doubtful.max(rtt.srtt)))
     }
@@ -106,7 +105,7 @@ pub struct PathRtt {
     pub min_rtt: Duration,
 }
 
-/// Loss on a path, of this host's segments, without losses of an overflowing queue.
+/// Loss of this host's segments on a path, without losses of an overflowing queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct PathLoss {
@@ -131,11 +130,11 @@ impl From<PathLoss> for LossHistory {
 pub struct NarrowPath {
     /// Packets of this size pass.
     pub low: u16,
-    /// Largest size that is not known to fail; the sizes in between are unknown.
+    /// Largest size that is not known to fail. It is unknown whether sizes between `low` and `high` pass.
     pub high: u16,
 }
 
-/// A packet that has arrived and is larger than those that are sent while a black hole is suspected.
+/// An arrived packet that is larger than any packet sent while a black hole is suspected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LargePacket {
     /// Bytes of IP packet.
@@ -170,7 +169,7 @@ pub(crate) struct PathReport {
     pub(crate) mss: Option<u16>,
     /// Result of path-MTU discovery.
     pub(crate) mtu: MtuReport,
-    /// True if every round trip was longer than that of the path without a queue.
+    /// True if no round trip was as short as that of the path without a queue.
     pub(crate) saw_queue: bool,
     /// The handshake just ended.
     pub(crate) handshake: Option<HandshakeResult>,
@@ -218,7 +217,7 @@ impl<T: Copy> Aging<T> {
 }
 
 impl Aging<NarrowPath> {
-    /// Returns the report as revised by the arrival of a packet; `None` if nothing of it remains. `lifetime`:
+    /// Returns the report, corrected by the arrival of `packet`; `None` if the packet refutes it. `lifetime`:
     /// that of the report.
     fn revised(mut self, packet: LargePacket, lifetime: Duration) -> Option<Aging<NarrowPath>> {
         let was_reported_later = packet.sent_at + lifetime < self.until;
@@ -323,8 +322,8 @@ impl PathMemory {
         };
     }
 
-    /// Records that a large packet arrived, if it left at least [`LARGE_PACKET_INTERVAL`] after the last
-    /// recorded one; returns true then. A smaller MTU that was reported before the packet left is revised.
+    /// Records that a large packet arrived, and returns true, if it left at least [`LARGE_PACKET_INTERVAL`]
+    /// after the last recorded one. A smaller MTU that was reported before the packet left is corrected.
     pub(crate) fn on_large_packet(&mut self, ends: Ends, packet: LargePacket) -> bool {
         let paths = &mut self.paths;
         let Some((_, path)) = paths.touch_or_insert(ends, Path::default) else { return false };
@@ -371,14 +370,14 @@ impl Path {
         }
     }
 
-    /// Merges a round-trip time; RFC 9040 section 5 leaves open how. An increase is adopted at once, because
-    /// timers that are too short cost packets; a decrease slowly.
+    /// Merges a round-trip time; RFC 9040 section 5 leaves open how. A longer one is adopted at once, because
+    /// timers that are too short cost packets; a shorter one slowly.
     fn on_rtt(&mut self, new: PathRtt, samples: u32, now: Instant, lifetime: Duration) {
         let rtt = match Aging::at(self.rtt, now) {
             None => new,
             Some(old) => {
                 let srtt = if new.srtt >= old.srtt { new.srtt } else { old.srtt - (old.srtt - new.srtt) / 8 };
-                // One sample does not show the variation; RFC 6298 then uses half of the time.
+                // One sample does not show the variation; RFC 6298 then assumes half of the sample.
                 let error = old.srtt.abs_diff(new.srtt);
                 let folded = old.rttvar - old.rttvar / 4 + error / 4;
                 let rttvar = if samples > 1 { new.rttvar.max(error / 2) } else { folded };
@@ -387,8 +386,8 @@ impl Path {
         };
         let until = now + lifetime;
         self.rtt = Some(Aging { fact: rtt, until });
-        // A longer time does not refresh the stored time: a path that became longer is adopted when the
-        // stored time expires.
+        // A longer time does not extend the lifetime of the stored minimum. So if the path became longer, the
+        // longer time is adopted when the stored one expires.
         if Aging::at(self.min_rtt, now).is_none_or(|min| new.min_rtt <= min) {
             self.min_rtt = Some(Aging { fact: new.min_rtt, until });
         }
@@ -406,8 +405,7 @@ impl DecayingLosses {
         }
         let LossCount { sent, lost, runs } = &mut self.count;
         *sent = sent.saturating_add(new.sent.saturating_mul(FRACTION));
-        // A connection that sent all of its data at once reports a loss later than the transmission, at its
-        // end.
+        // A loss can be reported later than the transmission of its segment, so `lost` may exceed `sent`.
         *lost = lost.saturating_add(new.lost.saturating_mul(FRACTION)).min(*sent);
         *runs = runs.saturating_add(new.runs.saturating_mul(FRACTION)).min(*lost);
         while self.count.sent > LOSS_SEGMENTS * FRACTION {

@@ -1,7 +1,7 @@
 //! Ranges in sequence space, and sorted disjoint sets of them.
 //!
-//! Receivers store the data that arrived out of order in this structure, senders the data that was reported
-//! or sent twice. All arithmetic is modulo 2^32 through [`SeqNum`].
+//! Receivers store here the data that arrived out of order; senders store the data that was reported or sent
+//! twice. All arithmetic is modulo 2^32 through [`SeqNum`].
 
 use alloc::collections::VecDeque;
 
@@ -58,8 +58,8 @@ impl SeqRange {
 
 /// A set of sequence numbers, stored as sorted, disjoint, non-adjacent [`SeqRange`]s.
 ///
-/// All members must be within 2^31 of one another, which is true inside a TCP window; otherwise results are
-/// meaningless but there is no panic. An empty set allocates no memory. Look-ups take O(log n); changes move
+/// All members must be within 2^31 of one another, which is true inside a TCP window. Otherwise results are
+/// meaningless, but there is no panic. An empty set allocates no memory. Look-ups take O(log n). Changes move
 /// the ranges on the shorter side.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SeqRanges {
@@ -123,7 +123,7 @@ impl SeqRanges {
         self.range_at(seq).is_some()
     }
 
-    /// True if every sequence number of `range` is in the set; an empty range always is.
+    /// True if every sequence number of `range` is in the set. Always true for an empty range.
     pub fn covers(&self, range: &SeqRange) -> bool {
         range.is_empty() || self.range_at(range.start).is_some_and(|own| own.covers(range))
     }
@@ -152,7 +152,7 @@ impl SeqRanges {
         })
     }
 
-    /// Adds `range`; returns how many of its sequence numbers are new. Adjacent ranges are merged.
+    /// Adds `range` and merges adjacent ranges. Returns how many of its sequence numbers are new.
     pub fn insert(&mut self, range: SeqRange) -> u32 {
         if range.is_empty() {
             return 0;

@@ -1,4 +1,4 @@
-//! The memory of a stack as text that survives a restart: the frame of every such text.
+//! The frame of every text that keeps a part of a stack's memory across restarts.
 //!
 //! ```text
 //! brisk-paths 1 1764000000
@@ -6,10 +6,10 @@
 //! end 1 9f0a6c1de2b47533
 //! ```
 //!
-//! The first line contains the kind, its version and the time of writing in Unix seconds, if known; times in
+//! The first line contains the kind, its version and the time of writing in Unix seconds, if known. Times in
 //! the records are remaining times in milliseconds. The last line contains the number of records and a hash
-//! of the lines before it: a truncated or damaged text is rejected as a whole. Several kinds may follow each
-//! other in one file; each reader finds its own.
+//! of the lines before it, so a truncated or damaged text is rejected as a whole. Several kinds may follow
+//! each other in one file; each reader finds its own.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -114,13 +114,13 @@ pub(crate) struct Stored<'a> {
 }
 
 impl<'a> Stored<'a> {
-    /// Returns the clock for the times in the text, at `now`; `unix`: seconds since 1970, if known.
+    /// Returns the clock that converts the times in the text at `now`. `unix`: seconds since 1970, if known.
     pub(crate) fn clock(&self, unix: Option<u64>, now: Instant) -> Clock {
         let elapsed = unix.zip(self.saved).map_or(0, |(unix, saved)| unix.saturating_sub(saved));
         Clock { now, elapsed: Duration::from_secs(elapsed) }
     }
 
-    /// Passes each record, split into words, to `read`, which returns `None` if the record is not valid.
+    /// Passes each record, split into words, to `read`. `read` returns `None` if the record is not valid.
     pub(crate) fn each(&self, mut read: impl FnMut(&mut Words<'a>) -> Option<()>) -> Result<(), ImportError> {
         for (index, line) in self.body.lines().enumerate() {
             let mut words = Words::of(line);

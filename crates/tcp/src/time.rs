@@ -9,10 +9,10 @@ use core::ops::{Add, Div, Mul};
 use brisk_wire::time::micros;
 pub use brisk_wire::{Duration, Instant};
 
-/// A span of at most 71 minutes in whole microseconds: round-trip times, and values that are calculated from
-/// them at every acknowledgement. A [`Duration`] consists of seconds and nanoseconds, so each conversion
-/// takes a division; it also takes four times the memory, and a connection has many spans. Arithmetic
-/// saturates.
+/// A span of at most 71 minutes in whole microseconds, for round-trip times and for values that are
+/// calculated from them at every acknowledgement. A [`Duration`] consists of seconds and nanoseconds, so each
+/// conversion would take a division. It also takes four times the memory, and a connection has many spans.
+/// Arithmetic saturates.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Micros(pub u32);
 
@@ -46,7 +46,7 @@ impl Micros {
     }
 }
 
-/// One tick of the timestamp clock (RFC 7323): closer times cannot be told apart by an echo.
+/// One tick of the timestamp clock (RFC 7323). An echo does not distinguish closer times.
 pub(crate) const TIMESTAMP_TICK: Micros = Micros::from_millis(1);
 
 impl From<Duration> for Micros {

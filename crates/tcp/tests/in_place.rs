@@ -1,5 +1,5 @@
-//! Super-packets whose payload stays in the send queue are equal to those that are written as a whole,
-//! whether the queue holds copies or given buffers.
+//! A super-packet whose payload stays in the send queue is equal to one that is written as a whole. This
+//! holds for copied and for given buffers.
 
 use std::net::SocketAddr;
 
@@ -25,7 +25,7 @@ enum Writing {
     Copied,
     /// As much as fits, in runs of many lengths.
     InRuns,
-    /// In runs; the ownership of those of 4 kB and more is handed over.
+    /// In runs. The ownership of runs of 4 kB and more is handed over.
     Given,
 }
 
@@ -59,12 +59,12 @@ impl Writing {
 enum Polled {
     Whole,
     InPlace,
-    /// In place; all available packets before the payload of the first is read.
+    /// In place. All available packets are polled before the payload of the first is read.
     Together,
 }
 
-/// Returns the next packet of the server, or all: the part in the buffer, the part elsewhere, and their
-/// description.
+/// Returns the next packet of the server, or all packets. Each has the part in the buffer, the part
+/// elsewhere, and the description.
 fn polled(server: &mut Stack, polled: Polled, now: Instant) -> Vec<(Vec<u8>, Vec<u8>, Transmit)> {
     let most = if polled == Polled::Together { usize::MAX } else { 1 };
     let mut packets = Vec::new();

@@ -1,10 +1,10 @@
-//! Corrective's segments of released versions, read by the present code.
+//! Segments with Corrective that released versions sent, read by the present code.
 //!
-//! `tests/released/VERSION.txt` records the segments that the sending end of a version sent on an unharmed
-//! path, for each code of profile F2: one line has the code, the time in ms and the packet. The present code
-//! is the receiving end. It gets the record without some data segments, so only the recorded parity can
+//! `tests/released/VERSION.txt` records the segments that the sending end of a version sent on a path without
+//! faults, for each code of profile F2. One line has the code, the time in ms and the packet. The present
+//! code is the receiving end. It gets the record without some data segments, so only the recorded parity can
 //! complete the stream. A release adds a file (`RELEASED=VERSION cargo test -p brisk-tcp --test released`
-//! writes it); existing files are never changed.
+//! writes it). Existing files are never changed.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -142,7 +142,7 @@ fn acknowledge(packet: &mut [u8], ack: SeqNum) {
     fill_checksums(packet);
 }
 
-/// Replays a record to the present receiver without the data segments `lost`, which count from 1; returns the
+/// Replays a record to the present receiver without the data segments `lost`, which count from 1. Returns the
 /// stream and the number of losses that parity repaired.
 fn replay(case: &Case, packets: &[Sent], lost: &[usize]) -> (Vec<u8>, u64) {
     let (mut receiver, listener) = receiver(case);

@@ -1,14 +1,14 @@
 //! Measures the memory of connections that do nothing: `cargo bench -p brisk-tcp --bench idle_connections [--
 //! --record | --million]`.
 //!
-//! A new process opens [`COUNT`] connections of each kind: idle ones that have carried a request and a
-//! response, ones in TIME-WAIT, and half-open ones, opened all at once. The growth of its resident memory is
-//! divided by their number, so it includes the slab, the hash table, the timers and the allocator.
-//! `recorded.txt` in this folder has the figures of the last change that affected them. The bench fails if a
-//! figure exceeds its record by more than [`TOLERANCE`]. `-- --record` rewrites the file.
+//! A new process opens [`COUNT`] connections of each kind: idle ones after a request and a response, ones in
+//! TIME-WAIT, and half-open ones, opened all at once. The growth of its resident memory is divided by their
+//! number, so it includes the slab, the hash table, the timers and the allocator. `recorded.txt` in this
+//! folder has the figures of the last change that affected them. The bench fails if a figure exceeds its
+//! record by more than [`TOLERANCE`]. `-- --record` rewrites the file.
 //!
-//! `--million` prints the memory of a million idle ends, which are half a million connections, and the
-//! duration of a transaction over a new connection with and without them.
+//! `--million` prints the memory of a million idle ends, which are half a million connections. It also prints
+//! the duration of a transaction over a new connection with and without them.
 
 mod pair;
 
@@ -24,11 +24,11 @@ use pair::Pair;
 /// Number of connections of each kind.
 const COUNT: usize = 20_000;
 
-/// Permitted excess of a figure over its record, as a share of the record: the kernel counts whole pages, and
-/// C libraries differ.
+/// Permitted excess of a figure over its record, as a share of the record. It is needed because the kernel
+/// counts whole pages, and C libraries differ.
 const TOLERANCE: f64 = 0.1;
 
-/// Opens this number of connections of a kind in a new process; returns the number of ends.
+/// Opens this number of connections of a kind in a new process, and returns the number of ends.
 type Make = fn(&mut Pair, usize) -> usize;
 
 const KINDS: [(&str, Make); 4] = [
@@ -88,8 +88,8 @@ fn read_recorded() -> BTreeMap<String, u64> {
 fn run(kind: &str) {
     let (_, make) = KINDS.iter().find(|(name, _)| *name == kind).expect("a kind");
     let mut pair = Pair::new();
-    // Memory that is allocated once does not belong to a connection: the buffers of this program, the memory
-    // of the path.
+    // Memory that is allocated once does not belong to a connection: the buffers of this program and the
+    // memory of the path.
     let (client, server) = pair.transaction();
     pair.close(client, server);
     let before = resident();
@@ -105,7 +105,7 @@ fn resident() -> usize {
 }
 
 /// Opens connections that transfer data and become idle; both ends count. A connection opened within the last
-/// second has not released its memory yet, so that the peak depends on `pause`.
+/// second has not released its memory yet, so the peak depends on `pause`.
 fn idle(pair: &mut Pair, count: usize, pause: Duration) -> usize {
     for _ in 0..count {
         pair.transaction();
@@ -176,8 +176,8 @@ fn million() {
     println!("99 %: {:.2} times", among.1.as_secs_f64() / alone.1.as_secs_f64());
 }
 
-/// Returns the median and the 99th percentile of the real time of a connection for one transaction, from open
-/// to close.
+/// Returns the median and 99th percentile of the real time of a connection with one transaction, from open to
+/// close.
 fn latencies(pair: &mut Pair) -> (Duration, Duration) {
     let mut took: Vec<Duration> = (0..20_000)
         .map(|_| {

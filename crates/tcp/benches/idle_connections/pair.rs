@@ -8,7 +8,7 @@ use brisk_tcp::stack::Rx;
 use brisk_tcp::time::{Duration, Instant};
 use brisk_tcp::{ConnId, ConnectConfig, ListenConfig, ListenerId, Stack, StackConfig};
 
-/// Number of connections to one address of the server; below the number of ports.
+/// Number of connections to one address of the server. It is below the number of ports.
 const PER_ADDRESS: u32 = 50_000;
 
 /// Both ends.
@@ -94,7 +94,7 @@ impl Pair {
         self.now = until;
     }
 
-    /// Opens a connection with `request` queued behind the SYN.
+    /// Opens a connection that sends `request` after the SYN.
     pub(crate) fn open(&mut self, request: &[u8]) -> (ConnId, ConnId) {
         let address = Ipv4Addr::from_bits(Ipv4Addr::new(10, 1, 0, 0).to_bits() + self.opened / PER_ADDRESS);
         self.opened += 1;
@@ -121,12 +121,12 @@ impl Pair {
         drain(&mut self.client, id, &mut self.buffer, self.now)
     }
 
-    /// Does the same for the server.
+    /// Reads all that the server has received; returns the number of bytes.
     pub(crate) fn drain_server(&mut self, id: ConnId) -> usize {
         drain(&mut self.server, id, &mut self.buffer, self.now)
     }
 
-    /// Ends a connection; the server closes first and is in TIME-WAIT afterwards.
+    /// Ends a connection. The server closes first and is in TIME-WAIT afterwards.
     pub(crate) fn close(&mut self, client: ConnId, server: ConnId) {
         self.server.release(server, self.now);
         self.exchange();

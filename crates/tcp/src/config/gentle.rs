@@ -1,7 +1,7 @@
 //! Configuration of Corrective and Proactive (Gentle Aggression sections 5 and 6).
 //!
-//! One option on SYN and SYN-ACK negotiates both. A connection whose configuration has neither sends no such
-//! option and ignores it.
+//! One option on SYN and SYN-ACK negotiates both. A connection that is configured for neither does not send
+//! the option, and ignores the peer's.
 
 use alloc::string::{String, ToString};
 
@@ -20,16 +20,16 @@ pub struct CorrectiveConfig {
     /// Parity segments of a group; other codes than [`FecCode::ReedSolomon`] have a fixed number. 1..=8,
     /// default 1.
     pub parities: u8,
-    /// Divisor of the smoothed round-trip time; the result is a delay. A group ends this delay after its
-    /// first segment. Its parity leaves this delay after its last segment, but at most twice the delay after
-    /// its first segment; in F1 it leaves this delay after the first segment. 1..=16, default 4.
+    /// The delay of parity is the smoothed round-trip time divided by this number. A group ends this delay
+    /// after its first segment. Its parity leaves this delay after its last segment, but at most twice the
+    /// delay after its first segment. In F1 it leaves this delay after the first segment. 1..=16, default 4.
     pub delay_divisor: u32,
-    /// Time that loss detection waits for a repair by parity. `None` means `Full` with
-    /// [`FecCode::ReedSolomon`] and no planner, because this code repairs several losses together; otherwise
-    /// `Reordering`. Default `None`.
+    /// Time that loss detection waits for a repair by parity. Default `None`: `Full` with
+    /// [`FecCode::ReedSolomon`] and no planner, which repairs several losses together; otherwise
+    /// `Reordering`.
     pub hold: Option<FecHold>,
-    /// Round-trip time before the first sample. `None`: the time in the path memory; if it is unknown, parity
-    /// waits 250 ms. Default `None`.
+    /// Round-trip time until the first sample. Default `None`: the time in the path memory. If that is
+    /// unknown too, parity waits 250 ms.
     pub expected_rtt: Option<Duration>,
     /// Send an acknowledgement after the parity of a tail, which shows the end of the sequence numbers to
     /// stateful devices. Default on.
@@ -86,12 +86,12 @@ impl CorrectiveConfig {
     }
 }
 
-/// Placement of parity in the sequence space, and protection of the application from it.
+/// Place of parity in the sequence space, and protection of the application from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FecProfile {
     /// As in the paper: at the first covered byte, with the option on every packet and without a checksum.
-    /// For the laboratory: a network that changes payloads can make it corrupt data.
+    /// Only for the laboratory, because a network that changes payloads can make F1 corrupt data.
     #[cfg(feature = "historical")]
     F1,
     /// Left of the window, where no TCP accepts data, with a checksum over the rebuilt range.
@@ -135,11 +135,11 @@ pub enum FecCode {
     ReedSolomon,
 }
 
-/// Time that loss detection waits for the answer to parity.
+/// Condition for loss detection to wait for the answer to parity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FecHold {
-    /// Not at all.
+    /// Never.
     Off,
     /// Only while the reordering window of RFC 8985 is not zero. It becomes zero when three segments above a
     /// hole are reported and no reordering was seen.
@@ -159,8 +159,8 @@ pub struct ProactiveConfig {
     pub max_bytes: u32,
     /// Time between original and copy. 0..=1 s, default 0.
     pub gap: Duration,
-    /// Copy acknowledgements too. Under a planner, only while the destination's allowance lasts; no plan
-    /// includes these copies. Default off.
+    /// Copy acknowledgements too. No plan of a planner includes these copies; they leave only while the
+    /// destination's allowance lasts. Default off.
     pub copy_acks: bool,
     /// Stop copying if more than this share of the last 100 segments was lost, percent. 1..=100, default 25.
     pub loss_cap: u32,
@@ -225,7 +225,7 @@ pub enum CopyScope {
 pub enum CopyMark {
     /// By a reserved bit of the header.
     Bit,
-    /// By a flag of the option, which takes payload and passes devices that clear reserved bits.
+    /// By a flag of the option. It takes space of the payload, and passes devices that clear reserved bits.
     Option,
 }
 
@@ -233,8 +233,8 @@ pub enum CopyMark {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CopyRule {
-    /// Only data that a copy delivered shortly before is dropped without an acknowledgement. Lost originals
-    /// are reported to the sender.
+    /// Drop a segment without an acknowledgement only if a copy delivered its data shortly before. Report
+    /// lost originals to the sender.
     Ledger,
     /// The paper's rule, for comparison: a retransmission may get no acknowledgement, and losses that copies
     /// masked are not reported.

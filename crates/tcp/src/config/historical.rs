@@ -1,10 +1,10 @@
-//! The TCP of 2012, with which the authors of Gentle Aggression compared, and their form of Reactive.
+//! The TCP of 2012, the baseline of the authors of Gentle Aggression, and their form of Reactive.
 
 use super::{LossDetection, MechanismConfig, PrrBound, Reactive, TcpConfig};
 
 impl TcpConfig {
-    /// Returns the TCP with which the authors of Gentle Aggression compared: loss detection by RFC 6675 with
-    /// FACK and early retransmit, proportional rate reduction of RFC 6937, F-RTO, no probes.
+    /// Returns the baseline of the authors of Gentle Aggression: loss detection by RFC 6675 with FACK and
+    /// early retransmit, proportional rate reduction of RFC 6937, F-RTO, no probes.
     pub fn of_2012() -> Self {
         TcpConfig {
             loss_detection: LossDetection::Rfc6675(Rfc6675Config::of_2012()),
@@ -42,8 +42,8 @@ impl Default for PaperConfig {
 /// Loss detection of the years around 2012.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rfc6675Config {
-    /// Count all segments below the highest segment that SACK reports, instead of the reported segments
-    /// (forward acknowledgement). Default on.
+    /// Treat all segments below the highest SACKed segment as if SACK had reported them (forward
+    /// acknowledgement). Default on.
     pub fack: bool,
     /// The substitute for three duplicates if fewer than four segments are outstanding.
     pub early_retransmit: EarlyRetransmit,

@@ -9,12 +9,12 @@ use super::{
 use crate::error::ConfigError;
 use crate::mechanism::plan::Form;
 
-/// Configuration of the planner, which chooses for each flight among no redundancy, parity and copies, so
-/// that the expected delay of the flight is minimal and its gain is worth the bytes.
+/// Configuration of the planner. For each flight it chooses no redundancy, parity or copies. It minimises the
+/// expected delay of the flight, if the gain is worth the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlannerConfig {
-    /// Limit of added redundancy, percent of the bytes sent to a destination within ten seconds, of
-    /// [`PlannerConfig::QUIET`], and of the flight that begins. 0 (none)..=200, default 5.
+    /// Limit of added redundancy, in percent of the sum of three numbers: the bytes sent to a destination
+    /// within ten seconds, [`PlannerConfig::QUIET`], and the flight that begins. 0 (none)..=200, default 5.
     pub max_overhead: u32,
     /// Assumed loss of an unknown path, per million. 0..=500000, default 10000.
     pub assumed_loss: u32,
@@ -31,8 +31,8 @@ impl PlannerConfig {
     pub const DEFAULT: PlannerConfig =
         PlannerConfig { max_overhead: 5, assumed_loss: 10_000, form: None, non_exhaustive: () };
 
-    /// Bytes that count as sent to each destination within ten seconds, in addition to the bytes really sent.
-    /// A quiet path has free capacity, and a few percent of a small exchange are less than one copy.
+    /// Bytes that count as sent to each destination within ten seconds, in addition to those really sent. A
+    /// quiet path has free capacity. A few percent of a small exchange would be less than a copy.
     pub const QUIET: u32 = 1_000_000;
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
@@ -56,7 +56,8 @@ impl Default for PlannerConfig {
 
 impl TcpConfig {
     /// Returns today's TCP with every mechanism under a planner with this
-    /// [`max_overhead`](PlannerConfig::max_overhead); 0 is plain TCP with Reactive. Both ends should use it.
+    /// [`max_overhead`](PlannerConfig::max_overhead). With 0 it returns plain TCP with Reactive. Use it at
+    /// both ends.
     pub fn planned(max_overhead: u32) -> Self {
         if max_overhead == 0 {
             return TcpConfig::default();

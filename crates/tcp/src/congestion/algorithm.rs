@@ -1,4 +1,4 @@
-//! The choice of a congestion control: by name, or a factory that a user of the library supplies.
+//! The choice of a congestion control: one by name, or a factory from the user of the library.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -30,12 +30,12 @@ pub enum CongestionAlgorithm {
     Bbr,
     /// A fixed window in bytes, for tests and laboratory links.
     Fixed(u32),
-    /// A controller of the program's own.
+    /// A controller of the program.
     Custom(Arc<dyn ControllerFactory>),
 }
 
-/// A factory that creates a congestion controller for each connection, so that a program can bring its own
-/// ([`CongestionAlgorithm::Custom`]).
+/// A factory that creates a congestion controller for each connection. With it a program can use its own
+/// controller ([`CongestionAlgorithm::Custom`]).
 pub trait ControllerFactory: fmt::Debug + Send + Sync {
     /// Returns the name of the algorithm in settings and statistics.
     fn name(&self) -> &str;
@@ -58,7 +58,7 @@ impl CongestionAlgorithm {
     pub const NAMES: &str = "cubic, reno, bbr, or fixed:BYTES";
 }
 
-/// Prints the format of [`str::parse`], or the name of a controller of the program's own.
+/// Prints the format of [`str::parse`], or the name of a custom controller.
 impl fmt::Display for CongestionAlgorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

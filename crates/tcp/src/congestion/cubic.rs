@@ -1,9 +1,9 @@
 //! CUBIC congestion control (RFC 9438) in integers, with HyStart++ (RFC 9406) in the first slow start.
 //!
-//! After a reduction the window grows along a cubic curve of the time since, flat around the size at which
-//! congestion occurred, so that growth does not depend on the round-trip time. If Reno's window would be
-//! larger, the window follows Reno's estimate (section 4.3). The controller counts bytes and microseconds; a
-//! fraction of a byte is a remainder that is carried to the next acknowledgement.
+//! After a reduction the window grows along a cubic curve of the time since. The curve is flat around the
+//! size at which congestion occurred. So growth does not depend on the round-trip time. If Reno's window
+//! would be larger, the window follows Reno's estimate (section 4.3). The controller counts bytes and
+//! microseconds. Fractions of a byte are carried to the next acknowledgement.
 
 use alloc::boxed::Box;
 
@@ -28,7 +28,7 @@ const L: u32 = 8;
 /// Cubic microseconds in a cubic second.
 const MICROS_CUBED: u128 = 1_000_000_000_000_000_000;
 
-/// Limit of the time from the plateau, microseconds; beyond it the window is out of range anyway.
+/// Limit of the time from the plateau, microseconds. Beyond it the window is out of range anyway.
 const OFFSET_MAX: u64 = 10_000_000_000;
 
 /// State that a reduction changes and an undo restores (RFC 9438 section 4.9).
@@ -47,7 +47,7 @@ struct Curve {
 /// One stage of congestion avoidance.
 #[derive(Clone, Copy, Debug)]
 struct Epoch {
-    /// Time at which t = 0; it moves on while the window is not the limit.
+    /// Time at which t = 0. It moves on while the window is not the limit.
     start: Instant,
     /// K, microseconds.
     k: u64,
@@ -76,7 +76,7 @@ pub(crate) struct Cubic {
 }
 
 impl Cubic {
-    /// Returns a window of `initial` bytes with segments of at most `mss` bytes; `paced`: bursts are spread
+    /// Returns a window of `initial` bytes with segments of at most `mss` bytes. `paced`: bursts are spread
     /// over the round trip.
     pub(crate) fn new(mss: u32, initial: u32, paced: bool) -> Self {
         let mss = mss.max(1);
@@ -132,8 +132,8 @@ impl Cubic {
             self.cwnd = cwnd.max(epoch.w_est);
             return;
         }
-        // Sections 4.4 and 4.5: the target is the curve's value one round trip from now, at most half a
-        // window more.
+        // Sections 4.4 and 4.5: the target is the curve's value one round trip from now. It is at most half a
+        // window larger than the window.
         let rtt = acked.srtt.or(acked.rtt).unwrap_or_default();
         let target = epoch.w_cubic(t + rtt, mss).clamp(cwnd, cwnd.saturating_add(cwnd / 2));
         epoch.carry += u64::from(bytes) * u64::from(target - cwnd);
@@ -158,8 +158,8 @@ impl Cubic {
         });
     }
 
-    /// Excludes unused time from t (section 5.8): time in which the window was not the limit, and the part
-    /// beyond a round trip of a longer time between two acknowledgements.
+    /// Excludes unused time from t (section 5.8). Unused is all time in which the window was not the limit.
+    /// Of a longer time between two acknowledgements the part beyond a round trip is unused, too.
     fn skip_unused_time(&mut self, acked: &AckSample) {
         let last_ack = self.last_ack.replace(acked.now).unwrap_or(acked.now);
         let Some(epoch) = &mut self.curve.epoch else { return };
@@ -187,8 +187,8 @@ impl Cubic {
 }
 
 impl Epoch {
-    /// Grows W_est by alpha segments per window acknowledged, and by one segment once W_est has reached the
-    /// window before the reduction (section 4.3, figure 4).
+    /// Grows W_est by alpha segments per acknowledged window. Once W_est has reached the window before the
+    /// reduction, it grows by one segment instead (section 4.3, figure 4).
     fn grow_estimate(&mut self, bytes: u32, cwnd: u32, cwnd_prior: u32, mss: u32) {
         let (num, den) = if self.w_est >= cwnd_prior { (ALPHA.1, ALPHA.1) } else { ALPHA };
         let whole = den * u64::from(cwnd);
@@ -418,8 +418,8 @@ mod tests {
         }
     }
 
-    /// Section 4.3: on short paths W_est grows faster than the curve, by 9/17 segments per round trip until
-    /// the old window is reached, and by one segment after that.
+    /// Section 4.3: on short paths W_est grows faster than the curve: by 9/17 segments per round trip up to
+    /// the old window, and by one segment after that.
     #[test]
     fn on_short_paths_it_is_as_fast_as_reno() {
         let rtt = Duration::from_millis(5);
@@ -440,8 +440,8 @@ mod tests {
         assert!((1.4..=0.5f64.exp()).contains(&growth), "by {growth}");
     }
 
-    /// Section 4.2: the window grows along a concave curve to W_max, which it reaches after K, and along a
-    /// convex curve from there.
+    /// Section 4.2: the window grows along a concave curve to W_max, which it reaches after K. From there it
+    /// grows along a convex curve.
     #[test]
     fn the_plateau_is_reached_after_k() {
         let rtt = Duration::from_millis(100);
@@ -571,8 +571,8 @@ mod tests {
         assert!(flow.cubic.cwnd() > 70 * MSS && flow.cubic.cwnd() < 75 * MSS);
     }
 
-    /// RFC 9406: a rising round-trip time ends the first slow start without a loss; W_max is then the
-    /// window at that point (RFC 9438 section 4.10).
+    /// RFC 9406: a rising round-trip time ends the first slow start without a loss. W_max is then the window
+    /// at that point (RFC 9438 section 4.10).
     #[test]
     fn hystart_ends_slow_start_before_a_loss() {
         let mut flow = Flow::new(Cubic::new(MSS, 20 * MSS, true));
@@ -625,8 +625,8 @@ mod tests {
         }
     }
 
-    /// RFC 9438 section 5.8: after a period in which the application did not use the window, CUBIC goes on
-    /// where it was.
+    /// RFC 9438 section 5.8: after a period in which the application did not use the window, the curve
+    /// continues from the same point.
     #[test]
     fn unused_time_does_not_move_the_curve() {
         let rtt = Duration::from_millis(100);

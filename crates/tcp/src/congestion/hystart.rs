@@ -1,4 +1,4 @@
-//! HyStart++ (RFC 9406): leaving the first slow start before it overflows the bottleneck.
+//! HyStart++ (RFC 9406): ends the first slow start before it overflows the bottleneck.
 //!
 //! A rise of the minimum round-trip time from one round of slow start to the next suggests that a queue
 //! builds. Growth then slows down for a few rounds of *conservative slow start*. If the round-trip time falls
@@ -68,7 +68,7 @@ impl HyStart {
         self.phase
     }
 
-    /// Returns the growth of the window for `bytes` acknowledged, which the caller has limited.
+    /// Returns the growth of the window for `bytes` acknowledged. The caller has limited `bytes`.
     pub(crate) fn growth(&self, bytes: u32) -> u32 {
         match self.phase {
             HystartPhase::SlowStart => bytes,

@@ -1,5 +1,5 @@
-//! The common part of loss-based controllers: a window that grows outside of recovery and is reduced once per
-//! window of data, and Proportional Rate Reduction (RFC 9937), which reduces it during recovery.
+//! The common part of loss-based controllers. A window grows outside of recovery and is reduced once per
+//! window of data. During recovery Proportional Rate Reduction (RFC 9937) reduces it gradually.
 
 use core::fmt::Debug;
 
@@ -22,8 +22,8 @@ pub(crate) trait Window: Debug + Send {
     fn set_mss(&mut self, mss: u32);
     /// Processes an acknowledgement of new data outside of a reduction.
     fn on_ack(&mut self, ack: &AckSample);
-    /// Responds to congestion: computes and returns the new `ssthresh` (at least two segments) from `cwnd`;
-    /// leaves `cwnd` to PRR.
+    /// Responds to congestion: computes the new `ssthresh` from `cwnd` and returns it, at least two segments.
+    /// Leaves `cwnd` to PRR.
     fn on_congestion(&mut self, now: Instant) -> u32;
     /// Responds to a retransmission timeout: continues with one segment. `first`: see [`RtoEvent::first`].
     fn on_timeout(&mut self, now: Instant, first: bool);
@@ -125,7 +125,7 @@ impl<W: Window> CongestionController for LossBased<W> {
         self.prr.exit();
     }
 
-    /// Recomputes the window of PRR as if a segment had been delivered, because the timer comes without an
+    /// Computes the window of PRR as if a segment had been delivered, because a timer brings no
     /// acknowledgement.
     fn on_reordering_timeout(&mut self, pipe: u32) {
         if self.prr.is_active() {
@@ -141,7 +141,7 @@ impl<W: Window> CongestionController for LossBased<W> {
         if let Some(max) = rto.max_ssthresh {
             self.window.set_ssthresh(self.window.ssthresh().min(max));
         }
-        // Segments not declared lost yet are still in flight: the window is one segment larger.
+        // Segments not declared lost are still in flight, so the window is one segment larger.
         self.window.set_cwnd(rto.pipe.saturating_add(self.window.mss()));
     }
 

@@ -40,8 +40,7 @@ pub trait CongestionController: Debug + Send {
         false
     }
 
-    /// Returns the rate of transmissions, bytes per second; `None`: the configuration decides whether the
-    /// window is paced.
+    /// Returns the rate of transmissions, bytes per second. `None`: the configuration decides about pacing.
     fn pacing_rate(&self) -> Option<u64> {
         None
     }
@@ -60,13 +59,13 @@ pub trait CongestionController: Debug + Send {
     /// Records that data left, for the first time or again.
     fn on_sent(&mut self, _sent: &Transmission) {}
 
-    /// Records that a transmission was marked lost; called before the acknowledgement, congestion event or
-    /// timeout that shows it.
+    /// Records that a transmission was marked lost. Called before the acknowledgement, congestion event or
+    /// timeout that shows the loss.
     fn on_lost(&mut self, _lost: &LostPacket) {}
 
     /// Records the rate that the spacing of the acknowledgements of a whole flight shows. Called directly
-    /// before or after the [`AckSample`] of the acknowledgement that ends the flight, or at the reordering
-    /// timeout that declares its last segment lost.
+    /// before or after the [`AckSample`] of the acknowledgement that ends the flight. If the reordering timer
+    /// declares the last segment of the flight lost, called then.
     fn on_train(&mut self, _train: &Train) {}
 
     /// Processes every acknowledgement with information about outstanding data.
@@ -78,7 +77,7 @@ pub trait CongestionController: Debug + Send {
 
     /// Ends a reduction (`_from`) for one of these reasons: all data outstanding at its beginning is
     /// delivered, the window has been reduced in one step, another reduction begins, or packets seem to be
-    /// lost because of their size. A spurious loss ends it by [`CongestionController::on_spurious`] alone.
+    /// lost because of their size. For a spurious loss only [`CongestionController::on_spurious`] is called.
     fn on_recovery_exit(&mut self, _from: CongestionState) {}
 
     /// Responds to a loss that the reordering timer declared, with `_pipe` bytes in flight. The window must

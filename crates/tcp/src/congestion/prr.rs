@@ -1,20 +1,20 @@
-//! Proportional Rate Reduction (RFC 9937): the window of a loss-based controller during fast recovery and
+//! Proportional Rate Reduction (RFC 9937). It sets a loss-based controller's window during fast recovery and
 //! CWR.
 //!
 //! PRR sends in proportion to the data that the receiver reports as delivered. So the window converges to
-//! `ssthresh` during recovery, without silence at the start or a burst at the end. The older RFC 6937
-//! compensates for losses faster; the baseline of the paper's time uses it.
+//! `ssthresh` during recovery, without silence at the start or a burst at the end. The older RFC 6937 makes
+//! up for losses faster; the TCP of 2012 uses it.
 
 use alloc::boxed::Box;
 
-/// The speed at which proportional rate reduction compensates for losses.
+/// The speed at which proportional rate reduction makes up for losses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum PrrBound {
-    /// One segment more per acknowledgement that advances and reports no new loss (RFC 9937).
+    /// One more segment per acknowledgement that advances and reports no new loss (RFC 9937).
     #[default]
     Rfc9937,
-    /// One segment more per acknowledgement (RFC 6937, slow start reduction bound).
+    /// One more segment per acknowledgement (RFC 6937, slow start reduction bound).
     Rfc6937,
 }
 
@@ -46,9 +46,8 @@ impl Prr {
     /// [`AckOutcome::undelivered_before`](crate::outcome::AckOutcome::undelivered_before).
     ///
     /// `held` bytes were delivered while loss detection waited for the answer to parity, and nothing was sent
-    /// for them. They count while `pipe` is at most `ssthresh`, where PRR makes up for bytes that were not
-    /// sent. Without them the second of two losses would wait a round trip for the acknowledgement of the
-    /// first.
+    /// for them. PRR makes up for bytes that were not sent while `pipe` is at most `ssthresh`, so they count
+    /// then. Otherwise the second of two losses would wait a round trip for the first one's acknowledgement.
     pub(crate) fn enter(&mut self, ssthresh: u32, recover_fs: u32, held: u32) {
         self.episode = Some(Box::new(PrrEpisode {
             ssthresh,
@@ -73,8 +72,8 @@ impl Prr {
     /// flight. `una_advanced`: SND.UNA moved. `new_loss`: this acknowledgement caused bytes to be marked
     /// lost. Without an active reduction it returns `pipe + delivered`.
     ///
-    /// After a timer, which delivers nothing, the caller passes one segment as `delivered`, so that the first
-    /// retransmission leaves at once.
+    /// A timer delivers nothing, so the caller passes one segment as `delivered`. The first retransmission
+    /// then leaves at once.
     pub(crate) fn on_ack(
         &mut self,
         delivered: u32,
@@ -121,14 +120,14 @@ impl PrrEpisode {
             // A part of a segment releases a whole segment, as if bytes were counted in segments.
             share.saturating_add(mss - 1) / mss * mss - prr_out
         } else {
-            // "PRR-SSRB": makes up for bytes that were not sent before; one segment more per good ACK.
+            // "PRR-SSRB": makes up for bytes that were not sent before, with one segment more per good ACK.
             let mut snd = (prr_delivered + self.held as i64 - prr_out).max(delivered);
             if good_ack {
                 snd += mss;
             }
             snd.min(ssthresh - pipe)
         };
-        // "Force a fast retransmit upon entering recovery": a whole segment, since part of one cannot leave.
+        // "Force a fast retransmit upon entering recovery": a whole segment, as a part cannot leave.
         if prr_out == 0 { snd.max(mss) } else { snd.max(0) }
     }
 }
@@ -145,9 +144,9 @@ mod tests {
 
     #[test]
     fn one_loss_out_of_twenty_reduces_in_proportion() {
-        // After the first example of RFC 9937: 20 segments in flight, the first lost, ssthresh 10. The
-        // 19 others come back as SACKs; the first lets the fast retransmit out, then about every
-        // second lets one segment go.
+        // After the first example of RFC 9937: 20 segments in flight, the first lost, ssthresh 10. The 19
+        // others come back as SACKs. The first SACK releases the fast retransmit; then about every second one
+        // releases a segment.
         let mut prr = Prr::new(PrrBound::Rfc9937);
         prr.enter(10 * MSS, 20 * MSS, 0);
         let mut pipe = 20 * MSS - MSS;

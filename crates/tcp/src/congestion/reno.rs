@@ -8,9 +8,8 @@ use super::sample::AckSample;
 use crate::time::Instant;
 
 /// Maximum growth by one acknowledgement in slow start, bytes, unless eight segments are more. RFC 9406
-/// section 4.2 suggests 8 segments; Linux has no limit. The value is one super-segment, because a peer behind
-/// a coalescing device acknowledges that much at once, and a smaller limit would end exponential growth
-/// there.
+/// section 4.2 suggests 8 segments; Linux has no limit. The value is one super-segment. A peer behind a
+/// coalescing device acknowledges that much at once, and a smaller limit would end exponential growth there.
 pub(super) const SLOW_START_BURST: u32 = 64 << 10;
 
 #[derive(Clone, Debug)]
@@ -31,9 +30,9 @@ impl Reno {
         Reno { mss, cwnd: initial.max(mss), ssthresh: u32::MAX, bytes_acked: 0, before: None }
     }
 
-    /// Sets ssthresh by RFC 5681 equation 4, from cwnd instead of FlightSize: an unused window did not grow.
-    /// The value is rounded down to whole segments, because a part of a segment permits no transmission;
-    /// ssthresh may be "no more than" the equation says.
+    /// Sets ssthresh by RFC 5681 equation 4, from cwnd instead of FlightSize, because an unused window did
+    /// not grow. The value is rounded down to whole segments, because a part of a segment permits no
+    /// transmission. RFC 5681 permits this: ssthresh must be "no more than" the equation says.
     fn reduce(&mut self) {
         self.before = Some((self.cwnd, self.ssthresh));
         self.ssthresh = (self.cwnd / self.mss / 2).max(2).saturating_mul(self.mss);
@@ -81,7 +80,7 @@ impl Window for Reno {
         // incremented by up to SMSS bytes."
         self.bytes_acked = self.bytes_acked.saturating_add(bytes);
         if self.bytes_acked >= self.cwnd {
-            // One acknowledgement may cover more than a window only after the window shrank.
+            // Only after the window shrank can one acknowledgement cover more than a window.
             self.bytes_acked = (self.bytes_acked - self.cwnd).min(self.cwnd);
             self.cwnd = self.cwnd.saturating_add(self.mss);
         }
@@ -153,8 +152,8 @@ mod tests {
         assert_eq!(reno.cwnd(), 20 * MSS);
     }
 
-    /// RFC 3465 section 2.3 bounds what one acknowledgement adds in slow start: here eight segments, if they
-    /// are large.
+    /// RFC 3465 section 2.3 bounds the growth by one acknowledgement in slow start. Here the bound is eight
+    /// segments, if they are large.
     #[test]
     fn an_acknowledgement_of_eight_large_segments_counts_whole() {
         let jumbo = 9_000;

@@ -53,7 +53,7 @@ pub struct AckSample {
     /// Bytes newly reported as delivered, cumulatively or by SACK. The windows of Reno and CUBIC grow only
     /// with these: RFC 5681 section 3.1 counts bytes that were not acknowledged before.
     pub newly_acked: u32,
-    /// Bytes of a retransmission that a DSACK reports as unnecessary: they have left the path as well.
+    /// Bytes of a retransmission that a DSACK reports as unnecessary. They have left the path as well.
     pub repeated: u32,
     /// Bytes that loss detection has newly marked lost on this acknowledgement.
     pub newly_lost: u32,
@@ -77,11 +77,10 @@ pub struct AckSample {
     pub state: CongestionState,
     /// The effect of the acknowledgement on the recovery state.
     pub episode: Episode,
-    /// True if the acknowledgement lets a window grow: it shows progress, does not end a reduction (RFC 5681
-    /// section 3.2), and no data of a start window from the path's memory is outstanding.
+    /// True if the acknowledgement lets a window grow. It must show progress and not end a reduction (RFC
+    /// 5681 section 3.2). And no data of a start window from the path's memory may be outstanding.
     pub may_grow: bool,
-    /// True if the window was the limit when sending last stopped; the window does not grow otherwise (RFC
-    /// 7661).
+    /// True if the window was the limit when sending last stopped. Otherwise it does not grow (RFC 7661).
     pub cwnd_limited: bool,
     /// Delivery counters and rate; `None` unless the controller asks for them.
     pub delivery: Option<DeliverySample>,
@@ -103,8 +102,8 @@ pub struct DeliverySample {
     pub delivered: u64,
     /// Bytes marked lost since the connection began; never decreases (`C.lost`).
     pub lost: u64,
-    /// The newest transmission that the acknowledgement delivers; `None` if it delivers nothing whose sending
-    /// is recorded, or reports a repair.
+    /// The newest transmission that the acknowledgement delivers. `None` if there is none whose sending is
+    /// recorded, or if the acknowledgement reports a repair.
     pub rate: Option<RateSample>,
 }
 
@@ -131,9 +130,9 @@ pub struct RateSample {
     pub rate: Option<u64>,
 }
 
-/// The rate from the spacing of the acknowledgements of one flight, with at least eight segments in at least
-/// four acknowledgements. A flight that ends before its first acknowledgement arrives has no other measure of
-/// the bandwidth: the [`RateSample`] of such a flight is its volume per round-trip time.
+/// The rate from the spacing of the acknowledgements of one flight. The flight has at least eight segments,
+/// in at least four acknowledgements. If a flight ends before its first acknowledgement arrives, this is the
+/// only measure of bandwidth: the [`RateSample`] of such a flight is its volume per round-trip time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Train {
@@ -143,8 +142,8 @@ pub struct Train {
     pub is_limited: bool,
 }
 
-/// One transmission, or the part of one, that has been marked lost; reported in the order of sending, before
-/// the [`AckSample`] of the same acknowledgement.
+/// One transmission, or a part of one, that has been marked lost. Lost packets are reported in the order of
+/// sending, before the [`AckSample`] of the same acknowledgement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct LostPacket {
@@ -162,8 +161,8 @@ pub struct LostPacket {
     pub delivered: u64,
     /// True if the application limited sending when it was sent.
     pub app_limited: bool,
-    /// True if the path is known to lose segments to a full queue, and the last round-trip time was at least
-    /// that from which losses are attributed to the queue (`queued_from`).
+    /// True if the path is known to lose segments to a full queue, and the last round-trip time was long
+    /// enough to attribute the loss to the queue (`queued_from`).
     pub is_queued: bool,
 }
 
@@ -189,7 +188,7 @@ pub struct CongestionEvent {
     pub cause: CongestionCause,
     /// SND.NXT - SND.UNA less the SACKed bytes, before the acknowledgement (RecoverFS of RFC 9937).
     pub undelivered_before: u32,
-    /// Bytes delivered while loss detection waited for the answer to parity; without that wait, recovery
+    /// Bytes delivered while loss detection waited for the answer to parity. Without that wait, recovery
     /// would have begun earlier.
     pub delivered_while_held: u32,
     /// `Some` if the start window from the path's memory was too large: upper bound of the slow-start
@@ -205,8 +204,8 @@ pub struct RtoEvent {
     pub now: Instant,
     /// Bytes still in flight and not declared lost.
     pub pipe: u32,
-    /// False if `ssthresh` is lowered already, by an earlier timeout of the same data or the reduction that
-    /// the timeout interrupts (RFC 5681 equation 4).
+    /// False if `ssthresh` is lowered already: by an earlier timeout of the same data, or by the reduction
+    /// that the timeout interrupts (RFC 5681 equation 4).
     pub first: bool,
     /// `Some` if the start window from the path's memory was too large: upper bound of the slow-start
     /// threshold, bytes.

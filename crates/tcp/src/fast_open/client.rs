@@ -5,16 +5,16 @@
 //! provides round-trip time and MSS as [`PathFacts`]. The cache also remembers failures, in three scopes, so
 //! that a reaction is not larger than its cause:
 //!
-//! - A SYN with data (or with the option) was dropped. After two in a row, or six if the destination has
-//!   answered SYN data before, the client uses no Fast Open to this destination and port, for 240 s and
-//!   doubling.
-//! - The server answered but did not accept the data, three times in ten minutes. SYNs carry the cookie and
-//!   no data for 60 s and doubling, so that the client notices a server that recovers. This also happens to a
-//!   client whose address changes; it costs bytes and no time.
-//! - The path passed the data and then nothing more. Without an answer to SYN data in the last minute, the
-//!   destination and port is avoided as after dropped SYNs; after two destinations, Fast Open is off for one
-//!   hour and doubling, because a single one may have crashed. If an answer came in the last minute, silence
-//!   avoids nothing: a queue of several seconds, an outage and a change of this host's address look the same.
+//! - A SYN with data (or with the option) was dropped. After two in a row the client uses no Fast Open to
+//!   this destination and port, for 240 s and doubling. Six are needed if the destination has answered SYN
+//!   data.
+//! - The server answered but did not accept the data, three times in ten minutes. SYNs then carry the cookie
+//!   and no data for 60 s and doubling, so that the client notices when the server recovers. A change of the
+//!   client's address has the same effect; it costs bytes and no time.
+//! - The path passed the data and then nothing more. The destination and port is then avoided as after
+//!   dropped SYNs. After two destinations, Fast Open is off for one hour and doubling, because a single one
+//!   may have crashed. Silence does not count if an answer to SYN data came in the last minute: a queue of
+//!   several seconds, an outage and a change of this host's address look the same.
 
 use alloc::collections::VecDeque;
 use alloc::format;
@@ -37,10 +37,10 @@ const OPTION_SPACE: u16 = 40;
 const DEFAULT_MSS: [u16; 2] = [536, 1220];
 /// Largest MSS that a SYN with data may assume, as on Ethernet: IPv4, IPv6.
 const MSS_CAP: [u16; 2] = [1460, 1440];
-/// Number of dropped SYNs in a row after which a destination and port is avoided. After the same number of
-/// dropped requests for a cookie, requests pause.
+/// Number of dropped SYNs in a row after which a destination and port is avoided. Requests for a cookie pause
+/// after the same number of dropped requests.
 const SYN_FAIL_LIMIT: u8 = 2;
-/// Time for which such a destination is avoided, doubled for each dropped SYN in a row: 240 s after two.
+/// Time for which such a destination is avoided, doubled for each dropped SYN in a row: 240 s after two SYNs.
 const DISABLE_BASE: Duration = Duration::from_secs(60);
 /// Number of answers without the data, within [`SOFT_WINDOW`], after which SYNs carry no data.
 const SOFT_LIMIT: u8 = 3;
@@ -55,12 +55,12 @@ const REQUEST_BASE: Duration = Duration::from_secs(3600);
 const BLACK_HOLE_DESTINATIONS: usize = 2;
 /// Time within which two signs of a black hole belong together.
 const BLACK_HOLE_WINDOW: Duration = Duration::from_secs(600);
-/// If an answer followed a SYN with data within this time, silence after another one is no sign of a black
-/// hole for the destination and port, and no sign counts for the network.
+/// Time after an answer to a SYN with data in which silence is no sign of a black hole for the same
+/// destination and port. After any such answer, no sign counts for the network during this time.
 const RECENT_SUCCESS: Duration = Duration::from_secs(60);
-/// Number of dropped SYNs in a row after which a destination and port is avoided, if it has answered SYN data
-/// before. If one of twenty-five handshakes loses a packet, chance causes two in a row every 600 connections,
-/// and six only every 240 million.
+/// Like [`SYN_FAIL_LIMIT`], for a destination and port that has answered SYN data before. If one of
+/// twenty-five handshakes loses a packet, chance causes two in a row every 600 connections, but six only
+/// every 240 million.
 const KNOWN_SYN_FAIL_LIMIT: u8 = 6;
 /// Limit of remembered signs of a black hole.
 const MAX_SIGNS: usize = 8;
@@ -78,31 +78,31 @@ pub struct FastOpenConnect {
     pub partition: u64,
     /// Cookie of the SYN. Default `Standard`.
     pub cookie: ClientCookie,
-    /// Assume that a destination with unknown MSS accepts as much data on a SYN as the local device, instead
-    /// of the default MSS (RFC 7413 section 4.1.3) less options. Default `false`.
+    /// Assume that a destination with unknown MSS accepts as much data on a SYN as the local device.
+    /// Otherwise the default MSS (RFC 7413 section 4.1.3) less options is assumed. Default `false`.
     pub assume_mtu: bool,
-    /// Minimum time between the first SYN and a plain one, which follows after one and a half remembered
-    /// round-trip times. 0..=1 s, default 50 ms.
+    /// Minimum time between the first SYN and the plain SYN. The plain one follows after one and a half
+    /// remembered round-trip times. 0..=1 s, default 50 ms.
     pub syn_rto_floor: Duration,
     /// Time after which a copy of the SYN without data follows, in percent of the remembered round-trip time
-    /// (50 ms without one). There is a copy only while the path has not delivered SYN data yet or has dropped
-    /// a SYN since. A path that drops the first SYN then costs only this time. The copy costs a small packet
-    /// in each direction. 0..=100, default 0: no copy; [`FastOpenConnect::insured`] has 50.
+    /// (50 ms without one). The copy is sent only while the path has not delivered SYN data yet or has
+    /// dropped a SYN since. If the path drops the first SYN, this time is all that is lost. The copy costs a
+    /// small packet in each direction. 0..=100, default 0: no copy; [`FastOpenConnect::insured`] has 50.
     pub plain_copy_percent: u16,
     /// Keep data that arrives before the SYN-ACK, at most a window of ten segments. Default `true`.
     pub hold_early: bool,
     /// Number of data segments that follow a SYN with data directly, before its answer. Only for hops inside
-    /// UDP whose server accepts them ([`super::FastOpenListen`]), because firewalls drop them on other paths.
+    /// UDP whose server accepts them ([`super::FastOpenListen`]), because firewalls on other paths drop them.
     /// 0..=9, default 0.
     pub data_after_syn: u8,
-    /// Announce the whole receive window on a SYN with data, beyond the 65,535 bytes of its window field, so
-    /// that a response may exceed these before the next segment arrives. Takes effect with
+    /// Announce the whole receive window on a SYN with data. Its window field announces at most 65,535 bytes;
+    /// without this a longer response would have to wait for the next segment. Takes effect with
     /// [`TcpConfig::path_start`](crate::config::TcpConfig::path_start) and an offer of Corrective or
     /// Proactive. Devices that check windows may drop data above the field. Default `false`;
     /// [`FastOpenConnect::insured`] has `true`.
     pub early_window: bool,
-    /// Number of SYNs, including the first, over which a request that is longer than a SYN may be spread:
-    /// devices that pass nothing else before the SYN-ACK treat them as retransmissions. Only with a server of
+    /// Number of SYNs, including the first, over which a request that is longer than a SYN may be spread.
+    /// Devices that pass nothing else before the SYN-ACK treat them as retransmissions. Only with a server of
     /// this stack that accepts them ([`super::FastOpenListen::data_after_syn`]). 1..=4, default 1.
     pub syn_parts: u8,
     /// The SYN leaves with the first write, or with
@@ -123,7 +123,7 @@ pub enum ClientCookie {
     Standard,
     /// That cookie in the experimental form of the option, for older servers.
     Experimental,
-    /// A cookie for one connection, requested outside the handshake; only servers of this stack know them.
+    /// A cookie for one connection, requested outside the handshake. Only servers of this stack know them.
     OneTime,
     /// No cookie: closed networks may accept the data without one.
     None,
@@ -166,8 +166,8 @@ impl FastOpenConnect {
         Ok(())
     }
 
-    /// Returns settings for unknown paths: the default, with a plain copy of the SYN half a round trip later
-    /// until the path has delivered SYN data once, and with the early window.
+    /// Returns settings for unknown paths: the default, with the early window and a plain copy of the SYN.
+    /// The copy leaves half a round trip later, until the path has delivered SYN data once.
     pub fn insured() -> Self {
         FastOpenConnect { plain_copy_percent: 50, early_window: true, ..FastOpenConnect::default() }
     }
@@ -202,7 +202,7 @@ pub(crate) enum Mode {
     Request,
     /// A cookie and data.
     Data,
-    /// A cookie without data: the server did not accept data recently.
+    /// A cookie without data, because the server did not accept data recently.
     CookieOnly,
     /// Data without a cookie.
     DataNoCookie,
@@ -217,26 +217,27 @@ pub(crate) struct OpenAttempt {
     pub(crate) data_limit: u16,
     /// The remembered round-trip time for the first SYN, if it is recent.
     pub(crate) srtt: Option<Duration>,
-    /// The path has not delivered SYN data to this port yet, or has dropped a SYN since.
+    /// True if the path has not delivered SYN data to this port yet, or has dropped a SYN since.
     pub(crate) untried: bool,
-    /// The path has delivered an answer after such a SYN, and has dropped none since.
+    /// True if the path has delivered an answer after such a SYN, and has dropped none since.
     pub(crate) proven: bool,
     pub(crate) known: Failures,
 }
 
-/// Failures in a row, as known when a connection was opened. Failures of connections that were opened
-/// together count as one, because none of these connections knew of the others.
+/// Failures in a row, as known when a connection was opened. Connections that were opened together knew
+/// nothing of each other's failures, so these count as one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Failures {
     /// Answers without the data.
     pub(crate) refusals: u8,
-    /// Dropped SYNs: if this SYN requests a cookie, SYNs with requests; otherwise SYNs with a cookie or data.
+    /// Dropped SYNs of the same kind: those with requests if this SYN requests a cookie, else those with
+    /// cookie or data.
     pub(crate) drops: u8,
 }
 
 impl Failures {
-    /// Returns the number of failures in a row, `counted` so far, after the failure of a connection that knew
-    /// of `known` of them.
+    /// Returns the number of failures in a row after one more. `counted`: the number so far. `known`: the
+    /// number that the connection of this failure knew of.
     fn one_more(counted: u8, known: u8) -> u8 {
         counted.max(known.min(counted).saturating_add(1))
     }
@@ -255,8 +256,7 @@ pub(crate) enum FastOpenReport {
     },
     /// A one-time cookie arrived outside the handshake.
     OneTime(Cookie),
-    /// There was no SYN-ACK: a timeout, a reset or an ICMP error. It is reported only when a plain connection
-    /// has opened later.
+    /// There was no SYN-ACK: a timeout, a reset or an ICMP error. Reported only once a plain one has opened.
     Failed(Mode),
     /// The SYN was dropped, perhaps because of another option.
     Doubted,
@@ -305,8 +305,8 @@ pub(super) struct Port {
     pub(super) proven: bool,
     /// A plain connection was answered first.
     pub(super) hedge_won: bool,
-    /// Since the destination was last avoided, an answer has followed SYN data; so a missing answer is more
-    /// likely a chance loss.
+    /// True if an answer has followed SYN data since the destination was last avoided. A missing answer is
+    /// then more likely a chance loss.
     pub(super) answered: bool,
     /// Time when an answer last followed SYN data.
     pub(super) worked: Option<Instant>,
@@ -325,8 +325,7 @@ pub(super) struct BlackHoleState {
 #[derive(Debug)]
 pub(crate) struct ClientCache {
     entries: usize,
-    /// Time for which Fast Open is off on a network that is a black hole, doubled each time. With 0 it is
-    /// never off.
+    /// Time for which Fast Open is off on a network that is a black hole, doubled each time. 0: never off.
     black_hole_base: Duration,
     hash: KeyedHash,
     pub(super) paths: Lru<PathKey, FastOpenPath, KeyedHash>,
@@ -353,8 +352,8 @@ impl ClientCache {
         ClientCache::new(self.entries, self.black_hole_base, self.hash.clone())
     }
 
-    /// Returns how this connection should open, or the reason to open it without Fast Open. `known`: the
-    /// facts about the path.
+    /// Returns how this connection should open, or the reason to open it without Fast Open. `known`: facts of
+    /// the path.
     pub(crate) fn choose(
         &mut self,
         server_key: &ServerKey,
@@ -483,7 +482,7 @@ impl ClientCache {
             let port = path.port_mut(server_key.port);
             (port.takes_data, port.proven) = (false, false);
             let counts = match sign {
-                // After the first time, only this connection's answer may have been lost.
+                // The first time, perhaps only this connection's answer was lost.
                 BlackHoleSign::HedgeWon => {
                     port.hedge_won = !port.hedge_won;
                     !port.hedge_won
@@ -564,8 +563,8 @@ impl FastOpenPath {
         }
     }
 
-    /// Records an answer without the data, to a connection that knew of `known` such answers. Several of a
-    /// client's simultaneous connections may exceed a limit of the server.
+    /// Records an answer without the data, to a connection that knew of `known` such answers. If a client
+    /// opens several connections at once, they may exceed a limit of the server together.
     fn data_not_taken(&mut self, known: u8, now: Instant) {
         if self.soft == 0 || now.saturating_since(self.soft_since) > SOFT_WINDOW {
             (self.soft, self.soft_since) = (0, now);
@@ -583,7 +582,7 @@ impl FastOpenPath {
         let port = self.port_mut(port);
         (port.takes_data, port.proven) = (false, false);
         if port.disabled_until.is_some_and(|until| until > now) {
-            // This SYN left before the destination was avoided.
+            // This SYN left before the client began to avoid the destination.
             return;
         }
         port.syn_fail = Failures::one_more(port.syn_fail, known);

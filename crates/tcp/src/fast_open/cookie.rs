@@ -1,14 +1,14 @@
 //! Cookies and their keys (TCP Fast Open, CoNEXT 2011, sections 4.1 and 4.2; RFC 7413 section 4.1.2).
 //!
-//! A cookie is a message authentication code over the addresses of a connection: it proves that its bearer
+//! A cookie is a message authentication code over the addresses of a connection. It proves that its bearer
 //! has received a SYN-ACK at that address. The server keeps no state per client. The code equals Linux's
-//! since 5.3, so that a farm may mix kernels and this stack under one key:
+//! since 5.3, so a farm may mix kernels and this stack under one key:
 //!
 //! ```text
 //! LE64( SipHash-2-4( key, client address || server address ) )
 //! ```
 //!
-//! A ring holds a primary key, which generates and checks cookies, and optionally a backup key, which only
+//! A ring holds a primary key, which generates and checks cookies. It may also hold a backup key, which only
 //! checks. Keys are erased when dropped, never printed, and cannot be read back.
 
 use core::fmt;
@@ -46,8 +46,8 @@ impl CookieKey {
         ends.hash(&self.0).to_le_bytes()
     }
 
-    /// Parses Linux's format (`net.ipv4.tcp_fastopen_key`): four hexadecimal words with dashes, each stored
-    /// little-endian, as in `a0bf63f7-ed803d81-cd641d30-cebc4a90`.
+    /// Parses Linux's format (`net.ipv4.tcp_fastopen_key`): four hexadecimal words with dashes, as in
+    /// `a0bf63f7-ed803d81-cd641d30-cebc4a90`. Each word is stored little-endian.
     ///
     /// # Errors
     /// [`KeyError::Words`] or [`KeyError::Digits`]. The error does not contain the text, which is secret.
@@ -135,7 +135,7 @@ brisk_wire::impl_error! {
 #[non_exhaustive]
 pub enum KeySource {
     /// Installed keys. To rotate them in a farm: (1) install the new key as the backup everywhere; (2) when
-    /// all have it, swap primary and backup everywhere; (3) remove the old one after the overlap.
+    /// all servers have it, swap primary and backup everywhere; (3) remove the old key after the overlap.
     Fixed {
         /// Generates and checks cookies.
         primary: CookieKey,
@@ -143,8 +143,8 @@ pub enum KeySource {
         backup: Option<CookieKey>,
     },
     /// Keys derived from a secret and the time of day, so that a farm rotates without communication. The
-    /// driver sets the time with [`crate::Stack::set_unix_time`]; before that no cookie is generated.
-    /// Needs the feature `derived-keys`.
+    /// driver sets the time with [`crate::Stack::set_unix_time`]; no cookie is generated before. Needs the
+    /// feature `derived-keys`.
     #[cfg(feature = "derived-keys")]
     Derived {
         /// The shared secret of the farm.
@@ -179,7 +179,7 @@ pub enum CookieDst {
     Packet,
     /// No server address: the unspecified address is used instead.
     Unbound,
-    /// This address, which clients see if a load balancer translates it.
+    /// This address. Use it if a load balancer translates the address that clients see.
     Fixed(IpAddr),
 }
 
@@ -233,7 +233,7 @@ impl KeyRing {
         }
     }
 
-    /// Returns a cookie for a client; `None` if the key depends on the time of day and that is unknown.
+    /// Returns a cookie for a client; `None` if the key depends on the time of day and the time is unknown.
     pub(crate) fn generate(&self, client: IpAddr, server: IpAddr) -> Option<Cookie> {
         let code = match &self.keys {
             CookieKeys::Fixed { primary, .. } => primary,
@@ -243,8 +243,8 @@ impl KeyRing {
         Cookie::new(&code.cookie_of(&AddressPair::of(client, self.bound_to(server))))
     }
 
-    /// Checks a cookie. Every key is tried, and the comparison takes the same time for every content; the
-    /// length is public.
+    /// Checks a cookie. Every key is tried, and the comparison takes the same time for every content. Only
+    /// the length is public.
     pub(crate) fn check(&self, cookie: &Cookie, client: IpAddr, server: IpAddr) -> Check {
         let Ok(cookie) = <[u8; COOKIE_LEN]>::try_from(cookie.as_slice()) else {
             return Check::Invalid;

@@ -1,9 +1,9 @@
-//! Memory of closed connections that were opened by their SYN (TCP Fast Open, CoNEXT 2011, section 3.5).
+//! Memory of closed connections that a SYN with data had opened (TCP Fast Open, CoNEXT 2011, section 3.5).
 //!
 //! A server that closes last keeps no state after LAST-ACK. If the network then delivers the SYN with data a
-//! second time, the cookie is still valid and the request would be processed again. An entry held for twice
-//! the maximum segment lifetime distinguishes such a duplicate from a new connection with the same addresses
-//! and ports (by RFC 6191). It is a mitigation: later, or at another server, the duplicate is accepted.
+//! second time, the cookie is still valid and the request would be processed again. An entry, held for twice
+//! the maximum segment lifetime, distinguishes such a duplicate from a new connection with the same addresses
+//! and ports (RFC 6191). This is only a mitigation: later, or at another server, the duplicate is accepted.
 
 use alloc::collections::VecDeque;
 
@@ -46,11 +46,11 @@ pub(crate) struct LastAckEntry {
 /// Decision on a SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LastAckVerdict {
-    /// No connection is held: process the SYN like any other.
+    /// No such connection is held. The SYN is processed like any other.
     Unknown,
-    /// A new connection: the entry has been removed.
+    /// The SYN opens a new connection, and the entry has been removed.
     Fresh,
-    /// An old duplicate: drop it, and send the answer if there is one.
+    /// The SYN is an old duplicate. Drop it, and send the answer if there is one.
     Duplicate { answer: Option<LastAckEntry> },
 }
 
@@ -70,7 +70,7 @@ impl LastAckTable {
         LastAckTable { entries, order: VecDeque::new(), capacity, lifetime: msl * 2 }
     }
 
-    /// Holds a connection; if the table is full, it replaces the oldest.
+    /// Holds a connection. If the table is full, replaces the oldest.
     pub(crate) fn insert(
         &mut self,
         tuple: FourTuple,

@@ -18,7 +18,7 @@
 //! ```
 //!
 //! Every failure ends in the ordinary handshake followed by the request: no connection fails because of Fast
-//! Open. The price: a request may be delivered **more than once**, so both ends must enable it.
+//! Open. But a request may be delivered **more than once**, so both ends must enable it.
 //!
 //! | file | decision |
 //! |---|---|
@@ -31,7 +31,7 @@
 //! | `outcome` | the meaning of the answer |
 //! | `persist` | the cache as text that survives a restart |
 //!
-//! The parts know no connections (`server` uses `cookie`, `one_time` and `replay`; `client` uses `outcome`);
+//! These parts know no connections. `server` uses `cookie`, `one_time` and `replay`; `client` uses `outcome`.
 //! `connection/fast_open/` and `stack/fast_open.rs` act on their decisions.
 
 pub(crate) mod client;

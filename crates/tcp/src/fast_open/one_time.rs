@@ -1,15 +1,15 @@
 //! One-time cookies (TCP Fast Open, CoNEXT 2011, section 7.1): a cookie that opens one connection.
 //!
-//! The cookie encrypts the addresses and a counter; the server remembers in a bitmap which of the last 2^20
-//! counters were redeemed. A duplicated SYN with data is then refused, because its cookie is used.
+//! The cookie encrypts the addresses and a counter. The server remembers in a bitmap which of the last 2^20
+//! counters were redeemed. It refuses a duplicated SYN with data, because its cookie is used.
 //!
 //! ```text
 //! IPv4  AES-128(K, server address || client address || BE64(counter))
 //! IPv6  AES-128(K, LE64(SipHash-2-4(K2, client address || server address)) || BE64(counter))
 //! ```
 //!
-//! A SYN alone must not suffice to get such a cookie, so it travels outside the handshake. RFC 7413 tells
-//! peers to ignore it there, so the mode works only between brisk's stacks.
+//! A SYN alone must not suffice to get such a cookie, so the cookie travels outside the handshake. RFC 7413
+//! tells peers to ignore it there, so only brisk's stacks can use such cookies.
 
 use alloc::boxed::Box;
 use alloc::vec;

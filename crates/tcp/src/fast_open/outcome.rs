@@ -1,7 +1,7 @@
 //! Outcome of Fast Open on a connection.
 //!
-//! [`SynAckClass`] is the full result in the first SYN-ACK. [`FastOpenOutcome`] is for operators: it says if
-//! Fast Open saved the round trip, and if not, why.
+//! [`SynAckClass`] is the full result in the first SYN-ACK. [`FastOpenOutcome`] tells operators whether Fast
+//! Open saved the round trip, and if not, why.
 
 use brisk_wire::FastOpen;
 
@@ -11,13 +11,13 @@ use brisk_wire::FastOpen;
 pub enum FastOpenOutcome {
     /// Unknown yet: the SYN has not been answered.
     Pending,
-    /// The server accepted SYN data, which saved a round trip (on the server: the SYN opened the connection).
+    /// The server accepted SYN data, which saved a round trip. On the server: the SYN opened the connection.
     Used,
-    /// There was no cookie; the server gave one for the next connection (on the server: the client requested
-    /// one).
+    /// There was no cookie; the server gave one for the next connection. On the server: the client asked for
+    /// one.
     NoCookie,
-    /// The server answered the cookie with another: the client's address or the key has changed (on the
-    /// server: it did not accept the data).
+    /// The server answered the cookie with another one, because the client's address or the key has changed.
+    /// On the server: it did not accept the data.
     Refused,
     /// The answer lacks the option: the peer does not know it, the path removed it, or the server is at its
     /// limit.
@@ -53,9 +53,9 @@ impl FastOpenOutcome {
 pub enum OffReason {
     /// The program did not request it.
     NotAsked,
-    /// There was no data for the SYN; it carried only the cookie.
+    /// There was no data for the SYN. It carried only the cookie.
     NoData,
-    /// The server recently rejected the data of three SYNs: this one carried only the cookie.
+    /// The server recently rejected the data of three SYNs. This SYN carried only the cookie.
     Suspended,
     /// SYNs of this kind to this destination and port were dropped.
     Disabled,
@@ -65,7 +65,7 @@ pub enum OffReason {
     BlackHole,
     /// Both ends opened the connection at the same time.
     Simultaneous,
-    /// A SYN with this option and that of Corrective and Proactive was dropped recently: this one carries
+    /// A SYN with this option and that of Corrective and Proactive was dropped recently. This SYN carries
     /// only the other option.
     OnTrial,
 }
@@ -91,7 +91,7 @@ impl OffReason {
 pub(crate) enum BlackHoleSign {
     /// Two retransmission timeouts in a row, and no progress since the connection opened.
     Timeouts,
-    /// A FIN arrived out of order, and never any data, which a device has removed.
+    /// A FIN arrived out of order but never any data: a device has removed the data.
     FinOnly,
     /// The server retransmits its SYN-ACK, and nothing else arrives.
     RepeatedSynAck,
@@ -114,19 +114,18 @@ pub enum SynAckClass {
     SoftReject,
     /// The SYN-ACK acknowledges no data, and has no cookie.
     SoftNegative,
-    /// The SYN-ACK acknowledges no data, and has a cookie although the plain SYN had left too: the first SYN
+    /// The SYN-ACK acknowledges no data and has a cookie, although the plain SYN had left: the first one
     /// arrived.
     LateReject,
-    /// The SYN-ACK acknowledges no data and has no cookie, and the plain SYN had left too: the first SYN was
-    /// dropped.
+    /// The SYN-ACK acknowledges no data and has no cookie, and the plain SYN had left: the first was dropped.
     SynDrop,
     /// The SYN-ACK has the requested cookie.
     Granted,
     /// The SYN-ACK lacks the requested cookie.
     NotSupported,
-    /// The SYN-ACK has no cookie, and the plain SYN had left too: the request was dropped.
+    /// The SYN-ACK has no cookie, and the plain SYN had left too. So the request was dropped.
     ReqDrop,
-    /// The SYN carried a cookie and no data: the answer shows nothing.
+    /// The SYN carried a cookie and no data. The answer shows nothing.
     NoData,
 }
 

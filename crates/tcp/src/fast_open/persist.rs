@@ -73,7 +73,7 @@ impl ClientCache {
         })
     }
 
-    /// Parses a path; also returns whether it was added: a path that is already known is kept, because this
+    /// Parses a path; also returns whether it was added. A path that is already known is kept, because this
     /// process's own facts are newer.
     fn read_path(&mut self, words: &mut Words<'_>, clock: &Clock) -> Option<(PathKey, bool)> {
         let key = PathKey { local: words.read()?, remote: words.read()?, partition: words.read()? };

@@ -1,20 +1,20 @@
 //! SYNs whose data was accepted, remembered so that a copy is not accepted again (RFC 7413 section 6.1).
 //!
-//! A copy of a SYN is recognised while its connection exists, and for a minute after that by the hold of TCP
-//! Fast Open, CoNEXT 2011, section 3.5 ([`super::last_ack`]). But a server holds only connections that left
-//! LAST-ACK. The window remembers every SYN whose data was accepted, for a configured time, by client
+//! A copy of a SYN is recognised while its connection exists, and for a minute after that by
+//! [`super::last_ack`] (TCP Fast Open, CoNEXT 2011, section 3.5). But a server holds only connections that
+//! left LAST-ACK. The window remembers every SYN whose data was accepted, for a configured time, by client
 //! address, port of the listener, initial sequence number and data. The client's port is left out, so that a
 //! copy from another port is recognised too.
 //!
-//! The window forgets nothing too early. When the window is full, SYNs are treated as without Fast Open until
-//! there is space again. A known SYN opens an ordinary handshake, which an old duplicate never completes.
-//! Entries are keyed hashes; a collision costs the second SYN a round trip.
+//! The window forgets nothing too early. While it is full, SYNs are treated as without Fast Open. A known SYN
+//! opens an ordinary handshake, which an old duplicate never completes. Entries are keyed hashes; a collision
+//! costs the second SYN a round trip.
 //!
-//! If several stacks share the addresses of a host, a copy may reach another stack, so their driver makes
+//! If several stacks share the addresses of a host, a copy may reach another stack. So their driver makes
 //! them share the window ([`ReplayMemory`]).
 //!
-//! A restart loses the window. If the keys are random at each start, old cookies become invalid too; with
-//! configured keys, an earlier SYN can be accepted once more.
+//! A restart loses the window. If the keys are random at each start, old cookies become invalid at the same
+//! time. With configured keys, an earlier SYN can be accepted once more.
 
 use alloc::collections::VecDeque;
 use alloc::format;
@@ -36,7 +36,7 @@ pub struct ReplayWindow {
     /// Time for which a SYN is remembered: at least as long as the network may delay a SYN (RFC 9293 section
     /// 3.4.1: two minutes). Above 0, up to 86400 s, default 120 s.
     pub lifetime: Duration,
-    /// Limit of remembered SYNs, 50 bytes each; further ones open an ordinary handshake. 1..=16777216,
+    /// Limit of remembered SYNs, 50 bytes each. Further SYNs open an ordinary handshake. 1..=16777216,
     /// default 262144: 2,184 a second for 120 s.
     pub entries: usize,
 }
@@ -62,7 +62,7 @@ impl ReplayWindow {
     }
 }
 
-/// A SYN with data; a copy of it has the same fields.
+/// The fields of a SYN with data that a copy of it has, too.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub struct FirstData<'a> {

@@ -1,14 +1,14 @@
-//! The server's side: which SYNs open a connection at once, and the limits (TCP Fast Open, CoNEXT 2011,
-//! sections 3.4 and 3.5; RFC 7413 section 5).
+//! The server's side: which SYNs open a connection at once, and the limits on them (TCP Fast Open, CoNEXT
+//! 2011, sections 3.4 and 3.5; RFC 7413 section 5).
 //!
 //! A SYN with a valid cookie opens a connection before its sender has proved that it still receives packets
 //! at its address. Three limits bound an attacker with valid cookies: the number of pending connections of a
 //! listener, the number for each client address, and the bytes of their data in the whole stack. Above these
 //! limits a SYN is treated as without Fast Open.
 //!
-//! A reset of a pending connection frees the connection but not its slot. An attacker who floods with forged
-//! addresses causes resets from their hosts, and would otherwise regain the slots at once. The slot is free
-//! after a minute (`RST_PENALTY`).
+//! A reset of a pending connection frees the connection but not its slot. The slot is free after a minute
+//! (`RST_PENALTY`). Otherwise an attacker who floods with forged addresses would regain the slots at once,
+//! because the hosts with these addresses send resets.
 
 use alloc::collections::VecDeque;
 use alloc::string::{String, ToString};
@@ -34,12 +34,12 @@ const RST_PENALTY: Duration = Duration::from_secs(60);
 /// Limit of the pending connections of all listeners of a stack.
 const MAX_PENDING: usize = 65_535;
 
-/// Fast Open at a listener. The application can receive the data of a SYN **more than once** (a duplicated
-/// SYN, RFC 7413 section 6.1): use it only for requests that may be repeated.
+/// Fast Open at a listener. The application can receive the data of a SYN **more than once**, because the
+/// network may duplicate the SYN (RFC 7413 section 6.1). Use it only for requests that may be repeated.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FastOpenListen {
-    /// Maximum number of pending connections: their SYN has opened them, and the client has not acknowledged
-    /// the SYN-ACK yet. 0 (off)..=65535, default 256.
+    /// Maximum number of pending connections: a SYN with data has opened them, and the client has not
+    /// acknowledged the SYN-ACK yet. 0 (off)..=65535, default 256.
     pub max_pending: u16,
     /// Maximum number of pending connections per client: an IPv4 address, an IPv6 /64. 1..=65535, default 16.
     pub max_per_ip: u16,
@@ -47,16 +47,16 @@ pub struct FastOpenListen {
     pub keys: Option<KeySource>,
     /// The server address in the listener's cookies. Default: the destination of the packet.
     pub dst: CookieDst,
-    /// Require cookies. `false` accepts data from any client: for closed networks only. Default `true`.
+    /// Require cookies. `false` accepts data from any client: only for closed networks. Default `true`.
     pub require_cookie: bool,
     /// Limit of the response before the client's acknowledgement. Default `Standard`.
     pub early_response: EarlyResponse,
-    /// Use cookies that open one connection each; only clients of this stack support them. Needs the feature
+    /// Use cookies that open one connection each. Only clients of this stack support them. Needs the feature
     /// `one-time-cookies`. Default `false`.
     pub one_time: bool,
-    /// Accept data segments that follow a SYN with data before the handshake is complete, up to an initial
-    /// window, and further SYNs with parts of the data. For hops whose clients send them
-    /// ([`super::FastOpenConnect`]). Default `false`.
+    /// Accept two more forms of early data: segments that follow a SYN with data before the handshake is
+    /// complete, up to an initial window, and further SYNs with parts of the data. For hops whose clients
+    /// send them ([`super::FastOpenConnect`]). Default `false`.
     pub data_after_syn: bool,
     /// Remember the SYNs whose data was accepted, and reject copies. Default `None`: a copy is recognised
     /// only during the connection and during the hold after LAST-ACK.
@@ -66,8 +66,8 @@ pub struct FastOpenListen {
     pub non_exhaustive: (),
 }
 
-/// Data that a server may send before the client has acknowledged the SYN-ACK. An attacker who has a cookie
-/// can send SYNs with the address of its owner, who then receives this data.
+/// Data that a server may send before the client has acknowledged the SYN-ACK. An attacker who has the cookie
+/// of another host can send SYNs with its address. That host then receives this data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum EarlyResponse {
@@ -79,8 +79,7 @@ pub enum EarlyResponse {
     /// No data. The response is later by a round trip, less the time to compute it.
     Held,
     /// The whole [`crate::TcpConfig::initial_window`], or the volume of a flight of the path. Only for an
-    /// application that responds only to requests whose sender it has authenticated, and to each of them
-    /// once.
+    /// application that authenticates the sender of a request before it responds, and responds once.
     Authenticated,
 }
 
@@ -217,7 +216,7 @@ impl Admission {
         per_ip.renew(PER_IP_ENTRIES, hash);
     }
 
-    /// Decides on a SYN. It checks the limits before the cookie, so that an overload costs no cryptography.
+    /// Decides on a SYN. Checks the limits before the cookie, so that an overload costs no cryptography.
     pub(crate) fn admit(
         &mut self,
         listener: ListenerId,

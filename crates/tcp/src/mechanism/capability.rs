@@ -1,8 +1,8 @@
 //! The byte on SYN and SYN-ACK that negotiates Corrective, Proactive, both or neither.
 //!
-//! The active side offers; the passive side answers and never offers. In profile F2 an answer has a bit of
-//! its own, which a host that copies unknown options into its SYN-ACK does not set. In F1 an answer equals
-//! the offer, and only later segments reveal such a host.
+//! The active side offers; the passive side answers and never offers. Some hosts copy unknown options into
+//! their SYN-ACK. In profile F2 an answer has a bit that such a host does not set. In F1 an answer equals the
+//! offer, and only later segments reveal such a host.
 
 use brisk_wire::gentle::{
     CAP_ANSWER, CAP_PROACTIVE, CAP_VERSION_F1, CAP_VERSION_F2, CAP_VERSION_MASK, ENCODING_NONE,
@@ -75,8 +75,8 @@ pub enum GentleOutcome {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum GentleOff {
-    /// The configuration has neither, or SACK is off, or timestamps are off, which all but Corrective in F2
-    /// need.
+    /// The configuration has neither mechanism, or SACK is off. Or timestamps are off, which all but
+    /// Corrective in F2 need.
     NotAsked,
     /// The option did not fit on the SYN together with a long cookie.
     NoRoom,
@@ -86,7 +86,7 @@ pub enum GentleOff {
     OnTrial,
     /// The peer did not offer, or did not answer.
     NotAnswered,
-    /// The answer was not valid: a host reflected the option, or the answer grants what was not offered.
+    /// The answer was not valid: a host reflected the option, or granted more than was offered.
     IllegalAnswer,
     /// The SYN or the SYN-ACK was retransmitted.
     HandshakeRetransmitted,
@@ -100,7 +100,7 @@ pub enum GentleOff {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ParityOff {
-    /// A device removes the option from parity segments: the peer treated one as old data.
+    /// A device removes the option from parity segments, because the peer treated one as old data.
     Stripped,
     /// The peer sent STOP.
     Stop,
@@ -108,7 +108,7 @@ pub enum ParityOff {
     Pattern,
     /// A device that has not seen the repaired data drops acknowledgements of it.
     AckHoles,
-    /// The path rewrites payload: rebuilt data failed its checksum twice.
+    /// The path rewrites payload, because rebuilt data failed its checksum twice.
     Checksum,
     /// The stack is short of memory.
     Memory,
@@ -148,10 +148,10 @@ impl Capabilities {
         self.proactive.then_some(copies)
     }
 
-    /// Returns the byte of a SYN; `None`: no option. All except Corrective in F2 need timestamps.
+    /// Returns the byte of a SYN; `None`: no option. All but Corrective in F2 needs timestamps.
     pub(crate) fn offer(&self, timestamps: bool) -> Option<u8> {
         if self.f1 && !self.f2 {
-            // The options of F1 cannot distinguish several parities, so the XOR replaces Reed-Solomon.
+            // The options of F1 cannot distinguish several parities, so XOR replaces Reed-Solomon.
             let larger = self.encoding == ENCODING_REED_SOLOMON;
             let encoding = if larger { ENCODING_XOR } else { self.encoding };
             return timestamps.then_some(CAP_VERSION_F1 | encoding);
@@ -161,8 +161,7 @@ impl Capabilities {
         (encoding | proactive != 0).then_some(CAP_VERSION_F2 | encoding | proactive)
     }
 
-    /// Returns the byte of the SYN-ACK that answers a SYN with `offered`, and the agreement; `None`: no
-    /// option.
+    /// Returns the byte of the SYN-ACK after a SYN with `offered`, and the agreement. `None`: no option.
     pub(crate) fn answer(&self, offered: u8, timestamps: bool) -> Option<(u8, Agreed)> {
         let encoding = encoding_type(offered);
         match offered & CAP_VERSION_MASK {

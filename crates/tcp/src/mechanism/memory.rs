@@ -1,29 +1,29 @@
-//! Memory of destinations to which a SYN option does not pass: the option of Corrective and Proactive, here
-//! "the option", or the option of Fast Open.
+//! Memory of destinations to which an option of a SYN does not pass. It may be the option of Corrective and
+//! Proactive ("the option" below) or that of Fast Open.
 //!
 //! A dropped SYN shows that the path rejects something in it, but not what. If the SYN had both options, the
 //! next connections carry one of the two each, in turn. An option that is dropped alone is left out by the
-//! rule below. When both have passed alone, they are sent together once more. If that SYN is dropped too,
-//! their combination does not pass, and the option is left out for a day. So the cause is found within two
-//! connections, and the other option stays in use.
+//! rule below. When both have passed alone, one more SYN carries both. If that SYN is dropped too, the path
+//! rejects the combination, and the option is left out for a day. So two connections find the cause, and the
+//! other option stays in use.
 //!
 //! After the second dropped SYN in a row the option is left out for an hour, doubled each time. If a device
 //! removes the option from later segments or rewrites payload, the option is left out for a day.
 //! [`crate::fast_open::client`] remembers failures of Fast Open alone.
 //!
-//! A random loss looks the same. On a path that loses 2 % in each direction a SYN stays unanswered in 4 of
-//! 100 connections, and two in a row after some 600. With a limit of two a busy client would leave out the
-//! option most of the time, on exactly those paths where it helps. So a destination that has passed the
-//! option before needs more dropped SYNs: two in a row before the options are tried one by one, because a
-//! connection without an option is slower, and six before the option is left out.
+//! A random loss looks the same. On a path that loses 2 % in each direction, a SYN stays unanswered in 4 of
+//! 100 connections. This happens twice in a row after some 600. With a limit of two, a busy client would
+//! leave out the option most of the time on the very paths where it helps. So more dropped SYNs are needed
+//! for a destination that has passed the option before. After two in a row the options are tried one by one,
+//! because a connection without an option is slower. After six the option is left out.
 //!
 //! "In a row" means that each of these connections was opened when the drop before it was known. SYNs that
-//! leave together count as one: a moment without a link drops all of them. If chance drops some, these are
-//! answered last, after a retransmission, and would otherwise look like drops in a row.
+//! leave together count as one, because a moment without a link drops all of them. If chance drops some,
+//! these are answered last, after a retransmission. They would otherwise look like drops in a row.
 //!
-//! A connection on which no SYN is answered, not even the plain ones that follow the first, shows nothing by
-//! itself: the server may be down, or started later than its client. The next connection has neither option.
-//! If it opens, the SYN before it counts as dropped; if it fails as well, the server was to blame.
+//! A connection on which no SYN is answered, not even a plain one, shows nothing by itself: the server may be
+//! down, or start later than its client. The next connection has neither option. If it opens, the SYN before
+//! it counts as dropped; if it fails as well, the server was to blame.
 
 use crate::fast_open::client::{FastOpenReport, Mode};
 use crate::four_tuple::KeyedHash;
@@ -33,20 +33,19 @@ use crate::time::{Duration, Instant};
 
 /// Number of dropped SYNs in a row after which the option is left out.
 const LIMIT: u8 = 2;
-/// This number for a destination that has passed the option before. If one open in ten is not answered by
+/// The same for a destination that has passed the option before. If one open in ten is not answered by
 /// chance, six in a row have a probability of one in a million.
 const LIMIT_OF_KNOWN: u8 = 6;
-/// Number of SYNs with both options that are dropped although each option passes alone, after which their
-/// combination counts as blocked; [`ROUNDS_OF_KNOWN`] is for destinations that have passed the option before.
+/// Number of dropped SYNs with both options after which the combination counts as blocked, if each option
+/// passes alone. [`ROUNDS_OF_KNOWN`] is for destinations that have passed the option before.
 const ROUNDS: u8 = 1;
 const ROUNDS_OF_KNOWN: u8 = 3;
-/// Number of answered SYNs with the option after which the path to a destination counts as passing the
-/// option.
+/// Number of answered SYNs with the option after which a destination counts as known to pass it.
 const KNOWN: u8 = 4;
 /// Time for which the option is left out; it doubles each time, up to 32 times this value.
 const SUSPENSION: Duration = Duration::from_secs(3600);
 const MAX_DOUBLINGS: u8 = 5;
-/// Time for which the option is left out if the combination is blocked, or the path damages later segments.
+/// Time for which the option is left out if the combination is blocked or the path damages later segments.
 const LONG_SUSPENSION: Duration = Duration::from_secs(24 * 3600);
 
 /// A destination: the two addresses, and the port of the remote one.
@@ -117,11 +116,11 @@ enum OptionSearch {
     /// No search: both options are sent together.
     #[default]
     Idle,
-    /// A SYN with both options was dropped: the next SYN has only the option of Fast Open.
+    /// A SYN with both options was dropped. The next SYN has only the option of Fast Open.
     FastOpenNext,
-    /// The SYN after that has only the option of Corrective and Proactive.
+    /// The next SYN has only the option of Corrective and Proactive.
     GentleNext { fast_open_passed: bool },
-    /// Each option has passed alone: both are sent together once more.
+    /// Each option has passed alone. The next SYN has both once more.
     OnceMore,
 }
 
@@ -131,7 +130,7 @@ struct OptionRecord {
     passed: u8,
     /// Dropped SYNs with the option, in a row.
     drops: u8,
-    /// Searches in a row with the result that only the combination is blocked.
+    /// Searches in a row that found only the combination blocked.
     rounds: u8,
     away_until: Option<Instant>,
     search: OptionSearch,
@@ -156,8 +155,7 @@ impl GentleMemory {
         self.records.renew(entries, hash);
     }
 
-    /// Returns the options that the SYN of a new connection may carry, and the number of dropped SYNs in a
-    /// row.
+    /// Returns the options that the SYN of a new connection may carry, and the dropped SYNs in a row.
     pub(crate) fn syn_options(&self, to: &Destination, now: Instant) -> (SynOptions, u8) {
         let Some(record) = self.records.peek(to) else { return (SynOptions::Together, 0) };
         (record.syn_options(now), record.drops)
@@ -260,8 +258,7 @@ impl OptionRecord {
         self.drops = 0;
     }
 
-    /// Processes a dropped SYN with both options. If both have passed before, a single drop is probably a
-    /// random loss.
+    /// Processes a dropped SYN with both options. If both have passed before, one drop is probably random.
     fn record_drop_of_both(&mut self, known_drops: u8) {
         if self.is_known() && known_drops.min(self.drops) == 0 {
             self.drops = 1;

@@ -1,10 +1,8 @@
 //! The parts of the mechanisms of *Gentle Aggression* that take and return values: Corrective (parity),
-//! Proactive (copies), the agreement of both ends, and the planner that decides which redundancy is worth its
-//! cost.
+//! Proactive (copies), their negotiation, and the planner. It decides which redundancy is worth its cost.
 //!
 //! None of them knows a connection. [`crate::connection`] calls them at fixed points and sends the segments
-//! that they request. Reactive, which needs only the sender, is also there, as the probe timer of a
-//! connection.
+//! that they request. Reactive needs only the sender, so it is in `connection` too, as a probe timer.
 
 mod capability;
 pub(crate) mod corrective;

@@ -1,10 +1,10 @@
 //! The planner computes the redundancy of a flight, as a pure function of the flight, the known losses of the
 //! path, the means of the connection and the allowance.
 //!
-//! It computes the expected delay of every form of the flight that fits the allowance, and takes the one with
-//! the smallest sum of delay and price of its bytes. Losses follow a chain of two states (Gilbert): a packet
-//! after a lost packet is lost with probability `1 - 1/burst`, and a pause ends a burst. Losses in a full
-//! queue get no redundancy.
+//! The planner computes the expected delay of every form of the flight that fits the allowance. It takes the
+//! form with the smallest sum of delay and price of its bytes. Losses follow a chain of two states (Gilbert):
+//! a packet after a lost packet is lost with probability `1 - 1/burst`, and a pause ends a burst. Losses in a
+//! full queue get no redundancy.
 //!
 //! Time constants are in thousandths of a round trip, expected delays in millionths, probabilities in units
 //! of 1e-9; all are integers.
@@ -17,14 +17,14 @@ use crate::outcome::PARITY_OPTION;
 const ONE: u64 = 1_000_000_000;
 /// Maximum number of parities of a group.
 pub(crate) const PARITIES_MAX: u32 = 8;
-/// Number of distinguished counts of lost packets: none, up to the number of parities, and more.
+/// Number of cases that are distinguished by lost packets: none, up to the number of parities, and more.
 const COUNTS: usize = PARITIES_MAX as usize + 2;
 /// Only a flight of at most this many segments may be cut into smaller ones.
 const CUT_MAX: u32 = 8;
 /// Maximum number of segments that cutting adds to a flight.
 const CUTS: u32 = 3;
 
-/// Delay of a loss inside the flight, which later packets reveal: a round trip, and the reordering window.
+/// Delay of a loss inside the flight, which later packets reveal: a round trip and the reordering window.
 const LATE_HOLE: u64 = 1_250;
 /// Delay of a lost tail, which waits for a probe: two round trips.
 const LATE_TAIL: u64 = 2_000;
@@ -36,8 +36,8 @@ const LATE_FAILURE: u64 = 1_000;
 const AFTER_PAUSE: u64 = 250;
 /// Delay of parity directly after the data.
 const AFTER_DATA: u64 = 20;
-/// Divisor of the delay of a flight after which so much data follows that a retransmission delays only this
-/// flight. It is finite, because the later data may be late as well.
+/// Divisor of the delay of a flight if enough data follows that a retransmission delays only this flight. It
+/// is finite, because the later data may be late as well.
 const MORE_FOLLOWS_DIVISOR: u64 = 100;
 /// Minimum gain of a thousand additional bytes, in millionths of a round trip.
 const PRICE: u64 = 3_000;
@@ -52,10 +52,10 @@ pub struct Flight {
     /// Headers of a segment, IP and TCP with the options that every segment has, bytes.
     pub headers: u32,
     /// Time between the end of this flight and the end of the known data after it, in thousandths of a round
-    /// trip. A retransmission that takes no longer delays only this flight. 0 if no further data is known, so
-    /// that the flight ends a request or a response.
+    /// trip. If a retransmission takes no longer, it delays only this flight. 0 if no further data is known:
+    /// the flight then ends a request or a response.
     pub followed: u32,
-    /// The windows permit all of it to leave at once; otherwise acknowledgements of data in flight pace it.
+    /// True if the windows permit all of it to leave at once. Otherwise acknowledgements pace it.
     pub at_once: bool,
 }
 
@@ -65,7 +65,7 @@ impl Flight {
         self.bytes.div_ceil(self.mss.max(1)).max(1)
     }
 
-    /// Returns the delay of the last known byte if this flight is late by `late`, in the unit of `late`.
+    /// Returns the delay of the last known byte if this flight is late by `late`. Both have the same unit.
     fn delay_of_end(&self, late: u64) -> u64 {
         let left = LATE_HOLE.saturating_sub(self.followed.into());
         late * left.max(LATE_HOLE / MORE_FOLLOWS_DIVISOR) / LATE_HOLE
@@ -144,7 +144,7 @@ pub enum Reason {
     Pays,
     /// Losses are so rare that redundancy is not worth its bytes.
     RareLoss,
-    /// Losses come from a full queue, to which more packets would add.
+    /// Losses come from a full queue, and more packets would lengthen it.
     QueueLoss,
     /// The allowance does not suffice.
     Allowance,
@@ -156,7 +156,7 @@ pub enum Reason {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Plan {
-    /// Payload of a segment; below the MSS if the flight is cut so that parity is cheap.
+    /// Payload of a segment. It is below the MSS if the flight is cut to make parity cheap.
     pub segment: u32,
     /// Protection of the flight.
     pub protection: Protection,
@@ -171,8 +171,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Returns the bytes of the cost that copies and parity take. The others are the headers of the segments
-    /// that the plan adds by cutting.
+    /// Returns the bytes of the cost that copies and parity take. The rest of the cost is the headers of
+    /// segments that the plan adds by cutting.
     pub(crate) fn redundancy(&self, flight: &Flight) -> u32 {
         let segments = flight.bytes.div_ceil(self.segment.max(1));
         let added = segments.saturating_sub(flight.segments());
@@ -220,9 +220,8 @@ fn price(bytes: u32) -> u64 {
     u64::from(bytes) * PRICE / 1000
 }
 
-/// True if a packet of the handshake should leave twice. `bytes` is its length, and `allowance` the bytes
-/// that may be spent. `late_milli` is the delay if it is lost (the timer of the SYN or SYN-ACK), in
-/// thousandths of a round trip.
+/// True if a packet of the handshake should leave twice. `bytes`: its length. `allowance`: bytes that may be
+/// spent. `late_milli`: the delay of a loss (the timer of the SYN or SYN-ACK), thousandths of a round trip.
 pub(crate) fn doubles_handshake(bytes: u32, late_milli: u32, losses: &Losses, allowance: u32) -> bool {
     let chain = Chain::of(losses);
     let gain = mul(chain.loss - mul(chain.loss, chain.stay), u64::from(late_milli) * 1000);
@@ -270,8 +269,8 @@ impl Form {
         redundant + more * flight.headers
     }
 
-    /// Returns the nearest possible form: at most all segments are copied, a group has at most
-    /// [`PARITIES_MAX`] parities, and no group is empty.
+    /// Returns the nearest possible form. It copies at most all segments, has at most [`PARITIES_MAX`]
+    /// parities in a group, and no empty group.
     fn possible(self) -> Form {
         let segments = self.segments.max(1);
         let protection = match self.protection {
@@ -397,7 +396,7 @@ fn with_parity(segments: u32, parities: u32, group: u32, pause: bool, tally: &mu
         tally.lost(blocks + parities, parities + 1)[parities as usize + 1].min(any)
     };
     let wait = if pause { AFTER_PAUSE } else { AFTER_DATA };
-    // The last of several groups completes the flight, and each can fail.
+    // The last of several groups completes the flight, and each group can fail.
     let failures = ONE - pow(ONE - failure.min(ONE), groups);
     let hit = (ONE - pow(ONE - any, groups)).saturating_sub(failures);
     odds(&[(hit, wait), (failures, wait + LATE_FAILURE)], failures)
@@ -447,15 +446,14 @@ struct TailOdds {
 }
 
 /// Probabilities of the number of losses among consecutive packets. The forms of a flight use the same few
-/// numbers of packets repeatedly, and the probabilities for each number are computed from those for the
-/// number before.
+/// numbers of packets repeatedly. The probabilities for each number follow from those for the number before.
 #[derive(Clone, Debug)]
 struct LossOdds {
     chain: Chain,
     /// Maximum number of losses that is distinguished from more.
     max: usize,
-    /// By the number of packets: the probabilities of exactly each number of losses, and of at least each
-    /// number.
+    /// One row for each number of packets: the probabilities of exactly each number of losses, and of at
+    /// least that number.
     rows: Vec<[[TailOdds; COUNTS]; 2]>,
 }
 
@@ -466,7 +464,7 @@ impl LossOdds {
     }
 
     /// Returns the probabilities of 0, 1, ... losses among `packets` consecutive ones. `max` and more losses
-    /// are one case; `max` is at least 1 and at most the number of parities plus one.
+    /// are one case. `max` is at least 1, and at most one more than the number of parities.
     fn lost(&mut self, packets: u32, max: u32) -> [u64; COUNTS] {
         while self.rows.len() <= packets as usize {
             let row = self.next_row();
@@ -560,7 +558,7 @@ mod tests {
         }
     }
 
-    /// Forms that cost more than they could gain are not weighed; the result is that of weighing all.
+    /// Forms that cost more than they could gain are not weighed. This does not change the result.
     #[test]
     fn skipping_expensive_forms_does_not_change_the_plan() {
         for (bytes, followed) in [(200, 0), (1432, 5_000), (5_000, 0), (30_000, 600), (64_440, 2_000)] {
@@ -686,8 +684,8 @@ mod tests {
         assert!(!doubles_handshake(172, 1500, &Losses { queue: true, ..losses(20_000) }, 200));
     }
 
-    /// In the long run the share and the bursts of losses are the given ones: a packet is lost if it follows
-    /// a lost one, or a delivered one, with their probabilities.
+    /// In the long run the share and the bursts of losses are the given ones. The probability of a loss is
+    /// different after a lost packet and after a delivered one.
     #[test]
     fn simulated_chain_has_the_given_loss_and_burst_length() {
         for (per_million, burst_milli) in [(20_000, 1_500), (200_000, 3_000), (400_000, 4_000)] {

@@ -1,9 +1,10 @@
 //! The report of a repaired loss and its answer: R_SUCC, R_ACK, R_FAIL and STOP.
 //!
-//! The end that repaired a loss sets R_SUCC on every segment until the other end has reduced its window and
-//! answers with R_ACK, once per round trip, like the ECN-Echo of RFC 3168. In F2 each episode has an *episode
-//! parity*, an alternating bit that has nothing to do with parity segments: a repeated R_SUCC causes no
-//! second reduction, and a stale R_ACK ends no later episode. Corrective and Proactive share this state.
+//! The end that repaired a loss sets R_SUCC on every segment. The other end reduces its window and answers
+//! with R_ACK, at most once per round trip; this ends R_SUCC. ECN-Echo of RFC 3168 works alike. In F2 each
+//! episode has an *episode parity*, an alternating bit that has nothing to do with parity segments. So a
+//! repeated R_SUCC causes no second reduction, and a stale R_ACK ends no later episode. Corrective and
+//! Proactive share this state.
 
 use brisk_wire::gentle::{A_PAR, R_ACK, R_SUCC, S_PAR, STOP};
 use brisk_wire::{Gentle, SeqNum};
@@ -18,9 +19,9 @@ const STOPS: u8 = 3;
 /// The signals of an arriving segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct RepairReport {
-    /// The report of a repair is new: it may reduce the window.
+    /// True if the report of a repair is new, so that it may reduce the window.
     pub(crate) repaired: bool,
-    /// There is a report of a repair, new or repeated.
+    /// True if there is a report of a repair, new or repeated.
     pub(crate) reported: bool,
     /// This many bytes from SEG.ACK on could not be repaired.
     pub(crate) failed: Option<u32>,
@@ -32,16 +33,15 @@ pub(crate) struct RepairReport {
 #[derive(Clone, Debug)]
 pub(crate) struct Signals {
     profile: Profile,
-    /// As the receiver: an episode that the peer has not confirmed, and its episode parity.
+    /// As the receiver: true during an episode that the peer has not confirmed. Then its episode parity.
     succ: bool,
     s_par: bool,
-    /// As the receiver: no reported range of the episode had been lost.
+    /// As the receiver: true if no reported range of the episode had been lost.
     refuted: bool,
-    /// As the receiver: a failure to report with an acknowledgement, bytes from RCV.NXT.
+    /// As the receiver: the failure that the next acknowledgement reports, bytes from RCV.NXT.
     fail: Option<u32>,
     stops: u8,
-    /// As the sender: episode parity of the last answered episode, and whether the answer is still to be
-    /// sent.
+    /// As the sender: episode parity of the last answered episode. Then true if the answer must still leave.
     last_par: bool,
     r_ack_pending: bool,
     /// The newest segment since the first R_SUCC.
@@ -89,8 +89,8 @@ impl Signals {
         }
     }
 
-    /// Receiver: records a repair. Repairs before the peer's answer belong to the same episode, unless the
-    /// report was wrong and the peer has undone its reduction.
+    /// Receiver: records a repair. Repairs before the peer's answer belong to the same episode. If the report
+    /// was wrong and the peer has undone its reduction, an episode begins.
     pub(crate) fn on_repair(&mut self) {
         if !self.succ || self.refuted {
             self.s_par = !self.s_par;
@@ -98,7 +98,7 @@ impl Signals {
         (self.succ, self.refuted) = (true, false);
     }
 
-    /// Receiver: records that no reported range had been lost, which a DSACK shows.
+    /// Receiver: records that no reported range had been lost. A DSACK shows this to the peer.
     pub(crate) fn on_refuted(&mut self) {
         self.refuted = true;
     }
@@ -108,7 +108,7 @@ impl Signals {
         self.succ
     }
 
-    /// Receiver: records a failed repair; the next acknowledgement reports the missing bytes from RCV.NXT.
+    /// Receiver: records a failed repair. The next acknowledgement reports the missing bytes from RCV.NXT.
     pub(crate) fn on_failure(&mut self, lost_len: u32) {
         self.fail = Some(lost_len.min(STOP - 1));
     }
@@ -118,7 +118,7 @@ impl Signals {
         (self.fail, self.stops) = (None, STOPS);
     }
 
-    /// Returns the failure to report in the option of an acknowledgement that leaves now, in addition to
+    /// Returns the failure that an acknowledgement reports in its option if it leaves now, in addition to
     /// [`Signals::flags`].
     pub(crate) fn failure(&self) -> Option<u32> {
         if self.stops > 0 { Some(STOP) } else { self.fail }
@@ -153,7 +153,7 @@ impl Signals {
     }
 
     /// Returns the signals of an acceptable segment. `expected`: this end sent parity or copies that may have
-    /// repaired something; otherwise a report is forged.
+    /// repaired something. Otherwise a report is forged.
     pub(crate) fn on_segment(
         &mut self,
         segment: &Arrived<'_>,
@@ -177,8 +177,8 @@ impl Signals {
         if (reports && expected || self.last_succ.is_some())
             && self.last_succ.is_none_or(|last| stamp.newer_than(&last))
         {
-            // The stamp follows every newer segment, so that comparisons of its numbers stay valid, and so
-            // that a delayed report of an earlier episode is older, too.
+            // The stamp follows every newer segment. So comparisons of its numbers stay valid, and a delayed
+            // report of an earlier episode is older, too.
             let ack = self.last_succ.map_or(stamp.ack, |last| last.ack.max(stamp.ack));
             self.last_succ = Some(Stamp { ack, ..stamp });
             if !reports && !self.profile.is_f1() {
@@ -210,8 +210,8 @@ impl Signals {
     /// Processes R_SUCC; true if it opens an episode.
     fn take_report(&mut self, flags: u8, srtt: Option<Micros>, now: Instant) -> bool {
         if self.profile.is_f1() {
-            // The bit alone does not distinguish a repetition from a new loss: within a round trip of the
-            // answer it is a repetition.
+            // The bit alone does not distinguish a repetition from a new loss. Within a round trip of the
+            // answer it counts as a repetition.
             let overdue = match (self.r_ack_sent, srtt) {
                 (Some(sent), Some(srtt)) => Micros::between(sent, now) >= srtt,
                 (None, _) | (_, None) => true,

@@ -6,12 +6,14 @@
 //! end 1 9f0a6c1de2b47533
 //! ```
 //!
-//! After the two addresses follow: srtt, rttvar and min_rtt in microseconds with their remaining lifetime;
-//! three words of older releases that are skipped; segments sent, lost, and runs of losses, in 1024ths; MSS
-//! of the peer; lower and upper limit of the MTU with their remaining lifetime; failed handshakes; a doubtful
-//! time of the last handshake, if any, in microseconds with its remaining lifetime. After the word `carried`
-//! follow the bytes of a flight with their remaining lifetime, the rate of the path in bytes per second (0 if
-//! unknown), and 1 if the path has limited the rate.
+//! After the two addresses follow:
+//! - srtt, rttvar and min_rtt in microseconds with their remaining lifetime;
+//! - three words of older releases that are skipped;
+//! - segments sent, lost, and runs of losses, in 1024ths;
+//! - MSS of the peer; lower and upper limit of the MTU with their remaining lifetime;
+//! - failed handshakes; a doubtful time of the last handshake, if any, in microseconds with its lifetime;
+//! - after the word `carried`: the bytes of a flight with their remaining lifetime, the rate of the path in
+//!   bytes per second (0 if unknown), and 1 if the path has limited the rate.
 
 use alloc::format;
 use alloc::string::String;
@@ -81,7 +83,7 @@ fn read_path(words: &mut Words<'_>, clock: &Clock, now: Instant) -> Option<Path>
     let mut micros = || words.read().map(Duration::from_micros);
     let rtt = PathRtt { srtt: micros()?, rttvar: micros()?, min_rtt: micros()? };
     let rtt = words.read_time(clock)?.map(|until| Aging { fact: rtt, until });
-    // The minimum over all connections is learnt again, starting from the minimum of the last connection.
+    // The minimum over all connections is not stored; it starts again from that of the last connection.
     let min_rtt = rtt.map(|Aging { fact, until }| Aging { fact: fact.min_rtt, until });
     // Skips the congestion window of older releases, which shows only the effect of the last loss.
     for _ in 0..3 {

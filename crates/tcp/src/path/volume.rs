@@ -1,10 +1,10 @@
 //! The volume that one flight of a path carries, and the rate of the path.
 //!
 //! A flight is the data of one round trip of a connection. The path memory evaluates its report as a whole.
-//! Losses that chance explains do not change the volume. Losses while a queue exists, and more losses than
-//! chance explains, lower the volume if they recur; more than twice as many losses as chance explains lower
-//! it at once. The rate follows from the spacing of a flight's acknowledgements (a *train*), because a flight
-//! that ends before the first acknowledgement arrives measures only volume per round trip.
+//! Losses that chance explains do not change the volume. Two kinds of losses lower the volume if they recur:
+//! losses while a queue exists, and more losses than chance explains. More than twice as many losses as
+//! chance explains lower it at once. The rate follows from the spacing of a flight's acknowledgements (a
+//! *train*), because a flight that ends before its first acknowledgement measures only volume per round trip.
 //!
 //! Data is *on trust* if it leaves in a window larger than the standard window and its arrival is not known
 //! yet.
@@ -19,15 +19,15 @@ use crate::evidence::{LossByPosition, LossHistory, LossTimes, is_queued, shows_q
 use crate::time::{Duration, Instant};
 
 /// After this time without a flight of at least half the volume, the volume counts half (careful resume). A
-/// queue of other hosts is no longer assumed after this time.
+/// queue of other hosts is forgotten after this time.
 const AGED: Duration = Duration::from_secs(30);
-/// Maximum duration of the brake, and the time for which losses that grow with the volume count as excesses.
+/// Maximum duration of the brake. Losses that grow with the volume count as excesses for the same time.
 const BRAKE: Duration = Duration::from_secs(60);
-/// Number of excesses among the remembered flights after which starts use the standard window.
+/// Number of excesses among the remembered flights at which the brake begins: starts use the standard window.
 const BRAKE_EXCESSES: usize = 2;
-/// First duration of the brake: the time in which starts use the standard window. It doubles, up to
-/// [`BRAKE`], each time that the excesses recur within [`BRAKE`] of the end of the last brake. On a busy path
-/// chance causes two excesses only every few minutes; starts that are too large cause them again at once.
+/// First duration of the brake. It doubles, up to [`BRAKE`], each time that the excesses recur within
+/// [`BRAKE`] of the end of the last brake. On a busy path chance causes two excesses only every few minutes;
+/// starts that are too large cause them again at once.
 const BRAKE_FIRST: Duration = Duration::from_secs(4);
 /// Number of remembered flights, and of remembered trains.
 const FLIGHTS: usize = 8;
@@ -35,7 +35,7 @@ const FLIGHTS: usize = 8;
 const BOUNDS: usize = 4;
 /// Limit of simultaneous flights on trust.
 const TOGETHER_MAX: u32 = 32;
-/// Mask of the latest four flights, which show whether other hosts keep a queue.
+/// Mask of the latest four flights in `queued`.
 const QUEUED_FLIGHTS: u16 = 0b1111;
 /// Minimum size of a flight that shows whether other hosts keep a queue, segments.
 const QUEUE_SEGMENTS: u32 = 4;
@@ -50,19 +50,19 @@ pub(crate) struct FlightReport {
     /// Data, in bytes and in segments.
     pub(crate) bytes: u32,
     pub(crate) segments: u32,
-    /// Segments that left until it was acknowledged, including its own: losses among them are counted.
+    /// Segments that left before the flight was acknowledged, including its own. `lost` counts among these.
     pub(crate) sent: u32,
     /// Lost segments, including repaired ones.
     pub(crate) lost: u32,
     /// Lost segments among those above the standard window.
     pub(crate) lost_beyond: u32,
-    /// The standard window, bytes and segments, with which any connection may begin.
+    /// The standard window, bytes and segments: the largest window with which any connection may begin.
     pub(crate) standard: (u32, u32),
     /// Round-trip time of the path without a queue; 0 if unknown.
     pub(crate) min_rtt: Duration,
     /// Minimum time that its segments spent in queues.
     pub(crate) waited: Duration,
-    /// Longest time in queues, from round-trip times around one of its losses.
+    /// Longest time in queues that the round-trip times around one of its losses show.
     pub(crate) waited_at_loss: Duration,
     /// Round-trip times of the flight, and those around its losses.
     pub(crate) times: LossTimes,
@@ -101,8 +101,8 @@ struct FlightResult {
 pub struct PathVolume {
     /// Initial size of a flight, bytes; 0 if only the standard window is permitted.
     pub bytes: u32,
-    /// Rate of a paced start, bytes per second, if known. This is the rate of the path, or a quarter more
-    /// after flights that the path did not slow down.
+    /// Rate of a paced start, bytes per second, if known: the rate of the path. It is a quarter higher if the
+    /// path did not slow down the latest flights.
     pub rate: Option<u64>,
     /// True if the path has limited the rate of a flight; otherwise `rate` is a lower bound.
     pub is_rate_limited: bool,
@@ -112,7 +112,7 @@ pub struct PathVolume {
 pub(super) struct Volume {
     /// Bytes that one flight has carried.
     pub(super) carried: u32,
-    /// Bytes that flights of several connections may carry together on trust, if more than `carried`.
+    /// Bytes on trust that flights of several connections may carry together, if more than `carried`.
     together: u32,
     /// End of the volume's lifetime: `lifetime` after the last flight of at least half the volume with the
     /// verdict `Whole` or `Random`.
@@ -129,13 +129,13 @@ pub(super) struct Volume {
     loss_by_position: LossByPosition,
     dose_until: Instant,
     grants: VecDeque<TrustedBurst>,
-    /// Time two round trips after a refused request: then the outcome of the data on trust is known, and more
-    /// may be granted.
+    /// Time two round trips after a refused request. By then the outcome of the data on trust is known, and
+    /// more may be granted.
     refused: Option<Instant>,
-    /// A bit for each of the latest flights of at least [`QUEUE_SEGMENTS`], the newest lowest: set if other
-    /// hosts kept a queue during the flight.
+    /// One bit for each of the latest flights of at least [`QUEUE_SEGMENTS`], the newest in the lowest place.
+    /// A bit is set if other hosts kept a queue during the flight.
     queued: u16,
-    /// Time of the last such flight.
+    /// Time of the last flight during which other hosts kept a queue.
     queued_at: Instant,
     /// The latest reported flights.
     bursts: ArrayVec<Burst, FLIGHTS>,
@@ -143,7 +143,7 @@ pub(super) struct Volume {
     times: LossTimes,
 }
 
-/// Data of one connection that left, or will leave: a part at once, the rest at a constant rate.
+/// Data of one connection, past or expected. A part leaves at once, the rest at a constant rate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Burst {
     began: Instant,
@@ -179,7 +179,7 @@ pub(crate) struct StartRequest {
     pub(crate) window: u32,
     /// The current window of the connection, bytes.
     pub(crate) has: u32,
-    /// Bytes of the current window that it was granted before.
+    /// Bytes of the current window that an earlier request was granted.
     pub(crate) granted: u32,
     /// Bytes that leave at once; the rest leaves at the rate of the path.
     pub(crate) at_once: u32,
@@ -201,8 +201,9 @@ impl Volume {
         Volume { carried, until, trains: train.into_iter().collect(), is_measured, ..Volume::default() }
     }
 
-    /// Returns the volume and the rate of a start; `None` if they are unknown or a whole flight has vanished.
-    /// The brake limits the volume, not the rate: a start at the rate of the path builds no queue.
+    /// Returns the volume and the rate of a start; `None` if they are unknown or if a whole flight has
+    /// vanished. The brake limits the volume and not the rate, because a start at the path's rate builds no
+    /// queue.
     pub(super) fn start(
         &self,
         min_rtt: Option<Duration>,
@@ -214,12 +215,12 @@ impl Volume {
             return None;
         }
         let (rate, is_rate_limited) = match self.rate() {
-            // The path did not slow down the latest flights: it may have become faster.
+            // The path did not slow down the latest flights, so it may have become faster.
             Some(Train { rate, is_limited: false }) if self.is_measured => (Some(rate + rate / 4), true),
             Some(Train { rate, is_limited }) => (Some(rate), is_limited),
             None => (None, false),
         };
-        // Without contrary evidence, half of the path's capacity is tried, as in careful resume.
+        // If nothing speaks against it, half of the path's capacity is tried, as in careful resume.
         let bdp = self.bdp(min_rtt).unwrap_or(0);
         let is_doubtful = left + AGED < lifetime || self.is_queued();
         let bytes = match (self.braked_until > now, is_doubtful) {
@@ -230,18 +231,18 @@ impl Volume {
         Some(PathVolume { bytes, rate, is_rate_limited })
     }
 
-    /// Returns the round-trip time from which a loss counts as a queue's, if losses have shown it.
+    /// Returns the round-trip time from which on a loss counts as caused by a queue, if losses have shown it.
     pub(super) fn queued_from(&self) -> Option<Duration> {
         self.times.queued_from()
     }
 
-    /// True if other hosts kept a queue recently, and would lose packets to a start.
+    /// True if other hosts kept a queue recently, so that a start would lose packets.
     fn is_queued(&self) -> bool {
         self.queued & QUEUED_FLIGHTS != 0
     }
 
-    /// True if other hosts kept a queue a short time ago. Small flights do not show that it is gone, so the
-    /// sign ages.
+    /// True if other hosts kept a queue during the last [`AGED`]. Small flights do not show its end, so time
+    /// decides.
     pub(super) fn was_queued_at(&self, now: Instant) -> bool {
         self.is_queued() && now < self.queued_at + AGED
     }
@@ -255,7 +256,7 @@ impl Volume {
         (is_quiet && self.queued == 0).then(|| u32::try_from(bytes).unwrap_or(u32::MAX))
     }
 
-    /// Returns the median of the path's limits, or the rate that a flight has reached, if higher.
+    /// Returns the median of the path's limits. If a recent flight has reached a higher rate, returns that.
     pub(super) fn rate(&self) -> Option<Train> {
         let mut limited: Vec<u64> =
             self.trains.iter().filter(|train| train.is_limited).map(|train| train.rate).collect();
@@ -277,9 +278,10 @@ impl Volume {
         }
     }
 
-    /// Grants as much of `request` as the path carries in addition to other connections' data on trust, if
-    /// that is more than the connection has. Data that left more than a round trip ago does not count,
-    /// because it is no longer on the path. Its outcome is known after two round trips at the latest.
+    /// Grants as much of `request` as the path carries in addition to other connections' data on trust.
+    /// Returns `None` if that is not more than the connection has. Data that left more than a round trip ago
+    /// does not count, because it is no longer on the path. Its outcome is known after two round trips at the
+    /// latest.
     pub(super) fn grant(
         &mut self,
         request: &StartRequest,
@@ -300,7 +302,7 @@ impl Volume {
             self.refused.get_or_insert(until);
             return None;
         }
-        // The bytes of an earlier grant have left, or leave before the others.
+        // The bytes of an earlier grant have left already, or leave before the new ones.
         let (began, at_once, before) = held.map_or((now, request.at_once, request.at_once), |held| {
             (held.burst.began, held.burst.at_once, held.burst.bytes)
         });
@@ -316,8 +318,8 @@ impl Volume {
         self.bursts.iter().chain(self.grants.iter().rev().take(FLIGHTS).map(|grant| &grant.burst))
     }
 
-    /// Returns the longest time that a segment sent between two instants waits behind data of this host's
-    /// connections alone; zero if the rate is unknown.
+    /// Returns how long a segment that is sent between `from` and `to` waits at most behind this host's own
+    /// data; zero if the rate is unknown.
     fn longest_own_wait(&self, from: Instant, to: Instant) -> Duration {
         let Some(Train { rate, .. }) = self.rate() else { return Duration::ZERO };
         let ends = self.own_bursts().flat_map(|burst| [burst.began, burst.until]);
@@ -337,9 +339,9 @@ impl Volume {
         longest
     }
 
-    /// True if other hosts kept a queue during this flight, or around one of its losses: its segments waited
-    /// longer than this host's data explains. The first segments of a flight do not wait for the rest of it;
-    /// segments around a loss may. `at_once`: bytes of the flight that left at once.
+    /// True if other hosts kept a queue during this flight or around one of its losses. The sign is that its
+    /// segments waited longer than this host's data explains. The first segments of a flight do not wait for
+    /// the rest of it; segments around a loss may. `at_once`: bytes of the flight that left at once.
     fn is_queued_by_others(&mut self, flight: &FlightReport, at_once: u32) -> bool {
         let FlightReport { began, sent_until, bytes, min_rtt: min, waited, waited_at_loss, .. } = *flight;
         let all = |own| shows_queue(min + waited.saturating_sub(own), min);
@@ -362,13 +364,13 @@ impl Volume {
         self.grants.remove(at)
     }
 
-    /// Records that a connection of the path had no round trip without a queue.
+    /// Records that every round trip of a connection of the path saw a queue.
     pub(super) fn on_queue(&mut self) {
         self.together /= 2;
         self.refused = None;
     }
 
-    /// Evaluates a flight. `history`: the random loss of the path before it.
+    /// Evaluates a flight. `history`: the random loss of the path before the flight.
     pub(super) fn on_flight(
         &mut self,
         flight: &FlightReport,
@@ -467,8 +469,9 @@ impl Volume {
         }
     }
 
-    /// True if one of the latest three flights with losses was suspect, too. Unless a queue existed, chance
-    /// must not explain their losses together: at 2 % it makes every hundredth flight of 20 segments suspect.
+    /// True if one of the latest three flights with losses was suspect, too. Without a queue, chance must
+    /// also fail to explain their losses together, because at 2 % it makes one of a hundred flights of 20
+    /// segments suspect.
     fn recurs(&self, sent: u64, lost: u64, is_queued: bool, history: &LossHistory) -> bool {
         let mut lossy = self.verdicts.iter().enumerate().rev().filter(|(_, flight)| flight.lost > 0).take(3);
         let suspect = lossy.find(|(_, flight)| flight.verdict == FlightVerdict::Suspect);
@@ -601,7 +604,7 @@ mod tests {
         assert_eq!(after(&[flight(40, 0, 0), queued, flight(40, 0, 0), queued]), Some(14));
     }
 
-    /// Flights of 100 kB at the rate of the path, 20 ms apart: together twice that rate.
+    /// Flights of 100 kB at the rate of the path start 20 ms apart, so together they have twice that rate.
     #[test]
     fn queue_of_our_own_flights_is_not_one_of_others() {
         let rate = 2_500_000;
@@ -630,7 +633,7 @@ mod tests {
         assert_eq!(was_queued, [true, false], "a small flight shows nothing, so the sign ages");
     }
 
-    /// Two grants of the same size: after the report of one flight, the other one is still expected.
+    /// Two grants have the same size. After the report of one flight, the other one is still expected.
     #[test]
     fn granted_flight_that_is_not_over_explains_a_wait() {
         let train = Some(Train { rate: 2_500_000, is_limited: true });
@@ -823,7 +826,7 @@ mod tests {
             let mut volume = Volume::default();
             let known = FlightReport { bytes: 100_000, train, ..flight(70, 0, 0) };
             volume.on_flight(&known, &LossHistory::default(), LIFETIME, ms(200));
-            // Without this the capacity of the path, 250 kB, would permit both.
+            // Otherwise the capacity of the path, 250 kB, would permit both.
             volume.queued = 1 << 8;
             let request = StartRequest { window: 100_000, has: 10 * MSS, granted: 0, at_once: 0, rtt };
             assert_eq!(volume.grant(&request, Some(rtt), ms(1000)), Some(100_000));

@@ -1,20 +1,21 @@
 //! The times of acknowledgements: delayed acknowledgements as in Linux.
 //!
-//! RFC 9293 section 3.8.6.3 and RFC 5681 section 4.2 allow a delay of half a second, and ask for an
-//! acknowledgement of at least every second full-sized segment and at once of anything out of order. Within
-//! these rules, the delay adapts:
+//! RFC 9293 section 3.8.6.3 and RFC 5681 section 4.2 allow a delay of half a second. They ask for an
+//! acknowledgement of at least every second full-sized segment, and an immediate one of anything out of
+//! order. Within these rules, the delay adapts:
 //!
-//! - **quick mode**: the first acknowledgements of a connection (and those after a long gap or a duplicate)
-//!   are not delayed, so that the window of a sender in slow start grows;
-//! - **ato**: the delay follows the time between arrivals, from 40 ms up to the limits that the
+//! - **quick mode**: the first acknowledgements of a connection are not delayed, so that the window of a
+//!   sender in slow start grows. The same applies after a long gap or a duplicate;
+//! - **ato**: the delay follows the time between arrivals. It is between 40 ms and the limits that the
 //!   configuration, the round-trip time and the retransmission timeout set;
 //! - **interactive** ("ping-pong"): once the application has responded within the delay, acknowledgements
 //!   wait for the response that carries them, even in quick mode.
 //!
-//! An acknowledgement is owed until [`AckPolicy::on_ack_sent`]: a driver that processes a batch of arrivals
-//! before it polls for packets sends one acknowledgement for all of them. That is cheap, and right for bulk
-//! data. It is wrong while a connection is young or data is missing: if the only acknowledgement of a flight
-//! is lost, the sender waits for its probe. [`AckPolicy::is_urgent`] shows when the driver should poll first.
+//! An acknowledgement is owed until [`AckPolicy::on_ack_sent`]. So a driver that processes a batch of
+//! arrivals before it polls for packets sends one acknowledgement for all of them. That is cheap, and right
+//! for bulk data. It is wrong while a connection is young or data is missing: if the only acknowledgement of
+//! a flight is lost, the sender waits for its probe. [`AckPolicy::is_urgent`] shows when the driver should
+//! poll first.
 
 use brisk_wire::SeqNum;
 
@@ -36,16 +37,16 @@ const QUICK_MAX: u32 = 16;
 /// Number of undelayed acknowledgements after the sender's window has become small.
 const QUICK_FOR_SLOW_SENDER: u32 = 2;
 
-/// Time that the acknowledgement of a FIN waits for the program's own FIN while no data has shown how fast
-/// programs respond here. In Linux it is a tick of its clock, 1 to 10 ms.
+/// Time that the acknowledgement of a FIN waits for the program's own FIN, while no data has shown how fast
+/// programs respond here. In Linux this is a tick of the clock, 1 to 10 ms.
 const FIN_WAIT: Duration = Duration::from_millis(1);
 
 /// Maximum number of packets of a batch that one acknowledgement covers. A super-segment is one packet.
 const BATCH_MAX: u32 = 4;
 
-/// Length, bytes, from which on the packets of a batch need no additional acknowledgement. At the rate at
-/// which such super-segments arrive, a round of a driver takes some 50 us, and the acknowledgement at its end
-/// also announces the window that reads have opened.
+/// Length, bytes, from which on the packets of a batch need no additional acknowledgement. Super-segments of
+/// this length arrive so fast that a round of a driver takes some 50 us. The acknowledgement at the end of
+/// the round also announces the window that reads have opened.
 const LONG_PACKET: u32 = 32 << 10;
 
 /// Maximum number of bytes of such packets that one acknowledgement covers.
@@ -62,7 +63,7 @@ const MSS_MIN: u32 = 88;
 pub(crate) enum Owed {
     /// No acknowledgement is owed.
     Nothing,
-    /// An acknowledgement is owed by this time; any segment that leaves before carries it.
+    /// An acknowledgement is owed by this time. Any segment that leaves before carries it.
     At(Instant),
     /// An acknowledgement must leave at the next opportunity.
     Now,
@@ -73,7 +74,7 @@ pub(crate) enum Owed {
 pub(crate) struct Received {
     /// Payload bytes of each wire segment: a super-segment counts as its segments.
     pub(crate) segment_size: u32,
-    /// True if the segment has a FIN and this end has sent none yet: the program will respond with its own
+    /// True if the segment has a FIN and this end has sent none yet. The program will respond with its own
     /// FIN, and perhaps with data.
     pub(crate) half_closes: bool,
     /// True if PSH was set.
@@ -82,9 +83,9 @@ pub(crate) struct Received {
     pub(crate) rcv_nxt: SeqNum,
     /// The receive window, bytes.
     pub(crate) rcv_wnd: u32,
-    /// Smoothed round-trip time of this end's data, if there is a sample: limits the delay.
+    /// Smoothed round-trip time of this end's data, if there is a sample. It limits the delay.
     pub(crate) srtt: Option<Micros>,
-    /// This end's retransmission timeout; after a longer gap the peer may be in slow start again.
+    /// This end's retransmission timeout. After a longer gap the peer may be in slow start again.
     pub(crate) rto: Micros,
 }
 
@@ -104,7 +105,7 @@ pub(crate) struct AckPolicy {
     /// True if the owed acknowledgement is for data; only such acknowledgements use up quick mode.
     answers_data: bool,
     interactive: bool,
-    /// Segments since the last acknowledgement that end a write of the peer, counted up to two.
+    /// Segments since the last acknowledgement that end a write of the peer; the count stops at two.
     pushed: u8,
     last_data_at: Instant,
     /// RCV.NXT in the last segment that left.
@@ -135,7 +136,7 @@ impl AckPolicy {
         }
     }
 
-    /// Starts once the peer's ISN is known; everything below `rcv_nxt` counts as acknowledged.
+    /// Starts once the peer's ISN is known. Everything below `rcv_nxt` counts as acknowledged.
     pub(crate) fn start(&mut self, rcv_nxt: SeqNum) {
         self.last_ack_sent = rcv_nxt;
     }
@@ -181,8 +182,8 @@ impl AckPolicy {
 
     /// True if the owed acknowledgement should leave before the next packet of a batch is processed. RFC 5681
     /// section 4.2 asks for an acknowledgement of "at least every second full-sized segment". A batch may
-    /// have fewer, as with Linux's receive offload, but not for a sender in slow start, and not while each
-    /// duplicate acknowledgement reports another segment. `rcv_nxt` is RCV.NXT.
+    /// have fewer, as with Linux's receive offload. Exceptions are a sender in slow start, and missing data:
+    /// each duplicate acknowledgement then reports another segment. `rcv_nxt` is RCV.NXT.
     pub(crate) fn is_urgent(&self, rcv_nxt: SeqNum) -> bool {
         let unacknowledged = rcv_nxt.since(self.last_ack_sent);
         let are_long = unacknowledged / LONG_PACKET >= self.unanswered && unacknowledged < BATCH_BYTES;
@@ -209,7 +210,7 @@ impl AckPolicy {
         }
         self.unanswered += 1;
         self.answers_data = true;
-        // Above a hole it does not matter whether the data has arrived before.
+        // Data above a hole is treated alike, whether or not it has arrived before.
         if arrival.is_above_hole() {
             self.measure_rcv_mss(segment);
             return self.force();
@@ -261,7 +262,7 @@ impl AckPolicy {
         self.delay_by(self.delack_max, now);
     }
 
-    /// Processes a segment with old data only: the sender may be repairing losses.
+    /// Processes a segment with old data only, because the sender may be repairing losses.
     pub(crate) fn on_old_data(&mut self, rcv_wnd: u32) {
         self.enter_quick_mode(QUICK_MAX, rcv_wnd);
     }
@@ -303,7 +304,7 @@ impl AckPolicy {
 
     /// Records a read of `count` bytes; `emptied`: nothing is left to read. The acknowledgement leaves if it
     /// covers more than a full-sized segment. It also leaves if everything is read and the peer has ended two
-    /// writes, or one write on a connection that is not interactive.
+    /// writes. On a connection that is not interactive one write suffices.
     pub(crate) fn on_read(&mut self, count: usize, emptied: bool, rcv_nxt: SeqNum) {
         if self.owed == Owed::Nothing {
             return;
@@ -334,13 +335,13 @@ impl AckPolicy {
     }
 
     fn raise_quick(&mut self, max: u32, rcv_wnd: u32) {
-        // Half a window of segments: after these the sender's window has grown.
+        // Half a window of segments, because the sender's window has grown after these.
         let count = (rcv_wnd / (2 * self.rcv_mss)).max(2).min(max);
         self.quick = self.quick.max(count);
     }
 
-    /// Updates the estimate of the peer's segment size: the largest size seen, or a smaller one that was seen
-    /// twice in a row.
+    /// Updates the estimate of the peer's segment size. It is the largest size seen, or a smaller one that
+    /// was seen twice in a row.
     fn measure_rcv_mss(&mut self, segment: &Received) {
         let size = segment.segment_size;
         let smaller = self.smaller.take();

@@ -2,16 +2,16 @@
 //!
 //! The assembler knows RCV.NXT, the ranges above it that have arrived, and the place of the FIN. It has no
 //! bytes: the [queue](super::queue) stores them at their final place. For every segment it returns the facts
-//! for the acknowledgement: whether the left edge moved, whether a hole was filled, which part had arrived
-//! before (RFC 2883), and which SACK block now contains the segment (RFC 2018).
+//! that determine the acknowledgement: whether the left edge moved, whether a hole was filled, which part had
+//! arrived before (RFC 2883), and which SACK block now contains the segment (RFC 2018).
 
 use brisk_wire::SeqNum;
 
 use crate::on_demand::OnDemand;
 use crate::seq_ranges::{SeqRange, SeqRanges};
 
-/// Maximum number of separate ranges above RCV.NXT. A segment that would add another is dropped, so that a
-/// peer that sends every other byte cannot occupy memory for each. Alternating loss over the largest default
+/// Maximum number of separate ranges above RCV.NXT. A segment that would add another is dropped. Otherwise a
+/// peer that sends every other byte would occupy memory for each. Alternating loss over the largest default
 /// window (6 MiB in 1448-byte segments) causes 2172.
 const RANGES_MAX: usize = 4096;
 
@@ -20,7 +20,7 @@ const RANGES_MAX: usize = 4096;
 pub(crate) enum ArrivalKind {
     /// The segment has no sequence space.
     Empty,
-    /// The segment starts at or below RCV.NXT and has new data, and no data waits above it.
+    /// The segment starts at or below RCV.NXT and has new data. No data waits above it.
     InOrder,
     /// The segment moved RCV.NXT while out-of-order data waited: it filled a hole or a part of one (RFC 5681
     /// section 4.2: acknowledge at once).
@@ -80,7 +80,7 @@ impl Assembler {
         self.above.release();
     }
 
-    /// Returns RCV.NXT. It includes the FIN once that was reached.
+    /// Returns RCV.NXT. It includes the FIN once everything before the FIN has arrived.
     pub(crate) fn rcv_nxt(&self) -> SeqNum {
         self.rcv_nxt
     }
@@ -95,7 +95,7 @@ impl Assembler {
         self.fin.is_some_and(|fin| self.above.first() == Some(SeqRange::new(fin, fin + 1)))
     }
 
-    /// Iterates over the parts of `within`, which begins at or above RCV.NXT, that have not arrived.
+    /// Iterates over the parts of `within` that have not arrived. `within` begins at or above RCV.NXT.
     pub(crate) fn gaps(&self, within: SeqRange) -> impl Iterator<Item = SeqRange> + '_ {
         self.above.gaps(within)
     }
@@ -115,8 +115,8 @@ impl Assembler {
         segment.end.gt(self.rcv_nxt) && !self.above.covers(segment)
     }
 
-    /// Processes a segment that was already cut to the window: `payload` is its range without SYN and FIN.
-    /// `fin` is true if a FIN follows.
+    /// Processes a segment. `payload` is its range, cut to the window and without SYN and FIN. `fin` is true
+    /// if a FIN follows.
     ///
     /// A second FIN at another place, and data beyond the FIN, violate the protocol and are ignored.
     pub(crate) fn on_data(&mut self, payload: SeqRange, fin: bool) -> Arrival {
@@ -140,8 +140,8 @@ impl Assembler {
         Arrival { kind, advanced, store, duplicate, block, fin_reached }
     }
 
-    /// Returns the sequence space of the segment, including its FIN, as far as it agrees with the known FIN.
-    /// Records a first FIN.
+    /// Returns the sequence space of the segment, including its FIN. Leaves out the part that contradicts the
+    /// known FIN. Records a first FIN.
     fn admit(&mut self, payload: SeqRange, fin: bool) -> SeqRange {
         if fin && self.fin.is_none() && self.may_end_at(payload.end) {
             self.fin = Some(payload.end);

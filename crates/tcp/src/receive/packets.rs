@@ -10,7 +10,7 @@ use bytes::{Buf, Bytes};
 
 use crate::on_demand::Initial;
 
-/// Minimum length of kept payload, bytes; shorter payload is copied, because a kept packet occupies its whole
+/// Minimum length of kept payload, bytes. Shorter payload is copied, because a kept packet holds its whole
 /// buffer.
 const MIN: usize = 16 << 10;
 
@@ -45,7 +45,7 @@ impl Packets {
     }
 
     /// Returns the bytes of memory in use. A lent packet counts twice its length, because a driver's buffer
-    /// may be that long.
+    /// may be twice as long.
     pub(super) fn memory(&self) -> usize {
         self.memory
     }
@@ -55,14 +55,14 @@ impl Packets {
         self.lent = packet;
     }
 
-    /// True if [`keep`](Self::keep) may succeed. Usually false: no packet is lent, and none is kept.
+    /// True if [`keep`](Self::keep) may succeed: a packet is lent or kept. Usually false.
     #[inline]
     pub(super) fn may_keep(&self) -> bool {
         self.lent.is_some() || !self.kept.is_empty()
     }
 
     /// Keeps `payload` after the kept payload, if it is part of the lent packet and long enough. A short
-    /// payload after a long one is kept as a copy: it ends a burst, and more bursts will follow.
+    /// payload after a long one is kept as a copy, because it ends a burst and more bursts will follow.
     pub(super) fn keep(&mut self, payload: &[u8]) -> bool {
         let kept = match self.lent.take_if(|packet| is_long_part(payload, packet)) {
             Some(packet) => Kept { payload: packet.slice_ref(payload), memory: 2 * packet.len() },

@@ -5,17 +5,17 @@
 //! readable, so that no byte is moved (RFC 9293 section 3.10.7.4: segments beyond RCV.NXT SHOULD be held for
 //! later processing). The [assembler](super::assembler) knows which offsets after the gap are filled.
 //!
-//! Bytes that were read may be retained for a while before offset 0, as the history from which Corrective
-//! repairs losses ([`RecvQueue::retain`]); they do not reduce the window.
+//! Bytes that were read may be retained for a while before offset 0 ([`RecvQueue::retain`]). They are the
+//! history from which Corrective repairs losses, and do not reduce the window.
 //!
 //! Long payload that arrives in order stays in its [packets](super::packets), if these are lent
-//! ([`RecvQueue::lend_packet`]). The ring's content, if all of it is readable, then becomes a packet too, and
-//! the ring begins after the packets. With a history all bytes are in the ring.
+//! ([`RecvQueue::lend_packet`]). If all of the ring's content is readable, it then becomes a packet too. The
+//! ring then begins after the packets. With a history all bytes are in the ring.
 //!
 //! Storage is allocated for the first byte and grows with its content. When the last byte has been read and
-//! no byte is retained, the storage is [taken](RecvQueue::take_storage), so an idle connection has no
-//! storage. Bulk readers get used storage back ([`RecvQueue::lend`]): new storage costs more than the copies
-//! into it and out of it, because the system must clear and map its pages.
+//! no byte is retained, the storage is [taken](RecvQueue::take_storage), so an idle connection has none. Bulk
+//! readers get used storage back ([`RecvQueue::lend`]). New storage would cost more than the copies into it
+//! and out of it, because the system must clear and map its pages.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -32,7 +32,7 @@ pub(crate) const FIRST_STORAGE: usize = 2048;
 const EXPECTED_MAX: usize = 256 << 10;
 
 /// Content up to this length is copied when the ring is sealed, so that the ring keeps its storage. Longer
-/// content is not copied: the storage leaves the ring with it.
+/// content takes the storage with it instead.
 const COPIED: usize = 16 << 10;
 
 #[derive(Debug)]
@@ -51,7 +51,7 @@ pub(crate) struct RecvQueue {
     extent: usize,
     /// Bytes before offset 0 that were read and are still stored.
     retained: usize,
-    /// Length of the history: this many of the last in-order bytes, read or unread, are kept.
+    /// Length of the history: number of the last in-order bytes that are kept, read or unread.
     retain: usize,
     /// Maximum of `extent` since the storage was allocated.
     peak: usize,
@@ -76,7 +76,7 @@ impl RecvQueue {
         }
     }
 
-    /// Raises the capacity; never lowers it, because the window has offered it already.
+    /// Raises the capacity. It never lowers it, because the window may have offered the space already.
     pub(crate) fn grow(&mut self, capacity: usize) {
         self.capacity = self.capacity.max(capacity);
     }
@@ -100,8 +100,7 @@ impl RecvQueue {
         self.retained + self.readable + count <= self.storage.len()
     }
 
-    /// From now on keeps the last `count` in-order bytes even after they are read; 0 frees the retained
-    /// bytes.
+    /// Keeps the last `count` in-order bytes from now on, even after they are read. 0 frees them.
     pub(crate) fn retain(&mut self, count: usize) {
         self.retain = count;
         self.trim();
@@ -121,9 +120,9 @@ impl RecvQueue {
         self.retained
     }
 
-    /// Returns up to `count` bytes from `offset` (negative for retained bytes), in at most two pieces. The
-    /// result ends at the last written byte, and is empty if `offset` is before the ring's oldest byte. Bytes
-    /// after a gap must have been written.
+    /// Returns up to `count` bytes from `offset`, in at most two pieces; a negative offset means retained
+    /// bytes. The result ends at the last written byte, and is empty if `offset` is before the ring's oldest
+    /// byte. Bytes after a gap must have been written.
     pub(crate) fn stored(&self, offset: i32, count: usize) -> (&[u8], &[u8]) {
         let from = offset as isize + self.retained as isize - self.packets.len() as isize;
         usize::try_from(from).map_or((&[], &[]), |from| self.stored_in_ring(from, count))
@@ -141,9 +140,9 @@ impl RecvQueue {
         (&self.storage[first..first + head], &self.storage[..len - head])
     }
 
-    /// Stores `bytes` at `offset` bytes from the read position; returns how many of them fit into the
-    /// capacity. [`advance`](Self::advance) makes them readable. Readable bytes are not overwritten; of bytes
-    /// after a gap the last copy counts.
+    /// Stores `bytes` at `offset` bytes from the read position. Returns how many of them fit into the
+    /// capacity. [`advance`](Self::advance) makes them readable. Readable bytes are not overwritten; bytes
+    /// after a gap are.
     pub(crate) fn write_at(&mut self, offset: usize, bytes: &[u8]) -> usize {
         let fits = bytes.len().min(self.capacity.saturating_sub(offset));
         let known = self.readable().saturating_sub(offset).min(fits);
@@ -174,8 +173,8 @@ impl RecvQueue {
         }
     }
 
-    /// Makes `bytes`, at `offset` bytes from the read position, readable in place, if they are a long part of
-    /// the lent packet and next in order. Otherwise it changes nothing, and the caller writes them.
+    /// Makes `bytes` readable in place if they are a long part of the lent packet and next in order.
+    /// `offset`: their distance from the read position. Otherwise the caller must write them.
     #[inline]
     pub(crate) fn keep(&mut self, offset: usize, bytes: &[u8]) -> bool {
         self.packets.may_keep() && self.keep_in_packet(offset, bytes)
@@ -192,8 +191,8 @@ impl RecvQueue {
         may && self.extent == 0 && self.packets.keep(bytes)
     }
 
-    /// Turns the ring's content, all of it readable and not retained, into a packet (short content is copied,
-    /// long content is not), so that one short payload does not force later long payloads into the ring.
+    /// Turns the ring's content into a packet, so that one short payload does not force later long payloads
+    /// into the ring. All of the content must be readable, and none retained. Only short content is copied.
     fn seal(&mut self) {
         if self.readable <= COPIED {
             let (first, second) = self.slices();
@@ -221,7 +220,7 @@ impl RecvQueue {
         count
     }
 
-    /// Removes and returns the next readable bytes, at most `max`, as a slice of their packet; bytes of a
+    /// Removes and returns the next readable bytes, at most `max`, as a slice of their packet. Bytes of the
     /// ring are copied, at most up to the point where it wraps. Empty if there are none.
     pub(crate) fn take(&mut self, max: usize) -> Bytes {
         let bytes = self.packets.first(max).unwrap_or_else(|| {
@@ -276,8 +275,8 @@ impl RecvQueue {
         if !self.is_drained() {
             return Vec::new();
         }
-        // The largest content since the last allocation sets the next size. After smaller content the
-        // expectation at most halves.
+        // The largest content since the last allocation sets the next size. Smaller content lowers the
+        // expectation at most to half.
         self.expected = self.peak.max(self.expected / 2).clamp(FIRST_STORAGE, EXPECTED_MAX);
         self.peak = 0;
         self.head = 0;
@@ -289,8 +288,8 @@ impl RecvQueue {
         self.packets.release();
     }
 
-    /// Returns the size of storage that the queue expects to need and could be [lent](Self::lend); 0 if it
-    /// has storage.
+    /// Returns the size of storage that could be [lent](Self::lend) and is expected to suffice; 0 if the
+    /// queue has storage.
     pub(crate) fn wanted(&self) -> usize {
         if self.storage.is_empty() { self.expected } else { 0 }
     }
@@ -326,7 +325,7 @@ impl RecvQueue {
         }
     }
 
-    /// Returns the index in the ring of an offset within the storage (or one past it).
+    /// Returns the index in the ring of an offset from `head`. It is at most the storage's length.
     fn index(&self, offset: usize) -> usize {
         let at = self.head + offset;
         if at >= self.storage.len() { at - self.storage.len() } else { at }

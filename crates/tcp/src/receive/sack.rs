@@ -1,8 +1,8 @@
 //! The SACK blocks of the next acknowledgement (RFC 2018 section 4, RFC 2883 section 4).
 //!
-//! The order matters, because acknowledgements may be lost and few blocks fit: first the duplicate, if the
-//! acknowledgement responds to one; then the block with the segment that triggered the acknowledgement; then
-//! the blocks reported most recently, newest first.
+//! Their order matters, because acknowledgements may be lost and few blocks fit. First comes the duplicate,
+//! if the acknowledgement responds to one. Then comes the block with the segment that triggered the
+//! acknowledgement. The blocks reported most recently follow, newest first.
 
 use arrayvec::ArrayVec;
 use brisk_wire::{SackBlock, SackBlocks, SeqNum};
@@ -93,7 +93,7 @@ impl SackReporter {
             .collect()
     }
 
-    /// Records that an acknowledgement with these blocks left: a duplicate is reported once (RFC 2883 section
+    /// Records that an acknowledgement with these blocks left. A duplicate is reported once (RFC 2883 section
     /// 4).
     pub(crate) fn on_ack_sent(&mut self) {
         if let Some(pending) = self.pending.get_mut() {

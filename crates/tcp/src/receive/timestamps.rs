@@ -7,8 +7,8 @@ use brisk_wire::{SeqNum, Timestamps as Option8};
 
 use crate::time::{Duration, Instant, Micros, TIMESTAMP_TICK};
 
-/// TS.Recent is outdated after this idle time (RFC 7323 section 5.5): the sign bit of a 1 ms clock changes
-/// every 24.8 days.
+/// Idle time after which TS.Recent is outdated (RFC 7323 section 5.5), because the sign bit of a 1 ms clock
+/// changes every 24.8 days.
 const RECENT_LIFETIME: Duration = Duration::from_secs(24 * 24 * 3600);
 
 /// Result of PAWS for a segment (RFC 7323 section 5.3).
@@ -59,8 +59,8 @@ impl Timestamps {
         self.offset = self.offset.wrapping_add(1);
     }
 
-    /// Applies R1 of RFC 7323 section 5.3: compares TSval `value` with TS.Recent, unless TS.Recent is
-    /// outdated.
+    /// Applies R1 of RFC 7323 section 5.3: compares TSval `value` with TS.Recent. An outdated TS.Recent
+    /// accepts any value.
     pub(crate) fn paws(&self, value: u32, now: Instant) -> Paws {
         match self.recent {
             Some((recent, at)) if older(value, recent) && now.saturating_since(at) <= RECENT_LIFETIME => {
@@ -76,8 +76,8 @@ impl Timestamps {
     }
 
     /// Applies R3 of RFC 7323 section 5.3 (and section 4.3): the TSval of an accepted segment becomes
-    /// TS.Recent if the segment begins at or below Last.ACK.sent. So an echo measures a delayed
-    /// acknowledgement from the first segment that it covers. Returns whether TS.Recent was set.
+    /// TS.Recent if the segment begins at or below Last.ACK.sent. So the echo in a delayed acknowledgement is
+    /// that of the first segment that it covers. Returns whether TS.Recent was set.
     pub(crate) fn on_accepted(
         &mut self,
         seq: SeqNum,

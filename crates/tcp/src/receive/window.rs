@@ -3,11 +3,10 @@
 //! - The scale is chosen for the largest buffer, once (RFC 7323 section 2.3); windows in SYN
 //!   segments are not scaled.
 //! - Unless the [`WindowRules`] permit it, this end does not move the right edge to the left (RFC 9293
-//!   section 3.8.6.2.1). Rounding to the scale may announce less, so the largest edge ever announced is
-//!   remembered and honoured (RFC 7323 section 2.4).
+//!   section 3.8.6.2.1). Rounding to the scale may announce less, so this end remembers the largest edge ever
+//!   announced and accepts data up to it (RFC 7323 section 2.4).
 //! - Silly windows are not offered (RFC 9293 section 3.8.6.2.2).
-//! - The buffer grows with what the application reads per round trip, as Linux's dynamic right-sizing
-//!   does.
+//! - The buffer follows the bytes that the application reads per round trip, like Linux's right-sizing.
 
 use brisk_wire::SeqNum;
 use brisk_wire::gentle::{EARLY_SHIFT_MAX, EARLY_WINDOW};
@@ -32,7 +31,7 @@ pub(crate) struct RecvWindow {
     shift: u8,
     /// Bytes announced in the SYN.
     initial: u32,
-    /// Window that an option of the SYN announced instead of the window field, bytes; 0 without the option.
+    /// Window that an option of the SYN announced in place of the window field, bytes; 0 without the option.
     early: u32,
     /// Largest right edge ever announced.
     edge: SeqNum,
@@ -76,7 +75,7 @@ impl RecvWindow {
         self.initial as u16
     }
 
-    /// Returns the shift of [`EARLY_WINDOW`] that announces the largest part of the buffer; `None` if the
+    /// Returns the shift of [`EARLY_WINDOW`] that announces the largest part of the buffer. `None` if the
     /// window field of a SYN announces as much.
     pub(crate) fn early_shift(&self) -> Option<u8> {
         let max =
@@ -95,7 +94,7 @@ impl RecvWindow {
         self.initial.max(self.early)
     }
 
-    /// Scales windows from now on, because both ends sent the option (RFC 7323 section 2.2).
+    /// Scales windows from now on. Both ends sent the option (RFC 7323 section 2.2).
     pub(crate) fn agree_scaling(&mut self) {
         self.shift = self.offered_scale();
     }
@@ -104,7 +103,7 @@ impl RecvWindow {
         self.shift
     }
 
-    /// Starts once the peer's ISN is known: the window of the SYN begins at `rcv_nxt` (IRS + 1).
+    /// Starts once the peer's ISN is known. The window of the SYN begins at `rcv_nxt` (IRS + 1).
     pub(crate) fn start(&mut self, rcv_nxt: SeqNum, now: Instant) {
         self.edge = rcv_nxt + self.announced_on_syn();
         self.sizing.start(now);
@@ -123,8 +122,8 @@ impl RecvWindow {
     /// True if the segment of `len` sequence numbers is acceptable: the first or the last of them is in the
     /// window (the table of RFC 9293 section 3.10.7.4). With a closed window only an empty segment at RCV.NXT
     /// is acceptable; the caller makes the exceptions for ACKs, URGs and RSTs at RCV.NXT. An empty segment
-    /// may be at the right edge: a peer that has filled the window sends its acknowledgements from there,
-    /// even if some of its data was lost (Linux: the same).
+    /// may also be at the right edge. A peer that has filled the window sends its acknowledgements from
+    /// there, even if some of its data was lost (Linux: the same).
     pub(crate) fn acceptable(&self, rcv_nxt: SeqNum, seq: SeqNum, len: u32) -> bool {
         let wnd = self.rcv_wnd(rcv_nxt);
         let inside = |seq: SeqNum| seq.since(rcv_nxt) < wnd;
@@ -156,9 +155,9 @@ impl RecvWindow {
     }
 
     /// True if an acknowledgement should leave only to open the window: reading has at least doubled the
-    /// window, and it is not silly. This is Linux's rule, in the spirit of RFC 9293 section 3.8.6.2.2. `irs`
-    /// is the peer's initial sequence number: if only the 16 bits of this end's SYN or SYN-ACK limited the
-    /// window, the next ordinary segment announces the larger window.
+    /// window, and it is not silly. This is Linux's rule, in the spirit of RFC 9293 section 3.8.6.2.2. It
+    /// does not apply if only the 16 bits of this end's SYN or SYN-ACK limited the window, because the next
+    /// ordinary segment announces the larger one. `irs` is the peer's initial sequence number.
     pub(crate) fn update_worthwhile(&self, irs: SeqNum, rcv_nxt: SeqNum, free: usize, rcv_mss: u32) -> bool {
         let current = self.rcv_wnd(rcv_nxt);
         let free = u32::try_from(free).unwrap_or(u32::MAX);
@@ -183,8 +182,7 @@ impl RecvWindow {
         self.sizing.on_rtt(rtt);
     }
 
-    /// Processes arriving data: without timestamps, the time to fill a window is an upper bound of the round
-    /// trip.
+    /// Processes arriving data. Without timestamps, a round trip is at most the time to fill a window.
     pub(crate) fn on_data(&mut self, rcv_nxt: SeqNum, now: Instant) {
         let wnd = self.rcv_wnd(rcv_nxt);
         self.sizing.on_data(rcv_nxt, wnd, now);
@@ -217,7 +215,7 @@ fn avoid_silliness(free: u32, capacity: u32, rcv_mss: u32, current: u32, scaled:
 struct RightSizing {
     capacity: usize,
     max: usize,
-    /// Maximum number of bytes read in one of the previous rounds.
+    /// Maximum number of bytes read in one of the rounds before this one.
     space: u64,
     /// Bytes read in this round so far.
     copied: u64,
@@ -227,7 +225,7 @@ struct RightSizing {
     measure: Option<(SeqNum, Instant)>,
     /// True if timestamps measure the round trip: they give better samples than filled windows.
     by_timestamps: bool,
-    /// Tries windows larger than a LAN or loopback path needs and measures their benefit.
+    /// Tries windows larger than a LAN or loopback path needs, and measures their benefit.
     trial: Trial,
 }
 
@@ -298,9 +296,9 @@ impl RightSizing {
     }
 }
 
-/// Returns the buffer for a peer, from the bytes read in this round trip (`copied`) and in an earlier one
-/// (`before`). Twice the bytes read covers a round trip in which a loss is repaired; in addition, the growth
-/// of a sender that doubles its window is extrapolated.
+/// Returns the buffer for a peer. `copied`: bytes read in this round trip; `before`: in an earlier one. Twice
+/// the bytes read cover a round trip in which a loss is repaired. In addition, the growth of a sender that
+/// doubles its window is extrapolated.
 fn wanted(copied: u64, before: u64, mss: u32) -> u64 {
     let steady = 2 * u128::from(copied) + 16 * u128::from(mss);
     let growth = steady * u128::from(copied.saturating_sub(before)) / u128::from(before.max(1));
@@ -382,7 +380,7 @@ mod tests {
         assert_eq!(RecvWindow::new(tiny, WindowRules::default(), MSS).syn_window(), 1_000);
     }
 
-    /// The receiver of parity ignores the window field of parity, so a due update is still due.
+    /// The receiver of parity ignores its window field, so a due update is still due.
     #[test]
     fn window_field_of_parity_does_not_move_the_edge() {
         let mut window = scaled();
@@ -426,9 +424,8 @@ mod tests {
         assert_eq!(window.rcv_wnd(NXT), BUFFER.initial as u32);
     }
 
-    /// RFC 9293 section 3.8.6.2.1: "A TCP receiver SHOULD NOT shrink the window, i.e., move the right
-    /// window edge to the left". RFC 7323 section 2.4: what rounding takes away is accepted all the
-    /// same.
+    /// RFC 9293 section 3.8.6.2.1: "A TCP receiver SHOULD NOT shrink the window, i.e., move the right window
+    /// edge to the left". RFC 7323 section 2.4: data in the part that rounding takes away is accepted.
     #[test]
     fn the_right_edge_stays_when_nobody_reads() {
         let mut window = scaled();

@@ -1,5 +1,5 @@
-//! The bytes that may leave now, as permitted by the congestion window, the peer's window, the pacer and the
-//! allowance. Two limits are elsewhere: `decide_lost` keeps retransmissions inside a window that the peer has
+//! The bytes that may leave now. The congestion window, the peer's window, the pacer and the allowance limit
+//! them. Two limits are elsewhere. `decide_lost` keeps retransmissions inside a window that the peer has
 //! shrunk, and `choose_probe` limits a tail loss probe to one segment.
 
 use crate::outcome::{Origin, PARITY_OPTION};
@@ -19,7 +19,7 @@ pub(crate) struct Budget {
     pub(crate) peer: u32,
     /// Bytes that the pacer permits now.
     pub(crate) paced: u32,
-    /// Payload of the largest copy that the flight's plan still permits, bytes; its headers are deducted.
+    /// Payload of the largest copy that the flight's plan still permits, bytes, without headers.
     pub(crate) redundancy: u32,
     /// Payload of a full segment.
     pub(crate) mss: u32,
@@ -61,8 +61,8 @@ impl Budget {
         self.redundancy.min(self.paced / 2)
     }
 
-    /// True if, after `len` bytes of new data, the congestion window permits another full segment, and the
-    /// peer's window permits that segment or the remaining `left` bytes.
+    /// True if both windows permit more data after `len` bytes of new data: the congestion window a full
+    /// segment, the peer's window that segment or the remaining `left` bytes.
     pub(crate) fn has_room_after(&self, len: u32, left: u32) -> bool {
         let window = self.unfilled().saturating_sub(len);
         self.mss <= window && left.min(self.mss) <= self.peer.saturating_sub(len)

@@ -12,7 +12,7 @@ use crate::on_demand::{Initial, OnDemand};
 /// A part of the stream, in contiguous pieces.
 pub(crate) type Pieces<'a> = SmallVec<[&'a [u8]; 4]>;
 
-/// Minimum length of a run that is not copied, bytes; managing shorter runs would cost more.
+/// Minimum length of a run, bytes. Managing shorter runs would cost more than the copy.
 pub(crate) const MIN_GIVEN: usize = 4096;
 
 /// Bytes of the stream; the first byte that is kept has offset 0.
@@ -29,8 +29,8 @@ struct Runs {
     runs: VecDeque<Given>,
     /// Bytes of the runs.
     len: usize,
-    /// Bytes removed from the stream (`gone`) and from the ring (`ring_gone`) since there last were no runs.
-    /// Positions in the stream and in the ring count from that time.
+    /// Bytes removed from the stream (`gone`) and from the ring (`ring_gone`) since the queue last had no
+    /// runs. Positions in the stream and in the ring count from that time.
     gone: u64,
     ring_gone: u64,
 }
@@ -99,7 +99,7 @@ impl SendBytes {
         self.ring.capacity()
     }
 
-    /// Appends a copy of `data`. Storage doubles, up to `max` bytes of memory if that suffices.
+    /// Appends a copy of `data`. Storage doubles, up to `max` bytes of memory if that holds `data`.
     pub(crate) fn copy(&mut self, data: &[u8], max: usize) {
         if self.ring.len() + data.len() > self.ring.capacity() {
             self.ring.reserve_exact(self.grown(data.len(), max) - self.ring.len());

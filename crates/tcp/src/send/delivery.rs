@@ -1,8 +1,8 @@
-//! Delivery rate (draft-ietf-ccwg-bbr section 4.1): the rate at which the path delivers, measured over the
-//! data delivered between the sending of a segment and its acknowledgement.
+//! Delivery rate (draft-ietf-ccwg-bbr section 4.1): the rate at which the path delivers. It is measured from
+//! the sending of a segment to its acknowledgement, over the data delivered in that time.
 //!
-//! The pair of a transmission's time and end only grows. So a binary search for this pair finds the snapshot
-//! of the last transmission of a scoreboard record. A super-segment is one transmission.
+//! Time and end of successive transmissions only grow. So a binary search for this pair finds the snapshot of
+//! a record's last transmission. A super-segment is one transmission.
 
 use alloc::collections::VecDeque;
 
@@ -21,7 +21,7 @@ pub(crate) struct DeliveryRate {
     /// Time when the last acknowledged transmission left.
     first_sent_at: Instant,
     lost: u64,
-    /// Value of `delivered` above which the application no longer limits the rate; 0: it does not limit it.
+    /// Value of `delivered` up to which the application limits the rate; 0: it does not limit it.
     app_limited: u64,
     redundancy: Redundancy,
 }
@@ -78,8 +78,8 @@ impl DeliveryRate {
         self.app_limited != 0
     }
 
-    /// Marks the rate as limited by the application: all waiting data has been sent, and the window exceeds
-    /// the `pipe` bytes in flight.
+    /// Marks the rate as limited by the application. Call it when all waiting data has been sent and the
+    /// window exceeds the `pipe` bytes in flight.
     pub(crate) fn mark_app_limited(&mut self, pipe: u32) {
         self.app_limited = (self.delivered + u64::from(pipe)).max(1);
     }
@@ -113,8 +113,8 @@ impl DeliveryRate {
         self.delivered += u64::from(repeated);
     }
 
-    /// Records that parity or a copy leaves. It occupies the path, but no acknowledgement covers it, so it
-    /// counts as in flight until `expires` at most.
+    /// Records that parity or a copy leaves. It occupies the path, but no acknowledgement covers it. So it
+    /// counts as in flight at most until `expires`.
     pub(crate) fn on_redundancy(&mut self, bytes: u32, now: Instant, expires: Instant) {
         self.redundancy.expire(now);
         self.redundancy.bytes += bytes;
@@ -127,8 +127,8 @@ impl DeliveryRate {
     }
 
     /// Records that redundancy has repaired `range`, which was last sent at `sent_at`. The acknowledgement
-    /// has counted the range as delivered, but it was lost and the redundancy crossed the path instead.
-    /// Returns the record of the lost transmission.
+    /// has counted the range as delivered. In fact the range was lost, and the redundancy crossed the path
+    /// instead. Returns the record of the lost transmission.
     pub(crate) fn on_repaired(
         &mut self,
         snapshots: &Snapshots,
@@ -180,7 +180,7 @@ impl DeliveryRate {
             .delivered
             .iter()
             .rev()
-            // The time of a repair shows nothing about the segment.
+            // The acknowledgement of a repair does not show when the segment arrived.
             .filter(|segment| !ack.repaired && !was_delivered_before(segment, ack))
             .find_map(|segment| Some((segment, *snapshots.get(segment.sent_at, segment.range.end)?)));
         let rate = found.map(|(newest, snapshot)| {
@@ -328,7 +328,7 @@ mod tests {
         assert!(flow.snapshots.0.is_empty());
     }
 
-    /// Two connections share the counters: nothing is outstanding only if neither has anything outstanding.
+    /// Two connections share the counters. Nothing is outstanding only if both have nothing outstanding.
     #[test]
     fn flight_of_two_members_is_measured_from_its_common_start() {
         let (mut a, mut b) = (Flow::new(), Flow::new());

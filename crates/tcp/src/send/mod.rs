@@ -1,6 +1,6 @@
 //! The sender: written data, sent data and its state, and the time to send again.
 //!
-//! Each file is one idea with its own state and, if it has one, its own deadline. No file knows the others;
+//! Each file is one part with its own state and, if it has one, its own deadline. No part knows the others;
 //! the connection passes values from one to the next (see [`crate::outcome`]).
 
 pub(crate) mod budget;

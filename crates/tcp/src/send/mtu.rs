@@ -1,5 +1,5 @@
-//! Path MTU discovery: by ICMP (RFC 1191, RFC 8201) and by probing with larger segments of the application's
-//! own data (RFC 4821), which also finds paths that drop large packets silently.
+//! Path MTU discovery: by ICMP (RFC 1191, RFC 8201) and by probing (RFC 4821). A probe is a larger segment of
+//! the application's own data. Probing also finds paths that drop large packets silently.
 
 use alloc::boxed::Box;
 
@@ -21,15 +21,15 @@ const FLOOR_MSS: u32 = 48;
 const BLACK_HOLE_TIMEOUTS: u32 = 3;
 /// A search ends when its limits are closer than this, bytes.
 const THRESHOLD: u32 = 8;
-/// Time after which a finished search tries larger sizes again (RFC 4821 section 7), and after which a
-/// router's report expires (RFC 1191 section 6.3 and RFC 8201 section 4 recommend ten minutes).
+/// Time after which a finished search tries larger sizes again (RFC 4821 section 7). A router's report
+/// expires after the same time (RFC 1191 section 6.3 and RFC 8201 section 4 recommend ten minutes).
 const RAISE_AFTER: Duration = Duration::from_secs(600);
 /// Minimum window for a probe, segments (Linux).
 const PROBE_CWND: u32 = 11;
 /// Number of segments that directly follow a probe, so that its loss is detected without a timeout.
 const SEGMENTS_AFTER_PROBE: u32 = 4;
-/// A large packet that arrives removes the doubt about the size of packets that left at most this much later.
-/// Connections report such arrivals twice in this time.
+/// The arrival of a large packet clears the size of packets that left at most this much later. Connections
+/// report such arrivals twice in this time.
 const CLEARS_FOR: Duration = Duration::from_millis(100);
 
 /// The largest packet that a path carries, as far as known.
@@ -49,20 +49,20 @@ pub(crate) struct PathMtu {
     mtu: u32,
     search: Option<Box<MtuSearch>>,
     timeouts: u32,
-    /// The path seems to carry less than the device: a router reported it, large packets vanished, or an
-    /// earlier connection found it.
+    /// True if the path seems to carry less than the device: a router reported it, large packets vanished, or
+    /// an earlier connection found it.
     narrow: bool,
-    /// Time until which the cause of the low MTU (a report, or an earlier connection's result) is valid.
+    /// Time at which the cause of the low MTU (a report, or an earlier connection's result) expires.
     stale_at: Option<Instant>,
     /// A segment larger than the base has arrived since the last timeout.
     large_arrived: bool,
-    /// The stack must decide whether the size is suspected: it knows what other connections of the path have
-    /// delivered.
+    /// True if the stack must decide whether the size is suspected. Only the stack knows what other
+    /// connections of the path have delivered.
     is_in_doubt: bool,
     /// The newest large packet of any connection of the path that is known to have arrived.
     arrived: Option<LargePacket>,
-    /// A large packet of this connection that has arrived, for the memory of the path, and the time of the
-    /// next such report.
+    /// A large packet of this connection that has arrived and is not reported to the path yet, and the time
+    /// of the next report.
     report: Option<LargePacket>,
     report_due: Instant,
 }
@@ -75,7 +75,7 @@ struct MtuSearch {
     /// Largest size not known to fail.
     high: u32,
     probe: Option<SentProbe>,
-    /// `high` was in use before and is tried first, because its failure is only a suspicion.
+    /// True if `high` was in use before and is tried first, because its failure is only a suspicion.
     retest: bool,
     since: Instant,
 }
@@ -127,7 +127,7 @@ impl PathMtu {
         path
     }
 
-    /// Uses the result of an earlier connection over the path: a search continues from there. Returns true if
+    /// Uses the result of an earlier connection over the path. A search continues from it. Returns true if
     /// the MTU shrank.
     pub(crate) fn continue_from(&mut self, known: NarrowPath, now: Instant) -> bool {
         let high = u32::from(known.high).min(self.local);
@@ -178,7 +178,7 @@ impl PathMtu {
         self.payload(self.local, 0)
     }
 
-    /// Limits segments to the peer's `mss` bytes, including options: nothing larger is sent or tried (RFC
+    /// Limits segments to the peer's `mss` bytes, including options. Nothing larger is sent or tried (RFC
     /// 9293 section 3.7.1, MUST-16).
     pub(crate) fn cap(&mut self, mss: u32) {
         self.local = self.local.min(self.headers + mss);
@@ -212,9 +212,9 @@ impl PathMtu {
         mtu.saturating_sub(self.headers + options).max(1)
     }
 
-    /// Processes a router's report that packets above `mtu` do not pass; the caller has checked that it
-    /// quotes a segment in flight. Returns true if the MTU shrank. Values below the minimum of the family
-    /// count as that minimum, because only an attack or a fault reports them.
+    /// Processes a router's report that packets above `mtu` do not pass. The caller has checked that the
+    /// report quotes a segment in flight. Returns true if the MTU shrank. Values below the minimum of the
+    /// family count as that minimum, because only an attack or a fault reports them.
     pub(crate) fn on_icmp(&mut self, mtu: u32, now: Instant) -> bool {
         let mtu = mtu.max(self.min.min(self.local));
         if let Some(search) = &mut self.search
@@ -240,11 +240,11 @@ impl PathMtu {
         self.stale_at.is_some_and(|at| at <= now)
     }
 
-    /// Raises the MTU to the limit of device and peer when the cause of the low MTU has expired; a router
+    /// Raises the MTU to the limit of device and peer when the cause of the low MTU has expired. A router
     /// repeats its report if necessary. Returns true if the MTU has grown.
     pub(crate) fn raise_stale(&mut self) -> bool {
         self.stale_at = None;
-        // A search raises the MTU by probes.
+        // A search in progress raises the MTU by its probes instead.
         let grows = self.search.is_none() && self.mtu < self.local;
         if grows {
             (self.mtu, self.narrow) = (self.local, false);
@@ -278,7 +278,7 @@ impl PathMtu {
                 true
             }
             Some(search) => {
-                // Every path carries the minimum of its family. A loss below it has another cause, and ever
+                // Every path carries the minimum of its family, so a loss below it has another cause. Ever
                 // smaller segments would only starve a path with many losses.
                 let payload = (search.low.saturating_sub(self.headers) / 2).min(u32::from(self.base_mss));
                 search.low = (payload + self.headers).max(self.min).min(search.low);
@@ -289,7 +289,7 @@ impl PathMtu {
         }
     }
 
-    /// Records that SND.UNA advanced: packets of the current size arrive. If a suspicion reduced the size,
+    /// Records that SND.UNA advanced, so packets of the current size arrive. If a suspicion reduced the size,
     /// this confirms that the path is narrow.
     pub(crate) fn on_progress(&mut self) {
         self.timeouts = 0;
@@ -309,8 +309,8 @@ impl PathMtu {
         self.arrived = packet.or(self.arrived);
     }
 
-    /// True if a packet at least as large as the lost one has arrived and left at about the same time or
-    /// later: the path carries the size, and a full queue dropped the lost one.
+    /// True if a packet at least as large as the lost one has arrived, and left at about the same time or
+    /// later. Then the path carries the size, and a full queue dropped the lost packet.
     pub(crate) fn is_cleared(&self, lost: LargePacket) -> bool {
         self.arrived
             .is_some_and(|arrived| arrived.size >= lost.size && arrived.sent_at + CLEARS_FOR >= lost.sent_at)
@@ -342,8 +342,8 @@ impl PathMtu {
         core::mem::take(&mut self.is_in_doubt)
     }
 
-    /// Sends smaller segments until the current size has been tried again, because large segments seem to
-    /// vanish.
+    /// Begins a suspicion: large segments seem to vanish, so smaller ones are sent until the current size has
+    /// been tried again.
     pub(crate) fn suspect(&mut self, now: Instant) {
         self.begin_search(now);
         self.timeouts = 0;
@@ -352,9 +352,9 @@ impl PathMtu {
         }
     }
 
-    /// Processes the delivery of segments with `options` bytes of options, of which those with `full` bytes
-    /// of payload have the full size. The arrival of [large](PathMtu::is_large) ones is reported to the path,
-    /// and may end a suspicion. Returns true if the MTU has grown because a suspicion ends.
+    /// Processes the delivery of segments with `options` bytes of options. `full`: payload of a full-sized
+    /// segment. The arrival of [large](PathMtu::is_large) segments is reported to the path, and may end a
+    /// suspicion. Returns true if the MTU has grown because a suspicion ends.
     #[inline]
     pub(crate) fn on_delivered(&mut self, ack: &AckOutcome, full: u32, options: u32) -> bool {
         let awaits_large = self.probing == MtuProbing::Early && (!self.large_arrived || self.is_suspicion());
@@ -365,7 +365,7 @@ impl PathMtu {
         let is_large = |segment: &&Delivered| self.is_large(segment.range.len(), options);
         let large_arrived = awaits_large && ack.delivered.iter().any(|segment| is_large(&segment));
         if is_due {
-            // The acknowledgement of a retransmitted segment may be due to the original.
+            // The acknowledgement of a retransmitted segment may be that of the original.
             let is_full = |segment: &&Delivered| {
                 !segment.retransmitted && segment.range.len() >= full && is_large(segment)
             };
@@ -378,14 +378,13 @@ impl PathMtu {
         large_arrived && self.on_large_arrived()
     }
 
-    /// True if a segment with this payload, bytes, is larger than the segments that are sent while a black
-    /// hole is suspected.
+    /// True if a segment with `payload` bytes is larger than those sent while a black hole is suspected.
     pub(crate) fn is_large(&self, payload: u32, options: u32) -> bool {
         payload > self.base_payload(options)
     }
 
-    /// Returns the payload, with `options` bytes of options, of the segments that are sent while a black hole
-    /// is suspected.
+    /// Returns the payload of the segments that are sent while a black hole is suspected. `options`: their
+    /// bytes of options.
     pub(crate) fn base_payload(&self, options: u32) -> u32 {
         self.payload(self.base(), options)
     }
@@ -400,8 +399,8 @@ impl PathMtu {
         true
     }
 
-    /// Returns the payload, with `options` bytes of options, of a segment of the suspected size, if it should
-    /// be tried now.
+    /// Returns the payload of a segment of the suspected size, if that size should be tried now. `options`:
+    /// bytes of its options.
     pub(crate) fn retest(&self, options: u32) -> Option<u32> {
         let search = self.search.as_ref().filter(|search| search.retest && search.probe.is_none())?;
         Some(self.payload(search.high, options))
@@ -417,9 +416,9 @@ impl PathMtu {
         self.search.is_some()
     }
 
-    /// Returns the probe that may be sent now, with `options` bytes of options. It may be sent if a search is
-    /// in progress, no probe is in flight, and window and unsent data (both bytes) permit enough data after
-    /// it. The caller permits probes only while nothing is being recovered.
+    /// Returns the probe that may be sent now, with `options` bytes of options. A search must be in progress,
+    /// and no probe in flight. Window and unsent data, both bytes, must permit enough data after the probe.
+    /// The caller permits probes only while nothing is being recovered.
     pub(crate) fn next_probe(&self, cwnd: u32, unsent: u32, options: u32, now: Instant) -> NextProbe {
         let mss = self.mss(options);
         let Some(search) = &self.search else { return NextProbe::Wait };
@@ -488,8 +487,8 @@ impl PathMtu {
         grown
     }
 
-    /// Records that the probe was lost and nothing else. RFC 4821 section 7.6.2: its loss is no congestion;
-    /// the caller does not change the window.
+    /// Records that the probe was lost and nothing else. This is no sign of congestion (RFC 4821 section
+    /// 7.6.2), so the caller does not change the window.
     pub(crate) fn on_probe_lost(&mut self, now: Instant) {
         if let Some(search) = &mut self.search
             && let Some(probe) = search.probe.take()
@@ -508,8 +507,8 @@ impl PathMtu {
         }
     }
 
-    /// Returns the size that every path is assumed to carry once large packets seem to vanish, bytes of IP
-    /// packet.
+    /// Returns the packet size, bytes, that is used once large packets seem to vanish: every path should
+    /// carry it.
     fn base(&self) -> u32 {
         (u32::from(self.base_mss) + self.headers).max(self.min).min(self.mtu)
     }

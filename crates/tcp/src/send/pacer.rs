@@ -1,10 +1,10 @@
 //! Pacing: spreads transmissions over the round trip instead of sending bursts.
 //!
 //! A bucket fills at `percent * cwnd / srtt`, or at the rate that a congestion controller sets. Its size, the
-//! *quantum*, is the data of one wake-up: about a millisecond of data as in Linux, so that super-segments
-//! stay large at high rates. While data waits, the bucket holds a second quantum, so that a wake-up that is
-//! late by up to a quantum's time does not lower the rate. The first ten segments of a connection are not
-//! paced, because an initial window should leave at once.
+//! *quantum*, is the data of one wake-up. It is about a millisecond of data as in Linux, so that
+//! super-segments stay large at high rates. While data waits, the bucket holds a second quantum. So a late
+//! wake-up does not lower the rate, if it is late by at most the time of a quantum. The first ten segments of
+//! a connection are not paced, because an initial window should leave at once.
 
 use alloc::boxed::Box;
 
@@ -18,7 +18,7 @@ const UNPACED_SEGMENTS: u32 = 10;
 /// Rates in percent of cwnd/srtt (Linux: the same).
 const SLOW_START_PERCENT: u128 = 200;
 const CONGESTION_AVOIDANCE_PERCENT: u128 = 120;
-/// A byte in the unit of the bucket: microseconds times bytes per second, so that filling needs no division.
+/// A byte in the unit of the bucket, microseconds times bytes per second. This unit saves a division.
 const BYTE: i64 = 1_000_000;
 
 /// Pacing of one connection.
@@ -27,7 +27,7 @@ pub(crate) struct Pacer {
     /// Number of segments that left since the start, or since [`Pacer::restart`] or [`Pacer::spread`] set it.
     segments: u32,
     mss: u32,
-    /// Present while something paces: a configuration, a controller with a rate, or a window that is spread.
+    /// Present while something paces: a configuration, a controller with a rate, or the spread of a window.
     bucket: Option<Box<Bucket>>,
 }
 
@@ -42,11 +42,11 @@ struct Bucket {
     at: Instant,
     /// True while data waits for the bucket to fill.
     is_awaited: bool,
-    /// A remembered window that is paced over a remembered round trip.
+    /// The spread: a remembered window is paced over a remembered round trip.
     spread: Option<Spread>,
     /// Rate of the spread, bytes per second: the rate of the path.
     spread_rate: u64,
-    /// True if a congestion controller sets the rate: pacing then continues after a spread.
+    /// True if a congestion controller sets the rate. Pacing then continues after a spread.
     is_named: bool,
 }
 
@@ -65,8 +65,8 @@ impl Pacer {
         Pacer { segments: 0, mss: 536, bucket }
     }
 
-    /// Changes or ends pacing. Until the next [`update`](Pacer::update) the current rate applies, limited by
-    /// the new maximum.
+    /// Changes or ends pacing. Until the next [`update`](Pacer::update) the current rate stays, within the
+    /// new maximum.
     pub(crate) fn set_config(&mut self, config: Option<PacingConfig>) {
         if config.is_none() && self.bucket.is_none() {
             return;
@@ -102,9 +102,9 @@ impl Pacer {
         self.replace_rate(u64::try_from(rate).unwrap_or(u64::MAX), mss, now);
     }
 
-    /// Sets the rate of a congestion controller, bytes per second, as far as the configuration permits it.
-    /// While a remembered window is spread, the remembered rate of the path is the lower bound, because a
-    /// controller that has measured only the handshake knows less.
+    /// Sets the rate of a congestion controller, bytes per second, limited by the configuration. During a
+    /// spread the remembered rate of the path is the lower bound, because a controller that has measured only
+    /// the handshake knows less.
     pub(crate) fn set_rate(&mut self, rate: u64, mss: u32, now: Instant) {
         let spread = self.bucket.as_ref().filter(|bucket| bucket.is_spreading(now));
         let min = spread.map_or(0, |bucket| bucket.spread_rate);
@@ -128,8 +128,8 @@ impl Pacer {
         bucket
     }
 
-    /// Paces at `rate` bytes per second for the round trip `rtt` from the next segment on, after the bytes
-    /// that may leave at once.
+    /// Begins a spread. The bytes in `at_once` may leave at once. Later data leaves at `rate` bytes per
+    /// second during the round trip `rtt`, which begins with the next segment.
     pub(crate) fn spread(&mut self, rate: u64, rtt: Micros, mss: u32, at_once: u32, now: Instant) {
         let mss_before = core::mem::replace(&mut self.mss, mss.max(1));
         self.segments = UNPACED_SEGMENTS.saturating_sub(at_once / self.mss);
@@ -147,7 +147,7 @@ impl Pacer {
         self.bucket.take_if(is_over);
     }
 
-    /// Leaves the next ten segments unpaced, unless a remembered window is being spread.
+    /// Leaves the next ten segments unpaced, unless a spread is in progress.
     pub(crate) fn restart(&mut self) {
         if self.bucket.as_ref().is_none_or(|bucket| bucket.spread.is_none()) {
             self.segments = 0;
@@ -185,7 +185,7 @@ impl Pacer {
         }
     }
 
-    /// Records that no data waits to be sent: silence earns no second quantum.
+    /// Records that no data waits to be sent, so that silence earns no second quantum.
     #[inline]
     pub(crate) fn end_wait(&mut self) {
         if let Some(bucket) = &mut self.bucket {
@@ -206,13 +206,13 @@ impl Pacer {
             return;
         }
         bucket.refill(self.mss, now);
-        // The negative level has a limit, so that a burst of probes cannot silence the connection for long.
+        // This limit of the negative level keeps a burst of probes from silencing the connection for long.
         let floor = -2 * bucket.quantum(self.mss) * BYTE;
         bucket.level = (bucket.level - i64::from(bytes) * BYTE).max(floor);
         bucket.is_awaited = false;
     }
 
-    /// Returns the time when a quantum may leave; `None` if a segment may leave now, or without pacing.
+    /// Returns the time when a quantum may leave; `None` if a segment may leave now, or if nothing is paced.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let bucket = self.bucket.as_ref().filter(|_| self.segments >= UNPACED_SEGMENTS)?;
         let rate = bucket.rate?;

@@ -1,10 +1,10 @@
-//! PSH at the end of every burst, as in Linux since 5.4. There a burst is one packet with segmentation
-//! offload, and its last segment carries PSH so that a coalescing receiver need not wait for more.
+//! PSH at the end of every burst, as in Linux since 5.4. In Linux a burst is one packet with segmentation
+//! offload. Its last segment carries PSH so that a coalescing receiver need not wait for more.
 //!
-//! The length of that packet determines the position of the flags. Linux makes it as long as the data that
-//! the pacing rate sends in 1/1024 s (even if it does not pace), at least two segments, at most half the
-//! congestion window and 64 KB. On short paths it adds up to 64 KB, halved with each 512 us of the round-trip
-//! time.
+//! The length of that packet determines which segments carry PSH. Linux makes it as long as the data that the
+//! pacing rate sends in 1/1024 s, even if it does not pace. On short paths it adds up to 64 KB, halved with
+//! each 512 us of the minimum round-trip time. The packet has at least two segments, and at most half the
+//! congestion window and 64 KB.
 
 use crate::time::Micros;
 
@@ -12,7 +12,7 @@ use crate::time::Micros;
 const MIN_SEGMENTS: u32 = 2;
 /// Linux: `gso_max_size` less the headers.
 const MAX_BYTES: u64 = 65_535 - 320;
-/// Linux: `tcp_tso_rtt_log`. Each 2^9 us of round-trip time halve the added length.
+/// Linux: `tcp_tso_rtt_log`. Each 2^9 us of the minimum round-trip time halve the added length.
 const RTT_LOG: u32 = 9;
 /// Pacing rates of slow start and of congestion avoidance, percent of cwnd/srtt.
 const SLOW_START_PERCENT: u64 = 200;
@@ -23,7 +23,7 @@ const AVOIDANCE_PERCENT: u64 = 120;
 pub(crate) struct Pace {
     /// Congestion window, bytes.
     pub(crate) cwnd: u32,
-    /// The window is below half the slow-start threshold.
+    /// True if the window is below half the slow-start threshold.
     pub(crate) slow_start: bool,
     /// Bytes in flight.
     pub(crate) pipe: u32,
@@ -44,7 +44,7 @@ pub(crate) struct BurstPush {
 }
 
 impl BurstPush {
-    /// Returns the burst with one more segment of new data; `more`: another full one may follow at once.
+    /// Returns the burst with one more segment of new data. `more`: another full segment may follow at once.
     pub(crate) fn with_segment(&self, pace: &Pace, more: bool) -> Self {
         let (sent, max) = if self.is_over() { (0, burst_segments(pace)) } else { (self.sent, self.max) };
         BurstPush { sent: sent + 1, max, stalled: !more }

@@ -1,5 +1,5 @@
-//! The send buffer: bytes from SND.UNA, sent or not, until they are acknowledged; the push marks of the
-//! application (RFC 9293 section 3.9.1, PSH); and whether a FIN follows.
+//! The send buffer. It holds the bytes from SND.UNA, sent or not, until they are acknowledged; the push marks
+//! of the application (RFC 9293 section 3.9.1, PSH); and whether a FIN follows.
 //!
 //! The queue knows bytes, not segments; the scoreboard has the state of sent segments. The queue allocates
 //! memory with the first write, or uses storage that is lent ([`SendQueue::lend`]). The storage is taken away
@@ -36,7 +36,8 @@ pub(crate) struct SendQueue {
     tail_push: Option<SeqNum>,
     /// The last write announced that more follows.
     more: bool,
-    /// End of the last push mark other than [`SendQueue::mark_burst`]'s, or SND.UNA (Linux: pushed_seq).
+    /// End of the last push mark, without the marks of [`SendQueue::mark_burst`], or SND.UNA (Linux:
+    /// pushed_seq).
     pushed: SeqNum,
     /// The highest sequence number that was sent.
     sent: SeqNum,
@@ -126,8 +127,8 @@ impl SendQueue {
         taken
     }
 
-    /// Takes at most `max` bytes off the front of `data`, like [`SendQueue::write`]; it copies them only if
-    /// they are fewer than [`MIN_GIVEN`].
+    /// Takes at most `max` bytes off the front of `data`, like [`SendQueue::write`]. Copies them only if they
+    /// are fewer than [`MIN_GIVEN`].
     pub(crate) fn write_bytes(&mut self, data: &mut Bytes, max: usize) -> usize {
         let taken = data.len().min(max).min(self.free());
         if taken < MIN_GIVEN {
@@ -156,12 +157,12 @@ impl SendQueue {
         self.add_push(self.end());
     }
 
-    /// Records that the last write announced more: its last byte gets no push mark (Linux: MSG_MORE).
+    /// Records that the last write announced more, so its last byte gets no push mark (Linux: MSG_MORE).
     pub(crate) fn leave_open(&mut self) {
         self.more = true;
     }
 
-    /// Marks the segment that ends at `end` as the last of a burst: it carries PSH, in retransmissions too.
+    /// Marks the segment that ends at `end` as the last of a burst. It carries PSH, also in retransmissions.
     pub(crate) fn mark_burst(&mut self, end: SeqNum) {
         if self.pushes.len() == MAX_PUSH_MARKS {
             self.pushes.remove(0);
@@ -194,8 +195,8 @@ impl SendQueue {
         SeqRange::new(range.start, range.end.min(end))
     }
 
-    /// True if the segment with this payload carries PSH: it contains a push mark, or it empties the queue
-    /// and no more data was announced.
+    /// True if the segment with this payload carries PSH. It does if it contains a push mark, or if it
+    /// empties the queue and no more data was announced.
     pub(crate) fn push_at(&self, range: SeqRange) -> bool {
         if range.is_empty() {
             return false;
@@ -205,8 +206,8 @@ impl SendQueue {
             || self.pushes.get(index).is_some_and(|push| push.le(range.end))
     }
 
-    /// Records that bytes up to `to` were sent. If they empty the queue, their end gets a mark, so that a
-    /// retransmission carries PSH as the original did.
+    /// Records that bytes up to `to` were sent. If this empties the queue, the end gets a mark, so that a
+    /// retransmission carries PSH like the original.
     pub(crate) fn on_sent(&mut self, to: SeqNum) {
         let to = to.min(self.end());
         if to == self.end() && to.gt(self.sent) && !self.more {
@@ -215,8 +216,8 @@ impl SendQueue {
         self.sent = self.sent.max(to);
     }
 
-    /// Sets MAX.SND.WND, bytes. Writes set a push mark after each half of it, so that a receiver that waits
-    /// for PSH cannot stall the window.
+    /// Sets MAX.SND.WND, bytes. Writes set a push mark after each half of it. Otherwise a receiver that waits
+    /// for PSH could stall the window.
     pub(crate) fn set_max_window(&mut self, max_snd_wnd: u32) {
         self.max_window = max_snd_wnd;
     }
@@ -296,8 +297,8 @@ impl SendQueue {
         self.limit
     }
 
-    /// Grows the buffer with the window, as Linux does: to two windows, so that one window can be written
-    /// while the other is in flight, but at most to `max` and the configured maximum. It never shrinks.
+    /// Grows the buffer to two windows, as Linux does, so that one window can be written while the other is
+    /// in flight. It grows at most to `max` and the configured maximum, and never shrinks.
     pub(crate) fn grow(&mut self, window: u32, max: usize) {
         let wanted = (window as usize).saturating_mul(2).min(max);
         self.limit = self.limit.max(wanted.min(self.max));

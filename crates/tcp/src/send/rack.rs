@@ -1,9 +1,9 @@
 //! RACK: loss detection by time (RFC 8985 section 6), without its tail loss probe.
 //!
-//! A segment is lost if a segment that was sent later has been delivered, and RACK.rtt plus a *reordering
-//! window* has passed since the segment was sent. Until reordering has been seen, that window is zero during
-//! recovery and after three segments reported by SACK. Unlike a count of duplicates, the rule also works for
-//! short flights, lost retransmissions and reordered segments.
+//! A segment is lost if two conditions hold. A segment that was sent later has been delivered. And RACK.rtt
+//! plus a *reordering window* has passed since the segment was sent. Until reordering has been seen, the
+//! window is zero during recovery and after three segments reported by SACK. Unlike a count of duplicates,
+//! the rule also works for short flights, lost retransmissions and reordered segments.
 
 use alloc::vec::Vec;
 
@@ -58,15 +58,14 @@ pub(crate) struct Rack {
 /// Reordering as Linux's TCP_INFO counts it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Reordering {
-    /// Number of times that an acknowledgement showed a segment overtaken by a later one; an acknowledgement
-    /// can show two.
+    /// Number of times that an acknowledgement showed an overtaken segment; each shows at most two.
     pub(crate) events: u32,
     /// Maximum distance by which a segment was overtaken, bytes.
     pub(crate) span: u32,
 }
 
 /// Segments that redundancy may still repair. They are not declared lost before the answer to the redundancy
-/// could arrive; otherwise a retransmission would accompany every repair.
+/// could arrive. Otherwise every repair would cause a retransmission as well.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Holds {
     /// Ranges that parities cover, with the time when each left or will leave.
@@ -81,8 +80,8 @@ impl Initial for Holds {
 }
 
 impl Holds {
-    /// Returns the time when the last parity that covers a segment leaves; `None` for a retransmitted
-    /// segment.
+    /// Returns the time when the last parity that covers a segment leaves; `None` if no parity covers it or
+    /// if it was retransmitted.
     fn parity_at(&self, record: &Record) -> Option<Instant> {
         if self.covered.is_empty() || record.transmissions > 1 {
             return None;
@@ -93,13 +92,13 @@ impl Holds {
     }
 }
 
-/// Minimum time by which the answer to parity may be later than a round trip.
+/// Time by which the answer to parity may be later than a round trip, at least.
 const HOLD_SLACK: Micros = Micros::from_millis(1);
 
 impl Rack {
-    /// Returns RACK before the first delivery. `granularity` is that of the driver's clock and the minimum of
-    /// the reordering timer. From `dup_thresh` segments reported by SACK on, the reordering window is zero
-    /// until reordering has been seen.
+    /// Returns RACK before the first delivery. `granularity`: that of the driver's clock, the minimum of the
+    /// reordering timer. `dup_thresh`: number of segments reported by SACK that makes the reordering window
+    /// zero, as long as no reordering has been seen.
     pub(crate) fn new(granularity: Duration, dup_thresh: u32) -> Self {
         Rack {
             granularity: granularity.into(),
@@ -126,8 +125,8 @@ impl Rack {
         self.holds.release();
     }
 
-    /// Sets the ranges that redundancy may still repair, with the time when the parity of each left or will
-    /// leave. `full`: also hold ranges for which the reordering window is zero.
+    /// Sets the ranges that redundancy may still repair, each with the time when its parity leaves or left.
+    /// `full`: hold them even while the reordering window is zero.
     pub(crate) fn hold(&mut self, full: bool, covered: impl IntoIterator<Item = (SeqRange, Instant)>) {
         if let Some(holds) = self.holds.get_mut() {
             holds.covered.clear();
@@ -155,18 +154,18 @@ impl Rack {
         self.min_rtt = min_rtt.unwrap_or(self.min_rtt);
         self.srtt = srtt.unwrap_or(self.srtt);
         self.advanced = false;
-        // The lowest overtaken segment that SACK reports, and the lowest below the acknowledgement number:
-        // `tcpi_reord_seen` counts each (Linux: the same).
+        // Two segments: the lowest overtaken one that SACK reports, and the lowest one below the
+        // acknowledgement number. `tcpi_reord_seen` counts each (Linux: the same).
         let mut overtaken: [Option<SeqNum>; 2] = [None; 2];
         let mut last = None;
         for segment in &ack.delivered {
-            // The echo is about segments that arrived in order (RFC 7323 section 4.3), not about segments
-            // that SACK reports above a hole.
+            // The echoed timestamp is that of a segment that arrived in order (RFC 7323 section 4.3), not of
+            // one that SACK reports above a hole.
             let in_order = segment.range.end.le(ack.ack);
             let echoed = ack.echoed_rtt.filter(|_| in_order);
-            // RACK.rtt is taken from the last segment in this order: first the segments that SACK reports,
-            // then the segments below the acknowledgement number (Linux: the same). Repaired data was
-            // delivered by a segment sent later.
+            // RACK.rtt is taken from the last segment in this order: first those that SACK reports, then
+            // those below the acknowledgement number (Linux: the same). Repaired data gives no RACK.rtt,
+            // because a later segment delivered it.
             let later = |(was_in_order, end): (bool, SeqNum)| match in_order == was_in_order {
                 true => segment.range.end.gt(end),
                 false => in_order,
@@ -186,7 +185,7 @@ impl Rack {
             let (start, lowest) = (dsack.range.start, &mut overtaken[0]);
             *lowest = Some(lowest.map_or(start, |lowest| lowest.min(start)));
         }
-        // The distance is measured from the highest byte that has arrived.
+        // The distance reaches from the overtaken segment to the highest byte that has arrived.
         let highest = board.highest_sacked().unwrap_or(board.una());
         for lowest in overtaken.into_iter().flatten().filter(|lowest| lowest.lt(highest)) {
             self.on_overtaken(highest.since(lowest));
@@ -194,13 +193,13 @@ impl Rack {
         self.take_dsack(ack, board.una(), board.nxt());
     }
 
-    /// Performs step 2 for a delivered segment: RACK.xmit_ts and RACK.end_seq follow it if it was sent later.
-    /// Returns false if the delivery shows nothing about the segment's last transmission.
+    /// Performs step 2 for a delivered segment: if it was sent later than RACK.xmit_ts and RACK.end_seq,
+    /// these follow it. Returns false if the delivery shows nothing about the segment's last transmission.
     fn take_delivery(&mut self, segment: &Delivered, echoed_rtt: Option<Micros>, now: Instant) -> bool {
         if segment.retransmitted {
             let rtt = Micros::between(segment.sent_at, now);
             // "If ACK.ts_option.echo_reply < Segment.xmit_ts" or "If rtt < RACK.min_RTT": then the original
-            // was delivered, which shows nothing about the retransmission.
+            // was delivered. That shows nothing about the retransmission.
             let older = echoed_rtt.is_some_and(|echoed| echoed > rtt + TIMESTAMP_TICK);
             if older || rtt < self.min_rtt {
                 return false;
@@ -213,8 +212,8 @@ impl Rack {
         true
     }
 
-    /// Performs step 3, "Detect data segment reordering": returns true if data with higher sequence numbers
-    /// arrived before this segment, which was sent once.
+    /// Performs step 3, "Detect data segment reordering". Returns true if the segment was sent once and data
+    /// with higher sequence numbers arrived before it.
     fn is_overtaken(&mut self, segment: &Delivered) -> bool {
         let end = segment.range.end;
         match self.fack {
@@ -226,8 +225,8 @@ impl Rack {
         }
     }
 
-    /// Performs the part of step 4 for DSACK: widens the window once per round with an unnecessary
-    /// retransmission. Duplicates of copies and probes show nothing about reordering.
+    /// Performs the part of step 4 for DSACK: in each round with an unnecessary retransmission, widens the
+    /// window once. Duplicates of copies and probes show nothing about reordering.
     fn take_dsack(&mut self, ack: &AckOutcome, una: SeqNum, nxt: SeqNum) {
         if self.dsack_round.is_some_and(|round| una.ge(round)) {
             self.dsack_round = None;
@@ -240,9 +239,9 @@ impl Rack {
         }
     }
 
-    /// True if the last acknowledgement shows that a segment's last transmission arrived. The late arrival of
-    /// an original that had been retransmitted shows that segments are late, not which are lost (Linux: the
-    /// same).
+    /// True if the last acknowledgement shows that a segment's last transmission arrived. If only a late
+    /// original arrives after its retransmission, this is false: the original shows that segments are late,
+    /// not which are lost (Linux: the same).
     pub(crate) fn has_advanced(&self) -> bool {
         self.advanced
     }
@@ -271,8 +270,8 @@ impl Rack {
             }
         };
         let before = |record: &&Record| sent_after(newest, (record.sent_at, record.range.end));
-        // Both iterations are in the order of transmission: they end at the time when the delivered segment
-        // was sent.
+        // Both iterations are in the order of transmission. They end at the transmission time of the newest
+        // delivered segment.
         board.originals().take_while(before).for_each(&mut check);
         let (sent_at, _) = newest;
         board.resent().take_while(|record| record.sent_at <= sent_at).filter(before).for_each(check);
@@ -282,7 +281,7 @@ impl Rack {
     }
 
     /// Performs step 5 when the reordering timer fires. A timer that is served late is evaluated as of its
-    /// deadline: acknowledgements may be unread, so their absence since then is no evidence.
+    /// deadline. Acknowledgements may have arrived since then and be unread, so their absence is no evidence.
     pub(crate) fn on_timeout(&mut self, board: &Scoreboard, now: Instant) -> RackVerdict {
         let as_of = self.deadline.map_or(now, |deadline| deadline.min(now));
         self.detect(board, as_of)
@@ -296,8 +295,8 @@ impl Rack {
         self.deadline = None;
     }
 
-    /// Records that the peer answered a parity segment that left at `sent_at` and covers data up to `end`: a
-    /// segment sent at that time has arrived.
+    /// Records that the peer answered a parity segment that left at `sent_at` and covers data up to `end`.
+    /// This shows that a segment sent at that time arrives.
     pub(crate) fn on_parity_answered(&mut self, sent_at: Instant, end: SeqNum, now: Instant) {
         self.rtt = Micros::between(sent_at, now);
         if self.newest.is_none_or(|newest| sent_after((sent_at, end), newest)) {
@@ -305,19 +304,19 @@ impl Rack {
         }
     }
 
-    /// Reacts to the undo of a fast recovery: the segments declared lost had been overtaken.
+    /// Records that a fast recovery was undone, because the segments declared lost had only been overtaken.
     pub(crate) fn on_spurious_recovery(&mut self) {
         self.reordering_seen = true;
     }
 
-    /// Records that up to `bytes` of later data overtook a segment, which therefore was late and not lost.
+    /// Records that up to `bytes` of later data overtook a segment. So this segment was late and not lost.
     pub(crate) fn on_overtaken(&mut self, bytes: u32) {
         self.reordering_seen = true;
         self.reordering.events += 1;
         self.reordering.span = self.reordering.span.max(bytes);
     }
 
-    /// Counts the end of a recovery; a widened window persists for a number of them (step 4).
+    /// Counts the end of a recovery. A widened window persists for [`REO_WND_PERSIST`] of them (step 4).
     pub(crate) fn on_recovery_exit(&mut self) {
         self.in_recovery = false;
         self.reo_wnd_persist = self.reo_wnd_persist.saturating_sub(1);
@@ -328,8 +327,8 @@ impl Rack {
     }
 
     /// Returns the lost ranges after a timeout. RFC 8985 section 6.3, upon RTO expiration: the first
-    /// outstanding segment is lost, and every other for which "Segment.xmit_ts + RACK.rtt + RACK.reo_wnd -
-    /// Now() <= 0".
+    /// outstanding segment is lost, and so is every other for which "Segment.xmit_ts + RACK.rtt +
+    /// RACK.reo_wnd - Now() <= 0".
     pub(crate) fn on_rto(&mut self, board: &Scoreboard, now: Instant) -> LostRanges {
         self.deadline = None;
         let wait = self.rtt + self.reo_wnd(board.sacked_segments());

@@ -1,8 +1,8 @@
-//! The bytes that may be in flight and the rate at which they leave: the parts that connections of a path can
-//! share.
+//! Congestion controller, delivery rate and pacer: the bytes that may be in flight, and the rate at which
+//! they leave. Connections of a path can share these parts.
 //!
 //! A connection has a [`RateControl`] of its own, or is a *member* of a path. The stack lends a member the
-//! path's control for each call; [`Others`] then has the bytes in flight of the other members.
+//! path's control for each call. [`Others`] then describes the other members.
 
 use alloc::boxed::Box;
 
@@ -11,7 +11,7 @@ use crate::send::delivery::DeliveryRate;
 use crate::send::pacer::Pacer;
 use crate::time::Instant;
 
-/// The parts that decide how many bytes may be in flight, and at which rate they leave.
+/// The parts that decide how many bytes may be in flight and at which rate they leave.
 #[derive(Debug)]
 pub(crate) struct RateControl {
     pub(crate) congestion: Controller,
@@ -22,7 +22,7 @@ pub(crate) struct RateControl {
     pub(crate) others: Option<Others>,
 }
 
-/// Facts about the other members of the path that a member needs during a call, and its report of that call.
+/// Facts that a member needs about the other members during a call, and the member's report of that call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Others {
     /// Bytes in flight.
@@ -34,31 +34,30 @@ pub(crate) struct Others {
     /// True if one of them has a full segment of new data within its peer's window, or lost data to
     /// retransmit.
     pub(crate) wants: bool,
-    /// True if this member may undo the response to its losses: no other member has lost data in the
-    /// meantime.
+    /// True if this member may undo the response to its losses, because no other member has lost data since.
     pub(crate) may_undo: bool,
     /// True if the last response to a congestion mark was a round trip ago or more.
     pub(crate) may_answer_mark: bool,
-    /// True if the member may request the remembered window of the path: nothing else is in flight, and this
-    /// controller has not measured the path.
+    /// True if the member may request the remembered window of the path, because nothing else is in flight
+    /// and this controller has not measured the path.
     pub(crate) may_jump: bool,
     /// Bytes that the member may send in its turn.
     pub(crate) grant: u32,
     /// Bytes that the member may always have in flight.
     pub(crate) floor: u32,
-    /// Time when the newest transmission left that any member knows to be delivered. The member updates it.
+    /// Transmission time of the newest data that any member knows to be delivered. The member updates it.
     pub(crate) newest_delivered: Instant,
-    /// Reported: bytes sent in this call.
+    /// Report: bytes sent in this call.
     pub(crate) sent: u32,
-    /// Reported: data was delivered.
+    /// Report: data was delivered.
     pub(crate) has_delivered: bool,
-    /// Reported: the member responded to a congestion mark.
+    /// Report: the member responded to a congestion mark.
     pub(crate) has_answered_mark: bool,
 }
 
 impl RateControl {
-    /// Begins sending from idle: as at the start of a connection, an initial window leaves at once if the
-    /// controller sets the rate.
+    /// Begins sending from idle. If the controller sets the rate, an initial window leaves at once, as at the
+    /// start of a connection.
     pub(crate) fn begin_flight(&mut self) {
         if self.congestion.pacing_rate().is_some() {
             self.pacer.restart();
@@ -103,8 +102,7 @@ impl RateControl {
         }
     }
 
-    /// Returns the congestion window; for a member, at least the sum of the others' bytes in flight and its
-    /// floor.
+    /// Returns the congestion window. For a member it is at least the others' bytes in flight plus its floor.
     #[inline]
     pub(crate) fn window(&self) -> u32 {
         let cwnd = self.congestion.cwnd();
@@ -120,8 +118,7 @@ impl RateControl {
         }
     }
 
-    /// Undoes the last reduction, which was a mistake. A shared path undoes it only if all its losses were
-    /// mistakes.
+    /// Undoes the last reduction, which was a mistake. On a shared path this needs `may_undo`.
     pub(crate) fn on_spurious(&mut self, now: Instant) {
         if self.others.is_none_or(|others| others.may_undo) {
             self.congestion.on_spurious(now);

@@ -1,10 +1,10 @@
-//! The recovery state of the sender (RFC 5681, RFC 6582, RFC 6675; names as in Linux), and the detection of
-//! mistaken reductions of the window (RFC 3522, RFC 3708, RFC 5682).
+//! The recovery state of the sender (RFC 5681, RFC 6582, RFC 6675; names as in Linux). It also detects window
+//! reductions that were mistakes (RFC 3522, RFC 3708, RFC 5682).
 //!
 //! This module decides when a reduction begins and ends; the congestion controller decides its size. There is
 //! at most one reduction per window of data, for any cause (loss detection, ECN or a mechanism that repaired
-//! a loss). During the repair after a timeout, a lost retransmission (RFC 5681 section 4.3) or a timeout
-//! after progress reduces the window once more.
+//! a loss). During the repair after a timeout, two events reduce the window once more: a lost retransmission
+//! (RFC 5681 section 4.3), and a timeout after progress.
 
 use brisk_wire::SeqNum;
 
@@ -46,14 +46,14 @@ pub(crate) struct Recovery {
     fast: bool,
     /// True if a masked loss is the only cause of the last reduction.
     masked: bool,
-    /// True if a masked loss was reported during a reduction that may be undone: the undo waits until the
-    /// report is refuted.
+    /// True if a masked loss was reported during a reduction that may be undone. The undo then waits until
+    /// the report is refuted.
     has_masked_loss: bool,
-    /// True if an undo was due during that time and is withheld.
+    /// True if an undo is withheld for that reason.
     withheld: bool,
     /// True if nothing is retransmitted until the next acknowledgement.
     suspended: bool,
-    /// Length of the tail loss probe in flight that repeats data, with SND.NXT when it left.
+    /// Length of a tail loss probe in flight that repeats data, with SND.NXT when the probe left.
     probe: Option<(u32, SeqNum)>,
 }
 
@@ -108,14 +108,13 @@ impl Recovery {
     }
 
     /// True if three duplicate acknowledgements may start fast retransmit on a connection without SACK. RFC
-    /// 6582 3.2 step 2: only if "the Cumulative Acknowledgment field covers more than 'recover'"; otherwise
-    /// they may be responses to this end's unnecessary retransmissions.
+    /// 6582 3.2 step 2: only if "the Cumulative Acknowledgment field covers more than 'recover'". Otherwise
+    /// this end's own unnecessary retransmissions may have caused them.
     pub(crate) fn may_fast_retransmit(&self) -> bool {
         !self.in_recovery() && self.una.gt(self.recover)
     }
 
-    /// Records a transmission. An undo by DSACK requires that all retransmissions of an episode prove
-    /// unnecessary.
+    /// Records a transmission. DSACK undoes an episode only if all its retransmissions prove unnecessary.
     pub(crate) fn on_sent(&mut self, sent: &Sent) {
         if sent.origin == Origin::Retransmit && self.undo_marker.is_some() {
             self.undo_retrans = self.undo_retrans.saturating_add(sent.range.len());
@@ -128,11 +127,11 @@ impl Recovery {
         self.probe = Some((len, nxt));
     }
 
-    /// Decides whether the current reduction (or, by DSACK, the last one) was a mistake. Call it before
-    /// [`Recovery::on_ack`]; on `Some` the caller restores the window, clears the marks of losses and calls
-    /// [`Recovery::undo`].
+    /// Decides whether the current reduction was a mistake. DSACK may also show this for the last reduction.
+    /// Call it before [`Recovery::on_ack`]. On `Some` the caller restores the window, clears the marks of
+    /// losses and calls [`Recovery::undo`].
     ///
-    /// `repairs_in_flight`: true if a retransmission is outstanding. Then DSACK and timestamps decide
+    /// `repairs_in_flight`: true if a retransmission is outstanding. DSACK and timestamps then decide
     /// nothing, because that retransmission may have been lost.
     pub(crate) fn spurious(
         &mut self,
@@ -169,15 +168,15 @@ impl Recovery {
         if self.in_recovery() { self.frto_verdict(ack) } else { None }
     }
 
-    /// Examines a timeout as in RFC 5682 section 3.1, with SACK. The timeout was spurious if data that was
-    /// sent before it and never again is delivered now. It was real if an acknowledgement has SACKs or
-    /// duplicates instead.
+    /// Examines a timeout as in RFC 5682 section 3.1, with SACK. The timeout was spurious if the
+    /// acknowledgement delivers data that was sent before it and never again. It was real if the
+    /// acknowledgement is a duplicate, or SACK reports other data.
     fn frto_verdict(&mut self, ack: &AckOutcome) -> Option<UndoCause> {
         if !self.frto {
             return None;
         }
         let original = |range_end: SeqNum| range_end.le(self.recovery_point);
-        // Data that redundancy repaired had been lost: its delivery proves nothing.
+        // Redundancy repaired data that had been lost, so its delivery proves nothing.
         if !ack.repaired
             && ack.delivered.iter().any(|segment| !segment.retransmitted && original(segment.range.end))
         {
@@ -198,8 +197,8 @@ impl Recovery {
             && self.first_retransmit.is_some_and(|first| shows_late_original(ack, first))
     }
 
-    /// Holds retransmissions until the next acknowledgement or timeout, unless the recovery is undone or ends
-    /// now.
+    /// Holds retransmissions until the next acknowledgement or timeout. Call it only if the recovery is
+    /// neither undone nor over.
     pub(crate) fn suspend_retransmissions(&mut self) {
         self.suspended = true;
     }
@@ -214,23 +213,23 @@ impl Recovery {
         self.suspended
     }
 
-    /// True if the undone reduction is a fast recovery: then data was overtaken and not lost.
+    /// True if the undone reduction is a fast recovery. Then data was overtaken and not lost.
     pub(crate) fn shows_reordering(&self) -> bool {
         self.fast
     }
 
     /// True if new data has precedence over data marked lost. RFC 5682 section 3.1 step 2 b: after a timeout,
-    /// "if the acknowledgment advances the window [...] transmit up to two new (previously unsent) segments";
-    /// the next acknowledgement then shows whether the originals are arriving.
+    /// "if the acknowledgment advances the window [...] transmit up to two new (previously unsent) segments".
+    /// The next acknowledgement then shows whether the originals are arriving.
     pub(crate) fn prefers_new_data(&self) -> bool {
         self.frto && self.first_timeout && self.progressed
     }
 
-    /// Undoes the reduction, which was a mistake, so that the state is as without it. The same episode cannot
-    /// be undone again.
+    /// Undoes the reduction, which was a mistake. The state is then as without it, and the same episode
+    /// cannot be undone again.
     ///
-    /// The acknowledgement that shows the mistake then reaches [`Recovery::on_ack`] in the state `Disorder`,
-    /// and ends this state if no data is missing.
+    /// The acknowledgement that shows the mistake reaches [`Recovery::on_ack`] afterwards, in the state
+    /// `Disorder`. It ends this state if no data is missing.
     pub(crate) fn undo(&mut self) {
         self.state = CongestionState::Disorder;
         self.cut_high = self.cut_before;
@@ -238,8 +237,8 @@ impl Recovery {
     }
 
     /// Processes an acknowledgement. `lost_present`: data on the scoreboard was declared lost and has not
-    /// arrived, retransmitted or not; losses after the recovery point belong to the next window. `has_gaps`:
-    /// outstanding data is known to have arrived, or was retransmitted.
+    /// arrived, retransmitted or not. Losses after the recovery point belong to the next window. `has_gaps`:
+    /// outstanding data was retransmitted or is known to have arrived.
     pub(crate) fn on_ack(
         &mut self,
         ack: &AckOutcome,
@@ -287,12 +286,12 @@ impl Recovery {
         }
     }
 
-    /// Processes a loss that the reordering timer declared, like [`Recovery::on_ack`] after an
-    /// acknowledgement.
+    /// Processes a loss that the reordering timer declared. An acknowledgement with a loss has the same
+    /// effect in [`Recovery::on_ack`].
     pub(crate) fn on_loss(&mut self, nxt: SeqNum) -> Episode {
         self.resume_retransmissions();
         match self.state {
-            // After a timeout this loss is another sign of congestion, like the loss of a retransmission
+            // After a timeout this loss is a second sign of congestion, like the loss of a retransmission
             // (Linux: tcp_rack_reo_timeout).
             CongestionState::Open | CongestionState::Disorder | CongestionState::Loss => {
                 self.enter_recovery(nxt)
@@ -306,17 +305,17 @@ impl Recovery {
     }
 
     /// Processes the firing of the retransmission timer. Returns whether `ssthresh` is lowered. RFC 5681
-    /// section 3.1 lowers it when the segment "has not yet been resent by way of the retransmission timer"; a
+    /// section 3.1 lowers it when the segment "has not yet been resent by way of the retransmission timer". A
     /// fast recovery that ends this way has lowered it already.
     pub(crate) fn on_timeout(&mut self, nxt: SeqNum) -> bool {
         self.resume_retransmissions();
         let (first, examines) = match self.state {
             CongestionState::Open | CongestionState::Disorder => (true, true),
-            // RFC 5682 section 3.1 step 1 examines no timeout that fires during fast recovery. In CWR an undo
-            // would also restore the window from before the reduction that is under way.
+            // RFC 5682 section 3.1 step 1 examines no timeout that fires during fast recovery. An undo in CWR
+            // would also undo the reduction that is under way.
             CongestionState::Cwr | CongestionState::Recovery => (false, false),
-            // After several timeouts in a row, data that was sent once and is delivered is the same evidence
-            // as after a single timeout (RFC 5682 section 3.2; Linux: the same).
+            // After several timeouts in a row the evidence is the same: data that was sent once is delivered
+            // (RFC 5682 section 3.2; Linux: the same).
             CongestionState::Loss => (self.progressed, !self.progressed),
         };
         if first {
@@ -334,17 +333,16 @@ impl Recovery {
         first
     }
 
-    /// Begins a repair without a reduction: segments became too large for the path and are sent again in
-    /// smaller ones, which is no sign of congestion (RFC 1191 section 6.4).
+    /// Begins a repair without a reduction. Segments became too large for the path and are sent again in
+    /// smaller ones. This is no sign of congestion (RFC 1191 section 6.4).
     pub(crate) fn on_too_big(&mut self, nxt: SeqNum) {
         if !self.reducing() {
             self.enter_loss(nxt);
         }
     }
 
-    /// Begins a repair after only a small segment of a flight arrived. The window has already been reduced,
-    /// and the other segments were probably too large. So the repair uses the current window instead of
-    /// beginning with one segment.
+    /// Begins a repair after only a small segment of a flight arrived. The other segments were probably too
+    /// large, and the window has already been reduced. So the repair uses the current window.
     pub(crate) fn on_flight_vanished(&mut self, nxt: SeqNum) {
         self.enter_loss(nxt);
     }
@@ -367,7 +365,7 @@ impl Recovery {
     }
 
     /// Records a loss that a mechanism repaired and that congestion control must still respond to. Only
-    /// [`Recovery::undo_masked`] undoes this reduction, if there was no loss.
+    /// [`Recovery::undo_masked`] undoes this reduction, if there was no loss after all.
     ///
     /// Call it before [`Recovery::on_ack`]. An acknowledgement beyond the recovery point ends the current
     /// reduction, and a loss that it reports belongs to the next window.
@@ -380,8 +378,8 @@ impl Recovery {
             return Episode::Stayed;
         }
         if ack.le(self.cut_high) {
-            // The reduction covers this loss too: the DSACK of an unnecessary retransmission does not make it
-            // a mistake.
+            // The reduction responds to this loss too. So the DSACK of an unnecessary retransmission does not
+            // show that it was a mistake.
             self.forbid_undo();
         }
         let episode = self.enter_cwr(ack, nxt);
@@ -389,13 +387,13 @@ impl Recovery {
         episode
     }
 
-    /// True if a masked loss is a cause of the last reduction, so that refuting it may undo the reduction.
+    /// True if a masked loss is a cause of the last reduction. Refuting that loss may undo the reduction.
     pub(crate) fn answers_masked_loss(&self) -> bool {
         self.masked || self.has_masked_loss
     }
 
-    /// Records that all originals reported as repaired have arrived: nothing was lost. Returns true and
-    /// undoes the last reduction if that report was its only cause, or if its other cause was a mistake too.
+    /// Records that all originals reported as repaired have arrived, so nothing was lost. Undoes the last
+    /// reduction and returns true if that report was its only cause, or if its other cause was a mistake too.
     pub(crate) fn undo_masked(&mut self) -> bool {
         self.has_masked_loss = false;
         let undone = self.masked || self.withheld;
@@ -438,7 +436,7 @@ impl Recovery {
         Episode::Entered
     }
 
-    /// Continues the current reduction as a recovery: it covers this loss too, and now has data to repair.
+    /// Continues the current reduction as a recovery, because there is now data to repair.
     fn enter_recovery_from_cwr(&mut self, nxt: SeqNum) {
         self.state = CongestionState::Recovery;
         self.set_points(nxt);
@@ -456,7 +454,7 @@ impl Recovery {
         Episode::Entered
     }
 
-    /// Moves marks that SND.UNA has passed to just below it: after 2^31 bytes they would seem to be ahead.
+    /// Moves marks below SND.UNA up to just below it. Otherwise they would seem to be ahead after 2^31 bytes.
     fn follow(&mut self) {
         for mark in [&mut self.cut_high, &mut self.cut_before, &mut self.recover] {
             *mark = mark.max(self.una - 1);
@@ -471,12 +469,12 @@ impl Recovery {
 
     fn start_undo(&mut self) {
         self.undo_marker = Some(self.una);
-        // A probe in flight must also prove unnecessary (Linux: tcp_init_undo).
+        // A tail loss probe in flight must also prove unnecessary (Linux: tcp_init_undo).
         self.undo_retrans = self.probe.map_or(0, |(len, _)| len);
         self.first_retransmit = None;
     }
 
-    /// Records that `bytes` retransmitted before this recovery are in flight: they must also prove
+    /// Records that `bytes` are in flight that were retransmitted before this recovery. They must also prove
     /// unnecessary (Linux: tcp_init_undo).
     pub(crate) fn on_entered_with_retransmissions(&mut self, bytes: u32) {
         if self.undo_marker.is_some() {
@@ -493,9 +491,9 @@ impl Recovery {
     }
 }
 
-/// True if the echoed timestamp shows that a late original was acknowledged. The echo is about the segment at
-/// SND.UNA. It distinguishes the original from its retransmission only if that segment was retransmitted in
-/// the episode, whose first retransmission left at `first` (RFC 3522 section 3.2).
+/// True if the echoed timestamp shows that a late original was acknowledged. The echo belongs to the segment
+/// at SND.UNA. It shows this only if that segment was retransmitted in the episode. `first`: time when the
+/// first retransmission of the episode left (RFC 3522 section 3.2).
 fn shows_late_original(ack: &AckOutcome, first: Instant) -> bool {
     let older = ack.echoed_rtt.is_some_and(|echoed| echoed > Micros::between(first, ack.at) + TIMESTAMP_TICK);
     let repaired = |segment: &Delivered| {
@@ -568,7 +566,7 @@ mod tests {
         }
     }
 
-    /// Returns SND.UNA = 1000, SND.NXT = 9000, recovery entered at 100 ms with one retransmitted segment.
+    /// Returns a recovery that began at 100 ms with SND.UNA = 1000, SND.NXT = 9000 and one retransmission.
     fn in_recovery() -> Recovery {
         let mut recovery = Recovery::new(ISS, true);
         take(&mut recovery, &ack(0, 1000), false, 9000);
@@ -597,7 +595,7 @@ mod tests {
         assert_eq!(recovery.recovery_point(), seq(12_000));
     }
 
-    /// Linux: tcp_time_to_recover counts data that was declared lost until it has arrived.
+    /// Linux: tcp_time_to_recover counts lost data until it has arrived.
     #[test]
     fn a_repair_beyond_the_recovery_point_begins_another_reduction() {
         let mut recovery = in_recovery();

@@ -1,10 +1,10 @@
 //! Loss detection by counting, as in the years around 2012: three segments reported by SACK (RFC 6675),
-//! forward acknowledgement (FACK, Mathis and Mahdavi 1996) and early retransmit (RFC 5827), also in the
-//! relaxed form that Gentle Aggression's Table 1 needs.
+//! forward acknowledgement (FACK, Mathis and Mahdavi 1996) and early retransmit (RFC 5827). Table 1 of Gentle
+//! Aggression needs a relaxed form of early retransmit, which is here too.
 //!
-//! It is the baseline of the paper, and it evaluates the answers to the paper's probes. The threshold is
-//! dynamic: it rises to the longest observed reordering. It does not detect lost retransmissions; the
-//! retransmission timer does.
+//! This loss detection is the baseline of the paper, and evaluates the answers to the paper's probes. The
+//! threshold is dynamic: it rises to the longest observed reordering. Only the retransmission timer detects
+//! lost retransmissions.
 
 use brisk_wire::SeqNum;
 
@@ -52,7 +52,7 @@ impl Rfc6675 {
         Rfc6675 { config: *config, dup_thresh, fack: None, reordering_seen: false }
     }
 
-    /// Returns the data that an acknowledgement declares lost, and the rule.
+    /// Returns the data that an acknowledgement declares lost, and the rule that declares it.
     pub(crate) fn on_ack(
         &mut self,
         ack: &AckOutcome,
@@ -78,8 +78,8 @@ impl Rfc6675 {
         (self.early_retransmit(board, &count, situation), LossCause::EarlyRetransmit)
     }
 
-    /// Reacts to the undo of a fast recovery: the segments declared lost had been overtaken by more segments
-    /// than the threshold allowed.
+    /// Reacts to the undo of a fast recovery. More segments than the threshold allowed had overtaken the
+    /// segments declared lost.
     pub(crate) fn on_spurious_recovery(&mut self) {
         self.reordering_seen = true;
         self.dup_thresh = (self.dup_thresh + 1).min(MAX_DUP_THRESH);
@@ -90,9 +90,8 @@ impl Rfc6675 {
         self.reordering_seen
     }
 
-    /// Detects a segment that was sent once and is delivered below data delivered before it: it was
-    /// overtaken, and the threshold rises to the number of segments from it to the highest delivered one,
-    /// both included.
+    /// Detects an overtaken segment: it was sent once, and is delivered below data that was delivered before
+    /// it. The threshold rises to the number of segments from it to the highest delivered one, both included.
     fn detect_reordering(&mut self, ack: &AckOutcome, board: &Scoreboard) {
         let before = self.fack;
         for segment in &ack.delivered {
@@ -108,9 +107,9 @@ impl Rfc6675 {
     }
 
     /// Detects losses by counting. RFC 6675 section 4: IsLost() is true if "DupThresh discontiguous SACKed
-    /// sequences have arrived above 'SeqNum' or more than (DupThresh - 1) * SMSS bytes". This function counts
-    /// segments instead of bytes; then the second condition includes the first. FACK counts the holes below
-    /// the highest SACK as well.
+    /// sequences have arrived above 'SeqNum' or more than (DupThresh - 1) * SMSS bytes". Counting segments
+    /// instead of bytes makes the second condition include the first. FACK counts holes below the highest
+    /// SACK too.
     fn by_count(&self, board: &Scoreboard, count: &Count) -> (RackVerdict, LossCause) {
         if self.config.fack && count.spanned > self.dup_thresh {
             return (holes(board, self.dup_thresh, count), LossCause::Fack);
@@ -137,10 +136,10 @@ impl Rfc6675 {
         verdict
     }
 
-    /// Performs early retransmit, the variant of RFC 5827 that counts segments (section 2.2): if fewer than
-    /// four segments are outstanding and no new data can leave, reports of all but one of them suffice. The
-    /// paper's form needs only one reported segment. After reordering was seen, early retransmit is off
-    /// (section 3.2 of the RFC).
+    /// Performs early retransmit, the variant of RFC 5827 that counts segments (section 2.2). It applies if
+    /// fewer than four segments are outstanding and no new data can leave. Reports of all but one of them
+    /// then suffice; the paper's form needs only one reported segment. After reordering was seen, early
+    /// retransmit is off (section 3.2 of the RFC).
     fn early_retransmit(&self, board: &Scoreboard, count: &Count, situation: &Situation) -> RackVerdict {
         let needed = match self.config.early_retransmit {
             EarlyRetransmit::Off => u32::MAX,
@@ -176,7 +175,7 @@ fn holes(board: &Scoreboard, distance: u32, count: &Count) -> RackVerdict {
     verdict
 }
 
-/// True if it is in flight and not retransmitted yet; counting cannot detect a second loss.
+/// True if the segment is in flight and not retransmitted. Counting cannot detect a second loss.
 fn is_sent_once(record: &Record) -> bool {
     !record.sacked && !record.lost && record.origin != Origin::Retransmit
 }

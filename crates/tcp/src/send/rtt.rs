@@ -4,7 +4,7 @@
 use crate::config::RtoConfig;
 use crate::time::{Duration, Instant, Micros};
 
-/// Length of one of the three slots of the windowed minimum: together they cover 200 to 300 s.
+/// Length of one of the three slots of the windowed minimum. Together they cover 200 to 300 s.
 const MIN_RTT_SLOT: Micros = Micros::from_millis(100_000);
 /// Maximum of a sample. Above it the arithmetic is useless.
 const MAX_SAMPLE: Micros = Micros::from_millis(3_600_000);
@@ -102,13 +102,13 @@ impl RttEstimator {
     }
 
     /// Makes the first sample continue from the SRTT and RTTVAR of an earlier connection (RFC 9040 section
-    /// 5), unless it is less than half or more than twice that SRTT.
+    /// 5). A first sample below half or above twice that SRTT does not.
     pub(crate) fn continue_from(&mut self, srtt: Duration, rttvar: Duration) {
         let (srtt, rttvar) = (Micros::from(srtt), Micros::from(rttvar));
         self.prior = Some((srtt.clamp(MIN_SAMPLE, MAX_SAMPLE), rttvar.min(MAX_SAMPLE)));
     }
 
-    /// Bases the timeout on the earlier connection until there is a sample, because the handshake gave none.
+    /// Bases the timeout on the earlier connection until there is a sample, for a handshake that gave none.
     pub(crate) fn trust_prior(&mut self) {
         if let Some((srtt, rttvar)) = self.prior {
             self.set_initial_rto(self.bounds.timeout(srtt, rttvar * 4));
@@ -137,7 +137,7 @@ impl RttEstimator {
         self.srtt.map(|_| Micros::from_micros(self.rttvar4 / 4))
     }
 
-    /// Returns the minimum of the samples of the last 200 to 300 s before the last sample; `None` without a
+    /// Returns the minimum of the samples in the 200 to 300 s before the last sample; `None` without a
     /// sample.
     pub(crate) fn min_rtt(&self) -> Option<Micros> {
         self.minimum.min
@@ -148,9 +148,9 @@ impl RttEstimator {
         self.granularity
     }
 
-    /// Returns the timeout before backoff: `srtt + max(G, 4*rttvar, var_floor)`, limited to `[min, max]`. The
-    /// floor limits the variance term, not the sum, so the timeout of a stable path exceeds its round-trip
-    /// time by `var_floor`.
+    /// Returns the timeout before backoff: `srtt + max(G, 4*rttvar, var_floor)`, limited to `[min, max]`.
+    /// `var_floor` limits the variance term, not the sum. So the timeout of a stable path exceeds its
+    /// round-trip time by `var_floor`.
     pub(crate) fn rto_base(&self) -> Micros {
         self.rto_base
     }
@@ -228,7 +228,7 @@ impl RecentRtts {
         self.samples.iter().flatten().min().copied()
     }
 
-    /// Returns the smaller of the latest two: a delayed acknowledgement makes one of them long.
+    /// Returns the smaller of the latest two, because a delayed acknowledgement makes one of them long.
     pub(crate) fn min_of_latest_two(&self) -> Option<Micros> {
         let [last, before] =
             [1, 2].map(|back| self.samples[self.next.wrapping_sub(back) % self.samples.len()]);

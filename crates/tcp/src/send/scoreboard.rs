@@ -2,9 +2,9 @@
 //! section 3).
 //!
 //! Records cover SND.UNA to SND.NXT without gaps, in the order of sequence numbers. Sacked, lost and
-//! retransmitted segments are stored a second time, as sets of ranges and in order of transmission. So the
-//! cost of an acknowledgement is a binary search and the records that it changes, regardless of the amount of
-//! outstanding data. Only the scoreboard processes a raw DSACK: it knows the retransmissions and their
+//! retransmitted segments are also in sets of ranges, and retransmitted ones in a list in order of
+//! transmission. So an acknowledgement costs a binary search and the records that it changes, however much
+//! data is outstanding. Only the scoreboard processes a raw DSACK: it knows the retransmissions and their
 //! reasons, and returns the retransmission that caused the duplicate.
 
 use alloc::collections::VecDeque;
@@ -24,8 +24,8 @@ mod sent_twice;
 
 use sent_twice::SentTwice;
 
-/// Maximum number of splits of records by SACK blocks; beyond it, partial coverage is ignored. It bounds the
-/// memory that a peer with strange blocks can occupy.
+/// Maximum number of splits of records by SACK blocks. Beyond it, partial coverage is ignored. This bounds
+/// the memory that a peer with strange blocks can occupy.
 const MAX_SACK_SPLITS: u32 = 1024;
 
 /// Record of one sent segment.
@@ -45,11 +45,10 @@ pub(crate) struct Record {
     pub(crate) sacked: bool,
     /// True if the segment was declared lost and not retransmitted since. Never together with `sacked`.
     pub(crate) lost: bool,
-    /// True if the segment was declared lost, and neither sacked nor restored since, whether or not it was
-    /// retransmitted.
+    /// True if the segment was declared lost, retransmitted or not, and neither sacked nor restored since.
     pub(crate) missing: bool,
-    /// True if the receiver reported the segment by SACK and reneged: its acknowledgement gives no round-trip
-    /// sample.
+    /// True if the receiver reported the segment by SACK and reneged. Its acknowledgement then gives no
+    /// round-trip sample.
     pub(crate) taken_back: bool,
     /// True for the SYN; such a record contains nothing else.
     pub(crate) syn: bool,
@@ -99,7 +98,7 @@ pub(crate) struct Scoreboard {
     logs_losses: bool,
 }
 
-/// State of all records except originals in flight, as sets of ranges and in order of transmission.
+/// State of all records except originals in flight.
 #[derive(Clone, PartialEq, Debug)]
 struct Tags {
     sacked: SeqRanges,
@@ -133,11 +132,11 @@ impl Initial for Tags {
 struct DupAcks {
     /// Bytes counted by duplicate acknowledgements.
     arrived: u32,
-    /// SND.NXT when the first loss of a recovery was declared: until SND.UNA reaches it, `arrived` persists
-    /// when SND.UNA advances.
+    /// SND.NXT when the first loss of a recovery was declared. Until SND.UNA reaches it, an advance of
+    /// SND.UNA does not clear `arrived`.
     recover: Option<SeqNum>,
     /// SND.NXT at the first duplicate since SND.UNA advanced, or at a later repair. Duplicates count only
-    /// data below it: data that was sent after a repair also arrives after it, and causes no duplicate.
+    /// data below it, because data that is sent after a repair also arrives after it and causes no duplicate.
     announced_to: SeqNum,
     /// Size of a segment, bytes.
     mss: u32,
@@ -149,14 +148,14 @@ struct Resent {
     range: SeqRange,
 }
 
-/// Candidates for a round-trip sample: the earliest transmissions that an acknowledgement covers, so that the
+/// Candidates for a round-trip sample: the earliest transmissions that an acknowledgement covers. So the
 /// sample includes the delay of the acknowledgement, as RFC 6298 requires.
 #[derive(Default)]
 struct Sample {
     cumulative: Option<Instant>,
     selective: Option<Instant>,
     retransmitted: bool,
-    /// True if the acknowledgement covers a FIN that was sent twice: it may come from TIME-WAIT, where some
+    /// True if the acknowledgement covers a FIN that was sent twice. It may come from TIME-WAIT, where some
     /// hosts echo the timestamp of the first FIN (Linux).
     repeated_fin: bool,
 }
@@ -225,9 +224,9 @@ impl Scoreboard {
         self.outstanding().saturating_sub(gone).saturating_sub(self.reno.arrived)
     }
 
-    /// True if outstanding data has arrived, according to SACK or, without it, to duplicate acknowledgements;
-    /// if the first segment was sent more than once; or if another segment in flight was retransmitted, other
-    /// than by a probe.
+    /// True in three cases: outstanding data has arrived, according to SACK or, without it, to duplicate
+    /// acknowledgements; the first segment was sent more than once; another segment in flight was
+    /// retransmitted, other than by a probe.
     pub(crate) fn has_gaps(&self) -> bool {
         !self.tags.sacked.is_empty()
             || self.reno.arrived > 0
@@ -306,8 +305,7 @@ impl Scoreboard {
         self.records.iter()
     }
 
-    /// Iterates over the records that are neither sacked nor lost, in sequence order; it skips runs of
-    /// others.
+    /// Iterates over the records that are neither sacked nor lost, in sequence order. Skips runs of others.
     pub(crate) fn in_flight(&self) -> impl Iterator<Item = &Record> {
         let mut index = 0;
         core::iter::from_fn(move || {
@@ -324,8 +322,8 @@ impl Scoreboard {
         })
     }
 
-    /// Iterates over the records in flight that were sent once, in sequence order, which is also their order
-    /// in time.
+    /// Iterates over the records in flight that were sent once. They are in sequence order, which is also the
+    /// order of transmission.
     pub(crate) fn originals(&self) -> impl Iterator<Item = &Record> {
         let mut index = 0;
         core::iter::from_fn(move || {
@@ -357,15 +355,15 @@ impl Scoreboard {
     }
 
     /// Records a transmission. New data gets a record per segment; the records of repeated data are updated.
-    /// Acknowledgements and parity leave no record. A copy is only counted; it changes neither the bytes in
-    /// flight nor the time of transmission.
+    /// Acknowledgements and parity leave no record. A copy is only logged for DSACK: it changes neither the
+    /// bytes in flight nor the time of transmission.
     pub(crate) fn on_sent(&mut self, sent: &Sent) {
         let Some(of) = sent.origin.dsack_of() else { return };
         let again = SeqRange::new(sent.range.start, sent.range.end.min(self.nxt));
         if !again.is_empty() {
             self.log_sent_twice(again, of);
         }
-        // The copy of a SYN may differ from it, so it counts as a retransmission (Karn).
+        // The copy of a SYN may differ from the SYN, so it counts as a retransmission (Karn).
         if sent.origin == Origin::Duplicate && !sent.syn {
             return;
         }
@@ -434,8 +432,8 @@ impl Scoreboard {
         }
     }
 
-    /// Processes an acknowledgement: SEG.ACK, already validated by the connection (values outside [SND.UNA,
-    /// SND.NXT] change nothing here), the SACK blocks, and the other fields in `info`.
+    /// Processes an acknowledgement: SEG.ACK, the SACK blocks, and the other fields in `info`. The connection
+    /// has validated SEG.ACK; values outside [SND.UNA, SND.NXT] change nothing here.
     pub(crate) fn on_ack(&mut self, ack: SeqNum, sack: &SackBlocks, info: AckInfo) -> AckOutcome {
         let duplicate = ack == self.una && !self.is_empty() && info.len == 0 && !info.window_changed;
         let mut outcome = AckOutcome {
@@ -506,8 +504,8 @@ impl Scoreboard {
         }
     }
 
-    /// Removes data that was sent from `to` on, a number between SND.UNA and SND.NXT, as if it had never
-    /// left. Only for data of a SYN that is neither sacked nor lost nor sent twice.
+    /// Removes data from `to` on, as if it had never left. `to` is between SND.UNA and SND.NXT. Only for data
+    /// of a SYN that is neither sacked nor lost nor sent twice.
     pub(crate) fn rewind(&mut self, to: SeqNum) {
         if self.una.le(to) && to.lt(self.nxt) {
             let kept = self.cut(to);
@@ -564,8 +562,8 @@ impl Scoreboard {
         outcome: &mut AckOutcome,
         sample: &mut Sample,
     ) {
-        // SACK blocks outside [SND.UNA - MAX.SND.WND, SND.NXT] are ignored: some middleboxes translate
-        // sequence numbers but not SACK blocks.
+        // SACK blocks outside [SND.UNA - MAX.SND.WND, SND.NXT] are ignored, because some middleboxes
+        // translate sequence numbers but not SACK blocks.
         let believable = SeqRange::new(outcome.una_before - info.max_snd_wnd.min(1 << 30), self.nxt);
         let ranges: SmallVec<[SeqRange; 4]> =
             blocks.iter().map(|block| SeqRange::new(block.start, block.end)).collect();
@@ -577,8 +575,7 @@ impl Scoreboard {
             Dsack { range, of, sent_twice, reported_before: false }
         });
         let skip = usize::from(duplicate.is_some());
-        // A block that begins at SND.UNA contradicts the acknowledgement number, which would have covered it
-        // (Linux ignores it too).
+        // A block at SND.UNA is ignored: the acknowledgement number would have covered it (Linux: the same).
         let una = self.una;
         let is_possible = |range: &&SeqRange| believable.covers(range) && range.start.gt(una);
         for range in ranges.iter().skip(skip).filter(is_possible) {
@@ -590,8 +587,8 @@ impl Scoreboard {
         }
     }
 
-    /// True if the duplicate in the first block is of a segment that was outstanding, already reported, and
-    /// sent twice. Call it before the acknowledgement is processed.
+    /// True if the first block repeats a segment that is outstanding, already reported, and sent twice. Call
+    /// it before the acknowledgement is processed.
     fn repeats_sacked(&self, ack: SeqNum, blocks: &SackBlocks) -> bool {
         let ranges: SmallVec<[SeqRange; 4]> =
             blocks.iter().map(|block| SeqRange::new(block.start, block.end)).collect();
@@ -627,9 +624,10 @@ impl Scoreboard {
         }
     }
 
-    /// Returns the index of the first record that starts at or after `seq`, the start (`round_up`) or the end
-    /// of a SACK block. Splits a record that contains `seq`. At the limit of splits the block leaves such a
-    /// record out: the result is the index after it for the start of a block, its own index for the end.
+    /// Returns the index of the first record that starts at or after `seq`, which is the start (`round_up`)
+    /// or the end of a SACK block. Splits a record that contains `seq`. At the limit of splits the block
+    /// leaves such a record out. Then the result is the index after it for the start of a block, and its own
+    /// index for the end.
     fn sack_cut(&mut self, seq: SeqNum, round_up: bool) -> usize {
         let index = self.index_of(seq);
         match self.records.get(index) {
@@ -660,9 +658,9 @@ impl Scoreboard {
             if self.dupacks == 1 {
                 self.reno.announced_to = self.nxt;
             }
-            // At least the hole itself and the data that was declared lost, retransmitted or not, have not
-            // arrived. RFC 5681 section 3.2 step 4 permits the sender to limit the inflation by duplicates to
-            // the outstanding data: otherwise a receiver that repeats its acknowledgement would receive new
+            // The hole itself has not arrived, nor has the data that was declared lost, retransmitted or not.
+            // RFC 5681 section 3.2 step 4 permits the sender to limit the inflation by duplicates to the
+            // outstanding data. Without the limit, a receiver that repeats its acknowledgement would get new
             // data until its window is full.
             let holes = self.missing_segments.saturating_mul(self.reno.mss).max(head);
             let max = self.reno.announced_to.since(self.una).saturating_sub(holes);
@@ -672,7 +670,7 @@ impl Scoreboard {
             self.reno.arrived = arrived;
         } else if outcome.advanced > 0 {
             // DeliveredData of RFC 9937: bytes counted by duplicates are not delivered twice. One segment of
-            // the advance filled the hole; duplicates had announced the rest.
+            // the advance filled the hole; duplicates had announced the others.
             let announced = outcome.advanced.saturating_sub(self.reno.mss).min(self.reno.arrived);
             outcome.delivered_bytes = outcome.advanced - announced;
             let others = outcome.delivered_segments.saturating_sub(announced.div_ceil(self.reno.mss));
@@ -687,8 +685,7 @@ impl Scoreboard {
         }
     }
 
-    /// Splits segments that are longer than the reduced payload `mss`, because they can be sent again only as
-    /// smaller segments.
+    /// Splits segments that are longer than the reduced payload `mss`. They can only be sent again in parts.
     pub(crate) fn resplit(&mut self, mss: u32) {
         let mss = mss.max(1);
         self.reno.mss = self.reno.mss.min(mss);
@@ -709,8 +706,8 @@ impl Scoreboard {
         }
     }
 
-    /// Returns the index of the record that contains `seq`, in [SND.UNA, SND.NXT]; the number of records if
-    /// none does.
+    /// Returns the index of the record that contains `seq`; the number of records if none does. `seq` is in
+    /// [SND.UNA, SND.NXT].
     fn index_of(&self, seq: SeqNum) -> usize {
         let offset = seq.since(self.una);
         self.records.partition_point(|record| record.range.end.since(self.una) <= offset)
@@ -761,8 +758,8 @@ impl Record {
 }
 
 impl Sample {
-    /// Returns the sample that Karn's rule permits: from the cumulatively acknowledged data if none of it was
-    /// sent twice, otherwise from SACK, otherwise from the timestamps.
+    /// Returns the sample that Karn's rule permits. It is from the cumulatively acknowledged data if none of
+    /// it was sent twice, otherwise from SACK, otherwise from the timestamps.
     fn rtt(&self, info: &AckInfo, advanced: bool) -> Option<Micros> {
         let cumulative = self.cumulative.filter(|_| !self.retransmitted);
         match cumulative.or(self.selective) {
@@ -772,8 +769,8 @@ impl Sample {
     }
 }
 
-/// Returns the duplicate that the blocks report. RFC 2883 section 4: it is the first block, if that begins
-/// below SEG.ACK, or if the second block contains it.
+/// Returns the duplicate that the blocks report. RFC 2883 section 4: the first block is a duplicate if it
+/// begins below SEG.ACK or if the second block contains it.
 fn dsack_range(blocks: &[SeqRange], ack: SeqNum) -> Option<SeqRange> {
     let first = blocks.first().filter(|first| !first.is_empty())?;
     if first.start.lt(ack) {

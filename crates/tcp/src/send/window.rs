@@ -29,7 +29,7 @@ pub(crate) enum Changed {
 }
 
 impl Changed {
-    /// True if the window differs from before: such an acknowledgement is no duplicate (RFC 5681).
+    /// True if the window differs from before. Such an acknowledgement is no duplicate (RFC 5681).
     pub(crate) fn is_change(self) -> bool {
         match self {
             Changed::Stale | Changed::Same => false,
@@ -38,7 +38,7 @@ impl Changed {
     }
 }
 
-/// SND.WND and the segment it came from, with the persist timer. Names as in RFC 9293.
+/// SND.WND, the segment that set it, and the persist timer. Names as in RFC 9293.
 #[derive(Clone, Debug)]
 pub(crate) struct SendWindow {
     snd_wnd: u32,
@@ -79,14 +79,14 @@ impl SendWindow {
         self.snd_wnd = self.snd_wnd.max(bytes);
     }
 
-    /// Counts the window of the SYN in MAX.SND.WND: a Fast Open server may send before the peer's next
-    /// segment. Other servers begin to count with that segment (Linux: the same).
+    /// Counts the window of the SYN in MAX.SND.WND, because a Fast Open server may send before the peer's
+    /// next segment. Other servers begin to count with that segment (Linux: the same).
     pub(crate) fn count_offer(&mut self) {
         self.max_snd_wnd = self.max_snd_wnd.max(self.snd_wnd);
     }
 
-    /// Returns the largest useful segment for a peer with small windows: half of the largest window that it
-    /// has offered, or all of that window if it is smaller than a default segment (Linux:
+    /// Returns the largest useful segment for a peer with small windows. It is half of the largest window
+    /// that the peer has offered, or all of it if it is smaller than a default segment (Linux:
     /// tcp_bound_to_half_wnd).
     pub(crate) fn segment_bound(&self) -> u32 {
         match self.max_snd_wnd {

@@ -43,7 +43,7 @@ fn divided_acknowledgements_count_their_bytes() {
 }
 
 /// RFC 5681 section 3.2: each duplicate may stand for one of the other nine segments. Limited transmit (RFC
-/// 3042) sends two more before the third duplicate retransmits the first.
+/// 3042) sends two more segments; then the third duplicate retransmits the first.
 #[test]
 fn spoofed_duplicates_buy_no_more_than_what_was_outstanding_once_more() {
     let mut scene = Scene::new(|_, _| {});
@@ -79,7 +79,7 @@ fn a_sack_bomb_does_not_multiply_records() {
     bounded("SACK bomb, 20000 blocks of one byte", "records of segments", 250 + 1024, u64::from(outstanding));
 }
 
-/// A receiver may renege (RFC 2018 section 8); this only delays its own data.
+/// A receiver may renege (RFC 2018 section 8). This only delays its own data.
 #[test]
 fn a_receiver_that_takes_back_what_it_sacked_gets_it_again() {
     let mut scene = Scene::new(|_, _| {});
@@ -136,7 +136,7 @@ fn reneging_for_ever_draws_a_bounded_number_of_bytes() {
     );
 }
 
-/// SACK blocks for data that was sent and has not arrived: like optimistic ACKs, they cause no more than the
+/// SACK blocks for data that was sent and has not arrived. Like optimistic ACKs, they cause no more than the
 /// attacker's own window permits.
 #[test]
 fn optimistic_sack_draws_no_more_than_the_window_of_the_liar() {
@@ -158,7 +158,7 @@ fn optimistic_sack_draws_no_more_than_the_window_of_the_liar() {
     );
 }
 
-/// DSACK blocks that falsely report unnecessary retransmissions: they undo one reduction, and no more.
+/// DSACK blocks that falsely report unnecessary retransmissions. They undo one reduction, and no more.
 #[test]
 fn forged_dsacks_undo_no_more_than_the_last_reduction() {
     let mut scene = Scene::new(|_, _| {});
@@ -183,8 +183,7 @@ fn forged_dsacks_undo_no_more_than_the_last_reduction() {
     );
 }
 
-/// ECE in every acknowledgement: one reduction in each round trip, down to a window that still permits
-/// progress.
+/// ECE in every acknowledgement causes one reduction per round trip, down to a window that permits progress.
 #[test]
 fn permanent_ece_leaves_a_minimum_window() {
     let mut scene = Scene::new(|_, listen| listen.tcp.ecn = EcnMode::On);

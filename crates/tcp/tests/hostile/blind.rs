@@ -1,4 +1,4 @@
-//! An attacker who cannot see the traffic and guesses: RFC 5961 section by section, ICMP, fragments.
+//! An attacker who cannot see the traffic and must guess: RFC 5961 section by section, ICMP, fragments.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -18,8 +18,8 @@ fn guesses(count: u32, skipped: u32) -> impl Iterator<Item = u32> {
         .filter(move |seq| *seq != skipped)
 }
 
-/// RFC 5961 section 3.2: only a reset at RCV.NXT ends the connection; one in the window is challenged, any
-/// other is dropped silently.
+/// RFC 5961 section 3.2: only a reset at RCV.NXT ends the connection. A reset in the window is challenged,
+/// any other is dropped silently.
 #[test]
 fn resets_at_guessed_numbers_reset_nothing() {
     let mut scene = Scene::new(|_, _| {});
@@ -154,8 +154,7 @@ fn forged_icmp_errors_are_ignored() {
     assert_eq!(scene.stack.stats().refused(Refusal::IcmpStale), 5000);
 }
 
-/// RFC 5927 section 5.2: on an open connection a hard error is treated as soft, even if the number was
-/// guessed.
+/// RFC 5927 section 5.2: on an open connection a hard error is treated as soft, even if its number is right.
 #[test]
 fn unreachable_destinations_do_not_end_an_open_connection() {
     let mut scene = Scene::new(|_, _| {});
@@ -218,7 +217,7 @@ fn syns_from_addresses_that_no_host_has_are_ignored() {
         let from = SocketAddr::new(IpAddr::from(sources[usize::from(n % 4)]), 1 + n);
         scene.arrive(from, Attack { seq: 1, flags: Flags::SYN, options: &MSS_1000, ..Attack::default() });
     }
-    // A SYN from our own address: its answer would return to us for ever.
+    // The answer to a SYN from our own address would return to us for ever.
     let ourselves = SocketAddr::new(IpAddr::from(SERVER), 80);
     scene.arrive(ourselves, Attack { seq: 1, flags: Flags::SYN, options: &MSS_1000, ..Attack::default() });
     let what = "1001 SYNs from multicast, broadcast, unspecified and our own addresses";
@@ -240,7 +239,7 @@ fn fragments_are_counted_and_dropped() {
     assert_eq!(scene.stack.stats().refused(Refusal::Fragment), 1000);
 }
 
-/// Fragments that overlap and never end: nothing is reassembled, so no memory is held.
+/// Fragments overlap and never end. Nothing is reassembled, so no memory is held.
 #[test]
 fn fragments_hold_no_memory() {
     let mut scene = Scene::new(|_, _| {});

@@ -45,8 +45,8 @@ fn old_timestamps_deliver_nothing() {
     assert_eq!(scene.stack.readable(id), 3, "what is genuine is taken");
 }
 
-/// A timestamp far ahead would make every genuine segment old (RFC 7323 section 7): it is not taken from an
-/// unacceptable segment.
+/// A timestamp far ahead would make every genuine segment old (RFC 7323 section 7). So it is not accepted
+/// from an unacceptable segment.
 #[test]
 fn forged_future_timestamps_do_not_change_ts_recent() {
     let mut scene = Scene::new(|_, _| {});
@@ -71,7 +71,7 @@ fn forged_future_timestamps_do_not_change_ts_recent() {
     bounded("PAWS: 10000 forged timestamps from the future", "genuine bytes refused", 0, lost);
 }
 
-/// A peer that echoes timestamps never sent, or sent long ago: the timeout stays within its bounds.
+/// A peer echoes timestamps never sent, or sent long ago. The timeout stays within its bounds.
 #[test]
 fn lying_echoes_leave_the_timeout_in_its_bounds() {
     let mut scene = Scene::new(|_, _| {});

@@ -22,7 +22,7 @@ fn readable_bytes_do_not_change() {
     assert_eq!(count, 8);
 }
 
-/// Segments with random positions, lengths and contents: bytes that were readable do not change.
+/// Segments have random positions, lengths and contents. Bytes that were readable do not change.
 #[test]
 fn a_thousand_overlaps_change_nothing_that_could_be_read() {
     let mut scene = Scene::new(|_, _| {});

@@ -1,6 +1,6 @@
-//! Hostile peers: each attack has a bound that is checked, and the measurement is printed.
+//! Hostile peers. Each attack has a bound; the test checks it and prints the measurement.
 //!
-//! `cargo test -p brisk-tcp --test hostile -- --nocapture | grep '^|'` prints the table. A transfer over 8 GB
+//! `cargo test -p brisk-tcp --test hostile -- --nocapture | grep '^|'` prints the table. A transfer of 8 GB
 //! each way is ignored by default: `cargo test --release -p brisk-tcp --test hostile -- --ignored
 //! --nocapture`.
 

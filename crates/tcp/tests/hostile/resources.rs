@@ -41,7 +41,7 @@ fn time_waits_are_replaced_by_new_connections() {
     );
 }
 
-/// RFC 1337: neither resets nor old segments end TIME-WAIT, and it answers no more than necessary.
+/// RFC 1337: neither resets nor old segments end TIME-WAIT. It answers no more often than necessary.
 #[test]
 fn time_wait_is_not_assassinated() {
     let mut scene = Scene::new(|_, _| {});
@@ -85,7 +85,7 @@ fn a_range_of_ports_that_is_used_up_is_an_error_and_not_a_loop() {
     assert_eq!((used.len(), refused), (100, 100));
 }
 
-/// Connections that this side has closed keep their ports for a while; the range is small on purpose.
+/// Connections that this side has closed keep their ports for a while. The range is small on purpose.
 #[test]
 fn ports_that_all_wait_are_an_error_and_come_back() {
     let mut scene = Scene::new(|config, _| config.ephemeral_ports = 40_000..=40_019);
@@ -186,7 +186,7 @@ fn memory_stays_at_its_bound() {
         BOUND as u64,
         most as u64,
     );
-    // Reading frees memory: the peers send again from the beginning, and their streams continue.
+    // Reading frees memory. The peers then send again from the beginning, and their streams continue.
     let refused = scene.stack.stats().refused(brisk_tcp::stack::Refusal::OutOfMemory);
     assert!(refused > 0, "the bound was reached");
 }

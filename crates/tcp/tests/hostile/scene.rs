@@ -115,7 +115,7 @@ impl Scene {
         self.open_with(from, options, &[])
     }
 
-    /// Does the work of [`Scene::open`], with options in the acknowledgement too.
+    /// Like [`Scene::open`], with options in the acknowledgement too.
     pub(crate) fn open_with(&mut self, from: SocketAddr, options: &[u8], later: &[u8]) -> (ConnId, u32) {
         self.arrive(from, Attack { seq: ISN, flags: Flags::SYN, options, ..Attack::default() });
         let isn = self.sent.last().expect("a SYN-ACK").0.seq.0;
@@ -136,7 +136,7 @@ impl Scene {
             .fold(isn + 1, |most, end| if (end.wrapping_sub(most) as i32) > 0 { end } else { most })
     }
 
-    /// Sends an ICMP error from a router that quotes a segment from port 80 to `port` at `seq`.
+    /// Sends an ICMP error of a router. It quotes a segment from port 80 to `port` at `seq`.
     pub(crate) fn icmp(&mut self, kind: IcmpKind, src_port: u16, port: u16, seq: u32) {
         let quoted = TcpHeader {
             src_port,

@@ -1,6 +1,6 @@
-//! Churn in virtual time: two stacks exist throughout, while connections with random mechanisms open and
-//! close over random links with faults. Every byte that arrives is checked; between the epochs no state may
-//! remain.
+//! Churn in virtual time. Two stacks exist throughout, while connections with random mechanisms open and
+//! close over random links with faults. Every byte that arrives is checked. No state may remain between
+//! epochs.
 //!
 //! `BRISK_SOAK_SECONDS=3600 cargo test --release -p brisk-tcp --test hostile soak -- --ignored --nocapture`
 
@@ -21,7 +21,7 @@ use crate::harness::{A, B, Channel, Pair, Side, pattern, stack_config};
 
 /// Maximum stream length of one direction, bytes.
 const LONGEST: u32 = 150_000;
-/// Time that covers every timeout of a peer that has vanished, and TIME-WAIT.
+/// Time that covers TIME-WAIT and every timeout of a peer that has vanished.
 const CALM: Duration = Duration::from_secs(3600);
 
 /// The way in which an application ends.
@@ -38,7 +38,7 @@ enum Ending {
 struct End {
     side: Side,
     id: ConnId,
-    /// Bytes to send, by offset into the pattern, and bytes written and read.
+    /// Bytes to send, at an offset into the pattern; then bytes written and read.
     size: usize,
     written: usize,
     read: usize,
@@ -124,7 +124,7 @@ impl Soak {
         End { side, id, size, written: 0, read: 0, ending, gone: false }
     }
 
-    /// Makes all calls that an application can make now; false once it has ended.
+    /// Makes all calls that an application can make now. Returns false once it has ended.
     fn act(&mut self, index: usize) {
         let End { side, id, size, ending, .. } = self.ends[index];
         let now = self.pair.now;
@@ -174,7 +174,7 @@ impl Soak {
         }
     }
 
-    /// Runs a link, a listener and some connections; then all of them end and no state may remain.
+    /// Runs a link, a listener and some connections. All of them end, and then no state may remain.
     fn epoch(&mut self, number: u64) {
         let (server, port) = (if self.one_in(2) { A } else { B }, 1000 + (number % 50_000) as u16);
         self.pair.channel = self.channel();

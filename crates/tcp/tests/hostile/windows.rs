@@ -64,7 +64,7 @@ fn many_closed_windows_hold_bounded_memory_for_a_bounded_time() {
     bounded(what, "memory of buffers an hour later, bytes", 0, scene.stack.memory() as u64);
 }
 
-/// RFC 9293 section 3.8.6: the sender must survive a window that shrinks, and sends nothing new beyond it.
+/// RFC 9293 section 3.8.6: the sender must survive a window that shrinks, and send nothing new beyond it.
 #[test]
 fn a_window_that_shrinks_below_what_is_in_flight_stops_new_data() {
     let mut scene = Scene::new(|_, _| {});

@@ -19,8 +19,8 @@ fn initial(pair: &mut Pair, side: Side, config: &ConnectConfig) -> (ConnId, u32)
     (id, pair.seen.iter().find(|seen| seen.is(side, flags)).expect("sent").tcp.seq.0)
 }
 
-/// Opens a connection whose `side` begins `below` numbers under the wrap: initial numbers follow the clock,
-/// one every four microseconds, so the clock is set.
+/// Opens a connection whose `side` begins `below` numbers under the wrap. Initial numbers follow the clock,
+/// one every four microseconds, so the clock is set accordingly.
 fn just_below(
     seed: u64,
     below: u32,

@@ -1,9 +1,9 @@
 //! Every owed acknowledgement leaves within its bound, regardless of other transmissions.
 //!
 //! Two ends write and read at random, over a path that loses, duplicates and marks packets. A model of each
-//! receiver has the acknowledgement that every arrival requires, and its deadline. Parity does not count as
-//! an acknowledgement: its receiver reads neither its acknowledgement number nor its window. Nor does a
-//! window probe, which the peer refuses because of its sequence number.
+//! receiver has the acknowledgement that every arrival requires, and its deadline. Two kinds of segments do
+//! not count as acknowledgements. The receiver of parity reads neither its acknowledgement number nor its
+//! window. The peer refuses a window probe because of its sequence number.
 
 use std::time::Duration;
 
@@ -90,7 +90,8 @@ impl Receiver {
         self.owed.push(Owed { wanted, up_to: self.rcv_nxt(), by });
     }
 
-    /// Records a segment of the peer. `copies`: the peer sends copies, whose originals are dropped silently.
+    /// Records a segment of the peer. `copies`: the peer sends copies, so repetitions may be dropped
+    /// silently.
     fn on_arrival(&mut self, seen: &Seen, copies: bool) {
         let parity = seen.tcp.options.gentle.is_some_and(|option| option.is_encoded());
         if parity || seen.len == 0 {
@@ -230,7 +231,7 @@ impl Watched {
         let _ = self.pair.write(side, id, &pattern(len));
     }
 
-    /// Reads `len` bytes. If this at least doubles the window, it is announced at once.
+    /// Reads `len` bytes. If this at least doubles the window, the new window must be announced at once.
     fn read(&mut self, side: Side, len: usize) {
         let (id, now) = (self.ids[number(side)], self.pair.now);
         let read = self.pair.stack(side).read(id, &mut vec![0; len], now).unwrap_or(0);

@@ -176,7 +176,7 @@ fn a_syn_in_an_open_connection_is_challenged() {
 
 #[test]
 fn a_crashed_peer_can_open_the_same_tuple_again() {
-    // RFC 9293 section 3.5.1: A crashes and opens again with the same tuple; B still has the old connection.
+    // RFC 9293 section 3.5.1: A crashes and opens again with the same tuple. B still has the old connection.
     let mut pair = Pair::new(1);
     let listener = pair.listen(B, 80, ListenConfig::default());
     let config = ConnectConfig { local: Some(A.addr(5000)), ..ConnectConfig::default() };
@@ -187,8 +187,7 @@ fn a_crashed_peer_can_open_the_same_tuple_again() {
     assert_eq!(pair.b.state(new), Some(State::Established));
 }
 
-/// Returns a pair after both sides closed, A first: A is in TIME-WAIT and both programs released the
-/// connection.
+/// Returns a pair after both sides closed, A first. A is in TIME-WAIT, and both programs have released it.
 fn in_time_wait(timestamps: bool) -> (Pair, ConnectConfig) {
     let mut pair = Pair::new(1);
     pair.listen(A, 80, ListenConfig::default());

@@ -1,4 +1,4 @@
-//! Fast Open between two stacks: the time that it saves, and delivery of all data if it fails.
+//! Fast Open between two stacks: the time that it saves, and the delivery of all data when it fails.
 //!
 //! Times are milliseconds since the SYN left; one way takes 50 ms. Receivers acknowledge at once.
 

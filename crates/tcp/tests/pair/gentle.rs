@@ -1,4 +1,4 @@
-//! Corrective on a path with every kind of fault: the bytes that arrive are those that were sent, or the
+//! Corrective on a path with every kind of fault. The bytes that arrive are those that were sent, or the
 //! connection fails with an error.
 
 use std::ops::Add;
@@ -17,7 +17,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use crate::harness::{A, B, Channel, Pair, Side, packet, pattern, stack_config};
 use crate::hostile::Exchange;
 
-/// Fault of the path for a packet that is neither lost nor unchanged.
+/// Fault that the path applies to a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fault {
     /// Removes the option.
@@ -30,7 +30,7 @@ enum Fault {
     Split,
     /// Splits a segment that is not parity.
     SplitData,
-    /// Moves parity to the sequence number of the covered data, without the option, as in F1.
+    /// Removes the option of parity, so that parity looks like data.
     Alone,
 }
 
@@ -222,7 +222,7 @@ fn not_a_byte_is_wrong_whatever_the_path_does_to_parity() {
     assert!(runs > 20 && failed < 15, "parity was at work: {runs} repairs, {failed} of 150 exchanges failed");
 }
 
-/// F1 on both ends, which has only timestamps against a path that removes the option.
+/// F1 on both ends. Only timestamps protect it from a path that removes the option.
 #[cfg(feature = "historical")]
 #[test]
 fn not_a_byte_of_f1_is_wrong_whatever_is_done_to_its_options() {
@@ -237,7 +237,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
 }
 
 /// Runs the number of paths given by `BRISK_SEEDS`, from the seed `BRISK_FIRST_SEED` on, and prints the
-/// repairs: several processes can share a million paths.
+/// repairs. So several processes can share a million paths.
 fn try_many(profile: FecProfile, otherwise: u64) {
     let (first, paths) = (number("BRISK_FIRST_SEED", 0), number("BRISK_SEEDS", otherwise));
     let mut sum = Repairs::default();
@@ -270,7 +270,7 @@ fn not_a_byte_of_f1_on_many_paths_is_wrong() {
     try_many(FecProfile::F1, 100_000);
 }
 
-/// If only one end uses a mechanism, the offer is the only trace.
+/// If only one end uses a mechanism, only the offer in its SYN is visible.
 #[test]
 fn beside_an_unaware_peer_everything_but_the_syn_is_as_without() {
     let traffic = |corrective: Option<CorrectiveConfig>| {

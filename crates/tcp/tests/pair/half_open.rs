@@ -1,5 +1,5 @@
-//! Records of half-open connections have no effect on traffic: the packets do not depend on how many are kept
-//! whole.
+//! Records of half-open connections have no effect on traffic: the packets do not depend on how many
+//! connections are kept whole.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -149,7 +149,7 @@ impl Scene {
         }
     }
 
-    /// Lets time pass; the driver is late by a random time.
+    /// Lets time pass. The driver is late by a random time.
     fn wait(&mut self) {
         let most = [1_000, 100_000, 3_000_000, 20_000_000][self.below(4) as usize];
         let wait = self.below(most);

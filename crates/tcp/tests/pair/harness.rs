@@ -1,7 +1,7 @@
 //! Two stacks, a virtual clock, and a channel between them that may be hostile.
 //!
 //! The seed determines everything, so a failure is reproducible. The channel loses, delays, reorders and
-//! duplicates packets; a tap sees every packet before the channel does and can drop it.
+//! duplicates packets. A tap sees every packet before the channel does, and can drop it.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -107,7 +107,7 @@ pub(crate) struct Pair {
     pub(crate) arrived: Vec<(usize, Seen)>,
     pub(crate) record: bool,
     /// True if packets that arrive at one instant are passed to the stack together before it sends, as by a
-    /// device that reads in batches; otherwise each packet is answered on its own.
+    /// device that reads in batches. Otherwise each packet is answered on its own.
     pub(crate) batches: bool,
     /// True if the ownership of long written data is handed over.
     pub(crate) gives: bool,
@@ -213,7 +213,7 @@ impl Pair {
         }
     }
 
-    /// Processes the next instant at which something is due; false if that is after `end`.
+    /// Processes the next instant at which something is due. Returns false if that is after `end`.
     pub(crate) fn step(&mut self, end: Instant) -> bool {
         self.transmit();
         let next_packet = self.in_flight.peek().map(|Reverse((due, ..))| *due);
@@ -342,8 +342,8 @@ impl Pair {
         self.seen.iter().rev().find(|seen| seen.from == from).expect("something was sent")
     }
 
-    /// Returns the header of the next segment of `from` to the other side, derived from the last two packets:
-    /// for forging.
+    /// Returns the header of the next segment of `from` to the other side, for forging. It continues the last
+    /// packet.
     pub(crate) fn next_header(&self, from: Side) -> TcpHeader {
         let ours = self.last(from);
         let span = ours.len as u32 + u32::from(ours.tcp.flags.intersects(Flags::SYN | Flags::FIN));

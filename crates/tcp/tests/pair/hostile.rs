@@ -1,5 +1,5 @@
-//! A hostile channel and hostile peers: bytes arrive once and in order, or the connection fails with an
-//! error; no arrival causes a panic.
+//! A hostile channel and hostile peers. Bytes arrive once and in order, or the connection fails with an
+//! error. No arrival causes a panic.
 
 use std::time::Duration;
 

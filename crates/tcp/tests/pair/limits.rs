@@ -188,7 +188,7 @@ fn two_stacks_full_of_what_they_send_still_receive() {
     let data = pattern(200_000);
     let (mut sent, mut got) = (vec![[0; 2]; ids.len()], vec![[0; 2]; ids.len()]);
     pair.run_until(Duration::from_secs(60), |pair| {
-        // All connections write before any reads, so that written data fills the memory.
+        // All connections write before any of them reads, so that written data fills the memory.
         for (n, &(at_a, at_b)) in ids.iter().enumerate() {
             for (end, (side, id)) in [(A, at_a), (B, at_b)].into_iter().enumerate() {
                 sent[n][end] += pair.write(side, id, &data[sent[n][end]..]).unwrap_or(0);

@@ -22,7 +22,7 @@ fn shared() -> TcpConfig {
 /// Bytes of a transfer that makes its connection a member.
 const LONG: usize = 140_000;
 
-/// Returns a pair over 20 ms with `n` connections from A to B that share a path: each has sent a long
+/// Returns a pair over 20 ms with `n` connections from A to B that share a path. Each has made a long
 /// transfer.
 fn members(seed: u64, n: usize, channel: Channel) -> (Pair, ListenerId, Vec<(ConnId, ConnId)>) {
     let mut pair = Pair::new(seed);
@@ -189,7 +189,7 @@ fn the_members_together_stay_within_the_window_of_the_path() {
 }
 
 /// Lets members write, close, reset and time out. Returns the maximum number of bytes in flight beyond the
-/// permitted ones: the window of the path, a quantum of its pacer and a probe of each member.
+/// permitted ones. Permitted are the window of the path, a quantum of its pacer and a probe of each member.
 fn most_beyond_the_window(seed: u64, mechanisms: TcpConfig) -> u64 {
     let loss = (seed % 5 * 15) as u32;
     let channel = Channel { loss, jitter: Duration::from_millis(seed % 3), ..Channel::default() };
@@ -240,7 +240,7 @@ fn most_beyond_the_window(seed: u64, mechanisms: TcpConfig) -> u64 {
             let window = u64::from(now.cwnd.max(before.cwnd)) + own;
             let data = now.in_flight - now.redundancy;
             // Data of a loss that proves spurious counts as in flight again, and data in flight exceeds a
-            // window that shrinks. Until it arrives, only a probe of each member may be sent.
+            // window that shrinks. Until such data arrives, only a probe of each member may be sent.
             let probes = MSS * u64::from(now.members);
             let exceeded = data.saturating_sub(sent).saturating_sub(window);
             let limit = exceeded.max(quantum) + probes;

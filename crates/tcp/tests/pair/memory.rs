@@ -55,7 +55,7 @@ fn writer_with_full_buffer_is_woken_once_the_peer_takes_data() {
     pair.events.clear();
     pair.run_until(Duration::from_secs(60), |pair| {
         pair.read(B, reader).expect("open");
-        // It may be woken before memory is free again, and then waits further.
+        // The writer may be woken before memory is free again. Then it waits further.
         let is_woken = pair.heard(A, Event::Writable(first));
         pair.events.clear();
         is_woken && pair.write(A, first, b"x") == Ok(1)
@@ -82,11 +82,10 @@ fn writer_whose_data_was_cut_by_the_memory_is_woken() {
 #[derive(Clone, Debug)]
 struct Plan {
     total: usize,
-    /// Bytes that the writer offers at once, and whether it hands over their ownership instead of having them
-    /// copied.
+    /// Bytes that the writer offers at once. `gives`: it hands over their ownership, so they are not copied.
     piece: usize,
     gives: bool,
-    /// Bytes that the reader takes at once, and how many turns it lets pass in between.
+    /// Bytes that the reader takes at once, and the number of turns that it lets pass in between.
     read: usize,
     pause: u64,
     /// The side that resets the connection, and the turn.
@@ -106,8 +105,8 @@ fn plan() -> impl Strategy<Value = Plan> {
     })
 }
 
-/// A running connection. The writer writes until it is refused, and again only after an event; it releases
-/// the connection after its last byte or at the first error, as a program does.
+/// A running connection. The writer writes until it is refused, and again only after an event. As a program
+/// does, it releases the connection after its last byte or at the first error.
 struct Flow {
     plan: Plan,
     data: Vec<u8>,
@@ -188,7 +187,7 @@ proptest! {
             .into_iter()
             .map(|plan| {
                 let (writer, reader) = pair.established_at(listener, &connect);
-                // A lost reset is not sent again: a side that only reads learns of it from a keepalive probe.
+                // A lost reset is not sent again. A side that only reads learns of it from a keepalive probe.
                 pair.b.conn_mut(reader).expect("it is open").set_keepalive(Some(KeepaliveConfig { idle: minute, interval: minute, count: 9 }));
                 let (data, received) = (pattern(plan.total), Vec::new());
                 let (writer, reader) = (Some(writer), Some(reader));

@@ -15,7 +15,7 @@ use crate::harness::{A, B, Pair, Seen, packet, pattern};
 
 const MOVED: [u8; 4] = [10, 0, 0, 3];
 
-/// A pair with a connection from A, whose packets come from another address once `moved` is set. While
+/// A pair with a connection from A. Once `moved` is set, A's packets come from another address. While
 /// `follows` is set, the device at B sends packets for the first address to the other one.
 struct Moving {
     pair: Pair,
@@ -107,8 +107,7 @@ fn connection_of_a_peer_that_moves_goes_on_in_both_directions() {
         moving.pair.write(B, moving.at_b, &data).expect("open");
         moving.pair.run_ms(15);
         moving.change();
-        // Acknowledgements of A now come from an address that B does not know: they are not answered by a
-        // reset.
+        // Acknowledgements of A now come from an address unknown to B. No reset answers them.
         moving.pair.run_ms(1000);
         assert_eq!(moving.pair.count(B, Flags::RST), 0);
         moving.report(is_other_path);
@@ -220,7 +219,7 @@ fn connections_of_a_forgotten_address_end_at_both_sides() {
         [moving.pair.a.state(moving.at_a), moving.pair.b.state(moving.at_b)],
         [Some(State::Closed); 2]
     );
-    // A segment that was on its way has no owner.
+    // A segment that was on its way belongs to no connection.
     let stray = TcpHeader { flags: Flags::ACK, src_port: 5000, dst_port: 80, ..TcpHeader::default() };
     moving.pair.inject(B, &packet(SocketAddr::from((MOVED, 5000)), B.addr(80), &stray, b"late"));
     moving.pair.run_ms(50);
@@ -259,7 +258,7 @@ fn response_to_a_syn_that_is_lost_with_the_old_address_is_sent_at_the_report() {
     let mut moving = moving();
     moving.known();
     let at_a = moving.open_with_data();
-    // The SYN-ACK is on its way when the address changes; its acknowledgement comes from the new address.
+    // The SYN-ACK is on its way when the address changes. Its acknowledgement comes from the new address.
     moving.pair.run_ms(12);
     let (at_b, _) = moving.pair.b.accept(moving.listener).expect("opened by its SYN");
     moving.change();

@@ -1,6 +1,6 @@
 //! Paths that drop large packets silently, for connections with early suspicion.
 //!
-//! One way takes 50 ms; B sends, and both ends know the path.
+//! One way takes 50 ms. B sends, and both ends know the path.
 
 use brisk_tcp::config::{MtuProbing, TcpConfig};
 use brisk_tcp::path::PathFacts;

@@ -146,8 +146,7 @@ fn losses_are_counted_with_their_runs() {
     assert_eq!(loss.burst_milli, 2000);
 }
 
-/// Parity directly after the data repairs two segments that are only late: their originals show that there
-/// was no loss.
+/// Parity directly after the data repairs two segments that are only late. Their originals arrive later.
 #[test]
 fn late_originals_of_repaired_segments_are_no_losses_of_the_path() {
     let corrective = CorrectiveConfig { delay_divisor: 16, ..CorrectiveConfig::default() };
@@ -347,8 +346,7 @@ fn connections_of_a_path_share_the_volume_of_a_flight_at_the_start() {
     assert!(begun.contains(&10), "{begun:?} of {carried}");
 }
 
-/// A window that the configuration permits for every connection follows the same rules once the path is
-/// known.
+/// A window that the configuration permits follows the same rules once the path is known.
 #[test]
 fn a_configured_window_is_begun_with_by_one_connection_at_a_time() {
     let mut world = World::new(TcpConfig { initial_window: 32, ..from_memory() });
@@ -368,7 +366,7 @@ fn a_path_with_a_queue_gets_the_ordinary_window() {
     assert_eq!(begun_with(&mut world, at_b, 100_000), 10);
 }
 
-/// A program that relays data writes a response piece by piece.
+/// A program that relays data writes a response in pieces.
 #[test]
 fn a_start_has_the_window_also_for_what_is_written_later() {
     let mut world = World::new(from_memory());
@@ -412,8 +410,8 @@ fn only_what_has_flown_is_remembered() {
     assert_eq!(world.facts(B).volume.map(|volume| volume.bytes), Some(20_000), "14 of 32 segments flew");
 }
 
-/// Returns the threshold of a connection that begins with 64 segments of which those in `lost` are lost, and
-/// the volume remembered then, in segments.
+/// Returns the threshold of a connection that begins with 64 segments and loses those in `lost`. Also returns
+/// the volume that is remembered then, in segments.
 fn after_losses(world: &mut World, lost: core::ops::Range<u32>) -> (u32, Option<u32>) {
     let mut data = 0;
     world.pair.tap = Some(Box::new(move |from, segment| {

@@ -59,7 +59,7 @@ fn flights_that_are_planned_in_one_instant_share_the_allowance() {
     assert!(spent <= QUIET + earned, "{spent} bytes of {QUIET} and {earned}");
 }
 
-/// A reservation is charged once: successive flights spend the whole allowance and no more.
+/// A reservation is charged once, so successive flights spend the whole allowance and no more.
 #[test]
 fn flights_in_turn_spend_the_whole_allowance() {
     let (mut pair, ids) = connected();
@@ -98,7 +98,7 @@ fn a_new_plan_keeps_the_unspent_bytes_of_the_last_one() {
     assert_eq!(parity.unsent_state, 0, "all that was planned has left");
 }
 
-/// The copier copies every segment; a plan without redundancy stops it.
+/// The copier copies every segment, but a plan without redundancy stops it.
 #[test]
 fn the_limit_of_a_plan_holds_for_the_copy_of_a_bare_fin() {
     let nothing = PlannerConfig { max_overhead: 0, ..PlannerConfig::default() };
@@ -122,7 +122,7 @@ fn the_limit_of_a_plan_holds_for_the_copy_of_a_bare_fin() {
     }
 }
 
-/// Connections that are released by their program and reset by the peer end without another poll.
+/// The program releases the connections and the peer resets them, so they end without another poll.
 #[test]
 fn connections_that_end_return_what_they_had_reserved() {
     let mut tcp = TcpConfig {
@@ -151,8 +151,8 @@ fn connections_that_end_return_what_they_had_reserved() {
     }
 }
 
-/// An answer does not show which of the two instances arrived, and the peer's report of a FIN whose copy it
-/// used would arrive too late.
+/// An answer does not show which of the two instances arrived. The peer may use the copy of a FIN, but its
+/// report of that would arrive too late.
 #[test]
 fn duplicated_handshakes_and_fins_do_not_count_as_losses() {
     let mut tcp = TcpConfig::planned(50);
@@ -173,9 +173,9 @@ fn duplicated_handshakes_and_fins_do_not_count_as_losses() {
     assert_eq!(facts, [None], "nothing is known");
 }
 
-/// The peer's acknowledgements are known to come within 40 ms. The probe for a lost tail leaves a round trip,
-/// a quarter of one and these 40 ms after the tail, not two round trips after the acknowledgement of the
-/// rest.
+/// The peer's acknowledgements are known to come within 40 ms. So the probe for a lost tail leaves a round
+/// trip, a quarter of one and these 40 ms after the tail. It does not wait two round trips after the
+/// acknowledgement of the rest.
 #[test]
 fn a_probe_of_a_planned_flight_counts_from_its_last_segment() {
     let at_once = |tcp| TcpConfig { delack_max: Duration::ZERO, ..tcp };

@@ -1,4 +1,4 @@
-//! Proactive between two stacks: the stream is complete on any channel, and copies cause no retransmission,
+//! Proactive between two stacks. The stream is complete on any channel, and copies cause no retransmission,
 //! however the devices at both ends coalesce segments.
 
 use std::cell::RefCell;
@@ -34,7 +34,7 @@ fn connected(super_segment: u32) -> (Pair, ConnId, ConnId) {
     connected_by(super_segment, false)
 }
 
-/// Does the work of [`connected`]; the devices may be able to send each segment twice.
+/// Like [`connected`]. The devices may be able to send each segment twice.
 fn connected_by(super_segment: u32, sends_twice: bool) -> (Pair, ConnId, ConnId) {
     let config = |side| StackConfig { max_super_segment: super_segment, sends_twice, ..stack_config(side) };
     let mut pair = Pair::with_configs(1, config(A), config(B));
@@ -86,8 +86,7 @@ fn nothing_is_retransmitted_with_offload_and_batches() {
     }
 }
 
-/// Figure 8 with each copy after its original: every twentieth original is lost, and there is no
-/// retransmission.
+/// Figure 8 of the paper, with each copy after its original. Every twentieth original is lost.
 #[test]
 fn a_lost_original_causes_no_retransmission_and_one_reduction_a_window() {
     for (batches, sends_twice) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -111,7 +110,7 @@ fn a_lost_original_causes_no_retransmission_and_one_reduction_a_window() {
 /// Segments that the tap holds back.
 type Held = Vec<(TcpHeader, Vec<u8>)>;
 
-/// The copies arrive first; then a device passes their originals as one coalesced segment.
+/// The copies arrive first. Then a device passes their originals as one coalesced segment.
 #[test]
 fn originals_that_a_device_coalesced_are_recognised_one_by_one() {
     let (mut pair, at_a, at_b) = connected(0);
@@ -184,8 +183,8 @@ fn the_copies_that_the_planner_names_leave() {
     assert_eq!(copied, [3, 4]);
 }
 
-/// Returns two stacks with the planner, whose devices take super-segments, after a transfer of 300,000 bytes
-/// in this form.
+/// Returns two stacks with the planner after a transfer of 300,000 bytes in this form. Devices take
+/// super-segments.
 fn transferred(form: Option<Form>) -> (Pair, ConnId) {
     let mut tcp = tcp(ProactiveConfig { scope: CopyScope::Named, ..ALL });
     tcp.mechanisms.planner = Some(PlannerConfig { form, ..PlannerConfig::DEFAULT });
@@ -243,8 +242,7 @@ fn a_run_that_a_device_coalesced_is_taken_whole_if_no_copy_came_before() {
     assert_eq!(at_b.payload_bytes_received, payload.len() as u64);
 }
 
-/// A device coalesces copies after their originals: all of them are dropped at once, except that new data of
-/// one is accepted.
+/// A device coalesces copies after their originals. They are dropped together, except new data of one.
 #[test]
 fn copies_that_a_device_coalesced_are_dropped_together_unless_one_is_new() {
     for lost in [None, Some(2)] {
@@ -282,7 +280,7 @@ fn copies_that_a_device_coalesced_are_dropped_together_unless_one_is_new() {
     }
 }
 
-/// Only the copied bytes of a burst may leave in single segments; the bytes after them leave in runs.
+/// Only the copied bytes of a burst may leave in single segments. The bytes after them leave in runs.
 #[test]
 fn a_short_scope_ends_within_a_run() {
     let short = ProactiveConfig { scope: CopyScope::Short, max_bytes: 20_000, ..ProactiveConfig::DEFAULT };
@@ -299,7 +297,7 @@ fn a_short_scope_ends_within_a_run() {
     }
 }
 
-/// In a coalesced segment with a FIN only the last part has the FIN: all data is read before the end.
+/// In a coalesced segment with a FIN only the last part has the FIN, so all data is read before the end.
 #[test]
 fn a_fin_on_what_a_device_coalesced_ends_the_last_part() {
     let (mut pair, at_a, at_b) = connected(0);

@@ -1,4 +1,4 @@
-//! Packets that may be kept: the same stream and the same answers, with one copy less.
+//! Packets that may be kept give the same stream and the same answers, with one copy less.
 
 use brisk_tcp::StackConfig;
 use brisk_tcp::error::ReadError;
@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::harness::{A, B, Pair, pattern, stack_config};
 
-/// Returns B's answers to packets of up to 64 kB, which it may keep or not, and how many of them it kept.
+/// Returns B's answers to packets of up to 64 kB, and how many of these it kept. `may_keep`: B may keep them.
 fn transfer(total: usize, most: usize, may_keep: bool) -> (Vec<Vec<u8>>, usize) {
     let config =
         |side| StackConfig { max_super_segment: 65_000, max_buffer_bytes: most, ..stack_config(side) };

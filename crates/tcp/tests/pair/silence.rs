@@ -72,7 +72,7 @@ fn keepalive_finds_a_dead_peer() {
     let _ = at_b;
 }
 
-/// The probe of one end arrives while the other end's probe waits to be sent: it is answered nevertheless.
+/// The probe of one end arrives while the other end's probe waits to be sent. It is answered nevertheless.
 #[test]
 fn probes_that_cross_are_both_answered() {
     let mut pair = Pair::new(1);

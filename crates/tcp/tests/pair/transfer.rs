@@ -34,7 +34,7 @@ fn the_dscp_can_be_changed_on_an_open_connection() {
     }
 }
 
-/// A device may coalesce several segments: they count as on the wire, headers included.
+/// A device may coalesce several segments. They count as on the wire, headers included.
 #[test]
 fn coalesced_segments_count_one_by_one() {
     let mut pair = Pair::new(1);
@@ -115,7 +115,7 @@ fn probes_of_the_path_mtu_leave_room_for_sack_blocks() {
     let mut pair = Pair::new(1);
     let listener = pair.listen(B, 80, ListenConfig { tcp: tcp.clone(), ..ListenConfig::default() });
     let (at_a, at_b) = pair.established_at(listener, &ConnectConfig { tcp, ..ConnectConfig::default() });
-    // A's data has a hole for a while, so that B's segments carry SACK blocks: the harness checks that no
+    // A's data has a hole for a while, so that B's segments carry SACK blocks. The harness checks that no
     // packet is larger than the device takes.
     let mut data = 0;
     pair.tap = Some(Box::new(move |from, segment| {

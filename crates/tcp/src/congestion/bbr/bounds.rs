@@ -1,5 +1,5 @@
-//! Limits of volume and rate that follow from losses: long-term limits from probing, short-term limits from
-//! losses between two probes.
+//! Limits of volume and rate that follow from losses. Probes set the long-term limits; losses between two
+//! probes set the short-term limits.
 
 use super::super::sample::RateSample;
 use super::loss::times_beta;

@@ -88,13 +88,13 @@ impl MinRtt {
         self.min
     }
 
-    /// True if the path has a standing queue: the samples exceed the minimum by more than noise.
+    /// True if the path has a standing queue: `rtt` exceeds the minimum by more than noise.
     pub(super) fn is_queued(&self, rtt: Micros) -> bool {
         self.min.is_some_and(|min| rtt > min + min / 4 + Micros::from_millis(4))
     }
 
-    /// True if `rtt` exceeds the minimum by as much as ends slow start in HyStart++ (RFC 9406 section 4.2): a
-    /// queue that grows, if samples in a row show it.
+    /// True if `rtt` exceeds the minimum by as much as ends slow start in HyStart++ (RFC 9406 section 4.2).
+    /// If several samples in a row do, a queue grows.
     pub(super) fn is_delayed(&self, rtt: Micros) -> bool {
         self.min.is_some_and(|min| rtt > min + rtt_thresh(min))
     }
@@ -118,7 +118,7 @@ impl MinRtt {
         expired
     }
 
-    /// Uses rounds with little in flight as measurements: the application has drained the queue.
+    /// Uses rounds with little in flight as measurements, because the application drained the queue.
     pub(super) fn observe_round(
         &mut self,
         now: Instant,
@@ -167,7 +167,7 @@ impl Aggregation {
         self.epoch_acked = 0;
     }
 
-    /// Compares `acked` bytes with the volume that `bandwidth` delivers; a slot of the maximum lasts
+    /// Compares `acked` bytes with the volume that `bandwidth` delivers. A slot of the maximum lasts
     /// `slot_rounds`.
     pub(super) fn update(
         &mut self,
@@ -219,7 +219,7 @@ mod tests {
         }
     }
 
-    /// Four packets from idle are a round; the one sent after the first acknowledgement ends the next.
+    /// Four packets from idle are a round. The packet after the first acknowledgement ends the next one.
     #[test]
     fn a_round_ends_with_data_sent_after_its_beginning() {
         let mut rounds = Rounds::default();

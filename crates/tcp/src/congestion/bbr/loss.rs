@@ -1,12 +1,12 @@
 //! The losses that show congestion, and the response to them.
 //!
-//! The draft calls a loss ratio above 2 % congestion. A single random loss exceeds that in a flight of fewer
-//! than 50 segments, and on a path that loses 2 % at random about half of all flights do. Here losses must
-//! also be *excess*: more than random loss explains. The flow learns the random loss of its path over time
-//! ([`crate::evidence`]).
+//! The draft calls a loss ratio above 2 % congestion. In a flight of fewer than 50 segments, a single random
+//! loss exceeds that. On a path that loses 2 % at random, about half of all flights exceed it. Here losses
+//! must also be *excess*: more than random loss explains. The flow learns the random loss of its path over
+//! time ([`crate::evidence`]).
 //!
-//! Such losses end a probe, and so do losses that a full queue is known to have caused. Between probes, the
-//! limits fall after a round whose losses
+//! Two kinds of losses end a probe: excess losses, and losses that a full queue is known to have caused.
+//! Between probes, the limits fall after a round whose losses
 //!
 //! - are known to be caused by a full queue;
 //! - exceed what chance causes once in ten thousand rounds;
@@ -23,8 +23,8 @@ use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
 use brisk_wire::SeqNum;
 
-/// Number of loss runs in a round that ends Startup. The draft requires six; a short queue drops a third of a
-/// short flight before its losses form six runs. Here fewer suffice, because the losses must also be excess.
+/// Number of loss runs in a round that ends Startup. The draft requires six, but a short queue drops a third
+/// of a short flight before its losses form six runs. Fewer suffice here, as losses must also be excess.
 pub(super) const MIN_RUNS_IN_STARTUP: u32 = 3;
 /// Number of loss runs in a round that ends a probe for bandwidth.
 pub(super) const MIN_RUNS_IN_UP: u32 = 2;
@@ -54,8 +54,8 @@ pub(super) struct LossRound {
     /// Number of lost ranges that are not adjacent.
     pub(super) runs: u32,
     last_end: Option<SeqNum>,
-    /// Bytes delivered when Drain began. Losses of data that was sent before do not count: Startup has ended
-    /// in response to its losses.
+    /// Bytes delivered when Drain began. Losses of data that was sent before do not count, because the end of
+    /// Startup was the response to them.
     pub(super) counts_from: u64,
 }
 
@@ -76,7 +76,7 @@ impl LossRound {
         self.is_lossy = true;
     }
 
-    /// True if a loss of data that was sent after `prior_delivered` bytes were delivered counts.
+    /// True if losses count of data that was sent when `prior_delivered` bytes were delivered.
     pub(super) fn counts(&self, prior_delivered: u64) -> bool {
         prior_delivered >= self.counts_from
     }
@@ -95,7 +95,7 @@ impl LossRound {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Evidence {
     history: LossHistory,
-    /// The last four lossy rounds, the newest in the lowest bit: 1 if the round trip was long (a queue).
+    /// One bit for each of the last four lossy rounds, the newest lowest: 1 if the round trip showed a queue.
     queued: u8,
     /// One bit for each of the same rounds: 1 if its losses exceed what random loss explains.
     excess: u8,
@@ -106,7 +106,7 @@ pub(super) struct Evidence {
 
 impl Bbr {
     /// True if the losses exceed 2 % of the flight and show congestion. They show it if a full queue is known
-    /// to have caused them, or if they are in enough places and more than random loss explains.
+    /// to have caused them. Otherwise they must form `min_runs` runs and exceed random loss.
     pub(super) fn is_loss_too_high(&self, tx_in_flight: u32, lost: u64, min_runs: u32) -> bool {
         let flight = u64::from(tx_in_flight);
         lost * 100 > flight * LOSS_THRESHOLD
@@ -119,8 +119,8 @@ impl Bbr {
         bytes.div_ceil(u64::from(self.mss))
     }
 
-    /// If `sample` ends the loss round, adds the round to the history, and lowers the short-term limits if
-    /// its losses show congestion.
+    /// Does nothing unless `sample` ends the loss round. Adds the round to the history, and lowers the
+    /// short-term limits if its losses show congestion.
     pub(super) fn end_loss_round(&mut self, sample: &RateSample) {
         let evidence = &mut self.evidence;
         evidence.round_rtt = match (evidence.round_rtt, sample.rtt) {
@@ -138,7 +138,7 @@ impl Bbr {
         evidence.round_rtt = None;
         let (segments, lost) = (self.segments(bytes), self.segments(lost_bytes));
         let allowed = self.evidence.history.allowed(segments);
-        // Chance exceeds the allowance in one round of a hundred, so one such round shows nothing by itself.
+        // Chance exceeds the allowance in one round of a hundred, so one such round alone shows nothing.
         let history = &self.evidence.history;
         let exceeds = history.is_excess(segments, lost);
         if self.loss_round.is_lossy {
@@ -150,11 +150,11 @@ impl Bbr {
         if self.loss_round.is_lossy {
             self.evidence.queued = (self.evidence.queued << 1 | u8::from(is_queued)) & 0xf;
         }
-        // Drain and Down send slower than the path delivers, because of the queue that the flow has built:
-        // neither the queue nor the low rate shows that the path has less bandwidth.
+        // Drain and Down send slower than the path delivers, because the flow has built a queue. So neither
+        // the queue nor the low rate shows that the path has less bandwidth.
         let drains = matches!(self.state, BbrState::Drain | BbrState::ProbeBw(CyclePhase::Down));
         // Losses in a queue of other flows are not random; losses in the flow's own queue may be. Without a
-        // queue, as many losses as random loss explains count as random.
+        // queue, losses count as random up to the number that random loss explains.
         if !is_queued || !(drains || self.is_probing()) {
             let random = if is_queued { 0 } else { lost.min(allowed) };
             let runs = u64::from(self.loss_round.runs).min(random);
@@ -171,7 +171,7 @@ impl Bbr {
         (round.is_lossy, round.is_queued, round.is_heavy, round.lost) = (false, false, false, 0);
     }
 
-    /// Ends a probe with too much in flight, and keeps the volume at the loss as long-term limit.
+    /// Ends a probe with too much in flight. The volume at the loss becomes the long-term limit.
     pub(super) fn end_lossy_probe(&mut self, lost: &LostPacket) {
         let at_loss = inflight_at_loss(lost.range.len(), lost.tx_in_flight, lost.lost);
         self.cycle.prev_too_high = true;
@@ -193,8 +193,8 @@ impl Bbr {
         }
     }
 
-    /// Responds to an ECN mark (RFC 3168) once per window: in a probe as to a loss, otherwise with the
-    /// reduction of RFC 8511.
+    /// Responds to an ECN mark (RFC 3168) once per window. The response in a probe is that to a loss;
+    /// otherwise it is the reduction of RFC 8511.
     pub(super) fn answer_mark(&mut self, now: Instant) {
         match self.state {
             BbrState::Startup => {
@@ -202,8 +202,8 @@ impl Bbr {
                 self.bounds.inflight_longterm =
                     self.bdp(self.max_bw.get(), (1, 1)).max(self.bounds.inflight_latest);
                 self.start_drain();
-                // `C.delivered` cannot tell data that left since the last acknowledgement from data that
-                // leaves now.
+                // Data that left since the last acknowledgement has the `C.delivered` of data that leaves
+                // now.
                 self.loss_round.counts_from += 1;
             }
             BbrState::ProbeBw(CyclePhase::Up) => {
@@ -223,7 +223,7 @@ impl Bbr {
 }
 
 /// Returns the bytes in flight at which the losses exceeded the threshold. That point lies within the last
-/// `len` bytes of the flight, which are lost.
+/// `len` bytes of the flight, which were lost.
 fn inflight_at_loss(len: u32, tx_in_flight: u32, lost: u64) -> u64 {
     let len = u64::from(len);
     let (Some(flight_before), Some(lost_before)) =

@@ -6,7 +6,7 @@
 //! acknowledgements (`Aggregation`), and the limits of rate and volume in flight that follow from losses
 //! (`Bounds`). Its state (`BbrState`) determines the next probe of the path.
 //!
-//! Losses count only if they are significant. A single random loss in a short flight exceeds the draft's 2 %,
+//! Losses count only if they are significant. In a short flight a single random loss exceeds the draft's 2 %,
 //! but shows nothing about the path (`loss.rs`).
 //!
 //! | file | content |
@@ -67,8 +67,8 @@ pub(crate) struct Bbr {
     has_rtt: bool,
     /// `C.delivered` as last reported.
     delivered: u64,
-    /// ProbeRTT limits sending. Samples of data that was sent while `delivered` was below this value
-    /// therefore count as application-limited.
+    /// Value of `delivered` below which ProbeRTT limited sending. Samples of data sent then count as
+    /// application-limited.
     app_limited_until: u64,
     rounds: Rounds,
     max_bw: MaxBandwidth,
@@ -183,7 +183,7 @@ impl Bbr {
         self.bounds.reset_shortterm();
     }
 
-    /// Counts rounds and loss rounds: each ends when data that was sent after its beginning is delivered.
+    /// Counts rounds and loss rounds. Each ends when data that was sent after its beginning is delivered.
     fn begin_rounds(&mut self, sample: Option<&RateSample>) {
         self.rounds.start = false;
         self.loss_round.start = false;
@@ -196,8 +196,8 @@ impl Bbr {
         }
     }
 
-    /// Saves the values to restore if a recovery proves spurious, once per recovery. The losses that begin it
-    /// come before it, and may end a probe.
+    /// Saves the values to restore if a recovery proves spurious, once per recovery. The losses that begin a
+    /// recovery are reported before it, and may end a probe.
     fn save_undo(&mut self, now: Instant) {
         if self.recovery.is_active || self.undo.is_some_and(|undo| undo.at == now) {
             return;
@@ -357,8 +357,7 @@ impl CongestionController for Bbr {
         self.cwnd_limited &= !self.rounds.start;
     }
 
-    /// Keeps the window, because the model responds to losses; only heavy losses at the start of a flow lower
-    /// it.
+    /// Keeps the window, because the model responds to losses. Only heavy losses at its start lower it.
     fn on_congestion(&mut self, event: &CongestionEvent) {
         if !self.recovery.is_active {
             self.recovery.begin_first_round(self.delivered);
@@ -379,8 +378,7 @@ impl CongestionController for Bbr {
     }
 
     /// Sets the window to one segment more than the bytes in flight (`rto.pipe`), and keeps the model. If the
-    /// flow is not probing and has no short-term limit of the volume in flight, the earlier window becomes
-    /// that limit.
+    /// flow is not probing and has no short-term limit of its volume, the earlier window becomes that limit.
     fn on_rto(&mut self, rto: &RtoEvent) {
         let probing = self.is_probing();
         self.begin_episode(rto.now);

@@ -56,7 +56,7 @@ impl Bbr {
     }
 
     /// Sets the pacing rate, which does not decrease before the pipe has been full. At least one segment
-    /// leaves in each round trip: with a rate near zero no sample could show that the path carries more.
+    /// leaves in each round trip. With a rate near zero no sample could show that the path carries more.
     pub(super) fn set_pacing_rate(&mut self, srtt: Option<Micros>) {
         if let Some(srtt) = srtt {
             self.min_rate = (u64::from(self.mss) * 1_000_000 / u64::from(srtt.0.max(1))).clamp(1, MAX_RATE);
@@ -75,8 +75,8 @@ impl Bbr {
     }
 
     /// Paces a flight of Startup at least as fast as the last flight was delivered. While the application
-    /// limits the flight, the bandwidth is only its volume per round-trip time, which would spread a flight
-    /// over a third of a round trip.
+    /// limits the flight, the measured bandwidth is only its volume per round-trip time. That rate would
+    /// spread a flight over a third of a round trip.
     pub(super) fn follow_train(&mut self, train: &Train) {
         if self.state != BbrState::Startup || self.full_pipe.reached {
             return;
@@ -85,8 +85,8 @@ impl Bbr {
         self.pacing_rate = self.pacing_rate.max(self.paced(train.rate, gain));
     }
 
-    /// Returns the bandwidth for a flight after idle: the rate of the last such flight, if it exceeds the
-    /// volume of the flights per round trip.
+    /// Returns the bandwidth for a flight after idle: the rate of the last such flight, if that is higher
+    /// than the measured volume per round trip.
     pub(super) fn bandwidth_of_flights(&self) -> u64 {
         let shown = self.train.filter(|train| train.is_limited).map_or(0, |train| train.rate);
         self.bandwidth().max(shown.min(self.bounds.bw_shortterm))
@@ -101,7 +101,7 @@ impl Bbr {
         }
     }
 
-    /// Returns `gain` times the volume that fills a path of `bandwidth`, with space for bursts, bytes.
+    /// Returns `gain` times the volume that fills a path of `bandwidth`, bytes, with space for bursts.
     pub(super) fn inflight(&self, bandwidth: u64, gain: Gain) -> u64 {
         self.with_room_for_bursts(self.bdp(bandwidth, gain))
     }

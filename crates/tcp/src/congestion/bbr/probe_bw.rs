@@ -40,7 +40,7 @@ pub(super) struct Cycle {
     wait: Micros,
     pub(super) rounds_since_probe: u64,
     /// Rounds of Up so far; bytes acknowledged in Up that have not raised the limit yet; and the number of
-    /// acknowledged bytes that raises it by a segment.
+    /// acknowledged bytes that raises the limit by a segment.
     up_rounds: u32,
     up_acked: u64,
     bytes_per_segment: u64,
@@ -83,7 +83,7 @@ impl Cycle {
         segments * u64::from(mss)
     }
 
-    /// Ends a probe: from now on, its last data is acknowledged.
+    /// Ends a probe. From now on, acknowledgements are for its last data.
     pub(super) fn stop_probe(&mut self) {
         self.ack_phase = AckPhase::Stopping;
     }
@@ -170,8 +170,8 @@ impl Bbr {
             || self.cycle.rounds_since_probe >= reno_rounds.min(MAX_ROUNDS_BETWEEN_PROBES)
     }
 
-    /// Ends Up if it has found no more bandwidth, has built a queue, or has reached the long-term limit after
-    /// a probe with too many losses.
+    /// Ends Up in three cases: it has found no more bandwidth, it has built a queue, or it has reached the
+    /// long-term limit after a probe with too many losses.
     fn leave_up(&mut self, ack: &AckSample, sample: Option<&RateSample>) {
         let flight = u64::from(ack.pipe_before);
         let is_full = if self.is_at_longterm() {
@@ -186,7 +186,7 @@ impl Bbr {
         let queue = self.bdp(self.bandwidth(), (8, 5))
             + self.aggregation.extra(self.bandwidth())
             + 2 * u64::from(self.mss);
-        // If the application does not limit sending, a longer round trip may come from other flows' queues.
+        // Unless the application limits sending, a longer round trip may come from the queues of other flows.
         let is_delayed = sample.is_some_and(|sample| {
             sample.app_limited && sample.rtt.is_some_and(|rtt| self.min_rtt.is_queued(rtt))
         });

@@ -1,5 +1,5 @@
-//! ProbeRTT: every five seconds half of the path stays empty for 200 ms, unless the application has done so
-//! already.
+//! ProbeRTT: every five seconds the flow leaves half of the path empty for 200 ms. It need not if the
+//! application has sent so little anyway.
 
 use super::super::sample::{AckSample, RateSample};
 use super::{Bbr, BbrState, MIN_PIPE_SEGMENTS};
@@ -11,8 +11,8 @@ const DURATION: Micros = Micros::from_millis(200);
 /// A measurement in progress.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ProbeRtt {
-    /// The window until its end, bytes. It is based on the previous round-trip time: if both estimates have
-    /// expired, the new estimate may still include the queue.
+    /// The window until its end, bytes. It is based on the previous round-trip time, because the new estimate
+    /// may still include the queue if both estimates have expired.
     pub(super) cwnd: u64,
     /// Time when it may end; `None` until the flight is small.
     ends_at: Option<Instant>,

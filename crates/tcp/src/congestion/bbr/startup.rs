@@ -8,8 +8,8 @@ use crate::time::Instant;
 
 /// Number of rounds without growth after which the pipe counts as full.
 const FULL_ROUNDS: u32 = 3;
-/// Number of consecutive round-trip samples that must show a queue to end Startup; a single one may be
-/// jitter. Waiting for three rounds without growth would fill a queue that other flows use.
+/// Number of consecutive round-trip samples that must show a queue to end Startup, because a single one may
+/// be jitter. Waiting for three rounds without growth would fill a queue that other flows use.
 const DELAYED_SAMPLES: u32 = 5;
 /// Rounds after which Drain ends in any case.
 const MAX_DRAIN_ROUNDS: u64 = 3;
@@ -25,7 +25,7 @@ pub(super) struct FullPipe {
     pub(super) reached: bool,
     /// Round-trip samples in a row that show a queue.
     delayed: u32,
-    /// True if only the delay has ended Startup: the next probe for bandwidth does not wait.
+    /// True if only the delay has ended Startup. The next probe for bandwidth then does not wait.
     pub(super) by_delay: bool,
 }
 
@@ -64,8 +64,7 @@ impl Bbr {
         {
             self.leave_startup_by_loss();
         }
-        // A flight limited by the application builds a queue of its own, and does not show the path's
-        // bandwidth.
+        // A flight limited by the application builds its own queue and does not show the path's bandwidth.
         if let Some(rtt) = sample.filter(|sample| !sample.app_limited).and_then(|sample| sample.rtt) {
             let full_pipe = &mut self.full_pipe;
             full_pipe.delayed = if self.min_rtt.is_delayed(rtt) { full_pipe.delayed + 1 } else { 0 };

@@ -83,7 +83,7 @@ fn a_train_sets_the_pace_of_flights_that_the_application_limits() {
     assert_eq!(bbr.pacing_rate, 2_475_000, "out of idle the train does");
 }
 
-/// The losses that end the probe come before the recovery that they begin.
+/// The losses that end the probe are reported before the recovery that they begin.
 #[test]
 fn a_mistaken_recovery_restores_limits_and_probes_again() {
     let mut bbr = informed();
@@ -174,8 +174,9 @@ fn losses_lower_the_limits_if_neither_chance_nor_the_flows_own_queue_explains_th
     }
 }
 
-/// 3,000 segments without a loss show that a loss is rare, unless the flow kept a queue of its own meanwhile:
-/// losses in that queue may be random. Without this knowledge chance explains six losses of 100.
+/// 3,000 segments without a loss show that a loss is rare. They do not if the flow kept a queue of its own
+/// meanwhile, because losses in that queue may be random. Without this knowledge chance explains six losses
+/// of 100.
 #[test]
 fn rounds_in_the_flows_own_queue_do_not_count_as_evidence_of_random_loss() {
     let is_known = |state, rtt_ms| {
@@ -382,7 +383,8 @@ fn losses_found_by_a_timer_permit_one_segment_more() {
     assert_eq!(bbr.cwnd, 6 * MSS);
 }
 
-/// The timer fires between acknowledgements: data sent after the last one is not sent after the losses.
+/// The timer fires between acknowledgements. Data sent after the last acknowledgement then does not count as
+/// sent after the losses.
 #[test]
 fn first_round_begun_by_a_timer_outlasts_the_flight_with_the_losses() {
     let mut bbr = Bbr::new(&start());
@@ -462,8 +464,7 @@ struct Packet {
     app_limited: bool,
 }
 
-/// A flow with endless data over one bottleneck; losses are detected when three later packets are
-/// acknowledged.
+/// A flow with endless data over one bottleneck; three later acknowledged packets show a loss.
 struct Flow {
     bbr: Bbr,
     /// Rate of the path, bytes per second, with round trip and buffer.

@@ -163,8 +163,8 @@ fn silence_is_a_sign_of_a_black_hole_a_minute_after_the_last_answer() {
     assert_eq!(bench.mode(2), Err(OffReason::Disabled));
 }
 
-/// An answer that arrived on another connection first may have been lost on this one; the second time in a
-/// row it is a sign.
+/// If another connection's answer arrived first, the answer on this one may have been lost. The second time
+/// in a row it is a sign.
 #[test]
 fn hedge_answered_first_is_a_sign_the_second_time() {
     let hedge_won = FastOpenReport::BlackHole(BlackHoleSign::HedgeWon);
@@ -232,7 +232,7 @@ fn answers_to_syns_that_did_not_know_of_each_other_count_once() {
     assert_eq!(bench.mode(300), Ok(Mode::CookieOnly), "three bursts, of which each knew of the one before");
 }
 
-/// Without a link for a moment, all SYNs that left together are dropped.
+/// The link is down for a moment. All SYNs that left together are dropped.
 #[test]
 fn syns_that_left_together_count_as_one_drop() {
     let mut bench = Bench::known();

@@ -10,7 +10,7 @@ use zeroize::Zeroize;
 
 use super::{CookieKey, KeyError};
 
-/// Permitted difference between the clocks of a farm, seconds: near the change of an epoch, cookies of the
+/// Permitted difference between the clocks of a farm, seconds. Near the change of an epoch, cookies of the
 /// adjacent epoch are valid too.
 const CLOCK_SKEW: u64 = 60;
 /// Label for deriving the key of an epoch, in addition to the master secret and the number of the epoch.
@@ -68,7 +68,7 @@ pub(super) struct Epochs {
     master: MasterSecret,
     rotate_s: u64,
     unix: Option<u64>,
-    /// The current epoch, and the keys of the two epochs before it, of itself and of the next one.
+    /// The current epoch, and the keys of four epochs: the two before it, itself and the next one.
     turned: Option<(u64, [CookieKey; 4])>,
 }
 
@@ -95,9 +95,9 @@ impl Epochs {
         self.turned.as_ref().map(|(_, [_, _, current, _])| current)
     }
 
-    /// Checks with the current epoch as primary and the previous one as backup. Around the change of an
-    /// epoch, a server whose clock is ahead has already generated cookies of the next epoch, and a server
-    /// whose clock is behind still accepts cookies of the epoch before the last.
+    /// Checks with the current epoch as primary and the previous one as backup. Around the change of an epoch
+    /// two more are valid. A server whose clock is ahead has already generated cookies of the next epoch. A
+    /// server whose clock is behind still accepts cookies of the epoch before the last.
     pub(super) fn check(&self, is_of: impl Fn(&CookieKey) -> Choice) -> (Choice, Choice) {
         let (Some((_, [oldest, last, current, next])), Some(unix)) = (&self.turned, self.unix) else {
             return (Choice::from(0), Choice::from(0));

@@ -1,9 +1,9 @@
 //! The codes of Corrective: which stream bytes a parity segment covers, its payload, and the checksum.
 //!
-//! A range of stream bytes is cut into blocks of B bytes from its start; the last may be short and is padded
-//! with zeros. A parity is a sum of the blocks, byte by byte, each multiplied by a coefficient in
-//! GF(256) (`gf256`). Bytes at the same *residue* modulo B form a column; one parity is one equation
-//! for each column.
+//! A range of stream bytes is cut into blocks of B bytes from its start. The last block may be short and is
+//! padded with zeros. A parity is a sum of the blocks, byte by byte. Each block is multiplied by a
+//! coefficient in GF(256) (`gf256`). Bytes at the same *residue* modulo B form a column; one parity is one
+//! equation for each column.
 //!
 //! | code | coefficients | parities per group | repairs in each column |
 //! |---|---|---|---|
@@ -75,10 +75,10 @@ impl Code {
     }
 }
 
-/// Returns the factor of block `block` in parity `row` of a Reed-Solomon group: row `row` of the Cauchy
-/// matrix `1 / (x_row + y_block)` with `x_row = row`, `y_block = 128 + block`, each column divided by its
-/// entry in row 0. Every square part of such a matrix can be inverted, so any `n` parities repair any `n`
-/// blocks; and row 0 is all ones. Rows up to 127, blocks up to 127.
+/// Returns the factor of block `block` in parity `row` of a Reed-Solomon group. It is in row `row` of the
+/// Cauchy matrix `1 / (x_row + y_block)` with `x_row = row`, `y_block = 128 + block`. Each column is divided
+/// by its entry in row 0, so row 0 is all ones. Every square part of such a matrix can be inverted, so any
+/// `n` parities repair any `n` blocks. Rows up to 127, blocks up to 127.
 pub(crate) const fn coefficient(row: u8, block: u32) -> u8 {
     let y = 0x80 | (block as u8 & 0x7f);
     match gf256::inverse((row & 0x7f) ^ y) {
@@ -97,8 +97,8 @@ pub struct Layout {
 
 impl Layout {
     /// Returns the blocks of `block` bytes in `range`, which reaches from the first to the last encoded byte.
-    /// `None` if the range has no block or more than [`Code::blocks_max`] blocks, skipped ones included, or
-    /// if the code skips the last block.
+    /// `None` if the range has no block, if it has more than [`Code::blocks_max`] blocks, skipped ones
+    /// included, or if the code skips the last block.
     pub fn new(code: Code, range: SeqRange, block: u32) -> Option<Layout> {
         if range.is_empty() || block == 0 {
             return None;
@@ -108,17 +108,17 @@ impl Layout {
         (blocks <= code.blocks_max() && ends_encoded).then_some(Layout { range, block, code })
     }
 
-    /// Returns the layouts of the parity segments of a group in the order of sending: two for the interleaved
-    /// code if the group has more than one block, otherwise one (which serves every row of
-    /// [`Code::ReedSolomon`]). Empty if the group has no block. The caller ensures that it has at most
-    /// [`Code::blocks_max`] blocks; layouts that [`Layout::new`] refuses are left out.
+    /// Returns the layouts of the parity segments of a group in the order of sending. The interleaved code
+    /// has two if the group has more than one block. Otherwise there is one, which serves every row of
+    /// [`Code::ReedSolomon`]. Empty if the group has no block. Leaves out layouts that [`Layout::new`]
+    /// refuses. The caller ensures that the group has at most [`Code::blocks_max`] blocks.
     pub fn of_group(code: Code, group: SeqRange, block: u32) -> ArrayVec<Layout, 2> {
         let blocks = if block == 0 { 0 } else { group.len().div_ceil(block) };
         match code {
             Code::Xor | Code::ReedSolomon => Layout::new(code, group, block).into_iter().collect(),
             Code::XorInterleaved => (0..2.min(blocks))
                 .filter_map(|first| {
-                    // From the first block of this half to its last: both even or both odd.
+                    // From the first block of this half to the last; both indices are even or both odd.
                     let last = blocks - 1 - (blocks - 1 - first) % 2;
                     let end = group.end.min(group.start + (last + 1) * block);
                     Layout::new(code, SeqRange::new(group.start + first * block, end), block)
@@ -165,7 +165,7 @@ impl Layout {
         })
     }
 
-    /// Cuts `range`, a part of the layout's range, at the ends of blocks, and leaves out skipped blocks.
+    /// Cuts `range`, a part of the layout's range, at the ends of blocks. Leaves out skipped blocks.
     pub(super) fn parts(&self, range: SeqRange) -> impl Iterator<Item = Part> + Clone + use<> {
         let Layout { range: whole, block: size, code } = *self;
         let mut at = range.start;
@@ -231,9 +231,9 @@ fn pieces<'a>(layout: &Layout, (seq, bytes): Placed<'a>) -> impl Iterator<Item =
     })
 }
 
-/// Writes parity `row` of the given bytes to `out`. Encoded bytes that are not given count as zero; bytes
+/// Writes parity `row` of the given bytes to `out`. Encoded bytes that are not given count as zero. Bytes
 /// that are not encoded are skipped; bytes outside the range must not be given. `row` is 0 except for
-/// [`Code::ReedSolomon`]; `out` has [`Layout::payload_len`] bytes.
+/// [`Code::ReedSolomon`]. `out` has [`Layout::payload_len`] bytes.
 pub fn parity<'a>(layout: &Layout, row: u8, bytes: impl Iterator<Item = Placed<'a>> + Clone, out: &mut [u8]) {
     out.fill(0);
     // All factors of row 0 are 1.
@@ -248,8 +248,8 @@ pub fn parity<'a>(layout: &Layout, row: u8, bytes: impl Iterator<Item = Placed<'
     }
 }
 
-/// Computes the CRC-32C over the given bytes without those of skipped blocks. The bytes are in stream order
-/// and inside the range.
+/// Computes the CRC-32C over the given bytes without those of skipped blocks. The bytes must be in stream
+/// order and inside the range.
 ///
 /// With [`Code::ReedSolomon`] the checksum also covers the position of the range, as its distance from the
 /// first stream byte. The sequence number of that byte is `origin` (ISS + 1 for the sender, IRS + 1 for the

@@ -1,24 +1,21 @@
 //! CRC-32C (Castagnoli) of bytes in several pieces.
 //!
 //! Processors have an instruction for it, which is several times as fast as tables. Only std can detect the
-//! instruction, so the crate that uses it is behind the feature `hardware-crc`; without the feature tables
-//! compute the CRC.
+//! instruction, so the crate that uses it needs the feature `hardware-crc`. Otherwise tables do the work.
 
-/// Returns the checksum of a message extended by `bytes`; `crc` is the checksum of the message so far, 0 if
-/// empty.
+/// Returns the checksum of a message extended by `bytes`. `crc`: the checksum so far, initially 0.
 #[cfg(feature = "hardware-crc")]
 pub(super) fn append(crc: u32, bytes: &[u8]) -> u32 {
     ::crc32c::crc32c_append(crc, bytes)
 }
 
-/// Returns the checksum of a message extended by `bytes`; `crc` is the checksum of the message so far, 0 if
-/// empty.
+/// Returns the checksum of a message extended by `bytes`. `crc`: the checksum so far, initially 0.
 #[cfg(not(feature = "hardware-crc"))]
 pub(super) fn append(crc: u32, bytes: &[u8]) -> u32 {
     by_table(crc, bytes)
 }
 
-/// Implements [`append`] in any build, by the library's variant that processes 16 bytes at a time.
+/// Implements [`append`] in any build, with the library's variant that processes 16 bytes at a time.
 #[cfg(any(test, not(feature = "hardware-crc")))]
 fn by_table(crc: u32, bytes: &[u8]) -> u32 {
     static TABLES: ::crc::Crc<u32, ::crc::Table<16>> = ::crc::Crc::<u32, _>::new(&::crc::CRC_32_ISCSI);

@@ -1,14 +1,14 @@
 //! The decoder: processes a parity segment and returns the lost bytes, or the reason why it cannot.
 //!
-//! It does not know the connection. It reads the arrived bytes through [`ReceivedBytes`] and returns an
-//! [`Outcome`]; the connection feeds rebuilt bytes to the assembler, acknowledges and reports. A parity
+//! The decoder does not know the connection. It reads the arrived bytes through [`ReceivedBytes`] and returns
+//! an [`Outcome`]. The connection feeds rebuilt bytes to the assembler, acknowledges and reports. A parity
 //! segment is never data: its payload is never delivered.
 //!
-//! In profile F2 the CRC-32C that the sender computed over its own copy of the whole range must match the
-//! arrived and the rebuilt bytes together; otherwise nothing is delivered. With the XOR codes the checksum
-//! does not cover the position of the range; bytes of the range that have arrived confirm it. If none have,
-//! the range is repaired only if it follows data that has arrived, so that a range that a device on the path
-//! has moved does not fill the wrong hole.
+//! In profile F2 the sender computes a CRC-32C over its own copy of the whole range. The arrived and the
+//! rebuilt bytes together must match it; otherwise nothing is delivered. With the XOR codes the checksum does
+//! not cover the position of the range, so bytes of the range that have arrived must confirm it. If none
+//! have, the range is repaired only if it follows data that has arrived. Otherwise a device on the path that
+//! moves a range could fill the wrong hole.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -23,7 +23,7 @@ use crate::outcome::{Arrived, Rebuilt};
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
-/// Limit of parity segments that are decoded within [`RATE_SPAN`]; more are dropped unread.
+/// Limit of parity segments that are decoded within [`RATE_SPAN`]. More are dropped unread.
 pub(crate) const RATE_LIMIT: u32 = 64;
 /// See [`RATE_LIMIT`].
 pub(crate) const RATE_SPAN: Duration = Duration::from_millis(100);
@@ -31,7 +31,7 @@ pub(crate) const RATE_SPAN: Duration = Duration::from_millis(100);
 /// Maximum distance of a parity segment to the left of RCV.NXT, bytes.
 const LEFT_MAX: u32 = 1 << 30;
 
-/// Limit of parities that wait for others of their group; a further one replaces the oldest.
+/// Limit of parities that wait for others of their group. A further one replaces the oldest.
 const WAITING_MAX: usize = ROWS_MAX as usize;
 
 /// Number of checksum mismatches after which the decoder should be switched off. A forged segment can cause
@@ -52,8 +52,8 @@ pub struct DecoderConfig {
 }
 
 impl DecoderConfig {
-    /// Returns the number of bytes before RCV.NXT that may take part in a repair: one block less than a
-    /// group, because one is missing.
+    /// Returns the number of bytes before RCV.NXT that may take part in a repair. It is one block less than a
+    /// group, because one block is missing.
     pub fn history(&self) -> u32 {
         (self.code.blocks_max() - 1) * self.rmss
     }
@@ -72,12 +72,11 @@ pub struct Edges {
 
 /// Part of the stream that the receiver still holds.
 pub trait ReceivedBytes {
-    /// Returns the oldest readable byte; all bytes from it to RCV.NXT are readable. RCV.NXT if there is none.
+    /// Returns the oldest readable byte; RCV.NXT if there is none. All bytes from it to RCV.NXT are readable.
     fn oldest(&self) -> SeqNum;
-    /// Iterates over the parts of `within`, which begins at or after RCV.NXT, that have not arrived, in
-    /// ascending order.
+    /// Iterates in ascending order over the parts of `within`, at or after RCV.NXT, that have not arrived.
     fn gaps(&self, within: SeqRange) -> impl Iterator<Item = SeqRange>;
-    /// Returns the bytes of `range`, all of which are held, in at most two pieces.
+    /// Returns the bytes of `range` in at most two pieces. All of them must be held.
     fn slices(&self, range: SeqRange) -> (&[u8], &[u8]);
 }
 
@@ -102,8 +101,8 @@ pub enum Unfit {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Failure {
-    /// More is missing than the parities of the group can repair, or no arrived data confirms the position
-    /// of the range.
+    /// More is missing than the parities of the group can repair. Or no arrived data confirms the range's
+    /// position.
     TooMuchLost,
     /// Bytes that arrived are no longer held.
     History,
@@ -116,7 +115,7 @@ pub enum Failure {
 pub enum Outcome {
     /// Dropped without an answer.
     Dropped(Unfit),
-    /// No covered byte is missing: no answer.
+    /// No covered byte is missing. No answer.
     Nothing,
     /// The parity waits: together with later ones it may repair the missing bytes. No answer.
     Waiting,
@@ -136,7 +135,7 @@ pub enum Outcome {
 /// Bytes that a repair recovered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Recovered {
-    /// The missing runs in ascending order; the last may be empty and have only a FIN.
+    /// The missing runs in ascending order. The last may be empty and have only a FIN.
     pub runs: Vec<Rebuilt>,
     /// The range that the parity covered.
     pub range: SeqRange,
@@ -253,7 +252,7 @@ impl Decoder {
         }
     }
 
-    /// Tries again after the arrival of data. `None` if no parities wait or they still do not suffice.
+    /// Tries again after the arrival of data. `None` if no parities wait or if they still do not suffice.
     pub fn on_data(&mut self, edges: &Edges, received: &impl ReceivedBytes, now: Instant) -> Option<Outcome> {
         self.forget_complete(edges);
         for index in 0..self.waiting.len() {
@@ -367,7 +366,7 @@ impl Decoder {
         Attempt::Done(Recovered { runs, range, parities: holes.depth() as u8 })
     }
 
-    /// True if arrived data, or the checksum, confirms the position of the range; see the [module](self). F1
+    /// True if arrived data or the checksum confirms the position of the range; see the [module](self). F1
     /// needs no confirmation.
     fn is_placed(&self, spans: &[Span], start: SeqNum, edges: &Edges, received: &impl ReceivedBytes) -> bool {
         let by_checksum = match self.config.code {
@@ -381,7 +380,7 @@ impl Decoder {
             || received.gaps(SeqRange::new(start - 1, start)).next().is_none()
     }
 
-    /// Returns the parities of a group, the `arriving` one and the waiting ones, sorted by row.
+    /// Returns the parities of a group sorted by row: the `arriving` one and the waiting ones.
     fn parities<'a>(
         &'a self,
         label: &Label,
@@ -469,7 +468,7 @@ fn lacks_fin(label: &Label, edges: &Edges) -> bool {
     label.fin_end && !edges.fin_known && label.layout.range().end.ge(edges.rcv_nxt)
 }
 
-/// Puts a FIN at the end of the encoded range: on the last run if it reaches there, otherwise alone.
+/// Puts a FIN at the end of the encoded range: on the last run if that ends there, otherwise alone.
 fn end_with_fin(runs: &mut Vec<Rebuilt>, end: SeqNum) {
     match runs.last_mut() {
         Some(last) if last.seq + last.payload.len() as u32 == end => last.fin = true,

@@ -1,11 +1,11 @@
-//! The sending half of Corrective: the grouping of segments, the time of their parity, and the range that it
-//! covers (Gentle Aggression section 5).
+//! The sending half of Corrective: the grouping of segments, the time of their parity, and the range that the
+//! parity covers (Gentle Aggression section 5).
 //!
 //! Segments that are sent for the first time within a fraction of a round trip (by default a quarter) form a
 //! group. Its parity leaves the same fraction of a round trip after its last packet. So a burst of losses
 //! does not include the parity, and the parity arrives well before a retransmission. The encoder does not
-//! know the bytes of the stream: [`Encoder::next`] returns the ranges, and the parity is computed from the
-//! send queue when the packet is written.
+//! know the bytes of the stream: [`Encoder::next`] returns ranges. The parity is computed from the send queue
+//! when the packet is written.
 
 use alloc::collections::VecDeque;
 
@@ -18,7 +18,7 @@ use crate::mechanism::Profile;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
 
-/// Limit of groups that wait for their parity; one more replaces the oldest.
+/// Limit of groups that wait for their parity. One more replaces the oldest.
 const MAX_CLOSED: usize = 8;
 /// Delay of parity while the round-trip time of the path is unknown.
 const DELAY_WITHOUT_SAMPLE: Duration = Duration::from_millis(250);
@@ -41,7 +41,7 @@ pub(crate) struct GroupParams {
     pub(crate) parities: u8,
     /// Divisor of the round-trip time for the delay of parity; 0: parity leaves directly after the burst.
     pub(crate) delay_divisor: u32,
-    /// The delay counts from the first packet of the group, as in F1, not from its last.
+    /// True if the delay counts from the first packet of the group, as in F1, not from the last.
     pub(crate) from_first: bool,
 }
 
@@ -104,7 +104,7 @@ pub(crate) struct Encoder {
     closed: VecDeque<Group>,
     /// A group whose parity is due, and its parities that have not left yet.
     ready: Option<ReadyGroup>,
-    /// Latest time passed to the encoder: parity due by then waits for the connection, not for the clock.
+    /// Latest time passed to the encoder. Parity due by then waits for the connection, not the clock.
     woken: Option<Instant>,
     failures_in_row: u32,
     /// Number of further groups without parity.
@@ -193,7 +193,7 @@ impl Encoder {
     }
 
     /// Records data that left for the first time, in segments of `segment_size` bytes. `withheld`: no parity
-    /// may leave, because losses are being repaired.
+    /// may leave now, because losses are being repaired.
     pub(crate) fn on_sent(
         &mut self,
         range: SeqRange,
@@ -263,7 +263,7 @@ impl Encoder {
         self.open = None;
     }
 
-    /// Discards all groups: after a retransmission timeout parity is not worth its bytes.
+    /// Discards all groups, because after a retransmission timeout parity is not worth its bytes.
     pub(crate) fn clear(&mut self) {
         self.open = None;
         self.closed.clear();
@@ -295,15 +295,15 @@ impl Encoder {
         self.open.is_some_and(|group| group.params.delay_divisor > 0 && group.closes(rtt) <= now)
     }
 
-    /// True if the open group is complete when no more data leaves for now, because its parity has no delay.
+    /// True if the open group ends with the current burst, because its parity has no delay.
     pub(crate) fn ends_with_burst(&self) -> bool {
         self.open.is_some_and(|group| group.params.delay_divisor == 0)
     }
 
-    /// Returns the next parity of the current group; confirm it by [`Encoder::sent`].
+    /// Returns the next parity of the current group. Confirm it by [`Encoder::sent`].
     pub(crate) fn next(&self, una: SeqNum, withheld: bool) -> Option<DueParity> {
         let parity = self.ready.as_ref()?.parities.first()?;
-        // Acknowledgements may have arrived since the parity was planned, so that its bytes may be gone.
+        // Acknowledgements may have arrived since the parity was planned, and its bytes may be gone.
         (!withheld && una.le(parity.layout.range().start)).then_some(*parity)
     }
 
@@ -313,8 +313,8 @@ impl Encoder {
         self.ready.is_some() || self.closed.front().is_some_and(|group| group.due(rtt) <= now)
     }
 
-    /// Makes the next group whose parity is due the current one. Returns the reason if a group has no parity.
-    /// `sacked`: a range is completely reported by SACK.
+    /// Makes the next group whose parity is due the current one. Returns the reason if that group has no
+    /// parity. `sacked`: true for a range that is completely reported by SACK.
     pub(crate) fn take_group(
         &mut self,
         context: &EncoderContext,
@@ -374,8 +374,8 @@ impl Encoder {
         Ok(plans.take(8).collect())
     }
 
-    /// Determines the position of a parity in the sequence space: left of the window, where it cannot be
-    /// mistaken for data, or in F1 at its first byte.
+    /// Determines the position of a parity in the sequence space. It is left of the window, where it cannot
+    /// be mistaken for data; in F1 it is the first byte that the parity covers.
     fn position(&self, layout: Layout, row: u8, parities: u8, context: &EncoderContext) -> Option<DueParity> {
         let range = layout.range();
         let seq = match self.profile.is_f1() {
@@ -404,7 +404,7 @@ impl Encoder {
         self.failures_in_row = 0;
     }
 
-    /// Returns the ranges of the groups whose parity has not left yet, with the time at which it will leave.
+    /// Returns the ranges of the groups whose parity has not left yet, each with the time of its parity.
     pub(crate) fn pending(&self, rtt: Option<Duration>) -> impl Iterator<Item = (SeqRange, Instant)> {
         let ready = self.ready.as_ref().map(|ready| ready.group);
         let open = self.open.filter(|_| self.paused == 0);
@@ -510,8 +510,8 @@ mod tests {
         assert_eq!(parity((1 << 24) - 1000), None);
     }
 
-    /// Returns the payload bytes of all parity for bursts of segments (milliseconds since the previous burst,
-    /// sizes) without acknowledgements, so that all parity leaves; and the time until the last burst.
+    /// Sends bursts of segments (milliseconds since the previous burst, sizes) without acknowledgements, so
+    /// that all parity leaves. Returns the payload bytes of all parity, and the time until the last burst.
     fn parity_for(code: Code, bursts: &[(u64, Vec<u32>)]) -> (u64, Duration) {
         let una = SeqNum(u32::MAX - 20_000);
         let mut encoder = Encoder::new(Profile::F2, code, &CorrectiveConfig::default());
@@ -544,8 +544,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
-        /// There is one parity per 16 blocks or per quarter of a round trip, whichever comes first. A
-        /// code with two parities sends twice that.
+        /// There is one parity per 16 blocks or per quarter of a round trip, whichever comes first. A code
+        /// with two parities sends twice as many.
         #[test]
         fn parity_is_one_per_16_blocks_or_quarter_round_trip(
             bursts in (1u32..1433).prop_flat_map(|size| bursts(Just(size))),
@@ -560,8 +560,8 @@ mod tests {
             prop_assert!(sent > 0);
         }
 
-        /// Segments of different sizes close a group when the next one would exceed 16 blocks: then it has
-        /// more than 15.
+        /// Segments of different sizes close a group when the next one would exceed 16 blocks. So the group
+        /// has more than 15.
         #[test]
         fn segments_of_different_sizes_cost_hardly_more_parity(bursts in bursts(1u32..1433)) {
             let (sent, span) = parity_for(Code::Xor, &bursts);

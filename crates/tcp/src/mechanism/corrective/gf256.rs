@@ -1,10 +1,10 @@
-//! GF(2^8), the field in which the parities are computed: addition is XOR; multiplication is multiplication
-//! of polynomials over GF(2) modulo x^8 + x^4 + x^3 + x^2 + 1 (0x11d), as in most Reed-Solomon codes.
+//! GF(2^8), the field in which the parities are computed. Addition is XOR. Multiplication is that of
+//! polynomials over GF(2) modulo x^8 + x^4 + x^3 + x^2 + 1 (0x11d), as in most Reed-Solomon codes.
 //!
 //! Blocks of bytes are never multiplied through tables. A sum `c1*D1 + c2*D2 + ...` is computed from the
 //! highest bit of the factors to the lowest: double the sum so far, then add every `D` whose factor has the
-//! bit. Doubling and adding treat all bytes of a block alike, so the compiler turns them into vector
-//! instructions, and a factor of 1 costs one XOR.
+//! bit. Both operations treat all bytes of a block alike, so the compiler turns them into vector
+//! instructions. A factor of 1 costs one XOR.
 
 /// The low byte of the field's polynomial.
 const POLYNOMIAL: u8 = 0x1d;

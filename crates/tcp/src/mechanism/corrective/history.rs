@@ -1,5 +1,5 @@
-//! The receiver's memory of the stream for repairs. Bytes that arrived in order stay readable after the
-//! application has read them, at the front of their ring, so that nothing is copied.
+//! The receiver's memory of the stream for repairs. Bytes that arrived in order stay at the front of their
+//! ring after the application has read them. So nothing is copied.
 //!
 //! [`Reception`] gives the decoder all held bytes: the history, the bytes that the application has not read
 //! yet, and those above a gap. [`History`] decides how long the history is kept: not on an idle connection,
@@ -12,8 +12,8 @@ use crate::receive::{Assembler, RecvQueue};
 use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
 
-/// Time without arrivals after which a connection keeps no history; two retransmission timeouts if these are
-/// longer.
+/// Minimum time without arrivals after which a connection keeps no history. It is two retransmission timeouts
+/// if these are longer.
 const IDLE: Micros = Micros::from_millis(1000);
 
 /// All held bytes of the stream.
@@ -52,7 +52,7 @@ impl History {
         History { last_arrival: None }
     }
 
-    /// Records arriving payload: read bytes are kept from now on.
+    /// Records arriving payload. Read bytes are kept from now on.
     pub(crate) fn on_arrival(&mut self, now: Instant) {
         self.last_arrival = Some(now);
     }
@@ -67,7 +67,7 @@ impl History {
         self.last_arrival.map(|last| last + IDLE.max(rto * 2))
     }
 
-    /// True once when the connection has become idle: the queue must free the history.
+    /// True once when the connection has become idle. The queue must then free the history.
     pub(crate) fn on_timeout(&mut self, rto: Micros, now: Instant) -> bool {
         let idle = self.next_timeout(rto).is_some_and(|at| at <= now);
         if idle {
@@ -94,7 +94,7 @@ pub(crate) struct FecMemory {
 pub(crate) enum MemoryPressure {
     /// At most nine tenths.
     None,
-    /// More than nine tenths: the connections that have been idle longest free theirs.
+    /// More than nine tenths. The connections that have been idle longest free theirs.
     High,
     /// All of it: no new history, no new agreement on Corrective.
     Full,

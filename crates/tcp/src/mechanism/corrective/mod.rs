@@ -1,5 +1,5 @@
-//! Corrective (Gentle Aggression section 5): a parity segment, sent a quarter of a round trip after the
-//! data, from which the receiver rebuilds what the path lost. `docs/wire` specifies the wire.
+//! Corrective (Gentle Aggression section 5): parity segments follow the data, and the receiver rebuilds lost
+//! data from them. `docs/wire` specifies the wire.
 //!
 //! | file | content |
 //! |---|---|

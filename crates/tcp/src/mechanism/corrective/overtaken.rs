@@ -1,10 +1,10 @@
-//! Repairs whose original may only be late: if parity leaves directly after the data, a slightly late packet
+//! Repairs whose original may only be late. If parity leaves directly after the data, a slightly late packet
 //! looks like a lost one.
 //!
 //! As in RACK (RFC 8985 section 6.2 step 4) there is no tolerance before reordering was seen. The first
-//! repair is reported at once; if its original arrives later, the DSACK lets the sender undo its reduction.
-//! After that a repair is reported only if its original has not arrived within the reordering window, which
-//! grows by its initial length whenever it proves too short.
+//! repair is reported at once. If its original arrives later, the DSACK lets the sender undo its reduction.
+//! After that a repair is reported only if its original has not arrived within the reordering window. That
+//! window grows by its initial length whenever it proves too short.
 
 use alloc::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use crate::receive::older;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Instant, Micros};
 
-/// Limit of remembered repairs; one more replaces the oldest.
+/// Limit of remembered repairs. One more replaces the oldest.
 const ENTRIES: usize = 16;
 /// The reordering window without a round-trip time.
 const WINDOW_WITHOUT_SAMPLE: Micros = Micros::from_millis(10);
@@ -21,8 +21,8 @@ const WINDOW_WITHOUT_SAMPLE: Micros = Micros::from_millis(10);
 struct PendingRepair {
     /// The part whose original has not arrived.
     range: SeqRange,
-    /// TSval of the segment that made the repair possible. An original has no later TSval, a retransmission
-    /// has.
+    /// TSval of the segment that made the repair possible. An original has no later TSval, but a
+    /// retransmission does.
     tsval: u32,
     /// Time of its report; `None` after that.
     report_at: Option<Instant>,
@@ -53,8 +53,8 @@ impl Overtaken {
         report_at.is_none() || oldest.is_some_and(|oldest| oldest.report_at.is_some())
     }
 
-    /// Returns the window: a quarter of the minimum round-trip time, multiplied if it was too short, but at
-    /// most the smoothed round-trip time.
+    /// Returns the window: a quarter of the minimum round-trip time, multiplied each time that it was too
+    /// short. It is at most the smoothed round-trip time.
     fn window(&self, rtt: Option<(Micros, Micros)>) -> Micros {
         rtt.map_or(WINDOW_WITHOUT_SAMPLE, |(min_rtt, srtt)| {
             (min_rtt * self.widened.saturating_add(1) / 4).min(srtt)
@@ -79,7 +79,7 @@ impl Overtaken {
         reported && self.repairs.iter().all(|repair| repair.report_at.is_some())
     }
 
-    /// Begins a new episode: the peer has confirmed all reports.
+    /// Begins a new episode, because the peer has confirmed all reports.
     pub(crate) fn on_confirmed(&mut self) {
         self.repairs.retain(|repair| repair.report_at.is_some());
     }
@@ -89,7 +89,7 @@ impl Overtaken {
         self.repairs.iter().filter_map(|repair| repair.report_at).min()
     }
 
-    /// Ends the waits that are over by `now`; `None`: all. Returns true if there is something to report.
+    /// Ends the waits that are over by `now`; `None` ends all. Returns true if there is something to report.
     pub(crate) fn on_timeout(&mut self, now: Option<Instant>) -> bool {
         let is_over =
             |repair: &&mut PendingRepair| repair.report_at.is_some_and(|at| now.is_none_or(|now| at <= now));

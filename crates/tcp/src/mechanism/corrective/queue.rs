@@ -1,8 +1,8 @@
 //! Detects a standing queue on the path. Parity that joins such a queue delays the data of all flows in it,
 //! and mostly protects against drops by that queue.
 //!
-//! The measure is the smallest sample of a whole round trip. A queue that a burst itself causes drains within
-//! a round trip, so that some segment finds no queue. Every segment finds a standing queue (the idea of
+//! The measure is the smallest sample of a whole round trip. The queue that a burst itself causes drains
+//! within a round trip, so some segment finds no queue. But every segment finds a standing queue (the idea of
 //! CoDel, RFC 8289 section 3.2, with the round trip as the interval).
 
 use brisk_wire::SeqNum;
@@ -16,7 +16,7 @@ pub(crate) struct QueueWatch {
     last: Option<Micros>,
     /// Minimum of the current round.
     current: Option<Micros>,
-    /// SND.NXT when the round began: an acknowledgement above it begins the next.
+    /// SND.NXT when the round began. An acknowledgement above it begins the next round.
     round_end: Option<SeqNum>,
     sampled_at: Option<Instant>,
 }
@@ -32,8 +32,8 @@ impl QueueWatch {
         self.current = Some(self.current.map_or(rtt, |min| min.min(rtt)));
     }
 
-    /// Returns the minimum since the last complete round began; `None` without a sample for a round trip,
-    /// because an idle path shows nothing.
+    /// Returns the minimum since the last complete round began. `None` if a round trip had no sample, because
+    /// an idle path shows nothing.
     pub(crate) fn min_rtt(&self, srtt: Micros, now: Instant) -> Option<Micros> {
         self.sampled_at.filter(|at| Micros::between(*at, now) <= srtt)?;
         self.last.into_iter().chain(self.current).min()

@@ -1,9 +1,9 @@
 //! Solves the equations of the parities for the lost bytes.
 //!
 //! Each column of a group (the bytes at one residue modulo the block size) has one equation per parity and
-//! one unknown per missing byte. Neighbouring columns miss the same blocks, so the columns are taken in spans
-//! between the ends of the holes, and every span needs one small matrix. Received bytes are used in place:
-//! only the syndromes are copied, i.e. the part of the parities that depends on the missing bytes alone.
+//! one unknown per missing byte. Neighbouring columns miss the same blocks. So the columns are taken in spans
+//! between the ends of the holes, and every span needs one small matrix. Received bytes are used in place.
+//! Only the syndromes are copied: the part of the parities that depends on the missing bytes alone.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -15,8 +15,8 @@ use super::gf256;
 use crate::outcome::Rebuilt;
 use crate::seq_ranges::SeqRange;
 
-/// Limit of missing pieces of blocks, which bounds the work that one parity segment can cause. Honest losses
-/// are whole segments, at most two pieces each.
+/// Limit of missing pieces of blocks. It bounds the work that one parity segment can cause. Honest losses are
+/// whole segments, at most two pieces each.
 pub(super) const HOLES_MAX: usize = 32;
 
 const ROWS: usize = ROWS_MAX as usize;
@@ -73,8 +73,8 @@ impl Holes {
         self.depth
     }
 
-    /// Returns the missing runs with their bytes. Needs at least [`Holes::depth`] parities of different rows,
-    /// and all encoded bytes that are not missing in `received`; otherwise returns `None`.
+    /// Returns the missing runs with their bytes. Needs at least [`Holes::depth`] parities of different rows.
+    /// `received` must have all encoded bytes that are not missing. Otherwise returns `None`.
     pub(super) fn repair<'a>(
         &self,
         layout: &Layout,
@@ -175,7 +175,7 @@ mod tests {
     use crate::mechanism::corrective::code::Code;
     use brisk_wire::SeqNum;
 
-    /// The inverse times the matrix is the identity: for every choice of rows, and 64 choices of blocks.
+    /// The inverse times the matrix is the identity, for every choice of rows and 64 choices of blocks.
     #[test]
     fn any_parities_repair_as_many_blocks() {
         let layout = Layout::new(Code::ReedSolomon, SeqRange::with_len(SeqNum(0), 32), 1).expect("32 blocks");

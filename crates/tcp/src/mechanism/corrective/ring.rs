@@ -1,8 +1,8 @@
 //! The last sent parity segments, with which the peer's answers are compared.
 //!
-//! A report of a failure must contain the end of a segment in the ring; otherwise the report is forged. A
-//! DSACK for the position of such a segment shows that a device removed its option. Data that such a segment
-//! covers is not declared lost before the peer's answer could arrive.
+//! A report of a failure is forged unless it contains the end of a segment in the ring. A DSACK for the
+//! position of such a segment shows that a device removed its option. Data that such a segment covers is not
+//! declared lost before the peer's answer could arrive.
 
 use arrayvec::ArrayVec;
 use brisk_wire::SeqNum;
@@ -22,7 +22,7 @@ pub(crate) struct SentParity {
     pub(crate) wire: SeqRange,
     /// Time when it left.
     pub(crate) at: Instant,
-    /// The peer has reported its repair or failure, so that nothing waits for it.
+    /// True if the peer has reported its repair or failure. Nothing waits for it then.
     pub(crate) answered: bool,
     pub(crate) repaired: bool,
 }
@@ -76,7 +76,7 @@ impl Ring {
         self.entries.iter().filter(|entry| !entry.answered).map(|entry| (entry.range, entry.at))
     }
 
-    /// Records a report of a repair within `range`: answers to earlier parity will not arrive any more.
+    /// Records a report of a repair within `range`. Answers to earlier parity will not arrive any more.
     pub(crate) fn on_repaired(&mut self, range: &SeqRange) {
         let touched = |entry: &&SentParity| entry.range.intersection(range).is_some();
         let Some(newest) = self.entries.iter().rev().find(touched).map(|entry| entry.at) else { return };
@@ -92,7 +92,7 @@ impl Ring {
         self.entries.iter_mut().filter(|entry| entry.at <= at).for_each(|entry| entry.answered = true);
     }
 
-    /// True if a reported repair contains `range`: its original had been lost.
+    /// True if a reported repair contains `range`, so its original had been lost.
     pub(crate) fn has_repaired(&self, range: &SeqRange) -> bool {
         self.entries.iter().any(|entry| entry.repaired && entry.range.covers(range))
     }

@@ -1,15 +1,15 @@
-//! The brake of Proactive: on a path that loses a large share of the segments, copies make the losses worse.
+//! The brake of Proactive. It stops copies on a path with many losses, which they would make worse.
 
 use alloc::collections::VecDeque;
 
 /// Number of latest originals among which losses count.
 const WINDOW: u64 = 100;
 
-/// The count of lost segments among the last 100 originals: retransmitted, or reported as replaced by their
-/// copy (a masked loss).
+/// The count of lost segments among the last 100 originals. A segment counts if it was retransmitted, or if
+/// the peer reported that its copy replaced it (a masked loss).
 #[derive(Clone, Debug)]
 pub(crate) struct Brake {
-    /// Largest number of losses among the last 100 originals at which copying continues, 1..=100.
+    /// Number of losses among the last 100 originals up to which copying continues, 1..=100.
     cap: usize,
     /// Original segments sent so far.
     originals: u64,
@@ -31,8 +31,8 @@ impl Brake {
         }
     }
 
-    /// Counts a loss: an original was retransmitted, or its loss was reported as masked. True if the losses
-    /// exceed the limit, so that copying must stop.
+    /// Counts a loss: an original was retransmitted, or its loss was reported as masked. Returns true if the
+    /// losses exceed the limit, so that copying must stop.
     #[must_use]
     pub(crate) fn on_loss(&mut self) -> bool {
         if self.losses.len() <= self.cap {

@@ -1,6 +1,6 @@
 //! The sending side of Proactive: which segments leave twice, and when their copies leave.
 //!
-//! A copy is identical to its original except for the mark, the IP identification and the checksums, so the
+//! A copy is identical to its original except for the mark, the IP identification and the checksums. So the
 //! header of the original is kept until the copy leaves. Copies do not use the congestion window, but pacing
 //! counts them. The scoreboard records only that the data was sent twice.
 
@@ -14,7 +14,7 @@ use crate::outcome::Origin;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant, Micros};
 
-/// Limit of waiting copies; a gap of a quarter of a round trip on a fast path would otherwise keep a header
+/// Limit of waiting copies. Without it, a gap of a quarter of a round trip on a fast path would keep a header
 /// for every segment in it.
 const WAITING_MAX: usize = 1024;
 /// Limit of remembered copies that left.
@@ -86,7 +86,7 @@ pub(crate) struct Original {
     pub(crate) origin: Origin,
     pub(crate) at: Instant,
     pub(crate) srtt: Option<Micros>,
-    /// The retransmission timeout: a pause of this length ends a burst.
+    /// The retransmission timeout. A pause of this length ends a burst.
     pub(crate) rto: Micros,
 }
 
@@ -121,7 +121,7 @@ pub(crate) struct Copies {
     recent: VecDeque<Left>,
     /// Copies reported as duplicates since the mark was chosen.
     needless: u32,
-    /// The next copy is due, but something else delays it.
+    /// True if the next copy is due, but something else delays it.
     deferred: bool,
     off: Option<CopiesOff>,
 }
@@ -157,7 +157,7 @@ impl Copies {
         self.off.is_none()
     }
 
-    /// Returns the bytes of new data that would be copied at `now` independently of a plan; `None` if none.
+    /// Returns the bytes of new data that would be copied at `now` without a plan; `None` if none.
     pub(crate) fn in_scope(&self, rto: Micros, now: Instant) -> Option<u32> {
         match self.policy.scope {
             _ if !self.is_on() => None,
@@ -169,8 +169,7 @@ impl Copies {
         }
     }
 
-    /// True if a copy is its original with the bit set and follows it directly, so that a device can create
-    /// it.
+    /// True if a copy is its original with the bit set and follows directly. A device can then create it.
     pub(crate) fn follow_at_once(&self) -> bool {
         let CopyPolicy { mark, gap, .. } = self.policy;
         mark == CopyMark::Bit && gap == Duration::ZERO && self.waiting.is_empty()
@@ -201,7 +200,7 @@ impl Copies {
         self.remember(Left { range: original.range, segment_size, at: original.at });
     }
 
-    /// Copies `header`'s segment independently of the scope, because the planner chose it.
+    /// Copies `header`'s segment regardless of the scope, because the planner chose it.
     pub(crate) fn add(&mut self, range: SeqRange, header: &TcpHeader, due: Instant) {
         if self.off.is_none() && self.waiting.len() < WAITING_MAX {
             let header = self.marked(header);
@@ -257,18 +256,18 @@ impl Copies {
         self.waiting.pop_front();
     }
 
-    /// Returns the time when the next copy is due; `None` if none waits or the next one is deferred.
+    /// Returns the time when the next copy is due. `None` if none waits or if the next one is deferred.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         self.waiting.front().filter(|_| !self.deferred).map(|copy| copy.due)
     }
 
-    /// Stops the timer of a copy that is due at `now`: it waits for [`Copies::next`].
+    /// Stops the timer of a copy that is due at `now`. The copy waits for [`Copies::next`].
     pub(crate) fn on_timeout(&mut self, now: Instant) {
         self.deferred |= self.next_timeout().is_some_and(|due| due <= now);
     }
 
-    /// Records that the peer reported a copy as a duplicate, because it did not see the mark. After two of
-    /// them the mark becomes an option, or copying ends. Returns true if that happened now.
+    /// Records that the peer reported a copy as a duplicate, because it did not see the mark. After two such
+    /// reports the mark becomes an option, or copying ends. Returns true if that happened now.
     pub(crate) fn on_needless(&mut self, range: SeqRange, srtt: Micros, now: Instant) -> bool {
         let since = srtt * 2;
         let known = |left: &Left| left.is_segment(range) && Micros::between(left.at, now) <= since;
@@ -314,8 +313,7 @@ impl Copies {
         }
     }
 
-    /// Returns the stream bytes of the burst that new data at `now` belongs to; a pause of `rto` ends a
-    /// burst.
+    /// Returns the stream bytes of the burst of new data at `now`. A pause of `rto` ends a burst.
     fn burst_so_far(&self, rto: Micros, now: Instant) -> u32 {
         let (sent, last) = self.burst;
         let over = last.is_none_or(|last| Micros::between(last, now) >= rto);

@@ -1,15 +1,15 @@
 //! The receiving side of Proactive. Of two instances of a segment the filter accepts one and drops the other
 //! without an acknowledgement.
 //!
-//! The filter keeps a ledger of ranges that a **copy** delivered first and whose original has not arrived.
-//! The original of an entry is dropped silently; any other unmarked segment without new data is a
-//! retransmission and is acknowledged. An entry whose original does not arrive in time is a loss that the
-//! copy masked, and is reported. Three later originals end the wait early as long as no original has arrived
-//! out of order on this connection (as in RACK, RFC 8985 section 6.2 step 4). Originals that arrive after the
-//! report of their loss are dropped, except the last: when all of them have arrived, it is acknowledged as a
+//! The filter keeps a ledger of ranges that a **copy** delivered first and whose original has not arrived. It
+//! drops the original of an entry silently. Any other unmarked segment without new data is a retransmission
+//! and is acknowledged. If the original of an entry does not arrive in time, the copy has masked a loss, and
+//! this is reported. Three later originals end the wait early, as long as no original has arrived out of
+//! order on this connection (as in RACK, RFC 8985 section 6.2 step 4). Originals that arrive after the report
+//! of their loss are dropped, except the last of them. When all have arrived, that one is acknowledged as a
 //! duplicate, and the DSACK lets the sender undo its reduction.
 //!
-//! The filter does not know the stream: the caller determines whether a segment has new bytes.
+//! The filter does not know the stream. The caller determines whether a segment has new bytes.
 
 use alloc::collections::VecDeque;
 
@@ -20,9 +20,9 @@ use crate::receive::older;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant, Micros};
 
-/// Maximum number of ledger entries and of remembered first instances; a further one replaces the oldest.
+/// Maximum number of ledger entries and of remembered first instances. A further one replaces the oldest.
 const ENTRIES_MAX: usize = 128;
-/// Age at which an entry may be reported because later originals have overtaken it.
+/// Age from which an entry may be reported because later originals have overtaken it.
 const OVERTAKEN_AGE: Duration = Duration::from_millis(1);
 /// Number of later originals that end the wait for an original (the duplicate threshold of RFC 5681).
 const OVERTAKEN_BY: u32 = 3;
@@ -56,11 +56,11 @@ pub(crate) struct BareAck {
 pub(crate) enum FilterVerdict {
     /// Process it like any segment.
     Process,
-    /// The segment is a copy of data that has arrived: drop it without effect.
+    /// The segment is a copy of data that has arrived. Drop it without effect.
     DropCopy,
-    /// The segment is the original of data that a copy has delivered: drop it without effect.
+    /// The segment is the original of data that a copy has delivered. Drop it without effect.
     DropOriginal,
-    /// The segment is the last original that was missing of those reported as lost: process it like any
+    /// The segment is the last missing one of the originals that were reported as lost. Process it like any
     /// segment; the DSACK informs the peer.
     Refute,
 }
@@ -102,7 +102,7 @@ pub(crate) struct Filter {
     /// True if an original arrived after later ones.
     reordering_seen: bool,
     firsts: VecDeque<First>,
-    /// For the paper's rule: the mark of the last packet of each sequence number.
+    /// The paper's rule: the mark of the last packet of each sequence number.
     last_marks: VecDeque<(SeqNum, bool)>,
     /// The last processed acknowledgement with a mark, and the end of the wait for its original.
     last_ack: Option<(BareAck, Instant)>,
@@ -147,12 +147,12 @@ impl Filter {
         verdict
     }
 
-    /// True if no original is awaited, so that new unmarked segments need not be recorded one by one.
+    /// True if no original is awaited. New unmarked segments then need not be recorded one by one.
     pub(crate) fn awaits_nothing(&self) -> bool {
         self.pending.is_empty() && self.rule == CopyRule::Ledger
     }
 
-    /// True if a marked segment with this range and timestamp, and no new data, is a copy.
+    /// True if a marked segment without new data is a copy. `range` and `tsval` are those of the segment.
     pub(crate) fn repeats(&self, range: &SeqRange, tsval: u32) -> bool {
         let first = self.firsts.iter().rev().find(|first| first.range.contains(range.start));
         let covers = |first: &First| range.end.le(first.range.end) && !older(first.tsval, tsval);
@@ -198,8 +198,8 @@ impl Filter {
         self.pending.iter().map(|entry| entry.due(self.reordering_seen)).min()
     }
 
-    /// Removes the entries whose wait is over; returns their number: lost originals whose copies delivered
-    /// the data.
+    /// Removes the entries whose wait is over and returns their number. These originals were lost, and their
+    /// copies delivered the data.
     pub(crate) fn on_timeout(&mut self, now: Instant) -> u32 {
         let before = self.pending.len();
         let Filter { pending, reported, reordering_seen, .. } = self;
@@ -248,8 +248,8 @@ impl Filter {
         }
     }
 
-    /// Decides whether an instance is the original of a reported loss, which has the timestamp of its copy; a
-    /// retransmission has a later timestamp.
+    /// Decides whether an instance is the original of a reported loss. The original has the timestamp of its
+    /// copy; a retransmission has a later one.
     fn check_late(&mut self, instance: &Instance) -> FilterVerdict {
         let found = self.reported.iter().position(|range| *range == instance.range);
         let Some(index) = found.filter(|_| !self.is_younger(instance)) else { return FilterVerdict::Process };
@@ -258,15 +258,15 @@ impl Filter {
         if self.reported.is_empty() { FilterVerdict::Refute } else { FilterVerdict::DropOriginal }
     }
 
-    /// True if the instance left after the first one of its range, or no first instance is remembered.
+    /// True if the instance left after the first one of its range, or if no first instance is remembered.
     fn is_younger(&self, instance: &Instance) -> bool {
         let first = self.firsts.iter().rev().find(|first| first.range.contains(instance.range.start));
         first.is_none_or(|first| older(first.tsval, instance.tsval))
     }
 
     /// True if a marked segment is a retransmission, because a middlebox may set the mark on every segment. A
-    /// copy has the timestamp of its original. So a marked segment without new data is a retransmission if
-    /// its timestamp is later than the first instance's, or if no first instance is remembered.
+    /// copy has the timestamp of its original. So a marked segment without new data is a retransmission in
+    /// two cases: its timestamp is later than the first instance's, or no first instance is remembered.
     fn is_marked_retransmission(&self, instance: &Instance) -> bool {
         if instance.new || self.rule == CopyRule::Paper {
             return false;

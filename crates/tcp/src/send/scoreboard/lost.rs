@@ -7,8 +7,7 @@ use super::{Resent, Scoreboard};
 use crate::seq_ranges::SeqRange;
 
 impl Scoreboard {
-    /// Declares the segments of `range` lost that are in flight. Returns the number of bytes newly declared
-    /// lost.
+    /// Declares the segments of `range` lost that are in flight. Returns the bytes newly declared lost.
     pub(crate) fn mark_lost(&mut self, range: SeqRange) -> u32 {
         let mut newly = 0;
         for index in self.cut_out(range) {
@@ -26,7 +25,7 @@ impl Scoreboard {
         newly
     }
 
-    /// Declares all segments lost that are not sacked, because after a timeout nothing else is known. Returns
+    /// Declares all segments lost that are not sacked, because nothing else is known after a timeout. Returns
     /// the number of bytes newly declared lost.
     pub(crate) fn mark_all_lost(&mut self) -> u32 {
         // After a timeout the count of duplicates starts again with each advance of SND.UNA (Linux:
@@ -35,16 +34,14 @@ impl Scoreboard {
         self.mark_lost(SeqRange::new(self.una, self.nxt))
     }
 
-    /// Begins or continues a repair without SACK. Later duplicates can only be about data that is outstanding
-    /// now.
+    /// Begins or continues a repair without SACK. Later duplicates only announce data outstanding now.
     fn begin_reno_recovery(&mut self) {
         self.reno.recover.get_or_insert(self.nxt);
         self.reno.announced_to = self.nxt;
     }
 
-    /// Declares the first segment lost, at most `mss` bytes of payload: for fast retransmit and partial
-    /// acknowledgements on a connection without SACK (RFC 6582). Returns the number of bytes newly declared
-    /// lost.
+    /// Declares the first segment lost, at most `mss` bytes of payload. Used for fast retransmit and partial
+    /// acknowledgements on a connection without SACK (RFC 6582). Returns the bytes newly declared lost.
     pub(crate) fn mark_head_lost(&mut self, mss: u32) -> u32 {
         self.begin_reno_recovery();
         let Some(head) = self.head() else { return 0 };
@@ -56,7 +53,7 @@ impl Scoreboard {
     /// flight again.
     pub(crate) fn unmark_lost(&mut self) -> u32 {
         let lost = mem::take(&mut self.tags.lost);
-        // No recovery remains in which duplicates would count.
+        // No recovery is left in which duplicates would count.
         self.reno.recover = None;
         if mem::take(&mut self.missing_segments) > 0 {
             self.records.iter_mut().for_each(|record| record.missing = false);
@@ -97,9 +94,9 @@ impl Scoreboard {
         self.tags.resent = resent.into();
     }
 
-    /// Returns the next range to retransmit: from the first lost segment, consecutive lost segments while
-    /// their payload fits into `max_len` bytes. A longer segment is cut. A SYN is alone; a FIN does not count
-    /// towards `max_len`.
+    /// Returns the next range to retransmit. It has the first lost segment, and the lost segments directly
+    /// after it while their payload fits into `max_len` bytes. A longer segment is cut. A SYN is alone; a FIN
+    /// does not count towards `max_len`.
     pub(crate) fn next_lost(&self, max_len: u32) -> Option<SeqRange> {
         let start = self.tags.lost.first()?.start;
         let first = self.records.get(self.index_of(start)).filter(|_| max_len > 0)?;
@@ -108,7 +105,7 @@ impl Scoreboard {
         }
         let mut range = first.range;
         let mut payload = first.payload();
-        // A FIN after a full segment leaves alone (Linux adds later data only to a segment below `max_len`).
+        // A FIN after a full segment leaves alone (Linux joins later data only to a segment below `max_len`).
         if !first.syn && payload < max_len {
             for record in self.records.range(self.index_of(range.end)..) {
                 payload = payload.saturating_add(record.payload());

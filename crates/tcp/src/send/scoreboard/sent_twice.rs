@@ -1,4 +1,4 @@
-//! Data that was sent twice, to find the cause of a reported duplicate (RFC 2883).
+//! Log of data that was sent twice. It shows the cause of a reported duplicate (RFC 2883).
 
 use super::Scoreboard;
 use crate::outcome::DsackOf;
@@ -29,12 +29,12 @@ impl Scoreboard {
         self.tags.sent_twice.push_back(SentTwice { range, of });
     }
 
-    /// Returns the cause of the duplicate `range`, and the number of its bytes in the log that have such a
-    /// cause (a copy, or anything else). The cause is the earliest transmission in the log that overlaps the
-    /// range. It is a copy only if nothing else was sent again, because the peer drops copies silently. One
-    /// transmission of each byte of the range is removed from the log, because each transmission can cause
-    /// only one duplicate. So if the range has copied bytes beside retransmitted ones, they are removed and
-    /// not counted: only retransmitted bytes may show that a recovery was a mistake.
+    /// Returns the cause of the duplicate `range`, and how many of its bytes the log has with the same kind
+    /// of cause. There are two kinds: copies, and all others. The cause is the earliest transmission in the
+    /// log that overlaps the range. It is a copy only if nothing else was sent again, because the peer drops
+    /// copies silently. One transmission of each byte is removed from the log, because each causes only one
+    /// duplicate. So copied bytes next to retransmitted ones are removed and not counted: only retransmitted
+    /// bytes may show that a recovery was a mistake.
     pub(super) fn take_sent_twice(&mut self, range: SeqRange) -> (DsackOf, u32) {
         let overlaps = |entry: &SentTwice| entry.range.intersection(&range).is_some();
         let again = |entry: &SentTwice| entry.of != DsackOf::Duplicate && overlaps(entry);

@@ -442,7 +442,7 @@ fn without_sack_each_duplicate_takes_a_segment_from_the_pipe() {
     assert_eq!(board.pipe(), 1000);
 }
 
-/// RecoverFS of RFC 9937 excludes data delivered before: it does not count again in the recovery.
+/// RecoverFS of RFC 9937 excludes data delivered before the recovery, so it does not count again.
 #[test]
 fn without_sack_data_counted_by_duplicates_is_delivered() {
     let mut board = board(5, false);

@@ -19,7 +19,7 @@ fn a_cookie_is_asked_for_and_granted() {
     assert_eq!(world.pair.b.stats().fast_open.requests, 1);
 }
 
-/// Data with the SYN; the response leaves before the client's acknowledgement.
+/// The data leaves with the SYN, and the response before the client's acknowledgement.
 #[test]
 fn the_answer_comes_after_one_round_trip() {
     let mut world = World::known(FastOpenListen::default());
@@ -100,7 +100,7 @@ fn a_cookie_of_the_backup_key_works_and_is_renewed() {
     assert_eq!(world.outcome(id), FastOpenOutcome::Used);
 }
 
-/// The SYN-ACK is lost, and the client does not keep the segments after it.
+/// The SYN-ACK is lost, and the client drops the segments after it.
 #[test]
 fn a_lost_syn_ack_is_sent_again_and_the_answer_with_it() {
     let mut world = World::known(FastOpenListen::default());
@@ -125,8 +125,7 @@ fn a_lost_syn_ack_is_sent_again_and_the_answer_with_it() {
     assert_eq!(world.read(B, at_b), [], "not twice");
 }
 
-/// Returns a world whose first SYN-ACK is lost, and the connection at both ends. B has answered with 4,000
-/// bytes.
+/// Returns a world whose first SYN-ACK is lost, and both ends of the connection. B has answered with 4 kB.
 fn answered_without_syn_ack() -> (World, ConnId, ConnId) {
     let mut world = World::known(FastOpenListen::default());
     world.pair.tap = Some(Box::new(lose_first(B, SYN_ACK)));
@@ -137,8 +136,8 @@ fn answered_without_syn_ack() -> (World, ConnId, ConnId) {
     (world, id, at_b)
 }
 
-/// The response waits at the client until the SYN-ACK is repeated, and so does its acknowledgement, which
-/// reports a part of it by SACK.
+/// The response waits at the client until the SYN-ACK is repeated. Its acknowledgement waits too, and reports
+/// a part of the response by SACK.
 #[test]
 fn response_that_waits_for_a_lost_syn_ack_does_not_lengthen_the_round_trip_time() {
     let mut world = World::known(FastOpenListen::default());
@@ -174,8 +173,8 @@ fn data_before_the_syn_ack_is_kept() {
     assert_eq!(world.pair.b.conn_stats(at_b).expect("held").counters.retransmits, 0);
 }
 
-/// The response shows that the SYN-ACK is lost. The SYN leaves again after a quarter of the round trip, and
-/// the response, which is older than the second SYN-ACK, needs no retransmission.
+/// The response shows that the SYN-ACK is lost. The SYN leaves again after a quarter of the round trip. The
+/// response is older than the second SYN-ACK and needs no retransmission.
 #[test]
 fn a_response_without_its_syn_ack_brings_the_syn_forward() {
     let (mut world, id, at_b) = answered_without_syn_ack();
@@ -189,8 +188,8 @@ fn a_response_without_its_syn_ack_brings_the_syn_forward() {
     assert_eq!(world.pair.b.conn_stats(at_b).expect("held").counters.retransmits, 0);
 }
 
-/// The time of a SYN-ACK whose SYN was repeated is doubtful; that of any other is not, also if it is shorter
-/// than the remembered one.
+/// The time of a SYN-ACK is doubtful if the SYN was repeated. Any other time is certain, also one that is
+/// shorter than the remembered one.
 #[test]
 fn the_remembered_round_trip_time_falls_and_contains_no_timer() {
     let mut world = World::new(FastOpenListen::default());
@@ -224,7 +223,7 @@ fn the_remembered_round_trip_time_falls_and_contains_no_timer() {
     assert!(remembered(&mut world) <= fallen);
 }
 
-/// Without free memory nothing more is kept before the SYN-ACK, and a failed connection frees its memory.
+/// Without free memory nothing more is kept before the SYN-ACK. A failed connection frees its memory.
 #[test]
 fn data_before_the_syn_ack_respects_the_memory_of_the_stack() {
     for (max_buffer_bytes, both) in [(1 << 20, true), (1_000, false)] {
@@ -262,7 +261,7 @@ fn data_before_the_syn_ack_is_kept_up_to_the_window() {
     assert!((5_000..8_000).contains(&kept), "{kept} bytes");
 }
 
-/// A client without a hold drops segments that overtake the SYN-ACK; they are retransmitted.
+/// A client without a hold drops segments that overtake the SYN-ACK. They are retransmitted.
 #[test]
 fn data_before_the_syn_ack_is_dropped_without_a_hold() {
     for (hold_early, read) in [(false, 0), (true, 1000)] {

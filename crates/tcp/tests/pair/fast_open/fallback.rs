@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A path that drops SYNs with data costs half a round trip, twice, and then nothing.
+/// A path that drops SYNs with data costs half a round trip the first two times, and then nothing.
 #[test]
 fn a_swallowed_syn_is_followed_by_a_plain_one_and_the_second_disables() {
     let mut world = World::known(FastOpenListen::default());
@@ -37,9 +37,8 @@ fn a_swallowed_syn_is_followed_by_a_plain_one_and_the_second_disables() {
     assert_eq!(world.pair.a.stats().fast_open.syn_drop, 2);
 }
 
-/// After three SYN-ACKs that do not acknowledge the data, SYNs carry only the cookie for a minute. Two
-/// dropped SYNs disable Fast Open to a server that has never responded. They do not disable it to a server
-/// that has responded, because the losses may be random.
+/// Two dropped SYNs disable Fast Open to a server that has never responded. They do not disable it to a
+/// server that has responded, because the losses may be random.
 #[test]
 fn a_server_that_has_answered_may_lose_two_syns() {
     for answered in [false, true] {
@@ -75,6 +74,7 @@ fn a_server_that_has_answered_may_lose_two_syns() {
     }
 }
 
+/// After three SYN-ACKs that do not acknowledge the data, SYNs carry only the cookie for a minute.
 #[test]
 fn a_client_whose_address_changes_stops_sending_data_for_a_while() {
     let mut world = World::known(FastOpenListen::default());
@@ -145,7 +145,7 @@ fn server_that_was_down_is_asked_with_fast_open_again() {
     }
 }
 
-/// A device resets SYNs with the option: the plain connections between the failed ones show that.
+/// A device resets SYNs with the option. The plain connections between the failed ones show that.
 #[test]
 fn plain_connections_that_open_between_two_failures_disable_fast_open() {
     let mut world = World::known(FastOpenListen::default());
@@ -176,14 +176,14 @@ fn plain_connections_that_open_between_two_failures_disable_fast_open() {
     assert_eq!(world.outcome(id), FastOpenOutcome::Off(OffReason::Disabled));
 }
 
-/// Only a refusal of the only SYN by a closed port proves that nobody has received its data.
+/// Only a reset by which a closed port answers the only SYN proves that nobody has the data.
 #[test]
 fn a_reset_after_which_the_data_may_be_delivered_is_no_refusal() {
     for (at, seq, reason) in [
         (10, 0, CloseReason::Refused),
         // A connection that the SYN had opened has ended.
         (10, 4711, CloseReason::Reset),
-        // The SYN without data at 150 ms met a closed port, the first one may have met an open one.
+        // The SYN without data at 150 ms met a closed port. The first SYN may have met an open one.
         (160, 0, CloseReason::Reset),
     ] {
         let mut world = World::known(FastOpenListen::default());
@@ -291,7 +291,7 @@ fn a_black_hole_behind_the_handshake_switches_fast_open_off() {
     assert_eq!(broken(&mut world, [10, 0, 1, 3]), FastOpenOutcome::Blackholed, "tried again after an hour");
 }
 
-/// The response to data on a SYN never arrives, but the FIN after it does: a device drops the data.
+/// The response to data on a SYN never arrives, but the FIN after it does, because a device drops the data.
 #[test]
 fn a_fin_without_the_data_before_it_is_a_sign_of_a_black_hole() {
     for swallowed in [true, false] {

@@ -36,7 +36,7 @@ fn the_amplification_is_bounded() {
     assert!(world.sent(B).len() > 5, "the acknowledgement lifts the bound");
 }
 
-/// The limit of pending connections, against which reset connections still count.
+/// The limit of pending connections. Reset connections still count towards it.
 #[test]
 fn pending_connections_are_bounded_and_a_reset_frees_none_of_them() {
     let mut world = World::new(FastOpenListen { max_pending: 2, ..FastOpenListen::default() });
@@ -70,8 +70,8 @@ fn a_client_has_its_own_limit() {
     assert_eq!(world.pair.b.stats().fast_open.per_ip_refused, 1);
 }
 
-/// A client opens many connections at once; this limit refuses Fast Open to all but one of them. The client
-/// continues to use Fast Open.
+/// A client opens many connections at once. The limit refuses Fast Open to all but one of them, but the
+/// client continues to use Fast Open.
 #[test]
 fn a_burst_beyond_the_limit_of_a_client_does_not_suspend_fast_open() {
     let mut world = World::known(FastOpenListen { max_per_ip: 1, ..FastOpenListen::default() });
@@ -90,7 +90,7 @@ fn a_burst_beyond_the_limit_of_a_client_does_not_suspend_fast_open() {
     assert_eq!(taken(&world, later), Some(FastOpenOutcome::Used));
 }
 
-/// Data received before a reset can be read; then the error is returned.
+/// Data received before a reset can be read. Then the error is returned.
 #[test]
 fn a_reset_leaves_what_was_received() {
     let mut world = World::new(FastOpenListen::default());
@@ -109,9 +109,8 @@ fn a_reset_leaves_what_was_received() {
     assert_eq!(world.read(B, never_seen), b"0123456789", "also if it was reset before accept");
 }
 
-/// Forged resets during the wait for the acknowledgement of a Fast Open connection: only one with the exact
-/// sequence number ends it (RFC 5961 section 3.2), so a blind flood does not affect the limit or the
-/// response.
+/// Forged resets arrive during the wait for the acknowledgement of a Fast Open connection. Only a reset with
+/// the exact sequence number ends it (RFC 5961 section 3.2). So a blind flood has no effect.
 #[test]
 fn a_flood_of_blind_resets_has_no_effect() {
     let mut world = World::known(FastOpenListen::default());
@@ -211,8 +210,8 @@ fn an_unanswered_syn_ack_no_longer_counts_against_the_limit() {
     assert_eq!(sent.iter().filter(|&&len| len == 0).count(), 6);
 }
 
-/// Runs until `until` ms with a client that drops data before the SYN-ACK and repeats its SYN after `syn_rto`
-/// ms, and a response of `len` bytes; returns the statistics of the server's connection.
+/// Runs until `until` ms, with a response of `len` bytes. The client drops data before the SYN-ACK and
+/// repeats its SYN after `syn_rto` ms. Returns the statistics of the server's connection.
 fn answered(world: &mut World, syn_rto: u64, len: usize, until: u64) -> brisk_tcp::connection::ConnStats {
     let syn_rto_floor = Duration::from_millis(syn_rto);
     let fast_open = FastOpenConnect { syn_rto_floor, hold_early: false, ..FastOpenConnect::default() };
@@ -240,7 +239,7 @@ fn the_timer_of_the_syn_ack_lowers_the_window() {
     assert!(stats.ssthresh < 14_480, "{}", stats.ssthresh);
 }
 
-/// Only the SYN-ACK was sent and lost; the acknowledgement is that of its retransmission.
+/// Only the SYN-ACK was sent and lost. The client acknowledges its retransmission.
 #[test]
 fn a_timeout_that_was_right_is_not_undone_though_no_data_was_dropped() {
     let mut world = World::known(FastOpenListen::default());
@@ -259,9 +258,8 @@ fn a_timeout_that_was_right_is_not_undone_though_no_data_was_dropped() {
     assert_eq!((counters.reductions, counters.undos), (1, 0));
 }
 
-/// The client was in SYN-SENT when the response arrived, and dropped it. It repeats its SYN and is answered,
-/// and the timer of the first SYN-ACK fires a moment later. The timestamp shows which SYN-ACK was
-/// acknowledged.
+/// The client was in SYN-SENT when the response arrived, and dropped it. It repeats its SYN and is answered.
+/// A moment later the timer of the first SYN-ACK fires. The timestamp shows which SYN-ACK was acknowledged.
 #[test]
 fn data_after_a_lost_syn_ack_is_repeated_when_a_syn_was_answered() {
     let mut world = World::known(FastOpenListen::default());

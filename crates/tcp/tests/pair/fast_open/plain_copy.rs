@@ -46,7 +46,7 @@ fn a_path_that_takes_the_data_sees_one_copy_and_then_none() {
     assert_eq!(world.sent(A)[..2], [(0, "S", 100, true), (100, ".", 0, false)]);
 }
 
-/// The plain copy for SYNs with data is not redundancy that saves time: no allowance limits it.
+/// The plain copy for SYNs with data is not redundancy that saves time, so no allowance limits it.
 #[test]
 fn the_plain_copy_needs_no_allowance() {
     let mut world = World::known(FastOpenListen::default());
@@ -79,8 +79,8 @@ fn proven() -> World {
     world
 }
 
-/// If the path has passed data on a SYN before, the copy may repeat the SYN with data: the data arrives even
-/// if the first SYN was lost, and is delivered once if both arrive.
+/// If the path has passed data on a SYN before, the copy may repeat the SYN with data. So the data arrives
+/// even if the first SYN was lost, and is delivered once if both arrive.
 #[test]
 fn on_a_proven_path_the_copy_may_have_the_data() {
     for lost in [false, true] {
@@ -123,7 +123,7 @@ fn a_swallowed_syn_costs_half_a_round_trip_and_teaches_the_right_one() {
     assert_eq!(world.outcome(id), FastOpenOutcome::Off(OffReason::Disabled));
 }
 
-/// The SYN and its copy are lost: the paper's timer counts from the copy.
+/// The SYN and its copy are lost. The paper's timer counts from the copy.
 #[test]
 fn when_both_are_lost_a_plain_syn_follows_after_a_round_trip_and_a_half() {
     let mut world = World::known(FastOpenListen::default());

@@ -1,4 +1,4 @@
-//! Ends that a test simulates itself: a client with its own address, and a server.
+//! Ends that a test simulates: a client with its own address, and a server.
 
 use super::*;
 
@@ -45,7 +45,7 @@ impl SimulatedClient {
     }
 }
 
-/// A simulated server: A's packets go nowhere.
+/// A simulated server. It receives no packets of A.
 pub(super) struct Peer {
     pub(super) world: World,
     pub(super) config: ConnectConfig,
@@ -56,7 +56,7 @@ impl Peer {
         Peer::with(tcp, |config| config)
     }
 
-    /// Does the work of `new` with changed stacks.
+    /// Like `new`, with changed stacks.
     fn with(tcp: TcpConfig, change: impl Fn(StackConfig) -> StackConfig) -> Peer {
         let mut world = World::with(serving(FastOpenListen::default()), change);
         world.pair.tap = Some(Box::new(|_, _| true));
@@ -64,12 +64,12 @@ impl Peer {
         Peer { world, config: ConnectConfig { tcp, fast_open, ..ConnectConfig::default() } }
     }
 
-    /// Does the work of `new`; the client has the cookie of eight ones and the MSS of the server.
+    /// Like `new`. The client has the cookie of eight ones and knows the MSS of the server.
     pub(super) fn known(tcp: TcpConfig, mss: u16) -> Peer {
         Peer::known_with(tcp, mss, |config| config)
     }
 
-    /// Does the work of `known` with changed stacks.
+    /// Like `known`, with changed stacks.
     pub(super) fn known_with(tcp: TcpConfig, mss: u16, change: impl Fn(StackConfig) -> StackConfig) -> Peer {
         let mut peer = Peer::with(tcp, change);
         let id = peer.open(&[]);

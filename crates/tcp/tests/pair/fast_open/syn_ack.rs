@@ -56,7 +56,7 @@ fn a_syn_ack_with_a_foreign_timestamp_is_not_learnt_from() {
     assert_eq!(peer.next_syn(2000), (1420, Cookie::new(&[1; 8]).map(FastOpen::with_cookie)));
 }
 
-/// Cookies of legal length are kept; the MSS always is.
+/// Cookies of legal length are kept; the MSS is always kept.
 #[test]
 fn cookies_of_legal_length_are_kept() {
     let one = Cookie::new(&[1; 8]).map(FastOpen::with_cookie);
@@ -147,8 +147,8 @@ fn a_syn_ack_may_carry_data_and_a_fin() {
     }
 }
 
-/// A program waits for the end of the handshake with more data to write: the acknowledgement of the SYN-ACK
-/// waits for that data, for a limited time.
+/// A program waits for the end of the handshake and has more data to write. The acknowledgement of the
+/// SYN-ACK waits for that data, for a limited time.
 #[test]
 fn the_acknowledgement_of_a_syn_ack_rides_on_data_that_waits() {
     for (writes, expected) in [(true, (100, ".", 50, false)), (false, (140, ".", 0, false))] {

@@ -1,5 +1,5 @@
-//! Fast Open and Corrective on one SYN, over paths that drop one of the two options, or both together: the
-//! options that each connection tries. Times as in the parent module.
+//! Fast Open and Corrective on one SYN, over paths that drop one of the two options or both together. The
+//! tests check the options that each connection tries. Times as in the parent module.
 
 use brisk_tcp::config::{CorrectiveConfig, MechanismConfig};
 use brisk_tcp::mechanism::{GentleOff, GentleOutcome};
@@ -77,7 +77,7 @@ fn fast_open_is_found_to_be_dropped() {
     let (world, tried) = tried(|(fast_open, _)| fast_open, 8);
     let search = [BOTH, FAST_OPEN, CORRECTIVE, FAST_OPEN];
     assert_eq!((&tried[..4], &tried[4..]), (&search[..], &[CORRECTIVE; 4][..]));
-    // The first of three drops may be random: two are needed to switch Fast Open off.
+    // The first of three drops may be random, so two more switch Fast Open off.
     assert_eq!((world.pair.a.stats().fast_open.syn_drop, world.pair.a.stats().gentle_withheld), (3, 2));
 }
 

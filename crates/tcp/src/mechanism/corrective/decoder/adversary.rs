@@ -1,9 +1,9 @@
-//! The decoder against a hostile path that loses, reorders, duplicates, rewrites or splits segments, or
-//! removes their options: the rebuilt bytes are always the sent ones.
+//! The decoder against a hostile path. The path loses, reorders, duplicates, rewrites or splits segments, or
+//! removes their options. Rebuilt bytes must always be the sent ones.
 //!
-//! A run is a few groups of a random stream with a random code, sent through a path with random damage, into
-//! the real receive queue, assembler and history, with an application that reads at random times. Sizes are
-//! small so that many runs are possible; the code does not depend on them.
+//! A run is a few groups of a random stream with a random code, on a path with random damage. They arrive at
+//! the real receive queue, assembler and history. The application reads at random times. Sizes are small so
+//! that many runs are possible; the code does not depend on them.
 //!
 //! CI runs a part; `cargo test --release -p brisk-tcp --lib adversary -- --ignored --nocapture` runs a
 //! million.
@@ -65,8 +65,7 @@ struct Run {
     decoder: Option<Decoder>,
     /// Bytes that the application has read.
     read: Vec<u8>,
-    /// The path rewrote data: then the received stream may differ from the sent one, but rebuilt bytes do
-    /// not.
+    /// True if the path rewrote data. The received stream may then differ, but rebuilt bytes do not.
     rewritten: bool,
     seed: u64,
     now: Instant,
@@ -216,7 +215,7 @@ impl Sender {
         (packets, at)
     }
 
-    /// Returns the parity segments of a group, computed when `una` was acknowledged.
+    /// Returns the parity segments of a group, as computed when `una` was acknowledged.
     fn parities(&self, run: &Run, from: u32, to: u32, una: SeqNum) -> Vec<Packet> {
         let group = SeqRange::new(run.first + from, run.first + to);
         let mut packets = Vec::new();
@@ -267,8 +266,7 @@ fn data(run: &Run, from: u32, to: u32) -> Packet {
     Packet { seq: run.first + from, option: None, payload, fin: to as usize == run.stream.len() }
 }
 
-/// Rewrites a segment as a middlebox does: flips payload or option, removes the option, splits the segment,
-/// or pads it.
+/// Rewrites a segment as a middlebox does: flips payload or option, removes the option, splits or pads it.
 fn rewrite(code: Code, mut packet: Packet, rng: &mut ChaCha8Rng) -> Vec<Packet> {
     let len = packet.payload.len() as u32;
     match below(rng, 5) {

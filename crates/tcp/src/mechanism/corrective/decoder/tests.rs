@@ -154,7 +154,7 @@ fn a_short_tail_and_segments_across_blocks_are_rebuilt() {
     let peer = Peer::new(2500).without(&[(2000, 2500)]);
     let outcome = decode(&mut decoder, &peer, &peer.sent(layout(Code::Xor, 2500, 1000), FIRST, 0, 1));
     assert_eq!(runs(&peer, &outcome), [(2000, 2500, false)]);
-    // Payloads of 600, 1000 and 800 bytes, the second lost: it spans two blocks.
+    // Payloads of 600, 1000 and 800 bytes. The second is lost, and spans two blocks.
     let peer = Peer::new(2400).without(&[(600, 1600)]);
     let outcome = decode(&mut decoder, &peer, &peer.sent(layout(Code::Xor, 2400, 1000), FIRST, 0, 1));
     assert_eq!(runs(&peer, &outcome), [(600, 1600, false)]);
@@ -164,8 +164,7 @@ fn a_short_tail_and_segments_across_blocks_are_rebuilt() {
     assert_eq!(runs(&peer, &outcome), [(0, 300, false)]);
 }
 
-/// Payloads of 300, 1000, 300 and 1000 bytes, the first and third lost: no two missing bytes share a
-/// column.
+/// Payloads of 300, 1000, 300 and 1000 bytes. The first and third are lost, and share no column.
 #[test]
 fn one_parity_rebuilds_losses_in_two_columns() {
     let peer = Peer::new(2600).without(&[(0, 300), (1300, 1600)]);
@@ -234,7 +233,7 @@ fn parity_with_nothing_missing_has_no_effect() {
     let peer = Peer::new(3000).without(&[]);
     let sent = peer.sent(layout(Code::Xor, 3000, 1000), FIRST, 0, 1);
     assert_eq!(decode(&mut Decoder::new(config(Code::Xor)), &peer, &sent), Outcome::Nothing);
-    // Nor is a hole repaired in a block that only the other of the two interleaved parities covers.
+    // A hole is not repaired either if only the other of the two interleaved parities covers its block.
     let peer = Peer::new(4000).without(&[(1000, 2000)]);
     let halves = Layout::of_group(Code::XorInterleaved, range(0, 4000), 1000);
     let sent = peer.sent(halves[0], FIRST, 0, 1);
@@ -345,8 +344,8 @@ fn sequence_numbers_wrap_within_a_group() {
     assert_eq!(runs(&peer, &outcome), [(1000, 2000, false)]);
 }
 
-/// Two segments are lost. The parity of the second alone is refused: its checksum does not cover its
-/// position, so a device may have moved it. That of the first is accepted, because its range starts at
+/// Two segments are lost. The parity of the second alone is refused, because its checksum does not cover its
+/// position and a device may have moved it. The parity of the first is accepted, because its range starts at
 /// RCV.NXT.
 #[test]
 fn a_range_of_which_nothing_arrived_must_follow_what_has() {
