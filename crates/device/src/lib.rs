@@ -102,8 +102,8 @@ pub trait Device: Send {
         Counters::default()
     }
 
-    /// Returns the route to the sender of a received packet, if another queue of this device needs that route:
-    /// see [`steering`].
+    /// Returns the route to the sender of a received packet, if another queue of this device needs it: see
+    /// [`steering`].
     fn return_route(&mut self, _packet: &[u8]) -> Option<ReturnRoute> {
         None
     }

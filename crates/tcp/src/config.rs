@@ -107,15 +107,15 @@ pub struct StackConfig {
 /// Settings of Fast Open for a whole stack.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FastOpenConfig {
-    /// Time for which a client uses no Fast Open once its network seems to be a black hole; doubled each time.
-    /// 0: it is always used. Up to 86400 s, default 3600 s.
+    /// Time for which a client uses no Fast Open once its network seems to be a black hole. It doubles each
+    /// time. 0: the client always uses Fast Open. Up to 86400 s, default 3600 s.
     pub black_hole_base: Duration,
     /// Limit of the bytes of SYN data of all pending connections of a server. Pending are connections that a
     /// SYN with data has opened and whose SYN-ACK the client has not acknowledged. Default 1 MiB.
     pub max_pending_bytes: usize,
     /// The keys of listeners without keys of their own. `None`: the stack uses a key derived from its seed.
     pub keys: Option<KeySource>,
-    /// The closed connections that are remembered, at most 10,000, to recognise late duplicates of their SYNs.
+    /// Closed connections to remember, to recognise late duplicates of their SYNs. At most 10,000.
     pub last_ack_hold: LastAckHold,
     /// Makes literals end with `..`, so that releases can add fields.
     #[doc(hidden)]
