@@ -235,7 +235,7 @@ impl Connection {
         queue_rtt
     }
 
-    /// Detects losses: by RACK with SACK, by duplicate acknowledgements without.
+    /// Detects losses: with SACK by RACK, without SACK by duplicate acknowledgements.
     fn detect_loss(&mut self, ack: &AckOutcome, now: Instant) -> LossOutcome {
         // An acknowledgement that ends a recovery is processed as in state Open (Linux: the same).
         let in_recovery =
@@ -329,7 +329,8 @@ impl Connection {
 
     /// Finishes the evaluation of the peer's repair report, after the window was reduced for it. If the
     /// acknowledgement number stays at a hole that the peer has repaired, a device on the path has not seen
-    /// the data. It is sent again. If none of the repaired data had been lost, the reduction is undone.
+    /// the data, so the data is sent again. If none of the repaired data had been lost, the reduction is
+    /// undone.
     fn conclude_repairs(&mut self, report: &RepairReport, ack: &AckOutcome, now: Instant) {
         let Conclusion { newly_lost, refuted } =
             self.with_gentle(|gentle, parts| gentle.after_ack(report, ack, parts, now));
@@ -371,8 +372,8 @@ impl Connection {
         self.tx.pass_losses(now);
         let nxt = self.tx.scoreboard.nxt();
         let was = self.tx.recovery.state();
-        // The peer repeats ECE until it receives CWR. If no data was outstanding, this is such a repetition
-        // and not a new mark (Linux: the same).
+        // The peer repeats ECE until it receives CWR. If no data was outstanding, ECE is only repeated and is
+        // no new mark (Linux: the same).
         if ack.ece && ack.una_before != nxt {
             let episode = self.tx.recovery.on_ecn(ack.ack, nxt);
             self.begin_reduction(episode, CongestionCause::Ecn, ack.undelivered_before, now);

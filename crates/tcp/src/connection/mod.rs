@@ -6,7 +6,7 @@
 //! `segment` writes it, and `account` accounts for it. `timer` handles deadlines, `path` exchanges facts with
 //! the memory of paths, `application` has the calls of the program, and `stats` the snapshots.
 //!
-//! All other files describe parts of a connection, which own their state. They and the parts in `send` and
+//! The other files are parts of a connection. Each part owns its state. These parts and those in `send` and
 //! `receive` (queue, scoreboard, RACK, assembler, ...) take values and return values.
 //!
 //! Every call that may change a connection returns an `Aftermath`: the work that it leaves to the stack.

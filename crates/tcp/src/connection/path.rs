@@ -350,8 +350,8 @@ impl OnPath {
 /// Losses by their cause.
 impl OnPath {
     /// Returns the losses that no queue caused. If there is a queue now, losses since the last call are
-    /// attributed to it. They say nothing about random loss on an idle path. The smoothed round-trip time
-    /// counts only after [`SAMPLES`] samples. `all`: all losses until now.
+    /// attributed to it, because such losses say nothing about random loss on an idle path. The smoothed
+    /// round-trip time counts only after [`SAMPLES`] samples. `all`: all losses until now.
     pub(super) fn sort_losses(&mut self, all: LossCount, tx: &Sender) -> LossCount {
         let LossCount { lost, runs, .. } = all.since(self.sorted);
         self.sorted = all;
@@ -421,9 +421,10 @@ impl OnPath {
             let (own, smoothed) = (tx.rtt.min_rtt()?.into(), tx.rtt.srtt()?.into());
             let min = known.min_rtt.map_or(own, |min| min.min(own));
             let is_alike = own >= rtt.srtt / 2;
-            // A larger window requires that neither this connection nor the last one began in a queue. Their
-            // own data may have filled a queue since. A volume that the path has carried is used all the
-            // same; a configured window is used only if the smoothed round-trip time shows no queue.
+            // A larger window requires that neither this connection nor the last one began in a queue. The
+            // data of either connection may have filled a queue since. A volume that the path has carried is
+            // used all the same; a configured window is used only if the smoothed round-trip time shows no
+            // queue.
             match is_alike && !shows_queue(own.max(rtt.min_rtt), min) {
                 true if shows_queue(smoothed, min) => remembered,
                 true => remembered.max(configured),
@@ -617,7 +618,8 @@ impl Connection {
         self.path.granted = window;
         self.path.before_trust = self.all_losses();
         self.tx.last_sent = now;
-        // If the window counts redundancy, the redundancy of a flight must not delay the end of its data.
+        // A controller that counts redundancy gets a larger window, so redundancy does not delay the end of
+        // the data.
         let percent = self.gentle.planner_config().filter(|_| self.tx.rate.delivery.is_some());
         let redundancy = percent.map_or(0, |config| u64::from(window) * u64::from(config.max_overhead) / 100);
         self.tx.rate.congestion.start(window.saturating_add(redundancy as u32));

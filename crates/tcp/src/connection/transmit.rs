@@ -295,7 +295,7 @@ impl Connection {
         let cwnd = self.tx.rate.congestion.cwnd();
         if self.tx.unsent() == 0 {
             // A FIN alone begins no transmission. If the window has not grown for a timeout, it was not fully
-            // used. It shrinks half of the way to the part that was used (RFC 2861 section 3.1; Linux:
+            // used. It then shrinks half of the way to the part that was used (RFC 2861 section 3.1; Linux:
             // tcp_cwnd_application_limited).
             let used = self.path.unasked_window(&self.config, self.tx.mss());
             let unused = Micros::between(self.tx.usage.grown_at(), now) >= rto && used < cwnd;

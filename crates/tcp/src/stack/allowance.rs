@@ -59,7 +59,6 @@ impl SentBytes {
     }
 }
 
-/// See the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct Allowances {
     destinations: BTreeMap<IpAddr, SentBytes>,

@@ -14,7 +14,6 @@ const CAPACITY: usize = 1024;
 const SPARE: usize = 64;
 const SPARE_BYTES: usize = 4096;
 
-/// The queue of these packets.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     waiting: VecDeque<Vec<u8>>,

@@ -85,7 +85,8 @@ impl Stack {
             None => {
                 let Stack { moves, demux, slots, half_open, time_wait, .. } = self;
                 let owners = Owners { demux, slots, half_open, time_wait };
-                // A new connection begins at the present address.
+                // A SYN opens a connection at the present address, unless it repeats one from an earlier
+                // address.
                 let has_owner = |earlier: &FourTuple| match is_opening(&arrived) {
                     true => owners.has_opened(earlier, arrived.seq),
                     false => owners.of(earlier).is_some(),
@@ -168,7 +169,7 @@ impl Stack {
         self.config.any_address || self.config.addresses.contains(ip)
     }
 
-    /// Counts the packet that opened a connection as received by it.
+    /// Counts the packet that opened a connection among those that the connection received.
     pub(super) fn on_opened(
         &mut self,
         tuple: &FourTuple,
@@ -217,7 +218,7 @@ impl Stack {
         }
         // Without memory for data the acknowledgement is still processed, because it may free some. If the
         // application has nothing to read, the next bytes in order are accepted too (Linux:
-        // sk_forced_mem_schedule). They may fill the gap before data that uses up the memory; or both ends
+        // sk_forced_mem_schedule). They may fill the gap before data that uses up the memory. Or both ends
         // may have filled their memory with unsent data.
         let connection = &mut *slot.connection;
         let takes_memory = !arrived.payload.is_empty() && !connection.rx.has_storage_for(arrived);

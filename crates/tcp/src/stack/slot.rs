@@ -56,7 +56,7 @@ pub(crate) struct Slot {
     pub(super) waits_for_memory: bool,
     /// Key of its reports in the client's memory, if it was opened with Fast Open.
     pub(crate) server_key: Option<Box<ServerKey>>,
-    /// Its place in the limits of Fast Open, if its SYN opened it; until the handshake is complete.
+    /// The place in the limits of Fast Open of a connection that its SYN opened, until the handshake ends.
     pub(crate) ticket: Option<Box<Ticket>>,
     /// Set if it is a member of its path.
     pub(super) member: Option<Box<Member>>,

@@ -178,7 +178,7 @@ pub struct StackStats {
     pub resets_sent: u64,
     /// Such resets that the limit suppressed.
     pub resets_suppressed: u64,
-    /// Challenge ACKs that connections sent.
+    /// Challenge ACKs sent, also in TIME-WAIT.
     pub challenge_acks_sent: u64,
     /// Challenge ACKs that the host-wide limit suppressed.
     pub challenge_acks_suppressed: u64,

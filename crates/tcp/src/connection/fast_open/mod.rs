@@ -277,8 +277,8 @@ impl FastOpenState {
     }
 
     /// Processes a reset that answers the SYN. Some devices refuse data on a SYN this way, so the first reset
-    /// only makes the plain copy leave, if it has not. Returns true if the connection goes on; false for a
-    /// later reset, and without a copy to wait for.
+    /// only sends the plain copy, unless the copy has left. Returns true if the connection goes on; false for
+    /// a later reset, and without a copy to wait for.
     pub(super) fn defers_reset(&mut self, copy: &mut PlainCopy) -> bool {
         let Some(client) = self.client_mut() else { return false };
         match *copy {
@@ -339,8 +339,8 @@ impl FastOpenState {
         }
     }
 
-    /// Evaluates the end of the connection. `lost`: if the SYN was not answered, it counts as lost.
-    /// `only_fin`: nothing but a FIN out of order has arrived.
+    /// Evaluates the end of the connection. `lost`: an unanswered SYN counts as lost. `only_fin`: nothing but
+    /// a FIN out of order has arrived.
     pub(super) fn on_end(&mut self, lost: bool, only_fin: bool) {
         let Some(client) = self.client_mut() else { return };
         client.take_early();

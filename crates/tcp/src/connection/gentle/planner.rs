@@ -36,7 +36,6 @@ const GAP_MAX: Duration = Duration::from_millis(200);
 /// Delay if only the data of the SYN was lost and follows the handshake, in thousandths of a round trip.
 const LATE_REQUEST: u32 = 1_000;
 
-/// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Planner {
     config: PlannerConfig,

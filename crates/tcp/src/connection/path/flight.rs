@@ -31,7 +31,6 @@ const DELAYED: Micros = Micros::from_millis(5);
 /// Minimum number of round-trip samples that show a queue of other traffic.
 const QUEUE_SAMPLES: u32 = 4;
 
-/// See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct FlightWatch {
     round: Option<Round>,
