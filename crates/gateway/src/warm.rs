@@ -15,8 +15,8 @@ use brisk_runtime::fast_open::OffReason;
 use brisk_runtime::{FastOpenOutcome, TcpStream};
 
 pub(crate) const POOL_SIZE: usize = 4;
-/// Time for which a connection is usable. A backend closes a silent connection after its `connect_timeout`
-/// (default 10 s), in an earlier release after five seconds.
+/// Time for which a connection is usable. A backend closes a silent connection after the longer of its
+/// `connect_timeout` and `header_timeout` (default 10 s), in an earlier release after five seconds.
 const GOOD: Duration = Duration::from_secs(3);
 /// Number of connections in a row without Fast Open after which the pool is needed.
 const MAX_SLOW: u32 = 3;
