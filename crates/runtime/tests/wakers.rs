@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 /// Longer than any of these tests takes; a deadlock exceeds it.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A task that calls its endpoint whenever it is woken or dropped.
+/// A waker that calls the endpoint when it is woken and when it is dropped.
 struct Asking {
     endpoint: Endpoint,
     woken: Arc<AtomicUsize>,

@@ -114,7 +114,7 @@ fn random_loss_costs_little_more_than_the_lost_bytes() {
 }
 
 /// Checks the worst and the median of five transfers. An error in Startup lasts until the next probe for
-/// bandwidth, which is half of a transfer.
+/// bandwidth, for half of a transfer.
 #[test]
 fn no_transfer_over_a_fast_path_with_random_loss_takes_a_quarter_more_than_the_others() {
     for queue in ["150kB", "625kB", "2500kB"] {

@@ -204,7 +204,7 @@ impl Application for PausedReader {
     }
 }
 
-/// The peer stops to read a long transfer; responses of 20 kB, two fifths of the path, go on for ten seconds.
+/// The peer stops reading a long transfer. Responses of 20 kB, two fifths of the path, go on for ten seconds.
 #[test]
 fn a_member_that_its_peer_blocks_leaves_the_bandwidth_of_the_path() {
     let mut hosts = Hosts::new("--rtt 40ms --rate 10mbit --queue 50kB", 1);

@@ -193,8 +193,8 @@ impl Question {
 
 const MEANS: Means = Means { parity: Some(Parity::ReedSolomon), copies: true };
 
-/// Simulates every form that `tried` accepts. Returns how many round trips the planner's choice is slower
-/// than the best form within each allowance (percent of the flight).
+/// Simulates every form that `tried` accepts. Returns for each allowance (percent of the flight) by how many
+/// round trips the planner's choice is slower than the best form.
 fn slower_than_the_best(
     question: &Question,
     allowances: &[u32],

@@ -192,9 +192,9 @@ fn unprotected_losses_of_a_busy_pair_are_repaired_early() {
     let of = |percent| loads(link, &gateway(percent), 2_000, Duration::from_micros(6_667), 3_000, 3);
     let (without, with) = (of(0), of(25));
     assert!(with.at(0.99) <= 110.0 && with.at(0.998) <= 210.0, "{:?}", with.times);
-    // In these 20 s: a quarter of what both sides send, of 1 MB for each side in each ten seconds, and of the
-    // responses of 30 kB before, which still count. An insurance copy of a SYN is not part of the allowance;
-    // with the request it has 180 bytes.
+    // The allowance in these 20 s: a quarter of what both sides send, of 1 MB for each side in each ten
+    // seconds, and of the earlier responses of 30 kB. An insurance copy of a SYN is not part of the
+    // allowance; with the request it has 180 bytes.
     let payload = 3_000.0 * 2_100.0;
     let allowance = 0.25 * (without.wire * payload + 4e6 + WARM as f64 * 33e3);
     let max = without.wire + allowance / payload + 180.0 / 2_100.0;

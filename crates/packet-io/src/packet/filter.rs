@@ -22,7 +22,7 @@ const UNREACHABLE: u32 = 3;
 const TOO_BIG_V6: u32 = 2;
 /// The low 13 bits: the fragment offset. A packet with an offset has no ports.
 const FRAGMENT_OFFSET: u32 = 0x1FFF;
-/// More than the length of any packet: accepts the whole packet.
+/// Result that accepts the whole packet: more than the length of any packet.
 const WHOLE_PACKET: u32 = 0x4_0000;
 /// Result for ICMP errors, which may concern connections of the kernel. For a packet socket it has the effect
 /// of [`WHOLE_PACKET`], because packet sockets always receive copies.
@@ -107,7 +107,7 @@ fn steps(wanted: Wanted<'_>) -> (Vec<LabelledInstruction>, Vec<(Label, usize)>) 
         steps.extend_from_slice(part);
     };
     let always = |label: Label| (JGE, label, label, 0);
-    // The kernel reports the protocol independent of VLAN tags.
+    // The kernel reports the protocol behind any VLAN tags.
     part(None, &[(LDW, Next, Next, PROTOCOL), (JEQ, Next, V6, ETH_P_IP)]);
     part(None, &[(LDB, Next, Next, link + 9), (JEQ, Icmp4, Next, ICMP), (JEQ, Next, Drop, TCP)]);
     part(None, &[(LDH, Next, Next, link + 6), (JSET, Drop, Next, FRAGMENT_OFFSET)]);
@@ -300,7 +300,7 @@ mod tests {
                 IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() ^ 1 << bit).into(),
             }
         };
-        // Our address alone, and among other addresses of both families that differ in one bit.
+        // Addresses that differ from ours in one bit, with our own among them.
         let mut others: Vec<IpAddr> =
             own.iter().flat_map(|ip| [1, 40, 70, 100].map(|bit| near(*ip, bit))).collect();
         others.insert(5, own[0]);

@@ -37,7 +37,7 @@ async fn stall(bounded: &Endpoint, streams: impl Iterator<Item = (TcpStream, Tcp
     let mut tasks = JoinSet::new();
     for (n, (mut from, mut to)) in streams.enumerate() {
         tasks.spawn(async move {
-            // In pieces, so that waiting data is in the buffers and not here.
+            // Written in pieces, so that waiting data is in the buffers and not here.
             for start in (0..BYTES).step_by(PIECE) {
                 from.write_all(&pattern(start..start + PIECE, n)).await.unwrap();
             }

@@ -11,7 +11,7 @@ use brisk_tcp::time::Duration;
 use crate::cases::{Case, SEGMENT};
 use crate::pair::Pair;
 
-/// Number of segments of a flight, and in the first count of a case.
+/// Number of segments of a flight, and of the second count of a case (the first count has half).
 const FLIGHT: u64 = 3_000;
 const HALF: u64 = FLIGHT / 2;
 /// Number of segments that are written or read in one call.
