@@ -76,7 +76,7 @@ impl RecvQueue {
         }
     }
 
-    /// Raises the capacity. It never lowers it, because the window may have offered the space already.
+    /// Raises the capacity. Never lowers it, because the window may have offered the space already.
     pub(crate) fn grow(&mut self, capacity: usize) {
         self.capacity = self.capacity.max(capacity);
     }
@@ -100,7 +100,8 @@ impl RecvQueue {
         self.retained + self.readable + count <= self.storage.len()
     }
 
-    /// Keeps the last `count` in-order bytes from now on, even after they are read. 0 frees them.
+    /// Keeps the last `count` in-order bytes from now on, even after they are read. With 0, frees all
+    /// retained bytes.
     pub(crate) fn retain(&mut self, count: usize) {
         self.retain = count;
         self.trim();
@@ -325,7 +326,7 @@ impl RecvQueue {
         }
     }
 
-    /// Returns the index in the ring of an offset from `head`. It is at most the storage's length.
+    /// Returns the index in the ring of an offset from `head`. The offset is at most the storage's length.
     fn index(&self, offset: usize) -> usize {
         let at = self.head + offset;
         if at >= self.storage.len() { at - self.storage.len() } else { at }

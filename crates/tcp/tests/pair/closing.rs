@@ -187,7 +187,8 @@ fn a_crashed_peer_can_open_the_same_tuple_again() {
     assert_eq!(pair.b.state(new), Some(State::Established));
 }
 
-/// Returns a pair after both sides closed, A first. A is in TIME-WAIT, and both programs have released it.
+/// Returns a pair after both sides closed, A first. A is in TIME-WAIT, and both programs have released the
+/// connection.
 fn in_time_wait(timestamps: bool) -> (Pair, ConnectConfig) {
     let mut pair = Pair::new(1);
     pair.listen(A, 80, ListenConfig::default());
