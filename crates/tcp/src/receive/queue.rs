@@ -1,9 +1,9 @@
 //! The receive queue: a byte ring from the next byte to read up to the right edge of the window.
 //!
 //! Bytes are addressed by their offset from the read position. In-order bytes are `readable`. Bytes that
-//! arrived out of order are stored at their final place after a gap until [`RecvQueue::advance`] makes them
-//! readable, so that no byte is moved (RFC 9293 section 3.10.7.4: segments beyond RCV.NXT SHOULD be held for
-//! later processing). The [assembler](super::assembler) knows which offsets after the gap are filled.
+//! arrived out of order are stored after a gap, at their final place, until [`RecvQueue::advance`] makes them
+//! readable. So no byte is moved (RFC 9293 section 3.10.7.4: segments beyond RCV.NXT SHOULD be held for later
+//! processing). The [assembler](super::assembler) knows which offsets after the gap are filled.
 //!
 //! Bytes that were read may be retained for a while before offset 0 ([`RecvQueue::retain`]). They are the
 //! history from which Corrective repairs losses, and do not reduce the window.
