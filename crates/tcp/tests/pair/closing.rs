@@ -213,7 +213,7 @@ fn time_wait_acknowledges_a_repeated_fin_and_starts_again() {
     let fin = pair.seen.iter().find(|seen| seen.is(B, FIN_ACK)).expect("sent").tcp.clone();
     pair.run(Duration::from_secs(50));
     let before = pair.seen.len();
-    // RFC 7323 section 4.3: the answer echoes the last FIN, and so measures no timer.
+    // RFC 7323 section 4.3: the answer echoes the repeated FIN, so the peer's sample omits its timer.
     let mut again = fin.clone();
     let value = again.options.timestamps.as_mut().map(|timestamps| {
         timestamps.value += 50_000;
