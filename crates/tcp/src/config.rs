@@ -11,7 +11,7 @@
 //! use brisk_tcp::TcpConfig;
 //! use brisk_tcp::config::{BufferConfig, RtoConfig};
 //!
-//! Every mechanism, with at most a quarter more bytes; BBR; windows for 100 Mbit/s and two seconds.
+//! // Every mechanism, with at most a quarter more bytes; BBR; windows for 100 Mbit/s and two seconds.
 //! let tcp = TcpConfig {
 //!     congestion: "bbr".parse()?,
 //!     receive_buffer: BufferConfig { initial: 128 << 10, max: 50 << 20 },
@@ -288,7 +288,7 @@ pub enum MtuProbing {
     OnBlackHole,
     /// Like `OnBlackHole`, but a path that has not delivered a large packet yet is suspected earlier: at the
     /// first timeout, or when only a small segment of a whole flight arrives. Large packets of other
-    /// connections that arrive meanwhile prevent the suspicion. After it, data leaves in segments of
+    /// connections that arrive meanwhile prevent the suspicion. After a suspicion, data leaves in segments of
     /// [`TcpConfig::base_mss`]. A round trip later the previous size is tried again, because the path may
     /// only have had many losses.
     Early,

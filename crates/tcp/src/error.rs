@@ -10,7 +10,7 @@
 //! let error = stack.connect(remote, &ConnectConfig::default(), Instant::ZERO).unwrap_err();
 //! assert_eq!(error, ConnectError::NoAddress(remote));
 //!
-//! A peer that did not answer may do so later. A peer that refuses has no such service.
+//! // A peer that did not answer may do so later. A peer that refuses has no such service.
 //! let is_worth_a_retry = |why: CloseReason| why.fault() == Fault::Paths;
 //! assert!(is_worth_a_retry(CloseReason::HandshakeTimeout) && !is_worth_a_retry(CloseReason::Refused));
 //! # Ok::<(), Box<dyn std::error::Error>>(())

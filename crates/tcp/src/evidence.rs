@@ -168,8 +168,8 @@ impl LossHistory {
         allowed_losses(segments, self.loss_ppm(), self.run_milli())
     }
 
-    /// True if random loss does not explain `lost` losses of `segments`. If all four segments of a flight are
-    /// lost, the result is always true.
+    /// True if random loss does not explain `lost` losses of `segments`. If all four segments of a flight of
+    /// four are lost, the result is always true.
     pub(crate) fn is_excess(&self, segments: u64, lost: u64) -> bool {
         lost > self.allowed(segments)
     }

@@ -35,7 +35,7 @@ impl FourTuple {
         Some((addresses, self.ports()))
     }
 
-    /// Returns the hashed bytes of an IPv4 four-tuple in one piece, because hashing word by word costs more.
+    /// Returns the bytes of an IPv4 four-tuple to hash. One piece, because hashing word by word costs more.
     pub(crate) fn v4_bytes(&self) -> Option<[u8; 12]> {
         self.v4().map(bytes)
     }
@@ -51,7 +51,7 @@ impl FourTuple {
     }
 }
 
-/// Returns the hashed bytes of an IPv4 four-tuple.
+/// Returns the bytes of an IPv4 four-tuple that are hashed.
 fn bytes((addresses, ports): V4) -> [u8; 12] {
     let mut bytes = [0; 12];
     bytes[..8].copy_from_slice(&addresses.to_le_bytes());

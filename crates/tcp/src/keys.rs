@@ -2,7 +2,7 @@
 //!
 //! Each purpose has its own random stream. So the number of draws for one purpose does not change the draws
 //! of another, and the draws of one purpose reveal nothing about the others. A stream is SipHash-2-4 of a
-//! counter. Its key is one half of the seed, the two in turn, combined with the purpose. This is a
+//! counter. Its key is one half of the seed, combined with the purpose; the two halves take turns. This is a
 //! pseudorandom function without set-up cost, which matters if a stack lives for one transaction. A drawn key
 //! depends on the whole seed.
 

@@ -133,7 +133,7 @@ pub(crate) enum DsackOf {
     TailLossProbe,
     /// A range of which a Proactive copy was sent.
     Duplicate,
-    /// A range that was never sent twice, because the network duplicated it. It does not cause an undo.
+    /// A range that was never sent twice: the network duplicated it. It does not cause an undo.
     NeverSentTwice,
     /// A range that was retransmitted although redundancy repaired it. The original was lost nevertheless, so
     /// it does not cause an undo.
@@ -190,7 +190,7 @@ pub(crate) struct AckOutcome {
     pub(crate) bare: bool,
     /// True if the peer echoes congestion experienced (ECE, RFC 3168).
     pub(crate) ece: bool,
-    /// True if SND.UNA stopped at a segment that SACK had reported, so the receiver reneged.
+    /// True if SND.UNA stopped at a segment that SACK had reported: the receiver reneged.
     pub(crate) reneged: bool,
     /// True if a repair by redundancy is reported for the first time. A later segment may have rebuilt data
     /// delivered now, so times prove nothing.

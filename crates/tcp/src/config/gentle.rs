@@ -24,9 +24,9 @@ pub struct CorrectiveConfig {
     /// after its first segment. Its parity leaves this delay after its last segment, but at most twice the
     /// delay after its first segment. In F1 it leaves this delay after the first segment. 1..=16, default 4.
     pub delay_divisor: u32,
-    /// Time that loss detection waits for a repair by parity. Default `None`: `Full` with
-    /// [`FecCode::ReedSolomon`] and no planner, which repairs several losses together; otherwise
-    /// `Reordering`.
+    /// Time that loss detection waits for a repair by parity. Default `None`: `Full` for
+    /// [`FecCode::ReedSolomon`] without a planner, because this code repairs several losses together;
+    /// otherwise `Reordering`.
     pub hold: Option<FecHold>,
     /// Round-trip time until the first sample. Default `None`: the time in the path memory. If that is
     /// unknown too, parity waits 250 ms.

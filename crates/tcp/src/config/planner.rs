@@ -32,7 +32,7 @@ impl PlannerConfig {
         PlannerConfig { max_overhead: 5, assumed_loss: 10_000, form: None, non_exhaustive: () };
 
     /// Bytes that count as sent to each destination within ten seconds, in addition to those really sent. A
-    /// quiet path has free capacity. A few percent of a small exchange would be less than a copy.
+    /// quiet path has free capacity, and a few percent of a small exchange are less than a copy.
     pub const QUIET: u32 = 1_000_000;
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {

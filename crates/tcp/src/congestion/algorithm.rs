@@ -54,7 +54,7 @@ impl PartialEq for dyn ControllerFactory {
 impl Eq for dyn ControllerFactory {}
 
 impl CongestionAlgorithm {
-    /// The formats of [`str::parse`], for help and errors.
+    /// The formats of [`str::parse`], for help texts and error messages.
     pub const NAMES: &str = "cubic, reno, bbr, or fixed:BYTES";
 }
 

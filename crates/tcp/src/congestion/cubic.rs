@@ -132,8 +132,8 @@ impl Cubic {
             self.cwnd = cwnd.max(epoch.w_est);
             return;
         }
-        // Sections 4.4 and 4.5: the target is the curve's value one round trip from now. It is at most half a
-        // window larger than the window.
+        // Sections 4.4 and 4.5: the target is the curve's value one round trip from now. It is at most one
+        // and a half windows.
         let rtt = acked.srtt.or(acked.rtt).unwrap_or_default();
         let target = epoch.w_cubic(t + rtt, mss).clamp(cwnd, cwnd.saturating_add(cwnd / 2));
         epoch.carry += u64::from(bytes) * u64::from(target - cwnd);

@@ -64,8 +64,8 @@ pub trait CongestionController: Debug + Send {
     fn on_lost(&mut self, _lost: &LostPacket) {}
 
     /// Records the rate that the spacing of the acknowledgements of a whole flight shows. Called directly
-    /// before or after the [`AckSample`] of the acknowledgement that ends the flight. If the reordering timer
-    /// declares the last segment of the flight lost, called then.
+    /// before or after the [`AckSample`] of the acknowledgement that ends the flight. Called at the
+    /// reordering timeout instead if that declares the last segment of the flight lost.
     fn on_train(&mut self, _train: &Train) {}
 
     /// Processes every acknowledgement with information about outstanding data.

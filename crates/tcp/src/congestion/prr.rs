@@ -46,7 +46,7 @@ impl Prr {
     /// [`AckOutcome::undelivered_before`](crate::outcome::AckOutcome::undelivered_before).
     ///
     /// `held` bytes were delivered while loss detection waited for the answer to parity, and nothing was sent
-    /// for them. PRR makes up for bytes that were not sent while `pipe` is at most `ssthresh`, so they count
+    /// for them. While `pipe` is at most `ssthresh`, PRR makes up for bytes that were not sent, so they count
     /// then. Otherwise the second of two losses would wait a round trip for the first one's acknowledgement.
     pub(crate) fn enter(&mut self, ssthresh: u32, recover_fs: u32, held: u32) {
         self.episode = Some(Box::new(PrrEpisode {

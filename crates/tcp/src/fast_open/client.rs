@@ -256,7 +256,8 @@ pub(crate) enum FastOpenReport {
     },
     /// A one-time cookie arrived outside the handshake.
     OneTime(Cookie),
-    /// There was no SYN-ACK: a timeout, a reset or an ICMP error. Reported only once a plain one has opened.
+    /// There was no SYN-ACK: a timeout, a reset or an ICMP error. Reported once a plain connection has
+    /// opened.
     Failed(Mode),
     /// The SYN was dropped, perhaps because of another option.
     Doubted,

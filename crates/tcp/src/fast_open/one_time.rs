@@ -1,8 +1,7 @@
 //! One-time cookies (TCP Fast Open, CoNEXT 2011, section 7.1): a cookie that opens one connection.
 //!
 //! The cookie encrypts the addresses and a counter. The server remembers in a bitmap which of the last 2^20
-//! counters were redeemed. It refuses a duplicated SYN with data, because its cookie is used.
-//!
+//! counters were redeemed. It refuses a duplicated SYN with data, because its cookie has been used.
 //! ```text
 //! IPv4  AES-128(K, server address || client address || BE64(counter))
 //! IPv6  AES-128(K, LE64(SipHash-2-4(K2, client address || server address)) || BE64(counter))

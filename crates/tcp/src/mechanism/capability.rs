@@ -100,7 +100,7 @@ pub enum GentleOff {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ParityOff {
-    /// A device removes the option from parity segments, because the peer treated one as old data.
+    /// A device removes the option from parity segments: the peer treated one as old data.
     Stripped,
     /// The peer sent STOP.
     Stop,
@@ -108,7 +108,7 @@ pub enum ParityOff {
     Pattern,
     /// A device that has not seen the repaired data drops acknowledgements of it.
     AckHoles,
-    /// The path rewrites payload, because rebuilt data failed its checksum twice.
+    /// The path rewrites payload: rebuilt data failed its checksum twice.
     Checksum,
     /// The stack is short of memory.
     Memory,

@@ -1,5 +1,6 @@
 //! The parts of the mechanisms of *Gentle Aggression* that take and return values: Corrective (parity),
-//! Proactive (copies), their negotiation, and the planner. It decides which redundancy is worth its cost.
+//! Proactive (copies), their negotiation, and the planner. The planner decides which redundancy is worth its
+//! cost.
 //!
 //! None of them knows a connection. [`crate::connection`] calls them at fixed points and sends the segments
 //! that they request. Reactive needs only the sender, so it is in `connection` too, as a probe timer.

@@ -1,10 +1,10 @@
 //! The planner computes the redundancy of a flight, as a pure function of the flight, the known losses of the
 //! path, the means of the connection and the allowance.
 //!
-//! The planner computes the expected delay of every form of the flight that fits the allowance. It takes the
-//! form with the smallest sum of delay and price of its bytes. Losses follow a chain of two states (Gilbert):
-//! a packet after a lost packet is lost with probability `1 - 1/burst`, and a pause ends a burst. Losses in a
-//! full queue get no redundancy.
+//! It computes the expected delay of every form of the flight that fits the allowance. It takes the form with
+//! the smallest sum of delay and price of its bytes. Losses follow a chain of two states (Gilbert): a packet
+//! after a lost packet is lost with probability `1 - 1/burst`, and a pause ends a burst. Losses in a full
+//! queue get no redundancy.
 //!
 //! Time constants are in thousandths of a round trip, expected delays in millionths, probabilities in units
 //! of 1e-9; all are integers.

@@ -33,7 +33,7 @@ pub(crate) struct RepairReport {
 #[derive(Clone, Debug)]
 pub(crate) struct Signals {
     profile: Profile,
-    /// As the receiver: true during an episode that the peer has not confirmed. Then its episode parity.
+    /// As the receiver: true during an episode that the peer has not confirmed, and its episode parity.
     succ: bool,
     s_par: bool,
     /// As the receiver: true if no reported range of the episode had been lost.
@@ -41,7 +41,7 @@ pub(crate) struct Signals {
     /// As the receiver: the failure that the next acknowledgement reports, bytes from RCV.NXT.
     fail: Option<u32>,
     stops: u8,
-    /// As the sender: episode parity of the last answered episode. Then true if the answer must still leave.
+    /// As the sender: episode parity of the last answered episode, and whether the answer must still leave.
     last_par: bool,
     r_ack_pending: bool,
     /// The newest segment since the first R_SUCC.
@@ -90,7 +90,7 @@ impl Signals {
     }
 
     /// Receiver: records a repair. Repairs before the peer's answer belong to the same episode. If the report
-    /// was wrong and the peer has undone its reduction, an episode begins.
+    /// was wrong and the peer has undone its reduction, another episode begins.
     pub(crate) fn on_repair(&mut self) {
         if !self.succ || self.refuted {
             self.s_par = !self.s_par;

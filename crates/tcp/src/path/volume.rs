@@ -23,7 +23,8 @@ use crate::time::{Duration, Instant};
 const AGED: Duration = Duration::from_secs(30);
 /// Maximum duration of the brake. Losses that grow with the volume count as excesses for the same time.
 const BRAKE: Duration = Duration::from_secs(60);
-/// Number of excesses among the remembered flights at which the brake begins: starts use the standard window.
+/// Number of excesses among the remembered flights that begins the brake. Then starts use the standard
+/// window.
 const BRAKE_EXCESSES: usize = 2;
 /// First duration of the brake. It doubles, up to [`BRAKE`], each time that the excesses recur within
 /// [`BRAKE`] of the end of the last brake. On a busy path chance causes two excesses only every few minutes;
@@ -318,7 +319,7 @@ impl Volume {
         self.bursts.iter().chain(self.grants.iter().rev().take(FLIGHTS).map(|grant| &grant.burst))
     }
 
-    /// Returns how long a segment that is sent between `from` and `to` waits at most behind this host's own
+    /// Returns the longest time that a segment sent between `from` and `to` waits behind this host's own
     /// data; zero if the rate is unknown.
     fn longest_own_wait(&self, from: Instant, to: Instant) -> Duration {
         let Some(Train { rate, .. }) = self.rate() else { return Duration::ZERO };
@@ -470,8 +471,8 @@ impl Volume {
     }
 
     /// True if one of the latest three flights with losses was suspect, too. Without a queue, chance must
-    /// also fail to explain their losses together, because at 2 % it makes one of a hundred flights of 20
-    /// segments suspect.
+    /// also fail to explain their losses together: at a loss of 2 %, one of a hundred flights of 20 segments
+    /// is suspect by chance.
     fn recurs(&self, sent: u64, lost: u64, is_queued: bool, history: &LossHistory) -> bool {
         let mut lossy = self.verdicts.iter().enumerate().rev().filter(|(_, flight)| flight.lost > 0).take(3);
         let suspect = lossy.find(|(_, flight)| flight.verdict == FlightVerdict::Suspect);

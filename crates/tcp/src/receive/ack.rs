@@ -44,7 +44,7 @@ const FIN_WAIT: Duration = Duration::from_millis(1);
 /// Maximum number of packets of a batch that one acknowledgement covers. A super-segment is one packet.
 const BATCH_MAX: u32 = 4;
 
-/// Length, bytes, from which on the packets of a batch need no additional acknowledgement. Super-segments of
+/// Packets of a batch with at least this length, bytes, need no additional acknowledgement. Super-segments of
 /// this length arrive so fast that a round of a driver takes some 50 us. The acknowledgement at the end of
 /// the round also announces the window that reads have opened.
 const LONG_PACKET: u32 = 32 << 10;
@@ -105,7 +105,7 @@ pub(crate) struct AckPolicy {
     /// True if the owed acknowledgement is for data; only such acknowledgements use up quick mode.
     answers_data: bool,
     interactive: bool,
-    /// Segments since the last acknowledgement that end a write of the peer; the count stops at two.
+    /// Segments that end a write of the peer, since the last acknowledgement; the count stops at two.
     pushed: u8,
     last_data_at: Instant,
     /// RCV.NXT in the last segment that left.

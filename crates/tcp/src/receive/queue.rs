@@ -1,9 +1,9 @@
 //! The receive queue: a byte ring from the next byte to read up to the right edge of the window.
 //!
 //! Bytes are addressed by their offset from the read position. In-order bytes are `readable`. Bytes that
-//! arrived out of order are stored at their final place after a gap until [`RecvQueue::advance`] makes them
-//! readable, so that no byte is moved (RFC 9293 section 3.10.7.4: segments beyond RCV.NXT SHOULD be held for
-//! later processing). The [assembler](super::assembler) knows which offsets after the gap are filled.
+//! arrived out of order are stored after a gap, at their final place, until [`RecvQueue::advance`] makes them
+//! readable. So no byte is moved (RFC 9293 section 3.10.7.4: segments beyond RCV.NXT SHOULD be held for later
+//! processing). The [assembler](super::assembler) knows which offsets after the gap are filled.
 //!
 //! Bytes that were read may be retained for a while before offset 0 ([`RecvQueue::retain`]). They are the
 //! history from which Corrective repairs losses, and do not reduce the window.
@@ -76,7 +76,7 @@ impl RecvQueue {
         }
     }
 
-    /// Raises the capacity. It never lowers it, because the window may have offered the space already.
+    /// Raises the capacity. Never lowers it, because the window may have offered the space already.
     pub(crate) fn grow(&mut self, capacity: usize) {
         self.capacity = self.capacity.max(capacity);
     }
@@ -100,7 +100,8 @@ impl RecvQueue {
         self.retained + self.readable + count <= self.storage.len()
     }
 
-    /// Keeps the last `count` in-order bytes from now on, even after they are read. 0 frees them.
+    /// Keeps the last `count` in-order bytes from now on, even after they are read. With 0, frees all
+    /// retained bytes.
     pub(crate) fn retain(&mut self, count: usize) {
         self.retain = count;
         self.trim();
@@ -325,7 +326,7 @@ impl RecvQueue {
         }
     }
 
-    /// Returns the index in the ring of an offset from `head`. It is at most the storage's length.
+    /// Returns the index in the ring of an offset from `head`. The offset is at most the storage's length.
     fn index(&self, offset: usize) -> usize {
         let at = self.head + offset;
         if at >= self.storage.len() { at - self.storage.len() } else { at }

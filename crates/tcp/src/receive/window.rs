@@ -94,7 +94,7 @@ impl RecvWindow {
         self.initial.max(self.early)
     }
 
-    /// Scales windows from now on. Both ends sent the option (RFC 7323 section 2.2).
+    /// Scales windows from now on, because both ends sent the option (RFC 7323 section 2.2).
     pub(crate) fn agree_scaling(&mut self) {
         self.shift = self.offered_scale();
     }
@@ -380,7 +380,7 @@ mod tests {
         assert_eq!(RecvWindow::new(tiny, WindowRules::default(), MSS).syn_window(), 1_000);
     }
 
-    /// The receiver of parity ignores its window field, so a due update is still due.
+    /// The receiver of parity ignores the window field of parity, so a due update is still due.
     #[test]
     fn window_field_of_parity_does_not_move_the_edge() {
         let mut window = scaled();

@@ -21,7 +21,7 @@ pub(crate) struct DeliveryRate {
     /// Time when the last acknowledged transmission left.
     first_sent_at: Instant,
     lost: u64,
-    /// Value of `delivered` up to which the application limits the rate; 0: it does not limit it.
+    /// Value of `delivered` up to which the application limits the rate; 0: no limit by the application.
     app_limited: u64,
     redundancy: Redundancy,
 }

@@ -58,7 +58,8 @@ pub(crate) struct Rack {
 /// Reordering as Linux's TCP_INFO counts it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Reordering {
-    /// Number of times that an acknowledgement showed an overtaken segment; each shows at most two.
+    /// Number of times that an acknowledgement showed an overtaken segment; each acknowledgement shows at
+    /// most two.
     pub(crate) events: u32,
     /// Maximum distance by which a segment was overtaken, bytes.
     pub(crate) span: u32,
@@ -92,7 +93,7 @@ impl Holds {
     }
 }
 
-/// Time by which the answer to parity may be later than a round trip, at least.
+/// Minimum time by which the answer to parity may be later than a round trip.
 const HOLD_SLACK: Micros = Micros::from_millis(1);
 
 impl Rack {

@@ -229,7 +229,7 @@ impl Recovery {
     /// cannot be undone again.
     ///
     /// The acknowledgement that shows the mistake reaches [`Recovery::on_ack`] afterwards, in the state
-    /// `Disorder`. It ends this state if no data is missing.
+    /// `Disorder`. The acknowledgement ends this state if no data is missing.
     pub(crate) fn undo(&mut self) {
         self.state = CongestionState::Disorder;
         self.cut_high = self.cut_before;
@@ -492,8 +492,8 @@ impl Recovery {
 }
 
 /// True if the echoed timestamp shows that a late original was acknowledged. The echo belongs to the segment
-/// at SND.UNA. It shows this only if that segment was retransmitted in the episode. `first`: time when the
-/// first retransmission of the episode left (RFC 3522 section 3.2).
+/// at SND.UNA. The echo shows this only if that segment was retransmitted in the episode. `first`: time when
+/// the first retransmission of the episode left (RFC 3522 section 3.2).
 fn shows_late_original(ack: &AckOutcome, first: Instant) -> bool {
     let older = ack.echoed_rtt.is_some_and(|echoed| echoed > Micros::between(first, ack.at) + TIMESTAMP_TICK);
     let repaired = |segment: &Delivered| {

@@ -102,7 +102,7 @@ impl RttEstimator {
     }
 
     /// Makes the first sample continue from the SRTT and RTTVAR of an earlier connection (RFC 9040 section
-    /// 5). A first sample below half or above twice that SRTT does not.
+    /// 5). A first sample below half or above twice that SRTT starts without them.
     pub(crate) fn continue_from(&mut self, srtt: Duration, rttvar: Duration) {
         let (srtt, rttvar) = (Micros::from(srtt), Micros::from(rttvar));
         self.prior = Some((srtt.clamp(MIN_SAMPLE, MAX_SAMPLE), rttvar.min(MAX_SAMPLE)));

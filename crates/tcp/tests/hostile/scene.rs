@@ -191,7 +191,7 @@ pub(crate) fn sack(start: u32, end: u32) -> [u8; 12] {
     option
 }
 
-/// Returns the packet as a fragment, with this field of flags and offset and a valid header checksum.
+/// Returns the packet as a fragment with a valid header checksum. `field`: flags and fragment offset.
 pub(crate) fn fragment(mut packet: Vec<u8>, field: u16) -> Vec<u8> {
     packet[6..8].copy_from_slice(&field.to_be_bytes());
     packet[10..12].fill(0);

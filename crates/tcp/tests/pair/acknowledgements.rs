@@ -1,9 +1,9 @@
 //! Every owed acknowledgement leaves within its bound, regardless of other transmissions.
 //!
 //! Two ends write and read at random, over a path that loses, duplicates and marks packets. A model of each
-//! receiver has the acknowledgement that every arrival requires, and its deadline. Two kinds of segments do
-//! not count as acknowledgements. The receiver of parity reads neither its acknowledgement number nor its
-//! window. The peer refuses a window probe because of its sequence number.
+//! receiver has the acknowledgement that every arrival requires, and its deadline. Parity and window probes
+//! do not count as acknowledgements. The receiver of parity reads neither the acknowledgement number nor the
+//! window of parity. The peer refuses a window probe because of its sequence number.
 
 use std::time::Duration;
 

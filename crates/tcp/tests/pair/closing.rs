@@ -187,7 +187,8 @@ fn a_crashed_peer_can_open_the_same_tuple_again() {
     assert_eq!(pair.b.state(new), Some(State::Established));
 }
 
-/// Returns a pair after both sides closed, A first. A is in TIME-WAIT, and both programs have released it.
+/// Returns a pair after both sides closed, A first. A is in TIME-WAIT, and both programs have released the
+/// connection.
 fn in_time_wait(timestamps: bool) -> (Pair, ConnectConfig) {
     let mut pair = Pair::new(1);
     pair.listen(A, 80, ListenConfig::default());
@@ -212,7 +213,7 @@ fn time_wait_acknowledges_a_repeated_fin_and_starts_again() {
     let fin = pair.seen.iter().find(|seen| seen.is(B, FIN_ACK)).expect("sent").tcp.clone();
     pair.run(Duration::from_secs(50));
     let before = pair.seen.len();
-    // RFC 7323 section 4.3: the answer echoes the last FIN, and so measures no timer.
+    // RFC 7323 section 4.3: the answer echoes the repeated FIN, so the peer's sample omits its timer.
     let mut again = fin.clone();
     let value = again.options.timestamps.as_mut().map(|timestamps| {
         timestamps.value += 50_000;

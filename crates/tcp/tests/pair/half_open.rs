@@ -1,5 +1,5 @@
-//! Records of half-open connections have no effect on traffic: the packets do not depend on how many
-//! connections are kept whole.
+//! A half-open connection may be kept whole or as a record. The packets are the same, however many are kept
+//! whole.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

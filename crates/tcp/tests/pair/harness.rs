@@ -332,7 +332,7 @@ impl Pair {
         self.inject(to, &packet);
     }
 
-    /// Returns the number of packets that `from` sent with exactly these flags, except PSH.
+    /// Returns the number of packets that `from` sent with exactly these flags; PSH does not matter.
     pub(crate) fn count(&self, from: Side, flags: Flags) -> usize {
         self.seen.iter().filter(|seen| seen.is(from, flags)).count()
     }

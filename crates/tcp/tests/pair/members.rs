@@ -239,8 +239,8 @@ fn most_beyond_the_window(seed: u64, mechanisms: TcpConfig) -> u64 {
             let own = if now.is_known { 0 } else { 4 * MSS * u64::from(now.members) };
             let window = u64::from(now.cwnd.max(before.cwnd)) + own;
             let data = now.in_flight - now.redundancy;
-            // Data of a loss that proves spurious counts as in flight again, and data in flight exceeds a
-            // window that shrinks. Until such data arrives, only a probe of each member may be sent.
+            // Data in flight exceeds a window that shrinks. Data also counts as in flight again if its loss
+            // proves spurious. Until such data arrives, only a probe of each member may be sent.
             let probes = MSS * u64::from(now.members);
             let exceeded = data.saturating_sub(sent).saturating_sub(window);
             let limit = exceeded.max(quantum) + probes;

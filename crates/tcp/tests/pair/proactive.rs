@@ -242,7 +242,8 @@ fn a_run_that_a_device_coalesced_is_taken_whole_if_no_copy_came_before() {
     assert_eq!(at_b.payload_bytes_received, payload.len() as u64);
 }
 
-/// A device coalesces copies after their originals. They are dropped together, except new data of one.
+/// A device coalesces copies after their originals. All are dropped together; only new data of one is
+/// accepted.
 #[test]
 fn copies_that_a_device_coalesced_are_dropped_together_unless_one_is_new() {
     for lost in [None, Some(2)] {

@@ -76,7 +76,7 @@ impl LossRound {
         self.is_lossy = true;
     }
 
-    /// True if losses count of data that was sent when `prior_delivered` bytes were delivered.
+    /// True if a loss counts. `prior_delivered`: bytes delivered when the lost data was sent.
     pub(super) fn counts(&self, prior_delivered: u64) -> bool {
         prior_delivered >= self.counts_from
     }

@@ -357,7 +357,8 @@ impl CongestionController for Bbr {
         self.cwnd_limited &= !self.rounds.start;
     }
 
-    /// Keeps the window, because the model responds to losses. Only heavy losses at its start lower it.
+    /// Keeps the window, because the model responds to losses. Only heavy losses at the start of the flow
+    /// lower it.
     fn on_congestion(&mut self, event: &CongestionEvent) {
         if !self.recovery.is_active {
             self.recovery.begin_first_round(self.delivered);

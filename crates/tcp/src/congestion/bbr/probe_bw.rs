@@ -69,7 +69,7 @@ impl Cycle {
         }
     }
 
-    /// Doubles the growth of the limit in the next round of Up: by 1, 2, 4, 8 ... segments.
+    /// Doubles the growth of the limit per round of Up: 1, 2, 4, 8 ... segments.
     fn raise_slope(&mut self, cwnd: u32, mss: u32) {
         self.bytes_per_segment = u64::from((cwnd >> self.up_rounds).max(mss));
         self.up_rounds = (self.up_rounds + 1).min(MAX_UP_ROUNDS);

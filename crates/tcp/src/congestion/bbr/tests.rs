@@ -464,7 +464,8 @@ struct Packet {
     app_limited: bool,
 }
 
-/// A flow with endless data over one bottleneck; three later acknowledged packets show a loss.
+/// A flow with endless data over one bottleneck; a loss is detected when three later packets are
+/// acknowledged.
 struct Flow {
     bbr: Bbr,
     /// Rate of the path, bytes per second, with round trip and buffer.

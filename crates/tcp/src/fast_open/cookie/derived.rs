@@ -13,7 +13,7 @@ use super::{CookieKey, KeyError};
 /// Permitted difference between the clocks of a farm, seconds. Near the change of an epoch, cookies of the
 /// adjacent epoch are valid too.
 const CLOCK_SKEW: u64 = 60;
-/// Label for deriving the key of an epoch, in addition to the master secret and the number of the epoch.
+/// Label from which the key of an epoch is derived, together with the secret and the number of the epoch.
 const DERIVATION: &[u8] = b"tfo-cookie-v1";
 
 /// A secret from which the keys of a farm are derived; 16 bytes or more.
@@ -95,9 +95,10 @@ impl Epochs {
         self.turned.as_ref().map(|(_, [_, _, current, _])| current)
     }
 
-    /// Checks with the current epoch as primary and the previous one as backup. Around the change of an epoch
-    /// two more are valid. A server whose clock is ahead has already generated cookies of the next epoch. A
-    /// server whose clock is behind still accepts cookies of the epoch before the last.
+    /// Checks a cookie with the keys of the current epoch (primary) and of the previous one (backup). Around
+    /// the change of an epoch two more keys are valid. A server whose clock is ahead has already generated
+    /// cookies of the next epoch. A server whose clock is behind still accepts cookies of the epoch before
+    /// the last.
     pub(super) fn check(&self, is_of: impl Fn(&CookieKey) -> Choice) -> (Choice, Choice) {
         let (Some((_, [oldest, last, current, next])), Some(unix)) = (&self.turned, self.unix) else {
             return (Choice::from(0), Choice::from(0));

@@ -264,9 +264,9 @@ impl Filter {
         first.is_none_or(|first| older(first.tsval, instance.tsval))
     }
 
-    /// True if a marked segment is a retransmission, because a middlebox may set the mark on every segment. A
-    /// copy has the timestamp of its original. So a marked segment without new data is a retransmission in
-    /// two cases: its timestamp is later than the first instance's, or no first instance is remembered.
+    /// True if a marked segment is a retransmission. A middlebox may set the mark on every segment. A copy
+    /// has the timestamp of its original. So a marked segment without new data is a retransmission in two
+    /// cases: its timestamp is later than the first instance's, or no first instance is remembered.
     fn is_marked_retransmission(&self, instance: &Instance) -> bool {
         if instance.new || self.rule == CopyRule::Paper {
             return false;

@@ -7,7 +7,7 @@ use super::{Resent, Scoreboard};
 use crate::seq_ranges::SeqRange;
 
 impl Scoreboard {
-    /// Declares the segments of `range` lost that are in flight. Returns the bytes newly declared lost.
+    /// Declares lost the segments of `range` that are in flight. Returns the bytes newly declared lost.
     pub(crate) fn mark_lost(&mut self, range: SeqRange) -> u32 {
         let mut newly = 0;
         for index in self.cut_out(range) {
@@ -25,7 +25,7 @@ impl Scoreboard {
         newly
     }
 
-    /// Declares all segments lost that are not sacked, because nothing else is known after a timeout. Returns
+    /// Declares lost all segments that are not sacked, because nothing else is known after a timeout. Returns
     /// the number of bytes newly declared lost.
     pub(crate) fn mark_all_lost(&mut self) -> u32 {
         // After a timeout the count of duplicates starts again with each advance of SND.UNA (Linux:
@@ -105,7 +105,8 @@ impl Scoreboard {
         }
         let mut range = first.range;
         let mut payload = first.payload();
-        // A FIN after a full segment leaves alone (Linux joins later data only to a segment below `max_len`).
+        // A FIN after a full segment is sent alone (Linux joins later data only to a segment below
+        // `max_len`).
         if !first.syn && payload < max_len {
             for record in self.records.range(self.index_of(range.end)..) {
                 payload = payload.saturating_add(record.payload());
