@@ -5,8 +5,8 @@
 //!
 //! **The window** ([`TcpConfig::path_start`]). RFC 9040 lets connections share what they know of a path; RFC
 //! 6928 permits ten segments on an unknown path. A larger window is either a window that the path has carried
-//! before ([`PathVolume`](crate::path::PathVolume)), or the window that the configuration sets. In both cases
-//! careful resume (draft-ietf-tsvwg-careful-resume) bounds it:
+//! before ([`PathVolume`]), or the window that the configuration sets. In both cases careful resume
+//! (draft-ietf-tsvwg-careful-resume) bounds it:
 //!
 //! - the connection asks for it when ten segments are not enough. All asking connections of a path share the
 //!   volume of one flight, and more if simultaneous flights arrive without losses from congestion;

@@ -11,9 +11,9 @@
 //!
 //! Where devices do inspect segments, SYNs still pass. A further SYN with the same sequence number and the
 //! next part of the data looks like a retransmission to them
-//! ([`FastOpenConnect::syn_parts`](crate::fast_open::FastOpenConnect); [`Gentle::Part`] has the offset of
-//! each part). Devices also pass the answer as long as it acknowledges no more data than the first SYN had.
-//! So the server delivers all parts, but at first acknowledges only the first one. The client's
+//! ([`FastOpenConnect::syn_parts`](crate::fast_open::FastOpenConnect); the option `Gentle::Part` has the
+//! offset of each part). Devices also pass the answer as long as it acknowledges no more data than the first
+//! SYN had. So the server delivers all parts, but at first acknowledges only the first one. The client's
 //! acknowledgement, whose sequence number is after all parts, then shows every device the length of the data.
 //! A server without the agreement treats the parts as repetitions of the SYN.
 //!
