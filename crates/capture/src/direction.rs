@@ -19,7 +19,8 @@ struct Hole {
     at: u64,
     /// TSval of the segment behind the gap.
     ts: Option<u32>,
-    /// Number, in the train, of the first missing packet.
+    /// Number of the first missing packet in `by_sequence`. A [`Train`] numbers packets in the order of
+    /// sending.
     first: u64,
     packets: u64,
 }
@@ -145,7 +146,7 @@ impl Direction {
         }
     }
 
-    /// Returns the number of packets that may still become lost or delivered.
+    /// Returns the number of packets whose state, lost or delivered, may still change.
     pub fn open(&self) -> usize {
         self.beyond.open() + self.by_sequence.open() + self.by_identification.open()
     }
@@ -224,7 +225,8 @@ impl Direction {
             0 => known.regular += 1,
             1.. if ahead as u16 <= MAX_MISSING => {
                 known.regular += 1;
-                // After a pause without a missing sequence number, the end of the previous burst was lost.
+                // If there was a pause and no sequence number is missing, the missing packets are the last of
+                // the previous burst.
                 let before = self.by_identification.last_at().unwrap_or(at);
                 let tail = start <= next && at.saturating_sub(before) > BURST_GAP;
                 let when = if tail { before } else { at };

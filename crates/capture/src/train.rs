@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// Pause, ns, that ends a burst: a loss after the pause does not continue a run of losses before it.
 pub const BURST_GAP: u64 = 2_000_000;
-/// Maximum number of packets that may still become lost or delivered.
+/// Maximum number of packets whose state, lost or delivered, may still change.
 const MAX_OPEN: usize = 4096;
 /// Time, ns, after which the state of a packet is final.
 const FINAL_AFTER: u64 = 20_000_000_000;

@@ -42,7 +42,8 @@ use crate::service::{
 /// Configuration of an edge.
 #[derive(Clone, Debug)]
 pub struct EdgeConfig {
-    /// Addresses of clients, with their origins and routes. [`Listener::direct`] has no effect here.
+    /// Addresses at which clients connect, with their origins and routes. [`Listener::direct`] has no effect
+    /// here.
     pub listeners: Vec<Listener>,
     /// The origin of listeners that name none, `HOST:PORT`. A name is resolved for each connection. Default
     /// `None`.

@@ -4,7 +4,7 @@
 //! A frontend measures them on its watch, the connection with which it checks a backend. Each side counts the
 //! losses of its own segments, so the backend reports those of the other direction. The frontend asks with
 //! `QUESTION`. A backend that knows this byte answers with `UP_WITH_LOSS` and the losses; earlier releases
-//! answer every byte in the same way.
+//! answer every byte like `PLAIN`.
 
 use std::io;
 use std::net::IpAddr;
@@ -189,8 +189,8 @@ impl Redundancy {
 }
 
 impl PathReport {
-    /// Returns the measurements of a connection between two addresses of `endpoint`, with its `stats`. The
-    /// peer has reported `loss_in`.
+    /// Returns the measurements of a connection of `endpoint` from `local` to `remote`. `stats` are those of
+    /// the connection; the peer has reported `loss_in`.
     pub(crate) fn of(
         stats: &ConnStats,
         endpoint: &Endpoint,
@@ -238,8 +238,8 @@ pub(crate) async fn ask(
 /// The backend's answer to a registration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Registered {
-    /// The backend is of an earlier release, is draining, or has a stack that does not identify peers by
-    /// their outside addresses.
+    /// The backend is of an earlier release or is draining, the transport is not TCP in UDP, or the tunnel
+    /// has no key.
     Refused,
     /// The backend will follow the frontend.
     Known,

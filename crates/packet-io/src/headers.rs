@@ -4,7 +4,7 @@
 
 /// Offset of the flags byte in a TCP header.
 const FLAGS: usize = 13;
-/// Offset of the checksum in a TCP header, which virtio-net's `csum_offset` repeats.
+/// Offset of the checksum in a TCP header; also the value of virtio-net's `csum_offset`.
 pub(crate) const TCP_CHECKSUM: usize = 16;
 pub(crate) const FIN: u8 = 0x01;
 pub(crate) const PSH: u8 = 0x08;
@@ -25,7 +25,7 @@ impl Headers {
     /// Maximum length of both headers together: 60 of IPv4 with options, 60 of TCP.
     pub(crate) const MAX: usize = 120;
 
-    /// Parses the headers; `None` unless both the IP and the TCP header are complete.
+    /// Parses the headers. Returns `None` for a packet of another shape, and if a header is incomplete.
     pub(crate) fn of(packet: &[u8]) -> Option<Headers> {
         let (v6, ip_len, protocol) = match packet.first()? >> 4 {
             4 => {

@@ -108,7 +108,7 @@ impl Exceptions {
     /// Creates an empty list.
     ///
     /// # Errors
-    /// The kernel's error: EPERM if the capability is missing.
+    /// The kernel's error: EPERM without CAP_BPF where `kernel.unprivileged_bpf_disabled` is not 0.
     pub(crate) fn create() -> io::Result<Exceptions> {
         extended::word_map(Exceptions::MAX).map(|map| Exceptions(Arc::new(map)))
     }
@@ -159,7 +159,7 @@ pub(crate) fn hash_of_source(start: u32, words: u32) -> Vec<(u32, u32)> {
 /// Makes the kernel's listener drop the packets of the clients in `share`, except those in `list`.
 ///
 /// # Errors
-/// EPERM without CAP_NET_ADMIN, or for a list CAP_BPF.
+/// EPERM if CAP_NET_ADMIN is missing or, with a list, CAP_BPF.
 pub(crate) fn reject(listener: BorrowedFd<'_>, share: Share, list: Option<&Exceptions>) -> io::Result<()> {
     match list {
         None => {

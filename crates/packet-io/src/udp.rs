@@ -1,8 +1,9 @@
 //! TCP inside UDP: one socket carries all connections of a stack, to any number of peers.
 //!
 //! The device needs no privilege, and a NAT or firewall sees one UDP flow per pair of gateways. The kernel
-//! moves up to 64 segments in one call (`UDP_SEGMENT`, `UDP_GRO`) even if their headers differ. Each segment
-//! is four bytes longer than in IP. [`layout`] describes the datagrams, [`peers`] the addresses of peers.
+//! moves up to 64 segments in one call (`UDP_SEGMENT`, `UDP_GRO`), even if their headers differ; a *chain* is
+//! the datagrams of one such call. Each segment is four bytes longer than in IP. [`layout`] describes the
+//! datagrams, [`peers`] the addresses of peers.
 //!
 //! The stack uses IPv6 with inner addresses: its own is [`LOCAL_INNER`], a peer's is [`inner_address`]. TCP
 //! ports are independent of the UDP ports.
@@ -474,14 +475,14 @@ impl Arrival<'_> {
     }
 }
 
-/// Returns the maximum length of an inner packet whose datagram fits the path. In the datagram, our header,
-/// UDP and IP replace the headers of IPv6 and TCP.
+/// Returns the maximum length of an inner packet whose datagram fits the path. The inner packet has headers
+/// of IPv6 and TCP; the datagram has those of IP, UDP and [`layout`] in their place.
 fn inner_mtu(path_mtu: usize, local: SocketAddr) -> usize {
     let ip_header = if local.is_ipv4() { 20 } else { 40 };
     (path_mtu - ip_header - UDP_HEADER - HEADER_LEN + INNER_HEADERS).min(MAX_SUPER)
 }
 
-/// Returns a mapped address of an IPv4 peer for a socket of both families.
+/// Returns a peer's address in the form for the socket: an IPv6 socket (`v6`) needs IPv4 addresses mapped.
 fn for_socket(outer: SocketAddr, v6: bool) -> SocketAddr {
     match outer {
         SocketAddr::V4(v4) if v6 => SocketAddrV6::new(v4.ip().to_ipv6_mapped(), v4.port(), 0, 0).into(),
@@ -518,7 +519,7 @@ mod tests {
         (device(first), device("[::]:0"))
     }
 
-    /// Returns the inner address of `device` from loopback, in the family of `like`.
+    /// Returns the inner address of `device` as a peer on loopback sees it, in the family of `like`.
     fn seen(device: &UdpDevice, like: &UdpDevice) -> IpAddr {
         let loopback: IpAddr = if like.local_addr().is_ipv4() {
             std::net::Ipv4Addr::LOCALHOST.into()

@@ -1,20 +1,21 @@
 //! Distinguishes losses by congestion from random losses.
 //!
 //! A loss ratio alone says little about a short flight. If a path loses 2 % at random, every third flight of
-//! 20 segments loses at least one, which is 5 % of the flight. So runs of losses are compared with a Poisson
-//! distribution of the expected number. Losses are *excess* if random loss causes as many in less than one
-//! flight of a hundred.
+//! 20 segments loses at least one, which is 5 % of the flight. So the number of runs of losses is compared
+//! with a Poisson distribution whose mean is the expected number of runs. Losses are *excess* if random loss
+//! causes as many in less than one flight of a hundred.
 //!
 //! The ratio of random loss does not depend on the volume of a flight; the ratio of loss by congestion does
 //! ([`LossByPosition`]).
 //!
-//! A queue shows in round-trip times: [`shows_queue`] evaluates all of a flight, [`is_queued`] those around a
-//! loss. [`LossTimes`] learns the round-trip time of a full queue.
+//! Long round-trip times show a queue. [`shows_queue`] is the test for any round-trip time, [`is_queued`] the
+//! one for round-trip times around a loss. [`LossTimes`] learns the round-trip time of a full queue.
 
 use crate::congestion::hystart::rtt_thresh;
 use crate::time::{Duration, Micros};
 
-/// Weight of the initial assumption: one lost segment of 100, in runs of 1.3.
+/// Assumption about random loss before any observation: one segment of 100 is lost, in runs of 1.3 segments.
+/// It weighs as much as 100 observed segments and 10 observed runs.
 const PRIOR_SEGMENTS: u64 = 100;
 const PRIOR_RUNS: u64 = 10;
 const PRIOR_RUN_MILLI: u64 = 1300;
@@ -24,7 +25,8 @@ const MAX_RANDOM_LOSS: u64 = 50_000;
 const POISSON: [u64; 17] =
     [10, 148, 436, 823, 1279, 1785, 2330, 2906, 3507, 4130, 4771, 5428, 6099, 6782, 7476, 8181, 8894];
 
-/// Minimum rise of the round-trip time, in addition to a quarter, that shows a queue.
+/// A round-trip time shows a queue if it exceeds the minimum by at least this time plus a quarter of the
+/// minimum.
 const QUEUE_RISE: Duration = Duration::from_millis(4);
 
 /// True if a round trip of `seen` shows a queue on a path whose minimum is `min`: the threshold of
@@ -108,9 +110,9 @@ impl LossTimes {
         }
     }
 
-    /// Returns the round-trip time from which on a loss counts as caused by a queue, if the losses so far
-    /// show it. It is halfway between the mean of all and the mean around losses. The latter must be longer
-    /// by a sixteenth, and by more than chance explains.
+    /// Returns the round-trip time at or above which a loss counts as caused by a queue. It is halfway
+    /// between the mean of all times and the mean around losses. Returns `None` unless the latter is longer
+    /// by at least a sixteenth, and by more than chance explains.
     pub(crate) fn queued_from(&self) -> Option<Duration> {
         let Times { count, sum, squares } = self.all;
         let losses = self.at_losses.count;
@@ -195,7 +197,8 @@ fn allowed_losses(segments: u64, loss_ppm: u64, run_milli: u64) -> u64 {
     runs * run_milli / 1000
 }
 
-/// Number of segments beyond the standard window that is needed to compare the losses by position.
+/// Number of segments beyond the standard initial window (RFC 6928) that is needed to compare the losses by
+/// position.
 const POSITION_SEGMENTS: u64 = 256;
 /// Limit of the counts. Above it they are halved, so that a change of the path shows.
 const POSITION_MEMORY: u64 = 1 << 14;

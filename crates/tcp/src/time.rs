@@ -46,7 +46,8 @@ impl Micros {
     }
 }
 
-/// One tick of the timestamp clock (RFC 7323). An echo does not distinguish closer times.
+/// One tick of the timestamp clock (RFC 7323), which is the resolution of a round trip measured by a
+/// timestamp.
 pub(crate) const TIMESTAMP_TICK: Micros = Micros::from_millis(1);
 
 impl From<Duration> for Micros {

@@ -120,7 +120,7 @@ impl Ephemerals {
         }
         match &held.pair {
             Some(_) => rest.min(CHECK_INTERVAL),
-            // The next pair may be created at once, and expires after its own lifetime.
+            // A pair may be created just after this check. If its lifetime is short, so is the interval.
             None => held.lifetime.clamp(CHECK_INTERVAL / 100, CHECK_INTERVAL),
         }
     }

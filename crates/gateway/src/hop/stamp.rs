@@ -85,7 +85,8 @@ mod tests {
         }
     }
 
-    /// A release with 48 bits of milliseconds continues from the number that it reads, and sends it back.
+    /// An older release reads 48 bits of milliseconds, which include the flag. It adds the time that has
+    /// passed and sends the sum back, so the flag returns unchanged.
     #[test]
     fn time_of_a_peer_without_the_first_byte_is_read_correctly() {
         let last = Stamp { epoch: 9, at: 1000, accepts_lasting: true };

@@ -47,7 +47,7 @@ impl Settings {
     /// Parses a text that came from `path`.
     ///
     /// # Errors
-    /// Those of [`load`](Settings::load).
+    /// If it is not TOML, or has an unknown key or a value that its key does not permit.
     pub fn parse(text: &str, path: &str) -> Result<Settings, SettingsError> {
         let wrong = |at: usize, problem: String| SettingsError::Line {
             path: path.to_owned(),
@@ -70,7 +70,7 @@ impl Settings {
     }
 }
 
-/// Returns the first key whose value is out of its range.
+/// Returns the first key whose value is out of its range or, for a label, the same as an earlier one.
 fn out_of_range(settings: &Settings) -> Option<String> {
     let Settings { peers, frontends, .. } = settings;
     let of_section = keys::all().find(|key| (key.is_out_of_range)(settings)).map(Key::path);

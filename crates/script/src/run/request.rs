@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use brisk_sockets::{Answer, Control, EpollControl, Errno};
 
-/// A call with its arguments. Descriptors are the system's; -1 is not open.
+/// A call with its arguments. Each descriptor is a number of the [`System`]; -1 stands for one that is not
+/// open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Request {
     Socket {

@@ -114,16 +114,17 @@ pub enum SynAckClass {
     SoftReject,
     /// The SYN-ACK acknowledges no data, and has no cookie.
     SoftNegative,
-    /// The SYN-ACK acknowledges no data and has a cookie, although the plain SYN had left: the first one
-    /// arrived.
+    /// The SYN-ACK acknowledges no data and has a cookie, although a plain SYN (the retransmission, without
+    /// data and option) had left too: the first SYN arrived.
     LateReject,
-    /// The SYN-ACK acknowledges no data and has no cookie, and the plain SYN had left: the first was dropped.
+    /// The SYN-ACK acknowledges no data and has no cookie, and a plain SYN had left too: the first SYN was
+    /// dropped.
     SynDrop,
     /// The SYN-ACK has the requested cookie.
     Granted,
     /// The SYN-ACK lacks the requested cookie.
     NotSupported,
-    /// The SYN-ACK has no cookie, and the plain SYN had left too. So the request was dropped.
+    /// The SYN-ACK has no cookie, and a plain SYN had left too. So the request was dropped.
     ReqDrop,
     /// The SYN carried a cookie and no data. The answer shows nothing.
     NoData,

@@ -296,9 +296,9 @@ impl RightSizing {
     }
 }
 
-/// Returns the buffer for a peer. `copied`: bytes read in this round trip; `before`: in an earlier one. Twice
-/// the bytes read cover a round trip in which a loss is repaired. In addition, the growth of a sender that
-/// doubles its window is extrapolated.
+/// Returns the buffer size that a connection needs. `copied`: bytes read in this round trip; `before`: in an
+/// earlier one. Twice the bytes read cover a round trip in which a loss is repaired. In addition, the growth
+/// of a sender that doubles its window is extrapolated.
 fn wanted(copied: u64, before: u64, mss: u32) -> u64 {
     let steady = 2 * u128::from(copied) + 16 * u128::from(mss);
     let growth = steady * u128::from(copied.saturating_sub(before)) / u128::from(before.max(1));
@@ -380,7 +380,8 @@ mod tests {
         assert_eq!(RecvWindow::new(tiny, WindowRules::default(), MSS).syn_window(), 1_000);
     }
 
-    /// The receiver of parity ignores the window field of parity, so a due update is still due.
+    /// The receiver of parity ignores its window field. So parity does not replace a window update that is
+    /// due.
     #[test]
     fn window_field_of_parity_does_not_move_the_edge() {
         let mut window = scaled();
@@ -587,7 +588,7 @@ mod tests {
         let grown = |min_rtt| {
             let mut sizing = RightSizing::new(BUFFER, 65_535);
             sizing.on_rtt(Duration::from_millis(1));
-            // 2 GB a second, for any buffer.
+            // The application reads 2 MiB every millisecond, whatever the size of the buffer.
             let rounds =
                 (1..500).filter_map(|ms| sizing.on_read(2 << 20, MSS, min_rtt, Instant::from_millis(ms)));
             rounds.last().unwrap_or(BUFFER.initial)

@@ -2,9 +2,9 @@
 //! forward acknowledgement (FACK, Mathis and Mahdavi 1996) and early retransmit (RFC 5827). Table 1 of Gentle
 //! Aggression needs a relaxed form of early retransmit, which is here too.
 //!
-//! This loss detection is the baseline of the paper, and evaluates the answers to the paper's probes. The
-//! threshold is dynamic: it rises to the longest observed reordering. Only the retransmission timer detects
-//! lost retransmissions.
+//! In the paper this loss detection is the baseline. It also runs together with the paper's probes, and then
+//! finds the lost segments from the acknowledgement of a probe. The threshold is dynamic: it rises to the
+//! longest observed reordering. Only the retransmission timer detects lost retransmissions.
 
 use brisk_wire::SeqNum;
 
@@ -63,8 +63,8 @@ impl Rfc6675 {
         let count = Count::of(board);
         let counted = self.by_count(board, &count);
         if !counted.0.lost.is_empty() {
-            // The acknowledgement answers a probe. Earlier segments are at least a probe timeout old, so all
-            // are lost.
+            // Segments sent before a probe are at least a probe timeout old. So if a probe has arrived, all
+            // holes are lost.
             let probed = ack.delivered.iter().any(|segment| segment.origin == Origin::TailLossProbe);
             return if probed && !situation.in_recovery {
                 (holes(board, 0, &count), counted.1)
@@ -268,7 +268,8 @@ mod tests {
         let relaxed = Rfc6675Config { early_retransmit: EarlyRetransmit::Relaxed, ..ALONE };
         let two = (Vec::from([0, 1]), LossCause::EarlyRetransmit);
         assert_eq!(Sender::new(3, relaxed).ack(0, &[(2, 3)], STUCK), two);
-        // "There is either no unsent data": data that could leave now would cause more duplicates.
+        // The rule requires that "there is either no unsent data" or no window for it: new data would cause
+        // more duplicates.
         let busy = Situation { may_send_new: true, ..STUCK };
         assert!(Sender::new(3, relaxed).ack(0, &[(2, 3)], busy).0.is_empty());
         assert!(Sender::new(4, relaxed).ack(0, &[(3, 4)], STUCK).0.is_empty(), "four are not few");

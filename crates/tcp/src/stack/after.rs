@@ -1,9 +1,9 @@
 //! The steps of the stack after a call has changed a connection.
 //!
 //! After every event (a segment, a call, a timer, a transmission) the connection returns an [`Aftermath`].
-//! [`Stack::apply_aftermath`] then counts memory, queues events, updates the memories of the stack, and
-//! retires a connection that has ended. After that, the connection is in the queue of ready connections, or
-//! idle.
+//! [`Stack::apply_aftermath`] then counts the memory in use, queues events, stores facts that outlive the
+//! connection (about Fast Open, the peer and the path), and retires a connection that has ended. After that,
+//! the connection is in the queue of ready connections, or idle.
 
 use super::Stack;
 use super::slot::Ownership;
@@ -109,8 +109,9 @@ impl Stack {
         if slot.phase != Ownership::Owned {
             slot.deferred.insert(events);
         }
-        // Counts the connection of an accepted request. Connections that their SYN opened have a ticket;
-        // others of a listener are counted when they leave `HalfOpen`.
+        // Counts the handshake of a `Request` that the program has accepted. Other passive handshakes are
+        // counted elsewhere: with Fast Open when the ticket is returned, without it when the connection
+        // leaves `HalfOpen`.
         let is_claimed = matches!(slot.phase, Ownership::Owned | Ownership::Released);
         if is_claimed && !slot.connection.handshake.active && slot.ticket.is_none() {
             let has_failed = events.contains(Events::CLOSED) && !slot.connection.handshake.is_complete();
@@ -144,7 +145,7 @@ impl Stack {
                 }
                 self.stats.handshakes_failed += 1;
             }
-            // The program learns of these events when it accepts the connection.
+            // The program gets these events, which are in `deferred`, when it accepts the connection.
             Ownership::HalfOpen(_) | Ownership::Queued(_) | Ownership::Released => {}
         }
     }

@@ -1,8 +1,8 @@
-//! The allowance of redundancy per destination. It is a share of [`PlannerConfig::QUIET`] and of the bytes
-//! that all connections with a planner have sent there in the last ten seconds. The redundancy of these ten
-//! seconds is deducted. A plan is charged when it is made, so connections that plan at the same time share
-//! the allowance. The unused part is credited back. A reservation that is not released expires after ten
-//! seconds.
+//! The allowance of redundancy per destination. It is [`PlannerConfig::max_overhead`] percent of a sum: the
+//! bytes that all connections with a planner have sent there in the last ten seconds, and the constant
+//! [`PlannerConfig::QUIET`]. The redundancy of these ten seconds is deducted. A plan is charged when it is
+//! made, so connections that plan at the same time share the allowance. The unused part is credited back. A
+//! reservation that is not released expires after ten seconds.
 
 use alloc::collections::BTreeMap;
 use core::net::IpAddr;

@@ -83,8 +83,8 @@ pub struct Options {
     pub fast_open: Option<FastOpen>,
     /// Gentle Aggression. Parsed whether or not the connection has negotiated it.
     pub gentle: Option<Gentle>,
-    /// The receive window of a SYN beyond its 16 bits: the shift of
-    /// [`EARLY_WINDOW`](crate::gentle::EARLY_WINDOW), from 1 to
+    /// Receive window of a SYN that exceeds the 16 bits of the window field:
+    /// [`EARLY_WINDOW`](crate::gentle::EARLY_WINDOW) shifted left by this number, which is from 1 to
     /// [`EARLY_SHIFT_MAX`](crate::gentle::EARLY_SHIFT_MAX). Written with [`Options::gentle`] only.
     pub early_window: Option<u8>,
     /// Options without meaning in this crate: unknown kinds, unknown experiments, options of a SYN on other
@@ -196,7 +196,7 @@ impl UnknownOptions {
 
 #[cfg(test)]
 pub(crate) mod arbitrary {
-    //! Options as a sender may build them: they fit the wire and have a meaning on the segment.
+    //! Random options for tests. Each option fits the wire and has a meaning on the segment.
 
     use super::*;
     use crate::fast_open::Cookie;
@@ -214,7 +214,7 @@ pub(crate) mod arbitrary {
         })
     }
 
-    /// Returns a GA option of the forms for this kind of segment.
+    /// Returns a GA option in one of the forms that a SYN may carry (`syn`), or another segment.
     pub(crate) fn gentle(syn: bool) -> BoxedStrategy<Gentle> {
         if syn {
             return prop::sample::select(&[0x01u8, 0x02, 0x11, 0x51, 0x50, 0xd1][..])
@@ -237,7 +237,7 @@ pub(crate) mod arbitrary {
             .boxed()
     }
 
-    /// Any combination, whether or not it fits 40 bytes.
+    /// Any combination of options. Together they may exceed the 40 bytes of a segment.
     pub(crate) fn options(syn: bool) -> impl Strategy<Value = Options> {
         let handshake = (option::of(any::<u16>()), option::of(0..=MAX_WINDOW_SCALE), any::<bool>());
         let stamps = any::<(u32, u32)>().prop_map(|(value, echo)| Timestamps { value, echo });

@@ -146,7 +146,7 @@ impl Backend for Kernel {
         let socket = self.system.get(fd?).ok()?;
         let bytes = sockopt::get(socket.as_fd(), libc::SOL_TCP, libc::TCP_INFO, 512).ok()?;
         let number = tcp_info::value(field, &bytes)?;
-        // Real time is not exact: round to the millisecond, as in scripts.
+        // Real time is not exact, and most scripts expect whole milliseconds: round to them.
         Some(if REAL_TIMES.contains(&field) { (number + 500) / 1000 * 1000 } else { number })
     }
 

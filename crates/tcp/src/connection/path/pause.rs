@@ -29,12 +29,13 @@ pub(super) struct Sample {
 }
 
 /// An abrupt rise of the round-trip time, and the acknowledgements since then. It ends when the round-trip
-/// time is short again, or when a segment that left after the rise is acknowledged: no earlier pause delayed
-/// it.
+/// time is short again, or when a segment that left after the rise is acknowledged: the pause was over when
+/// that segment left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Rise {
-    /// Arrival of the first acknowledgement, and the time when its newest segment left.
+    /// Arrival of the first acknowledgement.
     at: Instant,
+    /// Time when the newest segment that it acknowledges left.
     sent_at: Instant,
     /// Bytes acknowledged after the first acknowledgement.
     bytes: u32,
@@ -51,7 +52,8 @@ impl Rise {
         }
         let Some(rise) = rise else {
             let before = latest.unwrap_or(least);
-            // Not an abrupt rise: a time that was long before shows a standing queue or jitter.
+            // The rise is not abrupt: the sample before was long too, which shows a standing queue or jitter,
+            // or it was nearly as long as this one.
             if shows_queue(before, least) || !shows_queue(rtt, before) {
                 return true;
             }
@@ -79,8 +81,8 @@ mod tests {
     const LEAST: Duration = Duration::from_millis(20);
 
     /// Returns which samples may show a queue. Their segments left one by one at the rate of the path.
-    /// `arrival` maps the arrival of an acknowledgement without queue and pause, in us, to its arrival with
-    /// them.
+    /// `arrival` gets the time, in us, at which an acknowledgement would arrive without a queue or a pause.
+    /// It returns the time at which the acknowledgement arrives.
     fn counted(segments: u64, rate: Option<u64>, arrival: impl Fn(u64) -> u64) -> Vec<bool> {
         let (mut rise, mut latest) = (None, None);
         let counts = |n: u64| {
