@@ -230,7 +230,7 @@ impl OnPath {
         initial_window(segments, mss)
     }
 
-    /// True if the window holds data back and the connection may request the window of its path. A second
+    /// True if the window holds data back and the connection may request the window of its path. Another
     /// request is possible if the application has written more before any data of the start has arrived.
     #[inline]
     fn wants_window(&self, tx: &Sender) -> bool {
@@ -273,8 +273,8 @@ impl OnPath {
     }
 
     /// Ends the trust in a window of the path before the window is reduced (safe retreat of careful resume).
-    /// Returns a bound for the new threshold after a timeout, if more data was lost than chance explains, or
-    /// if other traffic fills a queue.
+    /// Returns a bound for the new threshold in three cases: after a timeout, if more data was lost than
+    /// chance explains, or if other traffic fills a queue.
     pub(super) fn retreat(
         &mut self,
         counters: &LiveStats,

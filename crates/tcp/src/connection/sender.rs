@@ -186,7 +186,7 @@ impl Nagle {
     }
 
     /// Holds a partial segment back because more data is about to be written (Linux: MSG_MORE). An
-    /// acknowledgement releases it.
+    /// acknowledgement releases it, and so does the end of the cork's time.
     pub(crate) fn set_more(&mut self, more: bool) {
         self.more = more;
         self.cork_until = None;
@@ -626,9 +626,9 @@ impl Sender {
         self.rate.pacer.update(cwnd, self.rtt.srtt(), slow_start, mss, now);
     }
 
-    /// Marks later data as limited by the application if the congestion window has room, but less than a full
-    /// segment may leave. Must be called before data is queued, before an acknowledgement is processed, and
-    /// before a timer that may send.
+    /// Marks later data as limited by the application if the congestion window has room, but the application
+    /// or the peer's window provides less than a full segment. Must be called before data is queued, before
+    /// an acknowledgement is processed, and before a timer that may send.
     #[inline]
     pub(crate) fn check_app_limited(&mut self) {
         if self.rate.delivery.is_none()

@@ -436,7 +436,8 @@ pub struct ConnInfo {
     pub lost: u32,
     /// Of these, segments sent again.
     pub retransmitted: u32,
-    /// Payload bytes of the SYN that the peer did not accept and that were sent again.
+    /// Payload bytes that left with the SYN, or after it before its answer, that the peer did not accept and
+    /// that were sent again.
     pub syn_data_again: u32,
     /// Number of times that an acknowledgement showed that a later segment had overtaken an earlier one.
     pub reorderings: u32,

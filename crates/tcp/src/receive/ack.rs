@@ -262,7 +262,8 @@ impl AckPolicy {
         self.delay_by(self.delack_max, now);
     }
 
-    /// Processes a segment with old data only, because the sender may be repairing losses.
+    /// Processes a segment with old data only. The next acknowledgements are not delayed, because the sender
+    /// may be repairing losses.
     pub(crate) fn on_old_data(&mut self, rcv_wnd: u32) {
         self.enter_quick_mode(QUICK_MAX, rcv_wnd);
     }

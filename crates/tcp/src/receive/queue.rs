@@ -174,8 +174,9 @@ impl RecvQueue {
         }
     }
 
-    /// Makes `bytes` readable in place if they are a long part of the lent packet and next in order.
-    /// `offset`: their distance from the read position. Otherwise the caller must write them.
+    /// Makes `bytes` readable without the ring if they are next in order, and are a long part of the lent
+    /// packet or a short piece after one that was kept. `offset`: their distance from the read position.
+    /// Returns false otherwise: the caller must write them.
     #[inline]
     pub(crate) fn keep(&mut self, offset: usize, bytes: &[u8]) -> bool {
         self.packets.may_keep() && self.keep_in_packet(offset, bytes)

@@ -6,7 +6,7 @@
 //!   section 3.8.6.2.1). Rounding to the scale may announce less, so this end remembers the largest edge ever
 //!   announced and accepts data up to it (RFC 7323 section 2.4).
 //! - Silly windows are not offered (RFC 9293 section 3.8.6.2.2).
-//! - The buffer follows the bytes that the application reads per round trip, like Linux's right-sizing.
+//! - The buffer grows with the bytes that the application reads per round trip (Linux: right-sizing).
 
 use brisk_wire::SeqNum;
 use brisk_wire::gentle::{EARLY_SHIFT_MAX, EARLY_WINDOW};

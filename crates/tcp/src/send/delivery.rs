@@ -1,8 +1,8 @@
 //! Delivery rate (draft-ietf-ccwg-bbr section 4.1): the rate at which the path delivers. It is measured from
 //! the sending of a segment to its acknowledgement, over the data delivered in that time.
 //!
-//! Time and end of successive transmissions only grow. So a binary search for this pair finds the snapshot of
-//! a record's last transmission. A super-segment is one transmission.
+//! Snapshots are in the order of the transmission's time and, at equal times, of its end. So a binary search
+//! for this pair finds the snapshot of a record's last transmission. A super-segment is one transmission.
 
 use alloc::collections::VecDeque;
 

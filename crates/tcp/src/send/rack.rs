@@ -58,8 +58,8 @@ pub(crate) struct Rack {
 /// Reordering as Linux's TCP_INFO counts it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Reordering {
-    /// Number of times that an acknowledgement showed an overtaken segment; each acknowledgement shows at
-    /// most two.
+    /// Number of times that an acknowledgement showed an overtaken segment; one acknowledgement can count
+    /// several times.
     pub(crate) events: u32,
     /// Maximum distance by which a segment was overtaken, bytes.
     pub(crate) span: u32,

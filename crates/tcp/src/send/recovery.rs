@@ -197,8 +197,8 @@ impl Recovery {
             && self.first_retransmit.is_some_and(|first| shows_late_original(ack, first))
     }
 
-    /// Holds retransmissions until the next acknowledgement or timeout. Call it only if the recovery is
-    /// neither undone nor over.
+    /// Holds retransmissions until the next acknowledgement or timeout. [`Recovery::on_ack`] for the same
+    /// acknowledgement ends the hold if the recovery has been undone.
     pub(crate) fn suspend_retransmissions(&mut self) {
         self.suspended = true;
     }
@@ -286,8 +286,8 @@ impl Recovery {
         }
     }
 
-    /// Processes a loss that the reordering timer declared. An acknowledgement with a loss has the same
-    /// effect in [`Recovery::on_ack`].
+    /// Processes a loss that the reordering timer declared; [`Recovery::on_ack`] processes a loss that an
+    /// acknowledgement shows.
     pub(crate) fn on_loss(&mut self, nxt: SeqNum) -> Episode {
         self.resume_retransmissions();
         match self.state {

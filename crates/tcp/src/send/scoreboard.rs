@@ -355,8 +355,8 @@ impl Scoreboard {
     }
 
     /// Records a transmission. New data gets a record per segment; the records of repeated data are updated.
-    /// Acknowledgements and parity leave no record. A copy is only logged for DSACK: it changes neither the
-    /// bytes in flight nor the time of transmission.
+    /// Acknowledgements and parity leave no record. A copy of data is only logged for DSACK: it changes
+    /// neither the bytes in flight nor the time of transmission.
     pub(crate) fn on_sent(&mut self, sent: &Sent) {
         let Some(of) = sent.origin.dsack_of() else { return };
         let again = SeqRange::new(sent.range.start, sent.range.end.min(self.nxt));

@@ -60,7 +60,8 @@ impl<'a> ConnMut<'a> {
     }
 
     /// Holds a partial segment back because more data is about to be written (Linux: MSG_MORE). An
-    /// acknowledgement releases it.
+    /// acknowledgement releases it, and so does the end of a cork's time: a retransmission timeout, at least
+    /// 200 ms.
     pub fn set_more(&mut self, more: bool) {
         self.act(|connection| connection.tx.nagle.set_more(more));
     }

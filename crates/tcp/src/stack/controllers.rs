@@ -438,7 +438,7 @@ impl Controllers {
             }
         }
         path.rate.others = Some(path.others(id, member, now));
-        // A member with a smaller path MTU has shorter segments, and thus a smaller quantum.
+        // A member with a smaller path MTU has shorter segments, so its quantum may be smaller too.
         path.rate.pacer.set_mss(connection.tx.mss());
         connection.tx.exchange_rate(&mut path.rate);
     }

