@@ -10,7 +10,7 @@ use clap::{Command, Parser};
 
 use crate::failure::Failure;
 
-/// Subcommands of the program with the feature `lab`, which the package brisk-full installs.
+/// Subcommands that only a program with the feature `lab` has. The package brisk-full installs one.
 const OF_FULL_PROGRAM: [&str; 6] = ["demo", "emulate", "whatif", "lab", "bench", "script"];
 
 /// Returns the command line, or the exit status if there is nothing to run.

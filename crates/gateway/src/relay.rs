@@ -97,7 +97,7 @@ pub(crate) struct Carry<'a, L> {
     pub(crate) unprepared: bool,
 }
 
-/// The two connections of a client. If both directions have not ended, dropping this resets both connections,
+/// The two connections of a client. Unless both directions have ended, dropping this resets both connections,
 /// even if the task of the relay is cancelled or panics. An orderly end would tell an application that it has
 /// received everything.
 struct ConnectionPair {

@@ -36,8 +36,8 @@ pub(crate) fn secret() -> Option<Secret> {
 }
 
 /// Limit of known frontends. Beyond it, the key with the most frontends loses the one that was heard the
-/// longest time ago. So nobody displaces frontends of other keys, and frontends that have stopped are
-/// displaced before those that still ask.
+/// longest time ago. So a key with many frontends displaces none of a key with fewer, and frontends of a key
+/// that have stopped are displaced before those that still ask.
 const MAX_FRONTENDS: usize = 1024;
 /// Number of earlier addresses that are kept for each frontend. Connections that began at older ones are
 /// aborted.

@@ -1,7 +1,7 @@
 //! The hash of [`Steering`] as a kernel program, so that the kernel puts a packet on the right queue.
 //!
 //! The programs hash TCP over IPv4 without options, TCP directly after the IPv6 header, and datagrams. Other
-//! packets go to queue 0. The stack of queue 0 passes them to the right queue.
+//! packets go to queue 0. If that is the wrong queue, its device passes them to the right one.
 
 use libc::sock_filter;
 

@@ -72,7 +72,7 @@ pub struct AttachConfig {
     /// The address of the kernel's side of a TUN device, in the network of one of `addresses`.
     pub gateway: Option<IpAddr>,
     /// Maximum size of an IP packet, bytes, 576 to 65535. On a `udp:` device it applies to the path that
-    /// carries the datagrams. `None`: 1500.
+    /// carries the datagrams. `None`: 1500 on `tun:` and `udp:`, otherwise the MTU of the interface.
     pub mtu: Option<u16>,
     /// The address and port to serve, for `packet:` and `xdp:`. Other programs cannot use the port. `[::]`
     /// means every address.

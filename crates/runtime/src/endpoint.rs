@@ -215,8 +215,9 @@ impl Endpoint {
 
     /// Announces that the caller will learn of moves of the peer at `address` and report each with
     /// [`move_peer`](Endpoint::move_peer). From now on the stack sends no reset in answer to unknown segments
-    /// from a new address for 15 seconds, because such a report may come. In this time it ignores a repeated
-    /// SYN if the data of the first one has opened a connection of the peer.
+    /// from a new address for up to 15 seconds from the first one, because such a report may come. In this
+    /// time it ignores a repeated SYN from there if the data of the first SYN has opened a connection of the
+    /// peer.
     pub fn expect_moves(&self, address: IpAddr) {
         self.shards.for_each(|stack, _| stack.expect_moves(address));
     }

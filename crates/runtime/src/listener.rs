@@ -69,6 +69,7 @@ impl TcpListener {
     /// Like [`bind`](TcpListener::bind), with the given settings. The stacks of an endpoint divide the limits
     /// of `config` among themselves.
     ///
+    /// # Errors
     /// As [`bind`](TcpListener::bind); `InvalidInput` for a setting out of its range. Also `InvalidInput` for
     /// one-time cookies on an endpoint with several stacks, because each stack would honour a cookie once.
     pub fn bind_with(

@@ -394,8 +394,8 @@ pub struct TcpConfig {
     /// Number of segments above a hole at which the hole counts as lost, if no reordering is known on the
     /// path (RFC 5681 section 3.2; Linux: `tcp_reordering`). 1 to 300, default 3.
     pub dup_thresh: u32,
-    /// Minimum time between two answers of a connection to stray segments, separately for three kinds: empty
-    /// segments outside the window, other reasons for challenge ACKs, and repeated SYNs (RFC 5961 section 7;
+    /// Minimum time between two answers of a connection to stray segments: empty segments outside the window,
+    /// other reasons for challenge ACKs, and repeated SYNs together (RFC 5961 section 7 asks for a limit;
     /// Linux: `tcp_invalid_ratelimit`). With `handshake_timers` it is at most 50 ms for repeated SYNs.
     /// Default 500 ms.
     pub challenge_interval: Duration,

@@ -132,6 +132,7 @@ fn tcp_sum(ip: &IpMeta, segment: &[u8]) -> Sum {
 /// Writes a packet into `out`, which is cleared first. The payload may come in pieces. Options that do not
 /// fit are left out in the order of [`Options::emit`](crate::Options::emit).
 ///
+/// # Errors
 /// [`EmitError::TooLong`] above [`MAX_PACKET_LEN`] with a full checksum, above [`MAX_SUPER_LEN`] with a
 /// partial one. [`EmitError::MixedFamilies`] if the two addresses are not of one IP version. After an error
 /// `out` is empty.

@@ -76,8 +76,8 @@ pub struct Finding {
     pub real: Option<f64>,
     /// The 95 % confidence interval.
     pub ci95: Interval,
-    /// The 95 % interval that the paper's result would have if the paper had measured this system, with its
-    /// own sample size. `None` if that size is unknown or the paper has no result.
+    /// The interval in which the paper's result would lie in 95 % of cases if the paper had measured this
+    /// system, with its own sample size. `None` if that size is unknown or the paper has no result.
     pub chance: Option<Interval>,
     /// The expected range.
     pub range: [f64; 2],

@@ -159,8 +159,8 @@ pub struct ProactiveConfig {
     pub max_bytes: u32,
     /// Time between original and copy. 0..=1 s, default 0.
     pub gap: Duration,
-    /// Copy acknowledgements too. No plan of a planner includes these copies; they leave only while the
-    /// destination's allowance lasts. Default off.
+    /// Copy acknowledgements too. No plan of a planner includes these copies; under a planner they leave only
+    /// while the destination's allowance lasts. Default off.
     pub copy_acks: bool,
     /// Stop copying if more than this share of the last 100 segments was lost, percent. 1..=100, default 25.
     pub loss_cap: u32,

@@ -1,7 +1,7 @@
 //! The report of a repaired loss and its answer: R_SUCC, R_ACK, R_FAIL and STOP.
 //!
-//! The end that repaired a loss sets R_SUCC on every segment. The other end reduces its window and answers
-//! with R_ACK, at most once per round trip; this ends R_SUCC. ECN-Echo of RFC 3168 works alike. In F2 each
+//! The end that repaired a loss sets R_SUCC on every segment. The other end reduces its window, at most once
+//! per round trip, and answers with R_ACK; this ends R_SUCC. ECN-Echo of RFC 3168 works alike. In F2 each
 //! episode has an *episode parity*, an alternating bit that has nothing to do with parity segments. So a
 //! repeated R_SUCC causes no second reduction, and a stale R_ACK ends no later episode. Corrective and
 //! Proactive share this state.

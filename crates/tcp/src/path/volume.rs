@@ -19,7 +19,7 @@ use crate::evidence::{LossByPosition, LossHistory, LossTimes, is_queued, shows_q
 use crate::time::{Duration, Instant};
 
 /// After this time without a flight of at least half the volume, the volume counts half (careful resume). A
-/// queue of other hosts is forgotten after this time.
+/// queue of other hosts is reported to new connections for this time.
 const AGED: Duration = Duration::from_secs(30);
 /// Maximum duration of the brake. Losses that grow with the volume count as excesses for the same time.
 const BRAKE: Duration = Duration::from_secs(60);

@@ -5,8 +5,8 @@
 //! must also be *excess*: more than random loss explains. The flow learns the random loss of its path over
 //! time ([`crate::evidence`]).
 //!
-//! Two kinds of losses end a probe: excess losses, and losses that a full queue is known to have caused.
-//! Between probes, the limits fall after a round whose losses
+//! Losses above 2 % end a probe if they are excess, or if a full queue is known to have caused them. Between
+//! probes, the limits fall after a round whose losses
 //!
 //! - are known to be caused by a full queue;
 //! - exceed what chance causes once in ten thousand rounds;
@@ -119,8 +119,8 @@ impl Bbr {
         bytes.div_ceil(u64::from(self.mss))
     }
 
-    /// Does nothing unless `sample` ends the loss round. Adds the round to the history, and lowers the
-    /// short-term limits if its losses show congestion.
+    /// Records the round-trip time of `sample`. If `sample` ends the loss round, adds the round to the
+    /// history, and lowers the short-term limits if its losses show congestion.
     pub(super) fn end_loss_round(&mut self, sample: &RateSample) {
         let evidence = &mut self.evidence;
         evidence.round_rtt = match (evidence.round_rtt, sample.rtt) {

@@ -53,8 +53,8 @@ impl Overtaken {
         report_at.is_none() || oldest.is_some_and(|oldest| oldest.report_at.is_some())
     }
 
-    /// Returns the window: a quarter of the minimum round-trip time, multiplied each time that it was too
-    /// short. It is at most the smoothed round-trip time.
+    /// Returns the window: a quarter of the minimum round-trip time, plus a quarter for each time that it was
+    /// too short. It is at most the smoothed round-trip time.
     fn window(&self, rtt: Option<(Micros, Micros)>) -> Micros {
         rtt.map_or(WINDOW_WITHOUT_SAMPLE, |(min_rtt, srtt)| {
             (min_rtt * self.widened.saturating_add(1) / 4).min(srtt)
