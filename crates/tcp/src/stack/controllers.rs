@@ -87,10 +87,9 @@ struct PathController {
     long: u32,
     recovering: u32,
     wanting: u32,
-    /// The member with losses in the current recovery episode, if it is known to be the only one.
+    /// The member whose losses alone began the current or last recovery of the path: only this member may
+    /// undo the response. `None` if several members had losses in it.
     loser: Option<ConnId>,
-    /// True if a member has losses in the current recovery episode.
-    has_losers: bool,
     newest_delivered: Instant,
     delivered_at: Instant,
     mark_answered: Option<Instant>,
@@ -166,7 +165,6 @@ impl PathController {
             recovering: 0,
             wanting: 0,
             loser: None,
-            has_losers: false,
             newest_delivered: Instant::ZERO,
             delivered_at: now,
             mark_answered: None,
@@ -199,10 +197,14 @@ impl PathController {
         }
     }
 
-    /// Replaces the state of a member in the totals. The recovery of the path ends here with that of its last
-    /// member. A member cannot end it itself if it is aborted, or must not undo its reduction alone.
-    fn count(&mut self, was: &MemberState, is: &MemberState) {
+    /// Replaces the state of member `id` in the totals. The recovery of the path ends here with that of its
+    /// last member. A member cannot end it itself if it is aborted, or must not undo its reduction alone.
+    fn count(&mut self, id: ConnId, was: &MemberState, is: &MemberState) {
         let was_recovering = self.recovering > 0;
+        if is.is_recovering && !was.is_recovering {
+            // Kept after the recovery, because a DSACK may come later.
+            self.loser = Some(id).filter(|_| !was_recovering || self.loser == Some(id));
+        }
         let step = |total: &mut u32, was: bool, is: bool| {
             *total = total.saturating_add(u32::from(is)).saturating_sub(u32::from(was));
         };
@@ -241,13 +243,12 @@ impl PathController {
         let is_exempt = self.grant.is_some_and(|grant| grant.id == id && grant.is_exempt);
         let is_known = self.rate.congestion.knows_path();
         let own = u64::from(OWN_SEGMENTS * self.mss);
-        let is_owner = self.loser == Some(id) || !self.has_losers;
         Others {
             pipe: u32::try_from(pipe).unwrap_or(u32::MAX),
             is_outstanding: self.outstanding > u32::from(state.is_outstanding) || self.departed_bytes > 0,
             is_recovering: self.recovering > u32::from(state.is_recovering),
             wants: self.wanting > u32::from(state.wants),
-            may_undo: is_owner && self.recovering <= u32::from(state.is_recovering),
+            may_undo: self.loser == Some(id) && self.recovering <= u32::from(state.is_recovering),
             may_answer_mark: self.mark_answered.is_none_or(|at| at + self.srtt <= now),
             may_jump: !is_known && pipe == 0,
             grant,
@@ -465,15 +466,8 @@ impl Controllers {
         connection.tx.exchange_rate(&mut path.rate);
         let Some(others) = path.rate.others.take() else { return };
         let is = connection.tx.member_state();
-        if is.is_recovering && !member.state.is_recovering {
-            path.loser = Some(id).filter(|_| !path.has_losers || path.loser == Some(id));
-            path.has_losers = true;
-        }
-        path.count(&member.state, &is);
+        path.count(id, &member.state, &is);
         member.state = is;
-        if path.recovering == 0 {
-            (path.loser, path.has_losers) = (None, false);
-        }
         path.mss = connection.tx.mss();
         if others.has_delivered {
             path.newest_delivered = others.newest_delivered;
@@ -568,7 +562,7 @@ impl Controllers {
                     path.srtt = round_trip.map_or(path.srtt, |(srtt, ..)| srtt);
                     path.delivered_at = now;
                     (path.paused_until, path.mark_answered) = (None, None);
-                    (path.loser, path.has_losers) = (Some(id), false);
+                    path.loser = Some(id);
                 } else {
                     connection.path.join(&mut connection.tx, false);
                     if path.rate.congestion.knows_path() {
@@ -581,6 +575,7 @@ impl Controllers {
                 let mut path = PathController::new(ends, connection.path.join(&mut connection.tx, true), now);
                 path.srtt = round_trip.map_or(UNKNOWN_RTT, |(srtt, ..)| srtt);
                 path.min_rtt = round_trip.map(|(.., min)| min);
+                path.loser = Some(id);
                 let path = Some(Box::new(path));
                 let index = match self.free.pop() {
                     Some(index) => {
@@ -601,8 +596,10 @@ impl Controllers {
         path.ends_at = None;
         path.mss = connection.tx.mss();
         let state = connection.tx.member_state();
-        path.count(&MemberState::default(), &state);
-        path.has_losers |= state.is_recovering;
+        let loser = path.loser.filter(|_| !state.is_recovering || path.loser == Some(id));
+        path.count(id, &MemberState::default(), &state);
+        // The losses of a joining member were reported to its own controller.
+        path.loser = loser;
         let sent = connection.tx.transfer_len().into();
         let mut member = Member {
             path: index,
@@ -629,7 +626,7 @@ impl Controllers {
     ) {
         let index = member.path;
         let Some(path) = self.path(index) else { return };
-        path.count(&member.state, &MemberState::default());
+        path.count(id, &member.state, &MemberState::default());
         path.long = path.long.saturating_sub(u32::from(member.is_long));
         if member.state.pipe > 0 {
             let wait =
@@ -642,9 +639,6 @@ impl Controllers {
         path.grant.take_if(|grant| grant.id == id);
         if path.loser == Some(id) {
             path.loser = None;
-        }
-        if path.recovering == 0 {
-            path.has_losers = false;
         }
         path.members -= 1;
         if path.members == 0 {
@@ -780,6 +774,7 @@ mod tests {
         let mut path = PathController::new(ends, RateControl::new(congestion, Pacer::new(None)), now);
         let (open, recovering) =
             (MemberState::default(), MemberState { is_recovering: true, ..MemberState::default() });
+        let id = ConnId { index: 0, generation: 0 };
         for window in [100_000, 50_000] {
             path.rate.congestion.start(window);
             path.rate.congestion.on_congestion(&CongestionEvent {
@@ -789,8 +784,8 @@ mod tests {
                 delivered_while_held: 0,
                 max_ssthresh: None,
             });
-            path.count(&open, &recovering);
-            path.count(&recovering, &open);
+            path.count(id, &open, &recovering);
+            path.count(id, &recovering, &open);
         }
         path.rate.congestion.on_recovery_exit(CongestionState::Recovery);
         assert_eq!(path.rate.congestion.cwnd(), 50_000, "not the window before the earlier losses");

@@ -1,6 +1,8 @@
 //! Connections between the same addresses as members of one path: the shared window, its response to losses,
 //! and its end.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use brisk_tcp::config::{
@@ -319,6 +321,42 @@ fn timeout_of_one_member_leaves_the_window_to_the_others() {
     let timeouts = pair.a.conn_stats(ends[1].0).expect("open").counters.timeouts;
     assert!(timeouts > 0, "the member that is cut off has timed out");
     assert!(min >= 4 * MSS as u32, "{min}: the window did not collapse");
+}
+
+/// One member loses segments; a segment of the other arrives late, after it was sent again. The duplicate is
+/// reported when both recoveries are over. It does not show that the losses of the first member were
+/// mistakes.
+#[test]
+fn a_dsack_after_the_recovery_undoes_no_losses_of_another_member() {
+    let (mut pair, _, ends) = members(1, 2, Channel::default());
+    let [lossy, late] = [0, 1].map(|index| pair.a.local_addr(ends[index].0).expect("open").port());
+    let held = Rc::new(RefCell::new(None));
+    let holder = Rc::clone(&held);
+    let (mut lossy_segments, mut late_segments) = (0, 0);
+    pair.tap = Some(Box::new(move |from, segment| {
+        let is_data = from == A && !segment.payload.is_empty();
+        lossy_segments += u32::from(is_data && segment.tcp.src_port == lossy);
+        late_segments += u32::from(is_data && segment.tcp.src_port == late);
+        if is_data && segment.tcp.src_port == late {
+            let is_late = late_segments == 100;
+            if is_late {
+                *holder.borrow_mut() = Some((segment.tcp.clone(), segment.payload.to_vec()));
+            }
+            return is_late;
+        }
+        is_data && (100..160).contains(&lossy_segments) && lossy_segments % 2 == 0
+    }));
+    let mut transfers = Transfers::new(&ends, 1_000_000);
+    pair.run_until(Duration::from_secs(20), |pair| transfers.go_on(pair));
+    pair.run_ms(500);
+    let undos = |pair: &Pair| pair.a.conn_stats(ends[1].0).expect("open").counters.undos;
+    assert!(path(&pair).expect("shared").is_known, "losses have ended the start of the path");
+    assert_eq!(undos(&pair), 0);
+    let (tcp, payload) = held.take().expect("a segment is late");
+    pair.forge(B, &tcp, &payload);
+    pair.run_ms(50);
+    assert_eq!(undos(&pair), 1, "the member restores its own state");
+    assert!(path(&pair).expect("shared").is_known, "the path keeps its response");
 }
 
 #[test]
