@@ -94,9 +94,11 @@ impl Host {
 
     /// Returns the time of the next timer, start or wake-up on this host.
     pub(crate) fn next_wake(&self) -> Option<Instant> {
-        let apps = self.apps.iter().filter_map(|running| running.starts.or_else(|| running.app.next_wake()));
-        let arrival = (!self.waiting.is_empty()).then_some(Instant::ZERO);
-        let next = apps.chain(self.stack.next_timeout()).chain(arrival).min();
+        if !self.waiting.is_empty() {
+            return Some(self.paused_until);
+        }
+        let apps = self.apps.iter().map(|running| running.starts.or_else(|| running.app.next_wake()));
+        let next = apps.fold(self.stack.next_timeout(), Instant::earlier);
         next.map(|due| due.max(self.paused_until))
     }
 

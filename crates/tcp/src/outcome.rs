@@ -172,7 +172,7 @@ pub(crate) struct AckOutcome {
     pub(crate) delivered_segments: u32,
     /// Segments in `delivered_bytes`, in the order of their last transmission. Without SACK only acknowledged
     /// ones.
-    pub(crate) delivered: SmallVec<[Delivered; 8]>,
+    pub(crate) delivered: SmallVec<[Delivered; 6]>,
     /// Bytes in flight (RFC 6675 pipe) before the acknowledgement was processed.
     pub(crate) pipe_before: u32,
     /// SND.NXT - SND.UNA less the sacked bytes, both before the acknowledgement: RecoverFS of RFC 9937.

@@ -197,7 +197,7 @@ impl Connection {
         self.path.watch_losses(&[], &self.tx);
         self.with_gentle(Gentle::record_loss);
         self.counters.observe(Observation::MaskedLoss { by });
-        self.begin_reduction(episode, CongestionCause::Repaired(by), recover_fs, now);
+        self.begin_reduction(CongestionCause::Repaired(by), recover_fs, now);
         let at_once = match reaction {
             Reaction::AtOnce => true,
             // With nothing in flight PRR has no deliveries to count.
@@ -374,19 +374,19 @@ impl Connection {
         let was = self.tx.recovery.state();
         // The peer repeats ECE until it receives CWR. If no data was outstanding, ECE is only repeated and is
         // no new mark (Linux: the same).
-        if ack.ece && ack.una_before != nxt {
-            let episode = self.tx.recovery.on_ecn(ack.ack, nxt);
-            self.begin_reduction(episode, CongestionCause::Ecn, ack.undelivered_before, now);
+        if ack.ece && ack.una_before != nxt && self.tx.recovery.on_ecn(ack.ack, nxt) == Episode::Entered {
+            self.begin_reduction(CongestionCause::Ecn, ack.undelivered_before, now);
         }
-        let lost_present = self.tx.scoreboard.missing_segments() > 0;
-        let has_gaps = self.tx.scoreboard.has_gaps();
-        let episode = self.tx.recovery.on_ack(ack, loss, lost_present, has_gaps, nxt);
-        if episode == Episode::Entered && matches!(was, CongestionState::Recovery | CongestionState::Cwr) {
-            // The next reduction starts from the window at which the previous reduction ends.
-            self.end_reduction(was);
-        }
-        self.begin_reduction(episode, CongestionCause::Loss, ack.undelivered_before, now);
-        if episode == Episode::Exited {
+        let board = &self.tx.scoreboard;
+        let lost_present = board.missing_segments() > 0;
+        let episode = self.tx.recovery.on_ack(ack, loss, lost_present, || board.has_gaps(), nxt);
+        if episode == Episode::Entered {
+            if matches!(was, CongestionState::Recovery | CongestionState::Cwr) {
+                // The next reduction starts from the window at which the previous reduction ends.
+                self.end_reduction(was);
+            }
+            self.begin_reduction(CongestionCause::Loss, ack.undelivered_before, now);
+        } else if episode == Episode::Exited {
             self.end_reduction(was);
         }
         // On a path with strong reordering, a new SACK shows that data has arrived rather than that other
@@ -440,17 +440,8 @@ impl Connection {
         }
     }
 
-    /// Starts a window reduction, once per episode.
-    pub(crate) fn begin_reduction(
-        &mut self,
-        episode: Episode,
-        cause: CongestionCause,
-        undelivered_before: u32,
-        now: Instant,
-    ) {
-        if episode != Episode::Entered {
-            return;
-        }
+    /// Starts the window reduction of an episode that has been entered.
+    pub(crate) fn begin_reduction(&mut self, cause: CongestionCause, undelivered_before: u32, now: Instant) {
         self.ecn.on_reduced();
         let in_recovery = self.tx.recovery.state() == CongestionState::Recovery;
         if in_recovery {

@@ -12,7 +12,7 @@ use crate::connection::reactive::ProbeTimer;
 use crate::connection::state::State;
 use crate::connection::{Aftermath, Connection, Urgency};
 use crate::error::CloseReason;
-use crate::outcome::{CongestionState, LossCause, LossOutcome};
+use crate::outcome::{CongestionState, Episode, LossCause, LossOutcome};
 use crate::time::{Duration, Instant};
 
 /// Minimum idle time and interval of keepalive probes (Linux: the same). With 0, probes would never end.
@@ -111,8 +111,9 @@ impl Connection {
             let undelivered =
                 self.tx.scoreboard.outstanding().saturating_sub(self.tx.scoreboard.sacked_bytes());
             let was_recovering = self.tx.recovery.state() == CongestionState::Recovery;
-            let episode = self.tx.recovery.on_loss(self.tx.scoreboard.nxt());
-            self.begin_reduction(episode, CongestionCause::Loss, undelivered, now);
+            if self.tx.recovery.on_loss(self.tx.scoreboard.nxt()) == Episode::Entered {
+                self.begin_reduction(CongestionCause::Loss, undelivered, now);
+            }
             // In a recovery that has begun already, only acknowledgements open the window (Linux: the same).
             if !was_recovering {
                 let pipe = self.tx.rate.pipe_with(self.tx.scoreboard.pipe());

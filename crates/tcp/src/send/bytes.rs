@@ -20,6 +20,8 @@ pub(crate) const MIN_GIVEN: usize = 4096;
 pub(crate) struct SendBytes {
     ring: VecDeque<u8>,
     given: OnDemand<Runs>,
+    /// Bytes of the ring and of the runs.
+    len: usize,
 }
 
 /// Runs that the application has handed over.
@@ -27,8 +29,6 @@ pub(crate) struct SendBytes {
 struct Runs {
     /// In the order of the stream; the ring holds the bytes before, between and after them.
     runs: VecDeque<Given>,
-    /// Bytes of the runs.
-    len: usize,
     /// Bytes removed from the stream (`gone`) and from the ring (`ring_gone`) since the queue last had no
     /// runs. Positions in the stream and in the ring count from that time.
     gone: u64,
@@ -36,7 +36,7 @@ struct Runs {
 }
 
 impl Initial for Runs {
-    const INITIAL: Runs = Runs { runs: VecDeque::new(), len: 0, gone: 0, ring_gone: 0 };
+    const INITIAL: Runs = Runs { runs: VecDeque::new(), gone: 0, ring_gone: 0 };
     const SHARED: &'static Runs = &Self::INITIAL;
 }
 
@@ -60,18 +60,17 @@ impl Runs {
     /// Removes the first `count` bytes of the stream. Returns how many of them were in runs.
     fn drain(&mut self, count: usize) -> usize {
         self.gone += count as u64;
-        let before = self.len;
+        let mut left = 0;
         while let Some(first) = self.runs.front_mut().filter(|first| first.start < self.gone) {
             let gone = (self.gone - first.start).min(first.bytes.len() as u64) as usize;
             first.bytes.advance(gone);
             first.start += gone as u64;
-            self.len -= gone;
+            left += gone;
             if !first.bytes.is_empty() {
                 break;
             }
             self.runs.pop_front();
         }
-        let left = before - self.len;
         self.ring_gone += (count - left) as u64;
         if self.runs.is_empty() {
             (self.gone, self.ring_gone) = (0, 0);
@@ -82,16 +81,21 @@ impl Runs {
 
 impl SendBytes {
     pub(crate) fn len(&self) -> usize {
-        self.ring.len() + self.given.len
+        self.len
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.len == 0
+    }
+
+    /// Returns the bytes of the runs.
+    fn given_len(&self) -> usize {
+        self.len - self.ring.len()
     }
 
     /// Returns the bytes of memory in use. A run counts with its length, not with the length of its buffer.
     pub(crate) fn allocated(&self) -> usize {
-        self.ring.capacity() + self.given.len
+        self.ring.capacity() + self.given_len()
     }
 
     /// Returns the capacity of the ring's storage.
@@ -105,11 +109,12 @@ impl SendBytes {
             self.ring.reserve_exact(self.grown(data.len(), max) - self.ring.len());
         }
         self.ring.extend(data);
+        self.len += data.len();
     }
 
     /// Returns the size of the ring's storage after [`SendBytes::copy`] of `len` bytes that do not fit.
     pub(crate) fn grown(&self, len: usize, max: usize) -> usize {
-        let (needed, max) = (self.ring.len() + len, max.saturating_sub(self.given.len));
+        let (needed, max) = (self.ring.len() + len, max.saturating_sub(self.given_len()));
         needed.max(self.ring.capacity().saturating_mul(2)).min(max.max(needed))
     }
 
@@ -118,11 +123,10 @@ impl SendBytes {
         if self.allocated() + bytes.len() > max {
             self.ring.shrink_to(self.ring.len());
         }
-        let start = self.given.gone + self.len() as u64;
+        let start = self.given.gone + self.len as u64;
         let ring = self.given.ring_gone + self.ring.len() as u64;
-        let given = &mut *self.given;
-        given.len += bytes.len();
-        given.runs.push_back(Given { start, ring, bytes });
+        self.len += bytes.len();
+        self.given.runs.push_back(Given { start, ring, bytes });
     }
 
     /// Returns the bytes in `range`, as far as they exist.
@@ -133,7 +137,7 @@ impl SendBytes {
             self.push_of_ring(range, &mut pieces);
             return pieces;
         }
-        let end = gone + range.end.min(self.len()) as u64;
+        let end = gone + range.end.min(self.len) as u64;
         let mut at = gone + range.start as u64;
         let next = runs.partition_point(|given| given.end() <= at);
         let before = next.checked_sub(1).and_then(|index| runs.get(index));
@@ -168,7 +172,8 @@ impl SendBytes {
 
     /// Frees the first `count` bytes, which must exist.
     pub(crate) fn drain(&mut self, count: usize) {
-        let count = count.min(self.len());
+        let count = count.min(self.len);
+        self.len -= count;
         let given = self.given.get_mut().map_or(0, |given| given.drain(count));
         self.ring.drain(..count - given);
     }

@@ -274,8 +274,10 @@ impl Rack {
         // Both iterations are in the order of transmission. They end at the transmission time of the newest
         // delivered segment.
         board.originals().take_while(before).for_each(&mut check);
-        let (sent_at, _) = newest;
-        board.resent().take_while(|record| record.sent_at <= sent_at).filter(before).for_each(check);
+        if board.has_resent() {
+            let (sent_at, _) = newest;
+            board.resent().take_while(|record| record.sent_at <= sent_at).filter(before).for_each(check);
+        }
         verdict.sort(board.una());
         self.deadline = verdict.timeout.map(|timeout| now + timeout.max(self.granularity));
         verdict

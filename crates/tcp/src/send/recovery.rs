@@ -237,14 +237,14 @@ impl Recovery {
     }
 
     /// Processes an acknowledgement. `lost_present`: data on the scoreboard was declared lost and has not
-    /// arrived, retransmitted or not. Losses after the recovery point belong to the next window. `has_gaps`:
-    /// outstanding data was retransmitted or is known to have arrived.
+    /// arrived, retransmitted or not. Losses after the recovery point belong to the next window. `has_gaps`
+    /// returns whether outstanding data was retransmitted or is known to have arrived.
     pub(crate) fn on_ack(
         &mut self,
         ack: &AckOutcome,
         loss: &LossOutcome,
         lost_present: bool,
-        has_gaps: bool,
+        has_gaps: impl FnOnce() -> bool,
         nxt: SeqNum,
     ) -> Episode {
         self.una = ack.una_before + ack.advanced;
@@ -259,7 +259,7 @@ impl Recovery {
         let lost = lost_present || loss.newly_lost > 0;
         // In the open state an acknowledgement that only advances needs no further check (Linux: the same).
         let dubious = (ack.bare && ack.advanced == 0) || ack.newly_sacked > 0 || ack.dsack.is_some();
-        let disordered = has_gaps && (dubious || self.state != CongestionState::Open);
+        let disordered = (dubious || self.state != CongestionState::Open) && has_gaps();
         let calm = if disordered { CongestionState::Disorder } else { CongestionState::Open };
         match self.state {
             CongestionState::Open | CongestionState::Disorder if lost => self.enter_recovery(nxt),
@@ -550,7 +550,7 @@ mod tests {
     }
 
     fn take(recovery: &mut Recovery, outcome: &AckOutcome, lost: bool, nxt: u32) -> Episode {
-        recovery.on_ack(outcome, &LossOutcome::default(), lost, false, seq(nxt))
+        recovery.on_ack(outcome, &LossOutcome::default(), lost, || false, seq(nxt))
     }
 
     fn retransmit(recovery: &mut Recovery, from: u32, to: u32, at: Instant) {
@@ -610,7 +610,7 @@ mod tests {
         take(&mut recovery, &ack(0, 1000), false, 9000);
         recovery.on_timeout(seq(9000));
         let again = LossOutcome { newly_lost: 1000, lost_again: 1000 };
-        assert_eq!(recovery.on_ack(&ack(1000, 2000), &again, true, true, seq(9000)), Episode::Entered);
+        assert_eq!(recovery.on_ack(&ack(1000, 2000), &again, true, || true, seq(9000)), Episode::Entered);
         assert_eq!(recovery.state(), CongestionState::Recovery);
     }
 
@@ -620,7 +620,7 @@ mod tests {
         take(&mut recovery, &ack(1000, 1000), false, 9000);
         assert_eq!(recovery.state(), CongestionState::Open);
         let advancing = ack(1000, 2000);
-        recovery.on_ack(&advancing, &LossOutcome::default(), false, true, seq(9000));
+        recovery.on_ack(&advancing, &LossOutcome::default(), false, || true, seq(9000));
         assert_eq!(recovery.state(), CongestionState::Open, "a probe sent again is no reason either");
     }
 
@@ -628,7 +628,10 @@ mod tests {
     fn sacks_and_duplicates_without_loss_are_disorder() {
         let mut recovery = Recovery::new(ISS, true);
         let sacking = ack(1000, 1000);
-        assert_eq!(recovery.on_ack(&sacking, &LossOutcome::default(), false, true, seq(9000)), Episode::None);
+        assert_eq!(
+            recovery.on_ack(&sacking, &LossOutcome::default(), false, || true, seq(9000)),
+            Episode::None
+        );
         assert_eq!(recovery.state(), CongestionState::Disorder);
         take(&mut recovery, &ack(1000, 9000), false, 9000);
         assert_eq!(recovery.state(), CongestionState::Open);

@@ -340,6 +340,11 @@ impl Scoreboard {
         })
     }
 
+    /// True if a record that was sent more than once may be in flight.
+    pub(crate) fn has_resent(&self) -> bool {
+        !self.tags.resent.is_empty()
+    }
+
     /// Iterates over the records in flight that were sent more than once, in the order of their last
     /// transmission.
     pub(crate) fn resent(&self) -> impl Iterator<Item = &Record> {
@@ -475,10 +480,13 @@ impl Scoreboard {
         outcome.delivered_segments = outcome.delivered.len() as u32;
         self.count_duplicate(&mut outcome);
         self.forget_resent();
-        let una_before = outcome.una_before;
-        outcome
-            .delivered
-            .sort_unstable_by_key(|segment| (segment.sent_at, segment.range.start.since(una_before)));
+        // Segments that were sent once are acknowledged in the order in which they were sent.
+        if sample.retransmitted || !sack.is_empty() {
+            let una_before = outcome.una_before;
+            outcome
+                .delivered
+                .sort_unstable_by_key(|segment| (segment.sent_at, segment.range.start.since(una_before)));
+        }
         outcome.rtt = sample.rtt(&info, outcome.advanced > 0);
         outcome
     }

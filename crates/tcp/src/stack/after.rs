@@ -62,7 +62,7 @@ impl Stack {
     /// Processes the parts of an aftermath that few calls have.
     #[inline(never)]
     fn process_reports(&mut self, id: ConnId, aftermath: &Aftermath, now: Instant) {
-        let Some(slot) = self.slots.at_mut(id) else { return };
+        let Some(mut slot) = self.slots.at_mut(id) else { return };
         let uses_fast_open = aftermath.has_fast_open_report || slot.ticket.is_some();
         let repair_memory_changed = slot.repair_memory != aftermath.repair_memory;
         if aftermath.has_drained_storage {
@@ -70,14 +70,14 @@ impl Stack {
         }
         if self.memory.has_waiters() {
             self.memory.wake_waiters(&mut self.slots, &mut self.events);
+            let Some(again) = self.slots.at_mut(id) else { return };
+            slot = again;
         }
-        if let Some(slot) = self.slots.at_mut(id) {
-            if self.config.observe {
-                self.reports.observe(id, slot, &mut self.stats, now);
-            }
-            if self.config.lifecycle {
-                self.reports.report_lifecycle(id, slot, &self.controllers, &mut self.stats);
-            }
+        if self.config.observe {
+            self.reports.observe(id, slot, &mut self.stats, now);
+        }
+        if self.config.lifecycle {
+            self.reports.report_lifecycle(id, slot, &self.controllers, &mut self.stats);
         }
         if aftermath.events != Events::default() {
             self.pass_events_on(id, aftermath.events);

@@ -129,10 +129,6 @@ impl Stack {
     /// now, and may end by that.
     #[inline(always)]
     fn owner_of(&mut self, tuple: &FourTuple, now: Instant) -> Option<Target> {
-        // A segment whose two ends are equal has no owner.
-        if tuple.is_loop() {
-            return None;
-        }
         let owner = self.owners().of(tuple);
         if let Some(Target::Connection(slot)) = owner
             && self.slots.at_index(slot).is_some_and(|slot| slot.urgency >= Urgency::BeforeNextRx)

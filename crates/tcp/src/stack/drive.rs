@@ -254,21 +254,13 @@ impl Stack {
             env.payload_in_place = payload_in_place;
             connection.transmit_in(turns, now, env, out)
         });
-        let transmit = built.map(|built| Transmit {
-            len: out.len() + built.in_place_len(),
-            segment_size: built.segment_size,
-            twice: built.twice,
-            partial_checksum,
-            conn: Some(id),
-            origin: built.origin,
-            in_place: built.in_place,
-        });
-        if let Some((transmit, (remote, _))) = transmit.as_ref().zip(planned) {
-            self.allowances.record(remote, transmit.origin, transmit.len, now);
+        let len = built.map_or(0, |built| out.len() + built.in_place_len());
+        if let Some((built, (remote, _))) = built.zip(planned) {
+            self.allowances.record(remote, built.origin, len, now);
         }
         self.allowances.update_reservation(connection, now);
-        let aftermath = connection.after_poll(transmit.is_some(), now);
-        match transmit {
+        let aftermath = connection.after_poll(built.is_some(), now);
+        match built {
             Some(_) => {
                 slot.record_sent(now);
                 self.stats.packets_out += 1;
@@ -277,7 +269,15 @@ impl Stack {
             None => {}
         }
         self.apply_aftermath(id, aftermath, now);
-        transmit
+        built.map(|built| Transmit {
+            len,
+            segment_size: built.segment_size,
+            twice: built.twice,
+            partial_checksum,
+            conn: Some(id),
+            origin: built.origin,
+            in_place: built.in_place,
+        })
     }
 
     /// Returns the next event for the application.
@@ -341,6 +341,9 @@ impl Stack {
             self.controllers.next_timeout(),
         ];
         let first = deadlines.into_iter().fold(None, Instant::earlier);
+        if self.ready.is_empty() {
+            return first;
+        }
         self.ready.moved_deadlines(&self.slots).fold(first, Instant::earlier)
     }
 
