@@ -221,8 +221,9 @@ section! {
     watch: bool, default true, {
         help: "Probe each backend four times a second; without probes, a backend is down after three failed connections in \
                a row",
-        more: "While another backend or a fallback serves the clients, one client at a time then tries it again, half \
-               a second after the last failure; a trial takes up to 2.4 s or twelve round trips, whichever is longer",
+        more: "While another backend or a fallback serves the clients, the frontend then lets one client at a time try \
+               the failed backend, half a second after its last failure; a trial takes up to 2.4 s or twelve round \
+               trips, whichever is longer",
     };
     fallback: Fallback, default Fallback::None, {
         help: "\"direct\": connect to the origin over the kernel's TCP while no backend is up; this bypasses the \
