@@ -50,7 +50,7 @@ pub trait Device: Send {
     fn receive(&mut self, budget: usize, sink: &mut dyn FnMut(&[u8], RxMeta)) -> io::Result<usize>;
 
     /// Like [`receive`](Device::receive), but for long packets `sink` also gets the packet's buffer, and may
-    /// keep any part of it. That buffer is at most twice as long as the packet.
+    /// keep any part of it. The buffer must be at most twice as long as the packet.
     fn receive_shared(&mut self, budget: usize, sink: &mut SharedSink<'_>) -> io::Result<usize> {
         self.receive(budget, &mut |packet, meta| sink(packet, None, meta))
     }
@@ -205,13 +205,16 @@ pub struct ReturnRoute {
     pub from: Option<IpAddr>,
 }
 
-/// The tasks that a device takes over at low cost. Every device accepts super-packets and partial checksums.
+/// The tasks that a device takes over from the stack. Super-packets and partial checksums go only to devices
+/// with `tso`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capabilities {
     /// True if the device sends a super-packet in one call, or cuts it in a step that it needs anyway.
-    /// Otherwise the device cuts super-packets in software.
+    /// Otherwise the stack sends it single segments with complete checksums.
     pub tso: bool,
-    /// True if a partial TCP checksum costs nothing. Otherwise the device completes it in software.
+    /// True if a partial TCP checksum costs the device nothing, false if the device completes it in software.
+    /// It does not change the packets of the stack: a device with `tso` gets partial checksums in either
+    /// case.
     pub checksum_offload: bool,
     /// True if [`Device::send_gathered`] copies nothing.
     pub gather: bool,

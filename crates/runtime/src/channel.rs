@@ -29,7 +29,7 @@ use tokio::sync::mpsc::{OwnedPermit, Receiver, Sender, channel};
 /// Properties of a [`ChannelDevice`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChannelOptions {
-    /// MTU in bytes, 68 to 65535. Default 1500.
+    /// MTU in bytes, 68 to 65535. Default 1500. [`build`](crate::Builder::build) fails below 576.
     pub mtu: usize,
     /// Capacity of the queue of each direction, packets, 1 or more. Default 256.
     pub queue: usize,

@@ -42,9 +42,9 @@ const LAST_PACKETS_LIMIT: Duration = Duration::from_secs(1);
 /// driver delivers the remaining data and then closes the device, without waiting for connections in
 /// TIME-WAIT.
 ///
-/// An endpoint uses the system's timers if its device has a descriptor
-/// ([`Capabilities::descriptor`](brisk_device::Capabilities::descriptor)). So tokio's paused time drives only
-/// endpoints on devices in memory.
+/// With the feature `packet-io`, an endpoint uses Linux timers if its device has a descriptor
+/// ([`Capabilities::descriptor`](brisk_device::Capabilities::descriptor)). Tokio's paused time does not drive
+/// these timers, only those of endpoints on devices in memory.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -213,19 +213,19 @@ impl Endpoint {
         self.shards.try_for_each(|stack, now| stack.import_paths(text, now))
     }
 
-    /// Announces that the caller will learn of moves of the peer at `address` and report each with
-    /// [`move_peer`](Endpoint::move_peer). From now on the stack sends no reset in answer to unknown segments
-    /// from a new address for up to 15 seconds from the first one, because such a report may come. In this
-    /// time it ignores a repeated SYN from there if the data of the first SYN has opened a connection of the
-    /// peer.
+    /// Announces that the peer at `address` may move to another address, and that the caller will report each
+    /// move with [`move_peer`](Endpoint::move_peer). A segment of a connection of this peer may then arrive
+    /// from an unknown address before the report. So for 15 seconds after the first unknown segment from an
+    /// address, the stack answers none of them with a reset. In this time it also ignores a SYN from there
+    /// that repeats a SYN of the peer whose data has opened a connection.
     pub fn expect_moves(&self, address: IpAddr) {
         self.shards.for_each(|stack, _| stack.expect_moves(address));
     }
 
     /// Moves the connections of a peer from its address `from` on this device to its new address `to`. The
-    /// caller must have authenticated the peer and received a packet from it at `to`. `is_other_path` resets
-    /// the facts about the path; it is false if only the UDP port of the peer has changed. (A `udp:` device
-    /// gives each UDP address and port of a peer an IP address of its own.)
+    /// caller must have authenticated the peer and received a packet from it at `to`. If `is_other_path` is
+    /// true, the facts about the path are reset; pass false if only the UDP port of the peer has changed. (A
+    /// `udp:` device gives each UDP address and port of a peer an IP address of its own.)
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -259,7 +259,8 @@ impl Endpoint {
         changed.for_each(drop);
     }
 
-    /// Forgets the address of a peer. If the peer has left it, this aborts the connections that began there.
+    /// Forgets the address of a peer. If the peer has moved on from it, this aborts the connections that the
+    /// peer had begun at this address.
     pub fn forget_peer(&self, address: IpAddr) {
         let forgotten = self.shards.act(|inner, now| {
             inner.stack.forget_peer(address, now);
@@ -489,7 +490,9 @@ impl Builder {
         self
     }
 
-    /// Accepts packets to every destination address: for a device that receives all traffic of a namespace.
+    /// Accepts packets to every destination address: for a device that receives all traffic of a tunnel or a
+    /// namespace. To open a connection, the endpoint still needs a source address: one of
+    /// [`address`](Builder::address), or any address with [`TcpSocket::bind`](crate::TcpSocket::bind).
     #[must_use]
     pub fn any_address(mut self) -> Builder {
         self.stack.any_address = true;

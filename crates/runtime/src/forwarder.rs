@@ -46,7 +46,8 @@ pub struct Forwarder {
 
 impl Forwarder {
     /// Starts to hold SYNs for the program. At most `max_pending` requests, 1 or more, wait for a decision;
-    /// the stack drops further SYNs, which their peers send again.
+    /// the stack drops further SYNs, which their peers send again. The stacks of an endpoint divide this
+    /// number among themselves.
     ///
     /// # Errors
     /// `AddrInUse` if the endpoint has a forwarder already; the error of its device if that has failed.

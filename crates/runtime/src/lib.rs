@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `attach` | opening the device that a user named (feature `packet-io`, Linux) |
 //! | [`channel`] | [`ChannelDevice`](channel::ChannelDevice): packets of a tunnel through channels |
-//! | [`cores`] | [`Cores`]: a thread for each core, with a stack on each |
+//! | [`cores`] | [`Cores`]: a thread with its own tokio runtime for each core; the stacks of an endpoint run on them |
 //! | [`endpoint`] | [`Endpoint`]: a TCP host on a device, driven by tasks of tokio |
 //! | [`stream`] | [`TcpStream`]: a connection |
 //! | [`forwarder`] | [`Forwarder`]: the program decides about each connection before the stack answers |
@@ -16,8 +16,9 @@
 //! | [`prefix`] | an address with the length of its network |
 //! | [`socket`] | [`TcpSocket`]: the configuration of a connection or listener before it opens |
 //!
-//! Names and meanings are those of `tokio::net`. One thing differs: a connection belongs to an [`Endpoint`],
-//! not to the kernel. An endpoint is a TCP host with its own addresses.
+//! Names and meanings follow `tokio::net`. The main difference: a connection belongs to an [`Endpoint`], not
+//! to the kernel. An endpoint is a TCP host with its own addresses. The page `docs/library/tokio.md` of the
+//! repository lists the other differences.
 //!
 //! The runtime depends on no operating system: packets come and go through a [`Device`], which a program may
 //! implement itself. With the feature `packet-io` it opens Linux devices by name and uses Linux timers.

@@ -81,7 +81,8 @@ impl TcpStream {
     }
 
     /// Waits until the connection fails, for instance by a reset or a timeout. Never resolves if both sides
-    /// close normally. For tasks that neither read nor write.
+    /// close normally. Use it in tasks that neither read nor write, because reading and writing return the
+    /// failure.
     pub async fn failed(&self) -> io::Error {
         self.connection.failed().await
     }
@@ -130,12 +131,13 @@ impl TcpStream {
     }
 
     /// Sends bytes from the front of `bytes`, and removes them from it. Waits for space for at least one
-    /// byte; returns the number of bytes. A run of 4 kB or more is sent from its own buffer without a copy,
-    /// and is released when the peer has acknowledged it.
+    /// byte; returns the number of bytes. If these are 4 kB or more, they are sent from the buffer of `bytes`
+    /// without a copy, and are released when the peer has acknowledged them.
     ///
-    /// The run counts towards the send buffer and [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes).
-    /// A slice of a longer buffer keeps the whole buffer allocated until the peer has acknowledged the run.
-    /// If the future is dropped, the bytes that are no longer in `bytes` have been queued for sending.
+    /// Such bytes count towards the send buffer and
+    /// [`max_buffer_bytes`](crate::StackConfig::max_buffer_bytes). A slice of a longer buffer keeps the whole
+    /// buffer allocated until the peer has acknowledged the slice. If the future is dropped, the bytes that
+    /// are no longer in `bytes` have been queued for sending.
     ///
     /// # Errors
     /// Those of writing.

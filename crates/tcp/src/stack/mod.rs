@@ -271,7 +271,8 @@ impl Stack {
         self.open(remote, &[], config, now).map(|(id, _)| id)
     }
 
-    /// Starts an active open with `data` queued for the SYN or after it. Returns the number of queued bytes.
+    /// Starts an active open, and queues `data` to leave with the SYN or after the handshake. Returns the
+    /// number of queued bytes.
     ///
     /// # Errors
     /// As [`Stack::connect`].
@@ -417,9 +418,9 @@ impl Stack {
     }
 
     /// Returns the time after the SYN of a Fast Open connection at which a second, plain connection for the
-    /// same request should start. Some paths accept data on a SYN and then pass nothing more; `None` if there
-    /// is no such risk. Keep the connection that is answered first. If it is the second one, call
-    /// [`Stack::report_hedge_won`] and abort the first.
+    /// same request should start; `None` if none is needed. The reason for the second connection: some paths
+    /// accept data on a SYN and then pass nothing more. Keep the connection that is answered first. If it is
+    /// the second one, call [`Stack::report_hedge_won`] and abort the first.
     pub fn hedge_wait(&self, id: ConnId) -> Option<Duration> {
         self.owned(id)?.connection.fast_open.hedge_wait()
     }
