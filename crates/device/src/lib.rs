@@ -212,10 +212,6 @@ pub struct Capabilities {
     /// True if the device sends a super-packet in one call, or cuts it in a step that it needs anyway.
     /// Otherwise the stack sends it single segments with complete checksums.
     pub tso: bool,
-    /// True if a partial TCP checksum costs the device nothing, false if the device completes it in software.
-    /// It does not change the packets of the stack: a device with `tso` gets partial checksums in either
-    /// case.
-    pub checksum_offload: bool,
     /// True if [`Device::send_gathered`] copies nothing.
     pub gather: bool,
     /// True if the device can send each segment of a super-packet twice: [`TxMeta::twice`].
@@ -235,7 +231,6 @@ impl Capabilities {
     /// The device does all work in software.
     pub const NONE: Capabilities = Capabilities {
         tso: false,
-        checksum_offload: false,
         gather: false,
         twice: false,
         max_super: MAX_SUPER,

@@ -136,7 +136,7 @@ impl Device for MemoryDevice {
 
     fn capabilities(&self) -> Capabilities {
         let offload = self.options.offload;
-        Capabilities { tso: offload, checksum_offload: offload, ..Capabilities::NONE }
+        Capabilities { tso: offload, ..Capabilities::NONE }
     }
 
     fn counters(&self) -> Counters {

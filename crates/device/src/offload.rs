@@ -6,8 +6,7 @@ use crate::TxMeta;
 
 /// Converts `packet` to the packets that go on the wire, and passes them to `emit`: one packet or a run of
 /// segments, with complete checksums. [`Device::send`](crate::Device::send) calls it in devices without
-/// [`Capabilities::tso`](crate::Capabilities::tso) and
-/// [`Capabilities::checksum_offload`](crate::Capabilities::checksum_offload).
+/// [`Capabilities::tso`](crate::Capabilities::tso).
 ///
 /// ```
 /// use brisk_device::{TxMeta, offload};

@@ -320,7 +320,6 @@ impl Device for UdpDevice {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             tso: true,
-            checksum_offload: true,
             gather: true,
             twice: true,
             max_super: self.max_super(),
