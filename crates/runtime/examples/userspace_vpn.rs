@@ -8,6 +8,7 @@
 
 use std::error::Error;
 use std::io;
+use std::time::Duration;
 
 use brisk_runtime::channel::{ChannelDevice, ChannelOptions};
 use brisk_runtime::{ConnectRequest, Endpoint, Forwarder};
@@ -79,6 +80,11 @@ async fn serve(request: ConnectRequest) -> io::Result<()> {
         outside => outside?,
     };
     let mut inside = request.accept().await?;
-    tokio::io::copy_bidirectional(&mut inside, &mut outside).await?;
-    Ok(())
+    let copied = tokio::io::copy_bidirectional(&mut inside, &mut outside).await;
+    if copied.is_err() {
+        // Dropping a stream ends it in good order, and its reader takes a part for the whole. So reset both.
+        inside.set_linger(Some(Duration::ZERO));
+        outside.set_zero_linger()?;
+    }
+    copied.map(drop)
 }

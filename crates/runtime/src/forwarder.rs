@@ -124,8 +124,6 @@ impl Drop for Forwarder {
 /// use brisk_runtime::{ConnectRequest, Forwarder, TcpConfig};
 /// use std::future::poll_fn;
 ///
-/// let (device, _other) = brisk_runtime::device::memory::MemoryDevice::pair();
-/// # drop(device);
 /// let forwarder = Forwarder::bind(&server, 1024)?;
 /// let connecting = tokio::spawn(async move { client.connect("10.0.0.2:443".parse().unwrap()).await });
 /// let request: ConnectRequest = poll_fn(|cx| forwarder.poll_request(cx)).await?;

@@ -40,6 +40,17 @@ fn carry(mut from: Receiver<Bytes>, to: Sender<Bytes>) {
     });
 }
 
+/// Returns the two ends of a tunnel; the second one has every address.
+fn tunnel() -> (Endpoint, Endpoint) {
+    let (inside, to_client, from_client) = ChannelDevice::new(ChannelOptions::default());
+    let (outside, to_server, from_server) = ChannelDevice::new(ChannelOptions::default());
+    carry(from_client, to_server);
+    carry(from_server, to_client);
+    let client = Endpoint::builder(Box::new(inside)).address("10.0.0.1".parse().unwrap()).build().unwrap();
+    let server = Endpoint::builder(Box::new(outside)).any_address().build().unwrap();
+    (client, server)
+}
+
 #[tokio::test]
 async fn example_of_a_tunnel_forwards_a_hundred_connections_to_the_kernel() {
     let kernel = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -52,12 +63,7 @@ async fn example_of_a_tunnel_forwards_a_hundred_connections_to_the_kernel() {
             });
         }
     });
-    let (inside, to_client, from_client) = ChannelDevice::new(ChannelOptions::default());
-    let (outside, to_server, from_server) = ChannelDevice::new(ChannelOptions::default());
-    carry(from_client, to_server);
-    carry(from_server, to_client);
-    let client = Endpoint::builder(Box::new(inside)).address("10.0.0.1".parse().unwrap()).build().unwrap();
-    let server = Endpoint::builder(Box::new(outside)).any_address().build().unwrap();
+    let (client, server) = tunnel();
     let served = server.clone();
     let forwarding = tokio::spawn(async move { userspace_vpn::forward(&served).await });
     let mut asking = JoinSet::new();
@@ -79,6 +85,25 @@ async fn example_of_a_tunnel_forwards_a_hundred_connections_to_the_kernel() {
     let error = timeout(LIMIT, client.connect(closed)).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
     timeout(LIMIT, server.wait_idle()).await.unwrap();
+    forwarding.abort();
+}
+
+#[tokio::test]
+async fn example_of_a_tunnel_passes_a_reset_on() {
+    let kernel = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let destination = kernel.local_addr().unwrap();
+    let (client, server) = tunnel();
+    let served = server.clone();
+    let forwarding = tokio::spawn(async move { userspace_vpn::forward(&served).await });
+    let (accepted, connected) = tokio::join!(kernel.accept(), client.connect(destination));
+    let ((mut origin, _), mut stream) = (accepted.unwrap(), connected.unwrap());
+    origin.write_all(b"part").await.unwrap();
+    let mut part = [0; 4];
+    timeout(LIMIT, stream.read_exact(&mut part)).await.unwrap().unwrap();
+    origin.set_zero_linger().unwrap();
+    drop(origin);
+    let error = timeout(LIMIT, stream.read(&mut part)).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     forwarding.abort();
 }
 
