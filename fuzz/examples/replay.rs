@@ -1,4 +1,4 @@
-//! Runs one target over files: `cargo run --manifest-path fuzz/Cargo.toml --example replay connection FILE...`
+//! Runs one target over files: `cargo run -p brisk-fuzz --example replay connection FILE...`
 //!
 //! With `--minimise` before the files, each failing input is reduced by cutting and zeroing and printed in
 //! hexadecimal. `BRISK_FUZZ_TRACE=1` prints the packets of the targets with stacks.

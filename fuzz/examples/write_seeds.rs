@@ -1,4 +1,4 @@
-//! Writes the seeds of every target to `fuzz/corpus/`: `cargo run --manifest-path fuzz/Cargo.toml --example write_seeds`
+//! Writes the seeds of every target to `fuzz/corpus/`: `cargo run -p brisk-fuzz --example write_seeds`
 
 use std::path::Path;
 

@@ -26,13 +26,12 @@
 //! [`differential`] runs random packet scripts against the stack and the kernel.
 //!
 //! ```text
-//! cargo test --manifest-path fuzz/Cargo.toml                                       corpora, quick barrage
-//! cargo test --release --manifest-path fuzz/Cargo.toml -- --ignored --nocapture    1,000,000 per state
-//! cargo test --release --manifest-path fuzz/Cargo.toml --test handshakes -- --ignored --nocapture   1,000,000 handshakes
-//! cargo run --manifest-path fuzz/Cargo.toml --example replay connection FILE       one input
-//! cargo run --manifest-path fuzz/Cargo.toml --example write_seeds                  write the corpora again
-//! cargo run --manifest-path fuzz/Cargo.toml --example differential -- --count 100  comparison with the kernel's TCP (root)
-//! cargo +nightly fuzz run --features libfuzzer connection                          coverage-guided
+//! cargo test -p brisk-fuzz                                              corpora, quick barrage
+//! cargo test --profile fuzz -p brisk-fuzz -- --ignored --nocapture      1,000,000 per state, 1,000,000 handshakes
+//! cargo run -p brisk-fuzz --example replay connection FILE              one input
+//! cargo run -p brisk-fuzz --example write_seeds                         write the corpora again
+//! cargo run -p brisk-fuzz --example differential -- --count 100         comparison with the kernel's TCP (root)
+//! cargo +nightly fuzz run --features libfuzzer connection               coverage-guided
 //! ```
 
 pub mod barrage;

@@ -7,9 +7,7 @@
 
 use brisk_tcp::event::SeqRange;
 use brisk_tcp::internals::code::{Code, Layout, ROWS_MAX, checksum, parity, placed};
-use brisk_tcp::internals::decoder::{
-    Decoder, DecoderConfig, Edges, Outcome, ReceivedBytes, Recovered,
-};
+use brisk_tcp::internals::decoder::{Decoder, DecoderConfig, Edges, Outcome, ReceivedBytes, Recovered};
 use brisk_tcp::internals::{Arrived, SeqRanges};
 use brisk_tcp::mechanism::Profile;
 use brisk_tcp::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! The comparison with the kernel: it finds a difference, explains one only if the reason holds, and both
 //! agree in a few dozen scripts.
 
-use std::sync::Mutex;
+use std::sync::{LazyLock, Mutex};
 
 use brisk_fuzz::differential::{
     Difference, Kind, Packet, Reaction, Record, Verdict, compare, explain, explanations, generate, judge,
@@ -17,8 +17,8 @@ const SENDER_SEEDS: &[u64] = &[
 const RECEIVER_SEEDS: &[u64] =
     &[3, 5, 8, 9, 13, 18, 20, 21, 23, 27, 28, 29, 31, 32, 35, 40, 44, 47, 48, 50, 545, 551, 685];
 
-/// Returns records of scripts with their first data segment.
-fn records() -> Vec<(Record, usize, usize)> {
+/// Records of scripts, with the step and the place in it of their first data segment.
+static RECORDS: LazyLock<Vec<(Record, usize, usize)>> = LazyLock::new(|| {
     let read = |seed| {
         let record = play_ours(&generate(Kind::Sender, seed).text()).expect("a script");
         let data = record.steps.iter().enumerate().find_map(|(n, step)| {
@@ -33,17 +33,17 @@ fn records() -> Vec<(Record, usize, usize)> {
     let records: Vec<_> = (1..12).filter_map(read).collect();
     assert!(records.len() > 5, "most scripts send");
     records
-}
+});
 
 /// Returns unexplained differences if the kernel did the same except for its first data segment.
 fn found(change: &dyn Fn(&mut Packet)) -> Vec<String> {
-    let found = records().into_iter().map(|(ours, step, at)| {
+    let found = RECORDS.iter().map(|(ours, step, at)| {
         let mut kernel = ours.clone();
-        if let Reaction::Sent(packet) = &mut kernel.steps[step].reactions[at] {
+        if let Reaction::Sent(packet) = &mut kernel.steps[*step].reactions[*at] {
             change(packet);
         }
-        let differences = compare(&ours, &kernel);
-        let unexplained = |difference: &&Difference| explain(difference, &ours, &kernel).is_none();
+        let differences = compare(ours, &kernel);
+        let unexplained = |difference: &&Difference| explain(difference, ours, &kernel).is_none();
         differences.iter().find(unexplained).map_or_else(String::new, Difference::class)
     });
     found.collect()
@@ -51,8 +51,8 @@ fn found(change: &dyn Fn(&mut Packet)) -> Vec<String> {
 
 #[test]
 fn equal_records_have_no_differences() {
-    for (record, ..) in records() {
-        assert_eq!(compare(&record, &record), []);
+    for (record, ..) in RECORDS.iter() {
+        assert_eq!(compare(record, record), []);
     }
 }
 
@@ -77,16 +77,16 @@ fn each_planted_difference_of_a_segment_is_found_and_not_explained() {
 
 #[test]
 fn a_segment_that_one_stack_does_not_send_is_found_and_not_explained() {
-    for (record, step, at) in records() {
+    for (record, step, at) in RECORDS.iter() {
         let mut less = record.clone();
         // The last of its burst: after any other, the next one takes its place.
-        let last = less.steps[step]
+        let last = less.steps[*step]
             .reactions
             .iter()
             .rposition(|reaction| matches!(reaction, Reaction::Sent(_)))
-            .unwrap_or(at);
-        less.steps[step].reactions.remove(last);
-        for (ours, kernel, class) in [(&record, &less, "surplus data"), (&less, &record, "missing data")] {
+            .unwrap_or(*at);
+        less.steps[*step].reactions.remove(last);
+        for (ours, kernel, class) in [(record, &less, "surplus data"), (&less, record, "missing data")] {
             let differences = compare(ours, kernel);
             assert_eq!(differences.iter().map(Difference::class).collect::<Vec<_>>(), [class]);
             assert!(explain(&differences[0], ours, kernel).is_none());
@@ -96,7 +96,7 @@ fn a_segment_that_one_stack_does_not_send_is_found_and_not_explained() {
 
 #[test]
 fn a_planted_value_is_found_and_explained_by_no_entry() {
-    for (record, ..) in records() {
+    for (record, ..) in RECORDS.iter() {
         for field in ["snd_cwnd", "ca_state", "unacked", "lost", "snd_ssthresh", "bytes_acked"] {
             let mut kernel = record.clone();
             let reactions = kernel.steps.iter_mut().flat_map(|step| &mut step.reactions);
@@ -106,10 +106,10 @@ fn a_planted_value_is_found_and_explained_by_no_entry() {
             for (_, value) in values.flatten().filter(|(name, value)| name == field && value.is_some()) {
                 *value = value.map(|value| value + 1);
             }
-            let differences = compare(&record, &kernel);
+            let differences = compare(record, &kernel);
             let first = differences.first().expect("a difference");
             assert_eq!(first.class(), format!("tcpi_{field}"));
-            assert!(explain(first, &record, &kernel).is_none());
+            assert!(explain(first, record, &kernel).is_none());
         }
     }
 }

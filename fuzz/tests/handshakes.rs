@@ -1,6 +1,6 @@
 //! "Truncated and mutated handshakes, 1,000,000 by fuzzing: refused, no panic, no growth."
 //!
-//! `cargo test --release --manifest-path fuzz/Cargo.toml --test handshakes -- --ignored --nocapture`
+//! `cargo test --profile fuzz -p brisk-fuzz --test handshakes -- --ignored --nocapture`
 
 use std::alloc::System;
 use std::time::Instant;

@@ -1,7 +1,7 @@
 //! "1,000,000 random and mutated segments at a connection in every state: no panic, no growth."
 //!
-//! The quick version sends 20,000 to each state. The full one: `cargo test --release --manifest-path
-//! fuzz/Cargo.toml -- --ignored --nocapture`
+//! The quick version sends 20,000 to each state. The full one: `cargo test --profile fuzz
+//! -p brisk-fuzz --test million -- --ignored --nocapture`
 
 use std::alloc::System;
 use std::time::Instant;

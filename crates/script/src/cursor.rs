@@ -32,7 +32,7 @@ impl<'a> Cursor<'a> {
     }
 
     fn line_here(&self) -> u32 {
-        1 + self.text.bytes().take(self.at).filter(|byte| *byte == b'\n').count() as u32
+        1 + self.text.get(..self.at).unwrap_or(self.text).matches('\n').count() as u32
     }
 
     /// Returns an error at the next token; the message names the `expected` one.
