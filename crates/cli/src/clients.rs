@@ -90,8 +90,9 @@ impl ClientDevice {
             .about("listener"));
         }
         attach.check().map_err(|error| Failure::from(error).about(names.device))?;
-        let profile = Profile::parse(settings.mechanisms.as_deref().unwrap_or(CLIENT_MECHANISMS))
+        let mut profile = Profile::parse(settings.mechanisms.as_deref().unwrap_or(CLIENT_MECHANISMS))
             .map_err(|error| Failure::usage(format!("mechanisms: {error}")).about(names.mechanisms))?;
+        profile.allow(hop_args::max_overhead(settings)?);
         let ClientSide { fast_open, .. } = ClientSide::default();
         let side =
             ClientSide { fast_open: fast_open.filter(|_| profile.fast_open), tcp: client_tcp(profile.tcp) };
@@ -192,7 +193,7 @@ impl ClientDevice {
             },
             _ => state,
         };
-        let alone = |state: &MechanismState| !matches!(state.name, "corrective" | "proactive" | "planner");
+        let alone = |state: &MechanismState| !matches!(state.name, "corrective" | "proactive");
         let states = hop_args::states(&self.settings, tcp, fast_open.is_some());
         states.into_iter().filter(alone).map(path).collect()
     }
@@ -223,6 +224,6 @@ mod tests {
         assert!(mechanisms.corrective.is_none() && mechanisms.proactive.is_none());
         let shown = |state: &MechanismState| format!("{} {}", state.name, state.state);
         let states: Vec<String> = device.states().iter().map(shown).collect();
-        assert_eq!(states, ["fast_open on", "path on", "reactive rack_tlp", "congestion bbr"]);
+        assert_eq!(states, ["fast_open on", "path on", "reactive rack_tlp", "planner on", "congestion bbr"]);
     }
 }

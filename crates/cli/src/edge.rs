@@ -130,7 +130,7 @@ impl Side for Reloadable {
     async fn reload(&self) -> Result<Reloaded, Failure> {
         let read = self.args.settings()?;
         hop_args::log_ignored(&read, &self.log);
-        let mut fixed = vec!["edge.listen", "edge.share", "hop.mechanisms"];
+        let mut fixed = vec!["edge.listen", "edge.share", "hop.mechanisms", "hop.max_overhead"];
         if !places(&read).eq(&places(&self.started)) {
             fixed.push("listener");
         }
@@ -141,13 +141,13 @@ impl Side for Reloadable {
     }
 }
 
-/// Returns the settings that were `read`, but with the addresses, the share and the mechanisms of `started`,
-/// the settings at the start.
+/// Returns the settings that were `read`, but with the addresses, the share, the mechanisms and their limit of
+/// `started`, the settings at the start.
 fn as_opened(read: Settings, started: &Settings) -> Settings {
     let listeners = clients::as_opened(&read.listeners, &started.listeners);
     let edge = EdgeSettings { listen: started.edge.listen, share: started.edge.share, ..read.edge };
-    let HopSettings { mechanisms, .. } = started.hop.clone();
-    Settings { listeners, edge, hop: HopSettings { mechanisms, ..read.hop }, ..read }
+    let HopSettings { mechanisms, max_overhead, .. } = started.hop.clone();
+    Settings { listeners, edge, hop: HopSettings { mechanisms, max_overhead, ..read.hop }, ..read }
 }
 
 /// Returns the addresses at which clients connect.

@@ -144,7 +144,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
             clients: clients.as_ref().map(ClientDevice::name),
             share: None,
         };
-        metrics.set_mechanisms(states(&settings, &config)?);
+        metrics.set_mechanisms(states(&settings, &settings, &config)?);
         let peers: Vec<&str> = settings.peers.iter().map(|peer| peer.peer.as_str()).collect();
         started(&facts, ("peer", peers.join(",")), &metrics.mechanisms(), &confined, &log);
         if let Some(direct) = &config.direct {
@@ -316,7 +316,7 @@ impl Side for Arc<Reloadable> {
         let addresses = look_up(&settings, &now.1, &self.log).await?;
         let addresses = addresses.only(|address| self.attached.reach(address));
         let config = configured(&settings, &addresses, &self.attached, &self.log, &self.metrics)?;
-        let states = states(&settings, &config)?;
+        let states = states(&settings, &self.started, &config)?;
         let users = config.entrance.users.clone();
         let read = (read, config.hop.clone());
         self.control.reload(config)?;
@@ -360,19 +360,25 @@ fn client_device(settings: &Settings) -> Result<Option<ClientDevice>, Failure> {
         device: Some(device),
         addr: client_addr,
         mechanisms: client_mechanisms,
+        max_overhead: settings.hop.max_overhead.clone(),
         ..HopSettings::default()
     };
     ClientDevice::of(&hop, CLIENTS, &places(settings)).map(Some)
 }
 
-/// Returns the states of the mechanisms of the hop, and of the device for clients.
-fn states(settings: &Settings, config: &FrontendConfig) -> Result<Vec<MechanismState>, Failure> {
+/// Returns the states of the mechanisms of the hop, and of the device for clients, which is as at the start.
+fn states(
+    settings: &Settings,
+    started: &Settings,
+    config: &FrontendConfig,
+) -> Result<Vec<MechanismState>, Failure> {
     let mut states = hop_args::states(&settings.hop, &config.tcp, config.fast_open.is_some());
-    if let Some(device) = client_device(settings)? {
+    if let Some(device) = client_device(started)? {
         let name = |name| match name {
             "fast_open" => "client_fast_open",
             "path" => "client_path",
             "reactive" => "client_reactive",
+            "planner" => "client_planner",
             _ => "client_congestion",
         };
         states.extend(

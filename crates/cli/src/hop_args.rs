@@ -243,10 +243,14 @@ pub(crate) fn mechanisms(hop: &HopSettings) -> Result<(TcpConfig, bool), Failure
 pub(crate) fn profile(hop: &HopSettings) -> Result<Profile, Failure> {
     let mut profile = Profile::parse(&hop.mechanisms())
         .map_err(|error| Failure::usage(format!("mechanisms: {error}")).about("hop.mechanisms"))?;
-    let percent = parse_max_overhead(&hop.max_overhead())
-        .map_err(|error| Failure::usage(format!("max_overhead: {error}")).about("hop.max_overhead"))?;
-    profile.allow(percent);
+    profile.allow(max_overhead(hop)?);
     Ok(profile)
+}
+
+/// Returns the limit of redundancy in percent.
+pub(crate) fn max_overhead(hop: &HopSettings) -> Result<u32, Failure> {
+    parse_max_overhead(&hop.max_overhead())
+        .map_err(|error| Failure::usage(format!("max_overhead: {error}")).about("hop.max_overhead"))
 }
 
 /// Returns the state of each mechanism with the reason, for the log at the start, the status and the metrics.
@@ -265,7 +269,7 @@ pub(crate) fn states(hop: &HopSettings, tcp: &TcpConfig, fast_open: bool) -> Vec
     let allowance = format!("max_overhead {}", hop.max_overhead());
     let allowance = if hop.max_overhead.is_some() { allowance } else { format!("default {allowance}") };
     // With an allowance of 0 % the planner is off, and so are the parity and copies that it adds.
-    let without_allowance = !planner && words().any(|word| matches!(word, "all" | "planner"));
+    let without_allowance = !planner && words().any(|word| word == "all" || word.starts_with("planner"));
     let planned = |on: bool| match on == planner && (planner || without_allowance) {
         true => allowance.as_str(),
         false => source,

@@ -237,7 +237,7 @@ const MECHANISMS: &[(&str, &str)] = &[
     ("loss_cap", "25, 50 or 100"),
     ("path", "on, off or shared"),
     ("copy_syn", "on, off, 1ms, 5ms or 20ms"),
-    ("planner", "on or off"),
+    ("planner", "on, off or one_sided"),
     ("rto_floor", "200ms or 400ms"),
     ("delack_max", "1ms or 40ms"),
     ("congestion", "cubic, reno or bbr"),
@@ -290,6 +290,11 @@ fn mechanism(word: &str, asked: &mut Profile) -> Result<(), ProfileError> {
         ("planner", "on") => {
             let TcpConfig { mechanisms, handshake_copies, .. } = planned();
             (tcp.mechanisms, tcp.handshake_copies) = (mechanisms, handshake_copies);
+            *memory = true;
+        }
+        ("planner", "one_sided") => {
+            tcp.mechanisms.planner = Some(PlannerConfig::ONE_SIDED);
+            tcp.handshake_copies = Some(HandshakeCopies::default());
             *memory = true;
         }
         ("planner", "off") => tcp.mechanisms.planner = None,

@@ -19,17 +19,15 @@ impl Settings {
         let is_edge = *edge != EdgeSettings::default()
             && *backend == BackendSettings::default()
             && *frontend == FrontendSettings::default();
-        let of_a_pair = hop.key_file.is_some()
-            || hop.peer_keys.is_some()
-            || hop.plain.is_some()
-            || hop.max_overhead.is_some();
+        let of_a_pair = hop.key_file.is_some() || hop.peer_keys.is_some() || hop.plain.is_some();
         let is_direct = |listener: &ListenerSettings| {
             listener.direct.is_some() || listener.routes.iter().any(|route| route.direct.is_some())
         };
         let no_plain_listener = frontend.listen.is_none() && !listeners.is_empty() && !is_edge;
         let direct = frontend.fallback == Some(Fallback::Direct);
         let is_proxy = frontend.socks5 == Some(true) || frontend.connect == Some(true);
-        let planner = |word: &str| matches!(word.trim(), "all" | "planner" | "planner=on");
+        let planner =
+            |word: &str| matches!(word.trim(), "all" | "planner" | "planner=on" | "planner=one_sided");
         let without_planner = hop.mechanisms.as_deref().is_some_and(|list| !list.split(',').any(planner));
         let over_tun = hop.device.as_deref().is_some_and(|device| device.starts_with("tun:"));
         let checks = [
@@ -83,7 +81,7 @@ impl Settings {
             (
                 is_edge && of_a_pair,
                 "hop",
-                "an edge has no other gateway: key_file, peer_keys, plain and max_overhead have no effect",
+                "an edge has no other gateway: key_file, peer_keys and plain have no effect",
             ),
             (
                 is_edge && listeners.iter().any(is_direct),
@@ -91,7 +89,7 @@ impl Settings {
                 "direct has no effect on an edge, which always connects to the origin itself",
             ),
             (
-                hop.max_overhead.is_some() && without_planner && !is_edge,
+                hop.max_overhead.is_some() && without_planner,
                 "hop.max_overhead",
                 "max_overhead has no effect: it is the limit of the planner, which is not in mechanisms",
             ),

@@ -20,7 +20,7 @@ use crate::origins::Origins;
 use crate::proxy::ProxyVersion;
 
 /// The default mechanisms of brisk's TCP towards clients, which need nothing at the client.
-pub const CLIENT_MECHANISMS: &str = "fast_open,path,congestion=bbr";
+pub const CLIENT_MECHANISMS: &str = "fast_open,path,planner=one_sided,congestion=bbr";
 
 const NO_TIME: Duration = Duration::ZERO;
 const SECOND: Duration = Duration::from_secs(1);
@@ -66,7 +66,7 @@ section! {
                path=shared, congestion=bbr, congestion=cubic; all: the first four, path=shared and congestion=bbr",
         more: "`path=shared` includes the path memory and needs `congestion=bbr`. A list with neither `all` nor \
                `congestion` uses CUBIC. Reactive is on unless the list has `reactive=off`. \
-               [Mechanisms](mechanisms.md)",
+               `planner=one_sided` needs nothing at the peer. [Mechanisms](mechanisms.md)",
         permits: "a list in quotes, for instance \"all\" or \"fast_open,corrective\"",
         edge: true,
         edge_default: Some(CLIENT_MECHANISMS),
@@ -77,6 +77,7 @@ section! {
         help: "Upper limit of the redundancy that the planner adds, as a share of (bytes sent to the peer in the \
                last ten seconds + 1 MB); 0% switches redundancy off",
         permits: "a share in quotes, for instance \"25%\", from \"0%\" to \"200%\"",
+        edge: true,
     };
     packet: String, {
         flag: Some("packet"),

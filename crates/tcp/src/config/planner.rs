@@ -31,6 +31,10 @@ impl PlannerConfig {
     pub const DEFAULT: PlannerConfig =
         PlannerConfig { max_overhead: 5, assumed_loss: 10_000, form: None, non_exhaustive: () };
 
+    /// The planner of an end that serves many peers, most of which do not run brisk: it adds redundancy only
+    /// where losses have been measured.
+    pub const ONE_SIDED: PlannerConfig = PlannerConfig { assumed_loss: 0, ..PlannerConfig::DEFAULT };
+
     /// Bytes that count as sent to each destination within ten seconds, in addition to those really sent. A
     /// quiet path has free capacity, and a few percent of a small exchange are less than a copy.
     pub const QUIET: u32 = 1_000_000;

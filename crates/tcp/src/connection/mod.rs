@@ -355,9 +355,9 @@ impl Connection {
     }
 
     /// True if the connection is idle and unobserved, and has neither storage of received data nor a
-    /// mechanism that needs state (Corrective, Proactive, planner).
+    /// mechanism that needs state (Corrective, Proactive).
     pub(crate) fn is_bare(&self) -> bool {
-        let has_mechanisms = self.gentle.active.is_some() || self.gentle.planner.is_some();
+        let has_mechanisms = self.gentle.active.is_some();
         self.is_idle() && self.rx.queue.memory() == 0 && !has_mechanisms && !self.counters.is_observed()
     }
 

@@ -575,6 +575,13 @@ impl OnPath {
 
 /// The exchange of a connection with the memory of paths.
 impl Connection {
+    /// True if a planner may add redundancy: it assumes losses of an unknown path, or losses were measured.
+    pub(crate) fn expects_losses(&self) -> bool {
+        let is_known = || self.path.known.loss.is_some_and(|loss| loss.per_million > 0);
+        let planner = self.gentle.planner_config();
+        planner.is_some_and(|planner| planner.assumed_loss > 0 || is_known() || self.all_losses().lost > 0)
+    }
+
     /// Takes over the facts of the path. Must be called before the first segment leaves.
     pub(crate) fn start_from(&mut self, known: PathFacts, now: Instant) {
         self.path.known = known;
@@ -620,7 +627,8 @@ impl Connection {
         self.tx.last_sent = now;
         // A controller that counts redundancy gets a larger window, so redundancy does not delay the end of
         // the data.
-        let percent = self.gentle.planner_config().filter(|_| self.tx.rate.delivery.is_some());
+        let percent =
+            self.gentle.planner_config().filter(|_| self.tx.rate.delivery.is_some() && self.expects_losses());
         let redundancy = percent.map_or(0, |config| u64::from(window) * u64::from(config.max_overhead) / 100);
         self.tx.rate.congestion.start(window.saturating_add(redundancy as u32));
         self.tx.rate.pacer.spread(rate, rtt.into(), mss, at_once, now);

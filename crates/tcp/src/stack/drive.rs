@@ -243,7 +243,8 @@ impl Stack {
             }
             return None;
         }
-        let planned = connection.gentle.planner_config().map(|planner| {
+        let planner = connection.gentle.planner_config().filter(|_| connection.expects_losses());
+        let planned = planner.map(|planner| {
             let remote = connection.tuple().remote.ip();
             (remote, self.allowances.available(remote, planner, now))
         });

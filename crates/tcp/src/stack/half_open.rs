@@ -7,8 +7,8 @@
 //! times. Its packets are the same as if it had been kept whole.
 //!
 //! After a segment that does not complete the handshake, or an ICMP error, the connection remains whole. A
-//! connection also remains whole if it uses Corrective, Proactive or a planner, or if data of its SYN was
-//! accepted.
+//! connection also remains whole if it uses Corrective or Proactive, if its planner expects losses, or if
+//! data of its SYN was accepted.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -126,7 +126,7 @@ impl Stack {
         let Some(slot) = self.slots.at_mut(id) else { return };
         let connection = &slot.connection;
         let waits = matches!(slot.phase, Ownership::HalfOpen(_)) && slot.urgency == Urgency::Idle;
-        if !waits || !connection.is_bare() {
+        if !waits || !connection.is_bare() || connection.gentle.has_planned() {
             return;
         }
         let (deadline, known) = (connection.next_timeout(), connection.path.known);

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use brisk_tcp::config::{EcnMode, ListenConfig, SynCookies, TcpConfig};
+use brisk_tcp::config::{
+    EcnMode, HandshakeCopies, ListenConfig, MechanismConfig, PlannerConfig, SynCookies, TcpConfig,
+};
 use brisk_tcp::connection::ConnStats;
 use brisk_tcp::fast_open::FastOpenListen;
 use brisk_tcp::stack::Rx;
@@ -43,7 +45,10 @@ impl Scene {
     fn new(seed: u64, warm_half_open: usize) -> Scene {
         let config = StackConfig { warm_half_open, any_address: true, ..stack_config(B) };
         let mut server = Stack::new(config, 7).expect("the configuration is valid");
+        let planner = seed.is_multiple_of(7).then_some(PlannerConfig::ONE_SIDED);
         let tcp = TcpConfig {
+            handshake_copies: planner.map(|_| HandshakeCopies::default()),
+            mechanisms: MechanismConfig { planner, ..MechanismConfig::default() },
             ecn: if seed.is_multiple_of(3) { EcnMode::Passive } else { EcnMode::Off },
             timestamps: !seed.is_multiple_of(5),
             ..TcpConfig::default()

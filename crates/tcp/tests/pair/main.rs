@@ -17,6 +17,7 @@ mod memory;
 mod moves;
 mod mtu;
 mod observer;
+mod one_sided;
 mod path;
 mod planner;
 mod proactive;

@@ -43,6 +43,15 @@ impl World {
         World { began: pair.now, pair, tcp, listener }
     }
 
+    /// Returns a world whose server has its own configuration.
+    pub(crate) fn served_by(server: TcpConfig, client: TcpConfig) -> World {
+        let mut world = World::new(client);
+        let listen = ListenConfig { tcp: server, ..ListenConfig::default() };
+        world.pair.b.close_listener(world.listener, world.pair.now);
+        world.listener = world.pair.listen(B, 80, listen);
+        world
+    }
+
     /// Opens a connection whose SYN leaves at 0.
     pub(crate) fn connect(&mut self) -> ConnId {
         self.began = self.pair.now;
@@ -84,7 +93,7 @@ impl World {
     }
 
     /// Loses four of the next data segments of B, in two runs.
-    fn lose_four(&mut self) {
+    pub(crate) fn lose_four(&mut self) {
         let mut data = 0;
         self.pair.tap = Some(Box::new(move |from, segment| {
             data += u32::from(from == B && !segment.payload.is_empty());

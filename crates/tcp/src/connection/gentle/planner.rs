@@ -160,6 +160,14 @@ impl Gentle {
         self.planner.as_ref().map(|planner| &planner.config)
     }
 
+    /// True if the planner has made a decision, or had an allowance to make one.
+    pub(crate) fn has_planned(&self) -> bool {
+        self.planner.as_ref().is_some_and(|planner| {
+            let has_reserved = planner.reserved != (0, Instant::ZERO);
+            planner.flight.is_some() || planner.destination_allowance > 0 || has_reserved
+        })
+    }
+
     /// Sets the redundancy that the allowance of the destination permits now, bytes.
     pub(crate) fn set_destination_allowance(&mut self, bytes: u32) {
         if let Some(planner) = &mut self.planner {
