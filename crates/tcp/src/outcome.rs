@@ -117,9 +117,11 @@ pub(crate) struct Delivered {
     pub(crate) range: SeqRange,
     /// Time at which it was last sent.
     pub(crate) sent_at: Instant,
-    /// True if it was sent more than once, or if the receiver reneged on it. Its round trip is then
-    /// ambiguous.
+    /// True if it was sent more than once, if a copy left later, or if the receiver reneged on it. Its round
+    /// trip is then ambiguous.
     pub(crate) retransmitted: bool,
+    /// True if a copy left without an agreement.
+    pub(crate) copied: bool,
     /// Reason of the last transmission.
     pub(crate) origin: Origin,
 }

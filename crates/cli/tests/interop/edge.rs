@@ -11,7 +11,7 @@ use std::time::Duration;
 use brisk_packet_io::share::Share;
 
 use crate::clients::{ADMIN, series};
-use crate::fast_open::{allow, counters};
+use crate::fast_open::{allow, counters, netstat};
 use crate::machine::skipped;
 use crate::namespace::Namespace;
 use crate::nginx;
@@ -84,6 +84,37 @@ print(len(got.split(b'\\r\\n\\r\\n', 1)[1]))
 ";
     let said = run(near.command("python3").args(["-c", script]));
     assert_eq!(text(&said.stdout).trim(), "1000000");
+}
+
+/// On a path that has lost packets the edge copies SYN-ACKs and the tails of responses. The kernel reports
+/// the copies by DSACK. The edge must not take them for signs of unnecessary retransmissions.
+#[test]
+fn kernel_answers_copies_and_the_edge_sends_nothing_again() {
+    require!("nginx", "curl", "nft");
+    let ((near, far), pages) = (ethernet(), Pages::new());
+    let (page, long) = (pages.write("page", 30_000), pages.write("long", 2_000_000));
+    let _nginx = nginx::serve(&far, &pages);
+    let edge = edge(&far, &["--admin", ADMIN]);
+    let lossy = "chain c { type filter hook input priority 0; tcp sport 8000 numgen inc mod 40 0 drop; }";
+    run(near.command("nft").arg(format!("table ip t {{ {lossy}; }}")));
+    fetches(&mut curl(&near, &[&format!("http://{AT}/long")]), &long, 1);
+    edge.until_it_says("event=access");
+    run(near.command("nft").arg("flush ruleset"));
+    let again = || {
+        let segments = series(&far, "brisk_client_segments_total{tcp=\"brisk\",kind=\"retransmit\"}");
+        segments + series(&far, "brisk_tail_probes_total{result=\"spurious\"}")
+    };
+    let before = again();
+    let reported = netstat(&near, "TCPDSACKOldSent")[""];
+    for _ in 0..20 {
+        fetches(&mut curl(&near, &[&format!("http://{AT}/page")]), &page, 1);
+    }
+    edge.until_it_says_again("event=access", 21);
+    let copied = series(&far, "brisk_wire_bytes_total{dir=\"out\",kind=\"copy\"}");
+    assert!((20_000..150_000).contains(&copied), "{copied} bytes of 600,000");
+    let reported = netstat(&near, "TCPDSACKOldSent")[""] - reported;
+    assert!(reported >= 20, "{reported} DSACKs");
+    assert_eq!(again(), before, "segments sent again");
 }
 
 #[test]

@@ -19,11 +19,16 @@ pub(crate) fn allow(namespace: &Namespace) {
 
 /// Returns the kernel's `TCPFastOpen*` counters.
 pub(crate) fn counters(namespace: &Namespace) -> HashMap<String, u64> {
+    netstat(namespace, "TCPFastOpen")
+}
+
+/// Returns the kernel's counters whose names begin with `prefix`, without it.
+pub(crate) fn netstat(namespace: &Namespace, prefix: &str) -> HashMap<String, u64> {
     let table = text(&run(namespace.command("cat").arg("/proc/net/netstat")).stdout);
     let lines: Vec<&str> = table.lines().collect();
     let pairs = lines.chunks(2).flat_map(|pair| pair[0].split(' ').zip(pair[1].split(' ')));
     pairs
-        .filter_map(|(name, value)| Some((name.strip_prefix("TCPFastOpen")?.to_owned(), value.parse().ok()?)))
+        .filter_map(|(name, value)| Some((name.strip_prefix(prefix)?.to_owned(), value.parse().ok()?)))
         .collect()
 }
 

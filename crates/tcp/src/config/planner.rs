@@ -18,6 +18,9 @@ pub struct PlannerConfig {
     pub max_overhead: u32,
     /// Assumed loss of an unknown path, per million. 0..=500000, default 10000.
     pub assumed_loss: u32,
+    /// Copy segments also for a peer that has agreed to nothing. Its TCP drops a needless copy and reports it
+    /// by DSACK. Default off.
+    pub unmarked_copies: bool,
     /// Form of every flight, for comparisons in tests. Default `None`: the planner chooses.
     #[doc(hidden)]
     pub form: Option<Form>,
@@ -28,19 +31,26 @@ pub struct PlannerConfig {
 
 impl PlannerConfig {
     /// The defaults.
-    pub const DEFAULT: PlannerConfig =
-        PlannerConfig { max_overhead: 5, assumed_loss: 10_000, form: None, non_exhaustive: () };
+    pub const DEFAULT: PlannerConfig = PlannerConfig {
+        max_overhead: 5,
+        assumed_loss: 10_000,
+        unmarked_copies: false,
+        form: None,
+        non_exhaustive: (),
+    };
 
     /// The planner of an end that serves many peers, most of which do not run brisk: it adds redundancy only
     /// where losses have been measured.
-    pub const ONE_SIDED: PlannerConfig = PlannerConfig { assumed_loss: 0, ..PlannerConfig::DEFAULT };
+    pub const ONE_SIDED: PlannerConfig =
+        PlannerConfig { assumed_loss: 0, unmarked_copies: true, ..PlannerConfig::DEFAULT };
 
     /// Bytes that count as sent to each destination within ten seconds, in addition to those really sent. A
     /// quiet path has free capacity, and a few percent of a small exchange are less than a copy.
     pub const QUIET: u32 = 1_000_000;
 
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
-        let PlannerConfig { max_overhead, assumed_loss, form: _, non_exhaustive: () } = *self;
+        let PlannerConfig { max_overhead, assumed_loss, unmarked_copies: _, form: _, non_exhaustive: () } =
+            *self;
         let bounds = [
             ("max_overhead", max_overhead, 0, 200, "0 to 200 percent"),
             ("planner.assumed_loss", assumed_loss, 0, 500_000, "0 to 500000 per million"),

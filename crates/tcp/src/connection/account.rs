@@ -75,7 +75,7 @@ impl Connection {
     /// Passes a segment that left to the mechanisms.
     #[inline]
     pub(crate) fn pass_sent_to_gentle(&mut self, sent: &SentSegment<'_>, now: Instant) {
-        if self.gentle.active.is_some() {
+        if self.gentle.is_in_use() {
             self.with_gentle(|gentle, parts| gentle.on_sent(sent, parts, now));
         }
     }

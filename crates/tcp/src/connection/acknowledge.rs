@@ -95,6 +95,9 @@ impl Connection {
         } else {
             None
         };
+        if self.gentle.unmarked.is_some() {
+            self.with_gentle(|gentle, parts| gentle.on_ack_unmarked(&ack, parts, now));
+        }
         // A DSACK for data that was sent twice shows that both transmissions arrived: the second one counts
         // as delivered too. A duplicate of data that was sent once comes from the network.
         let repeated = ack.dsack.filter(|dsack| dsack.of != DsackOf::NeverSentTwice);

@@ -103,8 +103,20 @@ struct LossLog {
     repaired: (u64, u64),
     /// Repaired segments whose originals arrived after all.
     refuted: u64,
+    copies: CopyCount,
     /// Losses that a queue caused.
     queued: LossCount,
+}
+
+/// Segments that were copied without an agreement.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct CopyCount {
+    /// Copies that left.
+    pub(super) left: u64,
+    /// Copies whose original arrived too.
+    pub(super) twice: u64,
+    /// Copies after which the peer has the data, but has not reported it twice.
+    pub(super) once: u64,
 }
 
 impl Initial for LossLog {
@@ -112,6 +124,7 @@ impl Initial for LossLog {
         lost_to: None,
         repaired: (0, 0),
         refuted: 0,
+        copies: CopyCount { left: 0, twice: 0, once: 0 },
         queued: LossCount { sent: 0, lost: 0, runs: 0 },
     };
     const SHARED: &'static LossLog = &Self::INITIAL;
@@ -192,6 +205,11 @@ impl OnPath {
     /// Counts a repaired segment whose original arrived after all: it was only late.
     pub(crate) fn count_refuted(&mut self) {
         self.losses.refuted += 1;
+    }
+
+    /// Returns the count of copies without an agreement.
+    pub(super) fn count_copies(&mut self) -> &mut CopyCount {
+        &mut self.losses.copies
     }
 
     /// Returns the number of runs of lost segments. Consecutive segments are one run, also across calls.
@@ -377,19 +395,23 @@ impl OnPath {
     /// detection. Excludes segments that proved to be only late.
     pub(super) fn all_losses(&self, of: &LiveStats, handshake: &Handshake, tx: &Sender) -> LossCount {
         let (more, more_runs) = self.losses.repaired;
+        let CopyCount { left, twice, once } = self.losses.copies;
         let masked = of.repaired_by_probe.max(of.masked_losses);
         // A SYN or SYN-ACK that was not answered in time was lost, or its answer was. A copied SYN or SYN-ACK
         // is not counted: an answer does not show whether both instances arrived. A copied FIN is not counted
-        // either: the peer's report would arrive after the end of the connection.
+        // either: the peer's report would arrive after the end of the connection. Of other copied segments,
+        // both instances count once the outcome is known.
         let copied = u64::from(handshake.syn.copy.has_left());
         let unanswered = u64::from(handshake.unanswered());
         let handshake = unanswered.saturating_sub(copied);
         LossCount {
-            sent: of.data_segments_out + unanswered + 1 - copied - u64::from(tx.fin_copied),
+            sent: (of.data_segments_out + unanswered + 1 + 2 * (twice + once))
+                .saturating_sub(copied + left.max(tx.fin_copied.into())),
             lost: (of.segments_lost + masked + more)
                 .saturating_sub(of.retransmits_spurious + self.losses.refuted)
-                + handshake,
-            runs: (of.loss_runs + masked + more_runs).saturating_sub(self.losses.refuted) + handshake,
+                + handshake
+                + once,
+            runs: (of.loss_runs + masked + more_runs).saturating_sub(self.losses.refuted) + handshake + once,
         }
     }
 }
@@ -740,6 +762,20 @@ mod tests {
         assert_eq!((random(&client).sent, random(&client).lost), (2, 1), "nor does a FIN");
     }
 
+    /// The peer reports a copy without an agreement if the original arrived too.
+    #[test]
+    fn copied_segment_counts_twice_once_its_outcome_is_known() {
+        let mut client = client();
+        client.counters.data_segments_out = 3;
+        let before = random(&client);
+        client.path.count_copies().left = 2;
+        assert_eq!(random(&client), LossCount { sent: before.sent - 2, ..before });
+        client.path.count_copies().twice = 1;
+        assert_eq!(random(&client), before);
+        client.path.count_copies().once = 1;
+        assert_eq!(random(&client), LossCount { sent: before.sent + 2, lost: 1, runs: 1 });
+    }
+
     /// A receiver may acknowledge many segments at once; one repair does not mean that all of them were lost.
     #[test]
     fn only_a_hole_that_sack_had_shown_counts_as_repaired() {
@@ -749,6 +785,7 @@ mod tests {
             range: SeqRange::with_len(seq(at), 100),
             sent_at: Instant::ZERO,
             retransmitted: false,
+            copied: false,
             origin: Origin::New,
         };
         let info = AckInfo {

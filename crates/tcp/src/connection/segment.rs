@@ -10,6 +10,7 @@ use crate::connection::outbox::Control;
 use crate::connection::state::State;
 use crate::connection::{Connection, Env};
 use crate::mechanism::corrective::code::{parity, placed_pieces};
+use crate::mechanism::proactive::copies::Copies;
 use crate::outcome::Origin;
 use crate::seq_ranges::SeqRange;
 use crate::time::Instant;
@@ -102,10 +103,15 @@ impl Connection {
                 Segment::new(Origin::New, header, Payload::Queued(*range))
             }
             Choice::Data(data) => self.build_data(data, now),
-            Choice::Copy(_) => match self.gentle.proactive().and_then(|proactive| proactive.copies.front()) {
+            Choice::Copy(_) => match self.gentle.copier().and_then(Copies::front) {
                 Some(copy) => {
                     let payload = SeqRange::with_len(copy.range.start, copy.payload_len());
-                    Segment::new(Origin::Duplicate, copy.header.clone(), Payload::Queued(payload))
+                    let mut header = copy.header.clone();
+                    if self.gentle.unmarked.is_some() && header.options.timestamps.is_some() {
+                        // The echo shows which instance arrived.
+                        header.options.timestamps = Some(self.rx.timestamps.option(now));
+                    }
+                    Segment::new(Origin::Duplicate, header, Payload::Queued(payload))
                 }
                 None => Segment::new(Origin::Duplicate, self.ack_header(now), Payload::None),
             },

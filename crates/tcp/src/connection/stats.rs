@@ -9,6 +9,7 @@ use crate::connection::segment::Built;
 use crate::connection::sender::Sender;
 use crate::connection::{Connection, State};
 use crate::fast_open::{FastOpenOutcome, SynAckClass};
+use crate::mechanism::proactive::copies::Copies;
 use crate::mechanism::{CopiesOff, GentleOutcome, ParityOff};
 use crate::on_demand::{Initial, OnDemand};
 use crate::outcome::{AckOutcome, CongestionState, Delivered, DsackOf, Origin};
@@ -509,7 +510,7 @@ impl Connection {
             syn_ack: self.fast_open.syn_ack_class(),
             syn_data_taken: self.fast_open.syn_data_taken,
             gentle: self.gentle.outcome(),
-            copies_off: self.gentle.proactive().and_then(|proactive| proactive.copies.off()),
+            copies_off: self.gentle.copier().and_then(Copies::off),
             lost_segments: self.all_losses().lost,
             counters: self.counters.snapshot(),
         }

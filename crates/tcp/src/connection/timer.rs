@@ -49,7 +49,7 @@ impl Connection {
             return self.aftermath(Urgency::BeforeApp, now);
         }
         self.tx.check_app_limited();
-        if self.gentle.active.is_some() {
+        if self.gentle.is_in_use() {
             self.with_gentle(|gentle, parts| gentle.on_timeout(parts, now));
         }
         if due(self.tx.reordering_timeout()) {

@@ -213,12 +213,12 @@ impl Rack {
         true
     }
 
-    /// Performs step 3, "Detect data segment reordering". Returns true if the segment was sent once and data
-    /// with higher sequence numbers arrived before it.
+    /// Performs step 3, "Detect data segment reordering". Returns true if the segment was sent once, without
+    /// a copy, and data with higher sequence numbers arrived before it.
     fn is_overtaken(&mut self, segment: &Delivered) -> bool {
         let end = segment.range.end;
         match self.fack {
-            Some(fack) if end.lt(fack) => !segment.retransmitted,
+            Some(fack) if end.lt(fack) => !segment.retransmitted && !segment.copied,
             Some(_) | None => {
                 self.fack = Some(end);
                 false

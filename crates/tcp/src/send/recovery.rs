@@ -897,7 +897,8 @@ mod tests {
 
     fn delivering(from: u32, to: u32, retransmitted: bool) -> AckOutcome {
         let sent_at = if retransmitted { ms(100) } else { ms(0) };
-        let segment = Delivered { range: range(from, to), sent_at, retransmitted, origin: Origin::New };
+        let (range, copied) = (range(from, to), false);
+        let segment = Delivered { range, sent_at, retransmitted, copied, origin: Origin::New };
         AckOutcome { delivered: smallvec::smallvec![segment], ..ack(1000, 2000) }
     }
 

@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use crate::on_demand::{Initial, OnDemand};
 use crate::outcome::{AckOutcome, Delivered, Dsack, Origin, Sent};
 use crate::seq_ranges::{SeqRange, SeqRanges};
-use crate::time::{Instant, Micros};
+use crate::time::{Instant, Micros, TIMESTAMP_TICK};
 
 mod lost;
 mod sent_twice;
@@ -47,9 +47,11 @@ pub(crate) struct Record {
     pub(crate) lost: bool,
     /// True if the segment was declared lost, retransmitted or not, and neither sacked nor restored since.
     pub(crate) missing: bool,
-    /// True if the receiver reported the segment by SACK and reneged. Its acknowledgement then gives no
-    /// round-trip sample.
+    /// True if the receiver reported the segment by SACK and reneged, or if a copy left later. Its
+    /// acknowledgement then gives no round-trip sample.
     pub(crate) taken_back: bool,
+    /// True if a copy left without an agreement. A delivery then does not show that the original was late.
+    pub(crate) copied: bool,
     /// True for the SYN; such a record contains nothing else.
     pub(crate) syn: bool,
     /// True if the last sequence number is the FIN.
@@ -96,6 +98,8 @@ pub(crate) struct Scoreboard {
     reno: DupAcks,
     /// True if a controller needs the ranges that were marked lost.
     logs_losses: bool,
+    /// True if the peer reports needless copies by DSACK.
+    reports_copies: bool,
 }
 
 /// State of all records except originals in flight.
@@ -180,12 +184,19 @@ impl Scoreboard {
             tags: OnDemand::new(),
             reno: DupAcks { arrived: 0, recover: None, announced_to: iss, mss: 536 },
             logs_losses: false,
+            reports_copies: false,
         }
     }
 
     /// Records ranges marked lost for [`Scoreboard::take_lost_log`].
     pub(crate) fn log_losses(&mut self) {
         self.logs_losses = true;
+    }
+
+    /// Prepares for copies without an agreement. The peer reports such a copy by DSACK, if the original or a
+    /// retransmission arrives too.
+    pub(crate) fn expect_dsack_of_copies(&mut self) {
+        self.reports_copies = true;
     }
 
     /// Returns and clears the ranges marked lost since the last call, unsorted, each with the time of its
@@ -370,6 +381,9 @@ impl Scoreboard {
         }
         // The copy of a SYN may differ from the SYN, so it counts as a retransmission (Karn).
         if sent.origin == Origin::Duplicate && !sent.syn {
+            if self.reports_copies {
+                self.mark_copied(sent);
+            }
             return;
         }
         if !again.is_empty() {
@@ -384,6 +398,16 @@ impl Scoreboard {
         }
     }
 
+    /// Marks the segments of a copy that left without an agreement. A copy that leaves later than its
+    /// original makes the round-trip time ambiguous.
+    fn mark_copied(&mut self, copy: &Sent) {
+        for index in self.cut_out(copy.range) {
+            let Some(record) = self.records.get_mut(index) else { break };
+            record.copied = true;
+            record.taken_back |= Micros::between(record.sent_at, copy.at) > TIMESTAMP_TICK;
+        }
+    }
+
     fn append(&mut self, sent: &Sent) {
         let mut record = Record {
             range: SeqRange::default(),
@@ -395,6 +419,7 @@ impl Scoreboard {
             lost: false,
             missing: false,
             taken_back: false,
+            copied: false,
             syn: sent.syn,
             fin: false,
         };
@@ -753,6 +778,7 @@ impl Record {
             range: self.range,
             sent_at: self.sent_at,
             retransmitted: self.transmissions > 1 || self.taken_back,
+            copied: self.copied,
             origin: self.origin,
         }
     }

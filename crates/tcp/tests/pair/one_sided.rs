@@ -1,10 +1,13 @@
 //! The planner of a server whose peer has agreed to nothing. Times are milliseconds since the SYN left; one
 //! way takes 50 ms.
 
+use std::time::Duration;
+
 use brisk_tcp::config::{HandshakeCopies, PlannerConfig, TcpConfig};
+use brisk_tcp::connection::ConnStats;
 use brisk_wire::Flags;
 
-use crate::harness::B;
+use crate::harness::{B, pattern};
 use crate::path::{World, tcp};
 
 const SYN_ACK: Flags = Flags(Flags::SYN.0 | Flags::ACK.0);
@@ -49,4 +52,91 @@ fn copy_opens_the_connection_if_the_syn_ack_is_lost() {
     }));
     world.open();
     assert_eq!((world.pair.now - world.began).as_millis(), 150, "the copy is answered");
+}
+
+/// Sends `bytes` from B to A over a new connection. Returns the time at which they arrived, and B's view of
+/// the connection a round trip later.
+fn fetch(world: &mut World, bytes: usize) -> (u128, ConnStats) {
+    let (at_a, at_b) = world.open();
+    let began = world.pair.now;
+    world.pair.transfer(B, at_b, at_a, &pattern(bytes), Duration::from_secs(100));
+    let took = (world.pair.now - began).as_millis();
+    world.pair.run_ms(300);
+    let stats = world.pair.b.conn_stats(at_b).expect("open");
+    world.close(at_a, at_b);
+    (took, stats)
+}
+
+/// Loses the first instance of this data segment of B.
+fn lose(world: &mut World, index: usize) {
+    let mut data = 0;
+    world.pair.tap = Some(Box::new(move |from, segment| {
+        data += usize::from(from == B && !segment.payload.is_empty());
+        from == B && !segment.payload.is_empty() && data == index
+    }));
+}
+
+/// Two of its eight segments are a quarter.
+const RESPONSE: usize = 8 * 1448;
+
+#[test]
+fn tail_is_copied_and_the_answer_is_no_sign_of_a_spurious_retransmission() {
+    let mut world = known_loss(25);
+    let loss = |world: &mut World| world.facts(B).loss.expect("known");
+    let before = loss(&mut world);
+    let (took, stats) = fetch(&mut world, RESPONSE);
+    let counters = stats.counters;
+    assert_eq!((took, counters.copies_sent, counters.dsacks), (50, 2, 2));
+    assert_eq!((counters.retransmits, counters.retransmits_spurious, counters.probes), (0, 0, 0));
+    assert_eq!((counters.undos, counters.reductions, stats.reordering_seen), (0, 0, false));
+    let after = loss(&mut world);
+    assert_eq!(
+        after.segments - before.segments,
+        8,
+        "not the SYN-ACK and the first copy, but the second twice"
+    );
+    assert!(after.per_million < before.per_million, "{before:?}, then {after:?}");
+}
+
+/// The known losses came in runs, so the copies leave a quarter of a round trip after their originals.
+#[test]
+fn copy_repairs_a_lost_segment_without_a_sign_of_reordering() {
+    for lost in [7, 8] {
+        let mut world = known_loss(25);
+        lose(&mut world, lost);
+        let (took, stats) = fetch(&mut world, RESPONSE);
+        let counters = stats.counters;
+        assert_eq!((took, counters.copies_sent, counters.dsacks), (75, 2, 1), "{lost}");
+        assert_eq!((counters.retransmits, counters.probes, counters.undos), (0, 0, 0), "{lost}");
+        assert!(!stats.reordering_seen, "{lost}: the copy of a lost segment is not a late original");
+    }
+}
+
+/// The first response shows that the peer sends DSACKs. So the missing DSACK of the second one counts.
+#[test]
+fn loss_that_a_copy_repairs_is_learnt_from_the_missing_dsack() {
+    let mut world = known_loss(25);
+    let (at_a, at_b) = world.open();
+    for (lost, losses) in [(usize::MAX, 0), (8, 0), (usize::MAX, 1)] {
+        lose(&mut world, lost);
+        world.pair.transfer(B, at_b, at_a, &pattern(RESPONSE), Duration::from_secs(100));
+        world.pair.run_ms(300);
+        let stats = world.pair.b.conn_stats(at_b).expect("open");
+        assert_eq!((stats.lost_segments, stats.counters.retransmits), (losses, 0));
+    }
+}
+
+#[test]
+fn data_is_not_copied_without_known_loss_sack_or_the_switch() {
+    let copies = |world: &mut World| fetch(world, RESPONSE).1.counters.copies_sent;
+    assert_eq!(copies(&mut World::served_by(one_sided(25), tcp())), 0, "no loss is known");
+    assert_eq!(copies(&mut known_loss(0)), 0, "no allowance");
+    let planned = TcpConfig { delack_max: Duration::ZERO, ..TcpConfig::planned(25) };
+    for (server, client) in [(one_sided(25), TcpConfig { sack: false, ..tcp() }), (planned, tcp())] {
+        let mut world = World::served_by(server, client);
+        world.lose_four();
+        world.fetch(200_000);
+        world.pair.tap = None;
+        assert_eq!(copies(&mut world), 0);
+    }
 }

@@ -19,6 +19,7 @@ use crate::connection::gentle::parity::ParityTx;
 use crate::connection::gentle::planner::Planner;
 use crate::connection::gentle::proactive::{ACK_LEN, Proactive};
 use crate::connection::gentle::repair::ParityRx;
+use crate::connection::gentle::unmarked::Unmarked;
 use crate::connection::handshake::Handshake;
 use crate::connection::observation::Observation;
 use crate::connection::path::OnPath;
@@ -43,6 +44,7 @@ pub(crate) mod plain_copy;
 pub(crate) mod planner;
 pub(crate) mod proactive;
 pub(crate) mod repair;
+pub(crate) mod unmarked;
 
 /// Bytes that a set of flags occupies in a data segment, padding included.
 const FLAGS_LEN: u32 = 8;
@@ -67,6 +69,8 @@ pub(crate) struct Gentle {
     outcome: GentleOutcome,
     pub(crate) active: Option<Box<Active>>,
     pub(crate) planner: Option<Box<Planner>>,
+    /// Copies without an agreement, once a plan has had some.
+    pub(crate) unmarked: Option<Box<Unmarked>>,
     #[cfg(feature = "historical")]
     pub(in crate::connection) f1_hold: Option<F1Hold>,
 }
@@ -192,6 +196,7 @@ impl Gentle {
             outcome: GentleOutcome::Off(GentleOff::NotAsked),
             active: None,
             planner: config.mechanisms.planner.map(|planner| Box::new(Planner::new(planner))),
+            unmarked: None,
             #[cfg(feature = "historical")]
             f1_hold: None,
         }
@@ -203,6 +208,12 @@ impl Gentle {
 
     pub(crate) fn agreed(&self) -> Option<Agreed> {
         self.active.as_ref().map(|active| active.agreed)
+    }
+
+    /// True if segments that leave, and time that passes, concern the mechanisms.
+    #[inline]
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.active.is_some() || self.unmarked.is_some()
     }
 
     pub(crate) fn is_f1(&self) -> bool {
@@ -352,7 +363,9 @@ impl Gentle {
         sends: bool,
         is_open: bool,
     ) -> Option<Instant> {
-        let active = self.active.as_deref()?;
+        let Some(active) = self.active.as_deref() else {
+            return self.copier().filter(|_| sends).and_then(Copies::next_timeout);
+        };
         let parity = active.tx.as_ref().and_then(|parity| parity.next_timeout(tx, known));
         let repair = active.rx.as_ref().and_then(|rx| rx.next_timeout(tx.timeout()));
         let copies = active.proactive.as_ref().and_then(|proactive| proactive.next_timeout(sends, is_open));
@@ -362,7 +375,12 @@ impl Gentle {
     /// Serves the timers. Copies and parity may be due. Received data that parity has repaired counts as lost
     /// if its original has not arrived by now.
     pub(crate) fn on_timeout(&mut self, parts: &mut Parts<'_>, now: Instant) {
-        let Some(active) = self.active.as_deref_mut() else { return };
+        let Some(active) = self.active.as_deref_mut() else {
+            if let Some(unmarked) = &mut self.unmarked {
+                unmarked.copies.on_timeout(now);
+            }
+            return;
+        };
         active.on_proactive_timeout(parts, now);
         if let Some(tx) = &mut active.tx {
             tx.on_timeout(parts, now);
@@ -397,7 +415,7 @@ impl Gentle {
     /// True if copies, parity or a failure may have to leave, now or when they are due.
     #[inline]
     pub(crate) fn has_turn(&self) -> bool {
-        let Some(active) = &self.active else { return false };
+        let Some(active) = &self.active else { return self.copier().is_some_and(Copies::are_waiting) };
         active.proactive.as_ref().is_some_and(|proactive| proactive.copies.are_waiting())
             || active.tx.as_ref().is_some_and(ParityTx::is_waiting)
             || self.owes_failure()
@@ -420,7 +438,9 @@ impl Gentle {
             .and_then(|(planner, data)| planner.copy_delay(&data.range, parts.tx.rtt.srtt()));
         let withheld = self.withholds_parity(parts.tx.recovery.state());
         let affords_ack = self.affords(ACK_LEN);
-        let Some(active) = self.active.as_deref_mut() else { return };
+        let Some(active) = self.active.as_deref_mut() else {
+            return self.on_sent_unmarked(sent, named, parts, now);
+        };
         match *sent {
             SentSegment::Data { data, header, fresh, urgent } => {
                 active.signals.on_sent(header.options.gentle, now);

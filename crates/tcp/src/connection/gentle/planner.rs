@@ -287,13 +287,17 @@ impl Gentle {
 
     /// Plans how the flight that begins is protected, and applies the plan to the mechanisms.
     pub(crate) fn plan_flight(&mut self, flight: Flight, parts: &mut Parts<'_>) {
-        let means = Means { parity: self.planned_parity(), copies: self.sends_copies() };
+        let unmarked = self.may_copy_unmarked(parts);
+        let means = Means { parity: self.planned_parity(), copies: unmarked || self.sends_copies() };
         let Some(planner) = &mut self.planner else { return };
         let losses = planner.expected_losses(parts);
         // Pacing may have held back redundancy of the flight before.
         let left = parts.tx.redundancy_left();
         let owed = planner.unacknowledged(parts).map_or(0, |last| left.min(last.plan.cost));
-        let allowance = planner.destination_allowance.saturating_add(planner.earned_by(&flight));
+        let (available, earned) = (planner.destination_allowance, planner.earned_by(&flight));
+        // Each peer of such an end is a destination of its own. So the constant of the allowance would permit
+        // copies of all data of most peers.
+        let allowance = if unmarked { available.min(earned) } else { available.saturating_add(earned) };
         let plan = match planner.config.form {
             Some(form) => form.weigh(&flight, &losses),
             None => plan::plan(&flight, &losses, &means, allowance),
@@ -305,6 +309,9 @@ impl Gentle {
             Protection::Parity { parities, group, pause } => (parities, group, pause),
             Protection::Nothing | Protection::Copies { .. } => (0, 2, false),
         };
+        if unmarked && plan.protection != Protection::Nothing {
+            self.start_unmarked(parts);
+        }
         self.plan_parity(parities, group, pause);
         parts.tx.limit_redundancy_to_plan(plan.redundancy(&flight).saturating_add(owed));
         parts.counters.planned += 1;

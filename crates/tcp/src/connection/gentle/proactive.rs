@@ -41,7 +41,7 @@ impl Proactive {
         Proactive {
             copies: Copies::new(CopyPolicy {
                 scope,
-                mark: config.mark,
+                mark: Some(config.mark),
                 gap: config.gap,
                 loss_cap: config.loss_cap,
             }),
@@ -87,6 +87,15 @@ impl Gentle {
     pub(crate) fn sends_copies(&self) -> bool {
         self.proactive().is_some_and(|proactive| proactive.copies.is_on())
     }
+
+    /// Returns the copier, with or without an agreement.
+    #[inline]
+    pub(crate) fn copier(&self) -> Option<&Copies> {
+        match &self.active {
+            Some(active) => active.proactive.as_ref().map(|proactive| &proactive.copies),
+            None => self.unmarked.as_ref().map(|unmarked| &unmarked.copies),
+        }
+    }
 }
 
 /// The next copy, and the peer's reports about copies.
@@ -94,7 +103,7 @@ impl Gentle {
     /// Decides whether the copy that is due leaves.
     #[inline]
     pub(crate) fn decide_copy(&self, tx: &Sender, budget: impl FnOnce() -> Budget, now: Instant) -> Step {
-        let next = self.proactive().and_then(|proactive| proactive.copies.next(now));
+        let next = self.copier().and_then(|copies| copies.next(now));
         // A bare FIN takes a byte of the budget, so that it waits for pacing and does not exceed the plan.
         let len_of = |copy: &Copy| copy.range.len().min(copy.payload_len().max(1));
         let Some((range, len)) = next.map(|copy| (copy.range, len_of(copy))) else {
@@ -154,7 +163,10 @@ impl Gentle {
     }
 
     fn copies(&mut self) -> Option<&mut Copies> {
-        Some(&mut self.active()?.proactive.as_mut()?.copies)
+        match &mut self.active {
+            Some(active) => active.proactive.as_mut().map(|proactive| &mut proactive.copies),
+            None => self.unmarked.as_mut().map(|unmarked| &mut unmarked.copies),
+        }
     }
 
     /// Processes a DSACK. A copy that is reported as a duplicate was not recognised as a copy. But after the
@@ -223,6 +235,58 @@ impl Proactive {
     }
 }
 
+impl Copies {
+    /// Queues a copy as [`Active::copy`] does.
+    pub(super) fn copy(
+        &mut self,
+        data: &Data,
+        header: &TcpHeader,
+        named: Option<Duration>,
+        parts: &mut Parts<'_>,
+        now: Instant,
+    ) -> bool {
+        let (srtt, rto) = (parts.tx.rtt.srtt(), parts.tx.timeout());
+        let segments = data.payload_len().div_ceil(data.segment_size.max(1)).max(1);
+        let original = Original { range: data.range, segments, origin: data.origin, at: now, srtt, rto };
+        let before = self.off();
+        if data.twice {
+            self.on_sent_twice(&original, data.segment_size);
+            parts.account_copies(data.range, segments, now);
+            return true;
+        }
+        let copied = self.on_sent(&original, header);
+        if let (Origin::New, Some(wait)) = (data.origin, named) {
+            self.add(data.range, header, now + wait);
+        }
+        if let Some(why) = self.off().filter(|_| before.is_none()) {
+            parts.observe(Observation::CopiesOff { why });
+        }
+        copied
+    }
+}
+
+impl Parts<'_> {
+    /// Accounts for copies of this range that left. They are not in flight and change no timer; pacing and
+    /// the allowance count them.
+    pub(super) fn account_copies(&mut self, range: SeqRange, segments: u32, now: Instant) {
+        let len = range.len();
+        self.tx.scoreboard.on_sent(&Sent {
+            range,
+            segment_size: len,
+            origin: Origin::Duplicate,
+            syn: false,
+            fin: false,
+            at: now,
+        });
+        self.tx.rate.on_sent(len, now);
+        self.tx.on_redundancy(len, now);
+        self.tx.fin_copied |= self.tx.is_fin_in(range);
+        self.counters.copies_sent += u64::from(segments);
+        self.counters.redundant_bytes += u64::from(len);
+        self.observe(Observation::Sent { range, origin: Origin::Duplicate });
+    }
+}
+
 /// Segments that leave.
 impl Active {
     /// Changes the copier, and reports if the change switches it off.
@@ -239,28 +303,8 @@ impl Active {
         if let Some(proactive) = &mut self.proactive {
             proactive.copies.on_copy_sent(now);
         }
-        self.account_copies(range, 1, parts, now);
-    }
-
-    /// Accounts for copies of this range that left. They are not in flight and change no timer; pacing and
-    /// the allowance count them.
-    fn account_copies(&mut self, range: SeqRange, segments: u32, parts: &mut Parts<'_>, now: Instant) {
-        let len = range.len();
-        parts.tx.scoreboard.on_sent(&Sent {
-            range,
-            segment_size: len,
-            origin: Origin::Duplicate,
-            syn: false,
-            fin: false,
-            at: now,
-        });
-        parts.tx.rate.on_sent(len, now);
-        parts.tx.on_redundancy(len, now);
-        parts.tx.fin_copied |= parts.tx.is_fin_in(range);
-        parts.counters.copies_sent += u64::from(segments);
-        parts.counters.redundant_bytes += u64::from(len);
         self.copied = Some(now);
-        parts.observe(Observation::Sent { range, origin: Origin::Duplicate });
+        parts.account_copies(range, 1, now);
     }
 
     /// Queues a copy of a data segment that left with this header, if the segment is in the scope of copies.
@@ -275,23 +319,10 @@ impl Active {
         now: Instant,
     ) -> bool {
         let Some(proactive) = self.proactive.as_mut().filter(|_| !data.mtu_probe) else { return false };
-        let (srtt, rto) = (parts.tx.rtt.srtt(), parts.tx.timeout());
-        let segments = data.payload_len().div_ceil(data.segment_size.max(1)).max(1);
-        let original = Original { range: data.range, segments, origin: data.origin, at: now, srtt, rto };
-        let before = proactive.copies.off();
         if data.twice {
-            proactive.copies.on_sent_twice(&original, data.segment_size);
-            self.account_copies(data.range, segments, parts, now);
-            return true;
+            self.copied = Some(now);
         }
-        let copied = proactive.copies.on_sent(&original, header);
-        if let (Origin::New, Some(wait)) = (data.origin, named) {
-            proactive.copies.add(data.range, header, now + wait);
-        }
-        if let Some(why) = proactive.copies.off().filter(|_| before.is_none()) {
-            parts.observe(Observation::CopiesOff { why });
-        }
-        copied
+        proactive.copies.copy(data, header, named, parts, now)
     }
 
     /// Queues a copy of an acknowledgement without data, if so configured.

@@ -52,8 +52,8 @@ pub enum CopiesOff {
 pub(crate) struct CopyPolicy {
     /// The new segments to copy.
     pub(crate) scope: Scope,
-    /// The first mark.
-    pub(crate) mark: CopyMark,
+    /// The first mark; `None` for a peer that knows no mark.
+    pub(crate) mark: Option<CopyMark>,
     /// Time between original and copy, at most a quarter of the round-trip time.
     pub(crate) gap: Duration,
     /// Loss in percent at which copying ends.
@@ -148,8 +148,8 @@ impl Copies {
     /// Returns the bytes of options that the mark adds to a copy; originals must leave space for them.
     pub(crate) fn mark_len(&self) -> u32 {
         match self.policy.mark {
-            CopyMark::Option if self.off.is_none() => MARK_OPTION_LEN,
-            CopyMark::Bit | CopyMark::Option => 0,
+            Some(CopyMark::Option) if self.off.is_none() => MARK_OPTION_LEN,
+            Some(CopyMark::Bit | CopyMark::Option) | None => 0,
         }
     }
 
@@ -172,7 +172,7 @@ impl Copies {
     /// True if a copy is its original with the bit set and follows directly. A device can then create it.
     pub(crate) fn follow_at_once(&self) -> bool {
         let CopyPolicy { mark, gap, .. } = self.policy;
-        mark == CopyMark::Bit && gap == Duration::ZERO && self.waiting.is_empty()
+        mark == Some(CopyMark::Bit) && gap == Duration::ZERO && self.waiting.is_empty()
     }
 
     /// Processes a segment that left with this header. Returns whether it will be copied.
@@ -239,7 +239,10 @@ impl Copies {
 
     /// Records that the copy of [`Copies::next`] left.
     pub(crate) fn on_copy_sent(&mut self, now: Instant) {
-        if let Some(Copy { range, .. }) = self.waiting.pop_front() {
+        // Past copies show whether the path removes the mark.
+        if let Some(Copy { range, .. }) = self.waiting.pop_front()
+            && self.policy.mark.is_some()
+        {
             self.remember(Left { range, segment_size: range.len(), at: now });
         }
     }
@@ -280,8 +283,9 @@ impl Copies {
         }
         self.needless = 0;
         match self.policy.mark {
-            CopyMark::Bit => self.policy.mark = CopyMark::Option,
-            CopyMark::Option => self.end(CopiesOff::MarkLost),
+            Some(CopyMark::Bit) => self.policy.mark = Some(CopyMark::Option),
+            Some(CopyMark::Option) => self.end(CopiesOff::MarkLost),
+            None => {}
         }
         // The waiting copies have the old mark, and may be too long for the new one.
         self.waiting.clear();
@@ -323,8 +327,9 @@ impl Copies {
     fn marked(&self, header: &TcpHeader) -> TcpHeader {
         let mut copy = header.clone();
         match self.policy.mark {
-            CopyMark::Bit => copy.flags |= Flags::R4,
-            CopyMark::Option => {
+            None => copy.flags = copy.flags.without(Flags::CWR),
+            Some(CopyMark::Bit) => copy.flags |= Flags::R4,
+            Some(CopyMark::Option) => {
                 let flags = copy.options.gentle.and_then(|option| option.flags()).unwrap_or(0);
                 copy.options.gentle = Some(Gentle::Short { flags: flags | gentle::COPY });
             }
@@ -340,7 +345,7 @@ mod tests {
     const RTT: Micros = Micros::from_millis(100);
     const RTO: Micros = Micros::from_millis(500);
     const POLICY: CopyPolicy =
-        CopyPolicy { scope: Scope::All, mark: CopyMark::Bit, gap: Duration::ZERO, loss_cap: 25 };
+        CopyPolicy { scope: Scope::All, mark: Some(CopyMark::Bit), gap: Duration::ZERO, loss_cap: 25 };
 
     fn at(millis: u64) -> Instant {
         Instant::from_millis(millis)

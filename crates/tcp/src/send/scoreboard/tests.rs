@@ -387,6 +387,30 @@ fn dsack_is_attributed_to_a_copy_only_without_retransmission() {
     assert_eq!(reported(&mut board, 1000, 2000).0, DsackOf::NeverSentTwice);
 }
 
+/// A peer without an agreement reports copies too. If the original was lost, the copy and the retransmission
+/// cause one DSACK, which must not undo the reduction of the window.
+#[test]
+fn first_dsack_is_attributed_to_the_copy_that_the_peer_reports() {
+    let mut board = board(2, true);
+    board.expect_dsack_of_copies();
+    board.on_sent(&sent(Origin::Duplicate, 0, 2000, ms(2)));
+    board.on_sent(&sent(Origin::Retransmit, 0, 1000, ms(10)));
+    assert_eq!(reported(&mut board, 0, 1000).0, DsackOf::Duplicate);
+    assert_eq!(reported(&mut board, 0, 1000).0, DsackOf::Retransmit);
+    assert_eq!(reported(&mut board, 1000, 2000).0, DsackOf::Duplicate);
+    assert_eq!(reported(&mut board, 1000, 2000).0, DsackOf::NeverSentTwice);
+}
+
+#[test]
+fn copy_that_leaves_later_makes_the_round_trip_ambiguous() {
+    for (later, rtt) in [(1, Some(Micros::from_millis(50))), (9, None)] {
+        let mut board = board(1, true);
+        board.expect_dsack_of_copies();
+        board.on_sent(&sent(Origin::Duplicate, 0, 1000, ms(later)));
+        assert_eq!(board.on_ack(ISS + 1000, &blocks(&[]), info(ms(50))).rtt, rtt, "{later} ms later");
+    }
+}
+
 #[test]
 fn dsack_of_retransmitted_and_copied_bytes_counts_the_retransmitted_ones() {
     let mut board = board(2, true);
