@@ -16,9 +16,10 @@
     load.py over-time LOG WINDOW
         Prints requests, failures and percentiles in windows of WINDOW seconds.
     load.py verdict LOG SAMPLES
-        Prints a row for each minute (requests, failures, percentiles, memory and descriptors of both sides), and whether no request
+        Prints a row for each minute (requests, failures, percentiles, memory and descriptors of each side), and whether no request
         failed and the other figures are flat. SAMPLES has a line for each minute: seconds since the epoch and, for the frontend and
-        the backend, resident MB, MB that the program has allocated, and descriptors. The exit status is 1 if a check fails.
+        the backend, or for an edge alone, resident MB, MB that the program has allocated, and descriptors. The exit status is 1 if
+        a check fails.
 """
 import asyncio
 import math
@@ -167,23 +168,24 @@ def verdict(path, samples):
     requests = sorted(read(path))
     start = requests[0][0]
     looks = [[float(word) for word in line.split()] for line in open(samples)]
-    print(f"{'minute':>6} {'requests':>9} {'failed':>7} {'p50 ms':>7} {'p95 ms':>7} {'p99 ms':>7} "
-          f"{'front MB':>9} {'alloc.':>7} {'files':>6} {'back MB':>8} {'alloc.':>7} {'files':>6}")
+    sides = ["edge"] if len(looks[0]) == 4 else ["frontend", "backend"]
+    print(f"{'minute':>6} {'requests':>9} {'failed':>7} {'p50 ms':>7} {'p95 ms':>7} {'p99 ms':>7}"
+          + "".join(f" {side + ' MB':>11} {'alloc.':>7} {'files':>6}" for side in sides))
     minutes = []
     for minute in range(len(looks)):
         part = [r for r in requests if 60 * minute <= r[0] - start < 60 * (minute + 1)]
         at, answered = milliseconds(part), sum(outcome == "ok" for _, _, outcome in part)
         look = min(looks, key=lambda look: abs(look[0] - start - 60 * (minute + 1)))[1:]
         minutes.append((at(.99), look))
-        print(f"{minute + 1:6} {len(part):9} {len(part) - answered:7} {at(.5):7.0f} {at(.95):7.0f} {at(.99):7.0f} "
-              f"{look[0]:9.1f} {look[1]:7.1f} {look[2]:6.0f} {look[3]:8.1f} {look[4]:7.1f} {look[5]:6.0f}")
+        print(f"{minute + 1:6} {len(part):9} {len(part) - answered:7} {at(.5):7.0f} {at(.95):7.0f} {at(.99):7.0f}"
+              + "".join(f" {look[n]:11.1f} {look[n + 1]:7.1f} {look[n + 2]:6.0f}" for n in range(0, len(look), 3)))
     lost = Counter(outcome for _, _, outcome in requests if outcome != "ok")
     reasons = ", ".join(f"{count} {outcome}" for outcome, count in sorted(lost.items()))
     told = [("no request failed", not lost, f"{lost.total()} of {len(requests)} {reasons}")]
     # The checks begin after a third of the time, because connections are opened and tables fill before.
     settled = minutes[len(minutes) // 3:]
     series = [("p99", "p99, ms", [p99 for p99, _ in settled])]
-    for at, side in [(0, "frontend"), (3, "backend")]:
+    for at, side in zip((0, 3), sides):
         series.append(("memory", f"memory of the {side}, MB", [look[at] for _, look in settled]))
         series.append(("allocated", f"allocated by the {side}, MB", [look[at + 1] for _, look in settled]))
         series.append(("descriptors", f"descriptors of the {side}", [look[at + 2] for _, look in settled]))
