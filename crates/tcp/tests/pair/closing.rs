@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use brisk_tcp::Event;
-use brisk_tcp::config::{ConnectConfig, ListenConfig, TcpConfig};
+use brisk_tcp::config::{ConnectConfig, ListenConfig, SynCookies, TcpConfig};
 use brisk_tcp::connection::State;
 use brisk_tcp::error::{CloseReason, ReadError, WriteError};
 use brisk_tcp::stack::Refusal;
 use brisk_wire::{Flags, SeqNum, TcpHeader, Timestamps};
 
-use crate::harness::{A, B, Pair, pattern};
+use crate::harness::{A, B, Pair, packet, pattern, syn};
 
 const FIN_ACK: Flags = Flags(Flags::FIN.0 | Flags::ACK.0);
 const SYN_ACK: Flags = Flags(Flags::SYN.0 | Flags::ACK.0);
@@ -267,6 +267,29 @@ fn a_newer_syn_opens_a_new_connection_over_a_time_wait() {
         assert_eq!(pair.b.stats().time_waits_reused, 1);
         let new = pair.seen.iter().rev().find(|seen| seen.is(B, SYN_ACK)).expect("sent").tcp.seq;
         assert!(new.gt(old.seq + 65_535), "the numbers of the old connection are left behind");
+        pair.transfer(A, at_a, at_b, &pattern(10_000), Duration::from_secs(1));
+    }
+}
+
+#[test]
+fn a_newer_syn_opens_a_new_connection_over_a_time_wait_during_a_flood() {
+    for syn_cookies in [SynCookies::UnderFlood, SynCookies::Always] {
+        let mut pair = Pair::new(1);
+        let listener =
+            pair.listen(B, 80, ListenConfig { syn_cookies, max_half_open: 2, ..ListenConfig::default() });
+        let config = ConnectConfig { local: Some(A.addr(5000)), ..ConnectConfig::default() };
+        let (at_a, at_b) = pair.established_at(listener, &config);
+        pair.release(B, at_b);
+        pair.run_ms(100);
+        pair.release(A, at_a);
+        pair.run_ms(100);
+        assert_eq!(pair.b.time_waits(), 1);
+        for port in 1000..1010 {
+            pair.inject(B, &packet(([10, 9, 9, 9], port).into(), B.addr(80), &syn(7), &[]));
+        }
+        assert!(pair.b.stats().syn_cookies_sent >= 8);
+        let (at_a, at_b) = pair.established_at(listener, &config);
+        assert_eq!((pair.b.stats().time_waits_reused, pair.b.time_waits()), (1, 0));
         pair.transfer(A, at_a, at_b, &pattern(10_000), Duration::from_secs(1));
     }
 }
