@@ -18,7 +18,6 @@ const NAMES: &[&str] = &[
     "tcp_fastopen_blackhole_timeout_sec",
     "tcp_fastopen_key",
     "tcp_fin_timeout",
-    "tcp_frto",
     "tcp_invalid_ratelimit",
     "tcp_keepalive_intvl",
     "tcp_keepalive_probes",

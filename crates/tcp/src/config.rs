@@ -389,8 +389,6 @@ pub struct TcpConfig {
     pub retries: u32,
     /// Like `retries`, for a connection that the application has released. Default `None`: no smaller limit.
     pub orphan_retries: Option<u32>,
-    /// Detect spurious timeouts by F-RTO (RFC 5682). Default on.
-    pub frto: bool,
     /// Number of segments above a hole at which the hole counts as lost, if no reordering is known on the
     /// path (RFC 5681 section 3.2; Linux: `tcp_reordering`). 1 to 300, default 3.
     pub dup_thresh: u32,
@@ -471,7 +469,6 @@ impl Default for TcpConfig {
             synack_retries: 5,
             retries: 15,
             orphan_retries: None,
-            frto: true,
             dup_thresh: 3,
             challenge_interval: Duration::from_millis(500),
             fin_wait_2_timeout: Duration::from_secs(60),

@@ -57,7 +57,6 @@ impl Settings {
             "tcp_synack_retries" => self.tcp.synack_retries = number(key, value)?,
             "tcp_retries2" => self.tcp.retries = number(key, value)?,
             "tcp_orphan_retries" => self.tcp.orphan_retries = Some(orphan_retries(number(key, value)?)),
-            "tcp_frto" => self.tcp.frto = value != "0",
             "tcp_reordering" => self.tcp.dup_thresh = number::<u32>(key, value)?.clamp(1, 300),
             "tcp_invalid_ratelimit" => {
                 self.tcp.challenge_interval = Duration::from_millis(number(key, value)?);

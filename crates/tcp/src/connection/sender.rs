@@ -323,7 +323,7 @@ impl Sender {
             rto: Rto::new(&config.rto),
             rack: Rack::new(host.granularity, config.dup_thresh),
             ack_delay: None,
-            recovery: Recovery::new(iss, config.frto),
+            recovery: Recovery::new(iss),
             #[cfg(feature = "historical")]
             rfc6675,
             window: SendWindow::new(),

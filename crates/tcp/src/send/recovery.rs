@@ -36,8 +36,6 @@ pub(crate) struct Recovery {
     sack: bool,
     /// True while F-RTO examines a timeout.
     frto: bool,
-    /// True if F-RTO is used.
-    uses_frto: bool,
     /// True if the last timeout lowered `ssthresh`; otherwise F-RTO does not send new data.
     first_timeout: bool,
     /// True if SND.UNA moved since the last timeout.
@@ -59,7 +57,7 @@ pub(crate) struct Recovery {
 
 impl Recovery {
     /// Returns the state before the first segment. `iss` is the initial send sequence number.
-    pub(crate) fn new(iss: SeqNum, uses_frto: bool) -> Self {
+    pub(crate) fn new(iss: SeqNum) -> Self {
         Recovery {
             state: CongestionState::Open,
             una: iss,
@@ -72,7 +70,6 @@ impl Recovery {
             undo_retrans: 0,
             first_retransmit: None,
             frto: false,
-            uses_frto,
             first_timeout: false,
             progressed: false,
             fast: false,
@@ -325,7 +322,7 @@ impl Recovery {
             // The timeout confirms the losses of the fast recovery.
             self.forbid_undo();
         }
-        self.frto = examines && self.sack && self.uses_frto;
+        self.frto = examines && self.sack;
         self.first_timeout = first;
         self.progressed = false;
         self.state = CongestionState::Loss;
@@ -568,7 +565,7 @@ mod tests {
 
     /// Returns a recovery that began at 100 ms with SND.UNA = 1000, SND.NXT = 9000 and one retransmission.
     fn in_recovery() -> Recovery {
-        let mut recovery = Recovery::new(ISS, true);
+        let mut recovery = Recovery::new(ISS);
         take(&mut recovery, &ack(0, 1000), false, 9000);
         assert_eq!(take(&mut recovery, &ack(1000, 1000), true, 9000), Episode::Entered);
         retransmit(&mut recovery, 1000, 2000, ms(100));
@@ -606,7 +603,7 @@ mod tests {
     #[test]
     fn a_retransmission_lost_after_a_timeout_is_a_second_sign_of_congestion() {
         // RFC 5681 section 4.3.
-        let mut recovery = Recovery::new(ISS, true);
+        let mut recovery = Recovery::new(ISS);
         take(&mut recovery, &ack(0, 1000), false, 9000);
         recovery.on_timeout(seq(9000));
         let again = LossOutcome { newly_lost: 1000, lost_again: 1000 };
@@ -616,7 +613,7 @@ mod tests {
 
     #[test]
     fn a_duplicate_is_no_disorder_if_nothing_is_missing_behind_it() {
-        let mut recovery = Recovery::new(ISS, true);
+        let mut recovery = Recovery::new(ISS);
         take(&mut recovery, &ack(1000, 1000), false, 9000);
         assert_eq!(recovery.state(), CongestionState::Open);
         let advancing = ack(1000, 2000);
@@ -626,7 +623,7 @@ mod tests {
 
     #[test]
     fn sacks_and_duplicates_without_loss_are_disorder() {
-        let mut recovery = Recovery::new(ISS, true);
+        let mut recovery = Recovery::new(ISS);
         let sacking = ack(1000, 1000);
         assert_eq!(
             recovery.on_ack(&sacking, &LossOutcome::default(), false, || true, seq(9000)),
@@ -640,7 +637,7 @@ mod tests {
     #[test]
     fn a_masked_reduction_is_undone_unless_it_answers_something_else_too() {
         let masked = || {
-            let mut recovery = Recovery::new(ISS, true);
+            let mut recovery = Recovery::new(ISS);
             take(&mut recovery, &ack(0, 1000), false, 9000);
             assert_eq!(recovery.on_masked_loss(seq(1000), seq(9000)), Episode::Entered);
             recovery
@@ -697,7 +694,7 @@ mod tests {
 
     #[test]
     fn one_window_is_reduced_once_for_any_cause() {
-        let mut recovery = Recovery::new(ISS, true);
+        let mut recovery = Recovery::new(ISS);
         take(&mut recovery, &ack(0, 1000), false, 9000);
         assert_eq!(recovery.on_ecn(seq(1000), seq(9000)), Episode::Entered);
         assert_eq!(recovery.state(), CongestionState::Cwr);
@@ -716,7 +713,7 @@ mod tests {
     fn a_timeout_lowers_ssthresh_once_for_the_same_data() {
         // RFC 5681 section 3.1, equation (4), applies when "the given segment has not yet been resent
         // by way of the retransmission timer"; else "the value of ssthresh is held constant".
-        let mut recovery = Recovery::new(ISS, true);
+        let mut recovery = Recovery::new(ISS);
         take(&mut recovery, &ack(0, 1000), false, 9000);
         assert!(recovery.on_timeout(seq(9000)));
         assert_eq!(recovery.state(), CongestionState::Loss);
@@ -735,7 +732,7 @@ mod tests {
 
     #[test]
     fn segments_too_large_for_the_path_are_repaired_without_a_reduction() {
-        let mut recovery = Recovery::new(ISS, true);
+        let mut recovery = Recovery::new(ISS);
         take(&mut recovery, &ack(0, 1000), false, 9000);
         recovery.on_too_big(seq(9000));
         assert_eq!(take(&mut recovery, &ack(1000, 2000), true, 9000), Episode::Stayed);
@@ -751,7 +748,7 @@ mod tests {
     fn duplicates_caused_by_our_own_retransmissions_start_no_fast_retransmit() {
         // RFC 6582 3.2 step 2: "the TCP sender first checks the value of recover to see if the
         // Cumulative Acknowledgment field covers more than recover".
-        let mut recovery = Recovery::new(ISS, true);
+        let mut recovery = Recovery::new(ISS);
         take(&mut recovery, &ack(0, 1), false, 9000);
         assert!(recovery.may_fast_retransmit());
         take(&mut recovery, &ack(1, 1), true, 9000);
@@ -783,7 +780,7 @@ mod tests {
 
     #[test]
     fn a_probe_in_flight_must_have_been_needless_as_well() {
-        let mut recovery = Recovery::new(ISS, true);
+        let mut recovery = Recovery::new(ISS);
         take(&mut recovery, &ack(0, 1000), false, 9000);
         recovery.on_repeating_probe(1000, seq(9000));
         assert_eq!(recovery.on_loss(seq(9000)), Episode::Entered);
@@ -876,7 +873,7 @@ mod tests {
 
     #[test]
     fn timeout_while_the_window_is_reduced_is_not_examined() {
-        let mut recovery = Recovery::new(ISS, true);
+        let mut recovery = Recovery::new(ISS);
         recovery.set_sack(true);
         take(&mut recovery, &ack(0, 1000), false, 9000);
         assert_eq!(recovery.on_ecn(seq(1000), seq(9000)), Episode::Entered);
@@ -903,7 +900,7 @@ mod tests {
     }
 
     fn timed_out(sack: bool) -> Recovery {
-        let mut recovery = Recovery::new(ISS, true);
+        let mut recovery = Recovery::new(ISS);
         recovery.set_sack(sack);
         take(&mut recovery, &ack(0, 1000), false, 9000);
         recovery.on_timeout(seq(9000));
@@ -954,7 +951,7 @@ mod tests {
 
     #[test]
     fn after_gigabytes_without_loss_a_loss_is_still_detected() {
-        let mut recovery = Recovery::new(ISS, true);
+        let mut recovery = Recovery::new(ISS);
         take(&mut recovery, &ack(0, 1), false, 2);
         for gigabyte in 0..3 {
             let una = (gigabyte << 30) + 1;
@@ -989,7 +986,7 @@ mod tests {
         /// outstanding at the first has been acknowledged.
         #[test]
         fn there_is_one_reduction_per_window(steps in prop::collection::vec(step(), 1..80)) {
-            let mut recovery = Recovery::new(ISS, true);
+            let mut recovery = Recovery::new(ISS);
             let (mut una, mut nxt, mut reduced_to) = (0u32, 1u32, None);
             for step in steps {
                 let episode = match step {
