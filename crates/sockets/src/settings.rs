@@ -43,7 +43,6 @@ const KEYS: &[(&str, &str)] = &[
     ("receive_buffer", "BYTES or INITIAL..MAX"),
     ("timestamps", "on or off"),
     ("sack", "on or off"),
-    ("dsack", "on or off"),
     ("window_scaling", "on or off"),
     ("ecn", "off, passive (if the peer requests it) or on (active opens request it too)"),
     ("delack_max", "maximum delay of an acknowledgement; 0: no delay"),
@@ -284,7 +283,6 @@ impl Settings {
             "receive_buffer" => tcp.receive_buffer = buffer(key, value)?,
             "timestamps" => tcp.timestamps = on_off(key, value)?,
             "sack" => tcp.sack = on_off(key, value)?,
-            "dsack" => tcp.dsack = on_off(key, value)?,
             "window_scaling" => tcp.window_scaling = on_off(key, value)?,
             "ecn" => {
                 tcp.ecn = match value {

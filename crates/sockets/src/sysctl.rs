@@ -11,7 +11,6 @@ const NAMES: &[&str] = &[
     "ip_default_ttl",
     "tcp_base_mss",
     "tcp_congestion_control",
-    "tcp_dsack",
     "tcp_early_retrans",
     "tcp_ecn",
     "tcp_fastopen",

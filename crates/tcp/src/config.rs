@@ -358,8 +358,6 @@ pub struct TcpConfig {
     pub timestamps: bool,
     /// Offer SACK (RFC 2018). Default on.
     pub sack: bool,
-    /// Report duplicates to a peer with SACK (RFC 2883). Default on.
-    pub dsack: bool,
     /// Offer window scaling (RFC 7323). Default on.
     pub window_scaling: bool,
     /// Explicit congestion notification (RFC 3168). Default [`EcnMode::Passive`].
@@ -455,7 +453,6 @@ impl Default for TcpConfig {
             window: WindowRules::default(),
             timestamps: true,
             sack: true,
-            dsack: true,
             window_scaling: true,
             ecn: EcnMode::Passive,
             nodelay: false,

@@ -41,7 +41,6 @@ impl Settings {
         match key {
             "tcp_timestamps" => self.tcp.timestamps = value != "0",
             "tcp_sack" => self.tcp.sack = value != "0",
-            "tcp_dsack" => self.tcp.dsack = value != "0",
             "tcp_window_scaling" => self.tcp.window_scaling = value != "0",
             "tcp_ecn" => {
                 self.tcp.ecn = match value {

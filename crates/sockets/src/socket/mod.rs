@@ -201,7 +201,7 @@ impl Socket {
                 self.system.$($part).+ = settings.tcp.$($part).+.clone();
             )*};
         }
-        follow!(timestamps, sack, dsack, window_scaling, ecn, slow_start_after_idle, hop_limit);
+        follow!(timestamps, sack, window_scaling, ecn, slow_start_after_idle, hop_limit);
         follow!(syn_retries, syn_linear_retries, synack_retries, retries, orphan_retries);
         follow!(loss_detection, mechanisms.reactive, thin_stream, challenge_interval);
         follow!(base_mss, mtu_probing, window.may_shrink, fin_wait_2_timeout);

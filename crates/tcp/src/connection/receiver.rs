@@ -37,12 +37,10 @@ impl Receiver {
     /// Returns a receiver that announced a maximum of `mss` bytes per segment.
     pub(crate) fn new(config: &TcpConfig, ts_offset: u32, mss: u32) -> Self {
         let window = RecvWindow::new(config.receive_buffer, config.window, mss);
-        let mut sack = SackReporter::new();
-        sack.set_reports_duplicates(config.dsack);
         Receiver {
             queue: RecvQueue::new(config.receive_buffer.initial),
             assembler: Assembler::new(SeqNum(0)),
-            sack,
+            sack: SackReporter::default(),
             ack: AckPolicy::new(config.delack_max, mss, u32::from(window.syn_window())),
             window,
             timestamps: Timestamps::new(ts_offset),

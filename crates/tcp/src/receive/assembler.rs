@@ -389,7 +389,7 @@ mod tests {
             let first = SeqNum(iss);
             let mut assembler = Assembler::new(first);
             let mut queue = RecvQueue::new(len);
-            let mut sack = SackReporter::new();
+            let mut sack = SackReporter::default();
             let mut model = Model { arrived: vec![false; len] };
             let mut stream = Vec::new();
             let sweep = (0..len).step_by(700).map(|start| (start, 900, 2000));

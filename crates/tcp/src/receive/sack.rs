@@ -16,7 +16,6 @@ const BLOCKS: usize = 4;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SackReporter {
-    reports_duplicates: bool,
     pending: OnDemand<PendingSack>,
 }
 
@@ -35,18 +34,9 @@ impl Initial for PendingSack {
 }
 
 impl SackReporter {
-    pub(crate) fn new() -> Self {
-        SackReporter { reports_duplicates: true, ..SackReporter::default() }
-    }
-
-    /// Sets whether duplicates are reported (RFC 2883).
-    pub(crate) fn set_reports_duplicates(&mut self, reports: bool) {
-        self.reports_duplicates = reports;
-    }
-
     /// Records the effect of a segment; `rcv_nxt` is RCV.NXT after it.
     pub(crate) fn on_arrival(&mut self, arrival: &Arrival, rcv_nxt: SeqNum) {
-        if arrival.duplicate.is_some() && self.reports_duplicates {
+        if arrival.duplicate.is_some() {
             self.pending.dsack = arrival.duplicate;
         }
         if let Some(pending) = self.pending.get_mut() {
@@ -64,7 +54,7 @@ impl SackReporter {
 
     /// Records a duplicate that the assembler did not process, because it was outside the window.
     pub(crate) fn on_duplicate(&mut self, range: SeqRange) {
-        self.pending.dsack = Some(range).filter(|_| self.reports_duplicates);
+        self.pending.dsack = Some(range);
     }
 
     /// Frees memory that an idle receiver does not need.
@@ -116,7 +106,7 @@ mod tests {
 
     impl Receiver {
         fn new() -> Self {
-            Receiver { assembler: Assembler::new(SeqNum(0)), sack: SackReporter::new() }
+            Receiver { assembler: Assembler::new(SeqNum(0)), sack: SackReporter::default() }
         }
 
         /// Processes a segment; returns the blocks of its acknowledgement.

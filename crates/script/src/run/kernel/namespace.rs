@@ -58,7 +58,6 @@ fn of_key(key: &str, value: &str) -> Result<Vec<(&'static str, String)>, String>
         ("seed" | "remote_isn" | "profile" | "mtu", _) => Ok(Vec::new()),
         ("timestamps", _) => one("tcp_timestamps", flag()),
         ("sack", _) => one("tcp_sack", flag()),
-        ("dsack", _) => one("tcp_dsack", flag()),
         ("window_scaling", _) => one("tcp_window_scaling", flag()),
         ("ecn", "passive") => one("tcp_ecn", "2".to_owned()),
         ("ecn", _) => one("tcp_ecn", flag()),
