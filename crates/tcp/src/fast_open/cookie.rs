@@ -170,19 +170,6 @@ impl KeySource {
     }
 }
 
-/// The server address in a cookie.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub enum CookieDst {
-    /// The destination of the packet.
-    #[default]
-    Packet,
-    /// No server address: the unspecified address is used instead.
-    Unbound,
-    /// This address. Use it if a load balancer translates the address that clients see.
-    Fixed(IpAddr),
-}
-
 /// Result of checking a cookie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Check {
@@ -197,7 +184,8 @@ pub(crate) enum Check {
 /// The keys of a server, prepared for use.
 #[derive(Debug)]
 pub(crate) struct KeyRing {
-    dst: CookieDst,
+    /// The server address in cookies; `None`: the destination of the packet.
+    dst: Option<IpAddr>,
     keys: CookieKeys,
 }
 
@@ -212,7 +200,7 @@ enum CookieKeys {
 }
 
 impl KeyRing {
-    pub(crate) fn new(source: &KeySource, dst: CookieDst) -> Self {
+    pub(crate) fn new(source: &KeySource, dst: Option<IpAddr>) -> Self {
         let keys = match source {
             KeySource::Fixed { primary, backup } => {
                 CookieKeys::Fixed { primary: primary.clone(), backup: backup.clone() }
@@ -240,7 +228,7 @@ impl KeyRing {
             #[cfg(feature = "derived-keys")]
             CookieKeys::Derived(epochs) => epochs.current()?,
         };
-        Cookie::new(&code.cookie_of(&AddressPair::of(client, self.bound_to(server))))
+        Cookie::new(&code.cookie_of(&AddressPair::of(client, self.dst.unwrap_or(server))))
     }
 
     /// Checks a cookie. Every key is tried, and the comparison takes the same time for every content. Only
@@ -249,7 +237,7 @@ impl KeyRing {
         let Ok(cookie) = <[u8; COOKIE_LEN]>::try_from(cookie.as_slice()) else {
             return Check::Invalid;
         };
-        let ends = AddressPair::of(client, self.bound_to(server));
+        let ends = AddressPair::of(client, self.dst.unwrap_or(server));
         // Compared as numbers in one step.
         let cookie = u64::from_ne_bytes(cookie);
         let is_of = |code: &CookieKey| u64::from_ne_bytes(code.cookie_of(&ends)).ct_eq(&cookie);
@@ -263,15 +251,6 @@ impl KeyRing {
             (true, _) => Check::Primary,
             (false, true) => Check::Backup,
             (false, false) => Check::Invalid,
-        }
-    }
-
-    fn bound_to(&self, server: IpAddr) -> IpAddr {
-        match self.dst {
-            CookieDst::Packet => server,
-            CookieDst::Unbound if server.is_ipv4() => IpAddr::V4(core::net::Ipv4Addr::UNSPECIFIED),
-            CookieDst::Unbound => IpAddr::V6(core::net::Ipv6Addr::UNSPECIFIED),
-            CookieDst::Fixed(address) => address,
         }
     }
 }
@@ -334,7 +313,7 @@ mod tests {
     }
 
     fn ring(primary: CookieKey, backup: Option<CookieKey>) -> KeyRing {
-        KeyRing::new(&KeySource::Fixed { primary, backup }, CookieDst::Packet)
+        KeyRing::new(&KeySource::Fixed { primary, backup }, None)
     }
 
     fn parsed(text: &str) -> CookieKey {
@@ -441,20 +420,16 @@ mod tests {
     fn cookie_behind_a_nat_balancer_is_bound_to_the_public_address() {
         let source = KeySource::Fixed { primary: CookieKey::new(COUNTING), backup: None };
         let front = ip("198.51.100.9");
-        for dst in [CookieDst::Fixed(front), CookieDst::Unbound] {
-            let ring = KeyRing::new(&source, dst);
-            let cookie = ring.generate(ip("192.0.2.1"), ip("10.0.0.1")).expect("a fixed key");
-            assert_eq!(ring.check(&cookie, ip("192.0.2.1"), ip("10.0.0.2")), Check::Primary);
-        }
-        let fixed = KeyRing::new(&source, CookieDst::Fixed(front));
-        let made = fixed.generate(ip("192.0.2.1"), ip("10.0.0.1")).map(|cookie| hex(&cookie));
-        assert_eq!(made.as_deref(), Some("321a9835fee553ef"));
+        let ring = KeyRing::new(&source, Some(front));
+        let cookie = ring.generate(ip("192.0.2.1"), ip("10.0.0.1")).expect("a fixed key");
+        assert_eq!(ring.check(&cookie, ip("192.0.2.1"), ip("10.0.0.2")), Check::Primary);
+        assert_eq!(hex(&cookie), "321a9835fee553ef");
     }
 
     #[test]
     fn keys_are_not_printed() {
         let source = KeySource::Fixed { primary: CookieKey::new([0xab; 16]), backup: None };
-        let ring = KeyRing::new(&source, CookieDst::Packet);
+        let ring = KeyRing::new(&source, None);
         for text in [format!("{source:?}"), format!("{ring:?}")] {
             assert!(!text.contains("171") && !text.to_lowercase().contains("ab, "), "{text}");
         }
@@ -467,7 +442,7 @@ mod tests {
         let (client, server) = ([198, 51, 100, 7].into(), [192, 0, 2, 1].into());
         let primary = CookieKey::new(COUNTING);
         let backup = Some(CookieKey::new([7; 16]));
-        let ring = KeyRing::new(&KeySource::Fixed { primary, backup }, CookieDst::Packet);
+        let ring = KeyRing::new(&KeySource::Fixed { primary, backup }, None);
         let cookie = ring.generate(client, server).unwrap();
         let began = std::time::Instant::now();
         let right = (0..TIMES)

@@ -47,7 +47,7 @@ pub(crate) mod server;
 pub use client::{ClientCookie, FastOpenConnect};
 #[cfg(feature = "derived-keys")]
 pub use cookie::MasterSecret;
-pub use cookie::{CookieDst, CookieKey, KeyError, KeySource};
+pub use cookie::{CookieKey, KeyError, KeySource};
 pub use last_ack::LastAckHold;
 pub(crate) use outcome::BlackHoleSign;
 pub use outcome::{FastOpenOutcome, OffReason, SynAckClass};

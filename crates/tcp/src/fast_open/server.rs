@@ -17,7 +17,7 @@ use core::net::{IpAddr, Ipv6Addr};
 use brisk_wire::{Cookie, FastOpen};
 use hashbrown::HashMap;
 
-use super::cookie::{Check, CookieDst, KeyRing, KeySource};
+use super::cookie::{Check, KeyRing, KeySource};
 use super::one_time::{OneTimeCookies, Redeemed};
 use super::replay::ReplayWindow;
 use crate::conn_id::ListenerId;
@@ -45,8 +45,9 @@ pub struct FastOpenListen {
     pub max_per_ip: u16,
     /// Keys of this listener only. `None`: the stack's keys.
     pub keys: Option<KeySource>,
-    /// The server address in the listener's cookies. Default: the destination of the packet.
-    pub dst: CookieDst,
+    /// The server address in the listener's cookies, if a load balancer translates the address that clients
+    /// see. Default `None`: the destination of the packet.
+    pub dst: Option<IpAddr>,
     /// Require cookies. `false` accepts data from any client: only for closed networks. Default `true`.
     pub require_cookie: bool,
     /// Limit of the response before the client's acknowledgement. Default `Standard`.
@@ -108,7 +109,7 @@ impl Default for FastOpenListen {
             max_pending: 256,
             max_per_ip: 16,
             keys: None,
-            dst: CookieDst::Packet,
+            dst: None,
             require_cookie: true,
             early_response: EarlyResponse::Standard,
             one_time: false,
@@ -391,7 +392,7 @@ mod tests {
                 KeySource::Fixed { primary: CookieKey::new([2; 16]), backup: Some(CookieKey::new([1; 16])) };
             Bench {
                 server: Admission::new(max_bytes, KeyedHash::new(&1.into())),
-                keys: KeyRing::new(&source, CookieDst::Packet),
+                keys: KeyRing::new(&source, None),
                 config: FastOpenListen { max_pending, ..FastOpenListen::default() },
             }
         }
@@ -451,7 +452,7 @@ mod tests {
     fn a_cookie_of_the_backup_key_opens_and_is_renewed() {
         let mut bench = Bench::new(8);
         let source = KeySource::Fixed { primary: CookieKey::new([1; 16]), backup: None };
-        let old = KeyRing::new(&source, CookieDst::Packet);
+        let old = KeyRing::new(&source, None);
         let stale = old.generate(ip("192.0.2.1"), ip(SERVER)).expect("a fixed key");
         let fresh = bench.cookie("192.0.2.1");
         let verdict = bench.admit("192.0.2.1", Some(FastOpen::with_cookie(stale)), 100, 0);

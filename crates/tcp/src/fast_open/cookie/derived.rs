@@ -122,7 +122,7 @@ mod tests {
     use std::format;
 
     use super::*;
-    use crate::fast_open::cookie::{Check, CookieDst, KeyRing, KeySource};
+    use crate::fast_open::cookie::{Check, KeyRing, KeySource};
 
     const COUNTING: [u8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
 
@@ -133,7 +133,7 @@ mod tests {
     fn derived(unix: u64) -> KeyRing {
         let master = MasterSecret::new(&COUNTING).expect("long enough");
         let source = KeySource::Derived { master, rotate_s: 1000 };
-        let mut ring = KeyRing::new(&source, CookieDst::Packet);
+        let mut ring = KeyRing::new(&source, None);
         ring.set_time(Some(unix));
         ring
     }
@@ -142,7 +142,7 @@ mod tests {
     fn derived_keys_need_the_time_of_day() {
         let master = MasterSecret::new(&COUNTING).expect("long enough");
         let source = KeySource::Derived { master, rotate_s: 1000 };
-        let ring = KeyRing::new(&source, CookieDst::Packet);
+        let ring = KeyRing::new(&source, None);
         assert_eq!(ring.generate(ip("10.0.0.1"), ip("10.0.0.2")), None);
     }
 
