@@ -25,7 +25,7 @@ pub fn run(bytes: &[u8]) {
     let again = LinkSpec::parse(&shown).unwrap_or_else(|error| panic!("'{shown}' does not read: {error}"));
     assert_eq!(again, spec, "'{shown}' reads as something else than '{text}'");
     assert_eq!(again.to_string(), shown);
-    let _ = (spec.base_rtt(), spec.remarks(), spec.needs_traces());
+    let _ = (spec.base_rtt(), spec.needs_traces());
     if spec.load_traces(&mut |path| Ok(path.replace(' ', "\n"))).is_ok() {
         carry(&spec);
     }

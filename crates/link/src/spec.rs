@@ -176,21 +176,6 @@ impl LinkSpec {
         })
     }
 
-    /// Returns a sentence for each valid setting that has no effect, for a driver to print.
-    pub fn remarks(&self) -> Vec<String> {
-        let mut remarks = Vec::new();
-        for (name, direction) in [("down", &self.down), ("up", &self.up)] {
-            for key in ["queue", "ecn-mark"] {
-                if let Some(value) = direction.shown(key).filter(|_| direction.rate.is_none()) {
-                    remarks.push(format!(
-                        "--{key} {name}:{value} has no effect: without --rate no packet waits in a queue"
-                    ));
-                }
-            }
-        }
-        remarks
-    }
-
     fn apply(&mut self, key: &str, value: &str) -> Result<(), SpecError> {
         if !KEYS.contains(&key) {
             return Err(SpecError::new(value, format!("a link has no '{key}'"), suggest_key(key)));
@@ -595,13 +580,6 @@ mod tests {
         let mut link = parse("--rate 1mbit");
         assert!(link.set("rate", "2mbit/oops").is_err());
         assert_eq!(link, parse("--rate 1mbit"));
-    }
-
-    #[test]
-    fn queue_without_a_rate_causes_a_remark() {
-        let remark = "--queue down:200p has no effect: without --rate no packet waits in a queue";
-        assert_eq!(parse("--queue down:200p").remarks(), [remark]);
-        assert!(parse("--queue 200p --rate 1mbit").remarks().is_empty());
     }
 
     #[test]

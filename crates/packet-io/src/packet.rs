@@ -123,9 +123,12 @@ pub struct Opened {
 }
 
 /// Opens `count` queues for the stack on `addresses`, which belong to the host on `interface`. Uses
-/// redirection if the system permits it, otherwise packet sockets.
+/// redirection if the system permits it, otherwise packet sockets. The listening ports in `options` are
+/// guarded as long as one of the queues exists.
+///
 /// # Errors
-/// Those of [`PacketDevice::open`].
+/// CAP_NET_RAW is missing, there is no such interface, it is neither an Ethernet nor an IP tunnel, or another
+/// program has the port.
 pub fn open(
     interface: &str,
     addresses: &[IpAddr],
@@ -175,15 +178,6 @@ fn claim(
 }
 
 impl PacketDevice {
-    /// Opens `interface`. The listening ports in `options` are guarded as long as the device exists.
-    ///
-    /// # Errors
-    /// CAP_NET_RAW is missing, there is no such interface, it is neither an Ethernet nor an IP tunnel, or
-    /// another program has the port.
-    pub fn open(interface: &str, options: PacketOptions) -> Result<PacketDevice, OpenError> {
-        PacketDevice::guarded(interface, options, claim(interface, options, None)?)
-    }
-
     pub(crate) fn guarded(
         interface: &str,
         options: PacketOptions,

@@ -101,14 +101,6 @@ impl Waiter {
         Ok(readable)
     }
 
-    /// Sleeps until `due`.
-    pub fn sleep_until(&mut self, due: Instant) -> io::Result<()> {
-        while Instant::now() < due {
-            self.wait([], Some(due))?;
-        }
-        Ok(())
-    }
-
     /// Returns the total time in the busy loop.
     pub fn spun(&self) -> Duration {
         self.spun
@@ -155,7 +147,7 @@ mod tests {
         let mut waiter = Waiter::default();
         for micros in [0, 10, 59, 61, 500, 2_000] {
             let due = Instant::now() + Duration::from_micros(micros);
-            waiter.sleep_until(due).unwrap();
+            waiter.wait([], Some(due)).unwrap();
             assert!(Instant::now() >= due);
         }
     }

@@ -4,14 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
-use brisk_device::Device;
-
-use crate::interface::{Interface, name_problem};
-use crate::packet::{self, PacketOptions};
-use crate::privileges::OpenError;
-use crate::tun::{TunDevice, TunOptions};
-use crate::udp::{UdpDevice, UdpOptions};
-use crate::xdp::{self, XdpOptions};
+use crate::interface::name_problem;
 
 /// A device in the notation of `--device`.
 ///
@@ -82,33 +75,6 @@ pub enum SpecError {
         /// Remedy.
         hint: &'static str,
     },
-}
-
-impl DeviceSpec {
-    /// Opens the device with default options.
-    ///
-    /// # Errors
-    /// Those of the device's own `open` or `bind`.
-    pub fn open(&self) -> Result<Box<dyn Device>, OpenError> {
-        match self {
-            DeviceSpec::Tun { name } => Ok(Box::new(TunDevice::open(name, TunOptions::default())?)),
-            DeviceSpec::Udp { bind } => Ok(Box::new(UdpDevice::bind(*bind, UdpOptions::default())?)),
-            DeviceSpec::Packet { interface } => {
-                let addresses = Interface::named(interface)?.addresses()?;
-                self.only(packet::open(interface, &addresses, PacketOptions::default(), 1)?.queues)
-            }
-            DeviceSpec::Xdp { interface } => {
-                let addresses = Interface::named(interface)?.addresses()?;
-                self.only(xdp::open(interface, &addresses, XdpOptions::default(), 1)?.queues)
-            }
-        }
-    }
-
-    fn only(&self, queues: Vec<Box<dyn Device>>) -> Result<Box<dyn Device>, OpenError> {
-        let problem =
-            || OpenError::unsupported(self.to_string(), "it has no queue; choose another interface");
-        queues.into_iter().next().ok_or_else(problem)
-    }
 }
 
 impl FromStr for DeviceSpec {

@@ -78,7 +78,6 @@ pub struct UdpDevice {
     assembly: Assembly,
     copies: Assembly,
     counters: Counters,
-    urgent_cleared: u64,
     /// True if the socket's queue has errors about datagrams.
     has_errors: bool,
 }
@@ -141,7 +140,6 @@ impl UdpDevice {
             assembly: Assembly::default(),
             copies: Assembly::default(),
             counters: Counters::default(),
-            urgent_cleared: 0,
             has_errors: false,
         })
     }
@@ -154,12 +152,6 @@ impl UdpDevice {
     /// Returns the UDP address of the socket.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
-    }
-
-    /// Returns the number of segments that have lost their URG flag, because datagrams have no urgent
-    /// pointer.
-    pub fn urgent_cleared(&self) -> u64 {
-        self.urgent_cleared
     }
 
     /// Returns the maximum length of a super-packet whose datagrams form one chain. A longer super-packet
@@ -371,7 +363,6 @@ impl UdpDevice {
             self.counters.send_refused += 1;
             return Ok(());
         };
-        self.urgent_cleared += u64::from(outgoing.is_urgent());
         let (size, times) = (tx.segment_size, 1 + usize::from(tx.twice));
         let (full, all) = (outgoing.full_pieces(size), outgoing.pieces(size));
         for pieces in [0..full, full..all] {

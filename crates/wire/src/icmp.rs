@@ -169,12 +169,6 @@ pub fn emit_icmp_too_big(from: IpAddr, offending: &[u8], mtu: u16, out: &mut Vec
     emit_icmp(from, offending, IcmpKind::PacketTooBig { mtu: u32::from(mtu) }, out);
 }
 
-/// Writes the ICMP error of the router or host `from` that the TCP packet `offending` cannot be delivered,
-/// for the reason `kind`. See [`emit_icmp`].
-pub fn emit_icmp_unreachable(from: IpAddr, offending: &[u8], kind: IcmpKind, out: &mut Vec<u8>) {
-    emit_icmp(from, offending, kind, out);
-}
-
 /// Writes the ICMP error `kind` about the TCP packet `offending` into `out`, which is cleared first.
 ///
 /// `out` stays empty if `from` is of the other IP version, or if that version has no such error. It also
@@ -400,7 +394,7 @@ mod tests {
         assert!(error(from_v4, &first, IcmpKind::TimeExceeded).is_empty());
         assert!(error(from_v6, &segment(&v4, 0), IcmpKind::TimeExceeded).is_empty());
         let mut out = vec![1];
-        emit_icmp_unreachable(from_v4, b"", IcmpKind::PortUnreachable, &mut out);
+        emit_icmp(from_v4, b"", IcmpKind::PortUnreachable, &mut out);
         assert!(out.is_empty());
     }
 }

@@ -58,7 +58,7 @@ pub use arrayvec::ArrayVec;
 pub use error::{EmitError, ParseError};
 pub use fast_open::{Cookie, FastOpen};
 pub use gentle::Gentle;
-pub use icmp::{IcmpError, IcmpKind, emit_icmp, emit_icmp_too_big, emit_icmp_unreachable};
+pub use icmp::{IcmpError, IcmpKind, emit_icmp, emit_icmp_too_big};
 pub use ip::{Ecn, IpMeta};
 pub use options::{
     Dropped, Options, RawOption, RawOptions, SackBlock, SackBlocks, Timestamps, UnknownOptions,

@@ -26,7 +26,7 @@ impl PacketDevice {
     /// Opens `count` queues on `interface` for the ports of `guards`.
     ///
     /// # Errors
-    /// Those of [`open`](PacketDevice::open).
+    /// Those of [`open`](super::open).
     pub(super) fn queues(
         interface: &str,
         options: PacketOptions,

@@ -88,10 +88,6 @@ impl<'a> Outgoing<'a> {
         40 + self.tcp.len() + self.payload_len()
     }
 
-    pub(super) fn is_urgent(&self) -> bool {
-        self.tcp.get(13).is_some_and(|flags| flags & URG != 0)
-    }
-
     /// Returns the number of datagrams with `segment_size` bytes of payload each.
     pub(super) fn pieces(&self, segment_size: Option<u16>) -> usize {
         self.payload_len().div_ceil(self.step(segment_size)).max(1)
