@@ -25,7 +25,7 @@ use snow::params::NoiseParams;
 use snow::{Builder, HandshakeState};
 use zeroize::Zeroizing;
 
-use super::ephemeral::{self, Ephemerals, Lasting, primitives};
+use super::ephemeral::{Ephemerals, Lasting, primitives};
 use super::key::{HopKey, KeyRing};
 use super::pairs::{Fingerprint, PrivateKey, StaticKeys};
 use super::records::Sealing;
@@ -43,8 +43,6 @@ const NOISE_PAIRS: &str = "Noise_IK_25519_ChaChaPoly_BLAKE2s";
 const PROLOGUE: &[u8] = b"brisk hop 1";
 /// Bytes that encryption adds to a message: a public key and a tag.
 pub const MESSAGE_OVERHEAD: usize = 32 + 16;
-/// The same for key pairs that serve for several connections.
-pub const LASTING_OVERHEAD: usize = ephemeral::PUBLIC + 16;
 /// Bytes that static keys add to the first message: the frontend's public key and a tag.
 pub const PAIR_OVERHEAD: usize = 32 + 16;
 
@@ -305,9 +303,12 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::hop::ephemeral;
 
     const STAMP: Stamp = Stamp { epoch: 3, at: 4, accepts_lasting: true };
     const LIFETIME: Duration = ephemeral::USUAL_LIFETIME;
+    /// Bytes that encryption adds to a message with key pairs that serve for several connections.
+    const LASTING_OVERHEAD: usize = ephemeral::PUBLIC + 16;
 
     fn key(byte: u8) -> HopKey {
         HopKey::new([byte; 32])

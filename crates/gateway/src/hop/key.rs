@@ -210,14 +210,6 @@ impl KeyRing {
         KeyRing([key].into())
     }
 
-    /// Reads a key file.
-    ///
-    /// # Errors
-    /// If the file cannot be read, others may read or change it, or it holds no key.
-    pub fn load(path: &Path) -> Result<KeyRing, KeyError> {
-        KeyRing::parse(&read_secret(path)?, &path.display().to_string())
-    }
-
     /// Parses keys from a text that came from `place`. Empty lines and lines that begin with `#` are ignored.
     ///
     /// # Errors
@@ -296,13 +288,13 @@ mod tests {
         let modes = [(0o600, true), (0o400, true), (0o640, of_root), (0o440, of_root)];
         for (mode, good) in [&modes[..], &[(0o604, false), (0o620, false), (0o650, false)]].concat() {
             std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
-            let loaded = KeyRing::load(&path);
+            let loaded = read_secret(&path);
             assert_eq!(loaded.is_ok(), good, "{mode:o}");
             if let Err(error) = loaded {
                 assert!(error.to_string().contains("chmod 600"), "{error}");
             }
         }
         std::fs::remove_file(&path).unwrap();
-        assert!(KeyRing::load(&path).unwrap_err().to_string().contains("brisk keygen >"));
+        assert!(read_secret(&path).unwrap_err().to_string().contains("brisk keygen >"));
     }
 }

@@ -78,8 +78,6 @@ pub struct ArmSnapshot {
     pub answered: u64,
     /// Requests in progress.
     pub outstanding: u64,
-    /// Requests that failed.
-    pub failed: u64,
     /// Packets that the link lost, in both directions.
     pub lost: u64,
     /// Completion times so far, ms.
@@ -320,7 +318,6 @@ fn snapshot(fixtures: &[Fixture], began: Instant) -> Snapshot {
             name: fixture.arm.name.clone(),
             answered: tally.times.len() as u64,
             outstanding: tally.outstanding(),
-            failed: tally.failed,
             lost: (up.dropped() + down.dropped()).saturating_sub(fixture.before().lost),
             times: Sample::new(tally.times.clone()),
         }

@@ -15,6 +15,7 @@ use snow::resolvers::{CryptoResolver, FallbackResolver};
 use snow::types::{Cipher, Dh, Hash, Random};
 
 use super::*;
+use crate::hop::ephemeral;
 use crate::hop::opening::{ClientAddresses, Opening, Purpose};
 use crate::hop::pairs::private_keys;
 
