@@ -34,7 +34,6 @@ pub(crate) fn closed(reason: CloseReason) -> io::Error {
         }
         CloseReason::Unreachable => io::ErrorKind::HostUnreachable,
         CloseReason::NetworkUnreachable => io::ErrorKind::NetworkUnreachable,
-        CloseReason::OutOfMemory => io::ErrorKind::OutOfMemory,
         other => kind_of(other.fault()),
     };
     io::Error::new(kind, reason)
@@ -43,7 +42,6 @@ pub(crate) fn closed(reason: CloseReason) -> io::Error {
 /// Returns the kind of a reason that [`closed`] does not list.
 fn kind_of(fault: Fault) -> io::ErrorKind {
     match fault {
-        Fault::Ours => io::ErrorKind::Other,
         Fault::Peers => io::ErrorKind::ConnectionReset,
         Fault::Paths => io::ErrorKind::TimedOut,
         Fault::Callers => io::ErrorKind::ConnectionAborted,

@@ -24,7 +24,6 @@ pub(crate) fn of_close(reason: CloseReason, closing: bool) -> Option<Errno> {
         }
         CloseReason::Unreachable => libc::EHOSTUNREACH,
         CloseReason::NetworkUnreachable => libc::ENETUNREACH,
-        CloseReason::OutOfMemory => libc::ENOMEM,
         _ => libc::ECONNABORTED,
     };
     Some(Errno(number))

@@ -23,8 +23,6 @@ pub use crate::stored::ImportError;
 /// The side at fault. It decides whether a retry, another peer or a change of code helps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// A limit of this stack was reached.
-    Ours,
     /// The peer refused, reset or broke the protocol.
     Peers,
     /// There was no answer, or an ICMP error.
@@ -61,8 +59,6 @@ pub enum CloseReason {
     ListenerClosed,
     /// Data arrived after this side had closed for reading. It was answered by a reset.
     DataAfterClose,
-    /// Memory of the stack ran out.
-    OutOfMemory,
 }
 
 brisk_wire::impl_error! {
@@ -78,7 +74,6 @@ brisk_wire::impl_error! {
         Self::NetworkUnreachable => "network unreachable";
         Self::ListenerClosed => "the listener was closed";
         Self::DataAfterClose => "data arrived after close";
-        Self::OutOfMemory => "out of the configured memory";
     }
 }
 
@@ -96,7 +91,6 @@ impl CloseReason {
             | CloseReason::KeepaliveTimeout
             | CloseReason::Unreachable
             | CloseReason::NetworkUnreachable => Fault::Paths,
-            CloseReason::OutOfMemory => Fault::Ours,
         }
     }
 }
