@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use brisk_runtime::{ConnectConfig, Endpoint, FastOpenConnect, FastOpenListen, TcpListener};
+use brisk_runtime::{ConnStats, ConnectConfig, Endpoint, FastOpenConnect, FastOpenListen, TcpListener};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpSocket;
@@ -208,6 +208,15 @@ impl Stream {
             }
             // `ask` has switched Nagle's algorithm off in the configuration of the connection.
             Stream::Hedged(_) => Ok(()),
+        }
+    }
+
+    /// Returns the counters of our TCP for the connection; `None` for the kernel's.
+    pub fn stats(&self) -> Option<ConnStats> {
+        match self {
+            Stream::Kernel(_) => None,
+            Stream::Ours(stream) => stream.stats(),
+            Stream::Hedged(stream) => stream.stats(),
         }
     }
 }
