@@ -141,8 +141,8 @@ impl Side for Reloadable {
     }
 }
 
-/// Returns the settings that were `read`, but with the addresses, the share, the mechanisms and their limit of
-/// `started`, the settings at the start.
+/// Returns the settings that were `read`, but with the addresses, the share, the mechanisms and the limit of
+/// redundancy of `started`, the settings at the start.
 fn as_opened(read: Settings, started: &Settings) -> Settings {
     let listeners = clients::as_opened(&read.listeners, &started.listeners);
     let edge = EdgeSettings { listen: started.edge.listen, share: started.edge.share, ..read.edge };

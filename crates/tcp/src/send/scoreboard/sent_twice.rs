@@ -31,10 +31,10 @@ impl Scoreboard {
 
     /// Returns the cause of the duplicate `range`, and how many of its bytes the log has with the same kind
     /// of cause. There are two kinds: copies, and all others. The cause is the earliest transmission in the
-    /// log that overlaps the range. If the peer knows copies, it drops them silently. Then the cause is a copy
-    /// only if nothing else was sent again. One transmission of each byte is removed from the log, because
-    /// each causes only one duplicate. So copied bytes next to retransmitted ones are removed and not
-    /// counted: only retransmitted bytes may show that a recovery was a mistake.
+    /// log that overlaps the range. If the peer knows copies, it drops them silently. Then the cause is a
+    /// copy only if nothing else was sent again. One transmission of each byte is removed from the log,
+    /// because each causes only one duplicate. So copied bytes next to retransmitted ones are removed and
+    /// not counted: only retransmitted bytes may show that a recovery was a mistake.
     pub(super) fn take_sent_twice(&mut self, range: SeqRange) -> (DsackOf, u32) {
         let overlaps = |entry: &SentTwice| entry.range.intersection(&range).is_some();
         let is_first = |of| self.reports_copies || of != DsackOf::Duplicate;
