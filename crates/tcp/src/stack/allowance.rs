@@ -62,6 +62,8 @@ impl SentBytes {
 #[derive(Debug, Default)]
 pub(super) struct Allowances {
     destinations: BTreeMap<IpAddr, SentBytes>,
+    /// The second in which silent destinations were removed last.
+    swept: u64,
 }
 
 impl Allowances {
@@ -112,7 +114,11 @@ impl Allowances {
     fn enter(&mut self, remote: IpAddr, sent: u64, spent: u64, now: Instant) {
         let second = second(now);
         if self.destinations.len() >= DESTINATIONS_MAX && !self.destinations.contains_key(&remote) {
-            self.destinations.retain(|_, sent_bytes| sent_bytes.sums(second) != (0, 0));
+            // Only once a second, because this reads all destinations.
+            if self.swept != second {
+                self.swept = second;
+                self.destinations.retain(|_, sent_bytes| sent_bytes.sums(second) != (0, 0));
+            }
             if self.destinations.len() >= DESTINATIONS_MAX {
                 return;
             }
