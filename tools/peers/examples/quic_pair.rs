@@ -27,8 +27,8 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// Name in the certificate.
 const NAME: &str = "backend";
-/// Flow control of a stream and of the connection, bytes. The paths here have no delay.
-const WINDOW: u32 = 16 << 20;
+/// Flow control of a stream and of the connection, bytes: what the receive buffer of the other side can hold.
+const WINDOW: u32 = 4 << 20;
 /// Size of one read from a socket or a stream, bytes.
 const PIECE: usize = 1 << 16;
 
