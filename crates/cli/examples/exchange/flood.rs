@@ -40,7 +40,7 @@ pub(crate) struct Flood {
     /// Address to attack
     #[arg(long)]
     to: SocketAddr,
-    /// Address of a legitimate client, the source of every second packet of `reset` and `garbage` [default: none]
+    /// Address of a legitimate client: the source of every second packet of `reset` and `garbage`
     #[arg(long, value_name = "ADDR")]
     victim: Option<Ipv4Addr>,
     /// Packets per second (`stolen-and-reset`: pairs)
@@ -56,7 +56,8 @@ pub(crate) struct Flood {
 /// Interval between two bursts.
 const TICK: Duration = Duration::from_millis(1);
 
-/// Sends for the duration; prints the number of packets (of SYNs, for the kinds with cookies) and how many the device did not accept.
+/// Sends for the duration; prints the number of packets (of SYNs, for the kinds with cookies), and how many
+/// of them the device did not accept.
 pub(crate) fn flood(flood: &Flood) -> io::Result<()> {
     let mut attacker = Attacker::new(flood)?;
     println!("ready");
