@@ -636,7 +636,7 @@ pub struct ListenConfig {
     /// Limit of completed connections that wait for `accept`. Default 1024.
     pub backlog: usize,
     /// Limit of connections in SYN-RECEIVED. Unless SYN cookies are off, connections that replace a TIME-WAIT
-    /// may exceed it. Default 4096.
+    /// may use as many again. Default 4096.
     pub max_half_open: usize,
     /// SYN cookies.
     pub syn_cookies: SynCookies,

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! With one key, `e` is either a key pair of this connection alone, or a nonce with a key pair that serves
-//! for several connections ([`ephemeral`]). These are two protocols; the backend's answers report whether it
+//! for several connections ([`super::ephemeral`]). These are two protocols; the backend's answers report whether it
 //! accepts the second.
 //!
 //! A wrong key, a changed byte and a message from another program cause the same error,

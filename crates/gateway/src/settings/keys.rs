@@ -75,7 +75,7 @@ section! {
         flag: Some("max-overhead"),
         value_name: "RATIO",
         help: "Upper limit of the redundancy that the planner adds, as a share of (bytes sent to the peer in the \
-               last ten seconds + 1 MB); 0% switches redundancy off",
+               last ten seconds + 1 MB), towards unmodified clients of a response; 0% switches redundancy off",
         permits: "a share in quotes, for instance \"25%\", from \"0%\" to \"200%\"",
         edge: true,
     };

@@ -367,6 +367,9 @@ impl Connection {
         self.counters.release_memory();
         self.outbox.release_memory();
         self.path.release_memory();
+        if let Some(unmarked) = &mut self.gentle.unmarked {
+            unmarked.release_memory();
+        }
         self.tx.release_memory();
         self.rx.release_memory();
     }

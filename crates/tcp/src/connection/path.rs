@@ -598,10 +598,12 @@ impl OnPath {
 /// The exchange of a connection with the memory of paths.
 impl Connection {
     /// True if a planner may add redundancy: it assumes losses of an unknown path, or losses were measured.
+    /// The own losses of a half-open connection do not count: a forged SYN is never answered.
     pub(crate) fn expects_losses(&self) -> bool {
         let is_known = || self.path.known.loss.is_some_and(|loss| loss.per_million > 0);
+        let has_lost = || self.state != State::SynReceived && self.all_losses().lost > 0;
         let planner = self.gentle.planner_config();
-        planner.is_some_and(|planner| planner.assumed_loss > 0 || is_known() || self.all_losses().lost > 0)
+        planner.is_some_and(|planner| planner.assumed_loss > 0 || is_known() || has_lost())
     }
 
     /// Takes over the facts of the path. Must be called before the first segment leaves.

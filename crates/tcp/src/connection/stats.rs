@@ -12,7 +12,7 @@ use crate::fast_open::{FastOpenOutcome, SynAckClass};
 use crate::mechanism::proactive::copies::Copies;
 use crate::mechanism::{CopiesOff, GentleOutcome, ParityOff};
 use crate::on_demand::{Initial, OnDemand};
-use crate::outcome::{AckOutcome, CongestionState, Delivered, DsackOf, Origin};
+use crate::outcome::{AckOutcome, CongestionState, Delivered, Dsack, DsackOf, Origin};
 use crate::send::scoreboard::Record;
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant, Micros, TIMESTAMP_TICK};
@@ -303,6 +303,8 @@ impl LiveStats {
             // The echo belongs to this segment only if the acknowledgement is cumulative.
             let echoed = ack.echoed_rtt.filter(|_| segment.range.end.le(ack.ack));
             let in_time = min_rtt.is_none_or(|min| age >= min);
+            let copied = |dsack: &Dsack| dsack.of == DsackOf::Duplicate && dsack.range.covers(&segment.range);
+            let in_time = in_time && !ack.dsack.as_ref().is_some_and(copied);
             !spurious && in_time && echoed.is_none_or(|echoed| echoed <= age + TIMESTAMP_TICK)
         });
         self.repaired_by_probe += repaired.count() as u64;

@@ -494,7 +494,9 @@ impl Recovery {
 fn shows_late_original(ack: &AckOutcome, first: Instant) -> bool {
     let older = ack.echoed_rtt.is_some_and(|echoed| echoed > Micros::between(first, ack.at) + TIMESTAMP_TICK);
     let repaired = |segment: &Delivered| {
-        segment.retransmitted && segment.sent_at >= first && segment.range.contains(ack.una_before)
+        let is_retransmitted = segment.retransmitted && segment.sent_at >= first;
+        // The echo may be that of a copy, which left before the retransmission too.
+        is_retransmitted && !segment.copied && segment.range.contains(ack.una_before)
     };
     older && ack.advanced > 0 && ack.delivered.iter().any(repaired)
 }

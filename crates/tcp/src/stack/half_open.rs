@@ -30,7 +30,7 @@ use crate::time::Instant;
 pub(in crate::stack) mod record;
 
 /// The records of half-open connections, and the whole connections that may become records. The listeners
-/// bound their number, except of those that replace a TIME-WAIT.
+/// bound their number.
 #[derive(Debug)]
 pub(crate) struct HalfOpenTable {
     entries: Slab<HalfOpen>,

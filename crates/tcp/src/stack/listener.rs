@@ -327,10 +327,10 @@ impl Stack {
         match at.syn_decision() {
             _ if matches!(verdict, Some(Verdict::Accept { .. })) => {}
             SynDecision::Refuse(reason) => return Err(reason),
-            // A cookie cannot guarantee a sequence number above the old connection's. As in Linux such a SYN
-            // may exceed the limit: its peer is real, because it has completed a handshake, and a TIME-WAIT
-            // ends.
-            SynDecision::Cookie if floor.is_some() => {}
+            // A cookie cannot guarantee a sequence number above the old connection's. Its peer has completed a
+            // handshake, so such SYNs have as many places of their own.
+            SynDecision::Cookie if floor.is_some() && at.half_open < 2 * at.max_half_open => {}
+            SynDecision::Cookie if floor.is_some() => return Err(Refusal::HalfOpenFull),
             SynDecision::Cookie => return self.send_syn_cookie(listener, tuple, syn, now),
             SynDecision::Keep => {}
         }

@@ -7,7 +7,7 @@ use brisk_tcp::config::{HandshakeCopies, PlannerConfig, TcpConfig};
 use brisk_tcp::connection::ConnStats;
 use brisk_wire::Flags;
 
-use crate::harness::{B, pattern};
+use crate::harness::{A, B, pattern};
 use crate::path::{World, tcp};
 
 const SYN_ACK: Flags = Flags(Flags::SYN.0 | Flags::ACK.0);
@@ -92,8 +92,8 @@ fn tail_is_copied_and_the_answer_is_no_sign_of_a_spurious_retransmission() {
     let after = loss(&mut world);
     assert_eq!(
         after.segments - before.segments,
-        8,
-        "not the SYN-ACK and the first copy, but the second twice"
+        10,
+        "not the SYN-ACK, but both instances of the copied ones"
     );
     assert!(after.per_million < before.per_million, "{before:?}, then {after:?}");
 }
@@ -124,6 +124,52 @@ fn loss_that_a_copy_repairs_is_learnt_from_the_missing_dsack() {
         let stats = world.pair.b.conn_stats(at_b).expect("open");
         assert_eq!((stats.lost_segments, stats.counters.retransmits), (losses, 0));
     }
+}
+
+#[test]
+fn report_of_a_copy_that_a_longer_round_trip_delays_is_not_missing() {
+    let mut world = known_loss(25);
+    let (at_a, at_b) = world.open();
+    for delay in [50, 50, 98] {
+        world.pair.channel.delay = Duration::from_millis(delay);
+        world.pair.transfer(B, at_b, at_a, &pattern(4 * 1448), Duration::from_secs(100));
+        world.pair.run_ms(400);
+        let stats = world.pair.b.conn_stats(at_b).expect("open");
+        assert_eq!((stats.lost_segments, stats.counters.retransmits), (0, 0), "{delay}");
+    }
+}
+
+/// Originals, copies and a probe arrive, and only the answer to the probe returns: the probe repaired no loss
+/// (RFC 8985 section 7.4.2).
+#[test]
+fn probe_after_lost_answers_to_copies_has_repaired_no_loss() {
+    let mut world = known_loss(25);
+    let (at_a, at_b) = world.open();
+    let mut data = 0;
+    world.pair.tap = Some(Box::new(move |from, segment| {
+        data += usize::from(from == B && !segment.payload.is_empty());
+        from == A && (1..11).contains(&data)
+    }));
+    for _ in 0..2 {
+        world.pair.transfer(B, at_b, at_a, &pattern(RESPONSE), Duration::from_secs(100));
+        world.pair.run_ms(500);
+    }
+    let stats = world.pair.b.conn_stats(at_b).expect("open");
+    let counters = stats.counters;
+    assert_eq!((counters.probes, counters.reductions, counters.repaired_by_probe), (1, 0, 0));
+    assert_eq!(stats.lost_segments, 1, "only the copy whose report is missing");
+}
+
+/// SACK shows the loss of a copied segment before its copy arrives, so it is sent again.
+#[test]
+fn echo_of_a_copy_does_not_undo_the_response_to_a_loss() {
+    let mut world = known_loss(100);
+    lose(&mut world, 5);
+    let (_, stats) = fetch(&mut world, RESPONSE);
+    let counters = stats.counters;
+    assert!(counters.copies_sent >= 4, "{}", counters.copies_sent);
+    assert_eq!((counters.retransmits, counters.reductions), (1, 1));
+    assert_eq!((counters.undos, stats.reordering_seen), (0, false));
 }
 
 #[test]

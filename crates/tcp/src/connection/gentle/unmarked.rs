@@ -4,7 +4,7 @@
 //! (RFC 2883), which shows that both instances arrived. If the data is acknowledged and the DSACK does not
 //! come within a round trip, one of them, or the DSACK, was lost; like an unanswered SYN-ACK this counts as
 //! one lost segment. So the memory of the path learns of losses that copies repair. Some peers send no DSACK,
-//! so the first one only shows that this peer does, and without it copied segments do not count at all. There
+//! so without one copied segments do not count at all. There
 //! is no response of congestion control, because the lost instance may be the copy.
 
 use alloc::boxed::Box;
@@ -29,6 +29,9 @@ pub(crate) struct Unmarked {
     unanswered: VecDeque<(SeqRange, Instant)>,
     /// True if the peer has reported a copy by DSACK.
     is_reporting: bool,
+    /// Copies of the first report, which count together with the next outcome: the first outcome that counts is
+    /// always a report, and alone it would make losses look rare.
+    withheld: u64,
 }
 
 impl Unmarked {
@@ -39,7 +42,18 @@ impl Unmarked {
             gap: Duration::ZERO,
             loss_cap: ProactiveConfig::DEFAULT.loss_cap,
         };
-        Unmarked { copies: Copies::new(policy), unanswered: VecDeque::new(), is_reporting: false }
+        Unmarked {
+            copies: Copies::new(policy),
+            unanswered: VecDeque::new(),
+            is_reporting: false,
+            withheld: 0,
+        }
+    }
+
+    /// Frees memory of an idle connection.
+    pub(crate) fn release_memory(&mut self) {
+        self.copies.release_memory();
+        self.unanswered.shrink_to_fit();
     }
 }
 
@@ -103,19 +117,25 @@ impl Gentle {
             let before = unmarked.unanswered.len();
             unmarked.unanswered.retain(|(range, _)| !dsack.range.covers(range));
             let answered = (before - unmarked.unanswered.len()) as u64;
-            if answered > 0 {
-                parts.path.count_copies().twice += answered - u64::from(!unmarked.is_reporting);
-                unmarked.is_reporting = true;
+            if answered > 0 && !unmarked.is_reporting {
+                (unmarked.is_reporting, unmarked.withheld) = (true, answered);
+            } else if answered > 0 {
+                parts.path.count_copies().twice += answered + core::mem::take(&mut unmarked.withheld);
             }
         }
         let Some(srtt) = parts.tx.rtt.srtt() else { return };
-        let una = parts.tx.scoreboard.una();
-        // The DSACK is as late as any other acknowledgement, at most.
-        let wait = srtt + srtt / 4;
-        let is_over =
-            |(range, left): &mut (SeqRange, Instant)| range.end.le(una) && Micros::between(*left, now) > wait;
+        let rtt = parts.tx.rtt.latest().map_or(srtt, |latest| latest.max(srtt));
+        // The DSACK is at most as late as any other acknowledgement, but comes after that of the original.
+        let wait = rtt + rtt / 4;
+        let is_over = |(range, left): &mut (SeqRange, Instant)| {
+            range.end.le(ack.una_before) && Micros::between(*left, now) > wait
+        };
         while unmarked.unanswered.pop_front_if(is_over).is_some() {
-            parts.path.count_copies().once += u64::from(unmarked.is_reporting);
+            if unmarked.is_reporting {
+                let count = parts.path.count_copies();
+                count.once += 1;
+                count.twice += core::mem::take(&mut unmarked.withheld);
+            }
         }
     }
 }

@@ -88,9 +88,11 @@ impl TailLossProbe {
     /// Implements TLP_process_ack of RFC 8985 section 7.4.2.
     pub(crate) fn repaired_loss(&mut self, ack: &AckOutcome) -> Option<CongestionSignal> {
         let probe = self.probe.filter(|probe| ack.ack.ge(probe.end_seq))?;
-        let duplicated = ack
-            .dsack
-            .is_some_and(|dsack| dsack.of == DsackOf::TailLossProbe && dsack.range.end == probe.end_seq);
+        // The duplicate of a segment that was copied before is attributed to its copy.
+        let duplicated = ack.dsack.is_some_and(|dsack| {
+            matches!(dsack.of, DsackOf::TailLossProbe | DsackOf::Duplicate)
+                && dsack.range.end == probe.end_seq
+        });
         if !probe.is_retrans || duplicated {
             // "TLP_end_seq unset": new data masks nothing; a DSACK says that the original arrived.
             self.probe = None;

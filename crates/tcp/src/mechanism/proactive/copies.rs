@@ -6,7 +6,7 @@
 
 use alloc::collections::VecDeque;
 
-use brisk_wire::{Flags, Gentle, SeqNum, TcpHeader, gentle};
+use brisk_wire::{Flags, Gentle, SackBlocks, SeqNum, TcpHeader, gentle};
 
 use super::brake::Brake;
 use crate::config::CopyMark;
@@ -324,10 +324,20 @@ impl Copies {
         if over { 0 } else { sent }
     }
 
+    /// Frees memory of an idle connection.
+    pub(crate) fn release_memory(&mut self) {
+        self.waiting.shrink_to_fit();
+        self.recent.shrink_to_fit();
+    }
+
     fn marked(&self, header: &TcpHeader) -> TcpHeader {
         let mut copy = header.clone();
         match self.policy.mark {
-            None => copy.flags = copy.flags.without(Flags::CWR),
+            None => {
+                copy.flags = copy.flags.without(Flags::CWR);
+                // The peer would count a DSACK twice.
+                copy.options.sack = SackBlocks::default();
+            }
             Some(CopyMark::Bit) => copy.flags |= Flags::R4,
             Some(CopyMark::Option) => {
                 let flags = copy.options.gentle.and_then(|option| option.flags()).unwrap_or(0);
