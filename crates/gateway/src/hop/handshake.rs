@@ -7,8 +7,8 @@
 //! ```
 //!
 //! With one key, `e` is either a key pair of this connection alone, or a nonce with a key pair that serves
-//! for several connections ([`super::ephemeral`]). These are two protocols; the backend's answers report whether it
-//! accepts the second.
+//! for several connections ([`super::ephemeral`]). These are two protocols; the backend's answers report
+//! whether it accepts the second.
 //!
 //! A wrong key, a changed byte and a message from another program cause the same error,
 //! [`HandshakeError::NotOurs`]. Only a frontend's key that is not on the backend's list causes another error,

@@ -327,8 +327,8 @@ impl Stack {
         match at.syn_decision() {
             _ if matches!(verdict, Some(Verdict::Accept { .. })) => {}
             SynDecision::Refuse(reason) => return Err(reason),
-            // A cookie cannot guarantee a sequence number above the old connection's. Its peer has completed a
-            // handshake, so such SYNs have as many places of their own.
+            // A cookie cannot guarantee a sequence number above the old connection's. Its peer has completed
+            // a handshake, so such SYNs have as many places of their own.
             SynDecision::Cookie if floor.is_some() && at.half_open < 2 * at.max_half_open => {}
             SynDecision::Cookie if floor.is_some() => return Err(Refusal::HalfOpenFull),
             SynDecision::Cookie => return self.send_syn_cookie(listener, tuple, syn, now),

@@ -29,8 +29,8 @@ pub(crate) struct Unmarked {
     unanswered: VecDeque<(SeqRange, Instant)>,
     /// True if the peer has reported a copy by DSACK.
     is_reporting: bool,
-    /// Copies of the first report, which count together with the next outcome: the first outcome that counts is
-    /// always a report, and alone it would make losses look rare.
+    /// Copies of the first report. They count together with the next outcome: the first outcome is always a
+    /// report, and would make losses look rare.
     withheld: u64,
 }
 
