@@ -236,7 +236,19 @@ impl Proactive {
 }
 
 impl Copies {
-    /// Queues a copy as [`Active::copy`] does.
+    /// Changes the copier, and reports if the change switches it off.
+    pub(super) fn change<R>(&mut self, parts: &mut Parts<'_>, change: impl FnOnce(&mut Copies) -> R) -> R {
+        let before = self.off();
+        let result = change(self);
+        if let Some(why) = self.off().filter(|_| before.is_none()) {
+            parts.observe(Observation::CopiesOff { why });
+        }
+        result
+    }
+
+    /// Queues a copy of a data segment that left with this header, if the segment is in the scope of copies.
+    /// If the plan copies the segment, a copy is queued with the delay `named`. Returns true if the segment
+    /// is in the scope.
     pub(super) fn copy(
         &mut self,
         data: &Data,
@@ -248,20 +260,18 @@ impl Copies {
         let (srtt, rto) = (parts.tx.rtt.srtt(), parts.tx.timeout());
         let segments = data.payload_len().div_ceil(data.segment_size.max(1)).max(1);
         let original = Original { range: data.range, segments, origin: data.origin, at: now, srtt, rto };
-        let before = self.off();
         if data.twice {
             self.on_sent_twice(&original, data.segment_size);
             parts.account_copies(data.range, segments, now);
             return true;
         }
-        let copied = self.on_sent(&original, header);
-        if let (Origin::New, Some(wait)) = (data.origin, named) {
-            self.add(data.range, header, now + wait);
-        }
-        if let Some(why) = self.off().filter(|_| before.is_none()) {
-            parts.observe(Observation::CopiesOff { why });
-        }
-        copied
+        self.change(parts, |copies| {
+            let copied = copies.on_sent(&original, header);
+            if let (Origin::New, Some(wait)) = (data.origin, named) {
+                copies.add(data.range, header, now + wait);
+            }
+            copied
+        })
     }
 }
 
@@ -289,13 +299,10 @@ impl Parts<'_> {
 
 /// Segments that leave.
 impl Active {
-    /// Changes the copier, and reports if the change switches it off.
+    /// Changes the copier of Proactive, if it is in use; see [`Copies::change`].
     pub(super) fn change_copies<R>(&mut self, parts: &mut Parts<'_>, change: impl FnOnce(&mut Copies) -> R) {
-        let Some(Proactive { copies, .. }) = &mut self.proactive else { return };
-        let before = copies.off();
-        change(copies);
-        if let Some(why) = copies.off().filter(|_| before.is_none()) {
-            parts.observe(Observation::CopiesOff { why });
+        if let Some(Proactive { copies, .. }) = &mut self.proactive {
+            copies.change(parts, change);
         }
     }
 
@@ -307,9 +314,7 @@ impl Active {
         parts.account_copies(range, 1, now);
     }
 
-    /// Queues a copy of a data segment that left with this header, if the segment is in the scope of copies.
-    /// If the plan copies the segment, a copy is queued with the delay `named`. Returns true if the segment
-    /// is in the scope.
+    /// Does what [`Copies::copy`] does, if Proactive is in use. Probes of the MTU have no copy.
     pub(crate) fn copy(
         &mut self,
         data: &Data,

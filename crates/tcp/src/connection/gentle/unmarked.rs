@@ -3,9 +3,9 @@
 //! Such a copy is an ordinary repetition of a segment. A peer with SACK answers a needless one with a DSACK
 //! (RFC 2883), which shows that both instances arrived. If the data is acknowledged and the DSACK does not
 //! come within a round trip, one of them, or the DSACK, was lost; like an unanswered SYN-ACK this counts as
-//! one lost segment. So the memory of the path learns of losses that copies repair. Some peers send no DSACK,
-//! so without one copied segments do not count at all. There
-//! is no response of congestion control, because the lost instance may be the copy.
+//! one lost segment. So the memory of the path learns of losses that copies repair. Some peers send no DSACK;
+//! until the first one comes, copied segments do not count at all. Congestion control does not respond to
+//! such a loss, because the lost instance may be the copy.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
