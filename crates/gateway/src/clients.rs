@@ -7,7 +7,7 @@ use brisk_runtime::fast_open::ReplayWindow;
 use brisk_runtime::{FastOpenListen, ListenConfig, TcpConfig};
 use brisk_tcp::config::KeepaliveConfig;
 
-use crate::service::BACKLOG;
+use crate::service::{BACKLOG, ORPHAN_RETRIES};
 
 /// Limit of unacknowledged connections that data on a SYN has opened.
 const PENDING: u16 = 1024;
@@ -45,9 +45,10 @@ impl ClientSide {
 /// Returns the settings of clients' connections with the mechanisms of `tcp`.
 ///
 /// Nagle's algorithm is off, because the gateway forwards data at once. Keepalive, once a minute, closes
-/// connections whose client has vanished.
+/// connections whose client has vanished. A client whose connection the gateway has released cannot keep it
+/// open by a closed window.
 pub fn client_tcp(tcp: TcpConfig) -> TcpConfig {
     let alive =
         KeepaliveConfig { idle: Duration::from_secs(60), interval: Duration::from_secs(15), count: 4 };
-    TcpConfig { nodelay: true, keepalive: Some(alive), ..tcp }
+    TcpConfig { nodelay: true, keepalive: Some(alive), orphan_retries: Some(ORPHAN_RETRIES), ..tcp }
 }

@@ -38,6 +38,7 @@ pub fn hop_tcp(tcp: TcpConfig) -> TcpConfig {
     TcpConfig {
         nodelay: true,
         keepalive: Some(alive),
+        orphan_retries: Some(ORPHAN_RETRIES),
         path_start: true,
         handshake_timers: true,
         mtu_probing: MtuProbing::Early,
@@ -46,6 +47,10 @@ pub fn hop_tcp(tcp: TcpConfig) -> TcpConfig {
         ..tcp
     }
 }
+
+/// Retries of a connection that the gateway has released (Linux: the same). A connection of the relay is
+/// released when its bytes are acknowledged.
+pub(crate) const ORPHAN_RETRIES: u32 = 8;
 
 /// Minimum initial size of both buffers of a connection of the hop. A response that fits into them can leave
 /// in one flight.

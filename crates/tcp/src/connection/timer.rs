@@ -230,7 +230,10 @@ impl Connection {
             self.tx.window.disarm_persist();
             return;
         }
-        if self.is_given_up(self.tx.window.unanswered_probes(), now) {
+        // The peer of a connection without an owner may not keep it open by answers alone (RFC 6429, Linux).
+        let orphan = self.config.orphan_retries.filter(|_| self.released);
+        let is_stalled = orphan.is_some_and(|limit| self.tx.window.persist_backoffs() >= limit);
+        if is_stalled || self.is_given_up(self.tx.window.unanswered_probes(), now) {
             return self.give_up(CloseReason::TimedOut);
         }
         self.counters.window_probes += 1;

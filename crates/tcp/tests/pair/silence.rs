@@ -33,6 +33,24 @@ fn a_closed_window_is_probed_until_it_opens() {
 }
 
 #[test]
+fn released_connection_with_a_closed_window_ends_after_the_orphan_retries() {
+    for (orphan_retries, left) in [(None, 1), (Some(3), 0)] {
+        let mut pair = Pair::new(1);
+        let small =
+            TcpConfig { receive_buffer: BufferConfig { initial: 8192, max: 8192 }, ..TcpConfig::default() };
+        let listener = pair.listen(B, 80, ListenConfig { tcp: small, ..ListenConfig::default() });
+        let tcp = TcpConfig { orphan_retries, ..TcpConfig::default() };
+        let (at_a, _) = pair.established_at(listener, &ConnectConfig { tcp, ..ConnectConfig::default() });
+        pair.write(A, at_a, &pattern(100_000)).expect("open");
+        pair.run(Duration::from_secs(1));
+        pair.release(A, at_a);
+        pair.run(Duration::from_secs(3600));
+        assert_eq!(pair.a.connections(), left, "all probes were answered");
+        assert_eq!(pair.a.memory() > 0, left > 0);
+    }
+}
+
+#[test]
 fn a_window_update_that_is_lost_is_found_by_a_probe() {
     let mut pair = Pair::new(1);
     let small =
