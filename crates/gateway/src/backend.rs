@@ -501,7 +501,7 @@ async fn carry_on(
         }
     };
     let slot = slot.ok().flatten();
-    let (mut origin, unsaid) = match opened {
+    let (mut origin, unsent) = match opened {
         Ok(opened) => opened,
         Err((verdict, end)) => {
             access.hop = asked.connection().stats();
@@ -509,14 +509,10 @@ async fn carry_on(
             return end;
         }
     };
-    let origin_failed = |error: io::Error| End::OriginFailed(error.to_string());
-    if let Err(error) = origin.write_all(&unsaid).await {
-        asked.connection().reset();
-        return origin_failed(error);
-    }
-    access.bytes_up += asked.first.len() as u64;
+    let sent = asked.first.len().saturating_sub(unsent.len());
+    access.bytes_up += sent as u64;
     if let Some(slot) = &slot {
-        slot.charge(asked.first.len(), true);
+        slot.charge(sent, true);
     }
     access.sent_first = (!asked.first.is_empty()).then_some(FirstSender::Client);
     // The answer to the frontend leaves together with the origin's first bytes, if they arrive soon.
@@ -524,7 +520,7 @@ async fn carry_on(
         Ok(answer) => answer,
         Err(error) => {
             asked.connection().reset();
-            return origin_failed(error);
+            return End::OriginFailed(error.to_string());
         }
     };
     match asked.send_verdict(Verdict::Go, run).await {
@@ -532,6 +528,7 @@ async fn carry_on(
             let timeouts = &config.service.timeouts;
             let with = Carry {
                 first: answer,
+                unsent,
                 lost: std::future::pending(),
                 on_first: &|_| (),
                 timeouts,

@@ -15,7 +15,6 @@ use brisk_packet_io::sockopt::TcpInfo;
 use brisk_packet_io::takeover::Offer;
 use brisk_runtime::Endpoint;
 use socket2::SockRef;
-use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -406,28 +405,21 @@ async fn carry_on(
         first: &first,
         limit: config.service.connect_timeout,
     };
-    let opened = opened.open(client.failed(), access.role, signal).await;
-    let sent = match opened {
-        Ok((mut origin, unsent)) => match origin.write_all(&unsent).await {
-            Ok(()) => Ok(origin),
-            Err(error) => Err(End::OriginFailed(error.to_string())),
-        },
-        Err(end) => Err(end),
-    };
-    let origin = match sent {
-        Ok(origin) => origin,
+    let (origin, unsent) = match opened.open(client.failed(), access.role, signal).await {
+        Ok(opened) => opened,
         Err(end) => {
             access.end_hop(&client);
             client.reset();
             return end;
         }
     };
-    access.bytes_up += first.len() as u64;
+    access.bytes_up += first.len().saturating_sub(unsent.len()) as u64;
     access.sent_first = (!first.is_empty()).then_some(FirstSender::Client);
     // Frees these bytes, which have been sent.
     drop(first);
     let with = Carry {
         first: Vec::new(),
+        unsent,
         lost: std::future::pending(),
         on_first: &|_| (),
         timeouts,

@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use brisk_runtime::{Endpoint, FastOpenConnect, TcpConfig};
-use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
@@ -616,6 +615,7 @@ async fn serve(
             let timeouts = &shared.config.service.timeouts;
             let with = Carry {
                 first: rest,
+                unsent: Vec::new(),
                 lost,
                 on_first: &on_first,
                 timeouts,
@@ -876,9 +876,8 @@ impl Current {
             None => Vec::new(),
         };
         first.extend_from_slice(&admitted.first);
-        let mut stream = HopStream::direct(Connection::Kernel(stream), first);
-        let left = stream.split().1.flush().await;
-        left.map(|()| stream).map_err(|error| End::OriginUnreachable(error.to_string()))
+        // These bytes leave when the relay begins, within its limits.
+        Ok(HopStream::direct(Connection::Kernel(stream), first))
     }
 }
 

@@ -230,8 +230,7 @@ async fn connect_to(address: SocketAddr, first: &[u8]) -> io::Result<(TcpStream,
     })
 }
 
-/// Connects `socket`, and sends the bytes `first` if the handshake completes at once; also returns how many
-/// were sent.
+/// Connects `socket`, and sends as many of the bytes `first` as it accepts at once; also returns how many.
 async fn open(socket: Socket, address: SocketAddr, first: &[u8]) -> io::Result<(TcpStream, usize)> {
     if !first.is_empty() {
         // Without this option the acknowledgement is a packet of its own.
@@ -242,18 +241,25 @@ async fn open(socket: Socket, address: SocketAddr, first: &[u8]) -> io::Result<(
         _ => {}
     }
     let stream = TcpStream::from_std(socket.into())?;
-    // From here on, an attempt that has sent bytes succeeds at once.
-    let sent = match first {
-        [] => Err(Errno::AGAIN),
-        _ => rustix::net::send(&stream, first, SendFlags::NOSIGNAL),
-    };
-    match sent {
-        Ok(sent) => return Ok((stream, sent)),
-        Err(Errno::AGAIN) => {}
-        Err(error) => return Err(error.into()),
+    // An attempt that has sent bytes succeeds at once.
+    if let Some(sent) = send(&stream, first)? {
+        return Ok((stream, sent));
     }
     stream.writable().await?;
-    stream.take_error()?.map_or(Ok((stream, 0)), Err)
+    stream.take_error()?.map_or(Ok(()), Err)?;
+    let sent = send(&stream, first)?;
+    Ok((stream, sent.unwrap_or(0)))
+}
+
+/// Sends as many bytes as the socket accepts; `None` if there are none, or if it accepts none.
+fn send(stream: &TcpStream, bytes: &[u8]) -> io::Result<Option<usize>> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    match rustix::net::send(stream, bytes, SendFlags::NOSIGNAL) {
+        Err(Errno::AGAIN) => Ok(None),
+        sent => Ok(Some(sent?)),
+    }
 }
 
 fn socket(address: SocketAddr) -> io::Result<Socket> {

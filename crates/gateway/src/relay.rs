@@ -2,10 +2,11 @@
 //!
 //! The outside is the client's connection at a frontend, and the origin's at a backend or an edge.
 //!
-//! The end of one direction becomes a half close; the other direction continues. An error on one side becomes
-//! a reset of the other, so applications see the same as without a gateway. A reset discards the bytes that
-//! are not acknowledged yet, so the relay waits for their acknowledgement for a limited time. It notices the
-//! failure of a side even while it does not read from that side.
+//! The end of one direction becomes a half close; the other direction continues. A connection over brisk's
+//! TCP counts as open until its peer has acknowledged the last byte. An error on one side becomes a reset of
+//! the other, so applications see the same as without a gateway. A reset discards the bytes that are not
+//! acknowledged yet, so the relay waits for their acknowledgement for a limited time. It notices the failure
+//! of a side even while it does not read from that side.
 
 use std::borrow::Cow;
 use std::future::poll_fn;
@@ -26,7 +27,7 @@ use crate::end::End;
 use crate::exchanges::Exchanges;
 use crate::first_bytes::FirstSender;
 use crate::frontends::FrontendSlot;
-use crate::hop::connection::Connection;
+use crate::hop::connection::{ACK_CHECK, Connection};
 use crate::hop::opening::ClientAddresses;
 use crate::hop::stream::HopStream;
 use crate::io::{Sink, Source, prepare, with_chunk};
@@ -38,6 +39,9 @@ use crate::timeouts::{Activity, Timeout, Timeouts};
 /// Range of a time limit of four round trips. If one side has failed, the other is reset when it has
 /// acknowledged the last bytes of the failed one, or at this limit.
 const LAST_BYTES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(5);
+
+/// Maximum interval between two checks whether the last bytes are acknowledged.
+const MAX_ACK_CHECK: Duration = Duration::from_secs(1);
 
 /// One of the two connections of a relay: the outside or the hop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,6 +86,8 @@ struct Relayed {
 pub(crate) struct Carry<'a, L> {
     /// Bytes that the outside has sent so far, to be sent over the hop first.
     pub(crate) first: Vec<u8>,
+    /// Bytes that the outside has not accepted yet, to be sent to it first.
+    pub(crate) unsent: Vec<u8>,
     /// Resolves with the reason if no more answer will come from the other gateway.
     pub(crate) lost: L,
     /// Called with the side that sends first, unless the record already has it.
@@ -116,6 +122,54 @@ impl Drop for ConnectionPair {
 }
 
 impl ConnectionPair {
+    /// Waits until the peers over brisk's TCP have acknowledged all bytes. Until then the bytes take memory
+    /// of this process, and are lost if it ends. So the connection keeps its slot, and the limits still
+    /// apply. The kernel delivers the bytes of its sockets itself.
+    async fn deliver_all(
+        &mut self,
+        activity: &Activity,
+        timeouts: &Timeouts,
+        signal: &mut watch::Receiver<Phase>,
+    ) -> Stopped {
+        let mut left = self.buffered();
+        if left == 0 {
+            return Stopped::Ended;
+        }
+        if self.outside.socket().is_some() {
+            // The relay may have left the end of the outside to the drop. An error is a reset by the peer.
+            let _ = self.outside.split().1.shutdown().await;
+        }
+        let delivered = async {
+            let mut pause = ACK_CHECK;
+            while left > 0 {
+                tokio::time::sleep(pause).await;
+                pause = (2 * pause).min(MAX_ACK_CHECK);
+                let before = std::mem::replace(&mut left, self.buffered());
+                if left < before {
+                    activity.moved();
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = delivered => Stopped::Ended,
+            error = self.outside.failed(), if self.outside.socket().is_none() => {
+                Stopped::Failed(Side::Outside, error)
+            }
+            error = self.hop.connection().failed(), if self.hop.connection().socket().is_none() => {
+                Stopped::Failed(Side::Hop, error)
+            }
+            timeout = activity.exceeds(timeouts) => Stopped::TimedOut(timeout),
+            () = reached(Phase::Cut, signal) => Stopped::Cut,
+        }
+    }
+
+    /// Returns the bytes that brisk's TCP holds because the peers have not acknowledged them.
+    fn buffered(&self) -> usize {
+        let ends = [&self.outside, self.hop.connection()];
+        ends.into_iter().filter(|end| end.socket().is_none()).map(Connection::unacknowledged).sum()
+    }
+
     /// Forwards the bytes that a side sent before it failed, and waits until the other side has acknowledged
     /// them. Gives up if the other side fails too, after a time limit, or at the order to stop.
     async fn deliver_rest(
@@ -155,15 +209,15 @@ impl ConnectionPair {
     }
 }
 
-/// Copies in both directions. Then closes both connections if both directions have ended, and otherwise
-/// resets them. Adds the copied bytes to the record.
+/// Copies in both directions. Then closes both connections if both directions have ended and everything is
+/// delivered, and otherwise resets them. Adds the copied bytes to the record.
 pub(crate) async fn carry(
     outside: Connection,
     hop: HopStream,
     with: Carry<'_, impl Future<Output = &'static str>>,
     access: &mut Access,
 ) -> End {
-    let Carry { first, lost, on_first, timeouts, signal, slot, exchanges, unprepared } = with;
+    let Carry { first, unsent, lost, on_first, timeouts, signal, slot, exchanges, unprepared } = with;
     let mut pair = ConnectionPair { outside, hop, have_ended: false };
     let mut reason = None;
     let role = access.role;
@@ -185,10 +239,12 @@ pub(crate) async fn carry(
                 () = reached(Phase::Cut, signal) => Stopped::Cut,
             }
         };
-        relay(pair.outside.split(), first, pair.hop.split(), order, &progress).await
+        relay(pair.outside.split(), [first, unsent], pair.hop.split(), order, &progress).await
     };
-    if let Stopped::Failed(side, _) = relayed.stopped {
-        pair.deliver_rest(side, &mut relayed, &progress, signal).await;
+    match relayed.stopped {
+        Stopped::Ended => relayed.stopped = pair.deliver_all(&progress.activity, timeouts, signal).await,
+        Stopped::Failed(side, _) => pair.deliver_rest(side, &mut relayed, &progress, signal).await,
+        Stopped::Lost | Stopped::Cut | Stopped::TimedOut(_) => {}
     }
     let first_sender = progress.first.get().map(|side| role.sender(*side));
     access.sent_first = access.sent_first.or(first_sender);
@@ -219,15 +275,15 @@ pub(crate) async fn carry(
 }
 
 /// Copies until both directions have ended, one side has failed, or `stop` resolves with a reason. Unless
-/// both have ended, the caller resets both.
+/// both have ended, the caller resets both. Begins with the bytes `first`, from the outside and from the hop.
 async fn relay(
     (outside_read, outside_write): (impl Source, impl Sink),
-    first: Vec<u8>,
+    first: [Vec<u8>; 2],
     (hop_read, hop_write): (impl Source, impl Sink),
     stop: impl Future<Output = Stopped>,
     progress: &Progress<'_>,
 ) -> Relayed {
-    let (mut from_outside, mut from_hop) = (Copied { rest: first, ..Copied::default() }, Copied::default());
+    let [mut from_outside, mut from_hop] = first.map(|rest| Copied { rest, ..Copied::default() });
     let up = pump((outside_read, Side::Outside), (hop_write, Side::Hop), progress, &mut from_outside);
     let down = pump((hop_read, Side::Hop), (outside_write, Side::Outside), progress, &mut from_hop);
     let both = async { tokio::try_join!(up, down) };
@@ -502,9 +558,9 @@ pub(crate) struct OriginRequest<'a> {
     pub(crate) limit: Duration,
 }
 
-impl<'a> OriginRequest<'a> {
-    /// Connects, and sends the first bytes; returns the connection and the bytes that could not be sent at
-    /// once.
+impl OriginRequest<'_> {
+    /// Connects, and sends the first bytes; returns the connection and the bytes that it did not accept at
+    /// once. The caller sends these within the limits of the relay.
     ///
     /// # Errors
     /// The end of the connection if the origin cannot be reached, if the hop has `failed`, or at the signal
@@ -514,7 +570,7 @@ impl<'a> OriginRequest<'a> {
         failed: impl Future<Output = io::Error>,
         role: Role,
         signal: &mut watch::Receiver<Phase>,
-    ) -> Result<(TcpStream, Cow<'a, [u8]>), End> {
+    ) -> Result<(TcpStream, Vec<u8>), End> {
         let greeting = match self.send_proxy {
             None => Cow::Borrowed(self.first),
             Some(version) => Cow::Owned([&header(version, self.client)[..], self.first].concat()),
@@ -531,11 +587,7 @@ impl<'a> OriginRequest<'a> {
             },
             error = failed => return Err(role.hop_failed(error.to_string())),
         };
-        let unsent = match greeting {
-            Cow::Borrowed(greeting) => Cow::Borrowed(&greeting[sent..]),
-            Cow::Owned(greeting) => Cow::Owned(greeting[sent..].to_vec()),
-        };
-        Ok((origin, unsent))
+        Ok((origin, greeting[sent..].to_vec()))
     }
 }
 
@@ -599,7 +651,14 @@ mod tests {
         let (mut client, kernel) = duplex(1024);
         let (hop, mut origin) = duplex(1024);
         let relaying = tokio::spawn(async move {
-            relay(halves(kernel), b"the ".to_vec(), halves(hop), std::future::pending(), &progress()).await
+            relay(
+                halves(kernel),
+                [b"the ".to_vec(), Vec::new()],
+                halves(hop),
+                std::future::pending(),
+                &progress(),
+            )
+            .await
         });
         client.write_all(b"request").await.unwrap();
         client.shutdown().await.unwrap();
@@ -624,7 +683,8 @@ mod tests {
             origin.write_all(&sent).await.unwrap();
             drop(origin);
             let progress = progress();
-            let relaying = relay(kernel.split(), Vec::new(), halves(hop), std::future::pending(), &progress);
+            let relaying =
+                relay(kernel.split(), Default::default(), halves(hop), std::future::pending(), &progress);
             let reading = async {
                 let mut received = Vec::new();
                 client.read_to_end(&mut received).await.unwrap();
@@ -650,7 +710,7 @@ mod tests {
     async fn an_origin_that_has_ended_hears_the_end_when_the_connection_is_dropped() {
         let ((mut kernel, mut origin), (hop, mut client)) = (sockets().await, duplex(1024));
         let relaying = tokio::spawn(async move {
-            relay(kernel.split(), Vec::new(), halves(hop), std::future::pending(), &progress()).await
+            relay(kernel.split(), Default::default(), halves(hop), std::future::pending(), &progress()).await
         });
         origin.write_all(b"all there is").await.unwrap();
         origin.shutdown().await.unwrap();
@@ -672,6 +732,7 @@ mod tests {
             let (_cut, mut signal) = watch::channel(Phase::Serving);
             let with = Carry {
                 first: Vec::new(),
+                unsent: Vec::new(),
                 lost: std::future::pending(),
                 on_first: &|_| (),
                 timeouts: &Timeouts::default(),
@@ -697,6 +758,28 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn origin_that_does_not_read_the_first_bytes_is_given_up_at_the_limit() {
+        let ((kernel, _origin), (hop, _client)) = (sockets().await, sockets().await);
+        let (_cut, mut signal) = watch::channel(Phase::Serving);
+        let with = Carry {
+            first: Vec::new(),
+            unsent: vec![7; 64 << 20],
+            lost: std::future::pending(),
+            on_first: &|_| (),
+            timeouts: &Timeouts { idle: Duration::from_millis(200), ..Timeouts::default() },
+            signal: &mut signal,
+            slot: None,
+            exchanges: None,
+            unprepared: true,
+        };
+        let mut access = Access::begin(Role::Edge, "192.0.2.1:1".parse().unwrap());
+        let hop = HopStream::direct(Connection::Kernel(hop), Vec::new());
+        let carrying = carry(Connection::Kernel(kernel), hop, with, &mut access);
+        let end = tokio::time::timeout(Duration::from_secs(20), carrying).await.expect("it ends");
+        assert_eq!(end, End::TimedOut(Timeout::Idle));
+    }
+
+    #[tokio::test]
     async fn a_socket_is_prepared_only_when_it_is_waited_for_or_written_to() {
         // Bytes from the origin and from the client, and whether the origin has ended.
         for (answer, more, has_ended) in [("all", "", true), ("all", "more", true), ("", "", false)] {
@@ -710,7 +793,8 @@ mod tests {
             }
             client.write_all(more.as_bytes()).await.unwrap();
             let progress = Progress { unprepared: AtomicBool::new(true), ..progress() };
-            let relaying = relay(kernel.split(), Vec::new(), halves(hop), std::future::pending(), &progress);
+            let relaying =
+                relay(kernel.split(), Default::default(), halves(hop), std::future::pending(), &progress);
             assert!(tokio::time::timeout(Duration::from_millis(50), relaying).await.is_err());
             let is_prepared = kernel.nodelay().unwrap();
             assert_eq!(is_prepared, socket2::SockRef::from(&kernel).keepalive().unwrap());
@@ -748,7 +832,7 @@ mod tests {
         let (mut client, kernel) = duplex(1024);
         let (_, write) = halves(duplex(16).0);
         let (hop, progress) = ((Breaks(0), write), progress());
-        let relayed = relay(halves(kernel), Vec::new(), hop, std::future::pending(), &progress).await;
+        let relayed = relay(halves(kernel), Default::default(), hop, std::future::pending(), &progress).await;
         assert!(matches!(relayed.stopped, Stopped::Failed(Side::Hop, _)), "{:?}", relayed.stopped);
         assert_eq!(relayed.from_hop.bytes, 10);
         let mut received = [0; 10];
@@ -763,7 +847,7 @@ mod tests {
         drop(client);
         origin.write_all(b"to nobody").await.unwrap();
         let relayed =
-            relay(halves(kernel), Vec::new(), halves(hop), std::future::pending(), &progress()).await;
+            relay(halves(kernel), Default::default(), halves(hop), std::future::pending(), &progress()).await;
         let Stopped::Failed(side, error) = relayed.stopped else { panic!("{:?}", relayed.stopped) };
         assert_eq!((side, error.kind()), (Side::Outside, io::ErrorKind::BrokenPipe));
     }
@@ -775,7 +859,7 @@ mod tests {
         let (read, write) = halves(kernel);
         let fail = read.1.clone();
         let relaying = tokio::spawn(async move {
-            relay((read, write), Vec::new(), halves(hop), std::future::pending(), &progress()).await
+            relay((read, write), Default::default(), halves(hop), std::future::pending(), &progress()).await
         });
         client.write_all(b"more than the hop takes").await.unwrap();
         fail.notify_one();
@@ -793,7 +877,7 @@ mod tests {
                 order.await.unwrap();
                 Stopped::Cut
             };
-            relay(halves(kernel), Vec::new(), halves(hop), stop, &progress()).await
+            relay(halves(kernel), Default::default(), halves(hop), stop, &progress()).await
         });
         client.write_all(b"1234").await.unwrap();
         let mut seen = [0; 4];

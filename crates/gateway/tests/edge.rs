@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use brisk_gateway::{
     Access, ClientTcp, Edge, EdgeConfig, EdgeControl, End, Listener, Log, ProxyVersion, Role, Route,
-    ServiceConfig,
+    ServiceConfig, Timeout,
 };
 use brisk_link::LinkSpec;
 use brisk_packet_io::share::KernelListener;
 use brisk_runtime::{ConnectConfig, Endpoint, FastOpenConnect, TcpStream, memory};
+use brisk_tcp::config::BufferConfig;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -30,7 +31,7 @@ struct Fixture {
     accesses: Arc<Mutex<Vec<Access>>>,
     stop: oneshot::Sender<()>,
     running: JoinHandle<()>,
-    _far: Endpoint,
+    far: Endpoint,
 }
 
 fn listener(at: &str) -> Listener {
@@ -69,7 +70,7 @@ impl Fixture {
             })
             .await;
         });
-        Fixture { near, control, accesses, stop, running, _far: far }
+        Fixture { near, control, accesses, stop, running, far }
     }
 
     async fn connect(&self, at: &str) -> TcpStream {
@@ -282,6 +283,52 @@ async fn failures_of_either_end_reset_the_other_one() {
     let mut client = edge.connect(AT).await;
     assert_eq!(client.read_u8().await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
     assert!(matches!(edge.ended().await.end, End::OriginUnreachable(_)));
+    edge.finish().await;
+}
+
+/// Returns a client that has sent a request and its end, and reads no answer. The origin has sent all of its
+/// answer, which the edge has taken over: the edge's TCP holds more than the client's window admits.
+async fn silent_reader(edge: &Fixture, listening: &TcpListener, answer: &[u8]) -> TcpStream {
+    let mut config = ConnectConfig::default();
+    config.tcp.receive_buffer = BufferConfig { initial: 4 << 10, max: 4 << 10 };
+    let mut client = edge.near.connect_with(AT.parse().unwrap(), &config).await.unwrap();
+    client.write_all(b"request").await.unwrap();
+    client.shutdown().await.unwrap();
+    let (mut server, _) = listening.accept().await.unwrap();
+    server.read_to_end(&mut Vec::new()).await.unwrap();
+    server.write_all(answer).await.unwrap();
+    client
+}
+
+#[tokio::test]
+async fn connection_is_open_until_the_client_has_acknowledged_the_last_byte() {
+    let (listening, address) = origin().await;
+    let config = EdgeConfig { origin: Some(address), ..EdgeConfig::new(vec![listener(AT)]) };
+    let edge = Fixture::start(config).await;
+    let sent = [7; 40_000];
+    let mut client = silent_reader(&edge, &listening, &sent).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(edge.accesses.lock().unwrap().is_empty(), "the edge holds bytes for the client");
+    let mut received = Vec::new();
+    client.read_to_end(&mut received).await.unwrap();
+    assert!(received == sent);
+    let access = edge.ended().await;
+    assert_eq!((access.end, access.bytes_down), (End::Closed, 40_000));
+    edge.finish().await;
+}
+
+#[tokio::test]
+async fn client_that_does_not_read_its_answer_is_reset_after_the_limit() {
+    let (listening, address) = origin().await;
+    let mut config = EdgeConfig { origin: Some(address), ..EdgeConfig::new(vec![listener(AT)]) };
+    config.service.timeouts.half_closed = Duration::from_millis(300);
+    let edge = Fixture::start(config).await;
+    let mut client = silent_reader(&edge, &listening, &[7; 40_000]).await;
+    assert_eq!(edge.ended().await.end, End::TimedOut(Timeout::HalfClosed));
+    assert_eq!(edge.far.buffered_bytes(), 0, "the edge has freed the bytes");
+    let mut received = Vec::new();
+    let read = timeout(TIME_LIMIT, client.read_to_end(&mut received)).await.unwrap();
+    assert_eq!(read.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
     edge.finish().await;
 }
 

@@ -562,6 +562,8 @@ async fn a_frontend_may_be_silent_for_as_long_as_it_tries_to_connect() {
     let mut answer = Vec::new();
     late.read_to_end(&mut answer).await.unwrap();
     assert!(answer.ends_with(b"after all"), "{answer:?}");
+    // The backend waits for the acknowledgement of the answer.
+    tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(metrics.open(), 1, "a silent peer does not hold its slot for ever");
     let ended = tokio::time::timeout(Duration::from_secs(2), silent.read_u8()).await;
     assert!(ended.expect("it is closed").is_err());

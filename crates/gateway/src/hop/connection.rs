@@ -21,7 +21,7 @@ use crate::io::{Sink, Source, failed, reset};
 /// Payload bytes of a segment if the real size is unknown.
 const USUAL_SEGMENT: usize = 1400;
 /// Interval between two checks whether all bytes are acknowledged.
-const ACK_CHECK: Duration = Duration::from_millis(10);
+pub(crate) const ACK_CHECK: Duration = Duration::from_millis(10);
 
 /// A connection: of the hop before its first message, of a client or of an origin.
 #[derive(Debug)]
@@ -91,7 +91,8 @@ impl Connection {
         }
     }
 
-    fn unacknowledged(&self) -> usize {
+    /// Returns the number of written bytes that the peer has not acknowledged.
+    pub(crate) fn unacknowledged(&self) -> usize {
         match self {
             Connection::Brisk(stream) => stream.stats().map_or(0, |stats| stats.send_queue),
             Connection::Kernel(stream) => sockopt::unacknowledged(stream.as_fd()).unwrap_or(0),
