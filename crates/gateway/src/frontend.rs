@@ -848,7 +848,10 @@ impl Current {
             why: error.to_string(),
             verdict: match error {
                 DialError::Refused(verdict) => Some(verdict),
-                DialError::Unsealed(_) | DialError::Handshake(_) | DialError::Connection(_) => None,
+                DialError::Unsealed(_)
+                | DialError::Unopened(_)
+                | DialError::Handshake(_)
+                | DialError::Connection(_) => None,
             },
         })
     }

@@ -296,7 +296,11 @@ mod tests {
     use super::*;
 
     fn failed(kind: io::ErrorKind) -> Result<&'static str, DialError> {
-        Err(DialError::Connection(kind.into()))
+        let error = kind.into();
+        Err(match kind {
+            io::ErrorKind::ConnectionReset => DialError::Connection(error),
+            _ => DialError::Unopened(error),
+        })
     }
 
     async fn after(ms: u64, answer: Result<&'static str, DialError>) -> Result<&'static str, DialError> {

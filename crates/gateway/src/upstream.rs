@@ -450,9 +450,14 @@ impl Upstream {
         }
         let connect = ConnectConfig { fast_open, ..dialling.connect_config(purpose) };
         let address = address.ok_or_else(not_configured)?;
-        let (stream, sent) = endpoint.connect_with_data(address, message, &connect)?;
+        let opening = endpoint.connect_with_data(address, message, &connect);
+        let (stream, sent) = opening.map_err(DialError::Unopened)?;
         let abandoned = Abandoned(Some(stream.handle()));
-        stream.connected().await?;
+        stream.connected().await.map_err(|error| match error.kind() {
+            // This promises that no program has received data of the SYN (`CloseReason::Refused`).
+            io::ErrorKind::ConnectionRefused => DialError::Unopened(error),
+            _ => DialError::Connection(error),
+        })?;
         if let Some(connected) = connected {
             connected.send_replace(true);
         }
@@ -795,14 +800,15 @@ impl Upstream {
 #[derive(Debug)]
 struct Late;
 
-fn not_configured() -> io::Error {
-    io::Error::new(io::ErrorKind::AddrNotAvailable, "this transport is not configured for this backend")
+fn not_configured() -> DialError {
+    let text = "this transport is not configured for this backend";
+    DialError::Unopened(io::Error::new(io::ErrorKind::AddrNotAvailable, text))
 }
 
 /// Sends `message` over the kernel's TCP and waits for the answer.
 async fn ask_over_kernel(kernel: Option<SocketAddr>, message: &[u8]) -> Result<Answered, DialError> {
     let kernel = kernel.ok_or_else(not_configured)?;
-    let stream = outgoing::connect(kernel).await?;
+    let stream = outgoing::connect(kernel).await.map_err(DialError::Unopened)?;
     crate::io::prepare(&stream);
     ask(Connection::Kernel(stream), message, 0).await
 }
@@ -999,6 +1005,24 @@ mod tests {
             fast_open: None,
             watched: true,
             log: Log::to(lines.clone(), crate::log::LogFormat::Text, Level::Info),
+        }
+    }
+
+    #[tokio::test]
+    async fn request_for_which_no_connection_was_opened_may_go_to_another_backend() {
+        let (near, far) = memory::builders(&LinkSpec::default(), 1);
+        let near = near.stack(|stack| stack.ephemeral_ports = 50_000..=50_000).build().unwrap();
+        let _far = far.build().unwrap();
+        let address = "10.0.0.2:80".parse().unwrap();
+        // This connection takes the only port, and the kernel connects to no multicast address.
+        let _other = near.connect_with_data(address, b"", &ConnectConfig::default()).unwrap();
+        let kernel = "224.0.0.1:80".parse().ok();
+        let upstream = Upstream::new(BackendSpec { kernel, ..BackendSpec::new(address) });
+        let dialling = plain(&near, &Lines::default());
+        for transport in [Transport::Usual, Transport::Kernel] {
+            let failed = upstream.open_over(&dialling, &Opening::new(Purpose::Carry), transport).await;
+            let failed = failed.unwrap_err();
+            assert!(failed.is_retryable(), "{transport:?}: {failed}");
         }
     }
 

@@ -33,9 +33,15 @@ pub(crate) enum DialError {
     /// attacker on the path can change its answer.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
-    /// The connection ended before the answer. The backend resets peers without its key.
+    /// The connection was not opened; nothing was delivered.
     #[error("{}{}", .0, match .0.kind() {
         io::ErrorKind::ConnectionRefused => ": no program listens there",
+        _ => ": the connection could not be opened",
+    })]
+    Unopened(io::Error),
+    /// The connection ended before the answer, after data may have been delivered. The backend resets peers
+    /// without its key.
+    #[error("{}{}", .0, match .0.kind() {
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
             ": the backend closed the connection during the handshake; check that both sides use the same key (its log has the \
              reason)"
@@ -48,7 +54,7 @@ pub(crate) enum DialError {
 impl DialError {
     /// True if nothing listens at the address.
     pub(crate) fn is_port_closed(&self) -> bool {
-        matches!(self, DialError::Connection(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+        matches!(self, DialError::Unopened(error) if error.kind() == io::ErrorKind::ConnectionRefused)
     }
 
     /// True if the path leads to no program: nothing listens at the address, or a router reports that it is
@@ -56,7 +62,12 @@ impl DialError {
     pub(crate) fn is_unreachable(&self) -> bool {
         use io::ErrorKind::{HostUnreachable, NetworkUnreachable};
         let is_reported = |kind| matches!(kind, HostUnreachable | NetworkUnreachable);
-        self.is_port_closed() || matches!(self, DialError::Connection(error) if is_reported(error.kind()))
+        match self {
+            DialError::Unopened(error) | DialError::Connection(error) => {
+                self.is_port_closed() || is_reported(error.kind())
+            }
+            DialError::Refused(_) | DialError::Unsealed(_) | DialError::Handshake(_) => false,
+        }
     }
 
     /// True if another backend may be tried, because certainly no origin has received anything.
@@ -66,14 +77,8 @@ impl DialError {
                 Verdict::OriginUnreachable | Verdict::Forbidden | Verdict::Limited => true,
                 Verdict::Go | Verdict::Confirm => false,
             },
-            DialError::Unsealed(_) => true,
-            DialError::Handshake(_) => false,
-            DialError::Connection(error) => matches!(
-                error.kind(),
-                io::ErrorKind::ConnectionRefused
-                    | io::ErrorKind::AddrNotAvailable
-                    | io::ErrorKind::QuotaExceeded
-            ),
+            DialError::Unsealed(_) | DialError::Unopened(_) => true,
+            DialError::Handshake(_) | DialError::Connection(_) => false,
         }
     }
 }
