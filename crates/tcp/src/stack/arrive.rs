@@ -374,15 +374,22 @@ impl Stack {
         let tuple = FourTuple { local: error.src, remote: error.dst };
         let id = match self.owners().of(&tuple) {
             Some(Target::Connection(slot)) => self.slots.key_at(slot),
-            Some(Target::HalfOpen(index)) => self.restore_half_open(index, now),
+            Some(Target::HalfOpen(index)) => {
+                // A forged error must not turn a record into a whole connection, which takes more memory.
+                let is_genuine = |entry: &HalfOpen| entry.is_outstanding(error.seq);
+                if !self.half_open.entry(index).is_some_and(is_genuine) {
+                    return Err(Refusal::IcmpStale);
+                }
+                self.restore_half_open(index, now)
+            }
             Some(Target::TimeWait(_)) | None => None,
         };
         let id = id.ok_or(Refusal::IcmpNoConnection)?;
         self.lend(id, now);
         let slot = self.slots.at_mut(id).ok_or(Refusal::IcmpStale)?;
-        slot.half_open = None;
         let (believed, aftermath) =
             slot.connection.act(now, |connection| connection.on_icmp(error.kind, error.seq, now));
+        slot.half_open.take_if(|_| believed);
         self.apply_aftermath(id, aftermath, now);
         if !believed {
             return Err(Refusal::IcmpStale);

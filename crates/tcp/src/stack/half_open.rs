@@ -6,9 +6,9 @@
 //! When an event concerns a record, the connection is rebuilt by the calls that created it, with the same
 //! times. Its packets are the same as if it had been kept whole.
 //!
-//! After a segment that does not complete the handshake, or an ICMP error, the connection remains whole. A
-//! connection also remains whole if it uses Corrective or Proactive, if its planner expects losses, or if
-//! data of its SYN was accepted.
+//! After a segment that does not complete the handshake, or a genuine ICMP error, the connection remains
+//! whole. A connection also remains whole if it uses Corrective or Proactive, if its planner expects losses,
+//! or if data of its SYN was accepted.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -206,5 +206,62 @@ impl Stack {
         }
         half_open.replay(&mut connection, &self.config);
         Some(connection)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::SocketAddr;
+
+    use brisk_wire::IcmpKind;
+
+    use super::*;
+    use crate::config::{ConnectConfig, ListenConfig, StackConfig};
+    use crate::stack::Rx;
+    use crate::stack::stats::Refusal;
+
+    const NOW: Instant = Instant::from_millis(1);
+    /// Offset of the sequence number in a packet with a bare IPv4 header.
+    const SEQ_AT: usize = 24;
+
+    fn stack(last: u8, warm_half_open: usize) -> Stack {
+        let addresses = [[10, 0, 0, last].into()].into();
+        Stack::new(StackConfig { addresses, warm_half_open, ..StackConfig::default() }, 1).expect("valid")
+    }
+
+    /// Opens a connection up to the SYN-ACK, and returns that.
+    fn open_half(client: &mut Stack, server: &mut Stack, at: SocketAddr) -> Vec<u8> {
+        let (mut syn, mut syn_ack) = (Vec::new(), Vec::new());
+        client.connect(at, &ConnectConfig::default(), NOW).expect("a port is free");
+        client.poll_transmit(NOW, &mut syn).expect("a SYN");
+        server.on_packet(&syn, Rx::default(), NOW);
+        server.poll_transmit(NOW, &mut syn_ack).expect("a SYN-ACK");
+        assert!(server.poll_transmit(NOW, &mut syn).is_none());
+        syn_ack
+    }
+
+    #[test]
+    fn only_an_icmp_error_about_the_syn_ack_makes_a_record_whole() {
+        let at: SocketAddr = ([10, 0, 0, 2], 80).into();
+        // The first connection is a record at once, or only after the second one has been opened.
+        for warm in [0, 1] {
+            let (mut client, mut server) = (stack(1, 4), stack(2, warm));
+            server.listen(at, ListenConfig::default()).expect("the port is free");
+            let quoted = open_half(&mut client, &mut server, at);
+            let kind = IcmpKind::PacketTooBig { mtu: 1300 };
+            let mut icmp = Vec::new();
+            for changed in [1, 0x80] {
+                let mut forged = quoted.clone();
+                forged[SEQ_AT] ^= changed;
+                brisk_wire::emit_icmp([10, 0, 0, 9].into(), &forged, kind, &mut icmp);
+                server.on_packet(&icmp, Rx::default(), NOW);
+            }
+            assert_eq!(server.stats().refused(Refusal::IcmpStale), 2);
+            open_half(&mut client, &mut server, at);
+            assert_eq!((server.half_open.len(), server.half_open()), (2 - warm, 2));
+            brisk_wire::emit_icmp([10, 0, 0, 9].into(), &quoted, kind, &mut icmp);
+            server.on_packet(&icmp, Rx::default(), NOW);
+            assert_eq!((server.half_open.len(), server.stats().icmp_believed), (1 - warm, 1));
+        }
     }
 }

@@ -150,6 +150,11 @@ impl HalfOpen {
         self.tuple.is(tuple)
     }
 
+    /// True if `seq` is outstanding: it is that of the SYN-ACK, the only segment that was sent.
+    pub(in crate::stack) fn is_outstanding(&self, seq: SeqNum) -> bool {
+        seq == self.iss
+    }
+
     pub(crate) fn listener(&self) -> u32 {
         self.listener
     }
