@@ -445,6 +445,7 @@ impl Connection {
 
     /// Starts the window reduction of an episode that has been entered.
     pub(crate) fn begin_reduction(&mut self, cause: CongestionCause, undelivered_before: u32, now: Instant) {
+        self.tx.timed_out_alone = false;
         self.ecn.on_reduced();
         let in_recovery = self.tx.recovery.state() == CongestionState::Recovery;
         if in_recovery {

@@ -96,6 +96,8 @@ pub(crate) struct Sender {
     pub(crate) waiting_since: Option<Instant>,
     /// Time at which the last data segment left.
     pub(crate) last_sent: Instant,
+    /// True if the last reduction is a timeout of this member alone, to which its path has not responded.
+    pub(crate) timed_out_alone: bool,
     /// First byte of the current transfer. A transfer begins after a round trip without transmissions.
     pub(crate) transfer_start: SeqNum,
     /// Time and end of the last transmission on the scoreboard.
@@ -139,7 +141,7 @@ pub(crate) struct MemberState {
     pub(crate) pipe: u32,
     /// True if it has unacknowledged data.
     pub(crate) is_outstanding: bool,
-    /// True if it repairs a loss.
+    /// True during a reduction to which the path responds.
     pub(crate) is_recovering: bool,
     /// True if it has a full segment of new data within the peer's window, or lost data to retransmit.
     pub(crate) wants: bool,
@@ -346,6 +348,7 @@ impl Sender {
             timeouts_in_row: 0,
             waiting_since: None,
             last_sent: now,
+            timed_out_alone: false,
             transfer_start: iss,
             stamped: (now, iss),
             writer_waits: false,
@@ -657,6 +660,9 @@ impl Sender {
         let is_queued = self.is_queue_full();
         let (Some(delivery), Some(snapshots)) = (&mut self.rate.delivery, &self.snapshots) else { return };
         let mut lost = self.scoreboard.take_lost_log();
+        if let Some(others) = &mut self.rate.others {
+            others.has_lost |= !lost.is_empty();
+        }
         let una = self.scoreboard.una();
         lost.sort_unstable_by_key(|(range, sent_at)| (*sent_at, range.start.since(una)));
         lost.dedup_by(|(next, next_at), (range, at)| {
@@ -765,7 +771,9 @@ impl Sender {
         self.recovery.undo();
         let threshold = |rate: &RateControl| rate.congestion.ssthresh().unwrap_or(u32::MAX);
         let reduced = threshold(&self.rate);
-        self.rate.on_spurious(now);
+        if !self.timed_out_alone {
+            self.rate.on_spurious(now);
+        }
         Some(Undone { why, is_raised: threshold(&self.rate) > reduced })
     }
 
@@ -896,14 +904,10 @@ impl Sender {
     /// Returns the state that the path aggregates over its members.
     #[inline]
     pub(crate) fn member_state(&self) -> MemberState {
-        let is_recovering = match self.recovery.state() {
-            CongestionState::Open | CongestionState::Disorder => false,
-            CongestionState::Cwr | CongestionState::Recovery | CongestionState::Loss => true,
-        };
         MemberState {
             pipe: self.scoreboard.pipe(),
             is_outstanding: !self.scoreboard.is_empty(),
-            is_recovering,
+            is_recovering: self.recovery.reducing() && !self.timed_out_alone,
             wants: self.unsent().min(self.usable_window()) >= self.mss() || self.scoreboard.has_lost(),
         }
     }

@@ -4,7 +4,7 @@
 //! is user timeout, parity, reordering timer, probe timer, retransmission timer, all others.
 
 use crate::config::KeepaliveConfig;
-use crate::congestion::sample::{CongestionCause, CongestionEvent, RtoEvent};
+use crate::congestion::sample::{CongestionCause, RtoEvent};
 use crate::connection::gentle::plain_copy::PlainCopy;
 use crate::connection::observation::Observation;
 use crate::connection::outbox::Control;
@@ -166,16 +166,10 @@ impl Connection {
         let pipe = self.tx.rate.pipe_with(self.tx.scoreboard.pipe());
         self.tx.pass_losses(now);
         let last_sent = self.tx.last_sent;
-        if self.tx.rate.others.is_some_and(|others| others.newest_delivered > last_sent) {
-            // The path has delivered later data of other members, so only this member has lost segments.
-            self.tx.rate.congestion.on_congestion(&CongestionEvent {
-                now,
-                cause: CongestionCause::Loss,
-                undelivered_before: 0,
-                delivered_while_held: 0,
-                max_ssthresh,
-            });
-        } else {
+        // If the path has delivered later data of other members, only this member has lost segments.
+        self.tx.timed_out_alone =
+            self.tx.rate.others.is_some_and(|others| others.newest_delivered > last_sent);
+        if !self.tx.timed_out_alone {
             self.tx.rate.congestion.on_rto(&RtoEvent { now, pipe, first, max_ssthresh });
         }
         self.tx.follow_rate(now);

@@ -51,6 +51,8 @@ pub(crate) struct Others {
     pub(crate) sent: u32,
     /// Report: data was delivered.
     pub(crate) has_delivered: bool,
+    /// Report: losses were reported to the controller.
+    pub(crate) has_lost: bool,
     /// Report: the member responded to a congestion mark.
     pub(crate) has_answered_mark: bool,
 }

@@ -88,7 +88,7 @@ struct PathController {
     recovering: u32,
     wanting: u32,
     /// The member whose losses alone began the current or last recovery of the path: only this member may
-    /// undo the response. `None` if several members had losses in it.
+    /// undo the response. `None` if several members had losses in it, or if later losses began no recovery.
     loser: Option<ConnId>,
     newest_delivered: Instant,
     delivered_at: Instant,
@@ -262,6 +262,7 @@ impl PathController {
             newest_delivered: self.newest_delivered,
             sent: 0,
             has_delivered: false,
+            has_lost: false,
             has_answered_mark: false,
         }
     }
@@ -467,6 +468,10 @@ impl Controllers {
         let Some(others) = path.rate.others.take() else { return };
         let is = connection.tx.member_state();
         path.count(id, &member.state, &is);
+        if others.has_lost && !is.is_recovering {
+            // These losses may have ended a probe, but no recovery shows whether they were mistakes.
+            path.loser = None;
+        }
         member.state = is;
         path.mss = connection.tx.mss();
         if others.has_delivered {

@@ -359,6 +359,51 @@ fn a_dsack_after_the_recovery_undoes_no_losses_of_another_member() {
     assert!(path(&pair).expect("shared").is_known, "the path keeps its response");
 }
 
+/// Thirty segments of one member arrive late. Their losses have ended the start of the path by then. The
+/// other member is cut off. Its timeouts reduce nothing, so the first member may undo the response.
+#[test]
+fn a_member_that_is_cut_off_leaves_undos_to_the_others() {
+    for is_cut_off in [false, true] {
+        let (mut pair, _, ends) = members(1, 2, Channel::default());
+        let [late, dead] = [0, 1].map(|index| pair.a.local_addr(ends[index].0).expect("open").port());
+        let held = Rc::new(RefCell::new(Vec::new()));
+        let holder = Rc::clone(&held);
+        let mut segments = 0;
+        pair.tap = Some(Box::new(move |from, segment| {
+            if from != A || segment.payload.is_empty() {
+                return false;
+            }
+            if segment.tcp.src_port == dead {
+                return is_cut_off;
+            }
+            segments += u32::from(segment.tcp.src_port == late);
+            let is_late = (300..360).contains(&segments) && segments % 2 == 0;
+            if is_late {
+                holder.borrow_mut().push((segment.tcp.clone(), segment.payload.to_vec()));
+            }
+            is_late
+        }));
+        let _ = pair.write(A, ends[1].0, &pattern(20_000));
+        // The next timeout of the member that is cut off is seconds away then.
+        for _ in 0..33 {
+            pair.transfer(A, ends[0].0, ends[0].1, &pattern(5_000), Duration::from_secs(1));
+            pair.run_ms(100);
+        }
+        let mut transfers = Transfers::new(&ends[..1], 1_000_000);
+        pair.run_until(Duration::from_secs(20), |pair| transfers.go_on(pair));
+        pair.run_ms(500);
+        let counters = |pair: &Pair, index: usize| pair.a.conn_stats(ends[index].0).expect("open").counters;
+        assert_eq!(counters(&pair, 1).timeouts > 0, is_cut_off);
+        assert!(path(&pair).expect("shared").is_known, "losses have ended the start of the path");
+        for (tcp, payload) in held.take() {
+            pair.forge(B, &tcp, &payload);
+        }
+        pair.run_ms(50);
+        assert_eq!(counters(&pair, 0).undos, 1);
+        assert!(!path(&pair).expect("shared").is_known, "cut off: {is_cut_off}: the start goes on");
+    }
+}
+
 #[test]
 fn members_come_and_go_and_nothing_is_left() {
     let channel = Channel { loss: 20, jitter: Duration::from_millis(3), ..Channel::default() };
