@@ -45,8 +45,8 @@ impl ClientSide {
 /// Returns the settings of clients' connections with the mechanisms of `tcp`.
 ///
 /// Nagle's algorithm is off, because the gateway forwards data at once. Keepalive, once a minute, closes
-/// connections whose client has vanished. A client whose connection the gateway has released cannot keep it
-/// open by a closed window.
+/// connections whose client has vanished. Once the gateway has released a connection, its client cannot keep
+/// it open by a window that stays closed.
 pub fn client_tcp(tcp: TcpConfig) -> TcpConfig {
     let alive =
         KeepaliveConfig { idle: Duration::from_secs(60), interval: Duration::from_secs(15), count: 4 };

@@ -415,7 +415,7 @@ async fn carry_on(
     };
     access.bytes_up += first.len().saturating_sub(unsent.len()) as u64;
     access.sent_first = (!first.is_empty()).then_some(FirstSender::Client);
-    // Frees these bytes, which have been sent.
+    // Frees these bytes, which have been sent or copied to `unsent`.
     drop(first);
     let with = Carry {
         first: Vec::new(),

@@ -403,7 +403,7 @@ struct Opened {
     hop: HopStream,
     /// `None` if it leads straight to the origin.
     path: Option<(PathState, Transport)>,
-    /// Number of the client's first bytes that have left with the opening.
+    /// Number of the client's first bytes that have left with the opening, or leave before the relay's.
     sent: usize,
 }
 

@@ -139,11 +139,16 @@ impl ConnectionPair {
             // The relay may have left the end of the outside to the drop. An error is a reset by the peer.
             let _ = self.outside.split().1.shutdown().await;
         }
+        // Progress must be seen before the limit ends the connection; zero is no limit.
+        let longest = match timeouts.half_closed / 4 {
+            Duration::ZERO => MAX_ACK_CHECK,
+            part => part.clamp(ACK_CHECK, MAX_ACK_CHECK),
+        };
         let delivered = async {
             let mut pause = ACK_CHECK;
             while left > 0 {
                 tokio::time::sleep(pause).await;
-                pause = (2 * pause).min(MAX_ACK_CHECK);
+                pause = (2 * pause).min(longest);
                 let before = std::mem::replace(&mut left, self.buffered());
                 if left < before {
                     activity.moved();
@@ -241,10 +246,11 @@ pub(crate) async fn carry(
         };
         relay(pair.outside.split(), [first, unsent], pair.hop.split(), order, &progress).await
     };
-    match relayed.stopped {
-        Stopped::Ended => relayed.stopped = pair.deliver_all(&progress.activity, timeouts, signal).await,
-        Stopped::Failed(side, _) => pair.deliver_rest(side, &mut relayed, &progress, signal).await,
-        Stopped::Lost | Stopped::Cut | Stopped::TimedOut(_) => {}
+    if let Stopped::Ended = relayed.stopped {
+        relayed.stopped = pair.deliver_all(&progress.activity, timeouts, signal).await;
+    }
+    if let Stopped::Failed(side, _) = relayed.stopped {
+        pair.deliver_rest(side, &mut relayed, &progress, signal).await;
     }
     let first_sender = progress.first.get().map(|side| role.sender(*side));
     access.sent_first = access.sent_first.or(first_sender);

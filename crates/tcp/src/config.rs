@@ -386,7 +386,7 @@ pub struct TcpConfig {
     /// Maximum number of retransmission timeouts in a row on an established connection. Default 15.
     pub retries: u32,
     /// Like `retries`, for a connection that the application has released. Also limits how often the interval
-    /// of its window probes doubles, whether or not the peer answers them (RFC 6429; Linux: the same).
+    /// of its window probes doubles, whether or not the peer answers them (RFC 6429).
     /// Default `None`: no smaller limit.
     pub orphan_retries: Option<u32>,
     /// Number of segments above a hole at which the hole counts as lost, if no reordering is known on the

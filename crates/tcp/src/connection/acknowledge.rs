@@ -455,14 +455,16 @@ impl Connection {
         }
         let delivered_while_held = if in_recovery { self.gentle.delivered_while_held(&self.tx) } else { 0 };
         let max_ssthresh = self.path.retreat(&self.counters, &self.handshake, &self.config, &mut self.tx);
-        if cause == CongestionCause::Ecn
-            && let Some(others) = &mut self.tx.rate.others
-        {
-            // The members of a path answer all ECN marks of one round trip with one reduction.
-            if !others.may_answer_mark {
-                return self.counters.observe_recovery(&self.tx);
+        if let Some(others) = &mut self.tx.rate.others {
+            if cause == CongestionCause::Ecn {
+                // The members of a path answer all ECN marks of one round trip with one reduction.
+                if !others.may_answer_mark {
+                    return self.counters.observe_recovery(&self.tx);
+                }
+                others.has_answered_mark = true;
+            } else {
+                others.has_lost = true;
             }
-            others.has_answered_mark = true;
         }
         self.tx.rate.congestion.on_congestion(&CongestionEvent {
             now,

@@ -96,7 +96,8 @@ pub(crate) struct Sender {
     pub(crate) waiting_since: Option<Instant>,
     /// Time at which the last data segment left.
     pub(crate) last_sent: Instant,
-    /// True if the last reduction is a timeout of this member alone, to which its path has not responded.
+    /// True if the last reduction is a timeout of this member alone, to which the controller has not
+    /// responded.
     pub(crate) timed_out_alone: bool,
     /// First byte of the current transfer. A transfer begins after a round trip without transmissions.
     pub(crate) transfer_start: SeqNum,
@@ -141,7 +142,7 @@ pub(crate) struct MemberState {
     pub(crate) pipe: u32,
     /// True if it has unacknowledged data.
     pub(crate) is_outstanding: bool,
-    /// True during a reduction to which the path responds.
+    /// True during a reduction, except after a timeout of this member alone.
     pub(crate) is_recovering: bool,
     /// True if it has a full segment of new data within the peer's window, or lost data to retransmit.
     pub(crate) wants: bool,
@@ -691,6 +692,9 @@ impl Sender {
         let unknown = if covered().any(|one| is_hole(&one)) { None } else { covered().next() };
         for one in covered().filter(is_hole).chain(unknown) {
             let range = SeqRange::with_len(one.range.start, one.range.len().min(mss));
+            if let Some(others) = &mut self.rate.others {
+                others.has_lost = true;
+            }
             if let Some(lost) = delivery.on_repaired(snapshots, range, one.sent_at, now) {
                 self.rate.congestion.on_lost(&LostPacket { is_queued, ..lost });
             }

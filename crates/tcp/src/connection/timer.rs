@@ -167,14 +167,14 @@ impl Connection {
         self.tx.pass_losses(now);
         let last_sent = self.tx.last_sent;
         // If the path has delivered later data of other members, only this member has lost segments.
-        self.tx.timed_out_alone =
-            self.tx.rate.others.is_some_and(|others| others.newest_delivered > last_sent);
-        if !self.tx.timed_out_alone {
+        let is_alone = self.tx.rate.others.is_some_and(|others| others.newest_delivered > last_sent);
+        self.tx.timed_out_alone = is_alone && (first || self.tx.timed_out_alone);
+        if !is_alone {
             self.tx.rate.congestion.on_rto(&RtoEvent { now, pipe, first, max_ssthresh });
+            self.counters.reductions += u64::from(first);
+            self.ecn.on_reduced();
         }
         self.tx.follow_rate(now);
-        self.counters.reductions += u64::from(first);
-        self.ecn.on_reduced();
         self.tx.back_off(self.config.thin_stream);
         self.tx.rto.arm(now, self.tx.rtt.rto_base());
         if self.tx.suspect_size_at_timeout(now) {
@@ -224,7 +224,8 @@ impl Connection {
             self.tx.window.disarm_persist();
             return;
         }
-        // The peer of a connection without an owner may not keep it open by answers alone (RFC 6429, Linux).
+        // The peer of a connection without an owner may not keep it open by answers alone (RFC 6429). Linux
+        // also waits until the interval of the probes is 120 s.
         let orphan = self.config.orphan_retries.filter(|_| self.released);
         let is_stalled = orphan.is_some_and(|limit| self.tx.window.persist_backoffs() >= limit);
         if is_stalled || self.is_given_up(self.tx.window.unanswered_probes(), now) {
