@@ -1,6 +1,6 @@
 //! Determines the commit of the program for `brisk --version`, from the variable BRISK_COMMIT or from git.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn main() {
@@ -11,10 +11,16 @@ fn main() {
     println!("cargo::rustc-env=BRISK_BUILD={commit}, {target}");
 }
 
+/// Returns the folder of this crate. It is read at run time, because a folder of build results that several
+/// clones share may hold this script as compiled in another clone.
+fn crate_folder() -> PathBuf {
+    std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it").into()
+}
+
 /// Returns the abbreviated hash and the date of the commit that is checked out; `None` outside a clone of the
 /// repository.
 fn commit_of_git() -> Option<String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().ok()?;
+    let root = crate_folder().join("../..").canonicalize().ok()?;
     // Sources may have been unpacked inside another repository.
     let top = git(&["rev-parse", "--show-toplevel"])?;
     if Path::new(&top).canonicalize().ok()? != root {
@@ -29,7 +35,7 @@ fn commit_of_git() -> Option<String> {
 
 /// Returns what git prints, without the end of the line.
 fn git(words: &[&str]) -> Option<String> {
-    let output = Command::new("git").args(words).current_dir(env!("CARGO_MANIFEST_DIR")).output().ok()?;
+    let output = Command::new("git").args(words).current_dir(crate_folder()).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     output.status.success().then(|| text.trim_end().to_owned())
 }
