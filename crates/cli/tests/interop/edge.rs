@@ -26,7 +26,12 @@ const AT: &str = "10.66.0.2:8000";
 
 /// Starts an edge in front of the nginx of this host, which listens on port 80.
 fn edge(host: &Namespace, more: &[&str]) -> Process {
-    let words = ["edge", "--listen", ":8000", "--device", "packet:eth", "--to", "127.0.0.1:80"];
+    edge_on("packet:eth", host, more)
+}
+
+/// Like [`edge`], on another device.
+fn edge_on(device: &str, host: &Namespace, more: &[&str]) -> Process {
+    let words = ["edge", "--listen", ":8000", "--device", device, "--to", "127.0.0.1:80"];
     let edge = Process::start("brisk edge", &mut host.brisk(&[&words[..], more].concat()));
     edge.until_it_says("event=confined");
     edge
@@ -98,9 +103,7 @@ fn kernel_answers_copies_and_the_edge_sends_nothing_again() {
     let (near, far) = (&link.near, &link.far);
     let (page, long) = (pages.write("page", 30_000), pages.write("long", 300_000));
     let _nginx = nginx::serve(far, &pages);
-    let words = ["edge", "--listen", ":8000", "--device", "packet:brisk0", "--to", "127.0.0.1:80"];
-    let edge = Process::start("brisk edge", &mut far.brisk(&[&words[..], &["--admin", ADMIN]].concat()));
-    edge.until_it_says("event=confined");
+    let edge = edge_on("packet:brisk0", far, &["--admin", ADMIN]);
     let lossy = "chain c { type filter hook input priority 0; tcp sport 8000 numgen inc mod 40 0 drop; }";
     run(near.command("nft").arg(format!("table ip t {{ {lossy}; }}")));
     fetches(&mut curl(near, &["http://10.77.0.2:8000/long"]), &long, 1);

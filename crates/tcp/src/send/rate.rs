@@ -51,7 +51,7 @@ pub(crate) struct Others {
     pub(crate) sent: u32,
     /// Report: data was delivered.
     pub(crate) has_delivered: bool,
-    /// Report: losses were reported to the controller.
+    /// Report: the controller learned of losses, repaired or not.
     pub(crate) has_lost: bool,
     /// Report: the member responded to a congestion mark.
     pub(crate) has_answered_mark: bool,
