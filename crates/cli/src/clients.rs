@@ -14,7 +14,7 @@ use brisk_runtime::profile::Profile;
 use brisk_runtime::{Builder, Cores, DeviceSpec, Endpoint};
 
 use crate::failure::Failure;
-use crate::hop_args;
+use crate::{hop_args, systemd};
 
 /// Maximum number of ports on `packet:` and `tun:`. On `packet:` each port costs a device with stacks of its
 /// own.
@@ -118,13 +118,15 @@ impl ClientDevice {
     }
 
     /// Asks the processes that serve these ports to hand them over to this one, and waits. A process hands
-    /// its port over when it is stopped.
+    /// its port over when it is stopped. Reports the start to systemd before it waits, so that a unit can stop
+    /// the other process once this one has started.
     pub(crate) async fn predecessors(&self, places: &[SocketAddr], log: &Log) -> Predecessors {
         let ask = |place: SocketAddr| AttachConfig { serve: Some(place), ..self.attach.clone() }.ask();
         let asked: Vec<_> = places.iter().map(|place| (*place, ask(*place))).collect();
         if asked.iter().any(|(_, candidate)| candidate.is_some()) {
             let reason = Value::Text("another process serves this address until it stops".to_owned());
             log.line(Level::Info, "waiting", &[("device", Value::Text(self.name())), ("reason", reason)]);
+            systemd::ready();
         }
         let mut predecessors = Vec::new();
         for (place, mut candidate) in asked {

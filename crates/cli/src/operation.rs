@@ -106,8 +106,10 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// Opens the resources. Call it on the runtime that will use them.
+    /// Opens the resources, and begins to report to systemd's watchdog. Call it on the runtime that will use
+    /// them.
     pub(crate) fn by(settings: &Settings) -> Result<Opened, Failure> {
+        tokio::spawn(systemd::watchdog());
         let cores = service::gateway_cores(&settings.limits)?;
         let stop = Stop::on_signals()?;
         let AdminSettings { listen, token_file } = &settings.admin;
@@ -137,7 +139,6 @@ impl Operation {
             log.line(Level::Info, "admin", &fields);
             tasks.spawn(admin.run(shown, log.clone()));
         }
-        tasks.spawn(systemd::watchdog());
         systemd::ready();
         Ok(Operation { tasks })
     }

@@ -2,6 +2,7 @@
 //! other, next to services of the kernel on the same address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -276,8 +277,20 @@ fn waiting_edge_serves_when_the_one_before_is_killed() {
     let ((near, far), pages) = (ethernet(), Pages::new());
     let _nginx = nginx::serve(&far, &pages);
     let first = edge(&far, &[]);
-    let second = Process::start("brisk edge", &mut far.brisk(&NEXT));
+    let notify = pages.path("notify");
+    let notified = UnixDatagram::bind(&notify).expect("a socket");
+    notified.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+    let mut next = far.brisk(&NEXT);
+    next.env("NOTIFY_SOCKET", &notify).env("WATCHDOG_USEC", "400000");
+    let second = Process::start("brisk edge", &mut next);
     second.until_it_says("event=waiting");
+    // For systemd it has started, so that its unit can stop the first one.
+    let mut said = String::new();
+    while !(said.contains("READY=1") && said.contains("WATCHDOG=1")) {
+        let mut message = [0; 256];
+        let length = notified.recv(&mut message).expect("it says that it has started, and that it lives");
+        said += &String::from_utf8_lossy(&message[..length]);
+    }
     fetches(&mut curl(&near, &[&format!("http://{AT}/small")]), &pages.path("small"), 1);
     first.signal("-KILL");
     second.until_it_says("event=confined");
