@@ -145,7 +145,10 @@ impl ConnectionPair {
             part => part.clamp(ACK_CHECK, MAX_ACK_CHECK),
         };
         let delivered = async {
-            let mut pause = ACK_CHECK;
+            // The acknowledgement of the last byte arrives a round trip after it, or a little later. Earlier
+            // checks would only wake the thread.
+            let round_trip = self.round_trip().unwrap_or_default();
+            let mut pause = (round_trip + round_trip / 4).clamp(ACK_CHECK, longest);
             while left > 0 {
                 tokio::time::sleep(pause).await;
                 pause = (2 * pause).min(longest);
@@ -167,6 +170,12 @@ impl ConnectionPair {
             timeout = activity.exceeds(timeouts) => Stopped::TimedOut(timeout),
             () = reached(Phase::Cut, signal) => Stopped::Cut,
         }
+    }
+
+    /// Returns the longer round-trip time of the connections over brisk's TCP; `None` if none is known.
+    fn round_trip(&self) -> Option<Duration> {
+        let ends = [&self.outside, self.hop.connection()];
+        ends.into_iter().filter_map(|end| end.stats()?.srtt).max()
     }
 
     /// Returns the bytes that brisk's TCP holds because the peers have not acknowledged them.
@@ -616,6 +625,7 @@ pub(crate) async fn within<T>(
 mod tests {
     use std::sync::Arc;
 
+    use brisk_runtime::memory::{self, LinkSpec};
     use tokio::io::{AsyncRead, AsyncReadExt, DuplexStream, Interest, ReadHalf, WriteHalf, duplex};
     use tokio::sync::Notify;
 
@@ -761,6 +771,43 @@ mod tests {
             let error = end.read(&mut received).await.unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
         }
+    }
+
+    /// Returns a connection over a link, and its other end.
+    async fn over(link: &str) -> (brisk_runtime::TcpStream, brisk_runtime::TcpStream) {
+        let (near, far) = memory::network(&LinkSpec::parse(link).unwrap(), 1).unwrap();
+        let listener = brisk_runtime::TcpListener::bind(&far, "10.0.0.2:80".parse().unwrap()).unwrap();
+        let (ours, theirs) = tokio::join!(near.connect(listener.local_addr()), listener.accept());
+        (ours.unwrap(), theirs.unwrap().0)
+    }
+
+    /// Checks after 10, 30, 70 and 150 ms would notice the end only at the fourth.
+    #[tokio::test(start_paused = true)]
+    async fn first_check_for_the_last_acknowledgement_follows_the_round_trip() {
+        let ((mut origin, outside), (mut client, hop)) = (over("--rtt 1ms").await, over("--rtt 100ms").await);
+        client.shutdown().await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        origin.write_all(b"all there is").await.unwrap();
+        origin.shutdown().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let (_cut, mut signal) = watch::channel(Phase::Serving);
+        let with = Carry {
+            first: Vec::new(),
+            unsent: Vec::new(),
+            lost: std::future::pending(),
+            on_first: &|_| (),
+            timeouts: &Timeouts::default(),
+            signal: &mut signal,
+            slot: None,
+            exchanges: None,
+            unprepared: true,
+        };
+        let mut access = Access::begin(Role::Edge, "192.0.2.1:1".parse().unwrap());
+        let hop = HopStream::direct(Connection::Brisk(hop), Vec::new());
+        let began = tokio::time::Instant::now();
+        let end = carry(Connection::Brisk(outside), hop, with, &mut access).await;
+        let took = began.elapsed().as_millis();
+        assert!(end == End::Closed && (100..140).contains(&took), "{end:?} after {took} ms");
     }
 
     #[tokio::test]
