@@ -100,7 +100,7 @@ pub fn request(fd: BorrowedFd<'_>, request: u64) -> io::Result<i32> {
 /// # Errors
 /// The descriptor is not a TCP socket.
 pub fn unacknowledged(fd: BorrowedFd<'_>) -> io::Result<usize> {
-    Ok(usize::try_from(request(fd, libc::TIOCOUTQ)?).unwrap_or(0))
+    Ok(usize::try_from(request(fd, libc::TIOCOUTQ as _)?).unwrap_or(0))
 }
 
 /// Requests socket buffers of `bytes` in each direction; the kernel may grant less.
