@@ -109,6 +109,13 @@ pub struct PathVolume {
     pub is_rate_limited: bool,
 }
 
+impl PathVolume {
+    /// Returns the rate in the form in which a flight shows it.
+    pub(crate) fn train(&self) -> Option<Train> {
+        self.rate.map(|rate| Train { rate, is_limited: self.is_rate_limited })
+    }
+}
+
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Volume {
     /// Bytes that one flight has carried.
