@@ -10,9 +10,10 @@ use brisk_sim::application::{Client, ClientPlan, Connections, Exchange, Outcome,
 use brisk_sim::world::{Side, World};
 use brisk_tcp::TcpConfig;
 use brisk_tcp::config::{
-    CongestionAlgorithm, ConnectConfig, HandshakeCopies, ListenConfig, MechanismConfig, PlannerConfig,
-    StackConfig,
+    CongestionAlgorithm, ConnectConfig, FastOpenConfig, HandshakeCopies, ListenConfig, MechanismConfig,
+    PlannerConfig, StackConfig,
 };
+use brisk_tcp::fast_open::{CookieKey, FastOpenConnect, FastOpenListen, KeySource};
 use brisk_wire::Instant;
 
 /// Clients, each at its own address, and the connections that each opens at the same time.
@@ -57,6 +58,35 @@ impl Cell {
     fn wire(&self) -> f64 {
         (self.up + self.down) as f64 / self.payload as f64
     }
+}
+
+/// Responses over Fast Open, one every `every` ms, to one client. Returns the times after the first twenty.
+fn with_fast_open(link: &str, bytes: u64, every: u64, seed: u64) -> Vec<f64> {
+    let mut world = World::new(&LinkSpec::parse(link).unwrap(), seed);
+    let client =
+        world.add_host(Side::A, "client", &["10.0.0.1".parse().unwrap()], StackConfig::default()).unwrap();
+    let keys = KeySource::Fixed { primary: CookieKey::new(*b"brisk simulation"), backup: None };
+    let fast_open = FastOpenConfig { keys: Some(keys), ..FastOpenConfig::default() };
+    let stack = StackConfig { fast_open, ..StackConfig::default() };
+    let server = world.add_host(Side::B, "server", &["10.0.0.2".parse().unwrap()], stack);
+    let address: SocketAddr = "10.0.0.2:80".parse().unwrap();
+    let fast_open = FastOpenListen { max_pending: 64, max_per_ip: 64, ..FastOpenListen::default() };
+    let listen =
+        ListenConfig { tcp: edge(Some(PLANNER)), fast_open: Some(fast_open), ..ListenConfig::default() };
+    world.add_app(server.unwrap(), Instant::ZERO, Server::new(address, listen));
+    let plan = ClientPlan {
+        server: address,
+        connect: ConnectConfig { fast_open: Some(FastOpenConnect::default()), ..ConnectConfig::default() },
+        connections: Connections::Fresh,
+        greeting: 0,
+        exchanges: vec![Exchange::of(bytes)],
+    };
+    let begin = |n| world.add_app(client, Instant::from_millis(n * every), Client::new(plan.clone()));
+    let apps: Vec<_> = (0..WARM as u64 + 500).map(begin).collect();
+    let limit = Instant::ZERO + Duration::from_secs(600);
+    world.run_while(limit, |world| apps.iter().all(|id| world.app::<Client>(*id).unwrap().is_over()));
+    let outcomes = apps[WARM..].iter().flat_map(|id| world.app::<Client>(*id).unwrap().outcomes());
+    outcomes.map(|outcome| (outcome.finished.unwrap() - outcome.started).as_secs_f64() * 1e3).collect()
 }
 
 /// Plays `each` counted transactions of each worker.
@@ -136,5 +166,18 @@ fn copies_shorten_the_tail_within_the_allowance() {
         let (late, short) = (without.at(0.99), with.at(0.99));
         assert!(short < 0.85 * late && with.mean() < without.mean(), "{bytes} B: {short} ms after {late} ms");
         assert!(with.wire() < 1.25 * without.wire(), "{bytes} B: {} and {}", with.wire(), without.wire());
+    }
+}
+
+/// Ten segments leave with the SYN-ACK and eleven a round trip later, in 7 ms at the rate of the path.
+/// Neither a loss among the first ten, nor slow flights of earlier connections, spread the eleven over a
+/// third of a round trip. Responses that take 300 ms and more have lost segments of the second flight.
+#[test]
+fn second_flight_of_fast_open_leaves_at_the_rate_of_the_path() {
+    for (every, seed) in [(40, 1), (40, 2), (300, 1), (300, 2)] {
+        let link = "--rtt 100ms --rate 20mbit --queue 200p --loss 2%";
+        let times = with_fast_open(link, 30_000, every, seed);
+        let late = times.iter().filter(|ms| (215.0..300.0).contains(*ms)).count();
+        assert!(late <= 25, "every {every} ms, seed {seed}: {late} of {} late", times.len());
     }
 }

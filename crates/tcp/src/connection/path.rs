@@ -225,13 +225,18 @@ impl OnPath {
 
 /// The start.
 impl OnPath {
-    /// Sets the initial window, once the MSS is known.
+    /// Sets the initial window, once the MSS is known. The controller also learns the rate of the path. It
+    /// needs that rate when the path memory grants no larger window, or when a loss ends the start.
     pub(super) fn start_window(&mut self, config: &TcpConfig, tx: &mut Sender) {
         if self.may_ask(config) {
             self.start = Start::Open;
         }
         let initial = self.unasked_window(config, tx.mss());
         tx.rate.congestion.start(initial);
+        if let Some(train) = self.known.volume.filter(|_| config.path_start).and_then(|volume| volume.train())
+        {
+            tx.rate.congestion.on_train(&train);
+        }
     }
 
     /// True if connections of this path may request more than ten segments. Without a request they then start

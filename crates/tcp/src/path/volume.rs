@@ -109,6 +109,13 @@ pub struct PathVolume {
     pub is_rate_limited: bool,
 }
 
+impl PathVolume {
+    /// Returns the rate in the form in which a flight shows it.
+    pub(crate) fn train(&self) -> Option<Train> {
+        self.rate.map(|rate| Train { rate, is_limited: self.is_rate_limited })
+    }
+}
+
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Volume {
     /// Bytes that one flight has carried.
@@ -279,6 +286,21 @@ impl Volume {
         }
     }
 
+    /// Remembers the rate of a flight. A train that the sender limited is a lower bound. Below the known rate
+    /// it says nothing, and is not remembered. Otherwise slow flights would displace the path's limits, and
+    /// later starts would be as slow.
+    fn learn_rate(&mut self, train: Train) {
+        let known = self.rate().filter(|_| !train.is_limited);
+        if known.is_some_and(|known| train.rate < known.rate / 10 * 9) {
+            return;
+        }
+        if self.trains.is_full() {
+            self.trains.remove(0);
+        }
+        self.trains.push(train);
+        self.is_measured |= train.is_limited;
+    }
+
     /// Grants as much of `request` as the path carries in addition to other connections' data on trust.
     /// Returns `None` if that is not more than the connection has. Data that left more than a round trip ago
     /// does not count, because it is no longer on the path. Its outcome is known after two round trips at the
@@ -380,11 +402,7 @@ impl Volume {
         now: Instant,
     ) {
         if let Some(train) = flight.train {
-            if self.trains.is_full() {
-                self.trains.remove(0);
-            }
-            self.trains.push(train);
-            self.is_measured |= train.is_limited;
+            self.learn_rate(train);
         }
         let at_once = self.give_back(flight.granted).map_or(0, |grant| grant.burst.at_once);
         self.times.learn(&flight.times);
@@ -718,6 +736,21 @@ mod tests {
         assert_eq!(add(1000, true), Some((1000, true)));
         assert_eq!(add(5000, true), Some((1000, true)), "acknowledgements that arrived together");
         assert_eq!(add(1200, false), Some((1200, true)));
+    }
+
+    /// The first flight of Fast Open may end with segments that left a round trip after the others.
+    #[test]
+    fn slow_flights_of_the_sender_do_not_displace_the_rate_of_the_path() {
+        let rate_after = |slow| {
+            let mut volume = Volume::default();
+            for (rate, is_limited) in [(2_400_000, true)].into_iter().chain([(slow, false); 12]) {
+                let flight = FlightReport { train: Some(Train { rate, is_limited }), ..flight(20, 0, 0) };
+                volume.on_flight(&flight, &LossHistory::default(), LIFETIME, at(0));
+            }
+            volume.start(None, LIFETIME, at(1)).and_then(|start| start.rate)
+        };
+        assert_eq!(rate_after(160_000), Some(2_400_000));
+        assert_eq!(rate_after(2_300_000), Some(2_875_000), "the path did not limit them: a quarter more");
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub(crate) struct Bbr {
     app_limited_until: u64,
     rounds: Rounds,
     max_bw: MaxBandwidth,
-    /// The last flight whose acknowledgements have shown a rate.
+    /// The last flight whose acknowledgements have shown a rate; at first one of an earlier connection.
     train: Option<Train>,
     min_rtt: MinRtt,
     aggregation: Aggregation,

@@ -64,6 +64,9 @@ impl Bbr {
         if let Some(srtt) = srtt.filter(|_| !self.has_rtt) {
             self.has_rtt = true;
             self.pace_window_per(srtt);
+            if let Some(train) = self.train {
+                self.follow_train(&train);
+            }
         }
         if self.bandwidth() == 0 {
             return;

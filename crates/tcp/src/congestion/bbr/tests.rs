@@ -83,6 +83,14 @@ fn a_train_sets_the_pace_of_flights_that_the_application_limits() {
     assert_eq!(bbr.pacing_rate, 2_475_000, "out of idle the train does");
 }
 
+#[test]
+fn remembered_rate_of_the_path_outlasts_the_first_round_trip_time() {
+    let mut bbr = Bbr::new(&start());
+    bbr.on_train(&Train { rate: 2_500_000, is_limited: true });
+    bbr.set_pacing_rate(Some(Micros::from_millis(100)));
+    assert_eq!(bbr.pacing_rate, 2_475_000, "and not the window in each round trip");
+}
+
 /// The losses that end the probe are reported before the recovery that they begin.
 #[test]
 fn a_mistaken_recovery_restores_limits_and_probes_again() {
