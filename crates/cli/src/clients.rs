@@ -118,8 +118,8 @@ impl ClientDevice {
     }
 
     /// Asks the processes that serve these ports to hand them over to this one, and waits. A process hands
-    /// its port over when it is stopped. Reports the start to systemd before it waits, so that a unit can stop
-    /// the other process once this one has started.
+    /// its port over when it is stopped. Reports the start to systemd before it waits: then the old unit can
+    /// be stopped.
     pub(crate) async fn predecessors(&self, places: &[SocketAddr], log: &Log) -> Predecessors {
         let ask = |place: SocketAddr| AttachConfig { serve: Some(place), ..self.attach.clone() }.ask();
         let asked: Vec<_> = places.iter().map(|place| (*place, ask(*place))).collect();

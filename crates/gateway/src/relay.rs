@@ -741,26 +741,29 @@ mod tests {
         assert!(matches!(relaying.await.unwrap().stopped, Stopped::Ended));
     }
 
+    /// Carries a connection of an edge to its end. The outside has not accepted the bytes in `unsent` yet.
+    async fn carried((outside, hop): (Connection, Connection), unsent: Vec<u8>, timeouts: Timeouts) -> End {
+        let (_cut, mut signal) = watch::channel(Phase::Serving);
+        let with = Carry {
+            first: Vec::new(),
+            unsent,
+            lost: std::future::pending(),
+            on_first: &|_| (),
+            timeouts: &timeouts,
+            signal: &mut signal,
+            slot: None,
+            exchanges: None,
+            unprepared: true,
+        };
+        let mut access = Access::begin(Role::Edge, "192.0.2.1:1".parse().unwrap());
+        carry(outside, HopStream::direct(hop, Vec::new()), with, &mut access).await
+    }
+
     #[tokio::test]
     async fn both_sides_are_reset_if_the_relay_is_dropped() {
         let ((kernel, mut client), (hop, mut origin)) = (sockets().await, sockets().await);
-        let carrying = tokio::spawn(async move {
-            let (_cut, mut signal) = watch::channel(Phase::Serving);
-            let with = Carry {
-                first: Vec::new(),
-                unsent: Vec::new(),
-                lost: std::future::pending(),
-                on_first: &|_| (),
-                timeouts: &Timeouts::default(),
-                signal: &mut signal,
-                slot: None,
-                exchanges: None,
-                unprepared: false,
-            };
-            let mut access = Access::begin(Role::Frontend, "192.0.2.1:1".parse().unwrap());
-            let hop = HopStream::direct(Connection::Kernel(hop), Vec::new());
-            carry(Connection::Kernel(kernel), hop, with, &mut access).await
-        });
+        let ends = (Connection::Kernel(kernel), Connection::Kernel(hop));
+        let carrying = tokio::spawn(carried(ends, Vec::new(), Timeouts::default()));
         let mut received = [0; 9];
         client.write_all(b"the first").await.unwrap();
         origin.read_exact(&mut received).await.unwrap();
@@ -790,22 +793,9 @@ mod tests {
         origin.write_all(b"all there is").await.unwrap();
         origin.shutdown().await.unwrap();
         tokio::time::sleep(Duration::from_millis(10)).await;
-        let (_cut, mut signal) = watch::channel(Phase::Serving);
-        let with = Carry {
-            first: Vec::new(),
-            unsent: Vec::new(),
-            lost: std::future::pending(),
-            on_first: &|_| (),
-            timeouts: &Timeouts::default(),
-            signal: &mut signal,
-            slot: None,
-            exchanges: None,
-            unprepared: true,
-        };
-        let mut access = Access::begin(Role::Edge, "192.0.2.1:1".parse().unwrap());
-        let hop = HopStream::direct(Connection::Brisk(hop), Vec::new());
         let began = tokio::time::Instant::now();
-        let end = carry(Connection::Brisk(outside), hop, with, &mut access).await;
+        let ends = (Connection::Brisk(outside), Connection::Brisk(hop));
+        let end = carried(ends, Vec::new(), Timeouts::default()).await;
         let took = began.elapsed().as_millis();
         assert!(end == End::Closed && (100..140).contains(&took), "{end:?} after {took} ms");
     }
@@ -813,21 +803,9 @@ mod tests {
     #[tokio::test]
     async fn origin_that_does_not_read_the_first_bytes_is_given_up_at_the_limit() {
         let ((kernel, _origin), (hop, _client)) = (sockets().await, sockets().await);
-        let (_cut, mut signal) = watch::channel(Phase::Serving);
-        let with = Carry {
-            first: Vec::new(),
-            unsent: vec![7; 64 << 20],
-            lost: std::future::pending(),
-            on_first: &|_| (),
-            timeouts: &Timeouts { idle: Duration::from_millis(200), ..Timeouts::default() },
-            signal: &mut signal,
-            slot: None,
-            exchanges: None,
-            unprepared: true,
-        };
-        let mut access = Access::begin(Role::Edge, "192.0.2.1:1".parse().unwrap());
-        let hop = HopStream::direct(Connection::Kernel(hop), Vec::new());
-        let carrying = carry(Connection::Kernel(kernel), hop, with, &mut access);
+        let timeouts = Timeouts { idle: Duration::from_millis(200), ..Timeouts::default() };
+        let ends = (Connection::Kernel(kernel), Connection::Kernel(hop));
+        let carrying = carried(ends, vec![7; 64 << 20], timeouts);
         let end = tokio::time::timeout(Duration::from_secs(20), carrying).await.expect("it ends");
         assert_eq!(end, End::TimedOut(Timeout::Idle));
     }
