@@ -66,8 +66,8 @@ pub trait CongestionController: Debug + Send {
     /// Records the rate that the spacing of the acknowledgements of a whole flight shows. Called directly
     /// before or after the [`AckSample`] of the acknowledgement that ends the flight. Called at the
     /// reordering timeout instead if that declares the last segment of the flight lost. Also called after
-    /// [`CongestionController::start`], with the rate that earlier connections of the path have measured, if
-    /// [`path_start`](crate::config::TcpConfig::path_start) is set.
+    /// [`CongestionController::start`], with the rate of earlier connections, if the path memory grants a
+    /// larger window ([`path_start`](crate::config::TcpConfig::path_start)).
     fn on_train(&mut self, _train: &Train) {}
 
     /// Processes every acknowledgement with information about outstanding data.

@@ -225,18 +225,13 @@ impl OnPath {
 
 /// The start.
 impl OnPath {
-    /// Sets the initial window, once the MSS is known. The controller also learns the rate of the path. It
-    /// needs that rate when the path memory grants no larger window, or when a loss ends the start.
+    /// Sets the initial window, once the MSS is known.
     pub(super) fn start_window(&mut self, config: &TcpConfig, tx: &mut Sender) {
         if self.may_ask(config) {
             self.start = Start::Open;
         }
         let initial = self.unasked_window(config, tx.mss());
         tx.rate.congestion.start(initial);
-        if let Some(train) = self.known.volume.filter(|_| config.path_start).and_then(|volume| volume.train())
-        {
-            tx.rate.congestion.on_train(&train);
-        }
     }
 
     /// True if connections of this path may request more than ten segments. Without a request they then start
@@ -660,6 +655,10 @@ impl Connection {
             self.gentle.planner_config().filter(|_| self.tx.rate.delivery.is_some() && self.expects_losses());
         let redundancy = percent.map_or(0, |config| u64::from(window) * u64::from(config.max_overhead) / 100);
         self.tx.rate.congestion.start(window.saturating_add(redundancy as u32));
+        // A loss may end the start before the controller has measured the rate.
+        if let Some(train) = known.volume.and_then(|volume| volume.train()) {
+            self.tx.rate.congestion.on_train(&train);
+        }
         self.tx.rate.pacer.spread(rate, rtt.into(), mss, at_once, now);
     }
 
