@@ -81,7 +81,7 @@ struct Workload {
     #[arg(long, default_value_t = 5000)]
     bytes: u64,
     /// Bytes of each request, 16 at least
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(16..=65_536))]
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(16..=1 << 30))]
     request: u32,
     /// Number of transactions
     #[arg(long, default_value_t = u64::MAX)]

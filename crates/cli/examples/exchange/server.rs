@@ -18,7 +18,7 @@ pub(crate) struct Request {
 
 impl Request {
     /// Length of a request without padding.
-    const HEAD: usize = 13;
+    const HEAD: u32 = 13;
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut text = Vec::with_capacity(self.len as usize);
@@ -32,8 +32,10 @@ impl Request {
     async fn read(stream: &mut Stream) -> io::Result<Request> {
         let (bytes, len) = (stream.read_u64().await?, stream.read_u32().await?);
         let server_closes = stream.read_u8().await? != 0;
-        let filling = (len as usize).saturating_sub(Request::HEAD).min(1 << 16);
-        stream.read_exact(&mut vec![0; filling]).await?;
+        let filling = len.saturating_sub(Request::HEAD).into();
+        if tokio::io::copy(&mut stream.take(filling), &mut tokio::io::sink()).await? < filling {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
         Ok(Request { bytes, len, server_closes })
     }
 }
