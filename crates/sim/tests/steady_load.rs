@@ -42,6 +42,8 @@ fn gateway(max_overhead: u32) -> TcpConfig {
 struct Load {
     times: Vec<f64>,
     wire: f64,
+    /// Payload of all responses over the time until the last one has ended, Mbit/s.
+    mbit: f64,
 }
 
 impl Load {
@@ -62,6 +64,8 @@ struct Setup {
     lead: Option<Duration>,
     /// The hosts of these sides stand still for 100 ms every 1.73 s.
     pausing: &'static [Side],
+    /// That many clients request without a pause, each `count` responses, instead of one every `every`.
+    at_once: Option<usize>,
 }
 
 fn load_with(
@@ -73,7 +77,7 @@ fn load_with(
     seed: u64,
     setup: Setup,
 ) -> Load {
-    let Setup { lead, pausing } = setup;
+    let Setup { lead, pausing, at_once } = setup;
     let mut world = World::new(&LinkSpec::parse(link).unwrap(), seed);
     let client =
         world.add_host(Side::A, "client", &["10.0.0.1".parse().unwrap()], StackConfig::default()).unwrap();
@@ -98,24 +102,25 @@ fn load_with(
         fast_open: lead.is_none().then(FastOpenConnect::insured),
         ..ConnectConfig::default()
     };
-    let mut begin = |at: Instant, bytes| {
+    let mut begin = |at: Instant, bytes, count| {
         let plan = ClientPlan {
             server: address,
             connect: connect.clone(),
             connections: lead.map_or(Connections::Fresh, Connections::Established),
             greeting: 0,
-            exchanges: vec![Exchange::of(bytes)],
+            exchanges: vec![Exchange::of(bytes); count],
         };
         world.add_app(client, at, Client::new(plan))
     };
     // As with the load generator of the measurements, the run begins with responses of 30 kB.
     let every = every.as_micros() as u64;
     for n in 0..WARM as u64 {
-        begin(Instant::from_micros(n * 100_000), 30_000.min(bytes));
+        begin(Instant::from_micros(n * 100_000), 30_000.min(bytes), 1);
     }
     let from = WARM as u64 * 100_000 + 1_000_000;
+    let (clients, each) = at_once.map_or((count, 1), |clients| (clients, count));
     let apps: Vec<_> =
-        (0..count as u64).map(|n| begin(Instant::from_micros(from + n * every), bytes)).collect();
+        (0..clients as u64).map(|n| begin(Instant::from_micros(from + n * every), bytes, each)).collect();
     let limit = Instant::ZERO + Duration::from_secs(3600);
     world.run_until(Instant::from_micros(from));
     let before = world.bytes_sent_by(Side::A) + world.bytes_sent_by(Side::B);
@@ -137,16 +142,20 @@ fn load_with(
     let mut times: Vec<f64> = outcomes.iter().map(took).collect();
     times.sort_by(f64::total_cmp);
     let sent = world.bytes_sent_by(Side::A) + world.bytes_sent_by(Side::B) - before;
-    Load { times, wire: sent as f64 / (count as u64 * (bytes + 100)) as f64 }
+    let payload = (times.len() as u64 * bytes) as f64;
+    let took = rest.saturating_since(Instant::from_micros(from)).as_secs_f64() - 2.0;
+    let wire = sent as f64 / (payload + 100.0 * times.len() as f64);
+    Load { times, wire, mbit: payload * 8e-6 / took }
 }
 
 /// Runs several seeds and merges the results.
 fn loads(link: &str, tcp: &TcpConfig, bytes: u64, every: Duration, count: usize, seeds: u64) -> Load {
     let loads: Vec<Load> = (0..seeds).map(|seed| load(link, tcp, bytes, every, count, seed)).collect();
     let wire = loads.iter().map(|load| load.wire).sum::<f64>() / seeds as f64;
+    let mbit = loads.iter().map(|load| load.mbit).sum::<f64>() / seeds as f64;
     let mut times: Vec<f64> = loads.into_iter().flat_map(|load| load.times).collect();
     times.sort_by(f64::total_cmp);
-    Load { times, wire }
+    Load { times, wire, mbit }
 }
 
 #[test]
@@ -169,6 +178,40 @@ fn figures() {
                 load.at(0.99),
                 load.wire
             );
+        }
+    }
+}
+
+#[test]
+#[ignore = "prints figures: cargo test --release -p brisk-sim --test steady_load at_once -- --ignored --nocapture"]
+fn figures_of_responses_at_once() {
+    for (clients, loss) in [(1, "0%"), (1, "2%"), (1, "5%"), (6, "0%"), (6, "0.5%"), (6, "2%"), (6, "5%")] {
+        let of = |bytes: u64| {
+            let each = 24_000_000 / bytes as usize / clients;
+            let rates = (1..=8).map(|seed| rate_at_once(clients, loss, bytes, each, seed));
+            let (least, sum) =
+                rates.fold((f64::MAX, 0.0), |(least, sum), rate| (rate.min(least), sum + rate));
+            format!("{:.1} ({least:.1})", sum / 8.0)
+        };
+        println!("| {clients}, {loss} | {} |", [100_000, 300_000, 1_000_000, 3_000_000].map(of).join(" | "));
+    }
+}
+
+/// Returns the payload of all responses to clients that request without a pause, Mbit/s.
+fn rate_at_once(clients: usize, loss: &str, bytes: u64, each: usize, seed: u64) -> f64 {
+    let link = format!("--rtt 100ms --rate 20mbit --queue 200p --loss {loss}");
+    let setup = Setup { at_once: Some(clients), ..Setup::default() };
+    load_with(&link, &gateway(25), bytes, Duration::ZERO, each, seed, setup).mbit
+}
+
+/// The clients begin together and overflow the queue at first. The random losses that follow are no reason
+/// to use less of the path: its memory knows them.
+#[test]
+fn random_losses_do_not_slow_responses_of_six_clients() {
+    for (bytes, each, least) in [(300_000, 13, 14.5), (3_000_000, 1, 15.5)] {
+        for seed in 2..=3 {
+            let rate = rate_at_once(6, "2%", bytes, each, seed);
+            assert!(rate >= least, "{bytes} bytes, seed {seed}: {rate:.1} Mbit/s");
         }
     }
 }

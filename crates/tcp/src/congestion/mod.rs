@@ -9,6 +9,7 @@ use alloc::boxed::Box;
 use core::fmt::Debug;
 use core::ops::{Deref, DerefMut};
 
+use crate::evidence::LossHistory;
 use crate::time::Instant;
 use bbr::Bbr;
 use cubic::Cubic;
@@ -127,8 +128,15 @@ impl Controller {
     }
 }
 
-/// Sharing between the connections of a path.
+/// Exchange with the other connections of a path.
 impl Controller {
+    /// Takes over the random loss that earlier connections have seen.
+    pub(crate) fn expect_random_loss(&mut self, history: LossHistory) {
+        if let Controller::Bbr(controller) = self {
+            controller.expect_random_loss(history);
+        }
+    }
+
     /// True if the controller has found the capacity of the path.
     pub(crate) fn knows_path(&self) -> bool {
         match self {

@@ -590,7 +590,10 @@ impl OnPath {
             paced: config.pacing.is_some(),
             seed: iss.0.into(),
         };
-        let congestion = Controller::new(&config.congestion, PrrBound::Rfc9937, &start);
+        let mut congestion = Controller::new(&config.congestion, PrrBound::Rfc9937, &start);
+        if let Some(loss) = self.known.loss {
+            congestion.expect_random_loss(loss.into());
+        }
         RateControl::new(congestion, Pacer::new(config.pacing))
     }
 }
@@ -610,6 +613,9 @@ impl Connection {
     pub(crate) fn start_from(&mut self, known: PathFacts, now: Instant) {
         self.path.known = known;
         self.tx.queued_from = known.queued_from.map(Micros::from);
+        if let Some(loss) = known.loss {
+            self.tx.rate.congestion.expect_random_loss(loss.into());
+        }
         if known.mtu.is_some_and(|mtu| self.tx.mtu.continue_from(mtu, now)) {
             self.path.reported_mtu = self.tx.mtu.report();
             self.adopt_mss();
@@ -672,6 +678,9 @@ impl Connection {
             return;
         }
         self.path.end_trust(&mut self.tx);
+        if is_other_path {
+            self.path.known.loss = None;
+        }
         self.tx.rate = self.path.fresh_rate(&self.config, self.handshake.iss, &self.tx, now);
         if let Some(snapshots) = &mut self.tx.snapshots {
             **snapshots = Default::default();

@@ -105,6 +105,11 @@ pub(super) struct Evidence {
 }
 
 impl Bbr {
+    /// Begins with the random loss that earlier connections of the path have seen.
+    pub(crate) fn expect_random_loss(&mut self, history: LossHistory) {
+        self.evidence.history = history;
+    }
+
     /// True if the losses exceed 2 % of the flight and show congestion. They show it if a full queue is known
     /// to have caused them. Otherwise they must form `min_runs` runs and exceed random loss.
     pub(super) fn is_loss_too_high(&self, tx_in_flight: u32, lost: u64, min_runs: u32) -> bool {
