@@ -89,8 +89,12 @@ impl PathFacts {
     /// until the next sample (RFC 6298 section 5). Otherwise, on a path that became longer, the timer would
     /// fire too early each time. Every measurement would be doubtful, and the timer would never grow.
     pub fn handshake_rtt(&self) -> Option<Duration> {
-        self.rtt.map(|rtt| self.doubtful_rtt.map_or(rtt.srtt, |doubtful| doubtful.max(rtt.srtt)))
+        handshake_rtt(self.rtt, self.doubtful_rtt)
     }
+}
+
+fn handshake_rtt(rtt: Option<PathRtt>, doubtful: Option<Duration>) -> Option<Duration> {
+    rtt.map(|rtt| doubtful.map_or(rtt.srtt, |doubtful| doubtful.max(rtt.srtt)))
 }
 
 /// Round-trip time of a path.
@@ -277,6 +281,12 @@ impl PathMemory {
     /// Returns the facts of a path; all are absent for a path without reports.
     pub(crate) fn facts(&self, ends: &Ends, now: Instant) -> PathFacts {
         self.paths.peek(ends).map_or_else(PathFacts::default, |path| path.facts(now))
+    }
+
+    /// Returns [`PathFacts::handshake_rtt`] without computing the other facts.
+    pub(crate) fn handshake_rtt(&self, ends: &Ends, now: Instant) -> Option<Duration> {
+        let path = self.paths.peek(ends)?;
+        handshake_rtt(Aging::at(path.rtt, now), Aging::at(path.doubtful_rtt, now))
     }
 
     /// Iterates over all paths, the least recently used first.

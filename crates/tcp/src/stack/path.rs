@@ -124,9 +124,7 @@ impl Stack {
     pub(super) fn refresh_path(&mut self, id: ConnId, now: Instant) {
         let Some(slot) = self.slots.at_mut(id) else { return };
         let is_opening = slot.connection.state().is_opening();
-        if is_opening
-            && let Some(rtt) = self.paths.facts(&ends(&slot.connection.tuple()), now).handshake_rtt()
-        {
+        if is_opening && let Some(rtt) = self.paths.handshake_rtt(&ends(&slot.connection.tuple()), now) {
             slot.connection.on_longer_path(rtt);
             slot.half_open = None;
         }
