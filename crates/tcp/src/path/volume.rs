@@ -10,7 +10,6 @@
 //! yet.
 
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
 
@@ -266,7 +265,7 @@ impl Volume {
 
     /// Returns the median of the path's limits. If a recent flight has reached a higher rate, returns that.
     pub(super) fn rate(&self) -> Option<Train> {
-        let mut limited: Vec<u64> =
+        let mut limited: ArrayVec<u64, FLIGHTS> =
             self.trains.iter().filter(|train| train.is_limited).map(|train| train.rate).collect();
         limited.sort_unstable();
         let median = limited.get(limited.len() / 2).copied();
@@ -514,6 +513,8 @@ pub(crate) fn at_rate(bytes: u64, rate: u64) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
 
     const MSS: u32 = 1448;
