@@ -346,10 +346,11 @@ impl RecvQueue {
             return;
         }
         let size = needed.max(self.storage.len() * 2).max(self.expected).min(max);
-        let mut grown = vec![0; size];
+        let mut grown = Vec::with_capacity(size);
         let (first, second) = self.stored_in_ring(0, self.retained + self.extent);
-        grown[..first.len()].copy_from_slice(first);
-        grown[first.len()..first.len() + second.len()].copy_from_slice(second);
+        grown.extend_from_slice(first);
+        grown.extend_from_slice(second);
+        grown.resize(size, 0);
         self.storage = grown;
         self.head = self.retained;
     }
