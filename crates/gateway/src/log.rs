@@ -2,7 +2,7 @@
 
 mod queue;
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -54,6 +54,9 @@ enum Out {
     Stderr,
     Writer(Arc<Mutex<dyn Write + Send>>),
 }
+
+/// Usual limit of the length of a line, bytes.
+const LINE: usize = 512;
 
 /// The queue of the process for stderr.
 static STDERR: Queue = Queue::new();
@@ -150,37 +153,55 @@ fn render(
     event: &str,
     fields: &[(&str, Value)],
 ) -> String {
+    let mut line = String::with_capacity(LINE);
+    // A string accepts every write.
+    let _ = write_line(&mut line, format, time, level, event, fields);
+    line
+}
+
+fn write_line(
+    line: &mut String,
+    format: LogFormat,
+    time: SystemTime,
+    level: Level,
+    event: &str,
+    fields: &[(&str, Value)],
+) -> fmt::Result {
     let time = humantime::format_rfc3339_millis(time);
     match format {
         LogFormat::Text => {
-            let words = fields.iter().map(|(key, value)| format!(" {key}={}", text(value)));
-            format!("{time} level={level} event={event}{}\n", words.collect::<String>())
+            write!(line, "{time} level={level} event={event}")?;
+            for (key, value) in fields {
+                line.extend([" ", key, "="]);
+                write_value(line, format, value)?;
+            }
+            line.push('\n');
         }
         LogFormat::Json => {
-            let members = fields.iter().map(|(key, value)| format!(",{}:{}", json_text(key), json(value)));
-            let members = members.collect::<String>();
-            format!("{{\"time\":\"{time}\",\"level\":\"{level}\",\"event\":{}{members}}}\n", json_text(event))
+            let event = json_text(event);
+            write!(line, "{{\"time\":\"{time}\",\"level\":\"{level}\",\"event\":{event}")?;
+            for (key, value) in fields {
+                line.extend([",", &json_text(key), ":"]);
+                write_value(line, format, value)?;
+            }
+            line.push_str("}\n");
         }
     }
+    Ok(())
 }
 
-fn text(value: &Value) -> String {
+/// Writes a value. In the text format a text is quoted only if necessary.
+fn write_value(line: &mut String, format: LogFormat, value: &Value) -> fmt::Result {
+    let is_plain = |c: u8| c.is_ascii_graphic() && c != b'"' && c != b'=' && c != b'\\';
     match value {
-        Value::Text(text) => {
-            let plain = |c: char| c.is_ascii_graphic() && c != '"' && c != '=' && c != '\\';
-            if !text.is_empty() && text.chars().all(plain) { text.clone() } else { json_text(text) }
+        Value::Text(text) if format == LogFormat::Text && !text.is_empty() && text.bytes().all(is_plain) => {
+            line.push_str(text);
         }
-        Value::Count(count) => count.to_string(),
-        Value::Millis(millis) => format!("{millis:.3}"),
+        Value::Text(text) => line.push_str(&json_text(text)),
+        Value::Count(count) => write!(line, "{count}")?,
+        Value::Millis(millis) => write!(line, "{millis:.3}")?,
     }
-}
-
-fn json(value: &Value) -> String {
-    match value {
-        Value::Text(text) => json_text(text),
-        Value::Count(count) => count.to_string(),
-        Value::Millis(millis) => format!("{millis:.3}"),
-    }
+    Ok(())
 }
 
 /// Returns a JSON string. Line ends and control characters are escaped, so that it stays one line.
