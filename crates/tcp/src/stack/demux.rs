@@ -9,7 +9,7 @@ use core::hash::BuildHasher;
 
 use hashbrown::HashTable;
 
-use crate::four_tuple::{FourTuple, KeyedHash};
+use crate::four_tuple::{FourTuple, KeyedHash, V4};
 
 /// Target of a four-tuple.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,7 +55,7 @@ impl Target {
 #[derive(Debug)]
 pub(crate) struct Demux {
     hash: KeyedHash,
-    /// The last lookup of a four-tuple. A packet that opens or ends a connection uses the table several
+    /// The last lookup of an IPv4 four-tuple. A packet that opens or ends a connection uses the table several
     /// times, and packets of one connection arrive in a row.
     last: Cell<Option<Last>>,
     entries: HashTable<TupleEntry>,
@@ -64,7 +64,7 @@ pub(crate) struct Demux {
 /// Result of the last lookup of a four-tuple.
 #[derive(Clone, Copy, Debug)]
 struct Last {
-    tuple: FourTuple,
+    tuple: V4,
     hash: u32,
     /// The target of the tuple, if it was looked up since the last change.
     target: Option<Target>,
@@ -108,36 +108,39 @@ impl Demux {
 
     /// Returns the stored half of the hash of `tuple`.
     fn hash_of(&self, tuple: &FourTuple) -> u32 {
-        self.known(tuple).hash
+        let Some(v4) = tuple.v4() else { return self.hash.hash_one(tuple) as u32 };
+        self.known(v4).hash
     }
 
-    /// Returns the cached lookup of a four-tuple, or starts a new one that has only the hash.
-    fn known(&self, tuple: &FourTuple) -> Last {
-        if let Some(last) = self.last.get().filter(|last| last.tuple == *tuple) {
+    /// Returns the cached lookup of an IPv4 four-tuple, or starts a new one that has only the hash.
+    fn known(&self, tuple: V4) -> Last {
+        if let Some(last) = self.last.get().filter(|last| last.tuple == tuple) {
             return last;
         }
-        let hash = tuple.v4().map_or_else(|| self.hash.hash_one(tuple), |v4| self.hash.of_v4(v4));
-        let new = Last { tuple: *tuple, hash: hash as u32, target: None };
+        let new = Last { tuple, hash: self.hash.of_v4(tuple) as u32, target: None };
         self.last.set(Some(new));
         new
     }
 
     /// Records the last tuple and its target; `None` if that is unknown.
-    fn cache_target(&self, target: Option<Target>) {
-        self.last.set(self.last.get().map(|last| Last { target, ..last }));
+    fn cache_target(&self, tuple: &FourTuple, target: Option<Target>) {
+        if tuple.v4().is_some() {
+            self.last.set(self.last.get().map(|last| Last { target, ..last }));
+        }
     }
 
     /// Returns the target of `tuple`. `is_of`: true if a target has this tuple.
     pub(crate) fn get(&self, tuple: &FourTuple, is_of: impl Fn(Target) -> bool) -> Option<Target> {
-        let Last { hash, target, .. } = self.known(tuple);
-        if let Some(target) = target {
+        let known = tuple.v4().map(|v4| self.known(v4));
+        if let Some(target) = known.and_then(|known| known.target) {
             debug_assert!(is_of(target), "it leads elsewhere");
             return Some(target);
         }
+        let hash = known.map_or_else(|| self.hash_of(tuple), |known| known.hash);
         let sought = TupleEntry { hash, target: 0 };
         let is_sought = |known: &TupleEntry| known.hash == hash && is_of(Target::unpack(known.target));
         let found = self.entries.find(sought.spread(), is_sought).map(|found| Target::unpack(found.target));
-        self.cache_target(found);
+        self.cache_target(tuple, found);
         found
     }
 
@@ -151,7 +154,7 @@ impl Demux {
                 self.entries.insert_unique(entry.spread(), entry, TupleEntry::spread);
             }
         }
-        self.cache_target(None);
+        self.cache_target(tuple, None);
     }
 
     /// Removes `tuple`, which points to `target`.
@@ -160,7 +163,7 @@ impl Demux {
         if let Ok(found) = self.entries.find_entry(entry.spread(), |known| *known == entry) {
             found.remove();
         }
-        self.cache_target(None);
+        self.cache_target(tuple, None);
     }
 }
 
