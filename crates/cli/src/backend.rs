@@ -59,7 +59,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let confined = confine(&settings);
     hop_args::log_ignored(&settings, &log);
     service::run_on_one_thread(async move {
-        let Opened { cores, stop, admin } = Opened::by(&settings)?;
+        let Opened { cores, stop, operator } = Opened::by(&settings)?;
         let listen = listen(&settings.backend)?;
         let queues = Queues::UpTo(cores.count());
         let (builder, attached) = AttachConfig { queues, ..attach(&settings, listen)? }.open()?;
@@ -94,7 +94,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
             log: log.clone(),
             metrics: metrics.clone(),
         };
-        let operation = Operation::begin(admin, facts, metrics, None, side, &log)?;
+        let operation = Operation::begin(operator, facts, metrics, None, side, &log)?;
         backend.run(stop.clone().requested()).await;
         operation.end();
         service::drain_and_log(&endpoint, &log).await;

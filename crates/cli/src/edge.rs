@@ -63,7 +63,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let confined = confine(&settings);
     hop_args::log_ignored(&settings, &log);
     service::run_on_one_thread(async move {
-        let Opened { cores, stop, admin } = Opened::by(&settings)?;
+        let Opened { cores, stop, operator } = Opened::by(&settings)?;
         let device = device(&settings)?;
         let listen = places(&settings);
         let predecessors = tokio::select! {
@@ -101,7 +101,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
             log: log.clone(),
             metrics: metrics.clone(),
         };
-        let operation = Operation::begin(admin, facts, metrics, None, side, &log)?;
+        let operation = Operation::begin(operator, facts, metrics, None, side, &log)?;
         edge.run(stop.clone().requested()).await;
         operation.end();
         for (_, endpoint) in &places {

@@ -108,7 +108,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let confined = confine(&settings);
     hop_args::log_ignored(&settings, &log);
     service::run_on_one_thread(async move {
-        let Opened { cores, stop, admin } = Opened::by(&settings)?;
+        let Opened { cores, stop, operator } = Opened::by(&settings)?;
         let handed = handed(&settings, systemd::addresses()?)?;
         let read = settings.clone();
         let settings = with_listen(settings, handed);
@@ -167,7 +167,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
             metrics: metrics.clone(),
         });
         let control = Some(frontend.control());
-        let operation = Operation::begin(admin, facts, metrics, control, side.clone(), &log)?;
+        let operation = Operation::begin(operator, facts, metrics, control, side.clone(), &log)?;
         tokio::select! {
             _ = frontend.run(stop.requested()) => {}
             never = side.look_up_again() => match never {},

@@ -10,7 +10,7 @@ use brisk_gateway::log::{Level, Log, Value};
 use brisk_gateway::settings::{AdminSettings, Change};
 use brisk_gateway::{Facts, FrontendControl, Hop, Metrics, Settings, Shown, Status};
 use brisk_runtime::Cores;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
 use crate::failure::Failure;
@@ -101,8 +101,15 @@ pub(crate) struct Opened {
     /// The cores that the limits permit.
     pub(crate) cores: Cores,
     pub(crate) stop: Stop,
+    pub(crate) operator: Operator,
+}
+
+/// How the operator reaches the process.
+pub(crate) struct Operator {
     /// The admin listener, if there is one; it is opened before a side reports its start.
-    pub(crate) admin: Option<Admin>,
+    admin: Option<Admin>,
+    /// SIGHUP. A signal that arrives before the start, while an edge waits for its port, is answered after it.
+    hangup: Signal,
 }
 
 impl Opened {
@@ -114,25 +121,28 @@ impl Opened {
         let stop = Stop::on_signals()?;
         let AdminSettings { listen, token_file } = &settings.admin;
         let admin = listen.map(|listen| Admin::bind(listen, token_file.as_deref()));
-        Ok(Opened { cores, stop, admin: admin.transpose().map_err(Failure::failed)? })
+        let admin = admin.transpose().map_err(Failure::failed)?;
+        let hangup = signal(SignalKind::hangup()).map_err(cannot_catch)?;
+        Ok(Opened { cores, stop, operator: Operator { admin, hangup } })
     }
 }
 
 impl Operation {
     /// Starts the services and reports the start to systemd.
     pub(crate) fn begin(
-        admin: Option<Admin>,
+        operator: Operator,
         facts: Facts,
         metrics: Arc<Metrics>,
         frontend: Option<FrontendControl>,
         side: impl Side,
         log: &Log,
     ) -> Result<Operation, Failure> {
+        let Operator { admin, hangup } = operator;
         let shown = Shown { facts, metrics, frontend };
         let mut tasks = JoinSet::new();
         // The task starts before the admin listener is logged, because a reader of that line may send the
         // signal.
-        tasks.spawn(reloads(side, log.clone())?);
+        tasks.spawn(reloads(hangup, side, log.clone()));
         tasks.spawn(dumps(shown.clone(), log.clone())?);
         if let Some(admin) = admin {
             let fields = [("listen", Value::Text(admin.local_addr()?.to_string()))];
@@ -150,27 +160,24 @@ impl Operation {
 }
 
 /// Reloads at SIGHUP, and when a file with keys has changed: the change of a mounted secret sends no signal.
-fn reloads(side: impl Side, log: Log) -> Result<impl Future<Output = ()> + Send, Failure> {
-    let mut hangup = signal(SignalKind::hangup()).map_err(cannot_catch)?;
-    Ok(async move {
-        let mut known = versions(&side.key_files());
-        loop {
-            tokio::select! {
-                order = hangup.recv() => if order.is_none() { return },
-                () = changed(&known, &side) => {}
-            }
-            known = versions(&side.key_files());
-            systemd::reloading();
-            match side.reload().await {
-                Ok(reloaded) => reloaded.log_changes(&log),
-                Err(failure) => {
-                    let fields = [("reason", Value::Text(failure.message))];
-                    log.line(Level::Error, "not-reloaded", &fields);
-                }
-            }
-            systemd::ready();
+async fn reloads(mut hangup: Signal, side: impl Side, log: Log) {
+    let mut known = versions(&side.key_files());
+    loop {
+        tokio::select! {
+            order = hangup.recv() => if order.is_none() { return },
+            () = changed(&known, &side) => {}
         }
-    })
+        known = versions(&side.key_files());
+        systemd::reloading();
+        match side.reload().await {
+            Ok(reloaded) => reloaded.log_changes(&log),
+            Err(failure) => {
+                let fields = [("reason", Value::Text(failure.message))];
+                log.line(Level::Error, "not-reloaded", &fields);
+            }
+        }
+        systemd::ready();
+    }
 }
 
 /// Interval between two checks of the files with keys.

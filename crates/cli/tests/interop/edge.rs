@@ -310,12 +310,14 @@ fn port_passes_to_the_edge_that_still_waits() {
         edge
     };
     let (gone, second) = (next(), next());
+    second.signal("-HUP");
     assert_eq!(gone.stop().status, Some(0));
     let ended = first.stop();
     assert_eq!(ended.status, Some(0), "{}", ended.said);
     assert!(ended.said.contains("event=handed-over"), "{}", ended.said);
     assert!(!ended.said.contains("event=not-handed-over"), "{}", ended.said);
     second.until_it_says("event=confined");
+    second.until_it_says("event=reloaded");
     fetches(&mut curl(&near, &[&format!("http://{AT}/small")]), &pages.path("small"), 1);
     assert_eq!(second.stop().status, Some(0));
 }
