@@ -59,7 +59,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let confined = confine(&settings);
     hop_args::log_ignored(&settings, &log);
     service::run_on_one_thread(async move {
-        let Opened { cores, stop, operator } = Opened::by(&settings)?;
+        let Opened { cores, stop, operator } = Opened::by(&settings, service::PAIR_THREADS)?;
         let listen = listen(&settings.backend)?;
         let queues = Queues::UpTo(cores.count());
         let (builder, attached) = AttachConfig { queues, ..attach(&settings, listen)? }.open()?;

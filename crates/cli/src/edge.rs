@@ -63,7 +63,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let confined = confine(&settings);
     hop_args::log_ignored(&settings, &log);
     service::run_on_one_thread(async move {
-        let Opened { cores, stop, operator } = Opened::by(&settings)?;
+        let Opened { cores, stop, operator } = Opened::by(&settings, service::all_cores())?;
         let device = device(&settings)?;
         let listen = places(&settings);
         let predecessors = tokio::select! {

@@ -108,7 +108,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     let confined = confine(&settings);
     hop_args::log_ignored(&settings, &log);
     service::run_on_one_thread(async move {
-        let Opened { cores, stop, operator } = Opened::by(&settings)?;
+        let Opened { cores, stop, operator } = Opened::by(&settings, service::PAIR_THREADS)?;
         let handed = handed(&settings, systemd::addresses()?)?;
         let read = settings.clone();
         let settings = with_listen(settings, handed);

@@ -114,10 +114,10 @@ pub(crate) struct Operator {
 
 impl Opened {
     /// Opens the resources, and begins to report to systemd's watchdog. Call it on the runtime that will use
-    /// them.
-    pub(crate) fn by(settings: &Settings) -> Result<Opened, Failure> {
+    /// them. `threads`: their number if the settings do not say it.
+    pub(crate) fn by(settings: &Settings, threads: usize) -> Result<Opened, Failure> {
         tokio::spawn(systemd::watchdog());
-        let cores = service::gateway_cores(&settings.limits)?;
+        let cores = service::gateway_cores(&settings.limits, threads)?;
         let stop = Stop::on_signals()?;
         let AdminSettings { listen, token_file } = &settings.admin;
         let admin = listen.map(|listen| Admin::bind(listen, token_file.as_deref()));

@@ -116,7 +116,7 @@ async fn serve(
     let addresses = Addresses::default().renewed(&settings.peers, &log).await;
     addresses.first(&settings.peers)?;
     let usual = device(&settings, &addresses);
-    let cores = service::gateway_cores(&settings.limits)?;
+    let cores = service::gateway_cores(&settings.limits, service::PAIR_THREADS)?;
     let Stacks { endpoint, packet, devices } = Stacks::open(&settings.hop, usual, &cores)?;
     let addresses = addresses.only(|address| devices.reach(address));
     let metrics = Arc::<Metrics>::default();

@@ -61,9 +61,13 @@ pub(crate) fn run_on_one_thread<T>(work: impl Future<Output = Result<T, Failure>
     done
 }
 
-/// Starts as many threads as these limits permit a gateway, less the current one.
-pub(crate) fn gateway_cores(limits: &LimitSettings) -> Result<Cores, Failure> {
-    start_cores(limits.threads.map_or_else(all_cores, usize::from))
+/// Usual number of threads of a frontend and a backend. Each thread has a stack with its own controller for a
+/// path, so the connections of a pair with several threads compete with each other for the path.
+pub(crate) const PAIR_THREADS: usize = 1;
+
+/// Starts as many threads as the limits say, or else `usual`, less the current one.
+pub(crate) fn gateway_cores(limits: &LimitSettings, usual: usize) -> Result<Cores, Failure> {
+    start_cores(limits.threads.map_or(usual, usize::from))
 }
 
 /// Returns queues for the requested number of cores, or for all cores that this process may use.
@@ -75,7 +79,7 @@ pub(crate) fn queues(cores: Option<u8>) -> Queues {
 }
 
 /// Returns the number of available cores, at most 64 as in the flags.
-fn all_cores() -> usize {
+pub(crate) fn all_cores() -> usize {
     Cores::available().get().min(64)
 }
 

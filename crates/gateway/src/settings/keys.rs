@@ -343,7 +343,9 @@ section! {
     threads: u8, range 1 => 64, {
         flag: Some("threads"),
         help: "Cores that serve connections, each with a stack of its own",
-        unset: "all cores that this process may use",
+        more: "With several cores a gateway pair serves more requests a second, but its connections no longer share one \
+               controller of the path",
+        unset: "1; at an edge all cores that this process may use",
         example: "2",
     };
     drain_timeout: Time, default 30 * SECOND, {
