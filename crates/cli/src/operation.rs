@@ -108,7 +108,7 @@ pub(crate) struct Opened {
 pub(crate) struct Operator {
     /// The admin listener, if there is one; it is opened before a side reports its start.
     admin: Option<Admin>,
-    /// SIGHUP. A signal that arrives before the start, while an edge waits for its port, is answered after it.
+    /// SIGHUP. A signal that arrives while an edge waits for its port is answered after the start.
     hangup: Signal,
 }
 
