@@ -575,6 +575,13 @@ impl OnPath {
         core::mem::replace(&mut tx.rate, RateControl::placeholder())
     }
 
+    /// Tells a controller the random loss that earlier connections of the path have seen.
+    fn share_random_loss(&self, config: &TcpConfig, congestion: &mut Controller) {
+        if let Some(loss) = self.known.loss.filter(|_| config.path_start) {
+            congestion.expect_random_loss(loss.into());
+        }
+    }
+
     /// Returns rate control for a path whose state is unknown.
     pub(crate) fn fresh_rate(
         &self,
@@ -591,9 +598,7 @@ impl OnPath {
             seed: iss.0.into(),
         };
         let mut congestion = Controller::new(&config.congestion, PrrBound::Rfc9937, &start);
-        if let Some(loss) = self.known.loss {
-            congestion.expect_random_loss(loss.into());
-        }
+        self.share_random_loss(config, &mut congestion);
         RateControl::new(congestion, Pacer::new(config.pacing))
     }
 }
@@ -613,9 +618,7 @@ impl Connection {
     pub(crate) fn start_from(&mut self, known: PathFacts, now: Instant) {
         self.path.known = known;
         self.tx.queued_from = known.queued_from.map(Micros::from);
-        if let Some(loss) = known.loss {
-            self.tx.rate.congestion.expect_random_loss(loss.into());
-        }
+        self.path.share_random_loss(&self.config, &mut self.tx.rate.congestion);
         if known.mtu.is_some_and(|mtu| self.tx.mtu.continue_from(mtu, now)) {
             self.path.reported_mtu = self.tx.mtu.report();
             self.adopt_mss();
