@@ -5,8 +5,8 @@
 //! must also be *excess*: more than random loss explains. The flow learns the random loss of its path over
 //! time ([`crate::evidence`]).
 //!
-//! Losses above 2 % end a probe if they are excess, or if a full queue is known to have caused them. Between
-//! probes, the limits fall after a round whose losses
+//! Losses above 2 % end a probe if they exceed what chance causes once in ten thousand flights, or if a full
+//! queue is known to have caused them. Between probes, the limits fall after a round whose losses
 //!
 //! - are known to be caused by a full queue;
 //! - exceed what chance causes once in ten thousand rounds;
@@ -111,13 +111,15 @@ impl Bbr {
     }
 
     /// True if the losses exceed 2 % of the flight and show congestion. They show it if a full queue is known
-    /// to have caused them. Otherwise they must form `min_runs` runs and exceed random loss.
+    /// to have caused them. Otherwise they must form `min_runs` runs, and exceed what chance causes once in ten
+    /// thousand flights: a probe looks at its losses many times, and one that chance ends leaves a limit that
+    /// later probes need seconds to raise.
     pub(super) fn is_loss_too_high(&self, tx_in_flight: u32, lost: u64, min_runs: u32) -> bool {
         let flight = u64::from(tx_in_flight);
         lost * 100 > flight * LOSS_THRESHOLD
             && (self.loss_round.is_queued
                 || self.loss_round.runs >= min_runs
-                    && self.segments(lost) > self.evidence.history.allowed(self.segments(flight)))
+                    && self.evidence.history.is_certain_excess(self.segments(flight), self.segments(lost)))
     }
 
     fn segments(&self, bytes: u64) -> u64 {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::congestion::sample::DeliverySample;
+use crate::evidence::LossHistory;
 use crate::outcome::{Episode, Origin};
 use crate::seq_ranges::SeqRange;
 use alloc::collections::VecDeque;
@@ -115,6 +116,27 @@ fn a_mistaken_recovery_restores_limits_and_probes_again() {
     assert_eq!(bbr.cwnd, 20_000, "once");
 }
 
+/// On a path that loses 2 % at random, one flight of 100 segments in a hundred loses 6 or more, so such a
+/// flight must not end a probe.
+#[test]
+fn losses_that_chance_causes_now_and_then_end_no_probe() {
+    let ends = |lost: u32| {
+        let mut bbr = informed();
+        bbr.expect_random_loss(LossHistory { segments: 2000, lost: 40, runs: 40 });
+        (bbr.state, bbr.cycle.is_probe_sample) = (BbrState::ProbeBw(CyclePhase::Up), true);
+        for n in 1..=lost {
+            bbr.on_lost(&LostPacket {
+                range: SeqRange::with_len(SeqNum(2 * n * MSS), MSS),
+                tx_in_flight: 100 * MSS,
+                lost: u64::from(n * MSS),
+                ..lost_packet()
+            });
+        }
+        bbr.state != BbrState::ProbeBw(CyclePhase::Up)
+    };
+    assert_eq!([2, 6, 8, 20].map(ends), [false, false, false, true]);
+}
+
 #[test]
 fn a_timeout_starts_from_one_segment_and_keeps_the_model() {
     let mut bbr = informed();
@@ -137,15 +159,26 @@ fn after_losses(mut bbr: Bbr, lost: u32) -> Bbr {
 /// Loses `segments` of a flight of 20 in one run.
 fn lose(bbr: &mut Bbr, segments: u32) {
     bbr.on_lost(&LostPacket {
-        now: Instant::ZERO,
         range: SeqRange::with_len(SeqNum(1), segments * MSS),
-        tx_in_flight: 20 * MSS,
         lost: u64::from(segments * MSS),
         prior_delivered: bbr.delivered,
         delivered: bbr.delivered,
+        ..lost_packet()
+    });
+}
+
+/// Returns one lost segment of a flight of 20.
+fn lost_packet() -> LostPacket {
+    LostPacket {
+        now: Instant::ZERO,
+        range: SeqRange::with_len(SeqNum(1), MSS),
+        tx_in_flight: 20 * MSS,
+        lost: MSS.into(),
+        prior_delivered: 0,
+        delivered: 0,
         app_limited: false,
         is_queued: false,
-    });
+    }
 }
 
 /// Ends a round that delivers `delivered` segments and whose round trip takes `rtt_ms`.
