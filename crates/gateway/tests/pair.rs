@@ -756,27 +756,45 @@ async fn the_hop_opens_with_the_first_bytes_once_it_knows_the_backend() {
     assert_eq!(outcomes, expected);
 }
 
-#[tokio::test]
-async fn a_whole_request_rides_on_the_syn_and_is_answered_in_one_round_trip() {
-    const RTT: Duration = Duration::from_millis(400);
+/// Returns the time from a request of `length` bytes to its answer over a link with [`RTT`], with a cookie.
+async fn answer_time(length: usize, data_after_syn: u8) -> Duration {
     let listener = TcpListener::bind(loopback()).await.unwrap();
     let origin = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
-            let mut request = [0; 600];
+            let mut request = vec![0; length];
             stream.read_exact(&mut request).await.unwrap();
             stream.write_all(b"answer").await.unwrap();
         }
     });
-    let pair = Pair::start("--rtt 400ms", origin).await;
+    let configure = |_: &mut BackendConfig, frontend: &mut FrontendConfig| {
+        frontend.fast_open.as_mut().unwrap().data_after_syn = data_after_syn;
+    };
+    let pair = Pair::start_configured("--rtt 400ms", origin, |service| service, configure).await;
     let mut took = Duration::MAX;
     for _ in 0..2 {
         let begin = std::time::Instant::now();
         let mut client = pair.connect().await;
-        client.write_all(&[b'r'; 600]).await.unwrap();
+        client.write_all(&vec![b'r'; length]).await.unwrap();
         let mut answer = [0; 6];
         client.read_exact(&mut answer).await.unwrap();
         took = begin.elapsed();
     }
-    assert!(took >= RTT && took < RTT * 7 / 4, "with a cookie it took {took:?}");
+    took
+}
+
+const RTT: Duration = Duration::from_millis(400);
+
+#[tokio::test]
+async fn a_whole_request_rides_on_the_syn_and_is_answered_in_one_round_trip() {
+    let took = answer_time(600, 0).await;
+    assert!(took >= RTT && took < RTT * 7 / 4, "{took:?}");
+}
+
+/// The first message arrives with the SYN and the segments after it, so that its answer arrives with the
+/// SYN-ACK. The rest of the request follows.
+#[tokio::test]
+async fn a_request_longer_than_the_first_message_is_answered_in_two_round_trips() {
+    let took = answer_time(20_000, 9).await;
+    assert!(took >= RTT * 2 && took < RTT * 11 / 4, "{took:?}");
 }
