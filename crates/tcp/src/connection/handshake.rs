@@ -5,12 +5,12 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 
-use brisk_wire::gentle::{EARLY_SHIFT_MAX, EARLY_WINDOW};
 use brisk_wire::{Flags, Options, SeqNum, Timestamps as TimestampOption};
 
 use crate::config::{EcnMode, TcpConfig};
 use crate::congestion::sample::RtoEvent;
 use crate::connection::ecn::EcnState;
+use crate::connection::fast_open::fills_syn;
 use crate::connection::gentle::plain_copy::PlainCopy;
 use crate::connection::reactive::ProbeTimer;
 use crate::connection::state::{Input, State};
@@ -351,12 +351,14 @@ impl Connection {
         let answers = self.state == State::SynReceived;
         let offered = if answers { self.handshake.agreed } else { Negotiated::offered(&self.config) };
         // Fast Open: a scaled window in addition to the 16 bits of the SYN. The peer sends the response to
-        // our data before it receives another segment of ours.
+        // our data before it receives another segment of ours. The SYN-ACK answers with the same option: the
+        // rest of a long request need not wait for an acknowledgement.
         let early_window = self.rx.window.early_shift().filter(|_| {
             let client = self.fast_open.client();
-            client.is_some_and(|client| client.connect.early_window)
+            let opens = client.is_some_and(|client| client.connect.early_window)
                 && self.config.path_start
-                && !self.fast_open.syn_data(self.handshake.iss, &self.tx).is_empty()
+                && !self.fast_open.syn_data(self.handshake.iss, &self.tx).is_empty();
+            opens || answers && self.rx.window.is_early()
         });
         Options {
             mss: Some(self.tx.advertised_mss()),
@@ -380,14 +382,20 @@ impl Connection {
     pub(crate) fn learn_peer(&mut self, syn: &Arrived<'_>, now: Instant) {
         self.handshake.on_peer_syn(syn, &self.config);
         let agreed = self.handshake.agreed;
+        let takes_early_window = self.state == State::SynReceived && self.config.path_start;
+        let early_window = syn.options.early_window.filter(|_| takes_early_window);
+        // Only a request that fills its SYN goes on after it.
+        let is_full = self.handshake.peer_mss.is_some_and(|mss| fills_syn(syn.payload.len(), mss));
+        if let Some(shift) = self.rx.window.early_shift().filter(|_| early_window.is_some() && is_full) {
+            self.rx.window.announce_early(shift);
+        }
         self.rx.start(syn.seq, now);
         let shift = syn.options.window_scale.filter(|_| agreed.window_scaling).unwrap_or(0);
         self.tx.window.start(syn.seq, self.handshake.iss, syn.window);
         self.tx.window.set_scale(shift);
         // Fast Open: a window larger than the 16 bits of the SYN can express.
-        let takes_early_window = self.state == State::SynReceived && self.config.path_start;
-        if let Some(early) = syn.options.early_window.filter(|_| takes_early_window) {
-            self.tx.window.widen(EARLY_WINDOW << early.min(EARLY_SHIFT_MAX));
+        if let Some(shift) = early_window {
+            self.tx.window.widen(shift, 0);
         }
         if agreed.window_scaling {
             self.rx.window.agree_scaling();
@@ -441,6 +449,10 @@ impl Connection {
         }
         self.fast_open.rewind_syn_data(segment.ack, self.handshake.iss, &mut self.tx.scoreboard);
         self.acknowledge(segment, now);
+        if let Some(shift) = segment.options.early_window.filter(|_| self.rx.window.is_early()) {
+            self.tx.window.widen(shift, segment.ack.since(self.handshake.iss + 1));
+            self.tx.window.count_offer();
+        }
         // A SYN-ACK may echo a SYN before the last, so the measured time may include a timer.
         let since = self.handshake.since_last_syn(now);
         self.path.rtt_in_doubt = self.tx.rtt.latest().is_some_and(|rtt| rtt > since);

@@ -84,9 +84,14 @@ impl RecvWindow {
         units.checked_ilog2().map(|shift| (shift as u8).min(EARLY_SHIFT_MAX)).filter(|shift| *shift > 0)
     }
 
-    /// Records that the SYN left with that shift.
+    /// Records that the SYN leaves with that shift.
     pub(crate) fn announce_early(&mut self, shift: u8) {
         self.early = EARLY_WINDOW << shift;
+    }
+
+    /// True if an option of our SYN or SYN-ACK announces the window.
+    pub(crate) fn is_early(&self) -> bool {
+        self.early > 0
     }
 
     /// Returns the window of the SYN, bytes.

@@ -2,6 +2,7 @@
 //! closed (RFC 9293 section 3.8.6.1).
 
 use brisk_wire::SeqNum;
+use brisk_wire::gentle::{EARLY_SHIFT_MAX, EARLY_WINDOW};
 
 use crate::time::{Instant, Micros};
 
@@ -73,10 +74,11 @@ impl SendWindow {
         self.snd_wnd = u32::from(wnd_raw);
     }
 
-    /// Raises the window to the one that an option of the peer's SYN announces, unless the window field
-    /// announces a larger one.
-    pub(crate) fn widen(&mut self, bytes: u32) {
-        self.snd_wnd = self.snd_wnd.max(bytes);
+    /// Raises the window to the one that an option of the peer's SYN or SYN-ACK announces with `shift`, unless
+    /// the window field announces a larger one. `acked`: bytes after our SYN that the segment acknowledges.
+    pub(crate) fn widen(&mut self, shift: u8, acked: u32) {
+        let early = EARLY_WINDOW << shift.min(EARLY_SHIFT_MAX);
+        self.snd_wnd = self.snd_wnd.max(early.saturating_sub(acked));
     }
 
     /// Counts the window of the SYN in MAX.SND.WND, because a Fast Open server may send before the peer's

@@ -142,3 +142,40 @@ fn a_response_fills_the_early_window_before_the_handshake_is_over() {
     let configured = before_the_acknowledgement(true, true, false);
     assert!((40_000..=46_336).contains(&configured), "the configured window: {configured}");
 }
+
+/// The SYN-ACK announces such a window too: the rest of a long request waits for no acknowledgement.
+#[test]
+fn a_long_request_fills_the_early_window_of_the_syn_ack() {
+    let before_the_first_acknowledgement = |early_window| {
+        let tcp = TcpConfig { path_start: true, initial_window: 32, ..corrective() };
+        let listen = ListenConfig { tcp: tcp.clone(), ..serving(FastOpenListen::default()) };
+        let mut world = World::with(listen, |config| config);
+        world.learn();
+        let fast_open = Some(FastOpenConnect { early_window, ..FastOpenConnect::default() });
+        let config = ConnectConfig { tcp, fast_open, ..asking() };
+        let mut sent = 0;
+        for request in [1000, 120_000] {
+            world.restart();
+            let id = world.open(&config, &pattern(request));
+            world.until(60);
+            let at_b = world.accept();
+            world.until(199);
+            let is_data = |seen: &&Seen| {
+                seen.from == A && !seen.tcp.options.gentle.is_some_and(|gentle| gentle.is_encoded())
+            };
+            sent = world.pair.seen.iter().filter(is_data).map(|seen| seen.len).sum();
+            world.until(1000);
+            assert_eq!(world.read(B, at_b).len(), request);
+            world.pair.transfer(A, id, at_b, &pattern(500_000), Duration::from_secs(10));
+            for (side, id) in [(A, id), (B, at_b)] {
+                world.pair.abort(side, id);
+                world.pair.release(side, id);
+            }
+        }
+        sent
+    };
+    let early = before_the_first_acknowledgement(true);
+    assert!(early > 70_000, "what a flight of the first one has carried: {early}");
+    let field = before_the_first_acknowledgement(false);
+    assert!((64_000..=67_000).contains(&field), "the SYN, and the window field after it: {field}");
+}
