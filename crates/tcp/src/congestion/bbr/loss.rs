@@ -5,8 +5,9 @@
 //! must also be *excess*: more than random loss explains. The flow learns the random loss of its path over
 //! time ([`crate::evidence`]).
 //!
-//! Losses above 2 % end a probe if they exceed what chance causes once in ten thousand flights, or if a full
-//! queue is known to have caused them. Between probes, the limits fall after a round whose losses
+//! Losses above 2 % end a probe if they are excess while there is a queue, if they exceed what chance causes
+//! once in ten thousand flights, or if a full queue is known to have caused them. Between probes, the limits
+//! fall after a round whose losses
 //!
 //! - are known to be caused by a full queue;
 //! - exceed what chance causes once in ten thousand rounds;
@@ -101,7 +102,8 @@ pub(super) struct Evidence {
     excess: u8,
     /// Bytes delivered when this round began.
     pub(super) round_delivered: u64,
-    round_rtt: Option<Micros>,
+    /// Minimum round-trip time of this round.
+    pub(super) round_rtt: Option<Micros>,
 }
 
 impl Bbr {
@@ -111,15 +113,24 @@ impl Bbr {
     }
 
     /// True if the losses exceed 2 % of the flight and show congestion. They show it if a full queue is known
-    /// to have caused them. Otherwise they must form `min_runs` runs, and exceed what chance causes once in ten
-    /// thousand flights: a probe looks at its losses many times, and one that chance ends leaves a limit that
-    /// later probes need seconds to raise.
+    /// to have caused them. Otherwise they must form `min_runs` runs and exceed random loss. Without a queue in
+    /// this round, they must exceed what chance causes once in ten thousand flights: a probe looks at its
+    /// losses many times, and one that chance ends far below the bandwidth leaves a limit that later probes
+    /// need seconds to raise.
     pub(super) fn is_loss_too_high(&self, tx_in_flight: u32, lost: u64, min_runs: u32) -> bool {
         let flight = u64::from(tx_in_flight);
+        let exceeds_chance = || {
+            let (history, segments, lost) =
+                (&self.evidence.history, self.segments(flight), self.segments(lost));
+            let is_queued = self.evidence.round_rtt.is_some_and(|rtt| self.min_rtt.is_queued(rtt));
+            if is_queued {
+                history.is_excess(segments, lost)
+            } else {
+                history.is_certain_excess(segments, lost)
+            }
+        };
         lost * 100 > flight * LOSS_THRESHOLD
-            && (self.loss_round.is_queued
-                || self.loss_round.runs >= min_runs
-                    && self.evidence.history.is_certain_excess(self.segments(flight), self.segments(lost)))
+            && (self.loss_round.is_queued || self.loss_round.runs >= min_runs && exceeds_chance())
     }
 
     fn segments(&self, bytes: u64) -> u64 {

@@ -11,6 +11,9 @@ const FULL_ROUNDS: u32 = 3;
 /// Number of consecutive round-trip samples that must show a queue to end Startup, because a single one may
 /// be jitter. Waiting for three rounds without growth would fill a queue that other flows use.
 const DELAYED_SAMPLES: u32 = 5;
+/// The first round in which a queue ends Startup. In the round before it, flows that begin at the same time
+/// wait for each other's first flights, and none has measured the bandwidth.
+const FIRST_DELAYED_ROUND: u64 = 2;
 /// Rounds after which Drain ends in any case.
 const MAX_DRAIN_ROUNDS: u64 = 3;
 
@@ -67,7 +70,8 @@ impl Bbr {
         // A flight limited by the application builds its own queue and does not show the path's bandwidth.
         if let Some(rtt) = sample.filter(|sample| !sample.app_limited).and_then(|sample| sample.rtt) {
             let full_pipe = &mut self.full_pipe;
-            full_pipe.delayed = if self.min_rtt.is_delayed(rtt) { full_pipe.delayed + 1 } else { 0 };
+            let is_delayed = self.min_rtt.is_delayed(rtt) && self.rounds.count >= FIRST_DELAYED_ROUND;
+            full_pipe.delayed = if is_delayed { full_pipe.delayed + 1 } else { 0 };
             if !full_pipe.reached && full_pipe.delayed >= DELAYED_SAMPLES {
                 (full_pipe.reached, full_pipe.by_delay) = (true, true);
             }

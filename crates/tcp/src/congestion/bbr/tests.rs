@@ -116,13 +116,14 @@ fn a_mistaken_recovery_restores_limits_and_probes_again() {
     assert_eq!(bbr.cwnd, 20_000, "once");
 }
 
-/// On a path that loses 2 % at random, one flight of 100 segments in a hundred loses 6 or more, so such a
-/// flight must not end a probe.
+/// On a path that loses 2 % at random, one flight of 100 segments in a hundred loses 6 or more. Without a
+/// queue, such a flight must not end a probe.
 #[test]
 fn losses_that_chance_causes_now_and_then_end_no_probe() {
-    let ends = |lost: u32| {
+    let ends = |rtt_ms, lost: u32| {
         let mut bbr = informed();
         bbr.expect_random_loss(LossHistory { segments: 2000, lost: 40, runs: 40 });
+        bbr.evidence.round_rtt = Some(Micros::from_millis(rtt_ms));
         (bbr.state, bbr.cycle.is_probe_sample) = (BbrState::ProbeBw(CyclePhase::Up), true);
         for n in 1..=lost {
             bbr.on_lost(&LostPacket {
@@ -134,7 +135,8 @@ fn losses_that_chance_causes_now_and_then_end_no_probe() {
         }
         bbr.state != BbrState::ProbeBw(CyclePhase::Up)
     };
-    assert_eq!([2, 6, 8, 20].map(ends), [false, false, false, true]);
+    assert_eq!([2, 6, 8, 20].map(|lost| ends(40, lost)), [false, false, false, true]);
+    assert_eq!([2, 8].map(|lost| ends(60, lost)), [false, true], "with a queue");
 }
 
 #[test]
@@ -241,12 +243,12 @@ fn rounds_in_the_flows_own_queue_do_not_count_as_evidence_of_random_loss() {
     }
 }
 
-/// An eighth of 40 ms is 5 ms.
+/// An eighth of 40 ms is 5 ms. In the first round other flows that begin may have built the queue.
 #[test]
 fn startup_ends_when_five_samples_in_a_row_are_an_eighth_later() {
-    let leaves = |rtts: &[u64]| {
+    let leaves_in = |round: u64, rtts: &[u64]| {
         let mut bbr = informed();
-        bbr.full_pipe.reached = false;
+        (bbr.full_pipe.reached, bbr.rounds.count) = (false, round);
         for rtt in rtts {
             bbr.leave_startup(
                 CongestionState::Open,
@@ -255,6 +257,8 @@ fn startup_ends_when_five_samples_in_a_row_are_an_eighth_later() {
         }
         bbr.state != BbrState::Startup
     };
+    assert!(!leaves_in(1, &[46; 9]), "the first flight");
+    let leaves = |rtts: &[u64]| leaves_in(2, rtts);
     assert!(leaves(&[46; 5]));
     assert!(!leaves(&[46; 4]), "too few");
     assert!(!leaves(&[45; 20]), "too early");
