@@ -226,6 +226,16 @@ fn random_losses_do_not_slow_the_transfers_of_six_clients() {
     }
 }
 
+/// Transfers of equal size end one after the other, so that the link is busy while the next requests arrive.
+/// Clients that begin at the same time do not take each other's first flights for a full path.
+#[test]
+fn six_clients_keep_the_link_busy() {
+    for (bytes, each, up) in [(300_000, 13, false), (300_000, 13, true), (3_000_000, 1, true)] {
+        let rate = rate_at_once(6, "0%", bytes, each, 1, up);
+        assert!(rate >= 17.3, "{bytes} bytes, up: {up}: {rate:.1} Mbit/s");
+    }
+}
+
 /// A response that loses its SYN-ACK, or more segments than parity repairs, takes longer. It must not delay
 /// the responses after it.
 #[test]

@@ -14,7 +14,9 @@
 //! one of them gets a *grant* of about a millisecond of data. The *level* of a member depends on the bytes
 //! that it has sent since it was last idle. The two lower levels go before the two upper ones. Within either
 //! pair, retransmissions go first, then the new data of the lower level. One grant in eight goes instead to
-//! the longest-waiting member of the later queues.
+//! the longest-waiting member of the later queues. Members of the highest level take turns. Those of the
+//! other levels go in the order in which their transfers began: if equal transfers took turns, all would end
+//! at the same time, and the path would be idle until the next requests arrive.
 //!
 //! The controller's measurements are used for ten seconds after the last delivery. Then the path starts
 //! again, like a new connection.
@@ -57,6 +59,8 @@ const MAX_FRUITLESS: u32 = 4;
 struct Waiter {
     id: ConnId,
     ticket: u64,
+    /// Its place in the queue.
+    order: u64,
     since: Instant,
 }
 
@@ -276,7 +280,11 @@ impl PathController {
         self.waiting += u32::from(member.ticket == 0);
         self.tickets += 1;
         (member.ticket, member.rank) = (self.tickets, rank);
-        self.queues[rank].push_back(Waiter { id, ticket: self.tickets, since: now });
+        let takes_turns = level(member.attained) == LEVELS.len();
+        let order = if takes_turns { self.tickets } else { member.began };
+        let queue = &mut self.queues[rank];
+        let at = queue.partition_point(|waiter| waiter.order <= order);
+        queue.insert(at, Waiter { id, ticket: self.tickets, order, since: now });
     }
 
     fn dequeue(&mut self, member: &mut Member) {
@@ -495,14 +503,15 @@ impl Controllers {
                 grant.is_used = true;
                 if grant.left == 0 {
                     path.grant = None;
-                    // The member gets its next grant after the others of its level.
+                    // The member queues again for its next grant.
                     path.dequeue(member);
                 }
             }
         }
         let has_sent_all = connection.tx.has_sent_all();
         if !has_sent_all && member.idle_since.take().is_some_and(|since| since + path.srtt <= now) {
-            member.attained = 0;
+            path.tickets += 1;
+            (member.attained, member.began) = (0, path.tickets);
         } else if has_sent_all {
             member.idle_since.get_or_insert(now);
         }
@@ -610,12 +619,15 @@ impl Controllers {
             path: index,
             state,
             attained: sent,
+            began: 0,
             sent,
             is_long: false,
             idle_since: None,
             ticket: 0,
             rank: 0,
         };
+        path.tickets += 1;
+        member.began = path.tickets;
         path.count_long(&mut member);
         Some(Box::new(member))
     }

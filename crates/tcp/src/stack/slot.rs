@@ -80,6 +80,8 @@ pub(super) struct Member {
     pub(super) state: MemberState,
     /// Bytes sent since it last had nothing to send for a round trip.
     pub(super) attained: u64,
+    /// Number that orders the members by the beginning of their transfers.
+    pub(super) began: u64,
     /// Total of bytes sent.
     pub(super) sent: u64,
     /// True if it has a long transfer under way.
