@@ -7,6 +7,9 @@
 //! change that affected them. The bench, and with it CI, fails if a case exceeds its record by more than
 //! `TOLERANCE`, or its limit relative to another case (`LIMITS`). `-- --record` writes the file again.
 //!
+//! `-- --train` runs each case once, without valgrind: the training for the profile that `tools/release`
+//! compiles with.
+//!
 //! Instructions are not time: a load that misses the cache counts as much as an addition.
 
 mod cases;
@@ -33,6 +36,10 @@ fn main() -> ExitCode {
     {
         let case = cases::all().find(|case| case.name == name).expect("the name of a case");
         (case.run)(times.parse().expect("a number"));
+        return ExitCode::SUCCESS;
+    }
+    if args == ["--train"] {
+        cases::all().for_each(|case| (case.run)(case.times));
         return ExitCode::SUCCESS;
     }
     if Command::new("valgrind").arg("--version").stdout(Stdio::null()).status().is_err() {
