@@ -5,9 +5,9 @@
 //! must also be *excess*: more than random loss explains. The flow learns the random loss of its path over
 //! time ([`crate::evidence`]).
 //!
-//! Losses above 2 % end a probe if they are excess while there is a queue, if they exceed what chance causes
-//! once in ten thousand flights, or if a full queue is known to have caused them. Between probes, the limits
-//! fall after a round whose losses
+//! Losses above 2 % end a probe if they are excess, or if a full queue is known to have caused them. Before the
+//! bandwidth has been found, they must exceed what chance causes once in ten thousand flights. Between probes,
+//! the limits fall after a round whose losses
 //!
 //! - are known to be caused by a full queue;
 //! - exceed what chance causes once in ten thousand rounds;
@@ -102,8 +102,7 @@ pub(super) struct Evidence {
     excess: u8,
     /// Bytes delivered when this round began.
     pub(super) round_delivered: u64,
-    /// Minimum round-trip time of this round.
-    pub(super) round_rtt: Option<Micros>,
+    round_rtt: Option<Micros>,
 }
 
 impl Bbr {
@@ -113,17 +112,16 @@ impl Bbr {
     }
 
     /// True if the losses exceed 2 % of the flight and show congestion. They show it if a full queue is known
-    /// to have caused them. Otherwise they must form `min_runs` runs and exceed random loss. Without a queue in
-    /// this round, they must exceed what chance causes once in ten thousand flights: a probe looks at its
+    /// to have caused them. Otherwise they must form `min_runs` runs and exceed random loss. Until the bandwidth
+    /// has been found, they must exceed what chance causes once in ten thousand flights: a probe looks at its
     /// losses many times, and one that chance ends far below the bandwidth leaves a limit that later probes
     /// need seconds to raise.
     pub(super) fn is_loss_too_high(&self, tx_in_flight: u32, lost: u64, min_runs: u32) -> bool {
         let flight = u64::from(tx_in_flight);
         let exceeds_chance = || {
-            let (history, segments, lost) =
-                (&self.evidence.history, self.segments(flight), self.segments(lost));
-            let is_queued = self.evidence.round_rtt.is_some_and(|rtt| self.min_rtt.is_queued(rtt));
-            if is_queued {
+            let history = &self.evidence.history;
+            let (segments, lost) = (self.segments(flight), self.segments(lost));
+            if self.full_pipe.is_found {
                 history.is_excess(segments, lost)
             } else {
                 history.is_certain_excess(segments, lost)
@@ -192,6 +190,7 @@ impl Bbr {
     /// Ends a probe with too much in flight. The volume at the loss becomes the long-term limit.
     pub(super) fn end_lossy_probe(&mut self, lost: &LostPacket) {
         let at_loss = inflight_at_loss(lost.range.len(), lost.tx_in_flight, lost.lost);
+        self.full_pipe.is_found = true;
         self.cycle.prev_too_high = true;
         self.cycle.is_probe_sample = false;
         if !lost.app_limited {
@@ -216,7 +215,7 @@ impl Bbr {
     pub(super) fn answer_mark(&mut self, now: Instant) {
         match self.state {
             BbrState::Startup => {
-                self.full_pipe.reached = true;
+                (self.full_pipe.reached, self.full_pipe.is_found) = (true, true);
                 self.bounds.inflight_longterm =
                     self.bdp(self.max_bw.get(), (1, 1)).max(self.bounds.inflight_latest);
                 self.start_drain();

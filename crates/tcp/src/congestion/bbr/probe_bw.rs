@@ -192,6 +192,7 @@ impl Bbr {
         });
         let is_queue = had_a_round && (flight >= queue || is_delayed);
         if is_full || is_precautionary || is_queue {
+            self.full_pipe.is_found = true;
             if is_precautionary {
                 self.cycle.prev_precautionary = true;
             }

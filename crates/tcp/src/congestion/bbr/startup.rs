@@ -30,6 +30,8 @@ pub(super) struct FullPipe {
     delayed: u32,
     /// True if only the delay has ended Startup. The next probe for bandwidth then does not wait.
     pub(super) by_delay: bool,
+    /// True once a probe has ended because the path delivers no more, and not only because of a delay.
+    pub(super) is_found: bool,
 }
 
 impl FullPipe {
@@ -51,6 +53,7 @@ impl FullPipe {
             self.rounds += 1;
             self.now = self.rounds >= FULL_ROUNDS;
             self.reached |= self.now;
+            self.is_found |= self.now;
         }
     }
 }
@@ -84,7 +87,7 @@ impl Bbr {
     /// Ends Startup because losses show that it has filled the path.
     pub(super) fn leave_startup_by_loss(&mut self) {
         self.record_probe_ended_by_loss();
-        self.full_pipe.reached = true;
+        (self.full_pipe.reached, self.full_pipe.is_found) = (true, true);
         self.bounds.inflight_longterm = self.bdp(self.max_bw.get(), (1, 1)).max(self.bounds.inflight_latest);
     }
 
