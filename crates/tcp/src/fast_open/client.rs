@@ -173,6 +173,12 @@ impl FastOpenConnect {
     }
 }
 
+/// True if the data of a SYN takes all the room that a client of this stack leaves for it in segments of `mss`
+/// bytes.
+pub(crate) fn fills_syn(data: usize, mss: u16) -> bool {
+    data >= usize::from(mss.saturating_sub(OPTION_SPACE))
+}
+
 /// Key of the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct PathKey {

@@ -47,11 +47,6 @@ impl Repeats {
     }
 }
 
-/// True if the data of a SYN takes all the room that this client leaves for it in segments of `mss` bytes.
-pub(crate) fn fills_syn(data: usize, mss: u16) -> bool {
-    data >= usize::from(mss).saturating_sub(OPTION_SPACE as usize)
-}
-
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) attempt: OpenAttempt,

@@ -28,7 +28,6 @@ mod after_syn;
 mod client;
 mod server;
 
-pub(crate) use client::fills_syn;
 pub(crate) use server::{MAX_AFTER_SYN, SynAnswer};
 
 use client::{Client, RepeatedSynAck};
