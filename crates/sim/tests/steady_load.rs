@@ -212,8 +212,8 @@ fn rate_at_once(clients: usize, loss: &str, bytes: u64, each: usize, seed: u64, 
 }
 
 /// The clients begin together and overflow the queue at first. The random losses that follow are no reason
-/// to use less of the path. Responses know them from the memory of the path. Before these requests the clients
-/// have sent too little to know them, so chance must not end the first probes for bandwidth.
+/// to use less of the path. Responses know them from the memory of the path. Before these requests the
+/// clients have sent too little to know them, so chance must not end the first probes for bandwidth.
 #[test]
 fn random_losses_do_not_slow_the_transfers_of_six_clients() {
     for (bytes, each, up, least) in

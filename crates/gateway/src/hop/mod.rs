@@ -146,8 +146,8 @@ impl Hop {
 pub(crate) const LONGEST_MESSAGE: usize = 17 << 10;
 
 /// Maximum number of a client's first bytes in a first message; the others follow after the answer. The SYN
-/// and the nine segments after it carry the whole message, also with packets of 1,400 bytes. A backend answers
-/// only a whole message, so a longer one would delay the others by a round trip.
+/// and the nine segments after it carry the whole message, also with packets of 1,400 bytes. A backend
+/// answers only a whole message, so a longer one would delay the others by a round trip.
 pub(crate) const LONGEST_FIRST: usize = 12 << 10;
 
 /// Length of the length field of messages and records, bytes.

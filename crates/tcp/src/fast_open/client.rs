@@ -173,8 +173,8 @@ impl FastOpenConnect {
     }
 }
 
-/// True if the data of a SYN takes all the room that a client of this stack leaves for it in segments of `mss`
-/// bytes.
+/// True if the data of a SYN takes all the room that a client of this stack leaves for it in segments of
+/// `mss` bytes.
 pub(crate) fn fills_syn(data: usize, mss: u16) -> bool {
     data >= usize::from(mss.saturating_sub(OPTION_SPACE))
 }

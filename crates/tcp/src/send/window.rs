@@ -74,8 +74,9 @@ impl SendWindow {
         self.snd_wnd = u32::from(wnd_raw);
     }
 
-    /// Raises the window to the one that an option of the peer's SYN or SYN-ACK announces with `shift`, unless
-    /// the window field announces a larger one. `acked`: bytes after our SYN that the segment acknowledges.
+    /// Raises the window to the one that an option of the peer's SYN or SYN-ACK announces with `shift`,
+    /// unless the window field announces a larger one. `acked`: bytes after our SYN that the segment
+    /// acknowledges.
     pub(crate) fn widen(&mut self, shift: u8, acked: u32) {
         let early = EARLY_WINDOW << shift.min(EARLY_SHIFT_MAX);
         self.snd_wnd = self.snd_wnd.max(early.saturating_sub(acked));

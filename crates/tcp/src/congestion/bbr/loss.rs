@@ -5,9 +5,9 @@
 //! must also be *excess*: more than random loss explains. The flow learns the random loss of its path over
 //! time ([`crate::evidence`]).
 //!
-//! Losses above 2 % end a probe if they are excess, or if a full queue is known to have caused them. Before the
-//! bandwidth has been found, they must exceed what chance causes once in ten thousand flights. Between probes,
-//! the limits fall after a round whose losses
+//! Losses above 2 % end a probe if they are excess, or if a full queue is known to have caused them. Before
+//! the bandwidth has been found, they must exceed what chance causes once in ten thousand flights. Between
+//! probes, the limits fall after a round whose losses
 //!
 //! - are known to be caused by a full queue;
 //! - exceed what chance causes once in ten thousand rounds;
@@ -111,11 +111,11 @@ impl Bbr {
         self.evidence.history = history;
     }
 
-    /// True if the losses exceed 2 % of the flight and show congestion. They show it if a full queue is known
-    /// to have caused them. Otherwise they must form `min_runs` runs and exceed random loss. Until the bandwidth
-    /// has been found, they must exceed what chance causes once in ten thousand flights: a probe looks at its
-    /// losses many times, and one that chance ends far below the bandwidth leaves a limit that later probes
-    /// need seconds to raise.
+    /// True if the losses exceed 2 % of the flight and show congestion. They show it if a full queue is
+    /// known to have caused them. Otherwise they must form `min_runs` runs and exceed random loss. Until the
+    /// bandwidth has been found, they must exceed what chance causes once in ten thousand flights: a probe
+    /// looks at its losses many times, and one that chance ends far below the bandwidth leaves a limit that
+    /// later probes need seconds to raise.
     pub(super) fn is_loss_too_high(&self, tx_in_flight: u32, lost: u64, min_runs: u32) -> bool {
         let flight = u64::from(tx_in_flight);
         let exceeds_chance = || {
