@@ -188,7 +188,7 @@ fn figures() {
 
 #[test]
 #[ignore = "prints figures: cargo test --release -p brisk-sim --test steady_load at_once -- --ignored --nocapture"]
-fn figures_of_responses_at_once() {
+fn figures_of_transfers_at_once() {
     for (clients, loss) in [(1, "0%"), (1, "2%"), (1, "5%"), (6, "0%"), (6, "0.5%"), (6, "2%"), (6, "5%")] {
         for up in [false, true] {
             let of = |bytes: u64| {

@@ -59,7 +59,7 @@ const MAX_FRUITLESS: u32 = 4;
 struct Waiter {
     id: ConnId,
     ticket: u64,
-    /// Its place in the queue.
+    /// The waiting members of a queue are sorted by this number.
     order: u64,
     since: Instant,
 }
@@ -615,19 +615,18 @@ impl Controllers {
         // The losses of a joining member were reported to its own controller.
         path.loser = loser;
         let sent = connection.tx.transfer_len().into();
+        path.tickets += 1;
         let mut member = Member {
             path: index,
             state,
             attained: sent,
-            began: 0,
+            began: path.tickets,
             sent,
             is_long: false,
             idle_since: None,
             ticket: 0,
             rank: 0,
         };
-        path.tickets += 1;
-        member.began = path.tickets;
         path.count_long(&mut member);
         Some(Box::new(member))
     }

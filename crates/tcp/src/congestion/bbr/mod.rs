@@ -124,6 +124,7 @@ struct Undo {
     at: Instant,
     /// The probing state that a loss of this recovery has ended.
     left: Option<BbrState>,
+    is_found: bool,
     prev_too_high: bool,
     bw_shortterm: u64,
     inflight_shortterm: u64,
@@ -205,6 +206,7 @@ impl Bbr {
         self.undo = Some(Undo {
             at: now,
             left: None,
+            is_found: self.full_pipe.is_found,
             prev_too_high: self.cycle.prev_too_high,
             bw_shortterm: self.bounds.bw_shortterm,
             inflight_shortterm: self.bounds.inflight_shortterm,
@@ -408,6 +410,7 @@ impl CongestionController for Bbr {
         (self.loss_round.is_lossy, self.loss_round.is_heavy, self.loss_round.lost) = (false, false, 0);
         self.recovery = BbrRecovery::default();
         self.full_pipe.restart(0);
+        self.full_pipe.is_found &= undo.is_found;
         self.bounds.bw_shortterm = self.bounds.bw_shortterm.max(undo.bw_shortterm);
         self.bounds.inflight_shortterm = self.bounds.inflight_shortterm.max(undo.inflight_shortterm);
         self.bounds.inflight_longterm = self.bounds.inflight_longterm.max(undo.inflight_longterm);

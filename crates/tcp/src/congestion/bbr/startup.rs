@@ -28,9 +28,8 @@ pub(super) struct FullPipe {
     pub(super) reached: bool,
     /// Round-trip samples in a row that show a queue.
     delayed: u32,
-    /// True if only the delay has ended Startup. The next probe for bandwidth then does not wait.
-    pub(super) by_delay: bool,
-    /// True once a probe has ended because the path delivers no more, and not only because of a delay.
+    /// True once a search for bandwidth has ended because the path delivers no more. It stays false if only
+    /// the delay has ended Startup; the next probe then does not wait.
     pub(super) is_found: bool,
 }
 
@@ -76,7 +75,7 @@ impl Bbr {
             let is_delayed = self.min_rtt.is_delayed(rtt) && self.rounds.count >= FIRST_DELAYED_ROUND;
             full_pipe.delayed = if is_delayed { full_pipe.delayed + 1 } else { 0 };
             if !full_pipe.reached && full_pipe.delayed >= DELAYED_SAMPLES {
-                (full_pipe.reached, full_pipe.by_delay) = (true, true);
+                full_pipe.reached = true;
             }
         }
         if self.full_pipe.reached {
@@ -111,7 +110,7 @@ impl Bbr {
             || self.rounds.count > self.drain_start_round + MAX_DRAIN_ROUNDS
         {
             self.start_down(now);
-            if core::mem::take(&mut self.full_pipe.by_delay) {
+            if !self.full_pipe.is_found {
                 // Other flows may have built the queue, and the bandwidth may be larger than measured.
                 self.start_refill();
                 // This acknowledgement does not end the round that begins with it.

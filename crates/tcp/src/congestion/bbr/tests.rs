@@ -36,7 +36,7 @@ fn informed() -> Bbr {
     bbr.min_rtt.update(Instant::ZERO, Some(Micros::from_millis(40)));
     bbr.max_bw.update(&sample_of(1_250_000));
     bbr.has_rtt = true;
-    bbr.full_pipe.reached = true;
+    (bbr.full_pipe.reached, bbr.full_pipe.is_found) = (true, true);
     bbr
 }
 

@@ -92,6 +92,54 @@ fn a_path_that_passes_each_option_alone_keeps_fast_open() {
     assert_eq!(one(&mut world), BOTH, "unless the network changes");
 }
 
+/// What happened on a connection before the sender's first acknowledgement.
+struct Opening {
+    /// Bytes of data, without parity, that the sender of the long transfer had sent.
+    sent: usize,
+    /// The shift of the form `window` on the SYN-ACK.
+    syn_ack_window: Option<u8>,
+}
+
+/// Opens two connections, each with a request and a response of these lengths, and reports on the second. The
+/// first one continues with 500,000 bytes from `sender`, so that the path is known to carry them.
+fn second_opening(
+    (tcp, listen, connect): (TcpConfig, FastOpenListen, FastOpenConnect),
+    sender: Side,
+    transfers: [(usize, usize); 2],
+    until: u64,
+) -> Opening {
+    let listen = ListenConfig { tcp: tcp.clone(), ..serving(listen) };
+    let mut world = World::with(listen, |config| config);
+    world.learn();
+    let config = ConnectConfig { tcp, fast_open: Some(connect), ..asking() };
+    let openings = transfers.map(|(request, response)| {
+        world.restart();
+        let id = world.open(&config, &pattern(request));
+        world.until(60);
+        let at_b = world.accept();
+        world.pair.write(B, at_b, &pattern(response)).expect("room");
+        world.until(until);
+        let is_data = |seen: &&Seen| {
+            seen.from == sender && !seen.tcp.options.gentle.is_some_and(|gentle| gentle.is_encoded())
+        };
+        let sent = world.pair.seen.iter().filter(is_data).map(|seen| seen.len).sum();
+        let is_syn_ack = |seen: &&Seen| seen.from == B && seen.tcp.flags.contains(Flags::SYN);
+        let syn_ack = world.pair.seen.iter().find(is_syn_ack).expect("a SYN-ACK");
+        let syn_ack_window = syn_ack.tcp.options.early_window;
+        world.until(1000);
+        assert_eq!((world.read(B, at_b).len(), world.read(A, id).len()), (request, response));
+        let (from, to) = if sender == A { (id, at_b) } else { (at_b, id) };
+        world.pair.transfer(sender, from, to, &pattern(500_000), Duration::from_secs(10));
+        for (side, id) in [(A, id), (B, at_b)] {
+            world.pair.abort(side, id);
+            world.pair.release(side, id);
+        }
+        Opening { sent, syn_ack_window }
+    });
+    let [_, second] = openings;
+    second
+}
+
 /// The window beyond the 16 bits of a SYN: more data than the window field announces leaves before the
 /// client's first acknowledgement.
 #[test]
@@ -100,36 +148,11 @@ fn a_response_fills_the_early_window_before_the_handshake_is_over() {
         let tcp = TcpConfig { path_start, initial_window: 32, ..corrective() };
         let early_response =
             if authenticated { EarlyResponse::Authenticated } else { EarlyResponse::Standard };
-        let fast_open = FastOpenListen { early_response, ..FastOpenListen::default() };
-        let listen = ListenConfig { tcp: tcp.clone(), ..serving(fast_open) };
-        let mut world = World::with(listen, |config| config);
-        world.learn();
-        let config = ConnectConfig {
-            tcp,
-            fast_open: Some(FastOpenConnect { early_window, ..FastOpenConnect::default() }),
-            ..asking()
-        };
-        let mut sent = 0;
-        for response in [0, 120_000] {
-            world.restart();
-            let id = world.open(&config, &pattern(100));
-            world.until(60);
-            let at_b = world.accept();
-            world.pair.write(B, at_b, &pattern(response)).expect("room");
-            world.until(149);
-            let is_data = |seen: &&Seen| {
-                seen.from == B && !seen.tcp.options.gentle.is_some_and(|gentle| gentle.is_encoded())
-            };
-            sent = world.pair.seen.iter().filter(is_data).map(|seen| seen.len).sum();
-            world.until(1000);
-            assert_eq!(world.read(A, id).len(), response);
-            world.pair.transfer(B, at_b, id, &pattern(500_000), Duration::from_secs(10));
-            for (side, id) in [(A, id), (B, at_b)] {
-                world.pair.abort(side, id);
-                world.pair.release(side, id);
-            }
-        }
-        sent
+        let listen = FastOpenListen { early_response, ..FastOpenListen::default() };
+        let connect = FastOpenConnect { early_window, ..FastOpenConnect::default() };
+        let opening = second_opening((tcp, listen, connect), B, [(100, 0), (100, 120_000)], 149);
+        assert_eq!(opening.syn_ack_window, None, "the request is short");
+        opening.sent
     };
     let early = before_the_acknowledgement(true, true, true);
     assert!(early > 70_000, "what a flight of the first one has carried: {early}");
@@ -143,39 +166,18 @@ fn a_response_fills_the_early_window_before_the_handshake_is_over() {
     assert!((40_000..=46_336).contains(&configured), "the configured window: {configured}");
 }
 
-/// The SYN-ACK announces such a window too: the rest of a long request waits for no acknowledgement.
+/// The SYN-ACK announces such a window if the SYN does: the rest of a long request waits for no
+/// acknowledgement.
 #[test]
 fn a_long_request_fills_the_early_window_of_the_syn_ack() {
     let before_the_first_acknowledgement = |early_window| {
         let tcp = TcpConfig { path_start: true, initial_window: 32, ..corrective() };
-        let listen = ListenConfig { tcp: tcp.clone(), ..serving(FastOpenListen::default()) };
-        let mut world = World::with(listen, |config| config);
-        world.learn();
-        let fast_open = Some(FastOpenConnect { early_window, ..FastOpenConnect::default() });
-        let config = ConnectConfig { tcp, fast_open, ..asking() };
-        let mut sent = 0;
-        for request in [1000, 120_000] {
-            world.restart();
-            let id = world.open(&config, &pattern(request));
-            world.until(60);
-            let at_b = world.accept();
-            world.until(199);
-            let is_data = |seen: &&Seen| {
-                seen.from == A && !seen.tcp.options.gentle.is_some_and(|gentle| gentle.is_encoded())
-            };
-            sent = world.pair.seen.iter().filter(is_data).map(|seen| seen.len).sum();
-            world.until(1000);
-            assert_eq!(world.read(B, at_b).len(), request);
-            world.pair.transfer(A, id, at_b, &pattern(500_000), Duration::from_secs(10));
-            for (side, id) in [(A, id), (B, at_b)] {
-                world.pair.abort(side, id);
-                world.pair.release(side, id);
-            }
-        }
-        sent
+        let connect = FastOpenConnect { early_window, ..FastOpenConnect::default() };
+        second_opening((tcp, FastOpenListen::default(), connect), A, [(1000, 0), (120_000, 0)], 199)
     };
-    let early = before_the_first_acknowledgement(true);
-    assert!(early > 70_000, "what a flight of the first one has carried: {early}");
-    let field = before_the_first_acknowledgement(false);
-    assert!((64_000..=67_000).contains(&field), "the SYN, and the window field after it: {field}");
+    let Opening { sent, syn_ack_window } = before_the_first_acknowledgement(true);
+    assert!(sent > 70_000 && syn_ack_window.is_some(), "what a flight of the first one has carried: {sent}");
+    let Opening { sent, syn_ack_window } = before_the_first_acknowledgement(false);
+    assert!((64_000..=67_000).contains(&sent), "the SYN, and the window field after it: {sent}");
+    assert_eq!(syn_ack_window, None);
 }
