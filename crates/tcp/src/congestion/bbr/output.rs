@@ -63,7 +63,11 @@ impl Bbr {
         }
         if let Some(srtt) = srtt.filter(|_| !self.has_rtt) {
             self.has_rtt = true;
-            self.pace_window_per(srtt);
+            // The rate of the path, if it is known, and not the window in each round trip.
+            match self.train.filter(|train| train.is_limited) {
+                Some(train) => self.pacing_rate = self.paced(train.rate, (1, 1)),
+                None => self.pace_window_per(srtt),
+            }
             if let Some(train) = self.train {
                 self.follow_train(&train);
             }

@@ -88,6 +88,7 @@ fn a_train_sets_the_pace_of_flights_that_the_application_limits() {
 fn remembered_rate_of_the_path_outlasts_the_first_round_trip_time() {
     let mut bbr = Bbr::new(&start());
     bbr.on_train(&Train { rate: 2_500_000, is_limited: true });
+    CongestionController::start(&mut bbr, 100 * MSS);
     bbr.set_pacing_rate(Some(Micros::from_millis(100)));
     assert_eq!(bbr.pacing_rate, 2_475_000, "and not the window in each round trip");
 }
