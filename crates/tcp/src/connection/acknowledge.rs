@@ -146,7 +146,7 @@ impl Connection {
         if let Some(losses) = losses
             && (self.path.flights.is_some() || ack.delivered_bytes > 0)
         {
-            self.path.watch_flight(&ack, queue_rtt, losses, self.tx.scoreboard.nxt(), now);
+            self.path.watch_flight(&ack, queue_rtt, losses, &self.tx, now);
             self.path.conclude_flight(&self.counters, &self.handshake, &self.config, &mut self.tx, now);
         }
         if loss.newly_lost > 0 {

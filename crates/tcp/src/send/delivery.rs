@@ -24,6 +24,8 @@ pub(crate) struct DeliveryRate {
     /// Value of `delivered` up to which the application limits the rate; 0: no limit by the application.
     app_limited: u64,
     redundancy: Redundancy,
+    /// Part of `delivered`: parity and copies.
+    redundancy_delivered: u64,
 }
 
 /// The counters at each transmission of a connection that may be outstanding.
@@ -126,6 +128,11 @@ impl DeliveryRate {
         self.redundancy.bytes
     }
 
+    /// Returns the bytes of redundancy that count as delivered since the connection began.
+    pub(crate) fn redundancy_delivered(&self) -> u64 {
+        self.redundancy_delivered
+    }
+
     /// Records that redundancy has repaired `range`, which was last sent at `sent_at`. The acknowledgement
     /// has counted the range as delivered. In fact the range was lost, and the redundancy crossed the path
     /// instead. Returns the record of the lost transmission.
@@ -211,7 +218,9 @@ impl DeliveryRate {
             let all = lost + (self.delivered - snapshot.delivered);
             while let Some(redundant) = self.redundancy.pop_before(newest.sent_at) {
                 let bytes = u64::from(redundant.bytes);
-                self.delivered += bytes - bytes * lost / all.max(1);
+                let delivered = bytes - bytes * lost / all.max(1);
+                self.delivered += delivered;
+                self.redundancy_delivered += delivered;
             }
         }
         self.redundancy.expire(ack.at);

@@ -60,6 +60,8 @@ struct Round {
     min_rtt: Option<Micros>,
     rtt_samples: u32,
     train: TrainMeter,
+    /// Redundancy of the connection that had been delivered at the last acknowledgement.
+    redundancy: u64,
     times: LossTimes,
 }
 
@@ -73,7 +75,7 @@ struct TrainMeter {
 }
 
 /// An acknowledgement: its arrival time, the time at which the newest of its segments left, and the bytes
-/// acknowledged after the first acknowledgement.
+/// delivered after the first acknowledgement, redundancy included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Point {
     at: Instant,
@@ -150,9 +152,10 @@ impl OnPath {
         ack: &AckOutcome,
         rtt: Option<Micros>,
         before: LossCount,
-        nxt: SeqNum,
+        tx: &Sender,
         now: Instant,
     ) {
+        let (nxt, redundancy) = (tx.scoreboard.nxt(), redundancy_of(tx));
         let watch = self.flights.get_or_insert_default();
         if let Some(rtt) = rtt {
             watch.recent.push(rtt);
@@ -161,7 +164,7 @@ impl OnPath {
             && let Some(first) = ack.delivered.iter().find(|segment| !segment.retransmitted)
         {
             let start = watch.reported.map_or(ack.una_before, |reported| reported.max(ack.una_before));
-            watch.round = Some(Round::new(SeqRange::new(start, nxt), first.sent_at, now, before));
+            watch.round = Some(Round::new(SeqRange::new(start, nxt), first.sent_at, now, before, redundancy));
         }
         let Some(round) = &mut watch.round else { return };
         if let Some(rtt) = rtt {
@@ -177,7 +180,9 @@ impl OnPath {
             }
         }
         if let Some(sent_at) = newest {
-            round.train.on_ack(now, sent_at, bytes);
+            let more = redundancy.saturating_sub(core::mem::replace(&mut round.redundancy, redundancy));
+            let more = u32::try_from(more).unwrap_or(u32::MAX);
+            round.train.on_ack(now, sent_at, bytes.saturating_add(more));
         }
     }
 
@@ -231,7 +236,7 @@ impl OnPath {
             watch.finished = Some(report).filter(|_| has_memory && is_relevant);
             watch.reported = Some(end);
             let next = end.lt(nxt).then_some(SeqRange::new(end, nxt));
-            watch.round = next.map(|range| Round::new(range, round.acked, now, losses));
+            watch.round = next.map(|range| Round::new(range, round.acked, now, losses, redundancy_of(tx)));
             if una.ge(nxt) && watch.finished.is_none() {
                 self.flights = None;
             }
@@ -320,11 +325,27 @@ impl OnPath {
 }
 
 impl Round {
-    fn new(range: SeqRange, began: Instant, acked: Instant, before: LossCount) -> Round {
-        let (train, times) = (TrainMeter::default(), LossTimes::default());
-        let (lost_beyond, waited_at_loss, min_rtt, rtt_samples) = (0, Duration::ZERO, None, 0);
-        Round { range, began, acked, before, lost_beyond, waited_at_loss, min_rtt, rtt_samples, train, times }
+    fn new(range: SeqRange, began: Instant, acked: Instant, before: LossCount, redundancy: u64) -> Round {
+        Round {
+            range,
+            began,
+            acked,
+            before,
+            lost_beyond: 0,
+            waited_at_loss: Duration::ZERO,
+            min_rtt: None,
+            rtt_samples: 0,
+            train: TrainMeter::default(),
+            redundancy,
+            times: LossTimes::default(),
+        }
     }
+}
+
+/// Returns the redundancy of the connection that has been delivered, bytes; 0 if it is unknown.
+fn redundancy_of(tx: &Sender) -> u64 {
+    let own = tx.rate.delivery.as_ref().filter(|_| tx.rate.others.is_none());
+    own.map_or(0, |delivery| delivery.redundancy_delivered())
 }
 
 #[cfg(test)]
