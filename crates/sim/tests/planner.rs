@@ -152,7 +152,7 @@ impl Question {
     /// Returns the flight. The simulation's connections use timestamps and leave room for the option of
     /// parity.
     fn flight(&self) -> Flight {
-        Flight { bytes: self.bytes, mss: 1432, headers: 52, followed: 0, at_once: true }
+        Flight { bytes: self.bytes, mss: 1432, headers: 52, followed: 0, delays_others: 0, at_once: true }
     }
 
     fn losses(&self) -> Losses {

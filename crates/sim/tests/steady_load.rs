@@ -216,9 +216,12 @@ fn rate_at_once(clients: usize, loss: &str, bytes: u64, each: usize, seed: u64, 
 /// clients have sent too little to know them, so chance must not end the first probes for bandwidth.
 #[test]
 fn random_losses_do_not_slow_the_transfers_of_six_clients() {
-    for (bytes, each, up, least) in
-        [(300_000, 13, false, 14.5), (3_000_000, 1, false, 15.5), (3_000_000, 1, true, 15.5)]
-    {
+    for (bytes, each, up, least) in [
+        (100_000, 40, false, 15.0),
+        (300_000, 13, false, 14.5),
+        (3_000_000, 1, false, 15.5),
+        (3_000_000, 1, true, 15.5),
+    ] {
         for seed in 1..=3 {
             let rate = rate_at_once(6, "2%", bytes, each, seed, up);
             assert!(rate >= least, "{bytes} bytes, up: {up}, seed {seed}: {rate:.1} Mbit/s");
@@ -230,9 +233,28 @@ fn random_losses_do_not_slow_the_transfers_of_six_clients() {
 /// Clients that begin at the same time do not take each other's first flights for a full path.
 #[test]
 fn six_clients_keep_the_link_busy() {
-    for (bytes, each, up) in [(300_000, 13, false), (300_000, 13, true), (3_000_000, 1, true)] {
+    for (bytes, each, up, least) in [
+        (100_000, 40, false, 17.8),
+        (100_000, 40, true, 16.0),
+        (300_000, 13, false, 17.3),
+        (300_000, 13, true, 17.3),
+        (3_000_000, 1, true, 17.3),
+    ] {
         let rate = rate_at_once(6, "0%", bytes, each, 1, up);
-        assert!(rate >= 17.3, "{bytes} bytes, up: {up}: {rate:.1} Mbit/s");
+        assert!(rate >= least, "{bytes} bytes, up: {up}: {rate:.1} Mbit/s");
+    }
+}
+
+/// The clients ask for much more than the path carries in a round trip. Their responses leave one after the
+/// other, so that all take the same time, and none is lost in a queue.
+#[test]
+fn responses_of_a_busy_path_take_turns() {
+    for (clients, bytes, longest) in [(24, 100_000, 1_150.0), (48, 30_000, 700.0)] {
+        let link = "--rtt 100ms --rate 20mbit --queue 200p";
+        let setup = Setup { at_once: Some(clients), ..Setup::default() };
+        let load = load_with(link, &gateway(25), bytes, Duration::ZERO, 20, 1, setup);
+        assert!(load.at(0.99) <= longest, "{clients} of {bytes} bytes: {:.0} ms at p99", load.at(0.99));
+        assert!(load.wire <= 1.1, "{clients} of {bytes} bytes: {}", load.wire);
     }
 }
 

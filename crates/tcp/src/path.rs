@@ -33,7 +33,7 @@ mod volume;
 
 pub use volume::PathVolume;
 use volume::Volume;
-pub(crate) use volume::{FlightReport, StartRequest, at_rate};
+pub(crate) use volume::{FlightReport, Granted, StartRequest, at_rate};
 
 /// Interval at which a busy connection reports its measurements.
 pub(crate) const REPORT_INTERVAL: Duration = Duration::from_secs(10);
@@ -352,10 +352,9 @@ impl PathMemory {
 
     /// Grants a connection the window that its path carries, if possible; see [`Volume::grant`]. If a host
     /// has several stacks, each grants separately.
-    pub(crate) fn grant(&mut self, ends: &Ends, request: &StartRequest, now: Instant) -> Option<u32> {
+    pub(crate) fn grant(&mut self, ends: &Ends, request: &StartRequest, now: Instant) -> Option<Granted> {
         let path = self.paths.touch(ends)?;
-        let min_rtt = Aging::at(path.min_rtt, now);
-        path.volume.grant(request, min_rtt, now)
+        path.volume.grant(request, now)
     }
 
     /// Forgets every path. Called when the network changes.

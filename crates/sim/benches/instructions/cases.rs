@@ -176,7 +176,8 @@ fn simulated(times: u64) {
 /// Plans a response of 5 kB on a path that loses one packet in ten, in pairs, with every mechanism
 /// negotiated.
 fn plans(times: u64) {
-    let flight = Flight { bytes: 5_000, mss: 1_432, headers: 52, followed: 0, at_once: true };
+    let flight =
+        Flight { bytes: 5_000, mss: 1_432, headers: 52, followed: 0, delays_others: 0, at_once: true };
     let losses = Losses { per_million: 100_000, burst_milli: 2_000, queue: false };
     let means = Means { parity: Some(Parity::ReedSolomon), copies: true };
     for _ in 0..times {

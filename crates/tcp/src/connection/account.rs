@@ -12,6 +12,7 @@ use crate::connection::outbox::Control;
 use crate::connection::segment::{Built, Segment};
 use crate::connection::state::State;
 use crate::mechanism::DueParity;
+use crate::mechanism::plan::Flight;
 use crate::outcome::{CongestionState, Origin, PARITY_OPTION, Sent};
 use crate::seq_ranges::SeqRange;
 use crate::time::{Duration, Instant};
@@ -114,6 +115,7 @@ impl Connection {
             Change::PlanFlight => {
                 let (budget, headers) = (self.budget(now), self.header_len() as u32);
                 let flight = self.tx.next_flight(&budget, self.payload_limit(), headers);
+                let flight = Flight { delays_others: self.path.delays_others(), ..flight };
                 self.with_gentle(|gentle, parts| gentle.plan_flight(flight, parts));
             }
             Change::LimitNew { paced } => {

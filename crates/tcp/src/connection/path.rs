@@ -8,8 +8,9 @@
 //! before ([`PathVolume`]), or the window that the configuration sets. In both cases careful resume
 //! (draft-ietf-tsvwg-careful-resume) bounds it:
 //!
-//! - the connection asks for it when ten segments are not enough. All asking connections of a path share the
-//!   volume of one flight, and more if simultaneous flights arrive without losses from congestion;
+//! - the connection asks for it when ten segments are not enough. On a quiet path of known rate the asking
+//!   connections take turns. Otherwise they share the volume of one flight, and more if simultaneous flights
+//!   arrive without losses from congestion;
 //! - a listener uses it only after the handshake has shown that the client exists, or if its early responses
 //!   are [`Authenticated`](crate::fast_open::EarlyResponse::Authenticated);
 //! - the round-trip time must be similar: at least half of the remembered one, and without a queue;
@@ -35,8 +36,8 @@ use crate::mechanism::plan::PARITIES_MAX;
 use crate::on_demand::{Initial, OnDemand};
 use crate::outcome::{AckOutcome, CongestionState, Delivered};
 use crate::path::{
-    HandshakeResult, LossCount, MtuReport, PathFacts, PathReport, PathRtt, PathVolume, REPORT_INTERVAL,
-    StartRequest,
+    Granted, HandshakeResult, LossCount, MtuReport, PathFacts, PathReport, PathRtt, PathVolume,
+    REPORT_INTERVAL, StartRequest,
 };
 use crate::send::pacer::Pacer;
 use crate::send::rate::RateControl;
@@ -139,7 +140,13 @@ enum Start {
     /// The connection may ask for one.
     Open,
     /// `window` bytes are in flight; the start ends when all data before `end` has arrived.
-    OnTrust { end: SeqNum, window: u32 },
+    OnTrust {
+        end: SeqNum,
+        window: u32,
+        /// [`Flight::delays_others`](crate::mechanism::plan::Flight::delays_others); 0 if the start has not
+        /// waited for its turn.
+        delays_others: u32,
+    },
 }
 
 /// The start, and losses by their cause.
@@ -165,6 +172,15 @@ impl OnPath {
     #[inline]
     pub(crate) fn is_on_trust(&self) -> bool {
         matches!(self.start, Start::OnTrust { .. })
+    }
+
+    /// Returns the delay that redundancy of the current flight causes for other transfers
+    /// ([`Flight::delays_others`](crate::mechanism::plan::Flight::delays_others)).
+    pub(super) fn delays_others(&self) -> u32 {
+        match self.start {
+            Start::OnTrust { delays_others, .. } => delays_others,
+            Start::Over | Start::Open => 0,
+        }
     }
 
     /// Frees the memory that only losses need.
@@ -259,7 +275,7 @@ impl OnPath {
         match self.start {
             Start::Over => false,
             Start::Open => is_limited(),
-            Start::OnTrust { end, window } => {
+            Start::OnTrust { end, window, .. } => {
                 let nothing_arrived = tx.scoreboard.una() + window == end;
                 nothing_arrived && is_limited() && tx.offered() > self.asked
             }
@@ -300,7 +316,7 @@ impl OnPath {
         config: &TcpConfig,
         tx: &mut Sender,
     ) -> Option<u32> {
-        let Start::OnTrust { end, window } = self.start else { return None };
+        let Start::OnTrust { end, window, .. } = self.start else { return None };
         self.end_trust(tx);
         let LossCount { sent, lost, .. } = self.all_losses(counters, handshake, tx).since(self.before_trust);
         let known = self.known.loss.unwrap_or_default();
@@ -428,6 +444,7 @@ impl OnPath {
         handshake: &Handshake,
         tx: &Sender,
         is_authenticated: Option<bool>,
+        redundancy: u32,
     ) -> Option<StartRequest> {
         self.asked = tx.offered();
         let rtt = known.rtt?;
@@ -457,7 +474,13 @@ impl OnPath {
         let window = window.min(tx.offered());
         let has = tx.rate.congestion.cwnd();
         let (granted, at_once) = (self.granted, self.starts_at_once(known, tx));
-        let request = StartRequest { window, has, granted, at_once, rtt: rtt.srtt };
+        let per_round = u64::from(window) * 1_000_000 / (rtt.srtt.as_micros() as u64).max(1);
+        let rate = match known.volume.and_then(|volume| Some((volume.rate?, volume.is_rate_limited))) {
+            Some((rate, true)) => rate.max(per_round / 2),
+            Some((rate, false)) => (rate + rate / 4).max(per_round),
+            None => per_round,
+        };
+        let request = StartRequest { window, has, granted, at_once, rate, redundancy, rtt: rtt.srtt };
         (is_whole && window > has).then_some(request)
     }
 
@@ -552,8 +575,15 @@ impl OnPath {
     pub(crate) fn asks_to_join(&self, tx: &Sender) -> bool {
         match tx.sharing {
             Sharing::Off | Sharing::Member => false,
-            Sharing::Apart { asks } => asks || self.is_long(tx),
+            Sharing::Apart { asks } => asks || self.is_long(tx) || self.begins_late(tx),
         }
+    }
+
+    /// True if the start has waited for its turn and has sent little yet. Another transfer may have become
+    /// long meanwhile.
+    fn begins_late(&self, tx: &Sender) -> bool {
+        let Start::OnTrust { end, window, delays_others: 1.. } = self.start else { return false };
+        (tx.scoreboard.nxt() + window).since(end) <= BURST_SEGMENTS * tx.mss()
     }
 
     /// True if the current transfer is no longer short. The data of a start on trust leaves at a granted
@@ -644,31 +674,40 @@ impl Connection {
         self.path.wants_window(&self.tx) && (self.state.sends() || sends_early())
     }
 
+    /// Returns the redundancy that may leave with a start, percent of its data.
+    pub(crate) fn start_redundancy(&self) -> u32 {
+        let planner =
+            self.gentle.planner_config().filter(|_| self.tx.rate.delivery.is_some() && self.expects_losses());
+        planner.map_or(0, |config| config.max_overhead)
+    }
+
     /// Starts with `window` bytes, at the rate of the path if it is known, else at one window per round trip.
-    pub(crate) fn start_on_trust(&mut self, window: u32, known: &PathFacts, rtt: Duration, now: Instant) {
+    pub(crate) fn start_on_trust(
+        &mut self,
+        granted: Granted,
+        request: &StartRequest,
+        known: &PathFacts,
+        now: Instant,
+    ) {
+        let Granted { bytes: window, at_once, from } = granted;
+        let StartRequest { rate, rtt, .. } = *request;
         let mss = self.tx.mss();
-        let at_once = self.path.starts_at_once(known, &self.tx);
-        let per_round = u64::from(window) * 1_000_000 / (rtt.as_micros() as u64).max(1);
-        let rate = match known.volume.and_then(|volume| Some((volume.rate?, volume.is_rate_limited))) {
-            Some((rate, true)) => rate.max(per_round / 2),
-            Some((rate, false)) => (rate + rate / 4).max(per_round),
-            None => per_round,
-        };
-        self.path.start = Start::OnTrust { end: self.tx.scoreboard.una() + window, window };
+        // As many transfers as before this one will wait behind it, each for the time of the added bytes.
+        let waits = from.saturating_since(now).as_micros() * 1_000_000 / rtt.as_micros().max(1);
+        let delays_others = u32::try_from(waits * 1000 / u128::from(window.max(1))).unwrap_or(u32::MAX);
+        self.path.start = Start::OnTrust { end: self.tx.scoreboard.una() + window, window, delays_others };
         self.path.granted = window;
         self.path.before_trust = self.all_losses();
-        self.tx.last_sent = now;
+        self.tx.last_sent = from;
         // A controller that counts redundancy gets a larger window, so redundancy does not delay the end of
         // the data.
-        let percent =
-            self.gentle.planner_config().filter(|_| self.tx.rate.delivery.is_some() && self.expects_losses());
-        let redundancy = percent.map_or(0, |config| u64::from(window) * u64::from(config.max_overhead) / 100);
+        let redundancy = u64::from(window) * u64::from(self.start_redundancy()) / 100;
         self.tx.rate.congestion.start(window.saturating_add(redundancy as u32));
         // A loss may end the start before the controller has measured the rate.
         if let Some(train) = known.volume.and_then(|volume| volume.train()) {
             self.tx.rate.congestion.on_train(&train);
         }
-        self.tx.rate.pacer.spread(rate, rtt.into(), mss, at_once, now);
+        self.tx.rate.pacer.spread(rate, rtt.into(), mss, at_once, from, now);
     }
 
     /// Resets the state of the path after the address of one side has changed. Data sent since then is lost,

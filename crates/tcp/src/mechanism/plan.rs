@@ -55,6 +55,9 @@ pub struct Flight {
     /// trip. If a retransmission takes no longer, it delays only this flight. 0 if no further data is known:
     /// the flight then ends a request or a response.
     pub followed: u32,
+    /// Delay that a thousand bytes more cause for other transfers, which wait for the path, in millionths of a
+    /// round trip.
+    pub delays_others: u32,
     /// True if the windows permit all of it to leave at once. Otherwise acknowledgements pace it.
     pub at_once: bool,
 }
@@ -63,6 +66,16 @@ impl Flight {
     /// Returns the number of segments without cutting.
     pub fn segments(&self) -> u32 {
         self.bytes.div_ceil(self.mss.max(1)).max(1)
+    }
+
+    /// Returns the minimum gain of additional bytes, millionths of a round trip.
+    fn price(&self, bytes: u32) -> u64 {
+        u64::from(bytes) * (PRICE + u64::from(self.delays_others)) / 1000
+    }
+
+    /// Returns the cost of a plan, millionths of a round trip: the delay and the price of its bytes.
+    fn value(&self, plan: &Plan) -> u64 {
+        plan.late + self.price(plan.cost)
     }
 
     /// Returns the delay of the last known byte if this flight is late by `late`. Both have the same unit.
@@ -191,14 +204,14 @@ pub fn plan(flight: &Flight, losses: &Losses, means: &Means, allowance: u32) -> 
     if means.parity.is_none() && !means.copies {
         return without(Reason::NoMeans);
     }
-    let (mut best, mut best_value) = (without(Reason::RareLoss), value(&plain));
+    let (mut best, mut best_value) = (without(Reason::RareLoss), flight.value(&plain));
     for form in forms(flight, means) {
-        if price(form.cost(flight)) >= best_value {
+        if flight.price(form.cost(flight)) >= best_value {
             // Even without a delay this form would cost more than the best one.
             continue;
         }
         let plan = form.possible().weighed(flight, &mut tally);
-        let value = value(&plan);
+        let value = flight.value(&plan);
         if value < best_value {
             if plan.cost <= allowance {
                 (best, best_value) = (plan, value);
@@ -210,22 +223,12 @@ pub fn plan(flight: &Flight, losses: &Losses, means: &Means, allowance: u32) -> 
     best
 }
 
-/// Returns the cost of a plan, millionths of a round trip: the delay and the price of its bytes.
-fn value(plan: &Plan) -> u64 {
-    plan.late + price(plan.cost)
-}
-
-/// Returns the minimum gain of additional bytes, millionths of a round trip.
-fn price(bytes: u32) -> u64 {
-    u64::from(bytes) * PRICE / 1000
-}
-
 /// True if a packet of the handshake should leave twice. `bytes`: its length. `allowance`: bytes that may be
 /// spent. `late_milli`: the delay of a loss (the timer of the SYN or SYN-ACK), thousandths of a round trip.
 pub(crate) fn doubles_handshake(bytes: u32, late_milli: u32, losses: &Losses, allowance: u32) -> bool {
     let chain = Chain::of(losses);
     let gain = mul(chain.loss - mul(chain.loss, chain.stay), u64::from(late_milli) * 1000);
-    !losses.queue && bytes <= allowance && gain > price(bytes)
+    !losses.queue && bytes <= allowance && gain > u64::from(bytes) * PRICE / 1000
 }
 
 /// A form in which to send a flight.
@@ -525,7 +528,7 @@ mod tests {
     const COPIES: Means = Means { parity: None, copies: true };
 
     fn flight(bytes: u32) -> Flight {
-        Flight { bytes, mss: 1432, headers: 52, followed: 0, at_once: true }
+        Flight { bytes, mss: 1432, headers: 52, followed: 0, delays_others: 0, at_once: true }
     }
 
     fn losses(per_million: u32) -> Losses {
@@ -568,10 +571,17 @@ mod tests {
                     let plain = Form::nothing(&flight).weigh(&flight, &losses);
                     let weighed = forms(&flight, &RS).map(|form| form.weigh(&flight, &losses));
                     let affordable = weighed.filter(|plan| plan.cost <= allowance);
-                    let best =
-                        affordable.map(|plan| value(&plan)).min().unwrap_or(u64::MAX).min(value(&plain));
+                    let best = affordable
+                        .map(|plan| flight.value(&plan))
+                        .min()
+                        .unwrap_or(u64::MAX)
+                        .min(flight.value(&plain));
                     let found = plan(&flight, &losses, &RS, allowance);
-                    assert_eq!(value(&found), best, "{bytes} bytes, {per_million}, {allowance}: {found:?}");
+                    assert_eq!(
+                        flight.value(&found),
+                        best,
+                        "{bytes} bytes, {per_million}, {allowance}: {found:?}"
+                    );
                 }
             }
         }
@@ -633,8 +643,9 @@ mod tests {
                         );
                     }
                     let plan = plan(&flight(bytes), &losses(per_million), &RS, allowance);
-                    assert!(value(&plan) <= before);
-                    before = value(&plan);
+                    let value = flight(bytes).value(&plan);
+                    assert!(value <= before);
+                    before = value;
                 }
             }
         }
@@ -667,6 +678,15 @@ mod tests {
                 "{followed}: {plan:?}"
             );
         }
+    }
+
+    #[test]
+    fn redundancy_that_delays_others_more_than_it_saves_is_not_sent() {
+        let protects = |delays_others| {
+            let flight = Flight { delays_others, ..flight(100_000) };
+            plan(&flight, &losses(20_000), &RS, 25_000).protection != Protection::Nothing
+        };
+        assert_eq!([0, 10_000, 1_000_000].map(protects), [true, true, false]);
     }
 
     #[test]

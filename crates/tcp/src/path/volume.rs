@@ -33,6 +33,10 @@ const BRAKE_FIRST: Duration = Duration::from_secs(4);
 const FLIGHTS: usize = 8;
 /// Number of latest trains that bound the rate from below.
 const BOUNDS: usize = 4;
+/// Part of a turn that is left free, percent of its bytes: for retransmissions, and for errors of the rate.
+const HEADROOM: u64 = 3;
+/// Maximum time that a start waits for its turn. It bounds the delay if the rate of the path is wrong.
+const LONGEST_WAIT: Duration = Duration::from_secs(3);
 /// Limit of simultaneous flights on trust.
 const TOGETHER_MAX: u32 = 32;
 /// Mask of the latest four flights in `queued`.
@@ -188,10 +192,25 @@ pub(crate) struct StartRequest {
     pub(crate) has: u32,
     /// Bytes of the current window that an earlier request was granted.
     pub(crate) granted: u32,
-    /// Bytes that leave at once; the rest leaves at the rate of the path.
+    /// Bytes that leave at once.
     pub(crate) at_once: u32,
+    /// Rate at which the others leave, bytes per second.
+    pub(crate) rate: u64,
+    /// Parity and copies that probably leave with them, percent.
+    pub(crate) redundancy: u32,
     /// Round-trip time of the path.
     pub(crate) rtt: Duration,
+}
+
+/// The answer to a [`StartRequest`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Granted {
+    /// The window, bytes.
+    pub(crate) bytes: u32,
+    /// Bytes that leave at once.
+    pub(crate) at_once: u32,
+    /// Time from which on the others leave.
+    pub(crate) from: Instant,
 }
 
 /// A burst on trust, and the time by which its outcome is known.
@@ -300,39 +319,76 @@ impl Volume {
         self.is_measured |= train.is_limited;
     }
 
-    /// Grants as much of `request` as the path carries in addition to other connections' data on trust.
-    /// Returns `None` if that is not more than the connection has. Data that left more than a round trip ago
-    /// does not count, because it is no longer on the path. Its outcome is known after two round trips at the
-    /// latest.
-    pub(super) fn grant(
-        &mut self,
-        request: &StartRequest,
-        min_rtt: Option<Duration>,
-        now: Instant,
-    ) -> Option<u32> {
-        let until = now + request.rtt * 2;
+    /// Grants a connection a larger window for its start. Returns `None` if it keeps its current window.
+    pub(super) fn grant(&mut self, request: &StartRequest, now: Instant) -> Option<Granted> {
         self.grants.retain(|grant| grant.until > now);
         let held = self.give_back(request.granted);
+        // Beside other traffic, starts at the rate of the path would take its share of the path.
+        let is_own = self.is_measured && self.queued == 0;
+        let granted = match self.rate().filter(|_| is_own) {
+            Some(train) => self.grant_turn(request, train.rate, held, now),
+            None => self.grant_share(request, held, now),
+        };
+        if granted.is_none() {
+            self.grants.extend(held);
+        }
+        granted
+    }
+
+    /// Grants the requested window on a quiet path of known `rate`. The starts of the path take turns: each begins
+    /// to leave when the path can take it after the starts before. So they build no queue however many there
+    /// are, and a transfer does not wait for those that began later.
+    fn grant_turn(
+        &mut self,
+        request: &StartRequest,
+        rate: u64,
+        held: Option<TrustedBurst>,
+        now: Instant,
+    ) -> Option<Granted> {
+        let free = self.grants.iter().map(|grant| grant.burst.until).max();
+        let from = free.map_or(now, |free| free.max(now));
+        if from > now + LONGEST_WAIT {
+            return None;
+        }
+        // The bytes of an earlier grant have left already, or leave before the new ones.
+        let before = held.map_or(0, |held| held.burst.bytes);
+        let bytes = u64::from(request.window.saturating_sub(before));
+        let more = bytes * (u64::from(request.redundancy) + HEADROOM) / 100;
+        let takes = at_rate(bytes + more, rate).min(request.rtt * 2);
+        let at_once = if from > now { 0 } else { request.at_once };
+        let began = held.map_or(from, |held| held.burst.began);
+        let burst = Burst { began, until: from + takes, bytes: request.window, at_once };
+        self.grants.push_back(TrustedBurst { until: from + request.rtt * 2, burst });
+        Some(Granted { bytes: request.window, at_once, from })
+    }
+
+    /// Grants as much of the request as the path carries in addition to other connections' data on trust, if
+    /// that is more than the connection has. Data that left more than a round trip ago does not count,
+    /// because it is no longer on the path. Its outcome is known after two round trips at the latest.
+    fn grant_share(
+        &mut self,
+        request: &StartRequest,
+        held: Option<TrustedBurst>,
+        now: Instant,
+    ) -> Option<Granted> {
+        let until = now + request.rtt * 2;
         let gone = Instant::from_micros(now.as_micros().saturating_sub(request.rtt.as_micros() as u64));
         let out: u64 = self.grants.iter().map(|grant| grant.burst.left(gone)).sum();
         let out = u32::try_from(out).unwrap_or(u32::MAX);
         let carried = if self.is_queued() { self.carried / 2 } else { self.carried };
-        let together = self.together.max(carried).max(request.window).max(self.bdp(min_rtt).unwrap_or(0));
+        let together = self.together.max(carried).max(request.window);
         let granted = request.window.min(together.saturating_sub(out));
         if granted <= request.has {
-            self.grants.extend(held);
             self.refused.get_or_insert(until);
             return None;
         }
-        // The bytes of an earlier grant have left already, or leave before the new ones.
         let (began, at_once, before) = held.map_or((now, request.at_once, request.at_once), |held| {
             (held.burst.began, held.burst.at_once, held.burst.bytes)
         });
-        let paced = granted.saturating_sub(before);
-        let spread = self.rate().map_or(request.rtt, |train| at_rate(paced.into(), train.rate));
+        let spread = at_rate(granted.saturating_sub(before).into(), request.rate);
         let burst = Burst { began, until: now + spread, bytes: granted, at_once };
         self.grants.push_back(TrustedBurst { until, burst });
-        Some(granted)
+        Some(Granted { bytes: granted, at_once: request.at_once, from: now })
     }
 
     /// Returns the latest bursts of this host's connections, both past and granted.
@@ -380,6 +436,16 @@ impl Volume {
         waits_for_others || at_loss(Duration::ZERO) && at_loss(self.longest_own_wait(began, sent_until))
     }
 
+    /// True if most of the flight left while no other data of this host did. Otherwise the host's own data
+    /// may have limited its rate, and not the path.
+    fn is_alone(&self, flight: &FlightReport) -> bool {
+        let shared = |burst: &Burst| {
+            burst.until.min(flight.sent_until).saturating_since(burst.began.max(flight.began))
+        };
+        let beside: Duration = self.own_bursts().map(shared).sum();
+        beside * 2 <= flight.sent_until.saturating_since(flight.began)
+    }
+
     /// Removes a connection's grant, if its outcome is not known yet.
     fn give_back(&mut self, granted: u32) -> Option<TrustedBurst> {
         let at = self.grants.iter().position(|grant| grant.burst.bytes == granted)?;
@@ -400,10 +466,10 @@ impl Volume {
         lifetime: Duration,
         now: Instant,
     ) {
-        if let Some(train) = flight.train {
-            self.learn_rate(train);
-        }
         let at_once = self.give_back(flight.granted).map_or(0, |grant| grant.burst.at_once);
+        if let Some(Train { rate, is_limited }) = flight.train {
+            self.learn_rate(Train { rate, is_limited: is_limited && self.is_alone(flight) });
+        }
         self.times.learn(&flight.times);
         let is_queued = self.is_queued_by_others(flight, at_once);
         let (standard, standard_segments) = flight.standard;
@@ -519,6 +585,16 @@ mod tests {
 
     const MSS: u32 = 1448;
     const LIFETIME: Duration = Duration::from_secs(600);
+    const RTT: Duration = Duration::from_millis(100);
+
+    fn request(window: u32) -> StartRequest {
+        let (has, rate) = (10 * MSS, 2_500_000);
+        StartRequest { window, has, granted: 0, at_once: 0, rate, redundancy: 0, rtt: RTT }
+    }
+
+    fn segments(granted: Option<Granted>) -> Option<u32> {
+        granted.map(|granted| granted.bytes / MSS)
+    }
 
     fn at(seconds: u64) -> Instant {
         Instant::from_millis(1000 * seconds)
@@ -653,29 +729,25 @@ mod tests {
         assert_eq!(was_queued, [true, false], "a small flight shows nothing, so the sign ages");
     }
 
-    /// Two grants have the same size. After the report of one flight, the other one is still expected.
+    /// Another flight left at the same time, without a grant.
     #[test]
     fn granted_flight_that_is_not_over_explains_a_wait() {
         let train = Some(Train { rate: 2_500_000, is_limited: true });
         let ms = Instant::from_millis;
-        let of = |began, waited, granted| FlightReport {
+        let of = |began, waited| FlightReport {
             began: ms(began),
             sent_until: ms(began + 40),
             bytes: 100_000,
             waited: Duration::from_millis(waited),
             train,
-            granted,
             ..flight(70, 0, 0)
         };
         let mut volume = Volume::default();
-        let rtt = Duration::from_millis(100);
-        volume.on_flight(&of(0, 0, 0), &LossHistory::default(), LIFETIME, ms(200));
-        let request = StartRequest { window: 100_000, has: 10 * MSS, granted: 0, at_once: 0, rtt };
-        let grants = [1000, 1020].map(|at| volume.grant(&request, Some(rtt), ms(at)));
-        assert_eq!(grants, [Some(100_000); 2]);
-        volume.on_flight(&of(1000, 0, 100_000), &LossHistory::default(), LIFETIME, ms(1150));
-        volume.on_flight(&of(1040, 20, 0), &LossHistory::default(), LIFETIME, ms(1180));
-        assert!(!volume.is_queued(), "it waited for the one that was granted at 1020");
+        volume.on_flight(&of(0, 0), &LossHistory::default(), LIFETIME, ms(200));
+        assert!(volume.grant(&request(100_000), ms(1000)).is_some());
+        volume.on_flight(&of(1000, 0), &LossHistory::default(), LIFETIME, ms(1150));
+        volume.on_flight(&of(1040, 40), &LossHistory::default(), LIFETIME, ms(1180));
+        assert!(!volume.is_queued(), "it waited for both");
     }
 
     /// The head of a start leaves at once, faster than the path, and other data waits for it.
@@ -688,8 +760,9 @@ mod tests {
             let mut volume = Volume::default();
             let known = FlightReport { train, min_rtt: rtt, ..flight(20, 0, 0) };
             volume.on_flight(&known, &LossHistory::default(), LIFETIME, ms(200));
-            let request = StartRequest { window: 30_000, has: 10 * MSS, granted: 0, at_once, rtt };
-            assert_eq!(volume.grant(&request, Some(rtt), ms(1000)), Some(30_000));
+            let request = StartRequest { at_once, rtt, ..request(30_000) };
+            let granted = Granted { bytes: 30_000, at_once, from: ms(1000) };
+            assert_eq!(volume.grant(&request, ms(1000)), Some(granted));
             let until = ms(1012);
             let beside = FlightReport { began: ms(1000), sent_until: until, min_rtt: rtt, ..flight(8, 0, 1) };
             let waited = Duration::from_millis(7);
@@ -798,14 +871,8 @@ mod tests {
     fn connections_of_a_path_share_its_volume() {
         let mut volume = Volume::default();
         volume.on_flight(&flight(40, 0, 0), &LossHistory::default(), LIFETIME, at(0));
-        let request = StartRequest {
-            window: 25 * MSS,
-            has: 10 * MSS,
-            granted: 0,
-            at_once: 0,
-            rtt: Duration::from_millis(100),
-        };
-        let grants = [(); 3].map(|()| volume.grant(&request, None, at(1)).map(|bytes| bytes / MSS));
+        let request = request(25 * MSS);
+        let grants = [(); 3].map(|()| segments(volume.grant(&request, at(1))));
         assert_eq!(grants, [Some(25), Some(15), None]);
         volume.on_flight(
             &FlightReport { granted: 25 * MSS, ..flight(25, 0, 1) },
@@ -816,13 +883,13 @@ mod tests {
         volume.on_flight(&flight(40, 0, 2), &LossHistory::default(), LIFETIME, at(2));
         let proven = FlightReport { granted: 15 * MSS, ..flight(15, 0, 1) };
         volume.on_flight(&proven, &LossHistory::default(), LIFETIME, at(2));
-        let grants = [(); 3].map(|()| volume.grant(&request, None, at(2)).map(|bytes| bytes / MSS));
+        let grants = [(); 3].map(|()| segments(volume.grant(&request, at(2))));
         assert_eq!(grants, [Some(25), Some(25), None], "one flight more, since another asked in vain");
         volume.on_queue();
-        assert_eq!(volume.grant(&request, None, at(3)), Some(25 * MSS), "all are over");
-        assert_eq!(volume.grant(&request, None, at(3)), Some(15 * MSS));
+        assert_eq!(segments(volume.grant(&request, at(3))), Some(25), "all are over");
+        assert_eq!(segments(volume.grant(&request, at(3))), Some(15));
         let more = StartRequest { window: 20 * MSS, has: 15 * MSS, granted: 15 * MSS, ..request };
-        assert_eq!(volume.grant(&more, None, at(3)), None, "25 of 40 are with another connection");
+        assert_eq!(segments(volume.grant(&more, at(3))), None, "25 of 40 are with another connection");
         let more = StartRequest { window: 40 * MSS, has: 25 * MSS, granted: 25 * MSS, ..request };
         volume.on_flight(
             &FlightReport { granted: 15 * MSS, ..flight(15, 0, 3) },
@@ -830,7 +897,7 @@ mod tests {
             LIFETIME,
             at(3),
         );
-        assert_eq!(volume.grant(&more, None, at(3)), Some(40 * MSS), "the other one has given back");
+        assert_eq!(segments(volume.grant(&more, at(3))), Some(40), "the other one has given back");
     }
 
     #[test]
@@ -839,33 +906,84 @@ mod tests {
             let mut volume = Volume::default();
             let history = LossHistory { segments: 10_000, lost: 500, runs: 500 };
             volume.on_flight(&flight(40, 0, 0), &history, LIFETIME, at(0));
-            let rtt = Duration::from_millis(100);
-            let request = StartRequest { window: 40 * MSS, has: 10 * MSS, granted: 0, at_once: 0, rtt };
-            let first = [(); 2].map(|()| volume.grant(&request, None, at(1)).map(|bytes| bytes / MSS));
+            let request = request(40 * MSS);
+            let first = [(); 2].map(|()| segments(volume.grant(&request, at(1))));
             assert_eq!(first, [Some(40), None]);
             let flight = FlightReport { granted: 40 * MSS, ..flight(40, lost, 1) };
             volume.on_flight(&flight, &history, LIFETIME, at(2));
-            [(); 2].map(|()| volume.grant(&request, None, at(2)).map(|bytes| bytes / MSS))
+            [(); 2].map(|()| segments(volume.grant(&request, at(2))))
         };
         assert_eq!(together(2), [Some(40); 2], "chance explains two of 40 at 5 %");
         assert_eq!(together(8), [Some(40), None], "but not eight");
+    }
+
+    /// Returns a volume that knows the rate of the path.
+    fn measured(rate: u64) -> Volume {
+        let mut volume = Volume::default();
+        let train = Some(Train { rate, is_limited: true });
+        let known = FlightReport { bytes: 100_000, train, ..flight(70, 0, 0) };
+        volume.on_flight(&known, &LossHistory::default(), LIFETIME, at(0));
+        volume
+    }
+
+    /// The path carries 100 kB in 40 ms. A turn takes a little longer.
+    #[test]
+    fn starts_take_turns_at_the_rate_of_the_path() {
+        let mut volume = measured(2_500_000);
+        let ms = Instant::from_millis;
+        let mut grant = |redundancy, at_ms| {
+            let request = StartRequest { at_once: 4 * MSS, redundancy, ..request(100_000) };
+            volume.grant(&request, ms(at_ms)).map(|Granted { bytes, at_once, from }| {
+                assert_eq!(bytes, 100_000);
+                (at_once, from.saturating_since(at(1)).as_millis())
+            })
+        };
+        assert_eq!([grant(0, 1000), grant(0, 1000)], [Some((4 * MSS, 0)), Some((0, 41))]);
+        assert_eq!([grant(25, 1010), grant(0, 1020)], [Some((0, 82)), Some((0, 133))], "parity takes time");
+        assert_eq!(grant(0, 1200), Some((4 * MSS, 200)), "the others have left");
+        let granted = (0..100).filter_map(|_| grant(0, 1200)).count();
+        assert_eq!(granted, 72, "3 s at most");
+        assert_eq!(grant(0, 5000), Some((4 * MSS, 4000)));
+
+        let mut beside_others = measured(2_500_000);
+        beside_others.queued = 1 << 8;
+        let grants = [(); 2].map(|()| beside_others.grant(&request(100_000), at(1)).is_some());
+        assert_eq!(grants, [true, false], "the volume of one flight");
+    }
+
+    #[test]
+    fn rate_of_a_flight_that_left_beside_others_is_not_that_of_the_path() {
+        let ms = Instant::from_millis;
+        let of = |began, rate| FlightReport {
+            began: ms(began),
+            sent_until: ms(began + 40),
+            train: Some(Train { rate, is_limited: true }),
+            ..flight(70, 0, 0)
+        };
+        let rate_after = |flights: &[u64]| {
+            let mut volume = measured(2_500_000);
+            for began in flights {
+                volume.on_flight(&of(*began, 800_000), &LossHistory::default(), LIFETIME, ms(*began + 200));
+            }
+            volume.rate().map(|train| train.rate)
+        };
+        assert_eq!(rate_after(&[1000]), Some(2_500_000), "the median");
+        assert_eq!(rate_after(&[1000, 1010, 1020, 1030]), Some(2_500_000));
+        assert_eq!(rate_after(&[1000, 1040, 1080, 1120]), Some(800_000), "one after the other");
     }
 
     /// The path carries 100 kB in 40 ms. The outcome of a flight is known late if a segment is sent again.
     #[test]
     fn data_that_left_a_round_trip_ago_takes_no_volume() {
         let ms = Instant::from_millis;
-        let rtt = Duration::from_millis(100);
-        let train = Some(Train { rate: 2_500_000, is_limited: true });
         let second = |at| {
             let mut volume = Volume::default();
-            let known = FlightReport { bytes: 100_000, train, ..flight(70, 0, 0) };
+            let known = FlightReport { bytes: 100_000, ..flight(70, 0, 0) };
             volume.on_flight(&known, &LossHistory::default(), LIFETIME, ms(200));
-            // Otherwise the capacity of the path, 250 kB, would permit both.
-            volume.queued = 1 << 8;
-            let request = StartRequest { window: 100_000, has: 10 * MSS, granted: 0, at_once: 0, rtt };
-            assert_eq!(volume.grant(&request, Some(rtt), ms(1000)), Some(100_000));
-            volume.grant(&request, Some(rtt), ms(at))
+            let request = request(100_000);
+            let [first, second] = [1000, at].map(|at| volume.grant(&request, ms(at)));
+            assert!(first.is_some());
+            second.map(|granted| granted.bytes)
         };
         assert_eq!([1100, 1120, 1140].map(second), [None, Some(50_000), Some(100_000)]);
     }
@@ -874,18 +992,17 @@ mod tests {
     #[test]
     fn data_of_an_extended_grant_leaves_after_the_extension() {
         let ms = Instant::from_millis;
-        let rtt = Duration::from_millis(100);
         let mut volume = Volume::default();
-        let train = Some(Train { rate: 2_500_000, is_limited: true });
-        let known = FlightReport { bytes: 100_000, train, ..flight(70, 0, 0) };
+        let known = FlightReport { bytes: 100_000, ..flight(70, 0, 0) };
         volume.on_flight(&known, &LossHistory::default(), LIFETIME, ms(200));
-        volume.queued = 1 << 8;
-        let request = StartRequest { window: 20_000, has: 10 * MSS, granted: 0, at_once: 0, rtt };
-        assert_eq!(volume.grant(&request, Some(rtt), ms(1000)), Some(20_000));
+        let request = request(20_000);
+        let mut grant = |request: &StartRequest, at_ms| {
+            volume.grant(request, ms(at_ms)).map_or(0, |granted| granted.bytes)
+        };
+        assert_eq!(grant(&request, 1000), 20_000);
         let more = StartRequest { window: 100_000, has: 20_000, granted: 20_000, ..request };
-        assert_eq!(volume.grant(&more, Some(rtt), ms(1090)), Some(100_000));
-        let other = StartRequest { window: 100_000, ..request };
-        let granted = volume.grant(&other, Some(rtt), ms(1140)).unwrap_or(0);
+        assert_eq!(grant(&more, 1090), 100_000);
+        let granted = grant(&StartRequest { window: 100_000, ..request }, 1140);
         assert!(granted < 50_000, "{granted} of 100 kB, of which 80 kB left 18 to 50 ms ago");
     }
 }

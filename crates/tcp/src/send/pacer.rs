@@ -44,6 +44,8 @@ struct Bucket {
     is_awaited: bool,
     /// The spread: a remembered window is paced over a remembered round trip.
     spread: Option<Spread>,
+    /// Time before which only the unpaced segments of a spread leave.
+    from: Instant,
     /// Rate of the spread, bytes per second: the rate of the path.
     spread_rate: u64,
     /// True if a congestion controller sets the rate. Pacing then continues after a spread.
@@ -52,7 +54,7 @@ struct Bucket {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Spread {
-    /// For this duration from the first segment on.
+    /// For this duration from the first paced segment on.
     Over(Micros),
     /// Until this time.
     Until(Instant),
@@ -128,9 +130,17 @@ impl Pacer {
         bucket
     }
 
-    /// Begins a spread. The bytes in `at_once` may leave at once. Later data leaves at `rate` bytes per
-    /// second during the round trip `rtt`, which begins with the next segment.
-    pub(crate) fn spread(&mut self, rate: u64, rtt: Micros, mss: u32, at_once: u32, now: Instant) {
+    /// Begins a spread. The bytes in `at_once` may leave at once. Later data leaves from `from` on, at `rate`
+    /// bytes per second during the round trip `rtt`, which begins with the next segment.
+    pub(crate) fn spread(
+        &mut self,
+        rate: u64,
+        rtt: Micros,
+        mss: u32,
+        at_once: u32,
+        from: Instant,
+        now: Instant,
+    ) {
         let mss_before = core::mem::replace(&mut self.mss, mss.max(1));
         self.segments = UNPACED_SEGMENTS.saturating_sub(at_once / self.mss);
         let bucket = self.bucket_mut();
@@ -138,12 +148,16 @@ impl Pacer {
         bucket.spread_rate = rate.clamp(1, 1 << 40);
         bucket.rate = Some(bucket.spread_rate);
         bucket.level = bucket.quantum(mss.max(1)) * BYTE;
-        bucket.spread = Some(Spread::Over(rtt));
+        bucket.spread = Some(if from > now { Spread::Until(from + rtt) } else { Spread::Over(rtt) });
+        bucket.from = from;
     }
 
     /// Ends the spread: the round trip is over, or the window is no longer trusted.
     pub(crate) fn end_spread(&mut self) {
-        let is_over = |bucket: &mut Box<Bucket>| bucket.spread.take().is_some() && bucket.only_spreads();
+        let is_over = |bucket: &mut Box<Bucket>| {
+            bucket.from = Instant::ZERO;
+            bucket.spread.take().is_some() && bucket.only_spreads()
+        };
         self.bucket.take_if(is_over);
     }
 
@@ -172,6 +186,7 @@ impl Pacer {
             return u32::MAX;
         }
         match UNPACED_SEGMENTS.saturating_sub(self.segments) {
+            0 if now < bucket.from => 0,
             0 => u32::try_from(bucket.level_at(self.mss, now).max(0) / BYTE).unwrap_or(u32::MAX),
             // Only the first segments of a longer burst are unpaced.
             unpaced => unpaced * self.mss,
@@ -216,6 +231,9 @@ impl Pacer {
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let bucket = self.bucket.as_ref().filter(|_| self.segments >= UNPACED_SEGMENTS)?;
         let rate = bucket.rate?;
+        if bucket.from > bucket.at {
+            return Some(bucket.from);
+        }
         if bucket.level >= i64::from(self.mss) * BYTE {
             return None;
         }
@@ -239,6 +257,7 @@ impl Bucket {
             at: Instant::ZERO,
             is_awaited: false,
             spread: None,
+            from: Instant::ZERO,
             spread_rate: 0,
             is_named: false,
         }
@@ -339,7 +358,7 @@ mod tests {
     #[test]
     fn a_remembered_window_is_paced_within_one_round_trip() {
         let mut pacer = Pacer::new(None);
-        pacer.spread(1_000_000, RTT, MSS, 10 * MSS, us(0));
+        pacer.spread(1_000_000, RTT, MSS, 10 * MSS, us(0), us(0));
         pacer.on_sent(10 * MSS, us(0));
         assert_eq!(pacer.budget(us(0)), 2 * MSS, "an initial window leaves at once");
         pacer.on_sent(2 * MSS, us(0));
@@ -351,9 +370,25 @@ mod tests {
     }
 
     #[test]
+    fn a_spread_may_begin_later() {
+        let mut pacer = Pacer::new(None);
+        pacer.spread(1_000_000, RTT, MSS, 0, us(50_000), us(0));
+        assert_eq!((pacer.budget(us(49_999)), pacer.next_timeout()), (0, Some(us(50_000))));
+        pacer.set_rate(200_000, MSS, us(20_000));
+        assert_eq!((pacer.budget(us(20_000)), pacer.next_timeout()), (0, Some(us(50_000))));
+        assert_eq!(pacer.budget(us(50_000)), 2 * MSS);
+        pacer.on_sent(2 * MSS, us(50_000));
+        assert_eq!((pacer.budget(us(50_000)), pacer.next_timeout()), (0, Some(us(52_000))));
+        assert!(pacer.is_spread(us(149_999)) && !pacer.is_spread(us(150_000)));
+        pacer.spread(1_000_000, RTT, MSS, 0, us(300_000), us(200_000));
+        pacer.end_spread();
+        assert_eq!(pacer.budget(us(200_000)), 2 * MSS, "a start that is no longer trusted does not wait");
+    }
+
+    #[test]
     fn rate_of_a_controller_outlasts_the_spread_of_a_remembered_window() {
         let mut pacer = Pacer::new(None);
-        pacer.spread(1_000_000, RTT, MSS, 10 * MSS, us(0));
+        pacer.spread(1_000_000, RTT, MSS, 10 * MSS, us(0), us(0));
         pacer.on_sent(10 * MSS, us(0));
         pacer.restart();
         assert_eq!(
@@ -371,7 +406,7 @@ mod tests {
     #[test]
     fn a_controller_that_knows_less_does_not_slow_the_spread() {
         let mut pacer = Pacer::new(None);
-        pacer.spread(1_000_000, RTT, MSS, 4 * MSS, us(0));
+        pacer.spread(1_000_000, RTT, MSS, 4 * MSS, us(0), us(0));
         pacer.set_rate(200_000, MSS, us(0));
         assert_eq!(pacer.rate(), Some(1_000_000));
         pacer.on_sent(MSS, us(0));

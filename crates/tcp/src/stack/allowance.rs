@@ -78,6 +78,12 @@ impl Allowances {
         u32::try_from(earned.saturating_sub(spent)).unwrap_or(u32::MAX)
     }
 
+    /// Returns the redundancy of the last ten seconds, percent of the other bytes sent to `remote`.
+    pub(super) fn share(&self, remote: IpAddr, now: Instant) -> u32 {
+        let (sent, spent) = self.destinations.get(&remote).map_or((0, 0), |sent| sent.sums(second(now)));
+        (spent * 100).checked_div(sent).map_or(0, |share| share.min(100) as u32)
+    }
+
     /// Records a packet of `bytes` IP bytes to `remote`.
     pub(super) fn record(&mut self, remote: IpAddr, origin: Origin, bytes: usize, now: Instant) {
         let bytes = bytes as u64;

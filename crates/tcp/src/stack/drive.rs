@@ -224,7 +224,10 @@ impl Stack {
         }
         if connection.wants_path_window() {
             match connection.tx.may_jump() {
-                true => self.paths.start(connection, now),
+                true => {
+                    let redundancy = self.allowances.share(connection.tuple().remote.ip(), now);
+                    self.paths.start(connection, redundancy, now)
+                }
                 false => connection.path.start_as_unknown(),
             }
         }

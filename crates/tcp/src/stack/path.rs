@@ -93,17 +93,23 @@ pub(super) fn ends(tuple: &FourTuple) -> Ends {
 
 impl PathMemory {
     /// Decides about a connection's request for a window larger than RFC 6928 permits on any path.
-    pub(super) fn start(&mut self, connection: &mut Connection, now: Instant) {
+    pub(super) fn start(&mut self, connection: &mut Connection, redundancy: u32, now: Instant) {
         let ends = ends(&connection.tuple());
         let facts = self.facts(&ends, now);
         let is_half_open = connection.state() == State::SynReceived;
         let is_authenticated = is_half_open.then(|| connection.fast_open.is_authenticated());
         let (config, handshake) = (&connection.config, &connection.handshake);
-        let request =
-            connection.path.request_start(&facts, config, handshake, &connection.tx, is_authenticated);
-        let granted = request.and_then(|request| Some((self.grant(&ends, &request, now)?, request.rtt)));
+        let request = connection.path.request_start(
+            &facts,
+            config,
+            handshake,
+            &connection.tx,
+            is_authenticated,
+            redundancy,
+        );
+        let granted = request.and_then(|request| Some((self.grant(&ends, &request, now)?, request)));
         match granted {
-            Some((window, rtt)) => connection.start_on_trust(window, &facts, rtt, now),
+            Some((granted, request)) => connection.start_on_trust(granted, &request, &facts, now),
             // A SYN proves nothing; the connection may request again when the peer is verified.
             None if connection.state().is_opening() => {}
             None => connection.path.start_as_unknown(),

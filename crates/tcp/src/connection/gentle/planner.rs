@@ -332,7 +332,7 @@ impl Sender {
         let is_full = self.queue.free() == 0 && !self.queue.fin_queued();
         let waiting = if is_full { unsent.max(budget.pipe) } else { 0 };
         let followed = self.followed(bytes, (unsent - bytes).saturating_add(waiting), budget);
-        Flight { bytes, mss, headers, followed, at_once: bytes <= by_window }
+        Flight { bytes, mss, headers, followed, delays_others: 0, at_once: bytes <= by_window }
     }
 
     /// Returns how much later than the flight of `bytes` bytes the `rest` bytes after it end, in thousandths
