@@ -519,7 +519,8 @@ async fn carry_on(
     let answer = match first_bytes(&mut origin, ANSWER_WAIT).await {
         Ok(answer) => answer,
         Err(error) => {
-            asked.connection().reset();
+            access.hop = asked.connection().stats();
+            answer_and_reset(asked, run).await;
             return End::OriginFailed(error.to_string());
         }
     };
@@ -553,6 +554,20 @@ async fn refuse(asked: Asked, verdict: Verdict, run: &Run) {
         hop.split().1.shutdown().await.ok()
     };
     let _ = tokio::time::timeout(REFUSAL_TIMEOUT, refused).await;
+}
+
+/// Answers the frontend, and then resets the connection because the origin has failed. Without the answer,
+/// the frontend could not tell this from a wrong key, and Fast Open from a path that drops what follows a SYN
+/// with data.
+async fn answer_and_reset(asked: Asked, run: &Run) {
+    asked.connection().reset();
+    let answered = async {
+        let mut hop = asked.send_verdict(Verdict::Go, run).await.ok()?;
+        hop.split().1.flush().await.ok()?;
+        hop.connection().acknowledged().await;
+        Some(())
+    };
+    let _ = tokio::time::timeout(REFUSAL_TIMEOUT, answered).await;
 }
 
 /// Answers a frontend's watch until it ends.

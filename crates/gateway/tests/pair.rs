@@ -395,6 +395,26 @@ async fn a_reset_by_the_origin_reaches_the_client_as_a_reset() {
 }
 
 #[tokio::test]
+async fn origin_that_resets_at_once_does_not_switch_fast_open_off() {
+    let listener = TcpListener::bind(loopback()).await.unwrap();
+    let pair = Pair::start("--rtt 20ms", listener.local_addr().unwrap()).await;
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            stream.set_zero_linger().unwrap();
+        }
+    });
+    for _ in 0..5 {
+        let mut client = pair.connect().await;
+        client.write_all(b"x").await.unwrap();
+        assert_eq!(client.read_u8().await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+    }
+    let accesses = pair.finish().await;
+    assert!(accesses.iter().all(|access| matches!(access.end, End::HopFailed(_))), "{accesses:?}");
+    let outcomes: Vec<_> = accesses.iter().map(|access| access.hop.as_ref().unwrap().fast_open).collect();
+    assert_eq!(outcomes[1..], [FastOpenOutcome::Used; 4], "{outcomes:?}");
+}
+
+#[tokio::test]
 async fn bytes_that_an_origin_sends_before_its_reset_reach_the_client() {
     for is_uploading in [false, true] {
         let (pair, mut client, mut server) = opened().await;
