@@ -838,8 +838,10 @@ impl Current {
             })),
         };
         let log = &self.config.service.log;
-        if opened.as_ref().is_err_and(DialError::is_port_closed) {
-            upstream.on_refused();
+        match &opened {
+            Err(error) if error.is_port_closed() => upstream.on_refused(),
+            Err(DialError::Connection(_)) => upstream.on_closed(),
+            Ok(_) | Err(_) => {}
         }
         let good = matches!(opened, Ok(_) | Err(DialError::Refused(_)));
         upstream.outcome(good, self.config.watch, log);

@@ -154,6 +154,8 @@ pub struct Upstream {
     watched: AtomicBool,
     /// Wakes the watch when a connection was refused, so that it tries the backend at once.
     refused: Notify,
+    /// True if the backend has closed a connection during its handshake since the watch began.
+    is_doubted: AtomicBool,
     /// Smoothed round trip of the watch, microseconds; 0 if none is known.
     round_trip: AtomicU64,
     /// Number of connections that clients have requested.
@@ -186,6 +188,7 @@ impl Upstream {
             changed: Notify::new(),
             watched: AtomicBool::new(false),
             refused: Notify::new(),
+            is_doubted: AtomicBool::new(false),
             round_trip: AtomicU64::new(0),
             asked: AtomicU64::new(0),
             failures: AtomicU32::new(0),
@@ -601,6 +604,12 @@ impl Upstream {
         }
     }
 
+    /// Reports that the backend has closed a connection during its handshake. It may no longer accept the
+    /// key, which the open watch does not show, so the watch is opened again.
+    pub(crate) fn on_closed(&self) {
+        self.is_doubted.store(true, Ordering::Relaxed);
+    }
+
     /// Returns the path state for a connection that begins now.
     pub(crate) fn path_state(&self) -> PathState {
         self.changes.begin()
@@ -674,7 +683,7 @@ impl Upstream {
             self.learn(asked.elapsed());
             self.peer.measured(self.measure(hop.connection(), transport, dialling, loss));
             self.peer.log_redundancy(&self.spec.name, log);
-            if transport != self.transport() {
+            if transport != self.transport() || self.is_doubted.swap(false, Ordering::Relaxed) {
                 return (true, None);
             }
             if std::mem::take(&mut registers) {

@@ -169,6 +169,29 @@ async fn when_a_backend_dies_new_connections_go_to_the_second() {
 }
 
 #[tokio::test]
+async fn clients_of_a_backend_that_no_longer_accepts_the_key_go_to_the_second() {
+    let (a, b) = network("--rtt 40ms");
+    let records = Records::default();
+    let (one, two) = (origin("one").await, origin("two").await);
+    let service = service(&records);
+    let first = BackendConfig { service, ..BackendConfig::new(at(1), one.to_string(), key(1)) };
+    let serving = Backend::bind(first.clone(), &b).unwrap();
+    let control = serving.control();
+    tokio::spawn(serving.run(std::future::pending()));
+    backend(&b, BackendConfig::new(at(2), two.to_string(), key(1)), &records);
+    let backends = vec![BackendSpec::new(at(1)), BackendSpec { priority: 1, ..BackendSpec::new(at(2)) }];
+    let config = FrontendConfig { backends, watch: true, ..FrontendConfig::new(loopback(), at(1), key(1)) };
+    let entry = frontend(a, config, &records).await;
+    assert!(ask(entry, REQUEST).await.unwrap().starts_with("one|"));
+    control.reload(BackendConfig { hop: key(2), ..first });
+    let began = Instant::now();
+    while !ask(entry, REQUEST).await.is_ok_and(|answer| answer.starts_with("two|")) {
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
 async fn backend_without_a_watch_serves_again_after_it_was_down() {
     let (a, b) = network("--rtt 4ms");
     let (records, to) = (Records::default(), origin("backend").await);
