@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::stdio::stdin;
-use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use serde_json::Value;
 
 use crate::failure::Failure;
@@ -65,8 +65,11 @@ pub(crate) fn run(args: &Args, _common: &Common) -> Result<(), Failure> {
             Ok(status) => page(&status),
             Err(failure) => format!("{}\n", failure.message),
         };
+        let (rows, columns) =
+            tcgetwinsize(std::io::stdout()).map_or((0, 0), |size| (size.ws_row, size.ws_col));
         // Moves to the top left corner, erases the rest of each line, then everything below.
-        output::print(&format!("\x1b[H{}\x1b[J", page.replace('\n', "\x1b[K\n")))?;
+        let shown = fitted(&page, rows, columns).replace('\n', "\x1b[K\n");
+        output::print(&format!("\x1b[H{shown}\x1b[K\x1b[J"))?;
         for _ in 0..10 {
             if !stop.load(Ordering::Relaxed) && keys.quit_within(Duration::from_millis(100)) {
                 return Ok(());
@@ -183,12 +186,14 @@ fn page(status: &Value) -> String {
         .fold(0.0, |sum, one| sum + one);
     let total = count("/connections/total");
     let used = 100.0 * count("/connections/fast_open/used") / total.max(1.0);
+    let hop = match word(status, "/role") {
+        "edge" => String::new(),
+        _ => format!("   hop {}, {}", word(status, "/hop"), word(status, "/security")),
+    };
     let mut page = format!(
-        "brisk {} {}   up {uptime} s   hop {}, {}{}\nlistens on {}{}\n\n",
+        "brisk {} {}   up {uptime} s{hop}{}\nlistens on {}{}\n\n",
         word(status, "/role"),
         word(status, "/version"),
-        word(status, "/hop"),
-        word(status, "/security"),
         if status["draining"] == true { "   DRAINING" } else { "" },
         word(status, "/listen"),
         status["clients"].as_str().map(|device| format!(" ({device})")).unwrap_or_default(),
@@ -225,13 +230,21 @@ fn page(status: &Value) -> String {
         count("/repaired/parity"),
         count("/repaired/copy"),
     );
-    page += &format!("Fast Open    used by {used:.0} % of the connections\n\n");
-    page + &mechanisms(list("/mechanisms")) + &backends(list("/backends")) + &frontends(list("/frontends"))
+    page += &format!("Fast Open    used by {used:.0} % of the connections\n");
+    page + &backends(list("/backends")) + &frontends(list("/frontends")) + &mechanisms(list("/mechanisms"))
+}
+
+/// Returns the part of the page that fits into a terminal, without a newline at the end, which would scroll
+/// the first line away. A size of 0 is unknown.
+fn fitted(page: &str, rows: u16, columns: u16) -> String {
+    let size = |size: u16| if size == 0 { usize::MAX } else { size.into() };
+    let lines: Vec<String> = page.lines().take(size(rows)).map(|line| cut(line, size(columns))).collect();
+    lines.join("\n")
 }
 
 /// Formats the mechanisms: on, off, and the reason.
 fn mechanisms(list: &[Value]) -> String {
-    let mut page = String::new();
+    let mut page = "\n".to_owned();
     for mechanism in list {
         page += &format!(
             "{:<12} {:<10} {}\n",
@@ -364,5 +377,11 @@ mod tests {
         }
         let widest = page.lines().map(str::len).max();
         assert!(widest <= Some(80), "{widest:?} columns in\n{page}");
+    }
+
+    #[test]
+    fn page_is_cut_to_the_size_of_the_terminal() {
+        assert_eq!(fitted("first\nsecond\nthird\n", 2, 5), "first\nseco~");
+        assert_eq!(fitted("first\nsecond\n", 0, 0), "first\nsecond");
     }
 }
