@@ -82,7 +82,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         };
         metrics.set_mechanisms(hop_args::states(&settings.hop, &config.tcp, config.fast_open.is_some()));
         let origin = config.origin.clone().unwrap_or_else(|| "named by frontends".to_owned());
-        started(&facts, ("origin", origin), &metrics.mechanisms(), &confined, &log);
+        started(&facts, [("origin", origin)], &metrics.mechanisms(), &confined, &log);
         hop_args::warn_no_peer_key(&config.hop, &log);
         log_unknown_labels(&settings, &config, &log);
         let side = Reloadable {

@@ -1,5 +1,6 @@
 //! Brisk's TCP towards unmodified clients, for `edge` and for `frontend --client-device`.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -52,6 +53,8 @@ pub(crate) struct ClientDevice {
 
 pub(crate) struct OpenDevice {
     pub(crate) places: Places,
+    /// How frames get to the stacks: one word, or several if the ports differ. Empty on `tun:`.
+    pub(crate) frames: String,
     /// The kernel's listeners for the clients that it serves.
     pub(crate) others: Vec<(SocketAddr, KernelListener)>,
     /// For each port, the open offer to hand it over to the next process, with the endpoint that serves it
@@ -153,7 +156,9 @@ impl ClientDevice {
         predecessors: Predecessors,
     ) -> Result<OpenDevice, Failure> {
         let has_one_endpoint = matches!(self.attach.device, DeviceSpec::Tun { .. });
-        let mut open = OpenDevice { places: Vec::new(), others: Vec::new(), offers: Vec::new() };
+        let mut open =
+            OpenDevice { places: Vec::new(), frames: String::new(), others: Vec::new(), offers: Vec::new() };
+        let mut frames = BTreeSet::new();
         let mut predecessors = predecessors.into_iter();
         for &place in places {
             let predecessor = predecessors.next().flatten();
@@ -167,9 +172,14 @@ impl ClientDevice {
                         builder.stack(|stack| stack.path_entries = PATHS).cores(cores).build()
                     };
                     match self.share {
-                        None => on(attach.open()?.0)?,
+                        None => {
+                            let (builder, attached) = attach.open()?;
+                            frames.extend(attached.frames());
+                            on(builder)?
+                        }
                         Some(share) => {
                             let opened = attach.open_share(share, predecessor)?;
+                            frames.extend(opened.attached.frames());
                             let endpoint = on(opened.builder)?;
                             open.others.extend(opened.kernel.map(|kernel| (place, kernel)));
                             open.offers.extend(opened.offer.map(|offer| (offer, endpoint.clone())));
@@ -180,6 +190,7 @@ impl ClientDevice {
             };
             open.places.push((place, endpoint));
         }
+        open.frames = frames.into_iter().collect::<Vec<_>>().join(",");
         Ok(open)
     }
 

@@ -70,7 +70,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
             predecessors = device.predecessors(&listen, &log) => predecessors,
             () = stop.clone().requested() => return stop.verdict(),
         };
-        let OpenDevice { places, others, offers } = device.open(&listen, &cores, predecessors)?;
+        let OpenDevice { places, frames, others, offers } = device.open(&listen, &cores, predecessors)?;
         let mechanisms = [device.states(), vec![exemptions(&others)]].concat();
         let metrics = Arc::<Metrics>::default();
         let usual = configured(&settings, &log, &metrics)?;
@@ -92,7 +92,8 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         };
         metrics.set_mechanisms(mechanisms);
         let origin = config.origin.clone().unwrap_or_else(|| "by name".to_owned());
-        started(&facts, ("origin", origin), &metrics.mechanisms(), &confined, &log);
+        let of_role = [("origin", origin), ("frames", frames)];
+        started(&facts, of_role, &metrics.mechanisms(), &confined, &log);
         let side = Reloadable {
             args,
             started: settings.clone(),

@@ -121,9 +121,12 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         let service = ServiceConfig { cores: cores.handles().to_vec(), ..usual.service };
         let config = FrontendConfig { packet, service, ..usual };
         let clients = client_device(&settings)?;
-        let places = match &clients {
-            Some(device) => device.open(&places(&settings), &cores, Vec::new())?.places,
-            None => Vec::new(),
+        let (places, frames) = match &clients {
+            Some(device) => {
+                let open = device.open(&places(&settings), &cores, Vec::new())?;
+                (open.places, open.frames)
+            }
+            None => (Vec::new(), String::new()),
         };
         let frontend = match &clients {
             Some(device) => {
@@ -146,7 +149,8 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
         };
         metrics.set_mechanisms(states(&settings, &settings, &config)?);
         let peers: Vec<&str> = settings.peers.iter().map(|peer| peer.peer.as_str()).collect();
-        started(&facts, ("peer", peers.join(",")), &metrics.mechanisms(), &confined, &log);
+        let of_role = [("peer", peers.join(",")), ("frames", frames)];
+        started(&facts, of_role, &metrics.mechanisms(), &confined, &log);
         if let Some(direct) = &config.direct {
             let reason = "used while no backend is up; bypasses the encryption of the hop";
             let fields =
@@ -180,21 +184,26 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
     })
 }
 
-/// Logs the start of a side, a line per mechanism, and the rights that the process has kept.
+/// Logs the start of a side with the fields of its role, a line per mechanism, and the rights that the
+/// process has kept.
 pub(crate) fn started(
     facts: &Facts,
-    (key, other): (&'static str, String),
+    of_role: impl IntoIterator<Item = (&'static str, String)>,
     mechanisms: &[MechanismState],
     confined: &Confined,
     log: &Log,
 ) {
-    let mut fields = vec![
-        ("role", Value::Text(facts.role.name().into())),
-        ("listen", Value::Text(facts.listen.clone())),
-        (key, Value::Text(other)),
-        ("hop", Value::Text(facts.hop.into())),
-        ("security", Value::Text(facts.security.into())),
-    ];
+    let mut fields =
+        vec![("role", Value::Text(facts.role.name().into())), ("listen", Value::Text(facts.listen.clone()))];
+    // An edge has no hop.
+    if facts.role != Role::Edge {
+        fields.extend(
+            [("hop", facts.hop), ("security", facts.security)]
+                .map(|(key, text)| (key, Value::Text(text.into()))),
+        );
+    }
+    let is_known = |(_, text): &(_, String)| !text.is_empty();
+    fields.extend(of_role.into_iter().filter(is_known).map(|(key, text)| (key, Value::Text(text))));
     if let Some(clients) = &facts.clients {
         fields.push(("clients", Value::Text(clients.clone())));
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use brisk_gateway::log::{Level, Log, Value};
-use brisk_runtime::attach::{AttachConfig, Attached, Frames};
+use brisk_runtime::attach::{AttachConfig, Attached};
 use brisk_runtime::stream::StreamHandle;
 use brisk_runtime::{Endpoint, FastOpenListen, TcpListener, TcpSocket, TcpStream};
 use hyper::Request;
@@ -105,11 +105,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<(), Failure> {
                 ("cores", Value::Count(cores.count() as u64)),
                 ("url", Value::Text(format!("http://{address}/"))),
             ];
-            if let Attached::Native { frames, .. } = &attached
-                && *frames != Frames::Own
-            {
-                fields.push(("frames", Value::Text(frames.name().to_owned())));
-            }
+            fields.extend(attached.frames().map(|frames| ("frames", Value::Text(frames.to_owned()))));
             log.line(Level::Info, "serving", &fields);
         }
         let server = Server {

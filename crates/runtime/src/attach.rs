@@ -552,6 +552,14 @@ impl Attached {
         }
     }
 
+    /// Returns one word for how frames get to the stack; `None` on `tun:` and `udp:`.
+    pub fn frames(&self) -> Option<&'static str> {
+        match self {
+            Attached::Native { frames: Frames::Own, .. } | Attached::Udp { .. } => None,
+            Attached::Native { frames, .. } => Some(frames.name()),
+        }
+    }
+
     /// Returns the outside address and port of a listener on `local`.
     pub fn outside(&self, local: SocketAddr) -> SocketAddr {
         match self {
