@@ -168,7 +168,13 @@ pub fn parse_proportion(text: &str) -> Result<Ratio, SpecError> {
     let ppb = decimal(text, number, scale, "a ratio", "2%")?;
     match u32::try_from(ppb) {
         Ok(ppb) if ppb <= 4_000_000_000 => Ok(Ratio(ppb)),
-        _ => Err(SpecError::new(text, format!("'{text}' is too large for a ratio"), "use 0% to 100%")),
+        _ => {
+            let remedy = match unit {
+                "" => format!("did you mean {text}%?"),
+                _ => String::from("use a smaller one"),
+            };
+            Err(SpecError::new(text, format!("'{text}' is too large for a ratio"), remedy))
+        }
     }
 }
 
