@@ -195,6 +195,10 @@ impl Run {
             }
         }
         bar.finish_and_clear();
+        if !common.quiet {
+            let results = self.out.display();
+            eprintln!("results: {results}; for a report with pictures: brisk lab report {results}");
+        }
         Ok(())
     }
 
@@ -314,7 +318,7 @@ impl Report {
         self.put(&self.output.with_file_name("figures.csv"), page::csv(&reports).as_bytes())?;
         let outside: usize = reports.iter().map(PlanReport::outside).sum();
         print_line(&format!(
-            "{}: {} plans, {outside} figures outside their range",
+            "{}: plans: {}, figures outside their range: {outside}",
             self.output.display(),
             reports.len()
         ))

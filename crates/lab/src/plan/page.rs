@@ -37,8 +37,10 @@ pub fn page(plans: &[PlanReport], made_by: &str) -> String {
                         (findings().count()) " figures: "
                         strong { (count(Verdict::Within)) } " in the expected range, "
                         strong { (count(Verdict::Unsure)) } " outside it by an amount that chance can explain, "
-                        strong { (count(Verdict::Outside)) } " outside it by more. For "
-                        strong { (unexplained) } " of the latter no experiment has tested a reason."
+                        strong { (count(Verdict::Outside)) } " outside it by more."
+                        @if unexplained > 0 {
+                            " For " strong { (unexplained) } " of the latter no experiment has tested a reason."
+                        }
                     }
                 }
                 div.scroll { table {
@@ -88,8 +90,17 @@ fn section(plan: &PlanReport) -> Markup {
         section id=(plan.plan) {
             h2 { (plan.title) }
             p.source { (plan.plan) ", " (plan.source) }
-            p { (plan.about) }
+            p { (prose(&plan.about)) }
             @for cell in &plan.cells { (cell_part(cell)) }
+        }
+    }
+}
+
+/// Returns the text of a plan, whose words in backticks are code.
+fn prose(text: &str) -> Markup {
+    html! {
+        @for (index, part) in text.split('`').enumerate() {
+            @if index % 2 == 0 { (part) } @else { code { (part) } }
         }
     }
 }
@@ -151,8 +162,8 @@ fn findings(findings: &[Finding]) -> Markup {
 fn reason(finding: &Finding, columns: usize) -> Markup {
     html! {
         tr.reason { td colspan=(columns) { div.why {
-            (finding.why)
-            @if !finding.checked.is_empty() { " " em { "Checked: " } (finding.checked) }
+            (prose(&finding.why))
+            @if !finding.checked.is_empty() { " " em { "Checked: " } (prose(&finding.checked)) }
         } } }
     }
 }
@@ -295,6 +306,11 @@ impl Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_in_backticks_are_code() {
+        assert_eq!(prose("a `b<c` d").into_string(), "a <code>b&lt;c</code> d");
+    }
 
     #[test]
     fn steps_are_round_numbers() {
