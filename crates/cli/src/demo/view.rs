@@ -82,11 +82,10 @@ pub(super) fn result(demo: &Demo, report: &DemoReport) -> String {
     if report.arms.iter().any(|arm| arm.measured.name == "all") {
         let _ = writeln!(
             text,
-            "'all' is a gateway pair as installed (max_overhead {DEFAULT_MAX_OVERHEAD}) on a path that it knows:\n\
-             {} s of warm-up were not counted.",
-            demo.warm_up.as_secs(),
+            "'all' is a gateway pair as installed (max_overhead {DEFAULT_MAX_OVERHEAD}) on a path that it knows."
         );
     }
+    text.push_str("'simulated': one request at a time on this link, without this machine's delays.\n");
     text.push_str(&warnings(report));
     text.push_str(&sentence(demo, report));
     let _ = writeln!(text, "\nTry next:  brisk whatif {} --flow {}", demo.link, demo.size_text);

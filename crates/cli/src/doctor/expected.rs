@@ -38,6 +38,6 @@ pub(super) fn lines(measured: &Measured, hop: &HopSettings) -> Result<String, Fa
     let report = compare(&comparison, &|_| (), &AtomicBool::new(false)).map_err(Failure::failed)?;
     let [without, with] = report.arms.as_slice() else { return Ok(String::new()) };
     let times = |arm: &ArmReport| format!("p50 {:.1} ms, p99 {:.1} ms", arm.ms.p50, arm.ms.p99);
-    let text = format!("30 kB on a new connection: {}, with these {}", times(without), times(with));
+    let text = format!("30 kB on a new connection: {}; with plain TCP {}", times(with), times(without));
     Ok(entry("expected", &text) + &entry("", &whatif(measured, hop)?))
 }
