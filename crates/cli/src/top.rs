@@ -144,7 +144,8 @@ fn status(admin: SocketAddr, token: Option<&str>) -> Result<Value, Failure> {
         // Errors of the gateway are a line of text; for any other answer the status is enough.
         let status = head.lines().next().unwrap_or_default();
         let text = Some(body.trim()).filter(|body| !body.starts_with('<') && body.lines().count() == 1);
-        return Err(Failure::failed(format!("{admin}: {}", text.unwrap_or(status))));
+        let remedy = if head.starts_with("HTTP/1.1 401") { ": --token-file FILE" } else { "" };
+        return Err(Failure::failed(format!("{admin}: {}{remedy}", text.unwrap_or(status))));
     }
     serde_json::from_str(body).map_err(|_| failed("this is not an admin listener of brisk".to_owned()))
 }
