@@ -592,12 +592,13 @@ impl OriginRequest<'_> {
         };
         let client = self.client.filter(|_| self.as_client).map(|client| client.source);
         let connecting = outgoing::connect_as(client, self.origin, &greeting);
+        let unreachable = |why: &str| End::OriginUnreachable(format!("{}: {why}", self.origin));
         let (origin, sent) = tokio::select! {
             biased;
             opened = within(self.limit, signal, connecting) => match opened {
                 Ok(Ok(opened)) => opened,
-                Ok(Err(error)) => return Err(End::OriginUnreachable(error.to_string())),
-                Err(Stop::Late(why)) => return Err(End::OriginUnreachable(why)),
+                Ok(Err(error)) => return Err(unreachable(&error.to_string())),
+                Err(Stop::Late(why)) => return Err(unreachable(&why)),
                 Err(Stop::Drained) => return Err(End::Drained),
             },
             error = failed => return Err(role.hop_failed(error.to_string())),
