@@ -182,11 +182,11 @@ pub(crate) struct Aftermath {
 }
 
 impl Aftermath {
-    /// True if the connection needs more from the stack than a poll and the counting of its memory.
+    /// True if the connection needs more from the stack than a poll, and the counting of its memory and the
+    /// keeping of its storage.
     #[inline]
     pub(crate) fn asks(&self) -> bool {
-        self.has_drained_storage
-            | self.has_gentle_report
+        self.has_gentle_report
             | self.has_path_report
             | self.has_fast_open_report
             | self.asks_to_join

@@ -47,6 +47,9 @@ impl Stack {
         }
         // Nearly every segment changes the size of a buffer.
         self.memory.count(slot, aftermath.memory);
+        if aftermath.has_drained_storage {
+            self.memory.take_storage(slot);
+        }
         let uses_fast_open = aftermath.has_fast_open_report || slot.ticket.is_some();
         let repair_memory_changed = slot.repair_memory != aftermath.repair_memory;
         let is_watched = self.config.observe || self.config.lifecycle || self.memory.has_waiters();
@@ -65,9 +68,6 @@ impl Stack {
         let Some(mut slot) = self.slots.at_mut(id) else { return };
         let uses_fast_open = aftermath.has_fast_open_report || slot.ticket.is_some();
         let repair_memory_changed = slot.repair_memory != aftermath.repair_memory;
-        if aftermath.has_drained_storage {
-            self.memory.take_storage(slot);
-        }
         if self.memory.has_waiters() {
             self.memory.wake_waiters(&mut self.slots, &mut self.events);
             let Some(again) = self.slots.at_mut(id) else { return };
