@@ -76,7 +76,7 @@ fn report_is_one_self_contained_file() {
     assert!(overview.contains("on two cores") && overview.contains("| [small](r/small.md) |"), "{overview}");
     let page = std::fs::read_to_string(place.join("r/small.md")).unwrap();
     assert!(page.contains("| lossy | tcp+tfo | `gain.p50` | -50.0 |"), "{page}");
-    assert!(said.contains("brisk-report.html: 1 plans, 0 figures outside"), "{said}");
+    assert!(said.contains("brisk-report.html: plans: 1, figures outside their range: 0"), "{said}");
     let html = std::fs::read_to_string(place.join("brisk-report.html")).unwrap();
     assert!(html.contains("A plan of this test") && html.contains("<svg") && html.contains("gain.p50"));
     assert!(!html.contains("http://") && !html.contains("https://") && !html.contains("src="));
