@@ -452,9 +452,11 @@ impl OnPath {
         let of_path = |segments| initial_window(segments, tx.mss());
         let configured = of_path(config.initial_window);
         let remembered = known.volume.map_or(0, |volume| remembered_window(&volume, known, config, tx.mss()));
+        // On a quiet path the queue is our own, and the starts wait for each other.
+        let is_quiet = known.volume.is_some_and(|volume| volume.is_quiet);
         let window = if let Some(is_authenticated) = is_authenticated {
             // In SYN-RECEIVED no round trip is measured, and a cookie may be stolen.
-            let is_free = !shows_queue(rtt.min_rtt, known.min_rtt?);
+            let is_free = is_quiet || !shows_queue(rtt.min_rtt, known.min_rtt?);
             if is_free && is_authenticated { remembered.max(configured) } else { 0 }
         } else {
             let (own, smoothed) = (tx.rtt.min_rtt()?.into(), tx.rtt.srtt()?.into());
@@ -464,7 +466,7 @@ impl OnPath {
             // data of either connection may have filled a queue since. A volume that the path has carried is
             // used all the same; a configured window is used only if the smoothed round-trip time shows no
             // queue.
-            match is_alike && !shows_queue(own.max(rtt.min_rtt), min) {
+            match is_alike && (is_quiet || !shows_queue(own.max(rtt.min_rtt), min)) {
                 true if shows_queue(smoothed, min) => remembered,
                 true => remembered.max(configured),
                 false => 0,

@@ -55,8 +55,8 @@ pub struct Flight {
     /// trip. If a retransmission takes no longer, it delays only this flight. 0 if no further data is known:
     /// the flight then ends a request or a response.
     pub followed: u32,
-    /// Delay that a thousand bytes more cause for other transfers, which wait for the path, in millionths of a
-    /// round trip.
+    /// Delay that a thousand bytes more cause for other transfers, which wait for the path, in millionths of
+    /// a round trip.
     pub delays_others: u32,
     /// True if the windows permit all of it to leave at once. Otherwise acknowledgements pace it.
     pub at_once: bool,

@@ -110,6 +110,9 @@ pub struct PathVolume {
     pub rate: Option<u64>,
     /// True if the path has limited the rate of a flight; otherwise `rate` is a lower bound.
     pub is_rate_limited: bool,
+    /// True if the rate of the path is known and none of the last 16 flights saw a queue of other traffic. A
+    /// queue on the path is then this host's own.
+    pub is_quiet: bool,
 }
 
 impl PathVolume {
@@ -254,7 +257,7 @@ impl Volume {
             (false, true) => self.carried / 2,
             (false, false) => self.carried.max(bdp / 2),
         };
-        Some(PathVolume { bytes, rate, is_rate_limited })
+        Some(PathVolume { bytes, rate, is_rate_limited, is_quiet: self.is_quiet() })
     }
 
     /// Returns the round-trip time from which on a loss counts as caused by a queue, if losses have shown it.
@@ -265,6 +268,11 @@ impl Volume {
     /// True if other hosts kept a queue recently, so that a start would lose packets.
     fn is_queued(&self) -> bool {
         self.queued & QUEUED_FLIGHTS != 0
+    }
+
+    /// True if the rate of the path is known and none of the latest flights saw a queue of other hosts.
+    fn is_quiet(&self) -> bool {
+        self.is_measured && self.queued == 0
     }
 
     /// True if other hosts kept a queue during the last [`AGED`]. Small flights do not show its end, so time
@@ -324,8 +332,7 @@ impl Volume {
         self.grants.retain(|grant| grant.until > now);
         let held = self.give_back(request.granted);
         // Beside other traffic, starts at the rate of the path would take its share of the path.
-        let is_own = self.is_measured && self.queued == 0;
-        let granted = match self.rate().filter(|_| is_own) {
+        let granted = match self.rate().filter(|_| self.is_quiet()) {
             Some(train) => self.grant_turn(request, train.rate, held, now),
             None => self.grant_share(request, held, now),
         };
@@ -335,9 +342,9 @@ impl Volume {
         granted
     }
 
-    /// Grants the requested window on a quiet path of known `rate`. The starts of the path take turns: each begins
-    /// to leave when the path can take it after the starts before. So they build no queue however many there
-    /// are, and a transfer does not wait for those that began later.
+    /// Grants the requested window on a quiet path of known `rate`. The starts of the path take turns: each
+    /// begins to leave when the path can take it after the starts before. So they build no queue, however
+    /// many there are, and a transfer does not wait for those that began later.
     fn grant_turn(
         &mut self,
         request: &StartRequest,
@@ -667,7 +674,7 @@ mod tests {
             let flight = FlightReport { train, ..flight(40, lost, second) };
             volume.on_flight(&flight, &LossHistory::default(), LIFETIME, at(second));
         }
-        let start = PathVolume { bytes: 0, rate: Some(2_500_000), is_rate_limited: true };
+        let start = PathVolume { bytes: 0, rate: Some(2_500_000), is_rate_limited: true, is_quiet: true };
         assert_eq!(volume.start(None, LIFETIME, at(3)), Some(start));
     }
 
