@@ -676,13 +676,6 @@ impl Connection {
         self.path.wants_window(&self.tx) && (self.state.sends() || sends_early())
     }
 
-    /// Returns the redundancy that may leave with a start, percent of its data.
-    pub(crate) fn start_redundancy(&self) -> u32 {
-        let planner =
-            self.gentle.planner_config().filter(|_| self.tx.rate.delivery.is_some() && self.expects_losses());
-        planner.map_or(0, |config| config.max_overhead)
-    }
-
     /// Starts with `window` bytes, at the rate of the path if it is known, else at one window per round trip.
     pub(crate) fn start_on_trust(
         &mut self,
@@ -703,7 +696,9 @@ impl Connection {
         self.tx.last_sent = from;
         // A controller that counts redundancy gets a larger window, so redundancy does not delay the end of
         // the data.
-        let redundancy = u64::from(window) * u64::from(self.start_redundancy()) / 100;
+        let planner =
+            self.gentle.planner_config().filter(|_| self.tx.rate.delivery.is_some() && self.expects_losses());
+        let redundancy = planner.map_or(0, |config| u64::from(window) * u64::from(config.max_overhead) / 100);
         self.tx.rate.congestion.start(window.saturating_add(redundancy as u32));
         // A loss may end the start before the controller has measured the rate.
         if let Some(train) = known.volume.and_then(|volume| volume.train()) {

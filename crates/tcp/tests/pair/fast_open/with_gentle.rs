@@ -92,7 +92,7 @@ fn a_path_that_passes_each_option_alone_keeps_fast_open() {
     assert_eq!(one(&mut world), BOTH, "unless the network changes");
 }
 
-/// What happened on a connection before the sender's first acknowledgement.
+/// Events of a connection before the sender's first acknowledgement.
 struct Opening {
     /// Bytes of data, without parity, that the sender of the long transfer had sent.
     sent: usize,
